@@ -1,0 +1,47 @@
+"""PyTorch's image loading, done by NVIDIA DALI.
+
+    from dali_compat import DataLoader, DALIImageFolder
+
+Importing this package imports neither DALI nor torchvision. It has one effect: CUDA is given 32 hardware queues
+(CUDA_DEVICE_MAX_CONNECTIONS=32) unless the variable is set or CUDA has started. With CUDA's default of 8, streams of DALI
+share a queue with the training stream and wait behind it: ResNet-18 trains at .80 instead of .95 of the speed that
+synthetic data gives (one H100).
+"""
+
+import os as _os
+import sys as _sys
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "DataLoader": "loader",
+    "DALIDataLoader": "loader",
+    "FallbackWarning": "loader",
+    "DALIImageFolder": "dataset",
+    "ImageReadError": "dataset",
+    "register": "translate",
+}
+__all__ = list(_HOME)
+
+
+def _give_cuda_queues() -> None:
+    torch = _sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        _os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
+
+_give_cuda_queues()
+
+
+def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f".{_HOME[name]}", __name__), "DataLoader" if name == "DALIDataLoader" else name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return [*globals(), *__all__]

@@ -1,0 +1,170 @@
+"""Print versions, drivers and GPUs, and what is wrong with a way to mend it."""
+
+import importlib.metadata
+import os
+import platform
+import textwrap
+from dataclasses import dataclass
+
+import torch
+
+from dali_compat.engine import install
+
+OLDEST_TESTED_DALI = (1, 53)
+OLDEST_TORCHVISION = (0, 20)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One fact about this machine.
+
+    name, value: what was looked at and what was found.
+    problem, remedy: what is wrong with it and how to mend it; both None when nothing is wrong.
+    stops_dali: True when the problem keeps DALI from working, so that torchvision does the work instead.
+    """
+
+    name: str
+    value: str
+    problem: str | None = None
+    remedy: str | None = None
+    stops_dali: bool = False
+
+
+def add_arguments(parser) -> None:
+    """doctor takes no options."""
+
+
+def run(args) -> int:
+    """Print every check, then the problems. Returns 1 when a problem stops DALI, otherwise 0."""
+    results = checks()
+    print(report(results))
+    return int(any(check.stops_dali for check in results))
+
+
+def checks() -> list[Check]:
+    """Look at this machine. Starts CUDA where there is a GPU."""
+    return [
+        Check("Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}"),
+        _torch(),
+        _torchvision(),
+        Check("Pillow", _version("pillow") or "not installed"),
+        _dali(),
+        _package(),
+        _driver(),
+        _gpus(),
+        _jpeg_decoder(),
+        _connections(),
+        _cores(),
+    ]
+
+
+def report(results: list[Check]) -> str:
+    """The checks as text: one line each, then what is wrong and how to mend it."""
+    width = max(len(check.name) for check in results)
+    lines = [f"{check.name:<{width}}  {check.value}" for check in results] + [""]
+    wrong = [check for check in results if check.problem]
+    for check in wrong:
+        mark = "WRONG" if check.stops_dali else "NOTE"
+        lines.append(f"{mark}  {check.name}: {check.problem}")
+        lines += textwrap.wrap(f"mend: {check.remedy}", 110, initial_indent="       ", subsequent_indent="       ",
+                               break_long_words=False, break_on_hyphens=False)
+    if any(check.stops_dali for check in wrong):
+        lines.append("DALI cannot be used here. Until that is mended, torchvision does the work.")
+    else:
+        has_gpu = any(check.name == "GPU" and not check.value.startswith("none") for check in results)
+        lines.append("DALI works here, on the GPU." if has_gpu else "DALI works here, on the CPU: there is no GPU to use.")
+    return "\n".join(lines)
+
+
+def _torch() -> Check:
+    built_for, driver = torch.version.cuda, install.driver_cuda()
+    value = f"{torch.__version__} ({f'CUDA {built_for}' if built_for else 'CPU only'})"
+    if driver is None or torch.cuda.is_available():
+        return Check("torch", value)
+    offered = f"{driver[0]}.{driver[1]}"
+    if built_for is None:
+        return Check("torch", value, f"it is the CPU-only build, but there is an NVIDIA driver (CUDA {offered})",
+                     "install a CUDA build of torch: https://pytorch.org/get-started/locally")
+    if int(built_for.split(".")[0]) > driver[0]:
+        return Check("torch", value, f"it is built for CUDA {built_for}, the NVIDIA driver offers CUDA {offered}",
+                     "install a newer NVIDIA driver, or torch for an older CUDA: https://pytorch.org/get-started/locally")
+    return Check("torch", value)
+
+
+def _torchvision() -> Check:
+    version = _version("torchvision")
+    if version is None:
+        return Check("torchvision", "not installed", "dali_compat needs it", "pip install torchvision", stops_dali=True)
+    if _numbers(version) < OLDEST_TORCHVISION:
+        return Check("torchvision", version, "it is older than 0.20", "pip install --upgrade torch torchvision")
+    return Check("torchvision", version)
+
+
+def _dali() -> Check:
+    problem = install.import_problem()
+    if problem is not None:
+        return Check("DALI", "does not work", problem.reason, problem.remedy, stops_dali=True)
+    version = install.dali_version()
+    if _numbers(version) < OLDEST_TESTED_DALI:
+        oldest = ".".join(map(str, OLDEST_TESTED_DALI))
+        newer = "cuda120" if install.dali_cuda_major() == 11 else install.wanted_variant()  # CUDA 11 ended at 1.50
+        return Check("DALI", version, f"it is older than {oldest}, the oldest version that was tested",
+                     install.install_command(newer))
+    return Check("DALI", version)
+
+
+def _package() -> Check:
+    found = install.dali_distributions()
+    value = install.dali_variant() or "none found by pip"
+    if len(found) < 2:
+        return Check("DALI package", value)
+    remedy = f"pip uninstall -y {' '.join(sorted(found))} && {install.install_command(install.wanted_variant())}"
+    return Check("DALI package", value, "several are installed and overwrite each other's files", remedy, stops_dali=True)
+
+
+def _driver() -> Check:
+    driver, problem = install.driver_cuda(), install.driver_problem()
+    value = "none" if driver is None else f"CUDA {driver[0]}.{driver[1]}"
+    if problem is None:
+        return Check("NVIDIA driver", value)
+    return Check("NVIDIA driver", value, problem.reason, problem.remedy, stops_dali=True)
+
+
+def _gpus() -> Check:
+    names = install.gpu_names()
+    return Check("GPU", ", ".join(f"{index}: {name}" for index, name in enumerate(names)) or "none: CPU mode")
+
+
+def _jpeg_decoder() -> Check:
+    words = {True: "yes", False: "no: CUDA and CPU threads decode", None: "unknown"}
+    count = len(install.gpu_names())
+    answers = [f"{index}: {words[install.has_hardware_jpeg_decoder(index)]}" for index in range(count)]
+    return Check("hardware JPEG", ", ".join(answers) or "none: CPU mode")
+
+
+def _connections() -> Check:
+    value = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", f"not set (CUDA's default is {install.CUDA_DEFAULT_CONNECTIONS})")
+    note = install.max_connections_note()
+    if note is None:
+        return Check("CUDA_DEVICE_MAX_CONNECTIONS", value)
+    problem, remedy = note.split(": ", 1)
+    return Check("CUDA_DEVICE_MAX_CONNECTIONS", value, problem, remedy)
+
+
+def _cores() -> Check:
+    total = os.cpu_count()
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total
+    return Check("CPU cores", str(usable) if usable == total else f"{usable} of {total}")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """(1, 53) of '1.53.0'; enough to compare releases."""
+    parts = version.split(".")[:2]
+    return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in parts)

@@ -1,0 +1,103 @@
+"""Data sets: DALIImageFolder, and how any supported data set answers "where is sample i, and what is its target"."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from pathlib import Path
+from typing import Any, Callable
+
+import torch.utils.data as data
+from torchvision import get_image_backend
+from torchvision.datasets import DatasetFolder, ImageFolder
+from torchvision.datasets.folder import default_loader, pil_loader
+
+
+class DALIImageFolder(ImageFolder):
+    """torchvision.datasets.ImageFolder, decoded and transformed by DALI when a dali_compat.DataLoader iterates it.
+
+    Indexing gives torchvision's own result, so it works in any other loader too. Attributes, errors and the meaning of
+    the arguments are ImageFolder's.
+
+    Args:
+        root: folder of class folders of images.
+        transform: takes a PIL image, usually a torchvision Compose.
+        target_transform: takes the class index.
+        loader: takes a path and gives a PIL image. One of your own runs in torch's worker processes, not in DALI.
+        is_valid_file: takes a path and tells whether it belongs to the data set.
+        allow_empty: whether class folders without images are valid.
+        return_index: samples are (image, target, index) and batches (images, labels, indices).
+
+    Raises:
+        FileNotFoundError: ``root`` is missing, has no class folders, or one of them has no images.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        transform: Callable | None = None,
+        target_transform: Callable | None = None,
+        loader: Callable[[str], Any] = default_loader,
+        is_valid_file: Callable[[str], bool] | None = None,
+        allow_empty: bool = False,
+        *,
+        return_index: bool = False,
+    ):
+        super().__init__(root, transform, target_transform, loader, is_valid_file, allow_empty)
+        self.return_index = return_index
+
+    def __getitem__(self, index: int) -> tuple:
+        sample = super().__getitem__(index)
+        return (*sample, index) if self.return_index else sample
+
+
+class ImageReadError(OSError):
+    """A file cannot be decoded. The text names its path, its index in the data set and the reason."""
+
+
+class Unsupported(Exception):
+    """A data set cannot be read by DALI; the text says why, and what to do where something can be done."""
+
+
+def folders(dataset: data.Dataset) -> list[DatasetFolder]:
+    """The image folders that a data set consists of, in order.
+
+    Raises:
+        Unsupported: naming what is in the way.
+    """
+    if type(dataset) is data.Subset:
+        return folders(dataset.dataset)
+    if type(dataset) is data.ConcatDataset:
+        return [folder for part in dataset.datasets for folder in folders(part)]
+    name = type(dataset).__name__
+    if not isinstance(dataset, DatasetFolder):
+        raise Unsupported(f"{name} is not an image folder, nor a Subset or ConcatDataset of image folders")
+    if type(dataset).__getitem__ not in (DatasetFolder.__getitem__, DALIImageFolder.__getitem__):
+        raise Unsupported(f"{name} overrides __getitem__; move what it does into transform or target_transform")
+    if hasattr(dataset, "__getitems__"):
+        raise Unsupported(f"{name} has __getitems__")
+    if dataset.loader not in (default_loader, pil_loader):
+        raise Unsupported(f"{name} has a loader of its own; leave loader= out where files are ordinary images")
+    if dataset.loader is default_loader and get_image_backend() != "PIL":
+        raise Unsupported(f"torchvision's image backend is {get_image_backend()!r}; DALI matches PIL")
+    return [dataset]
+
+
+def locate(dataset: data.Dataset, index: Any) -> tuple[DatasetFolder, int]:
+    """The folder that holds a sample and its index there, as ``dataset[index]`` would find it.
+
+    Raises:
+        IndexError, TypeError: as ``dataset[index]`` does.
+    """
+    while True:
+        if type(dataset) is data.Subset:
+            index, dataset = dataset.indices[index], dataset.dataset
+        elif type(dataset) is data.ConcatDataset:
+            if index < 0:
+                if -index > len(dataset):
+                    raise ValueError("absolute value of index should not exceed dataset length")
+                index += len(dataset)
+            part = bisect_right(dataset.cumulative_sizes, index)
+            index -= dataset.cumulative_sizes[part - 1] if part else 0
+            dataset = dataset.datasets[part]
+        else:
+            return dataset, index.__index__() if hasattr(index, "__index__") else index

@@ -1,0 +1,59 @@
+"""Batches that were made on the CPU, on their way to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
+
+
+def to_device(data: Any, device: torch.device) -> Any:
+    """``data`` with its tensors on ``device``; containers keep their type, other objects stay as they are.
+
+    Follows torch.utils.data._utils.pin_memory, which walks the same containers.
+    """
+    if isinstance(data, torch.Tensor):
+        return data.to(device, non_blocking=True)
+    if isinstance(data, Mapping):
+        moved = {key: to_device(value, device) for key, value in data.items()}
+        return moved if type(data) is dict else _rebuilt(data, moved)
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*(to_device(value, device) for value in data))
+    if isinstance(data, (list, tuple)):
+        moved = [to_device(value, device) for value in data]
+        return moved if type(data) is list else tuple(moved) if type(data) is tuple else _rebuilt(data, moved)
+    return data
+
+
+def _rebuilt(data, moved):
+    try:
+        return type(data)(moved)
+    except TypeError:  # a container that is not made from one argument
+        return moved
+
+
+class _OnDevice:
+    """torch's own iterator, whose batches end on the loader's device."""
+
+    def __init__(self, loader, device: torch.device):
+        super().__init__(loader)
+        self._device = device
+
+    def _next_data(self):
+        data = super()._next_data()
+        return data if self._device.type == "cpu" else to_device(data, self._device)
+
+
+class StockIterator(_OnDevice, _SingleProcessDataLoaderIter):
+    pass
+
+
+class StockWorkersIterator(_OnDevice, _MultiProcessingDataLoaderIter):
+    pass
+
+
+def stock_iterator(loader, device: torch.device):
+    """What torch's loader would iterate with, followed by a copy to ``device``."""
+    return (StockWorkersIterator if loader.num_workers else StockIterator)(loader, device)

@@ -1,0 +1,234 @@
+"""Facts about the DALI installation, the driver and the GPUs. Nothing here builds a pipeline."""
+
+import ctypes
+import ctypes.util
+import functools
+import glob
+import importlib
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+from dataclasses import dataclass
+
+import torch
+
+WANTED_CONNECTIONS = 32
+CUDA_DEFAULT_CONNECTIONS = 8
+OLDEST_DRIVER = {11: "450.80", 12: "525.60", 13: "580"}
+"""Oldest NVIDIA driver for each CUDA major version, from DALI's installation guide."""
+
+_NVJPEG_BACKEND_HARDWARE = 3
+_NVJPEG_SUCCESS = 0
+_NVJPEG_ARCH_MISMATCH = 7
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong, and the command or action that mends it. Both are one line."""
+
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.remedy}"
+
+
+def dali_problem(gpu: bool = False) -> str | None:
+    """Why DALI cannot be used and what to install, in one line; None when it can.
+
+    gpu: ask also whether the NVIDIA driver can run this DALI on a GPU.
+    """
+    problem = import_problem() or (driver_problem() if gpu else None)
+    return None if problem is None else str(problem)
+
+
+def import_problem() -> Problem | None:
+    """Why `import nvidia.dali` does not give a working DALI; None when it does."""
+    module, error = _import_dali()
+    if error is None and hasattr(module, "Pipeline"):
+        return None
+    install = install_command(wanted_variant())
+    if platform.system() != "Linux":
+        return Problem(f"DALI has no build for {platform.system()}", "run on Linux (on Windows: WSL 2)")
+    found = dali_distributions()
+    placeholders = sorted(name for name, is_real in found.items() if not is_real)
+    if placeholders and len(placeholders) == len(found):
+        names = " ".join(placeholders)
+        return Problem(
+            f"{names} is installed, but it is a placeholder without DALI in it",
+            f"pip uninstall -y {names} && {install}",
+        )
+    if not found:
+        is_absent = error is None or (isinstance(error, ModuleNotFoundError) and error.name in ("nvidia", "nvidia.dali"))
+        return Problem("DALI is not installed" if is_absent else f"DALI does not load ({_one_line(error)})", install)
+    detail = "its files are incomplete" if error is None else _one_line(error)
+    return Problem(
+        f"DALI is installed ({dali_variant()}) but does not load ({detail})",
+        f"pip uninstall -y {' '.join(sorted(found))} && {install}",
+    )
+
+
+def driver_problem() -> Problem | None:
+    """Why the NVIDIA driver cannot run the installed DALI; None when it can, or when there is no driver or no DALI."""
+    driver, needed = driver_cuda(), dali_cuda_major()
+    if driver is None or needed is None or driver[0] >= needed:
+        return None
+    oldest = OLDEST_DRIVER.get(needed)
+    newer_driver = f"install NVIDIA driver {oldest} or newer" if oldest else "install a newer NVIDIA driver"
+    reason = f"DALI is built for CUDA {needed}, the NVIDIA driver offers CUDA {driver[0]}.{driver[1]}"
+    if driver[0] not in OLDEST_DRIVER:
+        return Problem(reason, newer_driver)
+    remove = f"pip uninstall -y {' '.join(sorted(dali_distributions()))} && " if dali_distributions() else ""
+    return Problem(reason, f"{remove}{install_command(f'cuda{driver[0]}0')} (or {newer_driver})")
+
+
+def wanted_variant() -> str:
+    """Which extra of dali_compat suits this torch: 'cuda110', 'cuda120' or 'cuda130'."""
+    major = (torch.version.cuda or "13").split(".")[0]
+    return {"11": "cuda110", "12": "cuda120"}.get(major, "cuda130")
+
+
+def install_command(variant: str) -> str:
+    """The pip command that installs DALI for 'cuda110', 'cuda120' or 'cuda130'."""
+    # The cuda110 package on PyPI is a stub that fetches its wheel from NVIDIA's own index.
+    index = "--extra-index-url https://pypi.nvidia.com " if variant == "cuda110" else ""
+    return f"pip install --upgrade {index}nvidia-dali-{variant}"
+
+
+def dali_version() -> str | None:
+    """DALI's version such as '2.4.0'; None when it does not import."""
+    module, _ = _import_dali()
+    return getattr(module, "__version__", None)
+
+
+def dali_variant() -> str | None:
+    """The installed DALI packages, such as 'nvidia-dali-cuda130'; several are joined by ', '; None without any."""
+    return ", ".join(sorted(dali_distributions())) or None
+
+
+def dali_distributions() -> dict[str, bool]:
+    """Installed DALI packages by name, such as 'nvidia-dali-cuda130'; False marks a placeholder without DALI's files."""
+    found: dict[str, bool] = {}
+    for distribution in importlib.metadata.distributions():
+        name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()
+        if not re.fullmatch(r"nvidia-dali(-(nightly|weekly))?(-cuda\d+)?", name):
+            continue
+        files = distribution.files  # None when the package keeps no list of its files: then believe it
+        is_real = files is None or any(file.as_posix() == "nvidia/dali/__init__.py" for file in files)
+        found[name] = found.get(name, False) or is_real
+    return found
+
+
+def dali_cuda_major() -> int | None:
+    """CUDA's major version that the importable DALI was built for; None when DALI does not import."""
+    module, _ = _import_dali()
+    version = str(getattr(module, "__cuda_version__", ""))  # 13.4.92 is kept as the number 13492
+    return int(version[:2]) if version[:2].isdigit() else None
+
+
+def driver_cuda() -> tuple[int, int] | None:
+    """The newest CUDA version, (major, minor), that the NVIDIA driver can run; None without a driver."""
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return None
+    version = ctypes.c_int()
+    if driver.cuDriverGetVersion(ctypes.byref(version)) != 0 or version.value == 0:
+        return None
+    return version.value // 1000, version.value % 1000 // 10
+
+
+def gpu_names() -> list[str]:
+    """Names of the GPUs that torch can use, in torch's order; empty without any."""
+    if not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def has_hardware_jpeg_decoder(device_index: int = 0) -> bool | None:
+    """Whether GPU device_index has a hardware JPEG engine that nvJPEG can use; None when that cannot be found out.
+
+    nvJPEG itself is asked, as DALI's decoder asks it. A table of compute capabilities would age (of Ampere, A100 and
+    A30 alone have the engine) and cannot know about MIG slices. Starts CUDA on that GPU.
+    """
+    if not torch.cuda.is_available() or device_index >= torch.cuda.device_count():
+        return None
+    with torch.cuda.device(device_index):
+        try:
+            torch.zeros(1, device="cuda")  # nvJPEG uses the thread's current CUDA context
+        except RuntimeError:  # out of memory, or the GPU belongs to another process
+            return None
+        answers = (_ask_nvjpeg(library) for library in _nvjpeg_libraries())
+        return next((answer for answer in answers if answer is not None), None)
+
+
+def max_connections() -> int:
+    """How many hardware queues CUDA opens: CUDA_DEVICE_MAX_CONNECTIONS, or CUDA's own 8 where that is not a number.
+
+    dali_compat sets the variable only while it still has an effect, so its value is what CUDA has started with.
+    """
+    value = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "").strip()
+    return int(value) if value.isdigit() else CUDA_DEFAULT_CONNECTIONS
+
+
+def max_connections_note() -> str | None:
+    """One line when CUDA has fewer than 32 hardware queues and what to do; None when it has them, or without a GPU."""
+    if not torch.cuda.is_available() or max_connections() >= WANTED_CONNECTIONS:
+        return None
+    if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ:
+        cause = f"CUDA_DEVICE_MAX_CONNECTIONS is {os.environ['CUDA_DEVICE_MAX_CONNECTIONS']!r}"
+    else:
+        cause = "CUDA had started before dali_compat was imported"
+    return (
+        f"{cause}, so CUDA has {max_connections()} hardware queues and loading may wait behind training: "
+        f"set CUDA_DEVICE_MAX_CONNECTIONS={WANTED_CONNECTIONS} before the program starts, or import dali_compat first"
+    )
+
+
+@functools.cache
+def _import_dali():
+    """(nvidia.dali, None), or (None, the exception). Kept: a half-loaded DALI gives other errors the second time."""
+    try:
+        return importlib.import_module("nvidia.dali"), None
+    except Exception as error:  # noqa: BLE001 - C++ libraries fail to load in many ways; whichever, it is the answer
+        return None, error
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+
+
+def _nvjpeg_libraries():
+    """Every nvJPEG library that loads: the wheels' own, newest first, then the system's."""
+    folders = (os.path.join(entry or ".", "nvidia", "*", "lib", "libnvjpeg.so.*") for entry in sys.path)
+    paths = sorted({path for pattern in folders for path in glob.glob(pattern)}, key=os.path.basename, reverse=True)
+    system = ctypes.util.find_library("nvjpeg")
+    for path in paths + [system] * (system is not None):
+        try:
+            yield ctypes.CDLL(path)
+        except OSError:
+            continue
+
+
+def _ask_nvjpeg(library) -> bool | None:
+    """Whether nvJPEG finds a JPEG engine on the current device; None when it gives no answer."""
+    try:
+        engine_info = library.nvjpegGetHardwareDecoderInfo
+    except AttributeError:  # nvJPEG before 11.9
+        engine_info = None
+    handle = ctypes.c_void_p()
+    status = library.nvjpegCreateEx(_NVJPEG_BACKEND_HARDWARE, None, None, 0, ctypes.byref(handle))
+    if status != _NVJPEG_SUCCESS:
+        return False if status == _NVJPEG_ARCH_MISMATCH else None
+    try:
+        if engine_info is None:
+            return True  # the hardware back end opened
+        engines, cores = ctypes.c_uint(), ctypes.c_uint()
+        if engine_info(handle, ctypes.byref(engines), ctypes.byref(cores)) != _NVJPEG_SUCCESS:
+            return None
+        return engines.value > 0
+    finally:
+        library.nvjpegDestroy(handle)

@@ -1,0 +1,182 @@
+"""One DALI pipeline that runs the DALI part of a plan: submit a batch, receive it later, in order.
+
+DALI is driven from the caller's thread: schedule_run() calls the external source, which hands over the submitted batch,
+and returns while DALI's threads and streams work. The dynamic executor gives every output memory of its own, so tensors
+leave by DLPack without a copy, and a batch that fails leaves the next ones alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import weakref
+from collections import deque
+
+import numpy as np
+import nvidia.dali as dali
+import torch
+from nvidia.dali import fn, types
+
+from ..params import Arrays
+from ..plan import Plan
+from . import graph
+
+_TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
+_live: weakref.WeakSet[DecodePipeline] = weakref.WeakSet()
+_inherited: list = []  # pipelines of the parent process, kept so that their destructors never run in a child
+
+
+class PipelineError(RuntimeError):
+    """DALI could not produce a batch; the text is DALI's."""
+
+
+class DecodePipeline:
+    """Runs ``plan.dali`` on batches of files.
+
+    Args:
+        plan: what to run.
+        device: where images come out.
+        threads: CPU threads of DALI.
+        depth: batches in flight.
+        batch_size: the most samples that a batch may have.
+    """
+
+    def __init__(self, plan: Plan, device: torch.device, threads: int, depth: int, batch_size: int):
+        self.plan, self.device, self.threads, self.depth, self.batch_size = plan, device, threads, depth, batch_size
+        self._pipe = None
+        self._next: tuple | None = None  # what the external source hands to DALI when it asks
+        self._flight: deque[int | None] = deque()  # tickets in DALI's hands, oldest first; None is thrown away
+        self._done: dict[int, object] = {}  # results that came out before they were asked for
+        self._tickets = itertools.count()
+        self._pid = os.getpid()
+        _live.add(self)
+
+    def submit(self, paths: list[str], arrays: list[Arrays]) -> int:
+        """Start a batch of N files; returns its ticket. ``arrays`` are the per-sample arguments of each step of
+        ``plan.dali``, N rows each."""
+        if self._pipe is None:
+            self._build(arrays)
+        while len(self._flight) >= self.depth:
+            self._take()
+        ticket = next(self._tickets)
+        self._next = ticket, [_as_matrix(paths), *(np.ascontiguousarray(a) for step in arrays for a in step.values())]
+        self._pipe.schedule_run()
+        return ticket
+
+    def receive(self, ticket: int):
+        """The images of a ticket, waiting for them: a tensor (N, H, W, C) or (N, C, H, W) on the device, as the plan's
+        last step lays it out, or a list of N where sizes differ.
+
+        Raises:
+            PipelineError: the batch failed; others are not affected.
+        """
+        while ticket not in self._done:
+            self._take()
+        outcome = self._done.pop(ticket)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return _tensors(outcome)
+
+    def discard(self, ticket: int) -> None:
+        """Nobody will ask for this ticket."""
+        self._done.pop(ticket, None)
+        self._flight = deque(None if t == ticket else t for t in self._flight)
+
+    def close(self) -> None:
+        """Free threads, pinned and device memory. Tensors handed out stay valid."""
+        self._done.clear()
+        self._flight.clear()
+        self._next = None
+        self._pipe = None
+
+    @property
+    def usable(self) -> bool:
+        return self._pid == os.getpid()
+
+    def _take(self) -> None:
+        """Moves the oldest batch in flight to the results."""
+        ticket = self._flight.popleft()
+        stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+        try:
+            (outcome,) = self._pipe.share_outputs(cuda_stream=stream)
+        except RuntimeError as error:
+            outcome = PipelineError(str(error))
+        self._pipe.release_outputs()
+        if ticket is not None:
+            self._done[ticket] = outcome
+
+    def _feed(self):
+        """DALI's external source. The first schedule_run() asks ``depth`` times: it gets one sample of the batch again,
+        to be thrown away."""
+        ticket, feed = self._next
+        self._flight.append(ticket)
+        self._next = None, [array[:1] for array in feed]
+        return feed
+
+    def _build(self, template: list[Arrays]) -> None:
+        """Builds the pipeline; the first batch's arrays tell how many inputs there are and their types."""
+        arrays = [a for step in template for a in step.values()]
+        source = weakref.WeakMethod(self._feed)  # no cycle: the last reference to a loader frees the GPU
+        device_id = self.device.index if self.device.type == "cuda" else None
+        pipe = dali.Pipeline(
+            self.batch_size, self.threads, device_id, prefetch_queue_depth=self.depth, exec_dynamic=True
+        )
+        with pipe:
+            paths, *inputs = fn.external_source(
+                lambda: source()(),
+                num_outputs=1 + len(arrays),
+                batch=True,
+                dtype=[types.UINT8] + [_TYPES[a.dtype.name] for a in arrays],
+                ndim=[1] + [a.ndim - 1 for a in arrays],
+            )
+            inputs = iter(inputs)
+            nodes = [{name: next(inputs) for name in step} for step in template]
+            pipe.set_outputs(self._images(paths, nodes))
+        pipe.build()
+        self._pipe = pipe
+
+    def _images(self, paths, nodes):
+        steps = list(zip(self.plan.dali, nodes))
+        device, window = "mixed" if self.device.type == "cuda" else "cpu", None
+        if steps and steps[0][0].op == "crop" and steps[0][0].kwargs["inside"]:
+            window = steps.pop(0)[1]
+        images = graph.decode(fn.io.file.read(paths, dont_use_mmap=True), device, self.plan.exact, window)
+        for step, arrays in steps:
+            images = getattr(graph, step.op)(images, arrays, **step.kwargs)
+        return images
+
+
+def undecodable(paths: list[str], device: torch.device) -> list[int]:
+    """Which of the files DALI fails to decode, one by one; for finding the culprit of a failed batch."""
+    plan = Plan((), (), (), exact=False, channels_last=False)
+    bad = []
+    pipeline = DecodePipeline(plan, device, threads=1, depth=1, batch_size=1)
+    for i, path in enumerate(paths):
+        try:
+            pipeline.receive(pipeline.submit([path], []))
+        except PipelineError:
+            bad.append(i)
+    return bad
+
+
+def _as_matrix(paths: list[str]) -> np.ndarray:
+    """(N, L) uint8, one zero-padded path a row, as fn.io.file.read takes them."""
+    encoded = np.array([os.fsencode(path) for path in paths])
+    return encoded.view(np.uint8).reshape(len(paths), -1)
+
+
+def _tensors(outputs):
+    """Torch's view of DALI's output, without a copy."""
+    if outputs.is_dense_tensor():
+        return torch.from_dlpack(outputs.as_tensor())
+    return [torch.from_dlpack(outputs[i]) for i in range(len(outputs))]
+
+
+def _forget_in_child() -> None:
+    """After fork a parent's pipelines have no threads: they must neither run nor be torn down here."""
+    for pipeline in list(_live):
+        _inherited.append(pipeline._pipe)
+        pipeline._pipe = None
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

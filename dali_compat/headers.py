@@ -1,0 +1,152 @@
+"""Image headers: the size of every file before it is decoded, and whether DALI decodes it as PIL does.
+
+Sizes let params.py compute all geometry on the host. Reading a JPEG's takes about 10 us, once a file; the answers are
+kept for the life of the data set. The list of files that need PIL was measured on 400 unusual images (PARITY.md).
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from PIL import Image, ImageFile
+
+UNKNOWN, DALI, PIL = 0, 1, 2
+
+_START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_PLAIN_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive, Huffman-coded; PIL decodes no others but C9, CA
+_CHUNK = 16
+
+
+class Headers:
+    """(kind, height, width) of each file of a data set, read at first sight."""
+
+    def __init__(self):
+        self._allocate(0)
+
+    def look(self, indices: list[int], paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Sizes (N, 2) int64 as (height, width), and kinds (N,), DALI or PIL, of the files at ``indices``.
+
+        A file that cannot be read counts as PIL of size (1, 1): decoding it raises the error that torchvision raises.
+        """
+        highest = max(max(indices), -min(indices)) + 1
+        if highest > len(self._kinds):
+            self._allocate(max(highest, 2 * len(self._kinds)))
+        index = np.asarray(indices)
+        keys = np.fromiter(map(hash, paths), np.int64, len(paths))
+        unknown = np.flatnonzero((self._kinds[index] == UNKNOWN) | (self._keys[index] != keys))
+        if len(unknown):
+            todo = [paths[i] for i in unknown]
+            found = np.array(_read_many(todo), np.int32).reshape(-1, 3)
+            at = index[unknown]
+            self._keys[at], self._kinds[at], self._sizes[at] = keys[unknown], found[:, 0], found[:, 1:]
+        return self._sizes[index].astype(np.int64), self._kinds[index]
+
+    def use_pil(self, index: int) -> None:
+        """DALI has failed on this file."""
+        self._kinds[index] = PIL
+
+    def _allocate(self, count: int) -> None:
+        old = getattr(self, "_kinds", None), getattr(self, "_keys", None), getattr(self, "_sizes", None)
+        self._kinds = np.zeros(count, np.uint8)
+        self._keys = np.zeros(count, np.int64)  # hash of the path: data sets may change their samples
+        self._sizes = np.zeros((count, 2), np.int32)
+        if old[0] is not None:
+            for new, values in zip((self._kinds, self._keys, self._sizes), old):
+                new[: len(values)] = values
+
+
+_of_dataset: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def headers_of(dataset) -> Headers:
+    """The headers of a data set, shared by all loaders over it."""
+    return _of_dataset.setdefault(dataset, Headers())
+
+
+def read_header(path: str) -> tuple[int, int, int]:
+    """(kind, height, width) of a file; (PIL, 1, 1) where it cannot be read."""
+    try:
+        return _read_jpeg(path) or _ask_pil(path)
+    except Exception:  # any decoder's error: whoever decodes the file reports it, with its path
+        return PIL, 1, 1
+
+
+def _read_many(paths: list[str]) -> list[tuple[int, int, int]]:
+    if len(paths) <= _CHUNK:
+        return [read_header(path) for path in paths]
+    chunks = [paths[i : i + _CHUNK] for i in range(0, len(paths), _CHUNK)]
+    with ThreadPoolExecutor(min(len(chunks), 16)) as pool:  # hides the latency of network file systems
+        return [header for chunk in pool.map(_read_many, chunks) for header in chunk]
+
+
+def _read_jpeg(path: str) -> tuple[int, int, int] | None:
+    """ISO/IEC 10918-1 B.1.1: walk the marker segments to the frame header. None where the file is no JPEG."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        data, base, at = os.pread(fd, 4096, 0), 0, 2
+        if data[:2] != b"\xff\xd8":
+            return None
+        while True:
+            if at + 10 > len(data):
+                base, at = base + at, 0
+                data = os.pread(fd, 4096, base)
+                if len(data) < 10:
+                    return PIL, 1, 1
+            if data[at] != 0xFF:
+                return PIL, 1, 1
+            marker = data[at + 1]
+            if marker == 0xFF:  # fill byte
+                at += 1
+            elif marker in _START_OF_FRAME:
+                break
+            else:
+                at += 2 + (data[at + 2] << 8 | data[at + 3])
+        precision, components = data[at + 4], data[at + 9]
+        height, width = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8]
+        plain = marker in _PLAIN_FRAMES and precision == 8 and components in (1, 3) and height and width
+        ends = os.pread(fd, 2, os.fstat(fd).st_size - 2) == b"\xff\xd9"
+    finally:
+        os.close(fd)
+    if not plain or not (ends or _pil_decodes(path)):
+        return PIL, height or 1, width or 1
+    return DALI, height, width
+
+
+def _pil_decodes(path: str) -> bool:
+    """Whether a JPEG without an end marker is whole. A decoder that reads a window alone, or a GPU, may not notice."""
+    if ImageFile.LOAD_TRUNCATED_IMAGES:
+        return False  # the user wants PIL's idea of the missing part
+    try:
+        with Image.open(path) as image:
+            image.load()
+        return True
+    except Exception:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
+        return False
+
+
+def _ask_pil(path: str) -> tuple[int, int, int]:
+    with Image.open(path) as image:
+        return (DALI if _same_in_dali(image) else PIL), image.height, image.width
+
+
+def _same_in_dali(image: Image.Image) -> bool:
+    """Formats other than JPEG that DALI decodes to PIL's very pixels (PARITY: measured)."""
+    if getattr(image, "n_frames", 1) != 1:
+        return False
+    if image.format == "PNG":
+        image.fp.seek(24)
+        bit_depth = image.fp.read(1)
+        return bit_depth != b"\x10" and image.mode in ("1", "L", "LA", "P", "RGB", "RGBA")
+    if image.format == "BMP":
+        return image.mode in ("1", "L", "P", "RGB")
+    if image.format == "PPM":
+        return image.mode in ("L", "RGB") and image.tile[0][0] == "raw"  # 8 bits, maximum 255
+    if image.format == "WEBP":
+        return "exif" not in image.info
+    if image.format == "TIFF":
+        orientation, bits = image.tag_v2.get(274, 1), image.tag_v2.get(258, (1,))
+        return image.mode in ("L", "RGB") and orientation == 1 and set(bits) == {8}
+    return False

@@ -1,0 +1,116 @@
+"""DataLoader: PyTorch's constructor, samplers and length; DALI turns indices into pixels."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Generic, TypeVar
+
+import torch
+import torch.utils.data as data
+
+from .engine.device import stock_iterator
+from .route import DaliRoute, StockRoute, choose, explain
+
+T = TypeVar("T", covariant=True)
+
+
+class FallbackWarning(UserWarning):
+    """A loader runs on torchvision instead of DALI; the text says why, and what to do."""
+
+
+class DataLoader(data.DataLoader[T], Generic[T]):
+    """torch.utils.data.DataLoader, with image folders read, decoded and transformed by NVIDIA DALI.
+
+    Takes every argument of torch's DataLoader with torch's meaning. Samplers, batch samplers, ``len()`` and the order
+    under a seed are torch's own. Where the data set is an image folder (torchvision's ImageFolder or DALIImageFolder, or
+    Subset and ConcatDataset of them) and its transform translates, ``num_workers`` gives DALI's CPU threads (0: one a
+    core, 16 at most) and ``prefetch_factor`` the batches in flight; otherwise torch's own loader does the work, which a
+    FallbackWarning and :meth:`explain` tell.
+
+    A batch is ``[images, labels]``: images (N, C, H, W) with the dtype and range that the transform gives, labels (N,)
+    int64, both on ``device``. A ``collate_fn`` gets the list of (image, target) samples, images on ``device``.
+
+    Args:
+        *args, **kwargs: of torch.utils.data.DataLoader.
+        device: where batches come out. None is the current CUDA device, or the CPU where there is none.
+        exact: pixels as near to torchvision's as possible (mean error about .01 of 255 levels) instead of the fastest
+            kernels (about .2). Sizes, windows and random parameters are torchvision's either way.
+        fallback: "warn" or "silent" where torchvision has to do the work, or "error" to raise.
+        memory_format: torch.contiguous_format or torch.channels_last, of the images.
+
+    Raises:
+        ValueError, TypeError: for the arguments, as torch does.
+        RuntimeError: fallback="error", and DALI cannot do the work.
+        ImageReadError (an OSError): while iterating, for a file that cannot be decoded; names path, index and reason.
+            The loader can go on, and be iterated again.
+    """
+
+    def __init__(
+        self,
+        *args,
+        device: torch.device | str | int | None = None,
+        exact: bool = False,
+        fallback: str = "warn",
+        memory_format: torch.memory_format = torch.contiguous_format,
+        **kwargs,
+    ):
+        if fallback not in ("warn", "silent", "error"):
+            raise ValueError(f"fallback must be 'warn', 'silent' or 'error', got {fallback!r}")
+        if memory_format not in (torch.contiguous_format, torch.channels_last):
+            raise ValueError(f"memory_format must be torch.contiguous_format or torch.channels_last, got {memory_format}")
+        self.device = device
+        self.exact = exact
+        self.fallback = fallback
+        self.memory_format = memory_format
+        self._route: DaliRoute | StockRoute | None = None
+        self._told: str | None = None
+        super().__init__(*args, **kwargs)
+        self._choose_route()
+
+    def explain(self) -> str:
+        """What this loader does, one line a transform: what it became, where it runs, and how faithful it is; for a
+        fallback which transform or argument is in the way, and what to write instead."""
+        return explain(self, self._choose_route())
+
+    def close(self) -> None:
+        """Free the pipelines' threads, pinned and device memory now; the loader can be iterated again."""
+        if isinstance(self._route, DaliRoute):
+            self._route.close()
+
+    def _get_iterator(self):
+        route = self._choose_route()
+        if isinstance(route, DaliRoute):
+            from .iterator import DALIIterator
+
+            return DALIIterator(self, route)
+        return stock_iterator(self, route.device)
+
+    def _choose_route(self) -> DaliRoute | StockRoute:
+        """Anew each epoch: frameworks change transforms, samples and collate_fn after construction."""
+        route = choose(self)
+        if isinstance(route, StockRoute):
+            self._tell(route.reason)
+        elif route.same_as(self._route):
+            return self._route
+        self.close()
+        self._route = route
+        return route
+
+    def _tell(self, reason: str) -> None:
+        if self.fallback == "error":
+            raise RuntimeError(f"fallback='error', and torchvision would do the work: {reason}")
+        if self.fallback == "warn" and reason != self._told:
+            self._told = reason
+            warnings.warn(f"torchvision does the work: {reason}", FallbackWarning, stacklevel=4)
+
+
+def _signature() -> inspect.Signature:
+    """torch's parameters, whichever this version has, and ours."""
+    ours = inspect.signature(DataLoader.__init__).parameters.values()
+    extra = [p for p in ours if p.kind is p.KEYWORD_ONLY]
+    torchs = inspect.signature(data.DataLoader.__init__)
+    return torchs.replace(parameters=[*torchs.parameters.values(), *extra])
+
+
+DataLoader.__init__.__signature__ = _signature()

@@ -1,0 +1,145 @@
+"""Sizes, windows and flips. Geometry is exactly torchvision's; params.py holds the arithmetic."""
+
+from __future__ import annotations
+
+from numbers import Integral
+
+from torchvision import transforms as v1
+from torchvision.transforms import InterpolationMode, v2
+
+from ..plan import ImageSpec, Step, draw, step
+from .registry import Untranslatable, register
+
+# DALI has no close form of Pillow's BOX and HAMMING filters (PARITY: measured)
+_INTERPOLATIONS = {
+    InterpolationMode.NEAREST: "nearest",
+    InterpolationMode.NEAREST_EXACT: "nearest",
+    InterpolationMode.BILINEAR: "bilinear",
+    InterpolationMode.BICUBIC: "bicubic",
+    InterpolationMode.LANCZOS: "lanczos",
+}
+# Pillow's numbers, as torchvision.transforms.functional._interpolation_modes_from_int
+_FROM_INT = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+
+
+@register(v1.Resize, v2.Resize, consumes="size interpolation max_size antialias")
+def resize(t, spec):
+    size = t.size if t.size is None or not isinstance(t.size, int) else [t.size]
+    return (_resize(t, spec, None if size is None else tuple(size), t.max_size),)
+
+
+@register(v1.CenterCrop, v2.CenterCrop, consumes="size")
+def center_crop(t, spec):
+    size = _pair(t.size)
+    return (step("crop", spec.but(size=size), draw("center_crop", size=size), inside=_covers(spec, size)),)
+
+
+@register(v1.RandomCrop, v2.RandomCrop, consumes="size padding pad_if_needed fill padding_mode")
+def random_crop(t, spec):
+    size, steps = _pair(t.size), []
+    if isinstance(t, v2.RandomCrop):
+        # v2 stores (left, right, top, bottom) and adds the padding of pad_if_needed in the same call
+        padding = t.padding and (t.padding[0], t.padding[2], t.padding[1], t.padding[3])
+        if padding and t.pad_if_needed and t.padding_mode in ("reflect", "symmetric"):
+            raise Untranslatable(t, f"padding together with pad_if_needed in padding_mode={t.padding_mode!r}")
+    else:
+        padding = t.padding is not None and _ltrb(t.padding)
+    if padding:
+        steps.append(_pad(t, spec, padding))
+    if t.pad_if_needed:
+        for axis in (1, 0):  # torchvision pads the width first
+            missing = draw("pad_if_needed", size=size, axis=axis)
+            steps.append(step("pad", spec.but(size=None), missing, **_border(t, spec)))
+    steps.append(step("crop", spec.but(size=size), draw("random_crop", size=size), inside=True))
+    return steps
+
+
+@register(v1.RandomResizedCrop, v2.RandomResizedCrop, consumes="size scale ratio interpolation antialias")
+def random_resized_crop(t, spec):
+    window = draw("random_resized_crop", scale=tuple(t.scale), ratio=tuple(t.ratio))
+    return (step("crop", spec.but(size=None), window, inside=True), _resize(t, spec, tuple(t.size)))
+
+
+@register(v1.Pad, v2.Pad, consumes="padding fill padding_mode")
+def pad(t, spec):
+    return (_pad(t, spec, _ltrb(t.padding)),)
+
+
+@register(v1.RandomHorizontalFlip, v2.RandomHorizontalFlip, consumes="p")
+def random_horizontal_flip(t, spec):
+    return (step("flip", spec, draw("bernoulli", p=t.p), axis="horizontal"),)
+
+
+@register(v1.RandomVerticalFlip, v2.RandomVerticalFlip, consumes="p")
+def random_vertical_flip(t, spec):
+    return (step("flip", spec, draw("bernoulli", p=t.p), axis="vertical"),)
+
+
+def _resize(t, spec: ImageSpec, size, max_size=None) -> Step:
+    interpolation = _interpolation(t)
+    if spec.kind != "pil":
+        if interpolation in ("nearest", "lanczos"):
+            raise Untranslatable(t, f"interpolation={interpolation!r} on tensors", "move it before ToTensor/ToImage")
+        if t.antialias is not True:
+            raise Untranslatable(t, f"antialias={t.antialias} on tensors has no close form in DALI", "use antialias=True")
+    known = size if size is not None and len(size) == 2 else None
+    return step(
+        "resize", spec.but(size=known), draw("resize", size=size, max_size=max_size), interpolation=interpolation
+    )
+
+
+def _interpolation(t) -> str:
+    mode = t.interpolation
+    if isinstance(mode, Integral):
+        name = _FROM_INT.get(int(mode), str(mode))
+    else:
+        name = _INTERPOLATIONS.get(InterpolationMode(mode), InterpolationMode(mode).value)
+    if name not in _INTERPOLATIONS.values():
+        raise Untranslatable(t, f"interpolation={name!r} has no close form in DALI", "use bilinear, bicubic or lanczos")
+    return name
+
+
+def _covers(spec: ImageSpec, size) -> bool:
+    """Whether a window of this size certainly lies within the image."""
+    return spec.size is not None and spec.size[0] >= size[0] and spec.size[1] >= size[1]
+
+
+def _pair(size) -> tuple[int, int]:
+    if isinstance(size, Integral):
+        return int(size), int(size)
+    return (int(size[0]), int(size[0])) if len(size) == 1 else (int(size[0]), int(size[1]))
+
+
+def _ltrb(padding) -> tuple[int, int, int, int]:
+    """torchvision's padding argument as (left, top, right, bottom)."""
+    if isinstance(padding, Integral):
+        return (int(padding),) * 4
+    padding = tuple(int(p) for p in padding)
+    return padding * 4 if len(padding) == 1 else padding * 2 if len(padding) == 2 else padding
+
+
+def _pad(t, spec: ImageSpec, padding) -> Step:
+    if min(padding) < 0:
+        raise Untranslatable(t, "negative padding", "use a crop")
+    left, top, right, bottom = padding
+    size = spec.size and (spec.size[0] + top + bottom, spec.size[1] + left + right)
+    return step("pad", spec.but(size=size), draw("pad", padding=padding), **_border(t, spec))
+
+
+def _border(t, spec: ImageSpec) -> dict:
+    """mode and fill; fill has one value a channel, in the units of the image."""
+    fill = t.fill
+    if isinstance(fill, dict):
+        raise Untranslatable(t, "fill as a dict", "pass the fill of images alone")
+    fill = 0 if fill is None else fill
+    fill = tuple(fill) if isinstance(fill, (tuple, list)) else (fill,)
+    if spec.kind == "pil" and not all(isinstance(value, Integral) for value in fill):
+        raise Untranslatable(t, f"fill={t.fill} is not a whole number of 0 to 255")
+    if len(fill) == 1:
+        fill *= spec.channels
+    if len(fill) != spec.channels:
+        raise Untranslatable(t, f"fill={t.fill} for an image of {spec.channels} channels")
+    mode = getattr(t.padding_mode, "value", t.padding_mode)
+    if spec.kind != "pil" and mode in ("reflect", "symmetric"):
+        raise Untranslatable(t, f"padding_mode={mode!r} on tensors", "move it before ToTensor/ToImage")
+    return {"mode": mode, "fill": fill}
