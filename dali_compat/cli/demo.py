@@ -18,7 +18,7 @@ from dali_compat.engine import install
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PICTURE_COLUMNS = 8
-AMPLIFICATION = 32
+AMPLIFICATION = 100
 GPU_DRAWS_PER_IMAGE = 16
 """A GPU is through a few hundred images before a clock can tell: there a pass draws every image this many times."""
 

@@ -3,7 +3,6 @@
 import importlib.metadata
 import os
 import platform
-import textwrap
 from dataclasses import dataclass
 
 import torch
@@ -65,11 +64,9 @@ def report(results: list[Check]) -> str:
     wrong = [check for check in results if check.problem]
     for check in wrong:
         mark = "WRONG" if check.stops_dali else "NOTE"
-        lines.append(f"{mark}  {check.name}: {check.problem}")
-        lines += textwrap.wrap(f"mend: {check.remedy}", 110, initial_indent="       ", subsequent_indent="       ",
-                               break_long_words=False, break_on_hyphens=False)
+        lines += [f"{mark}  {check.name}: {check.problem}", f"       mend: {check.remedy}"]
     if any(check.stops_dali for check in wrong):
-        lines.append("DALI cannot be used here. Until that is mended, torchvision does the work.")
+        lines.append("Until what is WRONG is mended, DALI cannot be relied on here; without DALI, torchvision does the work.")
     else:
         has_gpu = any(check.name == "GPU" and not check.value.startswith("none") for check in results)
         lines.append("DALI works here, on the GPU." if has_gpu else "DALI works here, on the CPU: there is no GPU to use.")
@@ -116,10 +113,14 @@ def _dali() -> Check:
 def _package() -> Check:
     found = install.dali_distributions()
     value = install.dali_variant() or "none found by pip"
-    if len(found) < 2:
-        return Check("DALI package", value)
-    remedy = f"pip uninstall -y {' '.join(sorted(found))} && {install.install_command(install.wanted_variant())}"
-    return Check("DALI package", value, "several are installed and overwrite each other's files", remedy, stops_dali=True)
+    real = [name for name, is_real in found.items() if is_real]
+    if len(real) > 1:
+        remedy = f"pip uninstall -y {' '.join(sorted(found))} && {install.install_command(install.wanted_variant())}"
+        return Check("DALI package", value, "several are installed and overwrite each other's files", remedy, stops_dali=True)
+    if real and len(found) > 1:
+        names = " ".join(sorted(set(found) - set(real)))
+        return Check("DALI package", value, f"{names} is a placeholder without DALI in it", f"pip uninstall -y {names}")
+    return Check("DALI package", value)
 
 
 def _driver() -> Check:
@@ -132,7 +133,10 @@ def _driver() -> Check:
 
 def _gpus() -> Check:
     names = install.gpu_names()
-    return Check("GPU", ", ".join(f"{index}: {name}" for index, name in enumerate(names)) or "none: CPU mode")
+    if names:
+        return Check("GPU", ", ".join(f"{index}: {name}" for index, name in enumerate(names)))
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return Check("GPU", "none: CPU mode" + (f" (CUDA_VISIBLE_DEVICES is {hidden!r})" if hidden is not None else ""))
 
 
 def _jpeg_decoder() -> Check:

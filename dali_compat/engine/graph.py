@@ -24,6 +24,7 @@ _FILTERS = {
     "bicubic": types.INTERP_CUBIC,
     "lanczos": types.INTERP_LANCZOS3,
 }
+HARDWARE_DECODER_LOAD = float(__import__("os").environ.get("DC_HW", 0.75))
 _POLICIES = {"constant": "pad", "edge": "clamp", "reflect": "reflect_101", "symmetric": "reflect_1001"}
 
 
@@ -39,16 +40,20 @@ def _slice_has_border_modes() -> bool:
 
 
 def decode(encoded, device: str, exact: bool, window=None, **options):
-    """RGB uint8 HWC; ``window`` (arrays of a crop) is decoded alone where given.
+    """RGB uint8 HWC; where ``window`` (the arrays of a crop) is given, that part alone.
 
-    adjust_orientation is off because torchvision's loader does not rotate either.
+    adjust_orientation is off because torchvision's loader does not rotate either. On the GPU, exact asks for libjpeg's
+    chroma upsampling (PIL's), which costs 40% of the peak rate, and decodes the whole image: nvJPEG before 13.2 gets
+    the rim of a window wrong with it, and says so on stderr for every image.
     """
     if device == "mixed":
-        options["jpeg_fancy_upsampling"] = exact  # libjpeg's (and PIL's) chroma upsampling; costs 40% of the peak rate
+        options.update(jpeg_fancy_upsampling=exact, hw_decoder_load=HARDWARE_DECODER_LOAD)
     options.update(device=device, output_type=types.RGB, adjust_orientation=False)
-    if window is not None:
-        return _decoders.image_slice(encoded, start=window["start"], shape=window["shape"], axes=[0, 1], **options)
-    return _decoders.image(encoded, **options)
+    if window is None:
+        return _decoders.image(encoded, **options)
+    if exact and device == "mixed":
+        return crop(_decoders.image(encoded, **options), window, inside=True)
+    return _decoders.image_slice(encoded, start=window["start"], shape=window["shape"], axes=[0, 1], **options)
 
 
 def crop(images, arrays, *, inside):
