@@ -6,11 +6,12 @@ consists of groups of rows: those that one plan's pipeline decodes, and those th
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate, default_convert
+from torch.utils.data import default_collate
 from torchvision import tv_tensors
 
 from .dataset import ImageReadError, locate
@@ -18,31 +19,32 @@ from .engine import batch as kernels
 from .engine.device import to_device
 from .engine.pipeline import PipelineError, undecodable
 from .engine.replay import replay
-from .headers import PIL, headers_of
+from .headers import DALI, PIL, UNREADABLE, headers_of
 from .params import ImageTooSmall, Randoms, compute
 from .plan import Plan
 
 if TYPE_CHECKING:
-    from .iterator import DALIIterator
+    from .iterator import Epoch
 
 
 class Batch:
-    """``indices`` as the sampler gave them; ``position`` counts the samples of the epoch before them."""
+    """``indices`` as the sampler gave them; ``position`` counts the samples of the epoch before them; ``error`` is one
+    that the sampler raised instead."""
 
-    def __init__(self, iterator: DALIIterator, indices: list, position: int):
-        self.indices = indices
-        self._iterator, self._position = iterator, position
-        self._groups: list[_Decoded | _Replayed] | None = None
-        self._error: Exception | None = None
+    def __init__(self, epoch: Epoch, indices: list, position: int, error: Exception | None = None):
+        self.epoch, self.indices = epoch, indices
+        self._position, self._error = position, error
+        self._groups: list[_Decoded | _Replayed] = []
+        self._started = error is not None
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def start(self) -> None:
         """Once; errors wait for finish(), so that they reach the caller with the batch that they belong to."""
-        if self._groups is not None:
+        if self._started:
             return
-        self._groups = []
+        self._started = True
         try:
             self._locate()
             self._group()
@@ -51,27 +53,38 @@ class Batch:
 
     def finish(self) -> Any:
         """What torch's loader would give for these indices, on the device."""
-        if self._error is not None:
-            raise self._error
-        images = [None] * len(self)
-        for group in self._groups:
-            made = group.images()
-            if len(self._groups) == 1 and isinstance(made, torch.Tensor):
-                images = made
-                break
-            for row, image in zip(group.rows, made):
-                images[row] = image
-        return self._collate(images)
+        try:
+            if self._error is not None:
+                raise self._error
+            return self._collate(self._images())
+        except BaseException:
+            self.discard()
+            raise
+        finally:
+            self._error = None  # an error refers to its traceback, and that to this batch
 
     def discard(self) -> None:
-        for group in self._groups or ():
-            group.discard()
+        while self._groups:
+            self._groups.pop().discard()
+
+    def _images(self):
+        """(N, C, H, W), or a list of N where sizes differ or several groups made them."""
+        images = [None] * len(self)
+        whole = len(self._groups) == 1
+        while self._groups:
+            group = self._groups[-1]
+            made = group.images()
+            self._groups.pop()
+            if whole and isinstance(made, torch.Tensor):
+                return made
+            for row, image in zip(group.rows, made):
+                images[row] = image
+        return images
 
     def _locate(self) -> None:
-        dataset = self._iterator._dataset
-        self.places = [locate(dataset, index) for index in self.indices]
+        self.places = [locate(self.epoch.dataset, index) for index in self.indices]
         samples = [folder.samples[local] for folder, local in self.places]
-        self.paths = [str(path) for path, _ in samples]
+        self.paths = [os.fsdecode(path) for path, _ in samples]
         self.targets = [
             target if folder.target_transform is None else folder.target_transform(target)
             for (_, target), (folder, _) in zip(samples, self.places)
@@ -82,47 +95,63 @@ class Batch:
         by_folder: dict[int, list[int]] = {}
         for row, (folder, _) in enumerate(self.places):
             by_folder.setdefault(id(folder), []).append(row)
-        rows_of: dict[tuple[Plan, bool], list[int]] = {}
+        rows_of: dict[tuple[Plan, int], list[int]] = {}
         self.sizes = np.empty((len(self), 2), np.int64)
         for rows in by_folder.values():
             folder = self.places[rows[0]][0]
-            plan = self._iterator.route.plan_of(folder)
-            sizes, kinds = headers_of(folder).look([self.places[r][1] for r in rows], [self.paths[r] for r in rows])
+            plan = self.epoch.route.plan_of(folder)
+            indices = [self._header(row) for row in rows]
+            sizes, kinds = headers_of(folder).look(indices, [self.paths[row] for row in rows])
             self.sizes[rows] = sizes
-            for by_pil in (False, True):
-                chosen = [rows[i] for i in np.flatnonzero((kinds == PIL) == by_pil)]
+            for kind in (DALI, PIL, UNREADABLE):
+                chosen = [rows[i] for i in np.flatnonzero(kinds == kind)]
                 if chosen:
-                    rows_of.setdefault((plan, by_pil), []).extend(chosen)
-        for (plan, by_pil), rows in rows_of.items():
-            self._groups.append((_Replayed if by_pil else _Decoded)(self, plan, sorted(rows)))
+                    rows_of.setdefault((plan, kind), []).extend(chosen)
+        for (plan, kind), rows in rows_of.items():
+            group = _Decoded if kind == DALI else _Replayed
+            self._groups.append(group(self, plan, sorted(rows), *((kind == UNREADABLE,) if group is _Replayed else ())))
+
+    def _header(self, row: int) -> int:
+        """Where the headers of a row's folder keep it."""
+        folder, local = self.places[row]
+        return local % len(folder.samples)
+
+    def prefer_pil(self, row: int) -> None:
+        """DALI has failed on this file."""
+        headers_of(self.places[row][0]).use_pil(self._header(row))
 
     def compute(self, steps, rows: list[int]) -> list[dict]:
         """Per-sample arguments of ``steps`` for these rows; a step's stream and a row's position decide the draws."""
-        randoms = Randoms(self._iterator.seed, self._position, len(self))
+        randoms = Randoms(self.epoch.seed, self._position, len(self))
         try:
             return compute(steps, self.sizes[rows], randoms, rows)
         except ImageTooSmall as error:
-            raise ValueError(f"{error} ({self._name(rows[error.row])})") from None
+            raise ValueError(f"{error} ({self.name(rows[error.row])})") from None
 
-    def _name(self, row: int) -> str:
+    def name(self, row: int) -> str:
         return f"{self.paths[row]}, index {self.indices[row]}"
 
     def _collate(self, images) -> Any:
-        """As torch's fetchers do: ``images`` is a tensor (N, C, H, W), or a list of N where sizes differ."""
-        iterator, device = self._iterator, self._iterator.route.device
-        columns = [self.targets]
-        if getattr(self.places[0][0] if self.places else None, "return_index", False):
+        """As torch's fetchers do."""
+        epoch = self.epoch
+        columns = [tuple(self.targets)]
+        with_index = {getattr(folder, "return_index", False) for folder, _ in self.places}
+        if with_index == {True}:
             columns.append([local for _, local in self.places])
-        if iterator._collate_fn is default_collate and iterator._auto_collation and self.indices:
+        if epoch.collate_fn is default_collate and epoch.batched and self.indices and len(with_index) == 1:
             if not isinstance(images, torch.Tensor):
                 images = default_collate(images)
-            return [images, *(to_device(default_collate(column), device) for column in columns)]
-        wrap = {"Image": tv_tensors.Image}
-        kinds = [wrap.get(iterator.route.plan_of(folder).gives.kind) for folder, _ in self.places]
-        samples = [
-            (kind(image) if kind else image, *rest) for kind, image, *rest in zip(kinds, images, *columns, strict=True)
-        ]
-        return to_device(iterator._collate_fn(samples if iterator._auto_collation else samples[0]), device)
+            return [images, *(to_device(default_collate(column), epoch.route.device) for column in columns)]
+        samples = [self._sample(row, image) for row, image in enumerate(images)]
+        return to_device(epoch.collate_fn(samples if epoch.batched else samples[0]), epoch.route.device)
+
+    def _sample(self, row: int, image: torch.Tensor) -> tuple:
+        """What ``dataset[index]`` gives, with the image on the device."""
+        folder, local = self.places[row]
+        if self.epoch.route.plan_of(folder).gives.kind == "Image":
+            image = tv_tensors.Image(image)
+        sample = image, self.targets[row]
+        return (*sample, local) if getattr(folder, "return_index", False) else sample
 
 
 class _Decoded:
@@ -133,7 +162,7 @@ class _Decoded:
         arrays = batch.compute((*plan.dali, *plan.batch), rows)
         self._dali, self._batch = arrays[: len(plan.dali)], arrays[len(plan.dali) :]
         self._paths = [batch.paths[row] for row in rows]
-        self._pipeline = batch._iterator.pipeline(plan, len(rows))
+        self._pipeline = batch.epoch.pipeline(plan, len(rows))
         self._ticket = self._pipeline.submit(self._paths, self._dali)
 
     def images(self):
@@ -147,50 +176,52 @@ class _Decoded:
     def discard(self) -> None:
         self._pipeline.discard(self._ticket)
 
-    def _retry(self, error: PipelineError):
+    def _retry(self, error: PipelineError) -> list[torch.Tensor]:
         """Find the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error."""
-        batch = self.batch
         bad = undecodable(self._paths, self._pipeline.device)
         if not bad:
             raise error
-        for i in bad:
-            folder, local = batch.places[self.rows[i]]
-            headers_of(folder).use_pil(local)
         images: list = [None] * len(self.rows)
         good = [i for i in range(len(self.rows)) if i not in bad]
+        for i in bad:
+            self.batch.prefer_pil(self.rows[i])
         for group, places in ((_Replayed, bad), (_Decoded, good)):
-            if places:
-                made = group(batch, self.plan, [self.rows[i] for i in places]).images()
-                for i, image in zip(places, made):
-                    images[i] = image
+            made = group(self.batch, self.plan, [self.rows[i] for i in places]).images() if places else ()
+            for i, image in zip(places, made):
+                images[i] = image
         return images
 
 
 class _Replayed:
     """Rows that go through PIL and torchvision's own functions, with the parameters drawn for them."""
 
-    def __init__(self, batch: Batch, plan: Plan, rows: list[int]):
+    def __init__(self, batch: Batch, plan: Plan, rows: list[int], unreadable: bool = False):
         self.batch, self.plan, self.rows = batch, plan, rows
-        arrays = None
         self._futures = []
         for row in rows:
-            arrays = _rows_of(batch.compute(plan.steps, [row]), 0)
-            self._futures.append(batch._iterator.replay_later(replay, batch.paths[row], plan.steps, arrays))
+            steps = () if unreadable else plan.steps  # PIL's error is all that is wanted of an unreadable file
+            arrays = _rows_of(batch.compute(steps, [row]), 0)
+            self._futures.append(batch.epoch.replay_later(replay, batch.paths[row], steps, arrays))
 
     def images(self) -> list[torch.Tensor]:
         images = []
-        for row, future in zip(self.rows, self._futures):
+        futures, self._futures = self._futures[::-1], []
+        for row in self.rows:
             try:
-                image = future.result()
+                image = futures.pop().result()
+                if not isinstance(image, torch.Tensor):
+                    raise OSError("it changed while it was read")
             except Exception as error:
-                name = f"{self.batch.paths[row]} (index {self.batch.indices[row]})"
-                raise ImageReadError(f"cannot decode {name}: {type(error).__name__}: {error}") from error
-            images.append(_in_format(image[None].to(self.batch._iterator.route.device), self.plan)[0])
+                message = f"cannot decode {self.batch.name(row)}: {type(error).__name__}: {error}"
+                while futures:
+                    futures.pop().cancel()
+                raise ImageReadError(message) from error
+            images.append(_in_format(image[None].to(self.batch.epoch.route.device), self.plan)[0])
         return images
 
     def discard(self) -> None:
-        for future in self._futures:
-            future.cancel()
+        while self._futures:
+            self._futures.pop().cancel()
 
 
 def finish(images, plan: Plan, arrays: list[dict]):

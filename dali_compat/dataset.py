@@ -92,6 +92,7 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[DatasetFolder, int]:
         if type(dataset) is data.Subset:
             index, dataset = dataset.indices[index], dataset.dataset
         elif type(dataset) is data.ConcatDataset:
+            index = _position(index)
             if index < 0:
                 if -index > len(dataset):
                     raise ValueError("absolute value of index should not exceed dataset length")
@@ -100,4 +101,9 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[DatasetFolder, int]:
             index -= dataset.cumulative_sizes[part - 1] if part else 0
             dataset = dataset.datasets[part]
         else:
-            return dataset, index.__index__() if hasattr(index, "__index__") else index
+            return dataset, _position(index)
+
+
+def _position(index: Any) -> Any:
+    """An int of whatever the sampler gave; never the sampler's own tensor, which must not change."""
+    return index.__index__() if hasattr(index, "__index__") else index

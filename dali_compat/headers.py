@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from PIL import Image, ImageFile
 
-UNKNOWN, DALI, PIL = 0, 1, 2
+UNKNOWN, DALI, PIL, UNREADABLE = 0, 1, 2, 3
 
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PLAIN_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive, Huffman-coded; PIL decodes no others but C9, CA
@@ -28,16 +28,16 @@ class Headers:
         self._allocate(0)
 
     def look(self, indices: list[int], paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Sizes (N, 2) int64 as (height, width), and kinds (N,), DALI or PIL, of the files at ``indices``.
+        """Sizes (N, 2) int64 as (height, width), and kinds (N,) of the files at ``indices`` (0 and up).
 
-        A file that cannot be read counts as PIL of size (1, 1): decoding it raises the error that torchvision raises.
+        A kind is DALI, PIL or UNREADABLE; the last is asked again the next time, for the file may be mended.
         """
-        highest = max(max(indices), -min(indices)) + 1
-        if highest > len(self._kinds):
-            self._allocate(max(highest, 2 * len(self._kinds)))
+        if max(indices) >= len(self._kinds):
+            self._allocate(max(max(indices) + 1, 2 * len(self._kinds)))
         index = np.asarray(indices)
         keys = np.fromiter(map(hash, paths), np.int64, len(paths))
-        unknown = np.flatnonzero((self._kinds[index] == UNKNOWN) | (self._keys[index] != keys))
+        kinds = self._kinds[index]
+        unknown = np.flatnonzero((kinds == UNKNOWN) | (kinds == UNREADABLE) | (self._keys[index] != keys))
         if len(unknown):
             todo = [paths[i] for i in unknown]
             found = np.array(_read_many(todo), np.int32).reshape(-1, 3)
@@ -68,11 +68,11 @@ def headers_of(dataset) -> Headers:
 
 
 def read_header(path: str) -> tuple[int, int, int]:
-    """(kind, height, width) of a file; (PIL, 1, 1) where it cannot be read."""
+    """(kind, height, width) of a file; (UNREADABLE, 1, 1) where neither walking its markers nor PIL finds a size."""
     try:
         return _read_jpeg(path) or _ask_pil(path)
     except Exception:  # any decoder's error: whoever decodes the file reports it, with its path
-        return PIL, 1, 1
+        return UNREADABLE, 1, 1
 
 
 def _read_many(paths: list[str]) -> list[tuple[int, int, int]]:
@@ -87,7 +87,7 @@ def _read_many(paths: list[str]) -> list[tuple[int, int, int]]:
 
 
 def _read_jpeg(path: str) -> tuple[int, int, int] | None:
-    """ISO/IEC 10918-1 B.1.1: walk the marker segments to the frame header. None where the file is no JPEG."""
+    """ISO/IEC 10918-1 B.1.1: walk the marker segments to the frame header. None where the file is no plain JPEG."""
     fd = os.open(path, os.O_RDONLY)
     try:
         data, base, at = os.pread(fd, 4096, 0), 0, 2
@@ -98,9 +98,9 @@ def _read_jpeg(path: str) -> tuple[int, int, int] | None:
                 base, at = base + at, 0
                 data = os.pread(fd, 4096, base)
                 if len(data) < 10:
-                    return PIL, 1, 1
+                    return None
             if data[at] != 0xFF:
-                return PIL, 1, 1
+                return None
             marker = data[at + 1]
             if marker == 0xFF:  # fill byte
                 at += 1
@@ -114,9 +114,9 @@ def _read_jpeg(path: str) -> tuple[int, int, int] | None:
         ends = os.pread(fd, 2, os.fstat(fd).st_size - 2) == b"\xff\xd9"
     finally:
         os.close(fd)
-    if not plain or not (ends or _pil_decodes(path)):
-        return PIL, height or 1, width or 1
-    return DALI, height, width
+    if not plain:
+        return None
+    return (DALI if ends or _pil_decodes(path) else PIL), height, width
 
 
 def _pil_decodes(path: str) -> bool:

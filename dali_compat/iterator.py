@@ -5,16 +5,55 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .batch import Batch
+from .engine.stall import StallMeter
 from .plan import Plan
 
 if TYPE_CHECKING:
     from .engine.pipeline import DecodePipeline
     from .route import DaliRoute
+
+
+class Epoch:
+    """What the batches of one epoch share. It refers to no batch, so that the last reference to an iterator ends it.
+
+    Attributes:
+        dataset, collate_fn: the loader's.
+        batched: whether torch's automatic batching is on.
+        route: of the loader at iter().
+        seed: of this epoch's random parameters.
+    """
+
+    def __init__(self, loader, route: DaliRoute, seed: int):
+        self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
+        self.route, self.seed = route, seed
+        self._pipelines: dict[Plan, DecodePipeline] = {}
+        self._replays: ThreadPoolExecutor | None = None
+
+    def pipeline(self, plan: Plan, batch_size: int) -> DecodePipeline:
+        """This epoch's pipeline for a plan, large enough for the batch."""
+        pipeline = self._pipelines.get(plan)
+        if pipeline is None or not self.route.suits(pipeline, batch_size):
+            pipeline = self._pipelines[plan] = self.route.borrow(plan, batch_size)
+        return pipeline
+
+    def replay_later(self, function: Callable, *args):
+        """A future of what must go through PIL, one image a call."""
+        if self._replays is None:
+            self._replays = ThreadPoolExecutor(self.route.threads, thread_name_prefix="dali_compat-replay")
+        return self._replays.submit(function, *args)
+
+    def end(self) -> None:
+        """The pipelines serve the next epoch."""
+        while self._pipelines:
+            self.route.give_back(self._pipelines.popitem()[1])
+        if self._replays is not None:
+            self._replays.shutdown(wait=False, cancel_futures=True)
+            self._replays = None
 
 
 class DALIIterator(_BaseDataLoaderIter):
@@ -26,25 +65,23 @@ class DALIIterator(_BaseDataLoaderIter):
 
     def __init__(self, loader, route: DaliRoute):
         super().__init__(loader)
-        self.route = route
-        self.replays: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
         self._ahead = max(loader.num_workers * (loader.prefetch_factor or 0), route.depth)
-        self._pipelines: dict[Plan, DecodePipeline] = {}
         self._drawn: deque[Batch] = deque()
         self._epochs = 0
-        self._begin()
+        self._begin(loader, route)
 
     def _reset(self, loader, first_iter=False) -> None:
         """persistent_workers: torch keeps the iterator, and its base seed, for the next epoch."""
         super()._reset(loader, first_iter)
         self._abandon()
         self._epochs += 1
-        self._begin()
+        self._begin(loader, loader._choose_dali_route())
 
-    def _begin(self) -> None:
+    def _begin(self, loader, route: DaliRoute) -> None:
         # torch's persistent workers draw on where they were; here the next epoch takes the next seed
-        self.seed = self._base_seed + self._epochs
+        self._epoch = Epoch(loader, route, self._base_seed + self._epochs)
+        self._stall = StallMeter(route.device)
         self._position = 0
         self._exhausted = False
         if self._num_workers:
@@ -56,15 +93,19 @@ class DALIIterator(_BaseDataLoaderIter):
         self._draw_indices()
         self._start_batches()
         if not self._drawn:
-            self._give_back()
+            self._epoch.end()
             raise StopIteration
         batch = self._drawn.popleft()
         try:
-            return batch.finish()
+            with self._stall:
+                data = batch.finish()
         finally:  # DALI works on the next batches while the caller uses this one
             if self._num_workers:
                 self._draw_indices()
             self._start_batches()
+        if self._stall.persists:
+            self._epoch.route.hurry()
+        return data
 
     def _draw_indices(self) -> None:
         while not self._exhausted and len(self._drawn) < self._ahead:
@@ -73,41 +114,25 @@ class DALIIterator(_BaseDataLoaderIter):
             except StopIteration:
                 self._exhausted = True
                 return
-            batch = Batch(self, list(index) if self._auto_collation else [index], self._position)
+            except Exception as error:
+                if self._num_workers:  # torch raises at once, too, where it draws ahead
+                    raise
+                # it belongs after the batches that were drawn before it
+                self._drawn.append(Batch(self._epoch, [], self._position, error))
+                return
+            batch = Batch(self._epoch, list(index) if self._auto_collation else [index], self._position)
             self._position += len(batch)
             self._drawn.append(batch)
 
     def _start_batches(self) -> None:
-        for i in range(min(self.route.depth, len(self._drawn))):
+        for i in range(min(self._epoch.route.depth, len(self._drawn))):
             self._drawn[i].start()
 
-    def pipeline(self, plan: Plan, batch_size: int) -> DecodePipeline:
-        """This iterator's pipeline for a plan, large enough for the batch."""
-        pipeline = self._pipelines.get(plan)
-        if pipeline is None or pipeline.batch_size < batch_size:
-            pipeline = self._pipelines[plan] = self.route.take_pipeline(plan, batch_size)
-        return pipeline
-
-    def replay_later(self, function, *args):
-        """A future of what must go through PIL, one image a call."""
-        if self.replays is None:
-            self.replays = ThreadPoolExecutor(self.route.threads, thread_name_prefix="dali_compat-replay")
-        return self.replays.submit(function, *args)
-
     def _abandon(self) -> None:
-        for batch in self._drawn:
-            batch.discard()
-        self._drawn.clear()
-
-    def _give_back(self) -> None:
-        """The pipelines serve the next epoch."""
-        while self._pipelines:
-            self.route.return_pipeline(self._pipelines.popitem()[1])
-        if self.replays is not None:
-            self.replays.shutdown(wait=False, cancel_futures=True)
-            self.replays = None
+        while self._drawn:
+            self._drawn.popleft().discard()
+        self._epoch.end()
 
     def __del__(self):
-        if getattr(self, "_pipelines", None) and self._pid == os.getpid():
+        if hasattr(self, "_epoch") and self._pid == os.getpid():
             self._abandon()
-            self._give_back()

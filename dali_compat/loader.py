@@ -77,6 +77,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         """Free the pipelines' threads, pinned and device memory now; the loader can be iterated again."""
         if isinstance(self._route, DaliRoute):
             self._route.close()
+            self._route = None
 
     def _get_iterator(self):
         route = self._choose_route()
@@ -88,14 +89,20 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def _choose_route(self) -> DaliRoute | StockRoute:
         """Anew each epoch: frameworks change transforms, samples and collate_fn after construction."""
-        route = choose(self)
+        self._route = route = choose(self, self._route)
         if isinstance(route, StockRoute):
             self._tell(route.reason)
-        elif route.same_as(self._route):
-            return self._route
-        self.close()
-        self._route = route
         return route
+
+    def _choose_dali_route(self) -> DaliRoute:
+        """For an iterator that lives on (persistent_workers) and cannot become torch's."""
+        route = self._choose_route()
+        if isinstance(route, StockRoute):
+            raise RuntimeError(f"with persistent_workers=True the loader cannot change to torchvision: {route.reason}")
+        return route
+
+    def __getstate__(self):
+        return self.__dict__ | {"_route": None}  # pipelines stay here; a copy builds its own
 
     def _tell(self, reason: str) -> None:
         if self.fallback == "error":

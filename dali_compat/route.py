@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _DEPTH = 2  # batches in flight; deeper queues measured no faster (FIELD.md)
 _MOST_THREADS = 16
+_CALM_THREADS = 4  # beside training on a GPU
 
 
 @dataclass
@@ -36,9 +37,10 @@ class DaliRoute:
 
     Attributes:
         device: where batches come out.
-        plans: one a distinct transform, in the order of the data set's parts.
-        threads: CPU threads of each pipeline.
+        threads: CPU threads that a pipeline may use.
         depth: batches in flight.
+        batch_size: the most samples that a pipeline is made for at first.
+        plans: one a distinct transform, in the order of the data set's parts.
     """
 
     device: torch.device
@@ -46,58 +48,76 @@ class DaliRoute:
     depth: int
     batch_size: int
     plans: list[Plan]
-    _plan_of: dict[int, Plan] = field(repr=False)
-    _free: list[DecodePipeline] = field(default_factory=list, repr=False)
+    _plan_of: dict[int, tuple[DatasetFolder, Plan]] = field(repr=False)
+    # owns all pipelines, lent ones too: whatever an iterator's end looks like, it cannot take one with it
+    _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)
+    _hurried: bool = False
 
     def plan_of(self, folder: DatasetFolder) -> Plan:
-        return self._plan_of[id(folder)]
+        return self._plan_of[id(folder)][1]
 
-    def take_pipeline(self, plan: Plan, batch_size: int) -> DecodePipeline:
+    @property
+    def threads_now(self) -> int:
+        """A few CPU threads feed the GPU's JPEG decoder nearly as fast as many do, and disturb a training step less
+        (benchmarks/results): all of them work only once the GPU was seen waiting for data."""
+        return self.threads if self._hurried or self.device.type == "cpu" else min(self.threads, _CALM_THREADS)
+
+    def hurry(self) -> None:
+        """The GPU waits for data."""
+        self._hurried = True
+
+    def suits(self, pipeline: DecodePipeline, batch_size: int) -> bool:
+        return pipeline.batch_size >= batch_size and pipeline.threads == self.threads_now
+
+    def borrow(self, plan: Plan, batch_size: int) -> DecodePipeline:
         """An idle pipeline for the plan, or a new one."""
         from .engine.pipeline import DecodePipeline
 
+        self._pipelines = [p for p in self._pipelines if p.usable]
         batch_size = max(batch_size, self.batch_size)
-        for pipeline in self._free:
-            if pipeline.plan is plan and pipeline.batch_size >= batch_size and pipeline.usable:
-                self._free.remove(pipeline)
-                return pipeline
-        return DecodePipeline(plan, self.device, self.threads, self.depth, batch_size)
-
-    def return_pipeline(self, pipeline: DecodePipeline) -> None:
-        """Keeps one pipeline a plan for the next epoch and frees the rest."""
-        kept = next((p for p in self._free if p.plan is pipeline.plan), None)
-        if kept is None:
-            self._free.append(pipeline)
+        for pipeline in self._pipelines:
+            if pipeline.plan is plan and not pipeline.borrowed and self.suits(pipeline, batch_size):
+                break
         else:
-            pipeline.close()
+            pipeline = DecodePipeline(plan, self.device, self.threads_now, self.depth, batch_size)
+            self._pipelines.append(pipeline)
+        pipeline.borrowed = True
+        return pipeline
+
+    def give_back(self, pipeline: DecodePipeline) -> None:
+        """Keeps one idle pipeline a plan for the next epoch and frees the rest."""
+        pipeline.borrowed = False
+        for other in self._pipelines:
+            if other is not pipeline and other.plan is pipeline.plan and not other.borrowed:
+                other.close()
 
     def close(self) -> None:
-        while self._free:
-            self._free.pop().close()
-
-    def same_as(self, other) -> bool:
-        """Whether the pipelines of this route serve the other one."""
-        mine = (self.device, self.threads, self.depth, [_key(plan) for plan in self.plans])
-        return isinstance(other, DaliRoute) and mine == (
-            other.device,
-            other.threads,
-            other.depth,
-            [_key(plan) for plan in other.plans],
-        )
+        while self._pipelines:
+            self._pipelines.pop().close()
 
 
-def choose(loader) -> DaliRoute | StockRoute:
-    """The route for a loader as it is now: its data set's transform, samples and loader may have changed."""
+def choose(loader, before: DaliRoute | StockRoute | None) -> DaliRoute | StockRoute:
+    """The route for a loader as it is now: its data set's transform, samples and loader may have changed.
+
+    ``before`` is the route so far; what it has built serves on where it still fits.
+    """
     device = resolve_device(loader.device)
-    problem = dali_problem()
+    problem = dali_problem(gpu=device.type == "cuda")
     if problem:
         return StockRoute(device, problem)
+    depth = loader.prefetch_factor or _DEPTH
+    same = isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth)
+    known = {_key(plan): plan for plan in before.plans} if same else {}
     try:
-        parts = folders(loader.dataset)
-        plans, plan_of = _plans(parts, loader.exact, loader.memory_format == torch.channels_last)
+        plan_of = _plans(folders(loader.dataset), loader, known)
     except (Unsupported, Untranslatable) as error:
         return StockRoute(device, str(error))
-    return DaliRoute(device, _threads(loader), loader.prefetch_factor or _DEPTH, loader.batch_size or 1, plans, plan_of)
+    plans = list(dict.fromkeys(plan for _, plan in plan_of.values()))
+    route = DaliRoute(device, _threads(loader), depth, loader.batch_size or 1, plans, plan_of)
+    if same and before.threads == route.threads:
+        route._pipelines = [p for p in before._pipelines if p.plan in plans]
+        route._hurried = before._hurried
+    return route
 
 
 def resolve_device(device) -> torch.device:
@@ -110,24 +130,21 @@ def resolve_device(device) -> torch.device:
     return device
 
 
-def _plans(parts: list[DatasetFolder], exact: bool, channels_last: bool) -> tuple[list[Plan], dict[int, Plan]]:
+def _plans(parts: list[DatasetFolder], loader, known: dict[tuple, Plan]) -> dict[int, tuple[DatasetFolder, Plan]]:
+    """The plan of each part, by its id(); equal plans are one object."""
     from .engine.graph import unsupported
 
-    interned: dict[tuple, Plan] = {}
-    plan_of: dict[int, Plan] = {}
+    plan_of: dict[int, tuple[DatasetFolder, Plan]] = {}
     for folder in parts:
-        if id(folder) in plan_of:
-            continue
         translated = translate(folder.transform)
-        plan = lower(translated, exact, channels_last)
+        plan = lower(translated, loader.exact, loader.memory_format == torch.channels_last)
         if not plan.steps or plan.gives.kind == "pil":
             raise Untranslatable(folder.transform, "samples are PIL images", "end it with ToTensor()")
         for entry in translated:
-            reasons = filter(None, map(unsupported, entry.steps))
-            for reason in reasons:
+            for reason in filter(None, map(unsupported, entry.steps)):
                 raise Unsupported(f"{entry.transform}: {reason}")
-        plan_of[id(folder)] = interned.setdefault(_key(plan), plan)
-    return list(interned.values()), plan_of
+        plan_of[id(folder)] = folder, known.setdefault(_key(plan), plan)
+    return plan_of
 
 
 def _key(plan: Plan) -> tuple[tuple[Step, ...], bool, bool]:
@@ -149,7 +166,10 @@ def explain(loader, route: DaliRoute | StockRoute) -> str:
         lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
         ignored = [f"exact={loader.exact}"] if loader.exact else []
     else:
-        depth = f"{route.threads} CPU threads, {route.depth} batches in flight, DALI {dali_version()}"
+        threads = f"{route.threads_now} CPU threads"
+        if route.threads_now < route.threads:
+            threads += f" ({route.threads} if the GPU waits for data)"
+        depth = f"{threads}, {route.depth} batches in flight, DALI {dali_version()}"
         kernels = "exact=True" if loader.exact else "exact=False, the fastest kernels"
         lines = [f"DALI route on {route.device}: {depth}; {kernels}"]
         decode = _decode_fidelity(route.device, loader.exact)

@@ -43,23 +43,25 @@ class DecodePipeline:
 
     def __init__(self, plan: Plan, device: torch.device, threads: int, depth: int, batch_size: int):
         self.plan, self.device, self.threads, self.depth, self.batch_size = plan, device, threads, depth, batch_size
+        self.borrowed = False  # by an iterator; see route.py
         self._pipe = None
-        self._next: tuple | None = None  # what the external source hands to DALI when it asks
-        self._flight: deque[int | None] = deque()  # tickets in DALI's hands, oldest first; None is thrown away
+        self._feed = _Feed()
         self._done: dict[int, object] = {}  # results that came out before they were asked for
         self._tickets = itertools.count()
+        self._closed = False
         self._pid = os.getpid()
         _live.add(self)
 
     def submit(self, paths: list[str], arrays: list[Arrays]) -> int:
         """Start a batch of N files; returns its ticket. ``arrays`` are the per-sample arguments of each step of
         ``plan.dali``, N rows each."""
+        self._refuse_if_closed()
         if self._pipe is None:
             self._build(arrays)
-        while len(self._flight) >= self.depth:
+        while len(self._feed.flight) >= self.depth:
             self._take()
         ticket = next(self._tickets)
-        self._next = ticket, [_as_matrix(paths), *(np.ascontiguousarray(a) for step in arrays for a in step.values())]
+        self._feed.next = ticket, [_as_matrix(paths), *(np.ascontiguousarray(a) for step in arrays for a in step.values())]
         self._pipe.schedule_run()
         return ticket
 
@@ -70,6 +72,7 @@ class DecodePipeline:
         Raises:
             PipelineError: the batch failed; others are not affected.
         """
+        self._refuse_if_closed()
         while ticket not in self._done:
             self._take()
         outcome = self._done.pop(ticket)
@@ -80,22 +83,25 @@ class DecodePipeline:
     def discard(self, ticket: int) -> None:
         """Nobody will ask for this ticket."""
         self._done.pop(ticket, None)
-        self._flight = deque(None if t == ticket else t for t in self._flight)
+        self._feed.flight = deque(None if t == ticket else t for t in self._feed.flight)
 
     def close(self) -> None:
         """Free threads, pinned and device memory. Tensors handed out stay valid."""
+        self._closed = True
         self._done.clear()
-        self._flight.clear()
-        self._next = None
         self._pipe = None
 
     @property
     def usable(self) -> bool:
-        return self._pid == os.getpid()
+        return self._pid == os.getpid() and not self._closed
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise RuntimeError("the loader was closed during this epoch; iter(loader) starts another")
 
     def _take(self) -> None:
         """Moves the oldest batch in flight to the results."""
-        ticket = self._flight.popleft()
+        ticket = self._feed.flight.popleft()
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         try:
             (outcome,) = self._pipe.share_outputs(cuda_stream=stream)
@@ -105,25 +111,16 @@ class DecodePipeline:
         if ticket is not None:
             self._done[ticket] = outcome
 
-    def _feed(self):
-        """DALI's external source. The first schedule_run() asks ``depth`` times: it gets one sample of the batch again,
-        to be thrown away."""
-        ticket, feed = self._next
-        self._flight.append(ticket)
-        self._next = None, [array[:1] for array in feed]
-        return feed
-
     def _build(self, template: list[Arrays]) -> None:
         """Builds the pipeline; the first batch's arrays tell how many inputs there are and their types."""
         arrays = [a for step in template for a in step.values()]
-        source = weakref.WeakMethod(self._feed)  # no cycle: the last reference to a loader frees the GPU
         device_id = self.device.index if self.device.type == "cuda" else None
         pipe = dali.Pipeline(
             self.batch_size, self.threads, device_id, prefetch_queue_depth=self.depth, exec_dynamic=True
         )
         with pipe:
             paths, *inputs = fn.external_source(
-                lambda: source()(),
+                self._feed.take,  # not a method of self: a cycle would keep the GPU's memory after the last reference
                 num_outputs=1 + len(arrays),
                 batch=True,
                 dtype=[types.UINT8] + [_TYPES[a.dtype.name] for a in arrays],
@@ -144,6 +141,21 @@ class DecodePipeline:
         for step, arrays in steps:
             images = getattr(graph, step.op)(images, arrays, **step.kwargs)
         return images
+
+
+class _Feed:
+    """What DALI's external source hands over, and the tickets in DALI's hands, oldest first (None: thrown away)."""
+
+    def __init__(self):
+        self.next: tuple | None = None
+        self.flight: deque[int | None] = deque()
+
+    def take(self):
+        """The first schedule_run() asks ``depth`` times: after the batch it gets one sample of it, to be thrown away."""
+        ticket, arrays = self.next
+        self.flight.append(ticket)
+        self.next = None, [array[:1] for array in arrays]
+        return arrays
 
 
 def undecodable(paths: list[str], device: torch.device) -> list[int]:

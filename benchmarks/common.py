@@ -1,0 +1,186 @@
+"""What the benchmarks share: the machine's facts, a large folder made of few photos, tables of medians, and JSON."""
+import argparse
+import contextlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+# dali_compat sets this when it is imported. Every case runs under the same value, so that only the loader differs.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
+MOST_CLASSES = 1000  # as in ImageNet: labels must stay below a ResNet's number of outputs
+
+
+def parser(doc):
+    """The options that every benchmark takes."""
+    options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--data", required=True, help="folder of images in ImageFolder layout")
+    options.add_argument("--replicate", type=int, default=0, metavar="N",
+                         help="use a folder in memory that holds every image N times, as hard links")
+    options.add_argument("--batch-size", type=int, default=256)
+    options.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)),
+                         help="num_workers and num_threads (default: every core)")
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--device", default=None, help="cuda or cpu (default: cuda where there is one)")
+    options.add_argument("--json", type=pathlib.Path, help="write every round's numbers here")
+    return options
+
+
+def split_case(case, workers):
+    """(name, workers, depth) of 'ours', 'ours:4' or 'ours:4:3'; depth None is the loader's own."""
+    name, *numbers = case.split(":")
+    own, depth = ([int(n) for n in numbers] + [None, None])[:2]
+    return name, workers if own is None else own, depth
+
+
+def in_turn(cases, rounds):
+    """(round, case) for every round; the first case of a round moves on by one, so that none is always first."""
+    for number in range(rounds):
+        start = number % len(cases)
+        for case in cases[start:] + cases[:start]:
+            yield number, case
+
+
+@contextlib.contextmanager
+def folder(root, copies):
+    """root itself, or a temporary folder in memory with every image `copies` times.
+
+    Files are hard links to one copy of each image. Every class holds all images, so that a reader which shuffles only
+    within a window (DALI's does) still sees every image equally often at every point of the epoch.
+    """
+    root = pathlib.Path(root)
+    if not copies:
+        yield root
+        return
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    made = pathlib.Path(tempfile.mkdtemp(prefix="dali-compat-bench-", dir=memory))
+    try:
+        (made / "originals").mkdir()
+        originals = []
+        for number, path in enumerate(sorted(p for p in root.glob("*/*") if p.is_file())):
+            originals.append(made / "originals" / f"{number:05d}{path.suffix}")
+            shutil.copyfile(path, originals[-1])
+        for copy in range(copies):
+            label = made / "images" / f"class_{copy % MOST_CLASSES:04d}"
+            label.mkdir(parents=True, exist_ok=True)
+            for path in originals:
+                os.link(path, label / f"{copy:06d}_{path.name}")
+        yield made / "images"
+    finally:
+        shutil.rmtree(made)
+
+
+def describe(root, given):
+    """What the images are: how many files, and how many bytes an original has."""
+    sizes = [p.stat().st_size for p in pathlib.Path(given).glob("*/*") if p.is_file()]
+    return {
+        "given": str(given),
+        "files": sum(len(files) for _, _, files in os.walk(root)),
+        "different_images": len(sizes),
+        "mean_bytes": round(statistics.mean(sizes)),
+        "smallest_bytes": min(sizes),
+        "largest_bytes": max(sizes),
+    }
+
+
+def _output(*command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _cpu_name():
+    with contextlib.suppress(OSError):
+        for line in open("/proc/cpuinfo"):
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def _version(package):
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None
+
+
+def _dali():
+    try:
+        import nvidia.dali as dali
+    except ImportError:
+        return None
+    return dali.__version__
+
+
+def facts():
+    """Hardware and versions. Does not start CUDA."""
+    import PIL.features
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "command": " ".join(["python", *sys.argv]),
+        "commit": _output("git", "-C", str(pathlib.Path(__file__).parent), "rev-parse", "--short", "HEAD"),
+        "gpu": _output("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"),
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "torchvision": _version("torchvision"),
+        "dali": _dali(),
+        "pillow": _version("pillow") or _version("pillow-simd"),
+        "libjpeg_turbo": PIL.features.version_feature("libjpeg_turbo"),
+        "CUDA_DEVICE_MAX_CONNECTIONS": os.environ["CUDA_DEVICE_MAX_CONNECTIONS"],
+    }
+
+
+def medians(rounds, key):
+    """{(case): {median, min, max, values}} of rounds' numbers under key."""
+    values = {}
+    for row in rounds:
+        if row.get(key) is not None:
+            values.setdefault(row["case"], []).append(row[key])
+    return {case: {"median": statistics.median(v), "min": min(v), "max": max(v), "first": v[0], "n": len(v)}
+            for case, v in values.items()}
+
+
+def ratio(rounds, key, case, base):
+    """'0.985 (0.96 - 1.01)': the ratio of medians, and the range of the ratios within one round."""
+    values = {c: {row["round"]: row[key] for row in rounds if row["case"] == c and row.get(key)} for c in (case, base)}
+    if not values[case] or not values[base]:
+        return None
+    within = [value / values[base][number] for number, value in values[case].items() if number in values[base]]
+    middle = statistics.median(values[case].values()) / statistics.median(values[base].values())
+    return f"{middle:.3f}" if case == base or not within else f"{middle:.3f} ({min(within):.2f} - {max(within):.2f})"
+
+
+def markdown(header, rows):
+    """A Markdown table; numbers are right-aligned."""
+    rows = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def spread(entry, form):
+    """'median', 'min - max' of one entry of medians()."""
+    if entry is None:
+        return None, None
+    return format(entry["median"], form), f"{entry['min']:{form}} - {entry['max']:{form}}"
+
+
+def line(row):
+    """One round in one line, printed while the benchmark runs."""
+    return " ".join(f"{key}={value:{'.4g' if isinstance(value, float) else ''}}" for key, value in row.items())
+
+
+def write_json(path, result):
+    """Write what there is so far: a run that is cut off keeps its finished rounds."""
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=1) + "\n")

@@ -1,0 +1,167 @@
+"""Question: how fast does dali_compat load an ImageFolder, beside torchvision and beside a hand-written DALI pipeline?
+
+Method. One process; the cases take turns (A B C, B C A, ...) for --rounds rounds. Each turn opens a fresh loader,
+takes --warmup batches, then counts images until --batches batches or --seconds seconds have passed; the device is
+synchronised at both ends. The loader is closed and its memory freed before the next turn. Ratios are ratios of
+medians over rounds, with the range of the ratios within one round in brackets. All cases do RandomResizedCrop(224),
+RandomHorizontalFlip, ToTensor, Normalize and end with float32 batches on the device; loaders.py has the code of each.
+Start-up is timed apart, in epochs of 2 x workers batches (4 at least): from the call of the loader's constructor to
+its first batch, and, after that epoch has ended, from iter() to the second epoch's first batch.
+
+Cases: torchvision (--workers processes), handwritten (NVIDIA's ResNet-50 example, --workers threads), ours, and, if
+asked for, ours_exact (exact=True) and ours_channels_last. NAME:K runs a case with K workers, NAME:K:D with D batches
+in flight.
+
+Confounders.
+- Nothing consumes the batches. Beside a training step other things matter: training.py.
+- With --replicate the files come from memory and few bytes are different: no disk, warm caches, for every case.
+- torchvision's workers finish in bursts: its warm-up is at least two batches a worker, and its count a multiple of
+  workers.
+- A loader that ends its epoch starts the next inside the measured time. Choose --replicate so that an epoch is
+  longer; the script says where it is not.
+- handwritten reads in DALI's order (a shuffling window of 1024 files), the others in torch's; every class of the
+  replicated folder holds every image, so the window does not make the work uneven.
+- handwritten's pixels are DALI's default ones, as ours are without exact=True. Its crop windows follow DALI's
+  distribution.
+- Start-up excludes listing the folder, which torchvision's ImageFolder does for both (listing_s in the JSON); rounds
+  share the data set. The first DALI case in the process also loads DALI's libraries ("first in process").
+- All run with CUDA_DEVICE_MAX_CONNECTIONS=32 unless it is set, since dali_compat would set it.
+
+Table. Printed at the end in Markdown; --json has every round. results/README.md keeps the committed ones.
+
+Command.
+    python benchmarks/imagefolder.py --data PHOTOS --replicate 2000 --rounds 5 --json OUT.json
+"""
+import time
+
+import common
+import loaders
+import torch
+from torch.utils.data import RandomSampler
+
+BASES = "handwritten", "torchvision"  # what ratios are to
+WITH_STARTUP = "torchvision", "ours", "ours_exact", "ours_channels_last"
+
+
+def steady(opened, settings, warmup, batches, seconds, multiple):
+    """Images a second, once the loader has run for `warmup` batches."""
+    stream = loaders.endless(opened)
+    for number in range(warmup):
+        batch = next(stream)
+        if number == 0:
+            loaders.check(batch, settings)
+    loaders.synchronise(settings.device)
+    begin = time.perf_counter()
+    images = count = 0
+    while count % multiple or (count < batches and time.perf_counter() - begin < seconds):
+        images += len(next(stream)[1])
+        count += 1
+    loaders.synchronise(settings.device)
+    elapsed = time.perf_counter() - begin
+    return {"images_per_s": images / elapsed, "images": images, "seconds": elapsed, "warmup_batches": warmup}
+
+
+def first_batch(epoch, settings):
+    """Take one batch, whole on the device; gives back the rest of the epoch too."""
+    stream = iter(epoch())
+    next(stream)
+    loaders.synchronise(settings.device)
+    return stream
+
+
+def startup(open_loader, settings):
+    """Seconds to the first batch of a fresh loader, and to the first batch of its second epoch."""
+    begin = time.perf_counter()
+    opened = open_loader()
+    rest = first_batch(opened.epoch, settings)
+    first = time.perf_counter() - begin
+    for _ in rest:
+        pass
+    loaders.synchronise(settings.device)
+    begin = time.perf_counter()
+    rest = first_batch(opened.epoch, settings)
+    second = time.perf_counter() - begin
+    del rest
+    opened.close()
+    return {"first_batch_s": first, "second_epoch_s": second}
+
+
+def turn(case, settings, args, data):
+    """One turn of one case: start-up, then throughput, each with a fresh loader."""
+    name, workers = case.partition(":")[0], settings.workers
+    row = {"case": case, "workers": workers}
+    if name in WITH_STARTUP:
+        batches = max(4, 2 * workers)
+        sampler = RandomSampler(data, num_samples=min(batches * settings.batch_size, len(data)))
+        row |= startup(lambda: loaders.OPEN[name](settings, data, sampler), settings)
+        loaders.release(settings.device)
+    opened = loaders.OPEN[name](settings, data)
+    bursts = name == "torchvision"
+    warmup = max(args.warmup, 2 * workers) if bursts else args.warmup
+    row |= steady(opened, settings, warmup, args.batches, args.seconds, workers if bursts and workers else 1)
+    opened.close()
+    plan = opened.plan
+    del opened
+    loaders.release(settings.device)
+    return row, plan
+
+
+def report(result, cases):
+    speed = common.medians(result["rounds"], "images_per_s")
+    first = common.medians(result["rounds"], "first_batch_s")
+    second = common.medians(result["rounds"], "second_epoch_s")
+    rows = []
+    for case in cases:
+        ratios = [common.ratio(result["rounds"], "images_per_s", case, base) for base in BASES]
+        rows.append([case, *common.spread(speed.get(case), ",.0f"), *ratios])
+    print("\n" + common.markdown(["case", "images/s", "min - max", *(f"to {base}" for base in BASES)], rows))
+    rows = [[case, *common.spread(first[case], ".3f"), f"{first[case]['first']:.3f}",
+             *common.spread(second[case], ".3f")] for case in cases if case in first]
+    if rows:
+        print("\n" + common.markdown(["case", "first batch, s", "min - max", "first in process", "second epoch, s",
+                                      "min - max"], rows))
+    result["summary"] = {"images_per_s": speed, "first_batch_s": first, "second_epoch_s": second}
+
+
+def main():
+    options = common.parser(__doc__)
+    options.add_argument("--cases", nargs="+", default=["torchvision", "ours", "handwritten"], metavar="NAME[:K[:D]]")
+    options.add_argument("--warmup", type=int, default=20, help="batches before counting starts")
+    options.add_argument("--batches", type=int, default=400, help="batches to count in a turn, at most")
+    options.add_argument("--seconds", type=float, default=6, help="time to count for in a turn, at most")
+    args = options.parse_args()
+    unknown = {case.partition(":")[0] for case in args.cases} - set(loaders.OPEN)
+    if unknown:
+        options.error(f"unknown cases {sorted(unknown)}; there are {', '.join(loaders.OPEN)}")
+    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    torch.zeros(1, device=device)  # CUDA's own start is nobody's start-up time
+
+    with common.folder(args.data, args.replicate) as root:
+        result = {"benchmark": "imagefolder", "facts": common.facts(), "images": common.describe(root, args.data),
+                  "settings": {key: str(value) for key, value in vars(args).items()}, "listing_s": {}, "plans": {},
+                  "rounds": []}
+        print(result["facts"], result["images"], sep="\n", flush=True)
+        epoch = result["images"]["files"] // args.batch_size
+        if epoch < args.warmup + args.batches:
+            print(f"note: an epoch has {epoch} batches, fewer than --warmup + --batches: restarts may be counted")
+        data = {}
+        for case in args.cases:
+            begin = time.perf_counter()
+            data[case] = loaders.dataset(case.partition(":")[0], root)
+            result["listing_s"][case] = time.perf_counter() - begin
+        for number, case in common.in_turn(args.cases, args.rounds):
+            _, workers, depth = common.split_case(case, args.workers)
+            settings = loaders.Settings(str(root), device, args.batch_size, workers, depth)
+            row, plan = turn(case, settings, args, data[case])
+            result["rounds"].append({"round": number, **row})
+            if plan and case not in result["plans"]:
+                result["plans"][case] = plan
+                print(f"\n{case}:\n{plan}\n", flush=True)
+            print(common.line(row), flush=True)
+            common.write_json(args.json, result)
+        report(result, args.cases)
+        common.write_json(args.json, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""The loaders under test, each opened the way its own documentation writes it; all do the ImageNet training transform.
+
+Every loader gives float32 (N, 3, 224, 224) and int64 (N,) on the device, drops the last short batch, and draws
+RandomResizedCrop from torchvision's ranges: scale (.08, 1), ratio (3/4, 4/3).
+"""
+import gc
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator, Optional
+
+import torch
+import torchvision.transforms as T
+
+CROP = 224
+MEAN = [0.485, 0.456, 0.406]
+STD = [0.229, 0.224, 0.225]
+HINT_WIDTH, HINT_HEIGHT = 5980, 6430  # the largest image of ImageNet, as NVIDIA's example gives them
+
+
+@dataclass
+class Opened:
+    """One loader: epoch() starts an epoch, close() gives back what it holds."""
+    epoch: Callable[[], Iterator[Any]]
+    close: Callable[[], None]
+    plan: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a loader is opened with; depth is the number of batches in flight (a worker), None the loader's own."""
+    root: str
+    device: torch.device
+    batch_size: int
+    workers: int
+    depth: Optional[int] = None
+
+
+def transform():
+    return T.Compose([T.RandomResizedCrop(CROP), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)])
+
+
+def torch_arguments(settings, sampler):
+    """What torch's DataLoader and ours are both given; a sampler stands in for shuffle=True."""
+    order = {"shuffle": True} if sampler is None else {"sampler": sampler}
+    return {"batch_size": settings.batch_size, "num_workers": settings.workers, "prefetch_factor": settings.depth,
+            "pin_memory": settings.device.type == "cuda", "drop_last": True, **order}
+
+
+def dataset(name, root):
+    """The data set that a case's loader takes; None where the loader lists the folder itself."""
+    if name == "torchvision":
+        from torchvision.datasets import ImageFolder
+        return ImageFolder(str(root), transform())
+    if name.startswith("ours"):
+        from dali_compat import DALIImageFolder
+        return DALIImageFolder(str(root), transform())
+    return None
+
+
+def torchvision_loader(settings, data, sampler=None):
+    """ImageFolder and DataLoader with pinned memory, each batch copied without blocking, as pytorch/examples has it."""
+    loader = torch.utils.data.DataLoader(data, **torch_arguments(settings, sampler))
+
+    def epoch():
+        for images, labels in loader:
+            yield (images.to(settings.device, non_blocking=True), labels.to(settings.device, non_blocking=True))
+
+    return Opened(epoch, lambda: None)
+
+
+def ours_loader(settings, data, sampler=None, **options):
+    """dali_compat. fallback="error": it must not measure torchvision under another name."""
+    import dali_compat
+    loader = dali_compat.DataLoader(data, **torch_arguments(settings, sampler), device=settings.device,
+                                    fallback="error", **options)
+    return Opened(lambda: iter(loader), loader.close, loader.explain())
+
+
+def ours_exact(settings, data, sampler=None):
+    return ours_loader(settings, data, sampler, exact=True)
+
+
+def ours_channels_last(settings, data, sampler=None):
+    return ours_loader(settings, data, sampler, memory_format=torch.channels_last)
+
+
+def handwritten_loader(settings, data=None, sampler=None):
+    """The pipeline of DALI's own PyTorch ResNet-50 example, with torchvision's ranges for the crop."""
+    from nvidia.dali import fn, types
+    from nvidia.dali.pipeline import pipeline_def
+    from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPolicy
+
+    if sampler is not None:
+        raise ValueError("DALI's reader takes no sampler")
+    cuda = settings.device.type == "cuda"
+    hints = {"preallocate_width_hint": HINT_WIDTH, "preallocate_height_hint": HINT_HEIGHT} if cuda else {}
+
+    @pipeline_def(exec_dynamic=True)
+    def pipeline():
+        files, labels = fn.readers.file(file_root=str(settings.root), shard_id=0, num_shards=1, random_shuffle=True,
+                                        pad_last_batch=True, name="Reader")
+        images = fn.decoders.image_random_crop(files, device="mixed" if cuda else "cpu", output_type=types.RGB,
+                                               random_aspect_ratio=[3 / 4, 4 / 3], random_area=[0.08, 1.0],
+                                               num_attempts=100, **hints)
+        images = fn.resize(images, resize_x=CROP, resize_y=CROP, interp_type=types.INTERP_TRIANGULAR)
+        images = fn.crop_mirror_normalize(images.gpu() if cuda else images, dtype=types.FLOAT, output_layout="CHW",
+                                          crop=(CROP, CROP), mean=[255 * m for m in MEAN], std=[255 * s for s in STD],
+                                          mirror=fn.random.coin_flip(probability=0.5))
+        return images, labels.gpu() if cuda else labels
+
+    queue = {"prefetch_queue_depth": settings.depth} if settings.depth else {}
+    built = pipeline(batch_size=settings.batch_size, num_threads=settings.workers, seed=12,
+                     device_id=torch.cuda.current_device() if cuda else None, **queue)
+    built.build()
+    loader = DALIClassificationIterator(built, reader_name="Reader", last_batch_policy=LastBatchPolicy.DROP,
+                                        auto_reset=True)
+
+    def epoch():
+        for batch in loader:
+            yield batch[0]["data"], batch[0]["label"].squeeze(-1).long()
+
+    return Opened(epoch, lambda: None)
+
+
+OPEN = {
+    "torchvision": torchvision_loader,
+    "handwritten": handwritten_loader,
+    "ours": ours_loader,
+    "ours_exact": ours_exact,
+    "ours_channels_last": ours_channels_last,
+}
+
+
+def endless(opened):
+    """Batches of one epoch after another."""
+    while True:
+        batch = None
+        for batch in opened.epoch():
+            yield batch
+        if batch is None:
+            raise SystemExit("an epoch has not one full batch: give more images, --replicate, or a smaller --batch-size")
+
+
+def synchronise(device):
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def release(device):
+    """After the last reference to a loader is gone: free what the collectors and the memory pools still keep."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        from nvidia.dali.backend import ReleaseUnusedMemory
+        ReleaseUnusedMemory()
+
+
+def check(batch, settings):
+    """A case that gives anything else than the others does not take part."""
+    images, labels = batch
+    wanted = (settings.batch_size, 3, CROP, CROP)
+    if tuple(images.shape) != wanted or images.dtype != torch.float32 or images.device.type != settings.device.type:
+        raise SystemExit(f"images: {tuple(images.shape)} {images.dtype} {images.device}, wanted {wanted} float32")
+    if tuple(labels.shape) != wanted[:1] or labels.dtype != torch.int64 or labels.device.type != settings.device.type:
+        raise SystemExit(f"labels: {tuple(labels.shape)} {labels.dtype} {labels.device}")
+    if not torch.isfinite(images).all() or not 0.3 < images.std() < 3:
+        raise SystemExit(f"images do not look like normalised photos: std {images.std():.3f}")

@@ -1,0 +1,28 @@
+"""Packaging of dali_compat. DALI comes by one of the extras cuda110, cuda120, cuda130; it is optional."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+INIT = (HERE / "dali_compat" / "__init__.py").read_text(encoding="utf-8")
+VERSION = re.search(r'^__version__ = "(.+)"', INIT, re.MULTILINE).group(1)
+
+setup(
+    name="dali_compat",
+    version=VERSION,
+    description="PyTorch's image loading, on NVIDIA DALI: change the import and train",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    packages=find_packages(include=["dali_compat", "dali_compat.*"]),
+    python_requires=">=3.10",
+    install_requires=["torch", "torchvision>=0.20", "numpy", "pillow", "tqdm"],
+    extras_require={
+        # 1.53 is the oldest DALI that is tested; the CUDA 11 builds ended at 1.50.
+        "cuda110": ["nvidia-dali-cuda110"],
+        "cuda120": ["nvidia-dali-cuda120>=1.53"],
+        "cuda130": ["nvidia-dali-cuda130>=1.53"],
+        "test": ["pytest", "pytest-timeout", "lightning", "accelerate", "timm", "pytorch-ignite"],
+    },
+)

@@ -1,0 +1,93 @@
+"""The same case on torch's loader and on ours."""
+
+import contextlib
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torch.utils import data
+from torchvision import transforms as T
+
+from dali_compat import DataLoader
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# DALI on the CPU gives exactly torchvision's pixels for these: decoding, cropping and flipping round nothing
+EXACT = T.Compose([T.CenterCrop(40), T.PILToTensor()])
+EXACT_FLIPPED = T.Compose([T.CenterCrop(40), T.RandomVerticalFlip(1.0), T.PILToTensor()])
+SMALL = T.Compose([T.Resize((16, 16)), T.PILToTensor()])
+RANDOM = T.Compose([T.RandomResizedCrop(16, antialias=True), T.RandomHorizontalFlip(), T.ToTensor()])
+
+
+def stock(dataset, *args, **kwargs) -> data.DataLoader:
+    return data.DataLoader(dataset, *args, **kwargs)
+
+
+def ours(dataset, *args, **kwargs) -> DataLoader:
+    """On the default device; a fallback is an error, so that a test never compares torch with torch."""
+    return DataLoader(dataset, *args, **{"fallback": "error"} | kwargs)
+
+
+def outline(batch):
+    """What must be equal on any device: shape and dtype of images, the values of everything else."""
+    if isinstance(batch, torch.Tensor):
+        return (tuple(batch.shape), batch.dtype) if batch.ndim >= 3 else (batch.tolist(), batch.dtype)
+    if isinstance(batch, (list, tuple)):
+        return type(batch), [outline(part) for part in batch]
+    if isinstance(batch, dict):
+        return {key: outline(value) for key, value in batch.items()}
+    return batch
+
+
+def outlines(loader, epochs: int = 2, seed: int = 0) -> list[list]:
+    """outline() of every batch of some epochs under one seed."""
+    torch.manual_seed(seed)
+    return [[outline(batch) for batch in loader] for _ in range(epochs)]
+
+
+def pixels(loader) -> list[torch.Tensor]:
+    return [batch[0].cpu() for batch in loader]
+
+
+def assert_same_pixels(mine, theirs) -> None:
+    mine, theirs = list(mine), list(theirs)
+    assert len(mine) == len(theirs)
+    for a, b in zip(mine, theirs):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        assert torch.equal(a, b), f"{int((a != b).sum())} of {a.numel()} values differ"
+
+
+def error_of(function, *args, **kwargs) -> Exception:
+    """The exception that a call must raise."""
+    try:
+        result = function(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - whichever it is, the two loaders' are compared
+        return error
+    raise AssertionError(f"no error, but {result!r}")
+
+
+def python(code: str, *args: str, seconds: int = 120) -> subprocess.CompletedProcess:
+    """Run code in a fresh interpreter, with this repository on its path."""
+    prelude = f"import sys; sys.path[:0] = [{str(REPOSITORY)!r}, {str(REPOSITORY / 'tests')!r}]\n"
+    command = [sys.executable, "-c", prelude + code, *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=REPOSITORY)
+
+
+def said(result: subprocess.CompletedProcess) -> str:
+    """The output of a program that must succeed."""
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@contextlib.contextmanager
+def no_gc():
+    """Without Python's cycle collector: what disappears has lost its last reference."""
+    import gc
+
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

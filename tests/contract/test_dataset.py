@@ -1,0 +1,342 @@
+"""DALIImageFolder beside torchvision's ImageFolder, alone and in either loader; what may change after construction."""
+
+import copy
+import io
+import os
+import pickle
+
+import pytest
+import torch
+from contract.both import EXACT, EXACT_FLIPPED, RANDOM, assert_same_pixels, error_of, ours, outlines, pixels, stock
+from helpers import make_folder
+from PIL import Image
+from torch.utils import data
+from torchvision import datasets, tv_tensors
+from torchvision import transforms as T
+from torchvision.datasets.folder import default_loader, pil_loader
+from torchvision.transforms import v2
+
+from dali_compat import DALIImageFolder, DataLoader
+
+
+@pytest.mark.parametrize("arguments", [{}, {"loader": pil_loader}, {"is_valid_file": lambda path: path.endswith("g")}])
+def test_attributes_are_torchvisions(image_root, arguments):
+    mine, theirs = (kind(image_root, EXACT, **arguments) for kind in (DALIImageFolder, datasets.ImageFolder))
+    for name in ("root", "classes", "class_to_idx", "samples", "imgs", "targets", "extensions", "loader", "transform"):
+        assert getattr(mine, name) == getattr(theirs, name), name
+    assert mine.imgs is mine.samples and len(mine) == len(theirs) == 24
+    assert set(vars(mine)) - set(vars(theirs)) == {"return_index"}
+    assert repr(mine) == repr(theirs).replace("ImageFolder", "DALIImageFolder")
+
+
+@pytest.mark.parametrize("index", [0, 2, 23, -1])
+@pytest.mark.parametrize("transform", [None, EXACT])
+def test_samples_are_torchvisions(image_root, transform, index):
+    def target_transform(target):
+        return f"class {target}"
+
+    mine, theirs = (kind(image_root, transform, target_transform)[index] for kind in (DALIImageFolder, datasets.ImageFolder))
+    assert mine[1] == theirs[1]
+    if transform is None:
+        assert isinstance(mine[0], Image.Image) and mine[0].tobytes() == theirs[0].tobytes()
+    else:
+        assert torch.equal(mine[0], theirs[0])
+
+
+def test_random_samples_follow_torchs_seed(image_root):
+    draws = []
+    for kind in (DALIImageFolder, datasets.ImageFolder):
+        torch.manual_seed(0)
+        draws.append(torch.stack([kind(image_root, RANDOM)[i][0] for i in range(4)]))
+    assert torch.equal(*draws)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_in_torchs_loader(image_root, num_workers):
+    """What the HF Trainer and Accelerate do."""
+    mine, theirs = (
+        stock(kind(image_root, EXACT), 5, num_workers=num_workers) for kind in (DALIImageFolder, datasets.ImageFolder)
+    )
+    assert_same_pixels(pixels(mine), pixels(theirs))
+    assert outlines(mine) == outlines(theirs)
+
+
+def test_in_torchs_loader_with_spawned_workers(exact_folder):
+    loader = stock(exact_folder, 12, num_workers=1, multiprocessing_context="spawn")
+    assert [batch[2].tolist() for batch in loader] == [[*range(12)], [*range(12, 24)]]
+
+
+def _saved(dataset):
+    file = io.BytesIO()
+    torch.save(dataset, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda d: pickle.loads(pickle.dumps(d)), _saved])
+def test_copies(exact_folder, copied):
+    list(ours(exact_folder, 5))
+    copy_ = copied(exact_folder)
+    assert type(copy_) is DALIImageFolder and copy_.return_index and copy_.samples == exact_folder.samples
+    assert_same_pixels(pixels(ours(copy_, 5, device="cpu")), pixels(stock(exact_folder, 5)))
+
+
+def test_return_index(image_root):
+    dataset = DALIImageFolder(image_root, EXACT, return_index=True)
+    image, target, index = dataset[5]
+    assert (target, index) == (0, 5) and torch.equal(image, datasets.ImageFolder(image_root, EXACT)[5][0])
+    images, labels, indices = next(iter(ours(dataset, 4, sampler=[9, 0, -1, 3])))
+    assert labels.tolist() == [1, 0, 2, 0] and indices.tolist() == [9, 0, -1, 3] and indices.dtype == torch.int64
+    dataset.return_index = False
+    assert len(dataset[5]) == len(next(iter(ours(dataset, 4)))) == 2
+
+
+# ---- what may change after construction
+
+
+def _assert_follows(loader, reference):
+    """The next epoch of ours equals torch's over the same data set."""
+    mine, theirs = list(loader), list(reference)
+    assert_same_pixels([b[0].cpu() for b in mine], [b[0] for b in theirs])
+    assert [b[1].tolist() for b in mine] == [b[1].tolist() for b in theirs]
+
+
+def _set_transform(dataset):
+    dataset.transform = EXACT_FLIPPED
+
+
+def _extend_transform(dataset):
+    dataset.transform = copy.deepcopy(EXACT)
+    dataset.transform.transforms.insert(0, T.RandomHorizontalFlip(1.0))
+
+
+def _edit_transform(dataset):
+    dataset.transform = T.Compose([T.CenterCrop(40), T.PILToTensor()])
+    dataset.transform.transforms[0].size = (24, 32)
+
+
+def _target_transform(dataset):
+    dataset.target_transform = lambda target: target * 2
+
+
+def _samples(dataset):
+    dataset.samples = dataset.samples[10:16]
+
+
+def _edit_samples(dataset):
+    dataset.samples.reverse()
+
+
+def _relabel(dataset):
+    dataset.samples[:] = [(path, 7) for path, _ in dataset.samples]
+
+
+def _swap_two(dataset):
+    dataset.samples[0], dataset.samples[1] = dataset.samples[1], dataset.samples[0]
+
+
+CHANGES = [_set_transform, _extend_transform, _edit_transform, _target_transform, _samples, _edit_samples, _relabel, _swap_two]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", [DALIImageFolder, datasets.ImageFolder])
+def test_changes_reach_the_next_epoch(image_root, kind, change):
+    dataset = kind(image_root, EXACT)
+    sampler = range(6)
+    loader = ours(dataset, 4, sampler=sampler, device="cpu")
+    _assert_follows(loader, stock(dataset, 4, sampler=sampler))
+    change(dataset)
+    _assert_follows(loader, stock(dataset, 4, sampler=sampler))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_before_the_first_epoch(image_root, change):
+    """timm sets dataset.transform after it has made the loader's arguments."""
+    dataset = DALIImageFolder(image_root)
+    loader = DataLoader(dataset, 4, sampler=range(6), fallback="silent", device="cpu")
+    dataset.transform = EXACT
+    change(dataset)
+    _assert_follows(loader, stock(dataset, 4, sampler=range(6)))
+    assert loader.explain().startswith("DALI route")
+
+
+def test_one_part_of_several_changes(image_root):
+    """The distinct transforms stay the same two; which part has which does not."""
+    parts = [DALIImageFolder(image_root, transform) for transform in (EXACT, EXACT_FLIPPED, EXACT)]
+    dataset = data.ConcatDataset(parts)
+    loader = ours(dataset, 24, device="cpu")
+    _assert_follows(loader, stock(dataset, 24))
+    parts[2].transform = EXACT_FLIPPED
+    _assert_follows(loader, stock(dataset, 24))
+
+
+@pytest.mark.parametrize("transform", [EXACT, EXACT_FLIPPED])
+def test_a_part_is_replaced(image_root, transform):
+    subset = data.Subset(DALIImageFolder(image_root, EXACT), range(6))
+    loader = ours(subset, 4, device="cpu")
+    _assert_follows(loader, stock(subset, 4))
+    subset.dataset = DALIImageFolder(image_root, transform)
+    subset.indices = [3, 20, 2]
+    loader = ours(subset, 4, device="cpu")
+    _assert_follows(loader, stock(subset, 4))
+    subset.dataset = DALIImageFolder(image_root, transform)
+    _assert_follows(loader, stock(subset, 4))
+
+
+def test_a_part_is_added(image_root):
+    dataset = data.ConcatDataset([DALIImageFolder(image_root, EXACT)])
+    loader = ours(dataset, 5, sampler=[0, 1, 23], device="cpu")
+    _assert_follows(loader, stock(dataset, 5, sampler=[0, 1, 23]))
+    dataset.datasets.append(DALIImageFolder(image_root, EXACT))
+    dataset.cumulative_sizes = dataset.cumsum(dataset.datasets)
+    loader.sampler.extend([24, 47])
+    _assert_follows(loader, stock(dataset, 5, sampler=[0, 1, 23, 24, 47]))
+
+
+# ---- subclasses
+
+
+class OwnItems(datasets.ImageFolder):
+    def __getitem__(self, index):
+        image, target = super().__getitem__(index)
+        return image, target + 100
+
+
+class OwnBatches(datasets.ImageFolder):
+    def __getitems__(self, indices):
+        return [(self[i][0], 50) for i in indices]
+
+
+class OwnClasses(datasets.ImageFolder):
+    def find_classes(self, directory):
+        return ["class_c", "class_a"], {"class_c": 0, "class_a": 1}
+
+
+class OwnSamples(datasets.ImageFolder):
+    @staticmethod
+    def make_dataset(directory, class_to_idx, extensions=None, is_valid_file=None, allow_empty=False):
+        return datasets.ImageFolder.make_dataset(directory, class_to_idx, extensions, is_valid_file, allow_empty)[::-2]
+
+
+class OwnLength(DALIImageFolder):
+    def __len__(self):
+        return 7
+
+
+@pytest.mark.parametrize("kind", [OwnItems, OwnBatches])
+def test_subclasses_with_their_own_samples_fall_back(image_root, kind):
+    dataset = kind(image_root, EXACT)
+    loader = DataLoader(dataset, 5, fallback="silent")
+    assert kind.__name__ in loader.explain() and "__getitem" in loader.explain()
+    _assert_follows(loader, stock(dataset, 5))
+
+
+@pytest.mark.parametrize("kind", [OwnClasses, OwnSamples, OwnLength])
+def test_subclasses_with_their_own_lists_are_respected(image_root, kind):
+    dataset = kind(image_root, EXACT)
+    assert len(dataset) < 24
+    _assert_follows(ours(dataset, 5, device="cpu"), stock(dataset, 5))
+
+
+def test_a_plain_dataset_folder(image_root):
+    dataset = datasets.DatasetFolder(image_root, pil_loader, extensions=(".png",), transform=EXACT, allow_empty=True)
+    assert len(dataset) == 1
+    _assert_follows(ours(dataset, device="cpu"), stock(dataset))
+
+
+def test_a_loader_of_ones_own_falls_back(image_root):
+    def gray(path):
+        return default_loader(path).convert("L")
+
+    dataset = DALIImageFolder(image_root, EXACT, loader=gray)
+    loader = DataLoader(dataset, 5, fallback="silent")
+    assert "loader" in loader.explain() and next(iter(loader))[0].shape[1] == 1
+    _assert_follows(loader, stock(dataset, 5))
+    dataset.loader = default_loader
+    assert loader.explain().startswith("DALI route")
+    assert next(iter(loader))[0].shape[1] == 3
+
+
+def test_wrapped_for_transforms_v2(image_root):
+    """A class made at run time, with a __getitem__ of its own: torchvision does the work."""
+    results = []
+    for kind in (DALIImageFolder, datasets.ImageFolder):
+        folder = kind(image_root, v2.Compose([v2.ToImage(), v2.CenterCrop(40)]))
+        dataset = datasets.wrap_dataset_for_transforms_v2(folder)
+        assert type(dataset[0][0]) is tv_tensors.Image
+        results.append(DataLoader(dataset, 5, fallback="silent"))
+        assert results[-1].explain().startswith("torchvision route")
+    _assert_follows(*results)
+
+
+# ---- files and errors of the constructor
+
+
+def test_names_of_files(tmp_path):
+    root = make_folder(tmp_path / "Bilder ümläut 画像 [x]*?", classes=1, per_class=5, special=False)
+    names = ["ü.jpg", "with space.jpg", "a'\"$(b).jpg", "x" * 200 + ".JPG", os.fsdecode(b"not utf-8 \xff.jpeg")]
+    for path, name in zip(sorted((root / "class_a").iterdir()), names, strict=True):
+        path.rename(path.with_name(name))
+    dataset = DALIImageFolder(root, EXACT)
+    assert len(dataset) == 5
+    _assert_follows(ours(dataset, 2, device="cpu"), stock(dataset, 2))
+
+
+@pytest.mark.parametrize("convert", [str, os.fsencode, lambda path: __import__("pathlib").Path(path)])
+def test_paths_of_any_type(image_root, convert):
+    dataset = DALIImageFolder(image_root, EXACT)
+    dataset.samples = [(convert(path), target) for path, target in dataset.samples]
+    _assert_follows(ours(dataset, 5, device="cpu"), stock(dataset, 5))
+
+
+def test_a_relative_root(image_root, monkeypatch):
+    monkeypatch.chdir(image_root.parent)
+    dataset = DALIImageFolder(image_root.name, EXACT)
+    _assert_follows(ours(dataset, 5, device="cpu"), stock(dataset, 5))
+
+
+def _no_classes(tmp_path):
+    return (tmp_path,), {}
+
+
+def _missing(tmp_path):
+    return (tmp_path / "missing",), {}
+
+
+def _empty_class(tmp_path):
+    (tmp_path / "empty").mkdir()
+    return (tmp_path,), {}
+
+
+def _no_images(tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("x")
+    return (tmp_path,), {}
+
+
+def _a_file(tmp_path):
+    (tmp_path / "file").write_text("x")
+    return (tmp_path / "file",), {}
+
+
+@pytest.mark.parametrize("case", [_no_classes, _missing, _empty_class, _no_images, _a_file])
+def test_errors_of_the_constructor_are_torchvisions(tmp_path, case):
+    arguments, options = case(tmp_path)
+    mine, theirs = (error_of(kind, *arguments, **options) for kind in (DALIImageFolder, datasets.ImageFolder))
+    assert type(mine) is type(theirs) and str(mine) == str(theirs)
+
+
+@pytest.mark.parametrize(
+    "arguments", [dict(), dict(root=3), dict(root="x", no_such=1), dict(root=None), dict(transform=EXACT)]
+)
+def test_errors_of_mixed_up_arguments_are_torchvisions(arguments):
+    mine, theirs = (error_of(kind, **arguments) for kind in (DALIImageFolder, datasets.ImageFolder))
+    assert type(mine) is type(theirs)
+    assert str(mine).replace("DALIImageFolder", "ImageFolder") == str(theirs)
+
+
+def test_empty_classes_may_be_allowed(own_root):
+    (own_root / "class_c").mkdir()
+    dataset = DALIImageFolder(own_root, EXACT, allow_empty=True)
+    assert dataset.classes == ["class_a", "class_b", "class_c"]
+    _assert_follows(ours(dataset, 3, device="cpu"), stock(dataset, 3))

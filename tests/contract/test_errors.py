@@ -1,0 +1,309 @@
+"""Bad files and odd files: an error that names the file, the next batches all the same, and PIL's own pixels."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from contract.both import EXACT, assert_same_pixels, error_of, ours, pixels, stock
+from helpers import make_folder, make_image
+from PIL import Image, ImageFile
+from torch.utils import data
+from torchvision import transforms as T
+from torchvision.transforms import v2
+
+from dali_compat import DALIImageFolder, ImageReadError
+
+BAD = 4  # index of the damaged file: the third batch of two
+
+
+def _cut(share):
+    def damage(path):
+        whole = path.read_bytes()
+        path.write_bytes(whole[: int(len(whole) * share)])
+
+    return damage
+
+
+def _garbage(path):
+    path.write_bytes(np.random.default_rng(0).bytes(4000))
+
+
+def _text(path):
+    path.write_text("<html>404 not found</html>")
+
+
+def _header_of_nothing(path):
+    path.write_bytes(b"\xff\xd8\xff\xe0")
+
+
+def _a_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGE = {
+    "zero bytes": lambda path: path.write_bytes(b""),
+    "cut at 30 %": _cut(0.3),
+    "cut at 70 %": _cut(0.7),
+    "cut at 98 %": _cut(0.98),
+    "cut in the header": _cut(0.02),
+    "garbage": _garbage,
+    "text": _text,
+    "start of a JPEG": _header_of_nothing,
+    "missing": Path.unlink,
+    "a folder": _a_folder,
+    "dangling link": lambda path: (path.unlink(), path.symlink_to("nowhere")),
+    "cut PNG": lambda path: (Image.open(path).convert("RGB").save(path, "PNG"), _cut(0.6)(path)),
+}
+
+TRANSFORMS = {
+    "center crop": EXACT,
+    "random crop": T.Compose([T.RandomCrop(40), T.PILToTensor()]),
+    "random resized crop": T.Compose([T.RandomResizedCrop(16), T.ToTensor()]),
+    "resize": T.Compose([T.Resize(30), T.CenterCrop(24), T.ToTensor()]),
+}
+
+
+def _run(loader):
+    """Every batch, or the error in its place."""
+    results, iterator = [], iter(loader)
+    while True:
+        try:
+            results.append(next(iterator))
+        except StopIteration:
+            return results
+        except Exception as error:  # noqa: BLE001 - looked at by the tests
+            results.append(error)
+
+
+def _path(dataset, index=BAD):
+    return Path(dataset.samples[index][0])
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_bad_file(own_root, damage, transform):
+    dataset = DALIImageFolder(own_root, TRANSFORMS[transform], return_index=True)
+    DAMAGE[damage](_path(dataset))
+    loader = ours(dataset, 2)
+    assert isinstance(error_of(dataset.__getitem__, BAD), OSError)  # torchvision minds, too
+    for _ in range(2):
+        results = _run(loader)
+        errors = [result for result in results if isinstance(result, Exception)]
+        assert len(results) == 4 and [type(error) for error in errors] == [ImageReadError]
+        assert isinstance(results[2], OSError)
+        assert str(_path(dataset)) in str(errors[0]) and f"index {BAD}" in str(errors[0])
+        assert [r[2].tolist() for r in results if not isinstance(r, Exception)] == [[0, 1], [2, 3], [6, 7]]
+
+
+@pytest.mark.parametrize("damage", ["zero bytes", "cut at 70 %", "missing", "garbage"])
+def test_a_file_goes_bad_between_epochs(own_root, damage):
+    """Its header was read while it was good."""
+    dataset = DALIImageFolder(own_root, EXACT)
+    loader = ours(dataset, 2, device="cpu")
+    assert len(pixels(loader)) == 4
+    DAMAGE[damage](_path(dataset))
+    results = _run(loader)
+    assert [isinstance(result, ImageReadError) for result in results] == [False, False, True, False]
+    assert str(_path(dataset)) in str(results[2]) and f"index {BAD}" in str(results[2])
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_file_is_mended(own_root, damage):
+    """After the error the file is put right; the next epoch has it, as torchvision's would."""
+    dataset = DALIImageFolder(own_root, EXACT)
+    loader, path = ours(dataset, 2, device="cpu"), _path(dataset)
+    good = path.read_bytes()
+    DAMAGE[damage](path)
+    assert any(isinstance(result, ImageReadError) for result in _run(loader))
+    path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+    path.write_bytes(good)
+    assert_same_pixels(pixels(loader), pixels(stock(dataset, 2)))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_several_bad_files(own_root, num_workers):
+    dataset = DALIImageFolder(own_root, EXACT, return_index=True)
+    for index in (0, 1, 2, 7):
+        _path(dataset, index).write_bytes(b"bad")
+    results = _run(ours(dataset, 2, num_workers=num_workers))
+    assert [isinstance(result, ImageReadError) for result in results] == [True, True, False, True]
+    assert str(_path(dataset, 0)) in str(results[0])  # the first of its batch, as torchvision would meet it
+    assert results[2][2].tolist() == [4, 5]
+
+
+def test_the_index_is_the_samplers(own_root):
+    subset = data.Subset(DALIImageFolder(own_root, EXACT), [5, 4, 3])
+    _path(subset.dataset, 4).write_bytes(b"bad")
+    error = error_of(list, ours(subset, 3))
+    assert "index 1" in str(error) and str(_path(subset.dataset, 4)) in str(error)
+
+
+def test_an_unreadable_file(own_root):
+    dataset = DALIImageFolder(own_root, EXACT)
+    _path(dataset).chmod(0)
+    if os.access(_path(dataset), os.R_OK):
+        pytest.skip("root may read everything")
+    error = error_of(list, ours(dataset, 2))
+    assert isinstance(error, ImageReadError) and "Permission" in str(error)
+
+
+def test_the_cause_is_torchvisions_error(own_root):
+    dataset = DALIImageFolder(own_root, EXACT)
+    _cut(0.7)(_path(dataset))
+    mine, theirs = error_of(list, ours(dataset, 2)), error_of(list, stock(dataset, 2))
+    assert type(mine.__cause__) is type(theirs) and str(theirs) in str(mine)
+
+
+def test_truncated_files_that_the_user_allows(own_root, monkeypatch):
+    dataset = DALIImageFolder(own_root, EXACT)
+    _cut(0.7)(_path(dataset))
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    assert_same_pixels(pixels(ours(dataset, 2, device="cpu")), pixels(stock(dataset, 2)))
+
+
+@pytest.mark.parametrize("crop", [T.RandomCrop(400), v2.RandomCrop((400, 20)), T.RandomCrop(300, padding=4)])
+def test_an_image_smaller_than_the_crop(own_root, crop):
+    end = v2.PILToTensor() if isinstance(crop, v2.RandomCrop) else T.PILToTensor()
+    dataset = DALIImageFolder(own_root, (v2 if isinstance(crop, v2.RandomCrop) else T).Compose([crop, end]))
+    mine, theirs = error_of(list, ours(dataset, 2)), error_of(list, stock(dataset, 2))
+    assert type(mine) is type(theirs) is ValueError
+    assert str(mine).startswith(str(theirs).rstrip(".")) and dataset.samples[0][0] in str(mine)
+
+
+def test_one_image_smaller_than_the_crop(own_root):
+    small = DALIImageFolder(own_root, EXACT).samples[BAD][0]
+    for path, _ in DALIImageFolder(own_root).samples:
+        Image.fromarray(make_image(np.random.default_rng(1), 90, 90)).resize((20, 20) if path == small else (90, 90)).save(path)
+    dataset = DALIImageFolder(own_root, T.Compose([T.RandomCrop(50), T.PILToTensor()]), return_index=True)
+    loader = ours(dataset, 2)
+    for _ in range(2):
+        results = _run(loader)
+        assert isinstance(results[2], ValueError) and small in str(results[2]) and f"index {BAD}" in str(results[2])
+        assert [results[i][2].tolist() for i in (0, 1, 3)] == [[0, 1], [2, 3], [6, 7]]
+
+
+def test_an_error_of_target_transform(own_root):
+    def refuse(target):
+        if target:
+            raise LookupError("no such target")
+        return target
+
+    dataset = DALIImageFolder(own_root, EXACT, refuse)
+    mine, theirs = _run(ours(dataset, 3)), _run(stock(dataset, 3))
+    assert [type(result) for result in mine] == [type(result) for result in theirs]
+
+
+def test_an_error_of_collate(own_root):
+    def refuse(samples):
+        if samples[0][1]:
+            raise LookupError("no")
+        return torch.stack([image for image, _ in samples])
+
+    dataset = DALIImageFolder(own_root, EXACT)
+    mine, theirs = (_run(make(dataset, 2, collate_fn=refuse)) for make in (ours, stock))
+    assert [type(result) for result in mine] == [type(result) for result in theirs]
+
+
+# ---- files that DALI decodes differently, or not at all
+
+
+def _photo(height=70, width=90, seed=0):
+    return Image.fromarray(make_image(np.random.default_rng(seed), height, width))
+
+
+def _rotated(path, orientation, **options):
+    exif = Image.Exif()
+    exif[274] = orientation
+    _photo().save(path, exif=exif, **options)
+
+
+def _sixteen_bits(path):
+    Image.fromarray((np.arange(70 * 90, dtype=np.uint16) * 10).reshape(70, 90)).save(path, "PNG")
+
+
+def _renamed(kind, **options):
+    return lambda path: _photo().save(path, kind, **options)
+
+
+def _with_tail(path):
+    _photo().save(path, quality=90)
+    path.write_bytes(path.read_bytes() + b"trailing bytes" * 5)
+
+
+ODD = {
+    "16-bit.png": _sixteen_bits,
+    "gray.png": lambda path: _photo().convert("L").save(path),
+    "one bit.png": lambda path: _photo().convert("1").save(path),
+    "palette.png": lambda path: _photo().quantize(64).save(path),
+    "transparent palette.png": lambda path: _photo().quantize(64).save(path, transparency=3),
+    "alpha.png": lambda path: _photo().convert("RGBA").rotate(20).save(path),
+    "gray and alpha.png": lambda path: _photo().convert("LA").save(path),
+    "animated.png": lambda path: _photo().save(path, save_all=True, append_images=[_photo(seed=1)]),
+    "cmyk.jpg": lambda path: _photo().convert("CMYK").save(path),
+    "gray.jpg": lambda path: _photo().convert("L").save(path),
+    "progressive.jpg": _renamed("JPEG", progressive=True),
+    "444.jpg": _renamed("JPEG", subsampling=0),
+    "422.jpg": _renamed("JPEG", subsampling=1),
+    "rgb.jpg": _renamed("JPEG", keep_rgb=True),
+    "quality 5.jpg": _renamed("JPEG", quality=5),
+    "tail.jpg": _with_tail,
+    "orientation 6.jpg": lambda path: _rotated(path, 6),
+    "orientation 6.webp": lambda path: _rotated(path, 6, lossless=True),
+    "orientation 6.png": lambda path: _rotated(path, 6),
+    "orientation 1.tiff": lambda path: _rotated(path, 1),
+    "orientation 6.tiff": lambda path: _rotated(path, 6),
+    "lzw.tif": _renamed("TIFF", compression="tiff_lzw"),
+    "pages.tif": lambda path: _photo().save(path, save_all=True, append_images=[_photo(seed=1)]),
+    "gif.jpg": _renamed("GIF"),
+    "png.jpg": _renamed("PNG"),
+    "jpeg.png": _renamed("JPEG"),
+    "lossy.webp": _renamed("WEBP", quality=80),
+    "lossless.webp": _renamed("WEBP", lossless=True),
+    "alpha.webp": lambda path: _photo().convert("RGBA").rotate(20).save(path, lossless=True),
+    "plain.bmp": _renamed("BMP"),
+    "plain.ppm": _renamed("PPM"),
+    "plain.pgm": lambda path: _photo().convert("L").save(path),
+    "tiny.png": lambda path: _photo(1, 1).save(path),
+    "tiny.jpg": lambda path: _photo(1, 2).save(path),
+}
+
+
+def _make(path, name):
+    try:
+        ODD[name](path)
+    except (OSError, KeyError, ValueError) as error:
+        pytest.skip(f"this Pillow cannot write it: {error}")
+
+
+def test_every_odd_file_among_ordinary_ones(tmp_path):
+    """One epoch over all of them, mixed with ordinary JPEGs in each batch."""
+    root = make_folder(tmp_path / "odd", classes=1, per_class=20, special=False)
+    (root / "class_b").mkdir()
+    for name in ODD:
+        _make(root / "class_b" / name, name)
+    dataset = DALIImageFolder(root, EXACT)
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
+    assert len(dataset) == 20 + len(ODD)
+    loader = ours(dataset, 6, sampler=order, device="cpu")
+    expected = pixels(stock(dataset, 6, sampler=order))
+    for _ in range(2):  # what was learnt in the first epoch serves the second
+        assert_same_pixels(pixels(loader), expected)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_files_one_by_one(tmp_path, name):
+    root = make_folder(tmp_path / "odd", classes=1, per_class=2, special=False)
+    _make(root / "class_a" / name, name)
+    dataset = DALIImageFolder(root, EXACT)
+    assert_same_pixels(pixels(ours(dataset, 3, device="cpu")), pixels(stock(dataset, 3)))
+
+
+def test_odd_files_of_this_machine(odd, own_root):
+    for path in odd.iterdir():
+        shutil.copy(path, own_root / "class_a")
+    dataset = DALIImageFolder(own_root, EXACT)
+    assert_same_pixels(pixels(ours(dataset, 5, device="cpu")), pixels(stock(dataset, 5)))

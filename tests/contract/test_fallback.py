@@ -1,0 +1,273 @@
+"""When torchvision does the work: what is said, once, and that results are torch's own. What importing does."""
+
+import ast
+import os
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from contract.both import EXACT, REPOSITORY, assert_same_pixels, ours, outlines, pixels, python, said, stock
+from torch.utils import data
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+
+from dali_compat import DALIImageFolder, DataLoader
+from dali_compat.loader import FallbackWarning
+
+PACKAGE = REPOSITORY / "dali_compat"
+
+
+class Halve:
+    def __call__(self, image):
+        return image.resize((image.width // 2, image.height // 2))
+
+    def __repr__(self):
+        return "Halve()"
+
+
+class OwnCenterCrop(T.CenterCrop):
+    """A subclass may do something else: it is not the base class."""
+
+
+UNTRANSLATABLE = {
+    "a callable of one's own": (T.Compose([Halve(), EXACT]), "Halve()"),
+    "a subclass": (T.Compose([OwnCenterCrop(40), T.PILToTensor()]), "OwnCenterCrop"),
+    "a subclass of Compose": (type("OwnCompose", (T.Compose,), {})([EXACT]), "OwnCompose"),
+    "a function": (lambda image: EXACT(image), "lambda"),
+    "a hook": (T.Compose([T.CenterCrop(40), T.PILToTensor()]), "hook"),
+    "a replaced forward": (T.Compose([T.CenterCrop(40), T.PILToTensor()]), "replaced"),
+}
+UNTRANSLATABLE["a hook"][0].transforms[0].register_forward_hook(lambda module, args, output: output.rotate(180))
+UNTRANSLATABLE["a replaced forward"][0].transforms[0].forward = lambda image: image.resize((40, 40))
+
+
+def _warned(function):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = function()
+    return result, [w for w in caught if issubclass(w.category, FallbackWarning)]
+
+
+@pytest.mark.parametrize("case", UNTRANSLATABLE)
+def test_warns_once_and_gives_torchs_batches(image_root, case):
+    transform, name = UNTRANSLATABLE[case]
+    dataset = ImageFolder(image_root, transform)
+    loader, caught = _warned(lambda: DataLoader(dataset, 5))
+    assert len(caught) == 1 and name in str(caught[0].message) and "\n" not in str(caught[0].message)
+    assert caught[0].filename == __file__  # the user's line, not ours
+    (batches, explained), more = _warned(lambda: ([pixels(loader), pixels(loader)], loader.explain()))
+    assert more == []
+    assert explained.startswith("torchvision route") and name in explained
+    for epoch in batches:
+        assert_same_pixels(epoch, pixels(stock(dataset, 5)))
+
+
+def test_warns_again_for_another_reason(image_root):
+    dataset = ImageFolder(image_root, EXACT)
+    loader, caught = _warned(lambda: DataLoader(dataset, 5))
+    assert caught == []
+    for transform in (T.Compose([Halve(), EXACT]), T.Compose([OwnCenterCrop(40), T.PILToTensor()])):
+        dataset.transform = transform
+        for expected in (1, 0):
+            _, caught = _warned(lambda: list(loader))
+            assert len(caught) == expected
+    dataset.transform = EXACT
+    assert _warned(lambda: list(loader))[1] == [] and loader.explain().startswith("DALI route")
+
+
+def test_silent(image_root):
+    loader, caught = _warned(lambda: DataLoader(ImageFolder(image_root, UNTRANSLATABLE["a function"][0]), fallback="silent"))
+    assert caught == [] and _warned(lambda: list(loader))[1] == []
+    assert loader.explain().startswith("torchvision route")
+
+
+@pytest.mark.parametrize("case", UNTRANSLATABLE)
+def test_error(image_root, case):
+    transform, name = UNTRANSLATABLE[case]
+    with pytest.raises(RuntimeError, match="fallback='error'") as caught:
+        DataLoader(ImageFolder(image_root, transform), fallback="error")
+    assert name in str(caught.value)
+
+
+def test_error_for_a_change_after_construction(image_root):
+    dataset = ImageFolder(image_root, EXACT)
+    loader = ours(dataset, 5)
+    dataset.transform = UNTRANSLATABLE["a function"][0]
+    with pytest.raises(RuntimeError, match="fallback='error'"):
+        iter(loader)
+
+
+class Stream(data.IterableDataset):
+    def __iter__(self):
+        worker = data.get_worker_info()
+        return iter(range(worker.id if worker else 0, 9, worker.num_workers if worker else 1))
+
+
+OTHERS = {
+    "tensors": lambda: data.TensorDataset(torch.arange(30.0).reshape(10, 3), torch.arange(10)),
+    "list": lambda: list(range(10)),
+    "dicts": lambda: [{"a": i, "b": [i, str(i)]} for i in range(10)],
+    "iterable": Stream,
+    "chain": lambda: data.ChainDataset([Stream(), Stream()]),
+    "no transform is a list": lambda: [(torch.ones(2), "x")] * 5,
+}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("case", OTHERS)
+def test_other_data_sets_are_torchs(case, num_workers):
+    options = dict(batch_size=3, num_workers=num_workers, shuffle=None if case in ("iterable", "chain") else True)
+    mine = DataLoader(OTHERS[case](), fallback="silent", **options)
+    assert outlines(mine) == outlines(stock(OTHERS[case](), **options))
+
+
+@pytest.mark.parametrize("options", [dict(num_workers=2, persistent_workers=True), dict(num_workers=1, timeout=60)])
+def test_worker_arguments_reach_torchs_workers(options):
+    def seen(worker):
+        torch.manual_seed(worker)
+
+    mine, theirs = (
+        make(list(range(8)), 2, worker_init_fn=seen, **options) for make in (lambda *a, **k: DataLoader(*a, fallback="silent", **k), stock)
+    )
+    assert outlines(mine) == outlines(theirs)
+
+
+def test_a_folder_without_transform_fails_as_torchs(image_root):
+    loader = DataLoader(DALIImageFolder(image_root), fallback="silent")
+    with pytest.raises(TypeError, match="default_collate") as mine:
+        list(loader)
+    with pytest.raises(TypeError) as theirs:
+        list(stock(ImageFolder(image_root)))
+    assert str(mine.value) == str(theirs.value)
+    assert "ToTensor" in loader.explain()
+
+
+# ---- DALI is not there
+
+_BLOCK = """
+import importlib.abc
+class Block(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "nvidia.dali" or name.startswith("nvidia.dali."):
+            raise ModuleNotFoundError(f"No module named {name!r}", name="nvidia.dali")
+sys.meta_path.insert(0, Block())
+import importlib.metadata
+real = importlib.metadata.distributions
+importlib.metadata.distributions = lambda **kw: [d for d in real(**kw) if "dali" not in (d.metadata["Name"] or "").lower()]
+"""
+
+
+def test_without_dali_torchvision_does_the_work(image_root):
+    code = """
+import warnings, torch
+from torchvision.datasets import ImageFolder
+from contract.both import EXACT
+from dali_compat import DataLoader, DALIImageFolder
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    loaders = [DataLoader(kind(sys.argv[1], EXACT), 5, shuffle=True, device="cpu") for kind in (ImageFolder, DALIImageFolder)]
+for warning in caught:
+    print(warning.message)
+for loader in loaders:
+    torch.manual_seed(0)
+    mine = list(loader)
+    torch.manual_seed(0)
+    theirs = list(torch.utils.data.DataLoader(loader.dataset, 5, shuffle=True))
+    assert all(torch.equal(a, b) for x, y in zip(mine, theirs, strict=True) for a, b in zip(x, y, strict=True))
+print(loader.explain())
+assert "nvidia.dali" not in sys.modules
+"""
+    lines = said(python(_BLOCK + code, str(image_root))).splitlines()
+    assert len(lines) >= 4
+    for line in lines[:2]:  # one line a loader
+        assert "DALI is not installed" in line and "pip install" in line and "nvidia-dali-cuda" in line
+    assert lines[2].startswith("torchvision route") and "pip install" in lines[3]
+
+
+# ---- importing
+
+
+@pytest.mark.parametrize("first", ["", "import torch; "])
+def test_importing_loads_neither_dali_nor_torchvision(first):
+    code = first + "import dali_compat; print(sorted(m for m in sys.modules if m.split('.')[0] in ('nvidia', 'torchvision')))"
+    assert said(python(code)) == "[]\n"
+
+
+@pytest.mark.parametrize("given", [None, "4"])
+def test_importing_gives_cuda_its_queues_unless_set(monkeypatch, given):
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    if given:
+        monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", given)
+    before = dict(os.environ)
+    code = "import os; before = dict(os.environ); import dali_compat; print({k: v for k, v in os.environ.items() if before.get(k) != v})"
+    expected = {} if given else {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+    assert said(python(code)) == f"{expected}\n" and dict(os.environ) == before
+
+
+def test_unknown_names_raise_as_modules_do():
+    import dali_compat
+
+    with pytest.raises(AttributeError, match="no attribute 'Loader'"):
+        dali_compat.Loader
+
+
+def _imports(path: Path):
+    """(absolute module, names) of every import statement of a file of the package, wherever it stands."""
+    package = path.relative_to(REPOSITORY).with_suffix("").parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, []) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(filter(None, [base, node.module]))
+            yield module, [alias.name for alias in node.names]
+
+
+def _modules(path: Path):
+    for module, names in _imports(path):
+        yield module
+        yield from (f"{module}.{name}" for name in names)
+
+
+def _offenders(forbidden, allowed=()) -> list[str]:
+    """Files outside the allowed folders that import a module with one of the forbidden prefixes."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = path.relative_to(PACKAGE).as_posix()
+        if not place.startswith(tuple(allowed)) if allowed else True:
+            hits = [m for m in _modules(path) if any(m == f or m.startswith(f + ".") for f in forbidden)]
+            found += [f"{place}: {hit}" for hit in hits]
+    return found
+
+
+def test_dali_is_imported_in_the_engine_alone():
+    assert _offenders(["nvidia"], allowed=["engine/"]) == []
+
+
+def test_transform_classes_are_imported_in_translate_alone():
+    """The engine may use torchvision's functions; the tools of cli/ write transforms as users do."""
+    found = _offenders(["torchvision.transforms"], allowed=["translate/", "cli/"])
+    assert [f for f in found if "functional" not in f and not f.endswith((".InterpolationMode", "transforms", "transforms.v2"))] == []
+
+
+def test_imports_run_one_way():
+    def within(folder, forbidden):
+        return [f for f in _offenders(forbidden) if f.startswith(folder)]
+
+    assert within("engine/", ["dali_compat.translate"]) == []
+    assert within("translate/", ["dali_compat.engine", "nvidia"]) == []
+    upper = [f"dali_compat.{name}" for name in ("loader", "iterator", "route", "batch", "cli")]
+    for low in ("engine/", "translate/", "params.py", "plan.py", "lower.py"):
+        assert within(low, upper) == []
+    assert within("plan.py", ["dali_compat", "torchvision"]) == []
+    assert [f for f in _offenders(["dali_compat.cli"], allowed=["cli/", "__main__.py"])] == []
+
+
+def test_the_import_rules_see_imports(tmp_path):
+    """The checker finds what it looks for: the engine does import DALI, translate does import transforms."""
+    assert any(f.startswith("engine/graph.py: nvidia.dali") for f in _offenders(["nvidia"]))
+    assert any(f.startswith("translate/geometry.py") for f in _offenders(["torchvision.transforms"]))
+    assert any("dali_compat.plan" in f for f in _offenders(["dali_compat.plan"]) if f.startswith("engine/"))
+
+

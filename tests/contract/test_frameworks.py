@@ -1,0 +1,392 @@
+"""What frameworks do to a loader, with the frameworks themselves where they are installed."""
+
+import warnings
+
+import pytest
+import torch
+from contract.both import EXACT, SMALL, assert_same_pixels, ours, outlines, pixels, stock
+from torch.utils import data
+from torch.utils.data.distributed import DistributedSampler
+from torchvision import transforms as T
+
+from dali_compat import DALIImageFolder, DataLoader
+
+OPTIONS = dict(exact=True, memory_format=torch.channels_last, fallback="error", device="cpu")
+
+
+def _assert_ours(loader, **options):
+    assert type(loader) is DataLoader and loader.explain().startswith("DALI route")
+    assert {name: getattr(loader, name) for name in options} == options
+
+
+class ListSampler:
+    """Looks like torch's BatchSampler, and is none."""
+
+    def __init__(self, sampler, batch_size, drop_last):
+        self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
+
+    def __iter__(self):
+        return iter(data.BatchSampler(self.sampler, self.batch_size, self.drop_last))
+
+    def __len__(self):
+        return -(-len(self.sampler) // self.batch_size)
+
+
+# ---- Lightning
+
+
+@pytest.fixture(scope="module")
+def lightning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("lightning.pytorch")
+
+
+def _module(lightning, seen):
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3 * 40 * 40, 3)
+
+        def training_step(self, batch, number):
+            images, labels, indices = batch
+            seen.append(indices.tolist())
+            return torch.nn.functional.cross_entropy(self.layer(images.flatten(1) / 255), labels)
+
+        def validation_step(self, batch, number):
+            seen.append(("validation", batch[2].tolist()))
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    return Module()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_fits_with_the_order_of_torchs_loader(lightning, exact_folder, tmp_path):
+    runs = []
+    for make in (ours, stock):
+        seen = []
+        lightning.seed_everything(0, verbose=False)
+        loader = make(exact_folder, 5, shuffle=True, drop_last=True)
+        validation = make(exact_folder, 12)
+        trainer = lightning.Trainer(
+            accelerator="cpu" if not torch.cuda.is_available() else "gpu", devices=1, max_epochs=2, logger=False, enable_progress_bar=False,
+            enable_model_summary=False, enable_checkpointing=False, num_sanity_val_steps=1, default_root_dir=tmp_path,
+        )
+        trainer.fit(_module(lightning, seen), loader, validation)
+        runs.append(seen)
+    assert runs[0] == runs[1] and len(runs[0]) == 1 + 2 * (4 + 2)
+
+
+def test_lightning_injects_a_sampler(lightning, exact_folder):
+    from lightning.pytorch.utilities.data import _update_dataloader
+
+    loader = ours(exact_folder, 5, shuffle=True, num_workers=1, prefetch_factor=3, **OPTIONS)
+    sampler = DistributedSampler(exact_folder, 2, 1, shuffle=True)
+    again = _update_dataloader(loader, sampler)
+    _assert_ours(again, batch_size=5, num_workers=1, prefetch_factor=3, **OPTIONS)
+    assert again.sampler is sampler and again is not loader
+    assert outlines(again) == outlines(stock(exact_folder, 5, sampler=DistributedSampler(exact_folder, 2, 1)))
+
+
+def test_lightning_rebuilds_a_custom_batch_sampler(lightning, exact_folder):
+    from lightning.pytorch.utilities.data import _update_dataloader
+
+    loader = ours(exact_folder, batch_sampler=ListSampler(data.SequentialSampler(exact_folder), 4, False))
+    again = _update_dataloader(loader, range(6))
+    _assert_ours(again)
+    assert type(again.batch_sampler) is ListSampler and [b[2].tolist() for b in again] == [[0, 1, 2, 3], [4, 5]]
+
+
+def test_lightning_predicts_with_its_index_sampler(lightning, exact_folder):
+    from lightning.pytorch.overrides.distributed import _IndexBatchSamplerWrapper
+    from lightning.pytorch.trainer.states import RunningStage
+    from lightning.pytorch.utilities.data import _update_dataloader
+
+    again = _update_dataloader(ours(exact_folder, 5), data.SequentialSampler(exact_folder), RunningStage.PREDICTING)
+    _assert_ours(again)
+    assert type(again.batch_sampler) is _IndexBatchSamplerWrapper
+    assert [batch[2].tolist() for batch in again] == [list(range(i, min(i + 5, 24))) for i in range(0, 24, 5)]
+
+
+def test_lightning_replays_what_a_subclass_was_made_with(lightning, exact_folder):
+    """Its patch of __init__ and __setattr__ in the dataloader hooks, with explain() called in the hook."""
+    from lightning.fabric.utilities.data import _replace_dunder_methods
+    from lightning.pytorch.utilities.data import _update_dataloader
+
+    class Mine(DataLoader):
+        def __init__(self, folder, size, **kwargs):
+            super().__init__(folder, size, **OPTIONS | kwargs)
+            self.extra = size
+
+    with _replace_dunder_methods(data.DataLoader, "dataset"):
+        loader, plain = Mine(exact_folder, 6), DataLoader(exact_folder, 6, **OPTIONS)
+        loader.extra = 7
+        assert plain.explain().startswith("DALI")
+    for made in (loader, plain):
+        again = _update_dataloader(made, range(9))
+        assert type(again) is type(made) and [len(batch[0]) for batch in again] == [6, 3]
+        assert again.exact and again.memory_format is torch.channels_last
+    assert _update_dataloader(loader, range(9)).extra == 7
+    assert "__old__init__" not in vars(DataLoader)
+
+
+def test_lightning_sets_worker_init_fn_and_epoch(lightning, exact_folder):
+    from lightning.fabric.utilities.data import _auto_add_worker_init_fn, _set_sampler_epoch
+
+    loader = ours(exact_folder, 5, sampler=DistributedSampler(exact_folder, 2, 0), num_workers=1)
+    _auto_add_worker_init_fn(loader, 0)
+    assert loader.explain().startswith("DALI route")
+    runs = []
+    for epoch in (0, 3):
+        _set_sampler_epoch(loader, epoch)
+        runs.append([i for batch in loader for i in batch[2].tolist()])
+        expected = DistributedSampler(exact_folder, 2, 0)
+        expected.set_epoch(epoch)
+        assert runs[-1] == list(expected)
+    assert runs[0] != runs[1]
+
+
+@pytest.mark.parametrize("mode", ["min_size", "max_size", "max_size_cycle", "sequential"])
+def test_lightning_combined_loader(lightning, exact_folder, mode):
+    from lightning.pytorch.utilities.combined_loader import CombinedLoader
+
+    runs = []
+    for make in (ours, stock):
+        combined = CombinedLoader({"a": make(exact_folder, 5), "b": make(exact_folder, 12)}, mode)
+        runs.append([[outline_of(batch) for batch, _, _ in combined] for _ in range(2)])
+        combined.reset()
+    assert runs[0] == runs[1]
+
+
+def outline_of(batch):
+    from contract.both import outline
+
+    return outline(batch)
+
+
+# ---- Accelerate
+
+
+@pytest.fixture(scope="module")
+def accelerate():
+    return pytest.importorskip("accelerate")
+
+
+def test_accelerate_prepares_torchs_loader_over_our_folder(accelerate, exact_folder):
+    """It rebuilds every loader as its own subclass of torch's: right batches, at torchvision's speed."""
+    from accelerate.data_loader import DataLoaderShard
+
+    prepared = accelerate.Accelerator(cpu=True).prepare_data_loader(ours(exact_folder, 5, **OPTIONS))
+    assert isinstance(prepared, data.DataLoader)
+    assert type(prepared).__mro__[1] is DataLoaderShard or isinstance(prepared, DataLoaderShard)
+    assert_same_pixels(pixels(prepared), pixels(stock(exact_folder, 5)))
+
+
+def test_accelerate_leaves_a_prepared_loader_alone(accelerate, exact_folder):
+    loader = ours(exact_folder, 5)
+    loader._is_accelerate_prepared = True
+    assert accelerate.Accelerator(cpu=True).prepare_data_loader(loader) is loader
+    _assert_ours(loader)
+
+
+def test_accelerate_skips_first_batches(accelerate, exact_folder):
+    skipped = accelerate.skip_first_batches(ours(exact_folder, 5), 3)
+    assert [batch[2].tolist() for batch in skipped] == [list(range(15, 20)), list(range(20, 24))]
+
+
+def test_a_sampler_set_in_place(exact_folder):
+    """Accelerate's set_sampler writes batch_sampler.sampler."""
+    loader = ours(exact_folder, 5)
+    assert len(list(loader)) == 5
+    loader.batch_sampler.sampler = [3, 1, 2]
+    assert [batch[2].tolist() for batch in loader] == [[3, 1, 2]]
+
+
+# ---- Ignite
+
+
+@pytest.fixture(scope="module")
+def ignite():
+    return pytest.importorskip("ignite.engine")
+
+
+def test_ignite_updates_a_dataloader(ignite, exact_folder):
+    from ignite.engine.deterministic import ReproducibleBatchSampler, update_dataloader
+
+    loader = ours(exact_folder, 5, num_workers=1, **OPTIONS)
+    again = update_dataloader(loader, ReproducibleBatchSampler(loader.batch_sampler))
+    _assert_ours(again, num_workers=1, **OPTIONS)
+    again.batch_sampler.start_iteration = 3
+    assert [batch[2].tolist() for batch in again] == [list(range(15, 20)), list(range(20, 24))]
+
+
+@pytest.mark.parametrize("epoch_length", [None, 2, 5, 7])
+@pytest.mark.parametrize("engine", ["Engine", "DeterministicEngine"])
+def test_ignite_epochs_of_another_length(ignite, exact_folder, engine, epoch_length):
+    import ignite.engine as engines
+
+    runs = []
+    for make in (ours, stock):
+        seen = []
+        run = getattr(engines, engine)(lambda e, batch: seen.append(batch[2].tolist()))
+        torch.manual_seed(0)
+        run.run(make(exact_folder, 5, shuffle=True, num_workers=1), max_epochs=3, epoch_length=epoch_length)
+        runs.append(seen)
+    assert runs[0] == runs[1] and len(runs[0]) == 3 * (epoch_length or 5)
+
+
+# ---- timm
+
+
+@pytest.fixture(scope="module")
+def timm_loader():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("timm.data.loader")
+
+
+def _timm_arguments(timm_loader):
+    from functools import partial
+
+    return dict(
+        batch_size=5, shuffle=False, num_workers=2, collate_fn=timm_loader.fast_collate, pin_memory=False,
+        drop_last=False, worker_init_fn=partial(timm_loader._worker_init, worker_seeding="all"),
+        persistent_workers=True,
+    )
+
+
+def test_timm_create_loader(timm_loader, image_root):
+    """What create_loader does: the transform set late, fast_collate, a worker_init_fn, its PrefetchLoader around it."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    runs = []
+    for make in (lambda *a, **k: DataLoader(*a, fallback="silent", device="cpu", **k), stock):
+        dataset = DALIImageFolder(image_root)
+        dataset.transform = EXACT
+        loader = make(dataset, **_timm_arguments(timm_loader))
+        prefetched = timm_loader.PrefetchLoader(loader, device=device)
+        assert len(prefetched) == 5 and prefetched.dataset is dataset and prefetched.sampler is loader.sampler
+        assert prefetched.batch_sampler is loader.batch_sampler and not prefetched.mixup_enabled
+        runs.append([(images.cpu(), labels.tolist()) for images, labels in prefetched])
+    assert [labels for _, labels in runs[0]] == [labels for _, labels in runs[1]]
+    assert_same_pixels([images for images, _ in runs[0]], [images for images, _ in runs[1]])
+
+
+def test_timm_transform_set_after_the_loader(timm_loader, image_root):
+    dataset = DALIImageFolder(image_root)
+    loader = DataLoader(dataset, device="cpu", fallback="silent", **_timm_arguments(timm_loader))
+    dataset.transform = EXACT
+    images, labels = next(iter(loader))
+    assert images.dtype == torch.uint8 and type(images) is torch.Tensor and loader.explain().startswith("DALI route")
+
+
+def test_timm_multi_epochs(timm_loader, folder):
+    """The recipe of MultiEpochsDataLoader, over ours: its double underscores reach torch's class, not ours."""
+
+    def multi(base):
+        class MultiEpochsDataLoader(base):
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, **kwargs)
+                self._DataLoader__initialized = False
+                self.batch_sampler = timm_loader._RepeatSampler(self.batch_sampler)
+                self._DataLoader__initialized = True
+                self.iterator = super().__iter__()
+
+            def __len__(self):
+                return len(self.batch_sampler.sampler)
+
+            def __iter__(self):
+                for _ in range(len(self)):
+                    yield next(self.iterator)
+
+        return MultiEpochsDataLoader
+
+    runs = []
+    for base, options in ((DataLoader, dict(fallback="error")), (data.DataLoader, {})):
+        torch.manual_seed(0)
+        loader = multi(base)(folder, 5, shuffle=True, num_workers=1, **options)
+        runs.append([[batch[2].tolist() for batch in loader] for _ in range(3)])
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.gpu
+def test_timm_prefetch_loader_on_its_side_stream(timm_loader, image_root):
+    """Batches are read on another stream than the one they came out on, and dropped at once."""
+    dataset = DALIImageFolder(image_root, T.Compose([T.Resize((256, 256)), T.PILToTensor()]))
+    arguments = dict(batch_size=8, collate_fn=timm_loader.fast_collate)
+    on_gpu = timm_loader.PrefetchLoader(ours(dataset, 8), device=torch.device("cuda"))
+    wanted = [images.float().sub(on_gpu.mean).div(on_gpu.std) for images, _ in ours(dataset, **arguments | {"collate_fn": None})]
+    for _ in range(10):
+        for (images, _), expected in zip(on_gpu, wanted, strict=True):
+            assert torch.allclose(images, expected, atol=1e-4)  # the same arithmetic, in place
+
+
+# ---- torchdata, HF Trainer, Ray, Composer
+
+
+def test_torchdata_stateful_loader_over_our_folder(exact_folder):
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+    loader = torchdata.StatefulDataLoader(exact_folder, 5)
+    assert_same_pixels(pixels(loader), pixels(stock(exact_folder, 5)))
+
+
+def test_hf_trainer_makes_torchs_loader_over_our_folder(exact_folder):
+    """What Trainer._get_dataloader passes; it takes the folder, not our loader."""
+
+    def collate(samples):
+        return {"pixel_values": torch.stack([s[0] for s in samples]), "labels": torch.tensor([s[1] for s in samples])}
+
+    arguments = dict(
+        batch_size=4, collate_fn=collate, num_workers=1, pin_memory=False, persistent_workers=False,
+        sampler=data.RandomSampler(exact_folder), drop_last=False, prefetch_factor=2, worker_init_fn=lambda worker: None,
+    )
+    theirs, mine = outlines(stock(exact_folder, **arguments)), outlines(ours(exact_folder, **arguments))
+    assert theirs == mine
+
+
+def test_ray_takes_over_the_attributes(exact_folder):
+    """_WrappedDataLoader copies __dict__ and never calls __init__."""
+    loader = ours(exact_folder, 5, shuffle=True)
+    list(loader)
+
+    class Wrapped(DataLoader):
+        def __init__(self, base):
+            self.__dict__.update(getattr(base, "__dict__", {}))
+            self._dataloader = base
+
+        def __iter__(self):
+            yield from self._dataloader
+
+    class Taken(DataLoader):
+        def __init__(self, base):
+            self.__dict__.update(base.__dict__)
+
+    for wrapped in (Wrapped(loader), Taken(loader)):
+        assert isinstance(wrapped, data.DataLoader) and len(wrapped) == 5
+        assert outlines(wrapped) == outlines(stock(exact_folder, 5, shuffle=True))
+        with pytest.raises(ValueError, match="should not be set"):
+            wrapped.batch_size = 3
+
+    class TakenByTorch(data.DataLoader):
+        def __init__(self, base):
+            self.__dict__.update(base.__dict__)
+
+    assert outlines(TakenByTorch(loader)) == outlines(stock(exact_folder, 5, shuffle=True))
+
+
+def test_composer_asks_whether_iteration_has_begun(exact_folder):
+    loader = ours(exact_folder, 5)
+    assert loader._iterator is None and loader.persistent_workers is False
+    next(iter(loader))
+    assert loader._iterator is None
+
+
+def test_a_class_of_ones_own(image_root):
+    """Subclasses that pass arguments on, as recipes write them."""
+
+    class Mine(DataLoader):
+        def __init__(self, root, **kwargs):
+            super().__init__(DALIImageFolder(root, SMALL), shuffle=True, fallback="error", **kwargs)
+
+    assert outlines(Mine(image_root, batch_size=5)) == outlines(stock(DALIImageFolder(image_root, SMALL), 5, shuffle=True))

@@ -1,0 +1,256 @@
+"""Which samples come, in which order: torch's loader and ours under one seed, batch for batch."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from contract.both import EXACT, EXACT_FLIPPED, assert_same_pixels, ours, outlines, pixels, stock
+from torch.utils import data
+from torch.utils.data.distributed import DistributedSampler
+from torchvision.datasets import ImageFolder
+
+from dali_compat import DALIImageFolder
+
+WEIGHTS = torch.linspace(0.1, 1, 24)
+
+
+class Yields:
+    """A user's sampler: what ``items()`` yields, anew each epoch."""
+
+    def __init__(self, items, length):
+        self.items, self.length = items, length
+
+    def __iter__(self):
+        return iter(self.items())
+
+    def __len__(self):
+        return self.length
+
+
+def _seeded():
+    return torch.Generator().manual_seed(3)
+
+
+CASES = {
+    "plain": lambda ds: dict(batch_size=5),
+    "default batch_size": lambda ds: {},
+    "drop_last": lambda ds: dict(batch_size=5, drop_last=True),
+    "larger than the data set": lambda ds: dict(batch_size=50),
+    "drop_last of everything": lambda ds: dict(batch_size=50, drop_last=True),
+    "shuffle": lambda ds: dict(batch_size=5, shuffle=True),
+    "shuffle, drop_last": lambda ds: dict(batch_size=5, shuffle=True, drop_last=True),
+    "generator": lambda ds: dict(batch_size=5, shuffle=True, generator=_seeded()),
+    "generator without shuffle": lambda ds: dict(batch_size=5, generator=_seeded()),
+    "random sampler": lambda ds: dict(batch_size=5, sampler=data.RandomSampler(ds, num_samples=60)),
+    "replacement": lambda ds: dict(batch_size=5, sampler=data.RandomSampler(ds, True, 70)),
+    "replacement, generator": lambda ds: dict(
+        batch_size=5, sampler=data.RandomSampler(ds, True, 70, generator=_seeded())
+    ),
+    "weighted": lambda ds: dict(batch_size=5, sampler=data.WeightedRandomSampler(WEIGHTS, 30)),
+    "weighted, no replacement": lambda ds: dict(batch_size=5, sampler=data.WeightedRandomSampler(WEIGHTS, 9, False)),
+    "subset random": lambda ds: dict(batch_size=4, sampler=data.SubsetRandomSampler(range(3, 20))),
+    "list": lambda ds: dict(batch_size=4, sampler=[5, 3, 3, 20, 11, 0]),
+    "negative": lambda ds: dict(batch_size=4, sampler=[-1, -24, 5, -7, 0, 1]),
+    "array": lambda ds: dict(batch_size=4, sampler=np.arange(20, 3, -2)),
+    "tensor": lambda ds: dict(batch_size=4, sampler=torch.arange(3, 20, 2)),
+    "zero-dimensional tensors": lambda ds: dict(batch_size=4, sampler=[torch.tensor(i) for i in (4, 2, 9, 20, 0)]),
+    "generator function": lambda ds: dict(batch_size=4, sampler=Yields(lambda: (i * 7 % 24 for i in range(19)), 19)),
+    "draws in the sampler": lambda ds: dict(
+        batch_size=4, sampler=Yields(lambda: (int(torch.randint(24, ())) for _ in range(19)), 19)
+    ),
+    "batch sampler": lambda ds: dict(batch_sampler=data.BatchSampler(data.RandomSampler(ds), 7, True)),
+    "varying batches": lambda ds: dict(batch_sampler=[[1], [2, 3, 4, 5, 6], [7, 8], list(range(24)), [0]]),
+    "batches of tuples": lambda ds: dict(batch_sampler=[(1, 2), (3,)]),
+    "batches of arrays": lambda ds: dict(batch_sampler=[np.array([1, 2]), np.array([-3, 4])]),
+    "batches of tensors": lambda ds: dict(batch_sampler=[torch.tensor([1, 2]), torch.tensor([3, 4, 5])]),
+    "batches of ranges": lambda ds: dict(batch_sampler=[range(5), range(20, 3, -6)]),
+    "batch_size=None": lambda ds: dict(batch_size=None),
+    "batch_size=None, shuffle": lambda ds: dict(batch_size=None, shuffle=True),
+    "batch_size=None, sampler": lambda ds: dict(batch_size=None, sampler=[3, -1, 7]),
+}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("case", CASES)
+def test_batches_are_torchs(folder, case, num_workers):
+    mine = ours(folder, num_workers=num_workers, **CASES[case](folder))
+    theirs = stock(folder, num_workers=num_workers, **CASES[case](folder))
+    assert len(mine) == len(theirs)
+    assert outlines(mine) == outlines(theirs)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+def test_distributed_shards(folder, replicas, drop_last, shuffle):
+    dataset = data.Subset(folder, range(22))  # 22 is no multiple of 3 and 4: padding and dropping show
+    for rank in range(replicas):
+        runs = []
+        for make in (ours, stock):
+            sampler = DistributedSampler(dataset, replicas, rank, shuffle=shuffle, drop_last=drop_last)
+            loader = make(dataset, 4, sampler=sampler)
+            epochs = []
+            for epoch in range(3):
+                sampler.set_epoch(epoch)
+                epochs.append(outlines(loader, epochs=1))
+            runs.append((len(loader), epochs))
+        assert runs[0] == runs[1]
+
+
+DATASETS = {
+    "subset of a list": lambda ds: data.Subset(ds, [5, 1, 20, 20, 3, -1]),
+    "subset of a range": lambda ds: data.Subset(ds, range(20, 0, -3)),
+    "subset of an array": lambda ds: data.Subset(ds, np.array([5, 1, 20])),
+    "subset of a tensor": lambda ds: data.Subset(ds, torch.tensor([5, 1, 20, 3])),
+    "subset of a subset": lambda ds: data.Subset(data.Subset(ds, range(2, 24, 2)), [3, 0, 5, -1]),
+    "random_split": lambda ds: data.random_split(ds, [10, 14], generator=_seeded())[1],
+    "random_split by shares": lambda ds: data.random_split(ds, [0.3, 0.7], generator=_seeded())[0],
+    "concat": lambda ds: data.ConcatDataset([ds, ds]),
+    "concat by +": lambda ds: ds + ds,
+    "concat of subsets": lambda ds: data.ConcatDataset([data.Subset(ds, [1, 9]), data.Subset(ds, range(20, 24))]),
+    "concat of concats": lambda ds: data.ConcatDataset([data.ConcatDataset([ds, data.Subset(ds, [3, 4])]), ds]),
+    "subset of a concat": lambda ds: data.Subset(data.ConcatDataset([ds, ds]), [3, 40, 24, 23, 0, -1]),
+    "subset of a concat, tensor": lambda ds: data.Subset(data.ConcatDataset([ds, ds]), torch.tensor([3, 40, 24, -1])),
+}
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("case", DATASETS)
+def test_data_sets_made_of_data_sets(folder, case, shuffle):
+    mine, theirs = (make(DATASETS[case](folder), 4, shuffle=shuffle) for make in (ours, stock))
+    assert len(mine) == len(theirs)
+    assert outlines(mine) == outlines(theirs)
+
+
+@pytest.mark.parametrize("index", [30, -30, torch.tensor(30), torch.tensor(-30), np.int64(30)])
+def test_indices_of_the_user_are_not_written_to(folder, index):
+    """An in-place sum on a tensor's view would send the sampler elsewhere in the second epoch."""
+    dataset = data.ConcatDataset([folder, folder])
+    sampler = [index]
+    outlines(ours(dataset, sampler=sampler), epochs=2)
+    assert sampler == [index] and int(sampler[0]) in (30, -30)
+    indices = torch.tensor([30, 3, -1])
+    outlines(ours(data.Subset(dataset, indices)), epochs=1)
+    assert indices.tolist() == [30, 3, -1]
+
+
+def test_parts_keep_their_own_transforms(image_root):
+    def parts(kind):
+        return data.ConcatDataset(
+            [
+                kind(image_root, EXACT),
+                kind(image_root, EXACT_FLIPPED, target_transform=lambda target: target + 10),
+                kind(image_root, EXACT, target_transform=lambda target: -target),
+            ]
+        )
+
+    order = [0, 30, 60, 71, 25, 1, 2, 49, 50]
+    mine = list(ours(parts(DALIImageFolder), 4, sampler=order, device="cpu"))
+    theirs = list(stock(parts(ImageFolder), 4, sampler=order))
+    assert [b[1].tolist() for b in mine] == [b[1].tolist() for b in theirs]
+    assert_same_pixels([b[0] for b in mine], [b[0] for b in theirs])
+
+
+@pytest.mark.parametrize("batch", [[0, 1, 2, -1], [-1, -2, -24], [3, -21], [23, -1, 0]])
+def test_negative_indices_give_their_own_pixels(image_root, batch):
+    """Files of a batch are told apart even where one is counted from the end."""
+    dataset = ImageFolder(image_root, EXACT)
+    mine = ours(dataset, batch_sampler=[batch], device="cpu")
+    assert_same_pixels(pixels(mine), pixels(stock(dataset, batch_sampler=[batch])))
+
+
+def _states(loader, epochs: int = 2) -> list[bytes]:
+    """torch's global random state after iter(), after each batch and after each epoch."""
+    torch.manual_seed(7)
+    states = []
+    for _ in range(epochs):
+        iterator = iter(loader)
+        states.append(torch.get_rng_state().numpy().tobytes())
+        for _ in iterator:
+            states.append(torch.get_rng_state().numpy().tobytes())
+        states.append(torch.get_rng_state().numpy().tobytes())
+    return states
+
+
+_RNG_CASES = ["plain", "shuffle", "generator", "random sampler", "replacement", "weighted", "batch sampler"]
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"prefetch_factor": 1}, {"prefetch_factor": 4}])
+@pytest.mark.parametrize("case", [*_RNG_CASES, "draws in the sampler"])
+def test_global_rng_as_with_workers(random_folder, case, options):
+    """torch's transforms draw in the workers, so only base seeds and samplers touch the global state."""
+    mine = ours(random_folder, num_workers=2, **options, **CASES[case](random_folder))
+    theirs = stock(random_folder, num_workers=2, **options, **CASES[case](random_folder))
+    assert _states(mine) == _states(theirs)
+
+
+@pytest.mark.parametrize("case", _RNG_CASES)
+def test_global_rng_without_workers(folder, case):
+    """Transforms that draw nothing. "draws in the sampler" is absent: without workers torch asks the sampler for one
+    batch at a time, we for two, since DALI works on the second meanwhile; after the epoch the states agree again."""
+    mine, theirs = (make(folder, **CASES[case](folder)) for make in (ours, stock))
+    assert _states(mine) == _states(theirs)
+
+
+def test_global_rng_after_the_epoch_without_workers(folder):
+    case = CASES["draws in the sampler"]
+    mine, theirs = (make(folder, **case(folder)) for make in (ours, stock))
+    assert _states(mine)[-1] == _states(theirs)[-1]
+
+
+def test_a_generator_is_drawn_from_alone(folder):
+    states = []
+    for make in (ours, stock):
+        generator = _seeded()
+        outlines(make(folder, 5, shuffle=True, generator=generator, num_workers=2), epochs=2, seed=0)
+        states.append(generator.get_state())
+        assert torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(0).get_state())
+    assert torch.equal(*states)
+
+
+def test_python_and_numpy_random_are_left_alone(random_folder):
+    random.seed(1)
+    np.random.seed(1)
+    before = random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2]
+    for _ in range(2):
+        for _ in ours(random_folder, 5, shuffle=True):
+            pass
+    assert before == (random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2])
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_errors_of_a_sampler_come_after_the_batches_before_them(folder, num_workers):
+    def items():
+        yield from range(6)
+        raise KeyError("the sampler")
+
+    given = []
+    for make in (ours, stock):
+        count = 0
+        with pytest.raises(KeyError, match="the sampler"):
+            for _ in make(folder, 2, sampler=Yields(items, 6), num_workers=num_workers):
+                count += 1
+        given.append(count)
+    assert given[0] == given[1]
+
+
+@pytest.mark.parametrize("index", [24, -25, 1.5, "3", None, torch.tensor(99)])
+def test_wrong_indices_raise_as_torchs(folder, index):
+    errors = []
+    for make in (ours, stock):
+        with pytest.raises(Exception) as caught:
+            list(make(folder, batch_sampler=[[0, index]]))
+        errors.append((type(caught.value), str(caught.value)))
+    assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("index", [48, -49])
+def test_wrong_indices_of_a_concat_raise_as_torchs(folder, index):
+    dataset = data.ConcatDataset([folder, folder])
+    errors = []
+    for make in (ours, stock):
+        with pytest.raises(Exception) as caught:
+            list(make(dataset, batch_sampler=[[0, index]]))
+        errors.append((type(caught.value), str(caught.value)))
+    assert errors[0] == errors[1]

@@ -1,0 +1,42 @@
+"""Images and folders for tests."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from dali_compat.cli.pictures import make_photo
+
+
+def make_image(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
+    """A smooth random picture with shapes and some texture: uint8, (height, width, 3). Not pure noise."""
+    return make_photo(rng, height, width)
+
+
+def make_folder(root: Path, classes: int = 3, per_class: int = 8, low: int = 60, high: int = 180, seed: int = 0,
+                special: bool = True) -> Path:
+    """Write root/class_a/00.jpg and so on, sides drawn from low..high pixels. Returns root.
+
+    special: the first class holds one gray JPEG (00), one progressive JPEG (01) and one PNG with alpha (02).
+    """
+    rng = np.random.default_rng(seed)
+    for label in range(classes):
+        folder = Path(root) / f"class_{chr(ord('a') + label)}"
+        folder.mkdir(parents=True)
+        for index in range(per_class):
+            pixels = make_image(rng, int(rng.integers(low, high + 1)), int(rng.integers(low, high + 1)))
+            kind = index if special and label == 0 else None
+            _save(folder / f"{index:02d}", pixels, {0: "gray", 1: "progressive", 2: "alpha"}.get(kind, "plain"))
+    return Path(root)
+
+
+def _save(stem: Path, pixels: np.ndarray, kind: str) -> None:
+    picture = Image.fromarray(pixels)
+    if kind == "alpha":
+        fade = np.linspace(0, 255, pixels.shape[1]).astype(np.uint8)
+        picture.putalpha(Image.fromarray(np.broadcast_to(fade, pixels.shape[:2]).copy()))
+        picture.save(stem.with_suffix(".png"))
+        return
+    if kind == "gray":
+        picture = picture.convert("L")
+    picture.save(stem.with_suffix(".jpg"), quality=92, progressive=kind == "progressive")

@@ -1,0 +1,53 @@
+#!/bin/bash
+# The whole GPU suite in one call:  bash tests/run_gpu.sh OUT_DIR
+#
+# Writes OUT_DIR/machine.txt, OUT_DIR/pytest.txt and OUT_DIR/junit.xml; the exit status is pytest's (124: stopped after
+# TEST_SECONDS, 400 unless set). On any machine with a GPU, DALI and pytest this is all there is to it; set DATA to a
+# folder of photos in ImageFolder layout where .gpu/photos.tar is absent.
+#
+# A host that reaches no package index gets DALI and photos from .gpu/, which git ignores. Prepared once, here:
+#
+#     python3 ../shared/gpu/pack.py .gpu
+#     (cd ../shared/images/photos && find . -type f -printf '%s %P\n' | sort -n | awk 'NR % 2 { print $2 }' |
+#         tar c --owner=0 --group=0 --mode=644 -T -) > .gpu/photos.tar
+#
+# (every other photo by size, 54 of 108, so that sizes stay as varied as they were and .gpu with the tracked files stays
+# below 64 MiB). Then, on the device machine, with carry=[".gpu"]:
+#
+#     bash tests/run_gpu.sh $OUT
+#
+# Sourced, it runs no tests: it only puts DALI on the path and sets DATA. So benchmarks run there with
+#
+#     . tests/run_gpu.sh; python3 benchmarks/imagefolder.py --data $DATA --replicate 2000 --json $OUT/imagefolder.json
+
+if [ -f .gpu/site.tar.xz ]; then
+    if [ ! -d /tmp/site/nvidia ]; then
+        mkdir -p /tmp/site && xz -dc .gpu/site.tar.xz | tar x -C /tmp/site
+    fi
+    export PYTHONPATH=/tmp/site${PYTHONPATH:+:$PYTHONPATH}
+fi
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+if [ -f .gpu/photos.tar ]; then
+    mkdir -p /tmp/photos && tar xf .gpu/photos.tar -C /tmp/photos
+    export DATA=/tmp/photos
+fi
+export PYTHONUNBUFFERED=1
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+    out=${1:?usage: bash tests/run_gpu.sh OUT_DIR}
+    mkdir -p "$out"
+    {
+        nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv,noheader
+        nproc
+        python3 -c 'import sys, torch, torchvision, nvidia.dali as dali
+for name, version in ("python", sys.version.split()[0]), *((m.__name__, m.__version__) for m in (torch, torchvision, dali)):
+    print(name, version)'
+    } 2>&1 | tee "$out/machine.txt"
+    if ! python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+        echo "no CUDA GPU here: every test would be skipped" | tee "$out/pytest.txt"
+        exit 1
+    fi
+    timeout "${TEST_SECONDS:-400}" python3 -m pytest -m gpu tests -q -p no:cacheprovider --durations=10 \
+        --junit-xml="$out/junit.xml" 2>&1 | tee "$out/pytest.txt"
+    exit "${PIPESTATUS[0]}"
+fi

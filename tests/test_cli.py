@@ -1,0 +1,268 @@
+"""python -m dali_compat: doctor on machines made up by the tests, demo from end to end."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dali_compat import cli
+from dali_compat.cli import demo, doctor, pictures
+from dali_compat.engine import install
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A healthy machine with one H100; machine(name=value) changes what functions of install return."""
+
+    def pretend(**facts):
+        for name, value in facts.items():
+            monkeypatch.setattr(install, name, lambda *args, value=value: value)
+
+    pretend(
+        import_problem=None,
+        driver_problem=None,
+        dali_version="2.4.0",
+        dali_cuda_major=13,
+        dali_distributions={"nvidia-dali-cuda130": True},
+        driver_cuda=(13, 0),
+        gpu_names=["NVIDIA H100"],
+        has_hardware_jpeg_decoder=True,
+        max_connections_note=None,
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+    return pretend
+
+
+def check(name):
+    return next(found for found in doctor.checks() if found.name == name)
+
+
+def problems():
+    return [found.name for found in doctor.checks() if found.problem]
+
+
+# --- doctor --------------------------------------------------------------------------------------------------------
+
+
+def test_healthy_machine_has_no_problem(machine, capsys):
+    assert cli.main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    for fact in ("2.4.0", "nvidia-dali-cuda130", "CUDA 13.0", "NVIDIA H100", "0: yes", torch.__version__):
+        assert fact in said
+    assert problems() == []
+    assert said.rstrip().endswith("DALI works here, on the GPU.")
+
+
+def test_no_gpu_is_not_wrong(machine, monkeypatch, capsys):
+    machine(driver_cuda=None, gpu_names=[])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert cli.main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert problems() == []
+    assert "none: CPU mode" in said and "on the CPU" in said
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert check("GPU").value == "none: CPU mode (CUDA_VISIBLE_DEVICES is '-1')"
+
+
+def test_missing_dali_gives_exit_code_1_and_the_command(machine, capsys):
+    machine(import_problem=install.Problem("DALI is not installed", "pip install --upgrade nvidia-dali-cuda130"))
+    assert cli.main(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert "WRONG  DALI: DALI is not installed" in said
+    assert "mend: pip install --upgrade nvidia-dali-cuda130" in said
+    assert "works here" not in said
+
+
+def test_two_packages_at_once_are_wrong(machine):
+    machine(dali_distributions={"nvidia-dali-cuda130": True, "nvidia-dali-cuda120": True})
+    found = check("DALI package")
+    assert found.stops_dali and found.value == "nvidia-dali-cuda120, nvidia-dali-cuda130"
+    assert found.remedy.startswith("pip uninstall -y nvidia-dali-cuda120 nvidia-dali-cuda130 && pip install")
+
+
+def test_placeholder_beside_the_real_package_is_noted(machine):
+    machine(dali_distributions={"nvidia-dali-cuda130": True, "nvidia-dali-cuda120": False})
+    found = check("DALI package")
+    assert "nvidia-dali-cuda120 is a placeholder" in found.problem and not found.stops_dali
+    assert found.remedy == "pip uninstall -y nvidia-dali-cuda120"
+
+
+def test_driver_too_old_for_dali_is_wrong(machine):
+    machine(driver_problem=install.Problem("DALI is built for CUDA 13", "install a driver"), driver_cuda=(12, 4))
+    found = check("NVIDIA driver")
+    assert (found.value, found.problem, found.remedy) == ("CUDA 12.4", "DALI is built for CUDA 13", "install a driver")
+    assert found.stops_dali
+
+
+@pytest.mark.parametrize(
+    "built_for, driver, problem",
+    [(None, (13, 0), "CPU-only build"), ("13.2", (12, 4), "built for CUDA 13.2"), ("12.6", (13, 0), None), (None, None, None)],
+)
+def test_torch_that_cannot_use_the_gpu_is_noted(machine, monkeypatch, built_for, driver, problem):
+    machine(driver_cuda=driver)
+    monkeypatch.setattr(torch.version, "cuda", built_for)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found = check("torch")
+    assert not found.stops_dali
+    assert found.problem is None if problem is None else problem in found.problem and found.remedy
+
+
+def test_old_dali_is_noted_but_does_not_stop(machine, capsys):
+    machine(dali_version="1.50.0", dali_cuda_major=11)
+    assert cli.main(["doctor"]) == 0
+    assert "nvidia-dali-cuda120" in check("DALI").remedy  # CUDA 11 builds ended there
+    assert "NOTE  DALI: it is older than 1.53" in capsys.readouterr().out
+    machine(dali_version="1.53.0", dali_cuda_major=13)
+    assert check("DALI").problem is None
+
+
+def test_few_queues_are_noted_with_the_remedy(machine):
+    machine(max_connections_note="CUDA has 8 hardware queues: set CUDA_DEVICE_MAX_CONNECTIONS=32")
+    found = check("CUDA_DEVICE_MAX_CONNECTIONS")
+    assert (found.problem, found.remedy) == ("CUDA has 8 hardware queues", "set CUDA_DEVICE_MAX_CONNECTIONS=32")
+    assert not found.stops_dali
+
+
+def test_missing_or_old_torchvision(machine, monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda package: None)
+    assert check("torchvision").stops_dali and check("torchvision").remedy == "pip install torchvision"
+    monkeypatch.setattr(doctor, "_version", lambda package: "0.19.1")
+    assert "older than 0.20" in check("torchvision").problem
+
+
+def test_hardware_decoder_is_told_for_each_gpu(machine, monkeypatch):
+    machine(gpu_names=["A", "B", "C"])
+    answers = [True, False, None]
+    monkeypatch.setattr(install, "has_hardware_jpeg_decoder", lambda index: answers[index])
+    assert check("hardware JPEG").value == "0: yes, 1: no: CUDA and CPU threads decode, 2: unknown"
+
+
+def test_every_problem_comes_with_a_remedy_and_checks_are_frozen(machine):
+    machine(
+        import_problem=install.Problem("a", "b"),
+        driver_problem=install.Problem("c", "d"),
+        dali_distributions={"nvidia-dali-cuda130": True, "nvidia-dali-cuda120": True},
+        max_connections_note="e: f",
+    )
+    wrong = [found for found in doctor.checks() if found.problem]
+    assert len(wrong) == 4 and all(found.remedy for found in wrong)
+    assert all(found.problem for found in doctor.checks() if found.stops_dali)
+    with pytest.raises(AttributeError):
+        wrong[0].value = "changed"
+
+
+def test_doctor_runs_on_this_machine():
+    done = subprocess.run([sys.executable, "-m", "dali_compat", "doctor"], check=False, capture_output=True, text=True)
+    assert done.returncode == int(install.dali_problem() is not None), done.stdout + done.stderr
+    assert done.stdout.startswith("Python ")
+
+
+# --- the command line ----------------------------------------------------------------------------------------------
+
+
+def test_help_names_every_command(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--help"])
+    assert stop.value.code == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in cli.COMMANDS)
+
+
+@pytest.mark.parametrize("argv", [[], ["nonsense"], ["demo", "--images", "many"]])
+def test_wrong_arguments_give_exit_code_2(argv):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(argv)
+    assert stop.value.code == 2
+
+
+@pytest.mark.parametrize("option", [["--images", "0"], ["--batch-size", "0"], ["--epochs", "0"], ["--workers", "-1"]])
+def test_demo_refuses_sizes_that_make_no_sense(option):
+    with pytest.raises(SystemExit, match="start at 1"):
+        cli.main(["demo", *option])
+
+
+# --- demo ----------------------------------------------------------------------------------------------------------
+
+
+def test_pictures_are_the_same_for_one_seed_and_shared_out_over_classes(tmp_path):
+    made = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        pictures.write_folder(tmp_path / name, 6, classes=2, seed=seed)
+        files = sorted((tmp_path / name).glob("*/*.jpg"))
+        assert [path.parent.name for path in files] == ["class_0"] * 3 + ["class_1"] * 3
+        made.append([path.read_bytes() for path in files])
+    assert made[0] == made[1] != made[2]
+    assert len({Image.open(path).size for path in files}) > 1
+
+
+def test_levels_undo_to_tensor():
+    pixels = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1).repeat(3, axis=3)
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
+    assert np.array_equal(demo.levels(images), pixels)
+
+
+def test_rows_lie_below_each_other(tmp_path):
+    rows = {str(value): np.full((2, 10, 20, 3), value, np.uint8) for value in (50, 100, 150)}
+    demo.save_rows(tmp_path / "sheet.png", rows)
+    sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
+    assert sheet.shape == (3 * 26, 44, 3)
+    assert [int(sheet[16 + row * 26 + 5, 30, 0]) for row in range(3)] == [50, 100, 150]
+
+
+def test_the_difference_that_demo_prints_sees_a_wrong_image(tmp_path, monkeypatch):
+    import dali_compat
+
+    class Brighter(torch.utils.data.DataLoader):
+        def __init__(self, dataset, device=None, **options):
+            super().__init__(dataset, **options)
+
+        def __iter__(self):
+            return ((images * 0.5 + 0.25, labels) for images, labels in super().__iter__())
+
+    pictures.write_folder(tmp_path / "images", 4, classes=2)
+    monkeypatch.setattr(dali_compat, "DataLoader", Brighter)
+    mean, largest = demo.compare_pixels(str(tmp_path / "images"), torch.device("cpu"), str(tmp_path / "out.png"))
+    assert 10 < mean < 64 and 40 < largest <= 64
+
+
+def run_demo(out, *before):
+    argv = ["demo", "--images", "24", "--batch-size", "8", "--epochs", "2", "--workers", "1", "--device", "cpu", "--out", str(out)]
+    code = "\n".join(["import sys", *before, "from dali_compat.cli import main", f"sys.exit(main({argv!r}))"])
+    return subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=240)
+
+
+def read_picture(out):
+    """The rows of the demo's picture: int arrays (224, width, 3)."""
+    sheet = np.asarray(Image.open(out)).astype(int)
+    assert sheet.shape == (3 * 240, 8 * 228 - 4, 3)
+    return [sheet[row * 240 + 16 : (row + 1) * 240] for row in range(3)]
+
+
+def test_demo_from_end_to_end(tmp_path):
+    if install.dali_problem():
+        pytest.skip(install.dali_problem())
+    done = run_demo(tmp_path / "demo.png")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rates = dict(re.findall(r"^(torchvision|dali_compat) +([\d,]+) ", done.stdout, re.MULTILINE))
+    assert set(rates) == {"torchvision", "dali_compat"} and all(int(rate.replace(",", "")) > 0 for rate in rates.values())
+    assert "RandomResizedCrop" in done.stdout  # the plan
+    assert "pass 2" in done.stderr  # the progress bars
+    mean, largest = re.search(r"is ([\d.]+) on average and (\d+) at most", done.stdout).groups()
+    assert 0 < float(mean) < 0.3 and int(largest) < 40  # PARITY.md: .16 on photos; 0 would be torchvision itself
+    theirs, ours, difference = read_picture(tmp_path / "demo.png")
+    assert theirs.std() > 20
+    assert np.abs(theirs - ours).mean() < 0.3
+    assert np.array_equal(np.clip(np.abs(theirs - ours) * demo.AMPLIFICATION, 0, 255)[:, :224], difference[:, :224])
+
+
+def test_demo_without_dali_says_what_to_install_and_still_works(tmp_path):
+    done = run_demo(tmp_path / "demo.png", "sys.modules['nvidia.dali'] = None")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("DALI is ") and "pip install" in done.stdout
+    assert "is 0.000 on average and 0 at most" in done.stdout
+    assert (tmp_path / "demo.png").exists()

@@ -1,0 +1,31 @@
+"""The folder that other tests stand on is what it says."""
+
+import numpy as np
+from helpers import make_folder, make_image
+from PIL import Image
+
+
+def test_image_root_holds_what_it_promises(image_root):
+    classes = sorted(path.name for path in image_root.iterdir())
+    assert classes == ["class_a", "class_b", "class_c"]
+    files = sorted(image_root.glob("*/*"))
+    assert len(files) == 24
+    assert [path.name for path in files[:3]] == ["00.jpg", "01.jpg", "02.png"]
+    gray, progressive, alpha = (Image.open(path) for path in files[:3])
+    assert gray.mode == "L"
+    assert progressive.mode == "RGB" and progressive.info["progressive"]
+    assert alpha.mode == "RGBA" and len(np.unique(np.asarray(alpha)[..., 3])) > 10
+    assert len({Image.open(path).size for path in files}) > 12
+
+
+def test_one_seed_gives_one_folder(tmp_path):
+    first, second, other = (make_folder(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
+    contents = [[path.read_bytes() for path in sorted(root.glob("*/*"))] for root in (first, second, other)]
+    assert contents[0] == contents[1] != contents[2]
+
+
+def test_make_image_is_smoother_than_noise():
+    image = make_image(np.random.default_rng(0), 90, 120).astype(int)
+    assert image.shape == (90, 120, 3)
+    step = np.abs(np.diff(image, axis=1)).mean()
+    assert 1 < step < 20  # uniform noise has 85

@@ -1,0 +1,255 @@
+"""What engine/install.py says about DALI, the driver and CUDA's queues, on machines made up by the tests."""
+
+import ctypes
+import importlib.metadata
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+
+from dali_compat.engine import install
+
+MISSING = ModuleNotFoundError("No module named 'nvidia.dali'", name="nvidia.dali")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """machine(name=value, ...) replaces functions of install by ones that return value."""
+
+    def pretend(**facts):
+        for name, value in facts.items():
+            monkeypatch.setattr(install, name, lambda *args, value=value: value)
+
+    pretend(dali_distributions={"nvidia-dali-cuda130": True})
+    return pretend
+
+
+def working(cuda=13492):
+    module = types.ModuleType("nvidia.dali")
+    module.Pipeline, module.__version__, module.__cuda_version__ = object, "2.4.0", cuda
+    return module, None
+
+
+def write_package(site, name, version, files):
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+
+
+# --- is DALI there -------------------------------------------------------------------------------------------------
+
+
+def test_real_installation_is_described():
+    packages = [d for d in importlib.metadata.distributions() if (d.metadata["Name"] or "").startswith("nvidia-dali-cuda")]
+    if len(packages) != 1:
+        pytest.skip("needs one installed DALI package")
+    assert install.dali_problem() is None
+    assert install.dali_version() == packages[0].version
+    assert install.dali_variant() == packages[0].metadata["Name"]
+    assert f"cuda{install.dali_cuda_major()}0" in install.dali_variant()
+
+
+@pytest.mark.parametrize(
+    "cuda, command",
+    [
+        ("11.8", "pip install --upgrade --extra-index-url https://pypi.nvidia.com nvidia-dali-cuda110"),
+        ("12.6", "pip install --upgrade nvidia-dali-cuda120"),
+        ("13.2", "pip install --upgrade nvidia-dali-cuda130"),
+        (None, "pip install --upgrade nvidia-dali-cuda130"),
+    ],
+)
+def test_missing_dali_says_what_to_install_for_this_torch(machine, monkeypatch, cuda, command):
+    machine(_import_dali=(None, MISSING), dali_distributions={})
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    assert install.dali_problem() == f"DALI is not installed: {command}"
+
+
+def test_folders_left_over_by_pip_uninstall_count_as_not_installed(machine):
+    machine(_import_dali=(types.ModuleType("nvidia.dali"), None), dali_distributions={})
+    assert install.dali_problem().startswith("DALI is not installed: pip install")
+    assert install.dali_version() is None and install.dali_cuda_major() is None
+
+
+def test_placeholder_is_named_and_removed(machine):
+    machine(_import_dali=(None, MISSING), dali_distributions={"nvidia-dali-cuda120": False})
+    assert "nvidia-dali-cuda120 is installed, but it is a placeholder" in install.dali_problem()
+    assert "pip uninstall -y nvidia-dali-cuda120 && pip install" in install.dali_problem()
+
+
+def test_dali_that_fails_to_load_gives_the_reason_in_one_line(machine):
+    machine(_import_dali=(None, OSError("libdali.so: cannot open\nshared object file")))
+    problem = install.dali_problem()
+    assert "does not load (OSError: libdali.so: cannot open shared object file)" in problem
+    assert "pip uninstall -y nvidia-dali-cuda130 && pip install" in problem
+    assert "\n" not in problem
+
+
+def test_import_error_of_something_that_dali_needs_is_not_taken_for_missing_dali(machine):
+    machine(_import_dali=(None, ModuleNotFoundError("No module named 'numpy'", name="numpy")), dali_distributions={})
+    assert "No module named 'numpy'" in install.dali_problem()
+
+
+def test_other_systems_are_told_that_there_is_no_build(machine, monkeypatch):
+    machine(_import_dali=(None, MISSING), dali_distributions={})
+    monkeypatch.setattr(install.platform, "system", lambda: "Darwin")
+    assert "no build for Darwin" in install.dali_problem() and "pip install" not in install.dali_problem()
+
+
+def test_a_blocked_import_is_reported_by_the_real_import():
+    code = (
+        "import sys; sys.modules['nvidia.dali'] = None\n"
+        "from dali_compat.engine import install; print(install.dali_problem())"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.startswith("DALI is ") and "pip install" in said and said.count("\n") == 1
+
+
+def test_importing_install_loads_neither_dali_nor_torchvision():
+    code = "import sys, dali_compat.engine.install; print([m for m in ('nvidia.dali', 'torchvision') if m in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == "[]"
+
+
+# --- which packages ------------------------------------------------------------------------------------------------
+
+
+def test_packages_are_found_by_name_and_placeholders_by_their_files(tmp_path, monkeypatch):
+    real = ["nvidia/dali/__init__.py", "nvidia/dali/libdali.so"]
+    write_package(tmp_path, "nvidia-dali-cuda130", "2.4.0", real)
+    write_package(tmp_path, "nvidia_dali_cuda120", "0.0.0", ["nvidia_dali_cuda120-0.0.0.dist-info/METADATA"])
+    write_package(tmp_path, "nvidia-dali-nightly-cuda130", "2.5.0", real)
+    write_package(tmp_path, "nvidia-dali-tf-plugin-cuda120", "1.50.0", real)
+    write_package(tmp_path, "nvidia-nvjpeg", "13.3", ["nvidia/cu13/lib/libnvjpeg.so.13"])
+    everything = importlib.metadata.distributions
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda: everything(path=[str(tmp_path)]))
+    assert install.dali_distributions() == {
+        "nvidia-dali-cuda130": True,
+        "nvidia-dali-cuda120": False,
+        "nvidia-dali-nightly-cuda130": True,
+    }
+    assert install.dali_variant() == "nvidia-dali-cuda120, nvidia-dali-cuda130, nvidia-dali-nightly-cuda130"
+
+
+def test_no_package_at_all(tmp_path, monkeypatch):
+    everything = importlib.metadata.distributions
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda: everything(path=[str(tmp_path)]))
+    assert install.dali_distributions() == {} and install.dali_variant() is None
+
+
+# --- driver --------------------------------------------------------------------------------------------------------
+
+
+def test_driver_older_than_dali_names_the_variant_that_fits(machine):
+    machine(_import_dali=working(13492), driver_cuda=(12, 4))
+    assert install.dali_problem() is None  # the CPU still works
+    problem = install.dali_problem(gpu=True)
+    assert "DALI is built for CUDA 13, the NVIDIA driver offers CUDA 12.4" in problem
+    assert "pip uninstall -y nvidia-dali-cuda130 && pip install --upgrade nvidia-dali-cuda120" in problem
+    assert "driver 580 or newer" in problem and "\n" not in problem
+
+
+def test_driver_too_old_for_every_dali(machine):
+    machine(_import_dali=working(12890), driver_cuda=(10, 2))
+    assert install.driver_problem().remedy == "install NVIDIA driver 525.60 or newer"
+
+
+@pytest.mark.parametrize("driver, built_for", [((13, 0), 13492), ((13, 1), 12890), (None, 13492)])
+def test_driver_that_is_new_enough_or_absent_is_no_problem(machine, driver, built_for):
+    machine(_import_dali=working(built_for), driver_cuda=driver)
+    assert install.dali_problem(gpu=True) is None
+
+
+@pytest.mark.parametrize("number, expected", [(13020, (13, 2)), (12040, (12, 4)), (0, None)])
+def test_driver_version_is_decoded(monkeypatch, number, expected):
+    def get_version(pointer):
+        pointer._obj.value = number
+        return 0
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: types.SimpleNamespace(cuDriverGetVersion=get_version))
+    assert install.driver_cuda() == expected
+
+
+# --- hardware JPEG decoder -----------------------------------------------------------------------------------------
+
+
+class FakeNvjpeg:
+    def __init__(self, create=0, info=0, engines=1):
+        self.create, self.info, self.engines, self.open = create, info, engines, 0
+
+    def nvjpegCreateEx(self, backend, device_allocator, pinned_allocator, flags, handle):
+        assert backend == 3  # NVJPEG_BACKEND_HARDWARE
+        self.open += self.create == 0
+        return self.create
+
+    def nvjpegGetHardwareDecoderInfo(self, handle, engines, cores):
+        engines._obj.value = self.engines
+        return self.info
+
+    def nvjpegDestroy(self, handle):
+        self.open -= 1
+
+
+@pytest.mark.parametrize(
+    "library, answer",
+    [
+        (FakeNvjpeg(engines=8), True),
+        (FakeNvjpeg(engines=0), False),
+        (FakeNvjpeg(create=7), False),  # NVJPEG_STATUS_ARCH_MISMATCH
+        (FakeNvjpeg(create=6), None),
+        (FakeNvjpeg(info=9), None),
+    ],
+)
+def test_nvjpeg_is_asked_and_closed(library, answer):
+    assert install._ask_nvjpeg(library) is answer
+    assert library.open == 0
+
+
+def test_hardware_decoder_is_unknown_without_cuda(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert install.has_hardware_jpeg_decoder(0) is None
+
+
+@pytest.mark.gpu
+def test_hardware_decoder_of_this_gpu():
+    assert install.has_hardware_jpeg_decoder(torch.cuda.device_count()) is None
+    answer = install.has_hardware_jpeg_decoder(0)
+    if any(model in torch.cuda.get_device_name(0) for model in ("A100", "H100", "H200", "B200")):
+        assert answer is True
+    else:
+        assert answer in (True, False)
+
+
+# --- CUDA's queues -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value, count, cause",
+    [
+        (None, 8, "CUDA had started before dali_compat was imported"),
+        ("8", 8, "CUDA_DEVICE_MAX_CONNECTIONS is '8'"),
+        ("many", 8, "CUDA_DEVICE_MAX_CONNECTIONS is 'many'"),
+        ("31", 31, "CUDA_DEVICE_MAX_CONNECTIONS is '31'"),
+        ("32", 32, None),
+    ],
+)
+def test_too_few_queues_are_explained(monkeypatch, value, count, cause):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    if value is not None:
+        monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", value)
+    assert install.max_connections() == count
+    note = install.max_connections_note()
+    if cause is None:
+        assert note is None
+    else:
+        assert note.startswith(f"{cause}, so CUDA has {count} hardware queues")
+        assert "CUDA_DEVICE_MAX_CONNECTIONS=32" in note and "\n" not in note
+
+
+def test_queues_do_not_matter_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    assert install.max_connections_note() is None
