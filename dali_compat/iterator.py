@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Callable
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .batch import Batch
-from .engine.stall import StallMeter
 from .plan import Plan
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class Epoch:
     def pipeline(self, plan: Plan, batch_size: int) -> DecodePipeline:
         """This epoch's pipeline for a plan, large enough for the batch."""
         pipeline = self._pipelines.get(plan)
-        if pipeline is None or not self.route.suits(pipeline, batch_size):
+        if pipeline is None or pipeline.batch_size < batch_size:
             pipeline = self._pipelines[plan] = self.route.borrow(plan, batch_size)
         return pipeline
 
@@ -81,7 +80,6 @@ class DALIIterator(_BaseDataLoaderIter):
     def _begin(self, loader, route: DaliRoute) -> None:
         # torch's persistent workers draw on where they were; here the next epoch takes the next seed
         self._epoch = Epoch(loader, route, self._base_seed + self._epochs)
-        self._stall = StallMeter(route.device)
         self._position = 0
         self._exhausted = False
         if self._num_workers:
@@ -97,15 +95,11 @@ class DALIIterator(_BaseDataLoaderIter):
             raise StopIteration
         batch = self._drawn.popleft()
         try:
-            with self._stall:
-                data = batch.finish()
+            return batch.finish()
         finally:  # DALI works on the next batches while the caller uses this one
             if self._num_workers:
                 self._draw_indices()
             self._start_batches()
-        if self._stall.persists:
-            self._epoch.route.hurry()
-        return data
 
     def _draw_indices(self) -> None:
         while not self._exhausted and len(self._drawn) < self._ahead:

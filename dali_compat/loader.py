@@ -80,18 +80,19 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             self._route = None
 
     def _get_iterator(self):
-        route = self._choose_route()
+        route = self._choose_route(stacklevel=5)
         if isinstance(route, DaliRoute):
             from .iterator import DALIIterator
 
             return DALIIterator(self, route)
         return stock_iterator(self, route.device)
 
-    def _choose_route(self) -> DaliRoute | StockRoute:
-        """Anew each epoch: frameworks change transforms, samples and collate_fn after construction."""
+    def _choose_route(self, stacklevel: int = 4) -> DaliRoute | StockRoute:
+        """Anew each epoch: frameworks change transforms, samples and collate_fn after construction. ``stacklevel`` is
+        the user's line, for a warning."""
         self._route = route = choose(self, self._route)
         if isinstance(route, StockRoute):
-            self._tell(route.reason)
+            self._tell(route.reason, stacklevel)
         return route
 
     def _choose_dali_route(self) -> DaliRoute:
@@ -104,12 +105,12 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     def __getstate__(self):
         return self.__dict__ | {"_route": None}  # pipelines stay here; a copy builds its own
 
-    def _tell(self, reason: str) -> None:
+    def _tell(self, reason: str, stacklevel: int) -> None:
         if self.fallback == "error":
             raise RuntimeError(f"fallback='error', and torchvision would do the work: {reason}")
         if self.fallback == "warn" and reason != self._told:
             self._told = reason
-            warnings.warn(f"torchvision does the work: {reason}", FallbackWarning, stacklevel=4)
+            warnings.warn(f"torchvision does the work: {reason}", FallbackWarning, stacklevel=stacklevel)
 
 
 def _signature() -> inspect.Signature:

@@ -189,11 +189,12 @@ def bernoulli(sizes, u, *, p):
     return {"flag": (u[:, 0] < p).astype(np.int32)}, sizes
 
 
-@_draw(uniforms=lambda resize, crop, two_pass: _lookup(crop)[0] if crop else 0)
-def resize_lowered(sizes, u, *, resize, crop, two_pass):
+@_draw(uniforms=lambda resize, crop, passes: _lookup(crop)[0] if crop else 0)
+def resize_lowered(sizes, u, *, resize, crop, passes):
     """A resize, of which perhaps only the window of a crop is wanted, as one or two calls of DALI's resize.
 
     A call takes an output ``size`` and the region of its input that this size covers, in (fractional) pixels.
+    ``passes`` is "one", or for one axis after the other "as Pillow" or "width first".
     """
     _, full = _run(resize, sizes, None)
     start, shape = np.zeros_like(full), full
@@ -202,10 +203,10 @@ def resize_lowered(sizes, u, *, resize, crop, two_pass):
         start = window["start"]
     per_pixel = sizes / full
     roi_start, roi_end = start * per_pixel, (start + shape) * per_pixel
-    if not two_pass:
+    if passes == "one":
         calls = {"size": shape} if crop is None else {"size": shape, "roi_start": roi_start, "roi_end": roi_end}
-    else:  # Pillow: one axis, rounded to 8 bits, then the other
-        vertical = _vertical_first(sizes, full)[:, None]
+    else:
+        vertical = (_vertical_first(sizes, full) & (passes == "as Pillow"))[:, None]
         first = np.concatenate([vertical, ~vertical], 1)  # true on the axis of the first pass
         calls = {
             "size": np.where(first, shape, sizes),

@@ -22,13 +22,15 @@ class ImageSpec:
 
     Attributes:
         kind: ``"pil"``, ``"tensor"`` (a plain CHW tensor) or ``"Image"`` (``tv_tensors.Image``, CHW).
-        dtype: of the pixels. uint8 is 0..255, floating point 0..1 unless normalised.
+        dtype: of the pixels. uint8 is 0..255, floating point 0..1 (0..255 after ToDtype(scale=False)).
+        normalized: whether Normalize has run.
         channels: 1 or 3.
         size: (height, width) in pixels where every image of a batch has it, else None (ragged).
     """
 
     kind: str = "pil"
     dtype: torch.dtype = torch.uint8
+    normalized: bool = False
     channels: int = 3
     size: tuple[int, int] | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 _DEPTH = 2  # batches in flight; deeper queues measured no faster (FIELD.md)
 _MOST_THREADS = 16
-_CALM_THREADS = 4  # beside training on a GPU
+# Loading alone, 4 threads give 22,000 images/s and 8 give 24,500; beside ResNet-18 training they give .93 and .89 of the
+# speed of synthetic data (H100, benchmarks/results)
+_GPU_JPEG_THREADS = 4
 
 
 @dataclass
@@ -37,7 +40,7 @@ class DaliRoute:
 
     Attributes:
         device: where batches come out.
-        threads: CPU threads that a pipeline may use.
+        threads: CPU threads of each pipeline.
         depth: batches in flight.
         batch_size: the most samples that a pipeline is made for at first.
         plans: one a distinct transform, in the order of the data set's parts.
@@ -51,37 +54,25 @@ class DaliRoute:
     _plan_of: dict[int, tuple[DatasetFolder, Plan]] = field(repr=False)
     # owns all pipelines, lent ones too: whatever an iterator's end looks like, it cannot take one with it
     _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)
-    _hurried: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def plan_of(self, folder: DatasetFolder) -> Plan:
         return self._plan_of[id(folder)][1]
-
-    @property
-    def threads_now(self) -> int:
-        """A few CPU threads feed the GPU's JPEG decoder nearly as fast as many do, and disturb a training step less
-        (benchmarks/results): all of them work only once the GPU was seen waiting for data."""
-        return self.threads if self._hurried or self.device.type == "cpu" else min(self.threads, _CALM_THREADS)
-
-    def hurry(self) -> None:
-        """The GPU waits for data."""
-        self._hurried = True
-
-    def suits(self, pipeline: DecodePipeline, batch_size: int) -> bool:
-        return pipeline.batch_size >= batch_size and pipeline.threads == self.threads_now
 
     def borrow(self, plan: Plan, batch_size: int) -> DecodePipeline:
         """An idle pipeline for the plan, or a new one."""
         from .engine.pipeline import DecodePipeline
 
-        self._pipelines = [p for p in self._pipelines if p.usable]
         batch_size = max(batch_size, self.batch_size)
-        for pipeline in self._pipelines:
-            if pipeline.plan is plan and not pipeline.borrowed and self.suits(pipeline, batch_size):
-                break
-        else:
-            pipeline = DecodePipeline(plan, self.device, self.threads_now, self.depth, batch_size)
-            self._pipelines.append(pipeline)
-        pipeline.borrowed = True
+        with self._lock:
+            self._pipelines = [p for p in self._pipelines if p.usable]
+            for pipeline in self._pipelines:
+                if pipeline.plan is plan and not pipeline.borrowed and pipeline.batch_size >= batch_size:
+                    break
+            else:
+                pipeline = DecodePipeline(plan, self.device, self.threads, self.depth, batch_size)
+                self._pipelines.append(pipeline)
+            pipeline.borrowed = True
         return pipeline
 
     def give_back(self, pipeline: DecodePipeline) -> None:
@@ -102,21 +93,21 @@ def choose(loader, before: DaliRoute | StockRoute | None) -> DaliRoute | StockRo
     ``before`` is the route so far; what it has built serves on where it still fits.
     """
     device = resolve_device(loader.device)
+    depth = loader.prefetch_factor or _DEPTH
     problem = dali_problem(gpu=device.type == "cuda")
     if problem:
         return StockRoute(device, problem)
-    depth = loader.prefetch_factor or _DEPTH
     same = isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth)
     known = {_key(plan): plan for plan in before.plans} if same else {}
     try:
-        plan_of = _plans(folders(loader.dataset), loader, known)
+        parts = folders(loader.dataset)
+        plan_of = _plans(parts, loader, known)
     except (Unsupported, Untranslatable) as error:
         return StockRoute(device, str(error))
     plans = list(dict.fromkeys(plan for _, plan in plan_of.values()))
-    route = DaliRoute(device, _threads(loader), depth, loader.batch_size or 1, plans, plan_of)
+    route = DaliRoute(device, _threads(loader, device, parts), depth, loader.batch_size or 1, plans, plan_of)
     if same and before.threads == route.threads:
         route._pipelines = [p for p in before._pipelines if p.plan in plans]
-        route._hurried = before._hurried
     return route
 
 
@@ -151,11 +142,23 @@ def _key(plan: Plan) -> tuple[tuple[Step, ...], bool, bool]:
     return plan.steps, plan.exact, plan.channels_last
 
 
-def _threads(loader) -> int:
+def _available_threads(loader) -> int:
     if loader.num_workers:
         return loader.num_workers
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     return max(1, min(len(os.sched_getaffinity(0)) // processes, _MOST_THREADS))
+
+
+def _threads(loader, device: torch.device, parts: list[DatasetFolder]) -> int:
+    """CPU threads of a pipeline. Where the GPU decodes, few load as fast as many and disturb a training step less."""
+    available = _available_threads(loader)
+    return min(available, _GPU_JPEG_THREADS) if device.type == "cuda" and _mostly_jpeg(parts) else available
+
+
+def _mostly_jpeg(parts: list[DatasetFolder]) -> bool:
+    """By the names of up to a hundred files of each part."""
+    names = [os.fsdecode(path) for part in parts for path, _ in part.samples[:: len(part.samples) // 100 + 1]]
+    return 2 * sum(name.lower().endswith((".jpg", ".jpeg")) for name in names) > len(names)
 
 
 def explain(loader, route: DaliRoute | StockRoute) -> str:
@@ -166,9 +169,9 @@ def explain(loader, route: DaliRoute | StockRoute) -> str:
         lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
         ignored = [f"exact={loader.exact}"] if loader.exact else []
     else:
-        threads = f"{route.threads_now} CPU threads"
-        if route.threads_now < route.threads:
-            threads += f" ({route.threads} if the GPU waits for data)"
+        threads = f"{route.threads} CPU threads"
+        if route.threads < _available_threads(loader):
+            threads += f" (of {_available_threads(loader)}: the GPU decodes JPEG, and more would slow a training step)"
         depth = f"{threads}, {route.depth} batches in flight, DALI {dali_version()}"
         kernels = "exact=True" if loader.exact else "exact=False, the fastest kernels"
         lines = [f"DALI route on {route.device}: {depth}; {kernels}"]

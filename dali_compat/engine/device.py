@@ -56,4 +56,7 @@ class StockWorkersIterator(_OnDevice, _MultiProcessingDataLoaderIter):
 
 def stock_iterator(loader, device: torch.device):
     """What torch's loader would iterate with, followed by a copy to ``device``."""
-    return (StockWorkersIterator if loader.num_workers else StockIterator)(loader, device)
+    if not loader.num_workers:
+        return StockIterator(loader, device)
+    loader.check_worker_number_rationality()
+    return StockWorkersIterator(loader, device)

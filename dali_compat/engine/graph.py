@@ -61,7 +61,7 @@ def crop(images, arrays, *, inside):
 
 
 def pad(images, arrays, *, mode, fill):
-    return _slice(images, arrays, mode, list(fill) if mode == "constant" else 0)
+    return _slice(images, arrays, mode, list(fill) if mode == "constant" and any(fill) else 0)
 
 
 def _slice(images, arrays, mode, fill):
@@ -75,7 +75,7 @@ def _slice(images, arrays, mode, fill):
     )
 
 
-def resize(images, arrays, *, interpolation):
+def resize(images, arrays, *, interpolation, like):
     images = _resize(images, arrays, "", interpolation)
     return _resize(images, arrays, "second_", interpolation) if "second_size" in arrays else images
 
@@ -109,8 +109,9 @@ def grayscale(images, arrays, *, formula, channels):
 
 
 def to_dtype(images, arrays, *, dtype, like):
-    scaled = fn.cast(images, dtype=types.FLOAT)
-    return scaled if like == "cast" else scaled * (1.0 / 255.0)
+    """uint8 to float32, before a resize; every other conversion is torch's."""
+    images = fn.cast(images, dtype=types.FLOAT)
+    return images if like == "cast" else images * (1.0 / 255.0)
 
 
 def crop_mirror_normalize(images, arrays, *, mean, std, layout):

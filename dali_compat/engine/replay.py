@@ -42,10 +42,10 @@ def pad(image, row, *, mode, fill):
     return v2.pad(image, padding, fill=list(fill), padding_mode=mode)
 
 
-def resize(image, row, *, interpolation):
+def resize(image, row, *, interpolation, like):
     # torchvision on PIL images always antialiases, and on tensors is translated only where it does
     mode = InterpolationMode("nearest-exact" if interpolation == "nearest" else interpolation)
-    return v1.resize(image, _ints(row["size"]), mode, antialias=True)
+    return (v2 if like == "v2" else v1).resize(image, _ints(row["size"]), mode, antialias=True)
 
 
 def flip(image, row, *, axis):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import _presets, v2
@@ -32,7 +33,7 @@ def image_classification(t, spec):
             v1.Resize(t.resize_size, t.interpolation, antialias=t.antialias),
             v1.CenterCrop(t.crop_size),
             *((v1.PILToTensor(),) if spec.kind == "pil" else ()),
-            v1.ConvertImageDtype(),
+            v1.ConvertImageDtype(torch.float),
             v1.Normalize(t.mean, t.std),
         )
     )

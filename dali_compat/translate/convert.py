@@ -74,7 +74,7 @@ def normalize(t, spec):
     mean, std = _per_channel(t, "mean", spec), _per_channel(t, "std", spec)
     if 0 in std:
         raise Untranslatable(t, "std has a zero")
-    return (step("normalize", spec, mean=mean, std=std),)
+    return (step("normalize", spec.but(normalized=True), mean=mean, std=std),)
 
 
 def _per_channel(t, name, spec) -> tuple[float, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from numbers import Integral
 
+import torch
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
@@ -30,8 +31,10 @@ def resize(t, spec):
 
 @register(v1.CenterCrop, v2.CenterCrop, consumes="size")
 def center_crop(t, spec):
-    size = _pair(t.size)
-    return (step("crop", spec.but(size=size), draw("center_crop", size=size), inside=_covers(spec, size)),)
+    size, inside = _pair(t.size), _covers(spec, _pair(t.size))
+    if spec.normalized and not inside:
+        raise Untranslatable(t, "it may pad with zeros, after Normalize", "move it before Normalize")
+    return (step("crop", spec.but(size=size), draw("center_crop", size=size), inside=inside),)
 
 
 @register(v1.RandomCrop, v2.RandomCrop, consumes="size padding pad_if_needed fill padding_mode")
@@ -76,16 +79,18 @@ def random_vertical_flip(t, spec):
 
 
 def _resize(t, spec: ImageSpec, size, max_size=None) -> Step:
-    interpolation = _interpolation(t)
+    interpolation, like = _interpolation(t), "pil"
     if spec.kind != "pil":
+        like = "v2" if isinstance(t, v2.Transform) else "v1"
+        if spec.normalized or spec.dtype not in (torch.uint8, torch.float32):
+            raise Untranslatable(t, "resizing after Normalize, or in this dtype", "move it before the conversions")
         if interpolation in ("nearest", "lanczos"):
             raise Untranslatable(t, f"interpolation={interpolation!r} on tensors", "move it before ToTensor/ToImage")
         if t.antialias is not True:
             raise Untranslatable(t, f"antialias={t.antialias} on tensors has no close form in DALI", "use antialias=True")
     known = size if size is not None and len(size) == 2 else None
-    return step(
-        "resize", spec.but(size=known), draw("resize", size=size, max_size=max_size), interpolation=interpolation
-    )
+    sizes = draw("resize", size=size, max_size=max_size)
+    return step("resize", spec.but(size=known), sizes, interpolation=interpolation, like=like)
 
 
 def _interpolation(t) -> str:
@@ -140,6 +145,8 @@ def _border(t, spec: ImageSpec) -> dict:
     if len(fill) != spec.channels:
         raise Untranslatable(t, f"fill={t.fill} for an image of {spec.channels} channels")
     mode = getattr(t.padding_mode, "value", t.padding_mode)
+    if mode == "constant" and spec.dtype.is_floating_point and (any(fill) or spec.normalized):
+        raise Untranslatable(t, f"fill={t.fill} after the conversion to {spec.dtype}", "move it before the conversions")
     if spec.kind != "pil" and mode in ("reflect", "symmetric"):
         raise Untranslatable(t, f"padding_mode={mode!r} on tensors", "move it before ToTensor/ToImage")
     return {"mode": mode, "fill": fill}

@@ -38,7 +38,9 @@ class Translated:
 
 
 def describe(transform: Any) -> str:
-    """repr on one line; functions by name."""
+    """repr on one line; functions by name, text as it is."""
+    if isinstance(transform, str):
+        return transform
     if transform is not None and not hasattr(type(transform), "forward") and hasattr(transform, "__qualname__"):
         return transform.__qualname__
     return " ".join(repr(transform).split())

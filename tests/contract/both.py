@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 import torch
+from dali_compat import DataLoader
 from torch.utils import data
 from torchvision import transforms as T
-
-from dali_compat import DataLoader
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -18,6 +17,9 @@ EXACT = T.Compose([T.CenterCrop(40), T.PILToTensor()])
 EXACT_FLIPPED = T.Compose([T.CenterCrop(40), T.RandomVerticalFlip(1.0), T.PILToTensor()])
 SMALL = T.Compose([T.Resize((16, 16)), T.PILToTensor()])
 RANDOM = T.Compose([T.RandomResizedCrop(16, antialias=True), T.RandomHorizontalFlip(), T.ToTensor()])
+
+
+OPTIONS = dict(exact=True, memory_format=torch.channels_last, fallback="error", device="cpu")
 
 
 def stock(dataset, *args, **kwargs) -> data.DataLoader:
@@ -56,6 +58,19 @@ def assert_same_pixels(mine, theirs) -> None:
     for a, b in zip(mine, theirs):
         assert a.shape == b.shape and a.dtype == b.dtype
         assert torch.equal(a, b), f"{int((a != b).sum())} of {a.numel()} values differ"
+
+
+def assert_same_epoch(mine, theirs) -> None:
+    """Two loaders give the same pixels and targets, to the last bit."""
+    mine, theirs = list(mine), list(theirs)
+    assert_same_pixels([batch[0].cpu() for batch in mine], [batch[0] for batch in theirs])
+    assert [batch[1].tolist() for batch in mine] == [batch[1].tolist() for batch in theirs]
+
+
+def assert_ours(loader, **options) -> None:
+    """A loader that a framework has rebuilt is still our class, on the DALI route, with these options."""
+    assert type(loader) is DataLoader and loader.explain().startswith("DALI route")
+    assert {name: getattr(loader, name) for name in options} == options
 
 
 def error_of(function, *args, **kwargs) -> Exception:

@@ -1,10 +1,10 @@
 """Data sets of the contract tests."""
 
 import pytest
-from contract.both import EXACT, RANDOM, SMALL
+from dali_compat import DALIImageFolder
 from helpers import make_folder
 
-from dali_compat import DALIImageFolder
+from contract.both import EXACT, RANDOM, SMALL
 
 
 @pytest.fixture

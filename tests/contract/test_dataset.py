@@ -7,16 +7,24 @@ import pickle
 
 import pytest
 import torch
-from contract.both import EXACT, EXACT_FLIPPED, RANDOM, assert_same_pixels, error_of, ours, outlines, pixels, stock
+from dali_compat import DALIImageFolder, DataLoader
 from helpers import make_folder
 from PIL import Image
-from torch.utils import data
 from torchvision import datasets, tv_tensors
-from torchvision import transforms as T
 from torchvision.datasets.folder import default_loader, pil_loader
 from torchvision.transforms import v2
 
-from dali_compat import DALIImageFolder, DataLoader
+from contract.both import (
+    EXACT,
+    RANDOM,
+    assert_same_epoch,
+    assert_same_pixels,
+    error_of,
+    ours,
+    outlines,
+    pixels,
+    stock,
+)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"loader": pil_loader}, {"is_valid_file": lambda path: path.endswith("g")}])
@@ -35,7 +43,9 @@ def test_samples_are_torchvisions(image_root, transform, index):
     def target_transform(target):
         return f"class {target}"
 
-    mine, theirs = (kind(image_root, transform, target_transform)[index] for kind in (DALIImageFolder, datasets.ImageFolder))
+    mine, theirs = (
+        kind(image_root, transform, target_transform)[index] for kind in (DALIImageFolder, datasets.ImageFolder)
+    )
     assert mine[1] == theirs[1]
     if transform is None:
         assert isinstance(mine[0], Image.Image) and mine[0].tobytes() == theirs[0].tobytes()
@@ -91,108 +101,6 @@ def test_return_index(image_root):
     assert len(dataset[5]) == len(next(iter(ours(dataset, 4)))) == 2
 
 
-# ---- what may change after construction
-
-
-def _assert_follows(loader, reference):
-    """The next epoch of ours equals torch's over the same data set."""
-    mine, theirs = list(loader), list(reference)
-    assert_same_pixels([b[0].cpu() for b in mine], [b[0] for b in theirs])
-    assert [b[1].tolist() for b in mine] == [b[1].tolist() for b in theirs]
-
-
-def _set_transform(dataset):
-    dataset.transform = EXACT_FLIPPED
-
-
-def _extend_transform(dataset):
-    dataset.transform = copy.deepcopy(EXACT)
-    dataset.transform.transforms.insert(0, T.RandomHorizontalFlip(1.0))
-
-
-def _edit_transform(dataset):
-    dataset.transform = T.Compose([T.CenterCrop(40), T.PILToTensor()])
-    dataset.transform.transforms[0].size = (24, 32)
-
-
-def _target_transform(dataset):
-    dataset.target_transform = lambda target: target * 2
-
-
-def _samples(dataset):
-    dataset.samples = dataset.samples[10:16]
-
-
-def _edit_samples(dataset):
-    dataset.samples.reverse()
-
-
-def _relabel(dataset):
-    dataset.samples[:] = [(path, 7) for path, _ in dataset.samples]
-
-
-def _swap_two(dataset):
-    dataset.samples[0], dataset.samples[1] = dataset.samples[1], dataset.samples[0]
-
-
-CHANGES = [_set_transform, _extend_transform, _edit_transform, _target_transform, _samples, _edit_samples, _relabel, _swap_two]
-
-
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("kind", [DALIImageFolder, datasets.ImageFolder])
-def test_changes_reach_the_next_epoch(image_root, kind, change):
-    dataset = kind(image_root, EXACT)
-    sampler = range(6)
-    loader = ours(dataset, 4, sampler=sampler, device="cpu")
-    _assert_follows(loader, stock(dataset, 4, sampler=sampler))
-    change(dataset)
-    _assert_follows(loader, stock(dataset, 4, sampler=sampler))
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_changes_before_the_first_epoch(image_root, change):
-    """timm sets dataset.transform after it has made the loader's arguments."""
-    dataset = DALIImageFolder(image_root)
-    loader = DataLoader(dataset, 4, sampler=range(6), fallback="silent", device="cpu")
-    dataset.transform = EXACT
-    change(dataset)
-    _assert_follows(loader, stock(dataset, 4, sampler=range(6)))
-    assert loader.explain().startswith("DALI route")
-
-
-def test_one_part_of_several_changes(image_root):
-    """The distinct transforms stay the same two; which part has which does not."""
-    parts = [DALIImageFolder(image_root, transform) for transform in (EXACT, EXACT_FLIPPED, EXACT)]
-    dataset = data.ConcatDataset(parts)
-    loader = ours(dataset, 24, device="cpu")
-    _assert_follows(loader, stock(dataset, 24))
-    parts[2].transform = EXACT_FLIPPED
-    _assert_follows(loader, stock(dataset, 24))
-
-
-@pytest.mark.parametrize("transform", [EXACT, EXACT_FLIPPED])
-def test_a_part_is_replaced(image_root, transform):
-    subset = data.Subset(DALIImageFolder(image_root, EXACT), range(6))
-    loader = ours(subset, 4, device="cpu")
-    _assert_follows(loader, stock(subset, 4))
-    subset.dataset = DALIImageFolder(image_root, transform)
-    subset.indices = [3, 20, 2]
-    loader = ours(subset, 4, device="cpu")
-    _assert_follows(loader, stock(subset, 4))
-    subset.dataset = DALIImageFolder(image_root, transform)
-    _assert_follows(loader, stock(subset, 4))
-
-
-def test_a_part_is_added(image_root):
-    dataset = data.ConcatDataset([DALIImageFolder(image_root, EXACT)])
-    loader = ours(dataset, 5, sampler=[0, 1, 23], device="cpu")
-    _assert_follows(loader, stock(dataset, 5, sampler=[0, 1, 23]))
-    dataset.datasets.append(DALIImageFolder(image_root, EXACT))
-    dataset.cumulative_sizes = dataset.cumsum(dataset.datasets)
-    loader.sampler.extend([24, 47])
-    _assert_follows(loader, stock(dataset, 5, sampler=[0, 1, 23, 24, 47]))
-
-
 # ---- subclasses
 
 
@@ -228,20 +136,20 @@ def test_subclasses_with_their_own_samples_fall_back(image_root, kind):
     dataset = kind(image_root, EXACT)
     loader = DataLoader(dataset, 5, fallback="silent")
     assert kind.__name__ in loader.explain() and "__getitem" in loader.explain()
-    _assert_follows(loader, stock(dataset, 5))
+    assert_same_epoch(loader, stock(dataset, 5))
 
 
 @pytest.mark.parametrize("kind", [OwnClasses, OwnSamples, OwnLength])
 def test_subclasses_with_their_own_lists_are_respected(image_root, kind):
     dataset = kind(image_root, EXACT)
     assert len(dataset) < 24
-    _assert_follows(ours(dataset, 5, device="cpu"), stock(dataset, 5))
+    assert_same_epoch(ours(dataset, 5, device="cpu"), stock(dataset, 5))
 
 
 def test_a_plain_dataset_folder(image_root):
     dataset = datasets.DatasetFolder(image_root, pil_loader, extensions=(".png",), transform=EXACT, allow_empty=True)
     assert len(dataset) == 1
-    _assert_follows(ours(dataset, device="cpu"), stock(dataset))
+    assert_same_epoch(ours(dataset, device="cpu"), stock(dataset))
 
 
 def test_a_loader_of_ones_own_falls_back(image_root):
@@ -251,7 +159,7 @@ def test_a_loader_of_ones_own_falls_back(image_root):
     dataset = DALIImageFolder(image_root, EXACT, loader=gray)
     loader = DataLoader(dataset, 5, fallback="silent")
     assert "loader" in loader.explain() and next(iter(loader))[0].shape[1] == 1
-    _assert_follows(loader, stock(dataset, 5))
+    assert_same_epoch(loader, stock(dataset, 5))
     dataset.loader = default_loader
     assert loader.explain().startswith("DALI route")
     assert next(iter(loader))[0].shape[1] == 3
@@ -266,7 +174,7 @@ def test_wrapped_for_transforms_v2(image_root):
         assert type(dataset[0][0]) is tv_tensors.Image
         results.append(DataLoader(dataset, 5, fallback="silent"))
         assert results[-1].explain().startswith("torchvision route")
-    _assert_follows(*results)
+    assert_same_epoch(*results)
 
 
 # ---- files and errors of the constructor
@@ -279,20 +187,20 @@ def test_names_of_files(tmp_path):
         path.rename(path.with_name(name))
     dataset = DALIImageFolder(root, EXACT)
     assert len(dataset) == 5
-    _assert_follows(ours(dataset, 2, device="cpu"), stock(dataset, 2))
+    assert_same_epoch(ours(dataset, 2, device="cpu"), stock(dataset, 2))
 
 
 @pytest.mark.parametrize("convert", [str, os.fsencode, lambda path: __import__("pathlib").Path(path)])
 def test_paths_of_any_type(image_root, convert):
     dataset = DALIImageFolder(image_root, EXACT)
     dataset.samples = [(convert(path), target) for path, target in dataset.samples]
-    _assert_follows(ours(dataset, 5, device="cpu"), stock(dataset, 5))
+    assert_same_epoch(ours(dataset, 5, device="cpu"), stock(dataset, 5))
 
 
 def test_a_relative_root(image_root, monkeypatch):
     monkeypatch.chdir(image_root.parent)
     dataset = DALIImageFolder(image_root.name, EXACT)
-    _assert_follows(ours(dataset, 5, device="cpu"), stock(dataset, 5))
+    assert_same_epoch(ours(dataset, 5, device="cpu"), stock(dataset, 5))
 
 
 def _no_classes(tmp_path):
@@ -339,4 +247,4 @@ def test_empty_classes_may_be_allowed(own_root):
     (own_root / "class_c").mkdir()
     dataset = DALIImageFolder(own_root, EXACT, allow_empty=True)
     assert dataset.classes == ["class_a", "class_b", "class_c"]
-    _assert_follows(ours(dataset, 3, device="cpu"), stock(dataset, 3))
+    assert_same_epoch(ours(dataset, 3, device="cpu"), stock(dataset, 3))

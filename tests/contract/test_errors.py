@@ -1,20 +1,19 @@
 """Bad files and odd files: an error that names the file, the next batches all the same, and PIL's own pixels."""
 
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from contract.both import EXACT, assert_same_pixels, error_of, ours, pixels, stock
-from helpers import make_folder, make_image
+from dali_compat import DALIImageFolder, ImageReadError
+from helpers import make_image
 from PIL import Image, ImageFile
 from torch.utils import data
 from torchvision import transforms as T
 from torchvision.transforms import v2
 
-from dali_compat import DALIImageFolder, ImageReadError
+from contract.both import EXACT, assert_same_pixels, error_of, ours, pixels, stock
 
 BAD = 4  # index of the damaged file: the third batch of two
 
@@ -177,7 +176,9 @@ def test_an_image_smaller_than_the_crop(own_root, crop):
 def test_one_image_smaller_than_the_crop(own_root):
     small = DALIImageFolder(own_root, EXACT).samples[BAD][0]
     for path, _ in DALIImageFolder(own_root).samples:
-        Image.fromarray(make_image(np.random.default_rng(1), 90, 90)).resize((20, 20) if path == small else (90, 90)).save(path)
+        Image.fromarray(make_image(np.random.default_rng(1), 90, 90)).resize(
+            (20, 20) if path == small else (90, 90)
+        ).save(path)
     dataset = DALIImageFolder(own_root, T.Compose([T.RandomCrop(50), T.PILToTensor()]), return_index=True)
     loader = ours(dataset, 2)
     for _ in range(2):
@@ -208,102 +209,23 @@ def test_an_error_of_collate(own_root):
     assert [type(result) for result in mine] == [type(result) for result in theirs]
 
 
-# ---- files that DALI decodes differently, or not at all
-
-
-def _photo(height=70, width=90, seed=0):
-    return Image.fromarray(make_image(np.random.default_rng(seed), height, width))
-
-
-def _rotated(path, orientation, **options):
-    exif = Image.Exif()
-    exif[274] = orientation
-    _photo().save(path, exif=exif, **options)
-
-
-def _sixteen_bits(path):
-    Image.fromarray((np.arange(70 * 90, dtype=np.uint16) * 10).reshape(70, 90)).save(path, "PNG")
-
-
-def _renamed(kind, **options):
-    return lambda path: _photo().save(path, kind, **options)
-
-
-def _with_tail(path):
-    _photo().save(path, quality=90)
-    path.write_bytes(path.read_bytes() + b"trailing bytes" * 5)
-
-
-ODD = {
-    "16-bit.png": _sixteen_bits,
-    "gray.png": lambda path: _photo().convert("L").save(path),
-    "one bit.png": lambda path: _photo().convert("1").save(path),
-    "palette.png": lambda path: _photo().quantize(64).save(path),
-    "transparent palette.png": lambda path: _photo().quantize(64).save(path, transparency=3),
-    "alpha.png": lambda path: _photo().convert("RGBA").rotate(20).save(path),
-    "gray and alpha.png": lambda path: _photo().convert("LA").save(path),
-    "animated.png": lambda path: _photo().save(path, save_all=True, append_images=[_photo(seed=1)]),
-    "cmyk.jpg": lambda path: _photo().convert("CMYK").save(path),
-    "gray.jpg": lambda path: _photo().convert("L").save(path),
-    "progressive.jpg": _renamed("JPEG", progressive=True),
-    "444.jpg": _renamed("JPEG", subsampling=0),
-    "422.jpg": _renamed("JPEG", subsampling=1),
-    "rgb.jpg": _renamed("JPEG", keep_rgb=True),
-    "quality 5.jpg": _renamed("JPEG", quality=5),
-    "tail.jpg": _with_tail,
-    "orientation 6.jpg": lambda path: _rotated(path, 6),
-    "orientation 6.webp": lambda path: _rotated(path, 6, lossless=True),
-    "orientation 6.png": lambda path: _rotated(path, 6),
-    "orientation 1.tiff": lambda path: _rotated(path, 1),
-    "orientation 6.tiff": lambda path: _rotated(path, 6),
-    "lzw.tif": _renamed("TIFF", compression="tiff_lzw"),
-    "pages.tif": lambda path: _photo().save(path, save_all=True, append_images=[_photo(seed=1)]),
-    "gif.jpg": _renamed("GIF"),
-    "png.jpg": _renamed("PNG"),
-    "jpeg.png": _renamed("JPEG"),
-    "lossy.webp": _renamed("WEBP", quality=80),
-    "lossless.webp": _renamed("WEBP", lossless=True),
-    "alpha.webp": lambda path: _photo().convert("RGBA").rotate(20).save(path, lossless=True),
-    "plain.bmp": _renamed("BMP"),
-    "plain.ppm": _renamed("PPM"),
-    "plain.pgm": lambda path: _photo().convert("L").save(path),
-    "tiny.png": lambda path: _photo(1, 1).save(path),
-    "tiny.jpg": lambda path: _photo(1, 2).save(path),
-}
-
-
-def _make(path, name):
-    try:
-        ODD[name](path)
-    except (OSError, KeyError, ValueError) as error:
-        pytest.skip(f"this Pillow cannot write it: {error}")
-
-
-def test_every_odd_file_among_ordinary_ones(tmp_path):
-    """One epoch over all of them, mixed with ordinary JPEGs in each batch."""
-    root = make_folder(tmp_path / "odd", classes=1, per_class=20, special=False)
-    (root / "class_b").mkdir()
-    for name in ODD:
-        _make(root / "class_b" / name, name)
-    dataset = DALIImageFolder(root, EXACT)
-    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
-    assert len(dataset) == 20 + len(ODD)
-    loader = ours(dataset, 6, sampler=order, device="cpu")
-    expected = pixels(stock(dataset, 6, sampler=order))
-    for _ in range(2):  # what was learnt in the first epoch serves the second
-        assert_same_pixels(pixels(loader), expected)
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_odd_files_one_by_one(tmp_path, name):
-    root = make_folder(tmp_path / "odd", classes=1, per_class=2, special=False)
-    _make(root / "class_a" / name, name)
-    dataset = DALIImageFolder(root, EXACT)
-    assert_same_pixels(pixels(ours(dataset, 3, device="cpu")), pixels(stock(dataset, 3)))
-
-
-def test_odd_files_of_this_machine(odd, own_root):
-    for path in odd.iterdir():
-        shutil.copy(path, own_root / "class_a")
+@pytest.mark.parametrize("seed", range(12))
+def test_a_damaged_file_that_keeps_its_ends(own_root, seed):
+    """Bytes overwritten in the middle: PIL may decode that with a warning or refuse; either way we do the same."""
     dataset = DALIImageFolder(own_root, EXACT)
-    assert_same_pixels(pixels(ours(dataset, 5, device="cpu")), pixels(stock(dataset, 5)))
+    rng, content = np.random.default_rng(seed), bytearray(_path(dataset).read_bytes())
+    for at in rng.integers(len(content) // 2, len(content) - 20, 3):
+        content[at] = rng.integers(0, 255)
+    _path(dataset).write_bytes(content)
+    mine, theirs = _run(ours(dataset, 2, device="cpu")), _run(stock(dataset, 2))
+    assert [isinstance(result, OSError) for result in mine] == [isinstance(result, OSError) for result in theirs]
+    assert_same_pixels(*([r[0] for r in results if not isinstance(r, OSError)] for results in (mine, theirs)))
+
+
+@pytest.mark.xfail(strict=True, reason="sizes are kept for the life of the data set: a file must not change its size")
+def test_a_file_is_replaced_by_one_of_another_size(own_root):
+    dataset = DALIImageFolder(own_root, EXACT)
+    loader = ours(dataset, 2, device="cpu")
+    assert_same_pixels(pixels(loader), pixels(stock(dataset, 2)))
+    Image.fromarray(make_image(np.random.default_rng(5), 300, 55)).save(_path(dataset))
+    assert_same_pixels(pixels(loader), pixels(stock(dataset, 2)))

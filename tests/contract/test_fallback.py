@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from contract.both import EXACT, REPOSITORY, assert_same_pixels, ours, outlines, pixels, python, said, stock
+from dali_compat import DALIImageFolder, DataLoader
+from dali_compat.loader import FallbackWarning
 from torch.utils import data
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
-from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.loader import FallbackWarning
+from contract.both import EXACT, REPOSITORY, assert_same_pixels, ours, outlines, pixels, python, said, stock
 
 PACKAGE = REPOSITORY / "dali_compat"
 
@@ -77,7 +77,9 @@ def test_warns_again_for_another_reason(image_root):
 
 
 def test_silent(image_root):
-    loader, caught = _warned(lambda: DataLoader(ImageFolder(image_root, UNTRANSLATABLE["a function"][0]), fallback="silent"))
+    loader, caught = _warned(
+        lambda: DataLoader(ImageFolder(image_root, UNTRANSLATABLE["a function"][0]), fallback="silent")
+    )
     assert caught == [] and _warned(lambda: list(loader))[1] == []
     assert loader.explain().startswith("torchvision route")
 
@@ -128,7 +130,8 @@ def test_worker_arguments_reach_torchs_workers(options):
         torch.manual_seed(worker)
 
     mine, theirs = (
-        make(list(range(8)), 2, worker_init_fn=seen, **options) for make in (lambda *a, **k: DataLoader(*a, fallback="silent", **k), stock)
+        make(list(range(8)), 2, worker_init_fn=seen, **options)
+        for make in (lambda *a, **k: DataLoader(*a, fallback="silent", **k), stock)
     )
     assert outlines(mine) == outlines(theirs)
 
@@ -190,7 +193,10 @@ assert "nvidia.dali" not in sys.modules
 
 @pytest.mark.parametrize("first", ["", "import torch; "])
 def test_importing_loads_neither_dali_nor_torchvision(first):
-    code = first + "import dali_compat; print(sorted(m for m in sys.modules if m.split('.')[0] in ('nvidia', 'torchvision')))"
+    code = (
+        first
+        + "import dali_compat; print(sorted(m for m in sys.modules if m.split('.')[0] in ('nvidia', 'torchvision')))"
+    )
     assert said(python(code)) == "[]\n"
 
 
@@ -248,7 +254,11 @@ def test_dali_is_imported_in_the_engine_alone():
 def test_transform_classes_are_imported_in_translate_alone():
     """The engine may use torchvision's functions; the tools of cli/ write transforms as users do."""
     found = _offenders(["torchvision.transforms"], allowed=["translate/", "cli/"])
-    assert [f for f in found if "functional" not in f and not f.endswith((".InterpolationMode", "transforms", "transforms.v2"))] == []
+    assert [
+        f
+        for f in found
+        if "functional" not in f and not f.endswith((".InterpolationMode", "transforms", "transforms.v2"))
+    ] == []
 
 
 def test_imports_run_one_way():
@@ -269,5 +279,3 @@ def test_the_import_rules_see_imports(tmp_path):
     assert any(f.startswith("engine/graph.py: nvidia.dali") for f in _offenders(["nvidia"]))
     assert any(f.startswith("translate/geometry.py") for f in _offenders(["torchvision.transforms"]))
     assert any("dali_compat.plan" in f for f in _offenders(["dali_compat.plan"]) if f.startswith("engine/"))
-
-

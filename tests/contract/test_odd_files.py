@@ -1,0 +1,110 @@
+"""Files that DALI decodes differently, or not at all: PIL's own pixels, in one batch with ordinary JPEGs."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from dali_compat import DALIImageFolder
+from helpers import make_folder, make_image
+from PIL import Image
+
+from contract.both import EXACT, assert_same_pixels, ours, pixels, stock
+
+
+def _photo(height=70, width=90, seed=0):
+    return Image.fromarray(make_image(np.random.default_rng(seed), height, width))
+
+
+def _rotated(path, orientation, **options):
+    exif = Image.Exif()
+    exif[274] = orientation
+    _photo().save(path, exif=exif, **options)
+
+
+def _sixteen_bits(path):
+    Image.fromarray((np.arange(70 * 90, dtype=np.uint16) * 10).reshape(70, 90)).save(path, "PNG")
+
+
+def _renamed(kind, **options):
+    return lambda path: _photo().save(path, kind, **options)
+
+
+def _with_tail(path):
+    _photo().save(path, quality=90)
+    path.write_bytes(path.read_bytes() + b"trailing bytes" * 5)
+
+
+ODD = {
+    "16-bit.png": _sixteen_bits,
+    "gray.png": lambda path: _photo().convert("L").save(path),
+    "one bit.png": lambda path: _photo().convert("1").save(path),
+    "palette.png": lambda path: _photo().quantize(64).save(path),
+    "transparent palette.png": lambda path: _photo().quantize(64).save(path, transparency=3),
+    "alpha.png": lambda path: _photo().convert("RGBA").rotate(20).save(path),
+    "gray and alpha.png": lambda path: _photo().convert("LA").save(path),
+    "animated.png": lambda path: _photo().save(path, save_all=True, append_images=[_photo(seed=1)]),
+    "cmyk.jpg": lambda path: _photo().convert("CMYK").save(path),
+    "gray.jpg": lambda path: _photo().convert("L").save(path),
+    "progressive.jpg": _renamed("JPEG", progressive=True),
+    "444.jpg": _renamed("JPEG", subsampling=0),
+    "422.jpg": _renamed("JPEG", subsampling=1),
+    "rgb.jpg": _renamed("JPEG", keep_rgb=True),
+    "quality 5.jpg": _renamed("JPEG", quality=5),
+    "tail.jpg": _with_tail,
+    "orientation 6.jpg": lambda path: _rotated(path, 6),
+    "orientation 6.webp": lambda path: _rotated(path, 6, lossless=True),
+    "orientation 6.png": lambda path: _rotated(path, 6),
+    "orientation 1.tiff": lambda path: _rotated(path, 1),
+    "orientation 6.tiff": lambda path: _rotated(path, 6),
+    "lzw.tif": _renamed("TIFF", compression="tiff_lzw"),
+    "pages.tif": lambda path: _photo().save(path, save_all=True, append_images=[_photo(seed=1)]),
+    "gif.jpg": _renamed("GIF"),
+    "png.jpg": _renamed("PNG"),
+    "jpeg.png": _renamed("JPEG"),
+    "lossy.webp": _renamed("WEBP", quality=80),
+    "lossless.webp": _renamed("WEBP", lossless=True),
+    "alpha.webp": lambda path: _photo().convert("RGBA").rotate(20).save(path, lossless=True),
+    "plain.bmp": _renamed("BMP"),
+    "plain.ppm": _renamed("PPM"),
+    "plain.pgm": lambda path: _photo().convert("L").save(path),
+    "tiny.png": lambda path: _photo(1, 1).save(path),
+    "tiny.jpg": lambda path: _photo(1, 2).save(path),
+}
+
+
+def _make(path, name):
+    try:
+        ODD[name](path)
+    except (OSError, KeyError, ValueError) as error:
+        pytest.skip(f"this Pillow cannot write it: {error}")
+
+
+def test_every_odd_file_among_ordinary_ones(tmp_path):
+    """One epoch over all of them, mixed with ordinary JPEGs in each batch."""
+    root = make_folder(tmp_path / "odd", classes=1, per_class=20, special=False)
+    (root / "class_b").mkdir()
+    for name in ODD:
+        _make(root / "class_b" / name, name)
+    dataset = DALIImageFolder(root, EXACT)
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
+    assert len(dataset) == 20 + len(ODD)
+    loader = ours(dataset, 6, sampler=order, device="cpu")
+    expected = pixels(stock(dataset, 6, sampler=order))
+    for _ in range(2):  # what was learnt in the first epoch serves the second
+        assert_same_pixels(pixels(loader), expected)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_files_one_by_one(tmp_path, name):
+    root = make_folder(tmp_path / "odd", classes=1, per_class=2, special=False)
+    _make(root / "class_a" / name, name)
+    dataset = DALIImageFolder(root, EXACT)
+    assert_same_pixels(pixels(ours(dataset, 3, device="cpu")), pixels(stock(dataset, 3)))
+
+
+def test_odd_files_of_this_machine(odd, own_root):
+    for path in odd.iterdir():
+        shutil.copy(path, own_root / "class_a")
+    dataset = DALIImageFolder(own_root, EXACT)
+    assert_same_pixels(pixels(ours(dataset, 5, device="cpu")), pixels(stock(dataset, 5)))

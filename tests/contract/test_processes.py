@@ -1,0 +1,218 @@
+"""Threads, forked children, the end of the program; what is freed, and when."""
+
+import multiprocessing
+import threading
+import weakref
+
+import pytest
+import torch
+from dali_compat import DALIImageFolder, DataLoader
+from torchvision import transforms as T
+
+from contract.both import EXACT, assert_same_pixels, no_gc, ours, outlines, pixels, python, said, stock
+
+
+def _indices(loader) -> list[int]:
+    return [index for batch in loader for index in batch[-1].tolist()]
+
+
+def test_in_a_thread(exact_folder):
+    loader, results = ours(exact_folder, 5, device="cpu"), []
+    thread = threading.Thread(target=lambda: results.append(pixels(loader)))
+    thread.start()
+    thread.join(60)
+    assert_same_pixels(results[0], pixels(stock(exact_folder, 5)))
+
+
+def test_an_iterator_handed_to_another_thread(exact_folder):
+    iterator, results = iter(ours(exact_folder, 5, device="cpu")), []
+    results.append(next(iterator)[0])
+    thread = threading.Thread(target=lambda: results.extend(batch[0] for batch in iterator))
+    thread.start()
+    thread.join(60)
+    assert_same_pixels(results, pixels(stock(exact_folder, 5)))
+
+
+def test_several_threads_each_with_an_iterator(exact_folder):
+    loader, results = ours(exact_folder, 5, device="cpu"), {}
+    threads = [threading.Thread(target=lambda i=i: results.update({i: pixels(loader)})) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    expected = pixels(stock(exact_folder, 5))
+    for i in range(4):
+        assert_same_pixels(results[i], expected)
+
+
+def _in_child(function, seconds=60):
+    """What a forked child makes of ``function``, or its error."""
+
+    def run(pipe):
+        try:
+            pipe.send(("result", function()))
+        except Exception as error:  # noqa: BLE001 - the parent looks at it
+            pipe.send((type(error).__name__, str(error)))
+
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=run, args=(there,), daemon=True)
+    child.start()
+    try:
+        assert here.poll(seconds), "the child hangs"
+        return here.recv()
+    finally:
+        child.kill()
+        child.join()
+
+
+@pytest.mark.parametrize("before", ["new", "iterated", "in an epoch"])
+def test_a_forked_child_can_iterate(exact_folder, before):
+    """On the CPU. CUDA itself does not survive a fork; there the loader must say so (the next test)."""
+    loader = ours(exact_folder, 5, device="cpu")
+    iterator = iter(loader)
+    if before != "new":
+        next(iterator)
+    if before == "iterated":
+        list(iterator)
+    kind, order = _in_child(lambda: _indices(loader))
+    assert (kind, order) == ("result", list(range(24)))
+    assert len(list(iterator)) == {"new": 5, "iterated": 0, "in an epoch": 4}[before]
+
+
+def test_an_iterator_of_the_parent_says_so_in_a_forked_child(exact_folder):
+    iterator = iter(ours(exact_folder, 5, device="cpu"))
+    next(iterator)
+    kind, text = _in_child(lambda: next(iterator)[2].tolist())
+    assert kind == "RuntimeError" and "parent process" in text
+    assert len(list(iterator)) == 4
+
+
+@pytest.mark.gpu
+def test_a_forked_child_gets_an_error_on_a_gpu(exact_folder):
+    loader = ours(exact_folder, 5)
+    next(iter(loader))
+    kind, text = _in_child(lambda: _indices(loader))
+    assert kind == "RuntimeError" and "fork" in text
+
+
+def test_torchs_workers_beside_a_running_epoch(exact_folder):
+    """Their processes are forked from one in which DALI's threads run."""
+    iterator = iter(ours(exact_folder, 5, device="cpu"))
+    next(iterator)
+    assert outlines(stock(exact_folder, 5, num_workers=2), epochs=1) == outlines(stock(exact_folder, 5), epochs=1)
+    assert len(list(iterator)) == 4
+
+
+@pytest.mark.parametrize("where", ["new", "mid-epoch", "held", "done"])
+def test_a_program_ends_quietly(image_root, where):
+    code = """
+from dali_compat import DataLoader, DALIImageFolder
+from contract.both import RANDOM
+loader = DataLoader(DALIImageFolder(sys.argv[1], RANDOM), 4, fallback="error")
+iterator = iter(loader)
+if sys.argv[2] != "new":
+    batch = next(iterator)
+if sys.argv[2] == "held":
+    sys.modules["keep"] = (loader, iterator, batch)
+if sys.argv[2] == "done":
+    list(iterator)
+print("done")
+"""
+    result = python(code, str(image_root), where)
+    assert said(result) == "done\n" and result.stderr == ""
+
+
+# ---- what is freed
+
+
+def _pipelines():
+    from dali_compat.engine import pipeline
+
+    return weakref.WeakSet(pipeline._live)
+
+
+@pytest.mark.parametrize("how", ["epoch", "mid-epoch", "persistent", "two iterators", "bad file", "image too small"])
+def test_the_last_reference_frees_pipelines(own_root, how):
+    with no_gc():
+        before = len(_pipelines())
+        transform = EXACT if how != "image too small" else T.Compose([T.RandomCrop(120), T.PILToTensor()])
+        dataset = DALIImageFolder(own_root, transform)
+        if how == "bad file":
+            open(dataset.samples[5][0], "wb").close()
+        options = dict(num_workers=1, persistent_workers=True) if how == "persistent" else {}
+        loader = DataLoader(dataset, 1, fallback="error", **options)
+        iterator = iter(loader)
+        other = iter(loader) if how == "two iterators" else None
+        failed = 0
+        while True:
+            try:
+                next(iterator)
+            except (OSError, ValueError):
+                failed += 1
+            except StopIteration:
+                break
+            if how == "two iterators":
+                next(other)
+            if how == "mid-epoch":
+                break
+        assert (failed > 0) == (how in ("bad file", "image too small"))
+        assert len(_pipelines()) > before
+        del iterator, other, loader
+        assert len(_pipelines()) == before
+
+
+def test_close_frees_pipelines_and_threads(exact_folder):
+    before, threads = len(_pipelines()), threading.active_count()
+    loader = ours(exact_folder, 5)
+    list(loader)
+    assert len(_pipelines()) > before
+    loader.close()
+    assert all(pipeline._pipe is None for pipeline in _pipelines() if pipeline.plan in loader._route.plans)
+    assert threading.active_count() == threads
+
+
+def test_epochs_keep_one_pipeline(exact_folder):
+    before = len(_pipelines())
+    loader = ours(exact_folder, 5)
+    for _ in range(4):
+        list(loader)
+        next(iter(loader))
+    assert len(_pipelines()) == before + 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("how", ["del", "close"])
+def test_gpu_memory_comes_back(photos_or_images, how):
+    dataset = DALIImageFolder(photos_or_images, T.Compose([T.Resize(400), T.CenterCrop(384), T.ToTensor()]))
+    list(ours(dataset, 8))  # what DALI and CUDA keep for good
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    free, used = torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()
+    for _ in range(3):
+        loader = ours(dataset, 8)
+        for _ in loader:
+            pass
+        if how == "close":
+            loader.close()
+        else:
+            del loader
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_allocated() <= used
+    # nvJPEG and DALI's pool keep blocks for reuse: what must not happen is growth with every loader
+    assert free - torch.cuda.mem_get_info()[0] < 64 << 20
+
+
+@pytest.mark.gpu
+def test_batches_on_a_side_stream(exact_folder):
+    """A batch may be used on the stream that was current at next(), without further synchronisation."""
+    expected = [batch[0].cpu() for batch in ours(exact_folder, 5)]
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(5):
+            for batch, wanted in zip(ours(exact_folder, 5), expected, strict=True):
+                busy = torch.randn(2000, 2000, device="cuda")
+                for _ in range(5):
+                    busy = busy @ busy
+                assert torch.equal(batch[0].cpu(), wanted)
+                del batch
