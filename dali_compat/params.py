@@ -66,6 +66,11 @@ def compute(steps: tuple[Step, ...], sizes: np.ndarray, randoms: Randoms, rows: 
     return arrays
 
 
+def is_random(step: Step) -> bool:
+    """Whether a step's arguments are drawn."""
+    return step.draw is not None and _lookup(step.draw)[0] > 0
+
+
 def _lookup(draw: Draw) -> tuple[int, Callable]:
     uniforms, function = _DRAWS[draw.name]
     return uniforms(**dict(draw.args)) if callable(uniforms) else uniforms, function

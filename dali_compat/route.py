@@ -101,7 +101,7 @@ def choose(loader, before: DaliRoute | StockRoute | None) -> DaliRoute | StockRo
     known = {_key(plan): plan for plan in before.plans} if same else {}
     try:
         parts = folders(loader.dataset)
-        plan_of = _plans(parts, loader, known)
+        plan_of = _plans(parts, loader, device, known)
     except (Unsupported, Untranslatable) as error:
         return StockRoute(device, str(error))
     plans = list(dict.fromkeys(plan for _, plan in plan_of.values()))
@@ -121,14 +121,16 @@ def resolve_device(device) -> torch.device:
     return device
 
 
-def _plans(parts: list[DatasetFolder], loader, known: dict[tuple, Plan]) -> dict[int, tuple[DatasetFolder, Plan]]:
+def _plans(
+    parts: list[DatasetFolder], loader, device: torch.device, known: dict[tuple, Plan]
+) -> dict[int, tuple[DatasetFolder, Plan]]:
     """The plan of each part, by its id(); equal plans are one object."""
     from .engine.graph import unsupported
 
     plan_of: dict[int, tuple[DatasetFolder, Plan]] = {}
     for folder in parts:
         translated = translate(folder.transform)
-        plan = lower(translated, loader.exact, loader.memory_format == torch.channels_last)
+        plan = lower(translated, loader.exact, loader.memory_format == torch.channels_last, device.type == "cuda")
         if not plan.steps or plan.gives.kind == "pil":
             raise Untranslatable(folder.transform, "samples are PIL images", "end it with ToTensor()")
         for entry in translated:

@@ -1,5 +1,6 @@
 """What every test can use: the gpu marker, a time limit, and folders of images."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,8 @@ def image_root(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def photos() -> Path:
-    """Real photos as an ImageFolder root, where this checkout has them."""
-    return _shared("photos")
+    """Real photos as an ImageFolder root: the folder that DATA names, or this checkout's."""
+    return Path(os.environ["DATA"]) if os.environ.get("DATA") else _shared("photos")
 
 
 @pytest.fixture(scope="session")

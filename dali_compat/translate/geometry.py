@@ -79,6 +79,8 @@ def random_vertical_flip(t, spec):
 
 
 def _resize(t, spec: ImageSpec, size, max_size=None) -> Step:
+    if max_size is not None and size is not None and (len(size) == 2 or max_size <= size[0]):
+        raise Untranslatable(t, f"max_size={max_size} does not go with size={t.size}")
     interpolation, like = _interpolation(t), "pil"
     if spec.kind != "pil":
         like = "v2" if isinstance(t, v2.Transform) else "v1"
@@ -138,7 +140,7 @@ def _border(t, spec: ImageSpec) -> dict:
         raise Untranslatable(t, "fill as a dict", "pass the fill of images alone")
     fill = 0 if fill is None else fill
     fill = tuple(fill) if isinstance(fill, (tuple, list)) else (fill,)
-    if spec.kind == "pil" and not all(isinstance(value, Integral) for value in fill):
+    if spec.kind == "pil" and not all(isinstance(value, Integral) and 0 <= value <= 255 for value in fill):
         raise Untranslatable(t, f"fill={t.fill} is not a whole number of 0 to 255")
     if len(fill) == 1:
         fill *= spec.channels

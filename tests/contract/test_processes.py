@@ -190,8 +190,9 @@ def test_gpu_memory_comes_back(photos_or_images, how):
     free, used = torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()
     for _ in range(3):
         loader = ours(dataset, 8)
-        for _ in loader:
+        for batch in loader:
             pass
+        del batch
         if how == "close":
             loader.close()
         else:

@@ -1,0 +1,38 @@
+"""Devices and images of the parity tests."""
+
+import numpy as np
+import pytest
+from helpers import make_image
+from PIL import Image
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def lossless_root(tmp_path_factory):
+    """12 PNGs, which every device decodes to the last bit, so that only the transform differs."""
+    rng = np.random.default_rng(3)
+    return _folder(tmp_path_factory, [tuple(rng.integers(60, 181, 2)) for _ in range(12)])
+
+
+@pytest.fixture(scope="session")
+def tiny_root(tmp_path_factory):
+    """Degenerate sizes."""
+    return _folder(tmp_path_factory, [(1, 1), (1, 37), (41, 1), (2, 2), (3, 500), (500, 3), (5, 7)])
+
+
+@pytest.fixture
+def pictures(request, device):
+    """JPEGs on the CPU, where DALI decodes them to PIL's pixels."""
+    return request.getfixturevalue("image_root" if device == "cpu" else "lossless_root")
+
+
+def _folder(factory, sizes):
+    root, rng = factory.mktemp("pictures"), np.random.default_rng(4)
+    (root / "class_a").mkdir()
+    for i, (height, width) in enumerate(sizes):
+        Image.fromarray(make_image(rng, int(height), int(width))).save(root / "class_a" / f"{i:02d} {height}x{width}.png")
+    return root
