@@ -4,7 +4,7 @@ Method. One process; the cases take turns (A B C, B C A, ...) for --rounds round
 takes --warmup batches, then counts images until --batches batches or --seconds seconds have passed; the device is
 synchronised at both ends. The loader is closed and its memory freed before the next turn. Ratios are ratios of
 medians over rounds, with the range of the ratios within one round in brackets. All cases do RandomResizedCrop(224),
-RandomHorizontalFlip, ToTensor, Normalize and end with float32 batches on the device; loaders.py has the code of each.
+RandomHorizontalFlip, ToTensor, Normalize (--recipe eval: Resize(256), CenterCrop(224), ToTensor, Normalize) and end with float32 batches on the device; loaders.py has the code of each.
 Start-up is timed apart, in epochs of 2 x workers batches (4 at least): from the call of the loader's constructor to
 its first batch, and, after that epoch has ended, from iter() to the second epoch's first batch.
 
@@ -126,6 +126,8 @@ def report(result, cases):
 def main():
     options = common.parser(__doc__)
     options.add_argument("--cases", nargs="+", default=["torchvision", "ours", "handwritten"], metavar="NAME[:K[:D]]")
+    options.add_argument("--recipe", choices=["train", "eval"], default="train",
+                         help="eval: Resize(256), CenterCrop(224) instead of RandomResizedCrop(224), flip")
     options.add_argument("--warmup", type=int, default=20, help="batches before counting starts")
     options.add_argument("--batches", type=int, default=400, help="batches to count in a turn, at most")
     options.add_argument("--seconds", type=float, default=6, help="time to count for in a turn, at most")
@@ -147,11 +149,11 @@ def main():
         data = {}
         for case in args.cases:
             begin = time.perf_counter()
-            data[case] = loaders.dataset(case.partition(":")[0], root)
+            data[case] = loaders.dataset(case.partition(":")[0], root, args.recipe)
             result["listing_s"][case] = time.perf_counter() - begin
         for number, case in common.in_turn(args.cases, args.rounds):
             _, workers, depth = common.split_case(case, args.workers)
-            settings = loaders.Settings(str(root), device, args.batch_size, workers, depth)
+            settings = loaders.Settings(str(root), device, args.batch_size, workers, depth, args.recipe)
             row, plan = turn(case, settings, args, data[case])
             result["rounds"].append({"round": number, **row})
             if plan and case not in result["plans"]:

@@ -1,4 +1,4 @@
-"""The loaders under test, each opened the way its own documentation writes it; all do the ImageNet training transform.
+"""The loaders under test, each opened the way its own documentation writes it; all do ImageNet's transforms.
 
 Every loader gives float32 (N, 3, 224, 224) and int64 (N,) on the device, drops the last short batch, and draws
 RandomResizedCrop from torchvision's ranges: scale (.08, 1), ratio (3/4, 4/3).
@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterator, Optional
 import torch
 import torchvision.transforms as T
 
-CROP = 224
+CROP, RESIZE = 224, 256
 MEAN = [0.485, 0.456, 0.406]
 STD = [0.229, 0.224, 0.225]
 HINT_WIDTH, HINT_HEIGHT = 5980, 6430  # the largest image of ImageNet, as NVIDIA's example gives them
@@ -32,10 +32,13 @@ class Settings:
     batch_size: int
     workers: int
     depth: Optional[int] = None
+    recipe: str = "train"
 
 
-def transform():
-    return T.Compose([T.RandomResizedCrop(CROP), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)])
+def transform(recipe="train"):
+    """ImageNet's transforms: "train", or "eval"."""
+    geometry = {"train": [T.RandomResizedCrop(CROP), T.RandomHorizontalFlip()], "eval": [T.Resize(RESIZE), T.CenterCrop(CROP)]}
+    return T.Compose([*geometry[recipe], T.ToTensor(), T.Normalize(MEAN, STD)])
 
 
 def torch_arguments(settings, sampler):
@@ -45,14 +48,14 @@ def torch_arguments(settings, sampler):
             "pin_memory": settings.device.type == "cuda", "drop_last": True, **order}
 
 
-def dataset(name, root):
+def dataset(name, root, recipe="train"):
     """The data set that a case's loader takes; None where the loader lists the folder itself."""
     if name == "torchvision":
         from torchvision.datasets import ImageFolder
-        return ImageFolder(str(root), transform())
+        return ImageFolder(str(root), transform(recipe))
     if name.startswith("ours"):
         from dali_compat import DALIImageFolder
-        return DALIImageFolder(str(root), transform())
+        return DALIImageFolder(str(root), transform(recipe))
     return None
 
 
@@ -91,20 +94,26 @@ def handwritten_loader(settings, data=None, sampler=None):
 
     if sampler is not None:
         raise ValueError("DALI's reader takes no sampler")
-    cuda = settings.device.type == "cuda"
+    cuda, train = settings.device.type == "cuda", settings.recipe == "train"
     hints = {"preallocate_width_hint": HINT_WIDTH, "preallocate_height_hint": HINT_HEIGHT} if cuda else {}
 
     @pipeline_def(exec_dynamic=True)
     def pipeline():
-        files, labels = fn.readers.file(file_root=str(settings.root), shard_id=0, num_shards=1, random_shuffle=True,
+        files, labels = fn.readers.file(file_root=str(settings.root), shard_id=0, num_shards=1, random_shuffle=train,
                                         pad_last_batch=True, name="Reader")
-        images = fn.decoders.image_random_crop(files, device="mixed" if cuda else "cpu", output_type=types.RGB,
-                                               random_aspect_ratio=[3 / 4, 4 / 3], random_area=[0.08, 1.0],
-                                               num_attempts=100, **hints)
-        images = fn.resize(images, resize_x=CROP, resize_y=CROP, interp_type=types.INTERP_TRIANGULAR)
+        device = "mixed" if cuda else "cpu"
+        if train:
+            images = fn.decoders.image_random_crop(files, device=device, output_type=types.RGB, num_attempts=100,
+                                                   random_aspect_ratio=[3 / 4, 4 / 3], random_area=[0.08, 1.0], **hints)
+            images = fn.resize(images, resize_x=CROP, resize_y=CROP, interp_type=types.INTERP_TRIANGULAR)
+            mirror = fn.random.coin_flip(probability=0.5)
+        else:
+            images = fn.decoders.image(files, device=device, output_type=types.RGB)
+            images = fn.resize(images, size=RESIZE, mode="not_smaller", interp_type=types.INTERP_TRIANGULAR)
+            mirror = False
         images = fn.crop_mirror_normalize(images.gpu() if cuda else images, dtype=types.FLOAT, output_layout="CHW",
                                           crop=(CROP, CROP), mean=[255 * m for m in MEAN], std=[255 * s for s in STD],
-                                          mirror=fn.random.coin_flip(probability=0.5))
+                                          mirror=mirror)
         return images, labels.gpu() if cuda else labels
 
     queue = {"prefetch_queue_depth": settings.depth} if settings.depth else {}

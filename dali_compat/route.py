@@ -11,7 +11,7 @@ import torch
 from torchvision.datasets import DatasetFolder
 
 from .dataset import Unsupported, folders
-from .engine.install import dali_problem, dali_version
+from .engine.install import dali_problem, dali_version, max_connections, max_connections_note
 from .lower import lower
 from .plan import Plan, Step
 from .translate import Untranslatable, translate
@@ -165,8 +165,6 @@ def _mostly_jpeg(parts: list[DatasetFolder]) -> bool:
 
 def explain(loader, route: DaliRoute | StockRoute) -> str:
     """One line a step: what it became, where it runs, how faithful it is."""
-    from .engine.install import max_connections_note
-
     if isinstance(route, StockRoute):
         lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
         ignored = [f"exact={loader.exact}"] if loader.exact else []
@@ -186,8 +184,9 @@ def explain(loader, route: DaliRoute | StockRoute) -> str:
         ignored = _without_effect(loader)
     if ignored:
         lines.append(f"  without effect: {', '.join(ignored)}")
-    note = max_connections_note() if route.device.type == "cuda" else None
-    return "\n".join(lines + ([f"  {note}"] if note else []))
+    if route.device.type == "cuda":
+        lines.append(f"  {max_connections_note() or f'CUDA has {max_connections()} hardware queues'}")
+    return "\n".join(lines)
 
 
 def _decode_fidelity(device: torch.device, exact: bool) -> str:

@@ -139,8 +139,10 @@ def _border(t, spec: ImageSpec) -> dict:
     if isinstance(fill, dict):
         raise Untranslatable(t, "fill as a dict", "pass the fill of images alone")
     fill = 0 if fill is None else fill
+    if isinstance(fill, (tuple, list)) and spec.kind != "pil" and not isinstance(t, v2.Transform):
+        raise Untranslatable(t, "fill has to be a number on tensors")
     fill = tuple(fill) if isinstance(fill, (tuple, list)) else (fill,)
-    if spec.kind == "pil" and not all(isinstance(value, Integral) and 0 <= value <= 255 for value in fill):
+    if spec.dtype == torch.uint8 and not all(isinstance(value, Integral) and 0 <= value <= 255 for value in fill):
         raise Untranslatable(t, f"fill={t.fill} is not a whole number of 0 to 255")
     if len(fill) == 1:
         fill *= spec.channels
