@@ -4,14 +4,14 @@ import warnings
 
 import pytest
 import torch
-from parity.cases import CASES
-from parity.compare import as_tensors, error
-from parity.drawn import parameters, reference, rows_of
-from parity.run import epoch, plan_of
 
 from dali_compat import DALIImageFolder, DataLoader, FallbackWarning
 from dali_compat.engine.replay import replay
 from dali_compat.translate import Untranslatable
+from parity.cases import CASES
+from parity.compare import as_tensors, error
+from parity.drawn import parameters, reference, rows_of
+from parity.run import epoch, plan_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:The transform `ToTensor:UserWarning")
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 from helpers import make_image
-from parity.compare import Error, as_tensors, assert_same, error
-from parity.drawn import dictated, reference
-from parity.run import epoch, plan_of
 from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from dali_compat import DALIImageFolder
+from parity.compare import Error, as_tensors, assert_same, error
+from parity.drawn import dictated, reference
+from parity.run import epoch, plan_of
 
 
 def _picture(seed=0, height=60, width=80) -> torch.Tensor:

@@ -1,0 +1,172 @@
+"""Random parameters have torchvision's distributions: two-sample tests against its own get_params and make_params.
+
+Every comparison is made at a significance of one in ten thousand, with fixed seeds; wrong distributions must fail.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from unit.test_params import run
+
+SIGNIFICANCE = 1e-4
+COUNT = 6000
+
+
+def statistic(a, b) -> float:
+    """Kolmogorov and Smirnov's: the largest distance between two samples' distribution functions."""
+    a, b = np.sort(np.ravel(a)), np.sort(np.ravel(b))
+    at = np.concatenate([a, b])
+    return np.abs(np.searchsorted(a, at, "right") / len(a) - np.searchsorted(b, at, "right") / len(b)).max()
+
+
+def differ(a, b) -> bool:
+    """Whether two samples come from different distributions, wrong in SIGNIFICANCE of the cases (fewer for whole numbers)."""
+    return statistic(a, b) > math.sqrt(-math.log(SIGNIFICANCE / 2) / 2 * (1 / len(a) + 1 / len(b)))
+
+
+def unlike(ours: np.ndarray, theirs: np.ndarray) -> list[str]:
+    """Which properties of two samples of windows (i, j, h, w) differ in distribution."""
+    def properties(windows):
+        i, j, h, w = windows.T.astype(float)
+        return {"i": i, "j": j, "h": h, "w": w, "area": h * w, "aspect": w / h, "centre": i + h / 2, "i/j": i - j}
+
+    a, b = properties(ours), properties(theirs)
+    return [name for name in a if differ(a[name], b[name])]
+
+
+def windows(name, height, width, seed=0, **args) -> np.ndarray:
+    values = run(name, np.tile([height, width], (COUNT, 1)), seed=seed, stream=1, **args)
+    return np.concatenate([values["start"], values["shape"]], 1)
+
+
+IMAGENET = {"scale": (0.08, 1.0), "ratio": (3 / 4, 4 / 3)}
+RESIZED_CROPS = [
+    (300, 400, IMAGENET),
+    (33, 20, IMAGENET),
+    (20, 900, IMAGENET),  # hardly any try fits: the central window
+    (900, 20, IMAGENET),
+    (60, 400, {"scale": (0.3, 1.0), "ratio": (0.5, 2.0)}),  # about half of them
+    (64, 64, {"scale": (0.9, 1.0), "ratio": (3.0, 4.0)}),
+    (100, 50, {"scale": (0.001, 0.002), "ratio": (0.9, 1.1)}),
+    (1, 1, IMAGENET),
+]
+
+
+def _theirs(version, height, width, scale, ratio) -> np.ndarray:
+    torch.manual_seed(1)
+    image = torch.empty(1, height, width)
+    if version == "v1":
+        return np.array([v1.RandomResizedCrop.get_params(image, scale, ratio) for _ in range(COUNT)])
+    transform = v2.RandomResizedCrop(8, scale, ratio)
+    drawn = (transform.make_params([image]) for _ in range(COUNT))
+    return np.array([(p["top"], p["left"], p["height"], p["width"]) for p in drawn])
+
+
+@pytest.mark.parametrize("height, width, args", RESIZED_CROPS)
+def test_random_resized_crop(height, width, args):
+    theirs = _theirs("v1", height, width, **args)
+    for seed in range(2):
+        assert unlike(windows("random_resized_crop", height, width, seed, **args), theirs) == []
+
+
+def test_random_resized_crop_of_v2():
+    assert unlike(windows("random_resized_crop", 300, 400, **IMAGENET), _theirs("v2", 300, 400, **IMAGENET)) == []
+
+
+def test_the_central_window_is_torchvisions():
+    """Where no try can fit, there is no chance left: equal numbers."""
+    for height, width in ((5, 900), (900, 5), (7, 300), (1, 40)):
+        args = {"scale": (0.95, 1.0), "ratio": (3 / 4, 4 / 3)}
+        ours = np.unique(windows("random_resized_crop", height, width, **args), axis=0)
+        assert ours.tolist() == [list(v1.RandomResizedCrop.get_params(torch.empty(1, height, width), **args))]
+
+
+def test_windows_lie_within_the_image():
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 300, (COUNT, 2))
+    values = run("random_resized_crop", sizes, **IMAGENET)
+    assert (values["start"] >= 0).all() and (values["shape"] >= 1).all() and (values["start"] + values["shape"] <= sizes).all()
+
+
+@pytest.mark.parametrize("height, width, size", [(50, 80, (32, 32)), (33, 33, (32, 30)), (32, 200, (32, 32))])
+def test_random_crop(height, width, size):
+    torch.manual_seed(1)
+    theirs = np.array([v1.RandomCrop.get_params(torch.empty(1, height, width), size) for _ in range(COUNT)])
+    assert unlike(windows("random_crop", height, width, size=size), theirs) == []
+    transform = v2.RandomCrop(size)
+    drawn = [transform.make_params([torch.empty(1, height, width)]) for _ in range(COUNT)]
+    theirs = np.array([(p["top"], p["left"], *size) for p in drawn])
+    assert unlike(windows("random_crop", height, width, seed=1, size=size), theirs) == []
+
+
+def test_every_position_is_drawn():
+    ours = windows("random_crop", 12, 13, size=(10, 10))
+    assert len(np.unique(ours[:, :2], axis=0)) == 3 * 4
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_bernoulli(p):
+    """Frequencies are within 4 standard deviations, and one image's flag says nothing about the next one's."""
+    flags = run("bernoulli", np.ones((COUNT, 2), int), p=p)["flag"]
+    assert abs(flags.mean() - p) <= 4 * math.sqrt(p * (1 - p) / COUNT)
+    if 0 < p < 1:
+        assert abs(np.corrcoef(flags[:-1], flags[1:])[0, 1]) < 4 / math.sqrt(COUNT)
+
+
+# ---- the tests themselves
+
+
+def test_the_statistic():
+    assert statistic([1, 2, 3], [1, 2, 3]) == 0
+    assert statistic([1, 2], [3, 4]) == 1
+    assert statistic([1, 2, 3, 4], [3, 4, 5, 6]) == 0.5
+    rng = np.random.default_rng(0)
+    assert sum(differ(rng.random(500), rng.random(500)) for _ in range(300)) == 0
+    assert differ(rng.random(COUNT), rng.random(COUNT) ** 1.2)
+
+
+WRONG = {
+    "scale from .15": lambda: windows("random_resized_crop", 300, 400, scale=(0.15, 1.0), ratio=IMAGENET["ratio"]),
+    "another ratio": lambda: windows("random_resized_crop", 300, 400, scale=IMAGENET["scale"], ratio=(0.7, 1.4)),
+    "height and width swapped": lambda: windows("random_resized_crop", 400, 300, **IMAGENET),
+    "top left": lambda: windows("random_resized_crop", 300, 400, **IMAGENET) * [0, 0, 1, 1],
+    "one off": lambda: windows("random_resized_crop", 300, 400, **IMAGENET) + [6, 0, 0, 0],
+    "ratio not logarithmic": lambda: _with_ratio(lambda low, high, u: low + (high - low) * u),
+    "side instead of area": lambda: _with_area(lambda low, high, u: (low**0.5 + (high**0.5 - low**0.5) * u) ** 2),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_distributions_are_found(name):
+    assert unlike(WRONG[name](), _theirs("v1", 300, 400, **IMAGENET)) != []
+
+
+def _with_ratio(of):
+    return _by_hand(lambda low, high, u: low + (high - low) * u, of)
+
+
+def _with_area(of):
+    return _by_hand(of, lambda low, high, u: math.exp(math.log(low) + (math.log(high) - math.log(low)) * u))
+
+
+def test_a_draw_by_hand_is_right_where_its_formulas_are():
+    """So that the wrong ones fail for what is wrong with them."""
+    right = _by_hand(lambda low, high, u: low + (high - low) * u, lambda low, high, u: low * (high / low) ** u)
+    assert unlike(right, _theirs("v1", 300, 400, **IMAGENET)) == []
+
+
+def _by_hand(scale_of, ratio_of, height=300, width=400) -> np.ndarray:
+    """RandomResizedCrop with these laws, image by image."""
+    rng, found = np.random.default_rng(2), []
+    while len(found) < COUNT:
+        area = height * width * scale_of(*IMAGENET["scale"], rng.random())
+        aspect = ratio_of(*IMAGENET["ratio"], rng.random())
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            found.append((rng.integers(height - h + 1), rng.integers(width - w + 1), h, w))
+    return np.array(found)

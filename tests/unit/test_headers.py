@@ -1,0 +1,237 @@
+"""Sizes without decoding, and which files have to go through PIL."""
+
+import io
+import struct
+
+import numpy as np
+import pytest
+from helpers import make_image
+from PIL import Image, ImageFile
+
+from dali_compat import headers
+from dali_compat.headers import DALI, PIL, UNREADABLE, Headers, read_header
+
+HEIGHT, WIDTH = 53, 71
+
+
+def photo(mode="RGB") -> Image.Image:
+    return Image.fromarray(make_image(np.random.default_rng(0), HEIGHT, WIDTH)).convert(mode)
+
+
+def saved(kind, mode="RGB", **options) -> bytes:
+    file = io.BytesIO()
+    photo(mode).save(file, kind, **options)
+    return file.getvalue()
+
+
+def jpeg(**options) -> bytes:
+    return saved("JPEG", **options)
+
+
+def with_exif(orientation, size=0) -> bytes:
+    exif = Image.Exif()
+    exif[274] = orientation
+    if size:
+        exif[0x9286] = "x" * size
+    return exif.tobytes()
+
+
+def segment(marker: int, payload: bytes) -> bytes:
+    return bytes([0xFF, marker]) + struct.pack(">H", len(payload) + 2) + payload
+
+
+def after_start(data: bytes, inserted: bytes) -> bytes:
+    return data[:2] + inserted + data[2:]
+
+
+def sof_at(data: bytes, marker=0xC0) -> int:
+    return data.index(bytes([0xFF, marker, 0]))
+
+
+def changed(data: bytes, at: int, value: int) -> bytes:
+    return data[:at] + bytes([value]) + data[at + 1 :]
+
+
+def sixteen_bits(kind) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray((np.arange(HEIGHT * WIDTH, dtype=np.uint16) * 9).reshape(HEIGHT, WIDTH)).save(file, kind)
+    return file.getvalue()
+
+
+def animated(kind) -> bytes:
+    file = io.BytesIO()
+    photo().save(file, kind, save_all=True, append_images=[photo("L").convert("RGB")])
+    return file.getvalue()
+
+
+FILL = b"\xff" * 300  # any number of them may stand before a marker
+FILES = {
+    "baseline": (jpeg, DALI),
+    "progressive": (lambda: jpeg(progressive=True), DALI),
+    "gray": (lambda: jpeg(mode="L"), DALI),
+    "4:4:4": (lambda: jpeg(subsampling=0), DALI),
+    "RGB inside": (lambda: jpeg(keep_rgb=True), DALI),
+    "restart markers": (lambda: jpeg(restart_marker_blocks=1), DALI),
+    "no JFIF header": (lambda: jpeg()[:2] + jpeg()[2 + 2 + struct.unpack(">H", jpeg()[4:6])[0] :], DALI),
+    "orientation": (lambda: jpeg(exif=with_exif(6)), DALI),  # torchvision does not rotate either
+    "CMYK": (lambda: jpeg(mode="CMYK"), PIL),
+    "long EXIF": (lambda: jpeg(exif=with_exif(6, 60000)), DALI),
+    "long comments": (lambda: after_start(jpeg(), segment(0xFE, b"c" * 4083) + segment(0xFE, b"d" * 65000)), DALI),
+    "a frame in a comment": (lambda: after_start(jpeg(), segment(0xFE, b"\xff\xc0\x00\x11\x08\x00\x01\x00\x01\x03")), DALI),
+    "a thumbnail": (lambda: after_start(jpeg(), segment(0xE1, jpeg(mode="L")[:5000])), DALI),
+    "fill bytes": (lambda: after_start(jpeg(), FILL), DALI),
+    "many fill bytes": (lambda: after_start(jpeg(), FILL * 30), DALI),
+    "trailing bytes": (lambda: jpeg() + b"trailing", DALI),
+    "trailing zero": (lambda: jpeg() + b"\0", DALI),
+    "two images": (lambda: jpeg() + jpeg(), DALI),
+    "no end marker": (lambda: jpeg()[:-2], None),  # PIL may forgive it
+    "truncated": (lambda: jpeg()[: len(jpeg()) // 2], PIL),  # PIL raises the error
+    "truncated header": (lambda: jpeg()[:30], UNREADABLE),
+    "start alone": (lambda: b"\xff\xd8", UNREADABLE),
+    "12 bits": (lambda: changed(jpeg(), sof_at(jpeg()) + 4, 12), (PIL, UNREADABLE)),
+    "no height": (lambda: changed(changed(jpeg(), sof_at(jpeg()) + 5, 0), sof_at(jpeg()) + 6, 0), (PIL, UNREADABLE)),
+    "arithmetic": (lambda: changed(jpeg(), sof_at(jpeg()) + 1, 0xC9), PIL),
+    "lossless": (lambda: changed(jpeg(), sof_at(jpeg()) + 1, 0xC3), (PIL, UNREADABLE)),
+    "PNG": (lambda: saved("PNG"), DALI),
+    "PNG gray": (lambda: saved("PNG", "L"), DALI),
+    "PNG one bit": (lambda: saved("PNG", "1"), DALI),
+    "PNG palette": (lambda: saved("PNG", "P"), DALI),
+    "PNG alpha": (lambda: saved("PNG", "RGBA"), DALI),
+    "PNG gray alpha": (lambda: saved("PNG", "LA"), DALI),
+    "PNG 16 bits": (lambda: sixteen_bits("PNG"), PIL),
+    "PNG animated": (lambda: animated("PNG"), PIL),
+    "TIFF": (lambda: saved("TIFF"), DALI),
+    "TIFF orientation 1": (lambda: saved("TIFF", exif=with_exif(1)), DALI),
+    "TIFF orientation 3": (lambda: saved("TIFF", exif=with_exif(3)), PIL),
+    "TIFF 16 bits": (lambda: sixteen_bits("TIFF"), PIL),
+    "TIFF pages": (lambda: animated("TIFF"), PIL),
+    "TIFF CMYK": (lambda: saved("TIFF", "CMYK"), PIL),
+    "GIF": (lambda: saved("GIF"), PIL),
+    "WebP": (lambda: saved("WEBP"), DALI),
+    "WebP EXIF": (lambda: saved("WEBP", exif=with_exif(6)), PIL),
+    "WebP animated": (lambda: animated("WEBP"), PIL),
+    "BMP": (lambda: saved("BMP"), DALI),
+    "BMP palette": (lambda: saved("BMP", "P"), DALI),
+    "PPM": (lambda: saved("PPM"), DALI),
+    "PGM 16 bits": (lambda: sixteen_bits("PPM"), PIL),
+    "ICO": (lambda: saved("ICO", sizes=[(WIDTH, HEIGHT)]), PIL),
+    "TGA": (lambda: saved("TGA"), PIL),
+    "text": (lambda: b"this is no image", UNREADABLE),
+    "empty": (lambda: b"", UNREADABLE),
+    "one byte": (lambda: b"\xff", UNREADABLE),
+}
+
+
+def write(path, data: bytes) -> str:
+    path.write_bytes(data)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_kind_and_size(name, tmp_path):
+    make, kind = FILES[name]
+    try:
+        data = make()
+    except (OSError, KeyError) as error:
+        pytest.skip(f"this Pillow cannot write it: {error}")
+    found, *size = read_header(write(tmp_path / "named.jpg", data))
+    if kind is not None:
+        assert found in (kind if isinstance(kind, tuple) else (kind,))
+    if found != UNREADABLE:
+        with Image.open(io.BytesIO(data)) as image:
+            assert size == [image.height, image.width]
+
+
+@pytest.mark.parametrize("name", [name for name, (_, kind) in FILES.items() if kind == DALI])
+def test_what_dali_gets_is_whole(name, tmp_path):
+    """PIL decodes it, too: DALI must never be the only one."""
+    Image.open(write(tmp_path / "named.jpg", FILES[name][0]())).convert("RGB")
+
+
+def test_a_cut_anywhere_is_never_dalis(tmp_path):
+    """A decoder that reads a window alone may not notice that the rest is missing."""
+    data = jpeg()
+    start = sof_at(data)
+    for length in [*range(0, len(data) - 40, max(1, len(data) // 60)), start + 3, start + 9, start + 10]:
+        assert read_header(write(tmp_path / "cut.jpg", data[:length]))[0] in (PIL, UNREADABLE)
+
+
+def test_the_frame_header_at_every_place_of_the_first_read(tmp_path):
+    """The markers are read 4096 bytes at a time."""
+    data = jpeg(mode="L")
+    at = sof_at(data)
+    for place in range(4080, 4110):
+        padded = after_start(data, segment(0xFE, b"c" * (place - at - 4)))
+        assert sof_at(padded) == place
+        assert read_header(write(tmp_path / "padded.jpg", padded)) == (DALI, HEIGHT, WIDTH)
+
+
+def test_truncated_files_are_pils_where_the_user_wants_them_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    for data in (jpeg()[:-2], jpeg()[: len(jpeg()) // 2], jpeg() + b"trailing"):
+        assert read_header(write(tmp_path / "cut.jpg", data)) == (PIL, HEIGHT, WIDTH)
+
+
+def test_missing_files_and_folders_are_unreadable(tmp_path):
+    assert read_header(str(tmp_path / "missing.jpg")) == read_header(str(tmp_path)) == (UNREADABLE, 1, 1)
+
+
+# ---- what is kept
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The paths of which headers were read."""
+    paths = []
+    own = headers.read_header
+    monkeypatch.setattr(headers, "read_header", lambda path: paths.append(path) or own(path))
+    return paths
+
+
+def test_headers_are_read_once(tmp_path, counted):
+    paths = [write(tmp_path / f"{i}.jpg", jpeg()) for i in range(40)]
+    table = Headers()
+    sizes, kinds = table.look([3, 0, 39], [paths[3], paths[0], paths[39]])
+    assert counted == [paths[3], paths[0], paths[39]]
+    assert sizes.tolist() == [[HEIGHT, WIDTH]] * 3 and sizes.dtype == np.int64 and kinds.tolist() == [DALI] * 3
+    table.look([0, 1, 39], [paths[0], paths[1], paths[39]])
+    assert counted[3:] == [paths[1]]
+    table.look([1000], [paths[2]])  # a data set that has grown
+    table.look([0, 3], [paths[0], paths[3]])
+    assert counted[4:] == [paths[2]]
+
+
+def test_mended_files_are_read_again(tmp_path, counted):
+    path, table = write(tmp_path / "a.jpg", b"garbage"), Headers()
+    for _ in range(2):
+        assert table.look([0], [path])[1].tolist() == [UNREADABLE]
+    write(tmp_path / "a.jpg", saved("GIF"))
+    for _ in range(2):
+        sizes, kinds = table.look([0], [path])
+        assert kinds.tolist() == [PIL] and sizes.tolist() == [[HEIGHT, WIDTH]]
+    assert len(counted) == 3
+
+
+def test_another_file_at_an_index_is_read(tmp_path):
+    small = write(tmp_path / "b.png", saved("PNG", "L"))
+    Image.new("RGB", (5, 4)).save(small)
+    paths, table = [write(tmp_path / "a.jpg", jpeg()), small], Headers()
+    assert table.look([0, 1], paths)[0].tolist() == [[HEIGHT, WIDTH], [4, 5]]
+    assert table.look([0, 1], paths[::-1])[0].tolist() == [[4, 5], [HEIGHT, WIDTH]]
+
+
+def test_what_dali_failed_on_stays_pils(tmp_path):
+    path, table = write(tmp_path / "a.jpg", jpeg()), Headers()
+    assert table.look([2], [path])[1].tolist() == [DALI]
+    table.use_pil(2)
+    sizes, kinds = table.look([2], [path])
+    assert kinds.tolist() == [PIL] and sizes.tolist() == [[HEIGHT, WIDTH]]
+
+
+def test_slow_disks_are_read_in_threads(tmp_path, monkeypatch):
+    paths = [write(tmp_path / f"{i}.jpg", saved("JPEG") if i % 3 else b"") for i in range(50)]
+    expected = Headers().look(list(range(50)), paths)
+    monkeypatch.setattr(headers, "_SLOW", -1.0)
+    found = Headers().look(list(range(50)), paths)
+    assert all(np.array_equal(a, b) for a, b in zip(found, expected))
+    assert (expected[1] == UNREADABLE).sum() == 17

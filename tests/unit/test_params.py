@@ -1,0 +1,192 @@
+"""Geometry is torchvision's arithmetic, and draws follow torchvision's distributions, keyed by seed, stream and position."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import functional as F
+from torchvision.transforms.functional import _compute_resized_output_size
+
+from dali_compat import params
+from dali_compat.lower import lower
+from dali_compat.params import ImageTooSmall, Randoms, compute
+from dali_compat.plan import ImageSpec, Step, draw
+from dali_compat.translate import translate
+
+RNG = np.random.default_rng(0)
+SIZES = np.concatenate([RNG.integers(1, 3000, (2000, 2)), RNG.integers(1, 40, (1000, 2)), [[1, 1], [1, 3000], [3000, 1]]])
+
+
+def run(name, sizes, seed=0, position=0, stream=0, **args):
+    """(arrays, sizes after) of one draw."""
+    step = Step("op", ImageSpec(), draw=draw(name, **args), stream=stream)
+    (values,) = compute((step,), np.asarray(sizes), Randoms(seed, position, len(sizes)), slice(None))
+    return values
+
+
+# ---- geometry
+
+
+@pytest.mark.parametrize(
+    "size, max_size", [((256,), None), ((7,), None), ((224, 99), None), ((256,), 300), ((33,), 34), (None, 500), ((600,), 1000)]
+)
+def test_resize_is_torchvisions(size, max_size):
+    asked = size and list(size)
+    expected = np.array([_compute_resized_output_size(tuple(s), asked, max_size, allow_size_none=True) for s in SIZES.tolist()])
+    possible = (expected >= 1).all(1)
+    assert possible.sum() > 2000
+    assert np.array_equal(run("resize", SIZES[possible], size=size, max_size=max_size)["size"], expected[possible])
+    for row in np.flatnonzero(~possible)[:20]:
+        with pytest.raises(ImageTooSmall):
+            run("resize", SIZES[[row]], size=size, max_size=max_size)
+
+
+def _numbered(height, width):
+    """An image that says where each of its pixels comes from, plus one: padding is 0."""
+    return torch.arange(1, height * width + 1, dtype=torch.int32).reshape(1, height, width)
+
+
+def _window_of(image: torch.Tensor, width_before: int):
+    """start and shape of the window that an image of _numbered() shows."""
+    rows, columns = (image[0] > 0).any(1).nonzero()[:, 0], (image[0] > 0).any(0).nonzero()[:, 0]
+    first = int(image[0, rows[0], columns[0]]) - 1
+    return [first // width_before - int(rows[0]), first % width_before - int(columns[0])], list(image.shape[1:])
+
+
+SMALL = RNG.integers(1, 60, (300, 2))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (20, 20), (21, 34), (60, 7), (64, 65)])
+def test_center_crop_is_torchvisions(size):
+    ours = run("center_crop", SMALL, size=size)
+    for (h, w), start, shape in zip(SMALL.tolist(), ours["start"].tolist(), ours["shape"].tolist()):
+        assert (start, shape) == _window_of(F.center_crop(_numbered(h, w), list(size)), w)
+
+
+@pytest.mark.parametrize("padding", [(0, 0, 0, 0), (3, 3, 3, 3), (1, 2, 3, 4), (9, 0, 0, 5)])
+def test_pad_is_torchvisions(padding):
+    ours = run("pad", SMALL, padding=padding)
+    for (h, w), start, shape in zip(SMALL.tolist(), ours["start"].tolist(), ours["shape"].tolist()):
+        assert (start, shape) == _window_of(F.pad(_numbered(h, w), list(padding)), w)
+
+
+def test_sizes_go_from_step_to_step():
+    plan = lower(translate(v1.Compose([v1.Pad(3), v1.Resize(50), v1.CenterCrop(40), v1.ToTensor()])))
+    arrays = compute(plan.steps, SMALL, Randoms(0, 0, len(SMALL)), slice(None))
+    padded = SMALL + 6
+    expected = [_compute_resized_output_size(tuple(s), [50]) for s in padded.tolist()]
+    assert np.array_equal(arrays[1]["size"], expected)
+    assert (arrays[2]["shape"] == 40).all()
+
+
+@pytest.mark.parametrize("filter", [Image.BILINEAR, Image.BICUBIC, Image.LANCZOS])
+def test_the_order_of_pillows_passes(filter):
+    """_vertical_first says which of two one-dimensional resizes Pillow does first."""
+    rng, told = np.random.default_rng(1), 0
+    for _ in range(150):
+        (h, w), (oh, ow) = rng.integers(2, 90, 2).tolist(), rng.integers(2, 90, 2).tolist()
+        image = Image.fromarray(rng.integers(0, 256, (h, w), dtype=np.uint8))
+        both = image.resize((ow, oh), filter).tobytes()
+        vertical = image.resize((w, oh), filter).resize((ow, oh), filter).tobytes()
+        horizontal = image.resize((ow, h), filter).resize((ow, oh), filter).tobytes()
+        first = params._vertical_first(np.array([[h, w]]), np.array([[oh, ow]]))[0]
+        assert both == (vertical if first else horizontal)
+        told += vertical != horizontal
+    assert told > 100
+
+
+def test_pillows_order_is_asked_of_its_code(monkeypatch):
+    """An older Pillow always starts with the width."""
+    own = Image.Image.resize
+
+    def width_first(self, size, filter):
+        return own(own(self, (size[0], self.height), filter), size, filter)
+
+    params._pillow_may_start_vertically.cache_clear()
+    monkeypatch.setattr(Image.Image, "resize", width_first)
+    try:
+        assert params._pillow_may_start_vertically() is False
+        assert not params._vertical_first(np.array([[300, 40]]), np.array([[50, 37]]))[0]
+    finally:
+        params._pillow_may_start_vertically.cache_clear()
+
+
+@pytest.mark.parametrize("passes", ["one", "as Pillow", "width first"])
+def test_a_resize_with_a_crop_reads_the_crops_part_of_the_input(passes):
+    """The regions of the calls, composed, are the window's part of the input."""
+    sizes = RNG.integers(60, 900, (200, 2))
+    crop = draw("center_crop", size=(40, 33))
+    resize = draw("resize", size=(50,), max_size=None)
+    full = run("resize", sizes, size=(50,), max_size=None)["size"]
+    window = run("center_crop", full.astype(np.int64), size=(40, 33))
+    calls = run("resize_lowered", sizes, resize=resize, crop=crop, passes=passes)
+    scale = sizes / full
+    low, high = window["start"] * scale, (window["start"] + window["shape"]) * scale
+    if passes == "one":
+        start, end = calls["roi_start"], calls["roi_end"]
+        assert (calls["size"] == (40, 33)).all()
+    else:  # the region of the second call, in pixels of the first call's output, taken back to the input
+        back = (calls["roi_end"] - calls["roi_start"]) / calls["size"]
+        start = calls["roi_start"] + calls["second_roi_start"] * back
+        end = calls["roi_start"] + calls["second_roi_end"] * back
+        assert (calls["second_size"] == (40, 33)).all()
+        changed = (calls["size"] != sizes).sum(1)
+        assert (changed <= 1).all(), "the first pass works on one axis"
+    assert np.allclose(start, low, atol=1e-2) and np.allclose(end, high, atol=1e-2)
+
+
+# ---- keys
+
+
+def test_draws_do_not_depend_on_the_batch():
+    whole = Randoms(7, 0, 100)(3, 22)
+    assert whole.shape == (100, 22) and whole.min() >= 0 and whole.max() < 1
+    for split in (1, 7, 32, 99):
+        parts = [Randoms(7, at, min(split, 100 - at))(3, 22) for at in range(0, 100, split)]
+        assert np.array_equal(np.concatenate(parts), whole)
+
+
+@pytest.mark.parametrize("name, args", [("random_crop", {"size": (9, 9)}), ("bernoulli", {"p": 0.5}),
+                                        ("random_resized_crop", {"scale": (0.08, 1), "ratio": (0.75, 4 / 3)})])
+def test_rows_of_a_batch_draw_what_the_batch_draws(name, args):
+    steps = (Step("op", ImageSpec(), draw=draw(name, **args), stream=2),)
+    sizes, randoms = RNG.integers(20, 90, (50, 2)), Randoms(11, 640, 50)
+    (whole,) = compute(steps, sizes, randoms, slice(None))
+    rows = np.array([3, 17, 18, 49])
+    for chosen in (rows, rows.tolist()):
+        (part,) = compute(steps, sizes[rows], randoms, chosen)
+        assert all(np.array_equal(part[key], whole[key][rows]) for key in whole)
+
+
+def test_seeds_streams_and_positions_differ():
+    u = [Randoms(seed, position, 500)(stream, 2) for seed, position, stream in
+         [(0, 0, 0), (1, 0, 0), (0, 500, 0), (0, 0, 1), (2**63 - 1, 0, 0), (1, 0, 1)]]
+    flat = np.array([a.ravel() for a in u])
+    assert np.abs(np.corrcoef(flat) - np.eye(len(u))).max() < 0.12  # 3.8 standard deviations of 1/sqrt(1000)
+    assert len(np.unique(flat)) == flat.size
+    within = np.corrcoef(Randoms(0, 0, 2000)(0, 4).T)
+    assert np.abs(within - np.eye(4)).max() < 0.09
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_streams_survive_lowering(exact):
+    """A fused plan draws what the chain of torchvision's steps draws."""
+    transform = v1.Compose([v1.Resize(60), v1.RandomCrop(40), v1.RandomGrayscale(0.5), v1.RandomHorizontalFlip(),
+                            v1.RandomVerticalFlip(), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.5] * 3)])
+    plan, sizes, randoms = lower(translate(transform), exact), RNG.integers(60, 90, (64, 2)), Randoms(5, 128, 64)
+    chain = compute(plan.steps, sizes, randoms, slice(None))
+    lowered = (*plan.dali, *plan.batch)
+    assert len(lowered) < len(plan.steps)
+    arrays = compute(lowered, sizes, randoms, slice(None))
+    flags = {s.stream: a["flag"] for s, a in zip(plan.steps, chain) if "flag" in a}
+    assert len(flags) == 3 and len({f.tobytes() for f in flags.values()}) == 3
+    found = {s.stream: a["flag"] for s, a in zip(lowered, arrays) if "flag" in a}
+    assert found.keys() == flags.keys() and all(np.array_equal(found[k], flags[k]) for k in flags)
+
+    unfused = lower(translate(v1.Compose([v1.RandomCrop(40), v1.ToTensor()])))
+    window = run("random_crop", np.full((64, 2), 90), 5, 128, size=(40, 40))["start"]
+    assert np.array_equal(compute(unfused.dali, np.full((64, 2), 90), randoms, slice(None))[0]["start"], window)
+    resized = next(a for s, a in zip(lowered, arrays) if s.op == "resize")
+    if not exact:
+        assert np.allclose(resized["roi_start"], chain[1]["start"] * sizes / chain[0]["size"], atol=1e-3)

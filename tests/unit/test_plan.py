@@ -1,0 +1,158 @@
+"""The account that users read, and what each recipe becomes, pinned. A change here is a change that README.md tells."""
+
+import re
+
+import pytest
+import torch
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from dali_compat import DALIImageFolder, DataLoader
+from dali_compat.lower import lower
+from dali_compat.translate import translate
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+TRAIN = v1.Compose([v1.RandomResizedCrop(224), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(MEAN, STD)])
+VAL = v1.Compose([v1.Resize(256), v1.CenterCrop(224), v1.ToTensor(), v1.Normalize(MEAN, STD)])
+IDIOM = v2.Compose(
+    [v2.ToImage(), v2.RandomResizedCrop(224), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+)
+
+ONE_PASS, TWO_PASSES = "one pass: mean error .2 of 255 (exact=True: .01)", "two passes as Pillow: mean error .01 of 255"
+RRC = "RandomResizedCrop(size=(224, 224), scale=(0.08, 1.0), ratio=(0.75, {}), interpolation=bilinear, antialias=True)"
+RESIZE = "Resize(size=256, interpolation=bilinear, max_size=None, antialias=True)"
+CPU, BATCH = "DALI on CPU", "torch, on the batch"
+NORMALIZE = f"Normalize(mean={MEAN}, std={STD})"
+V2_NORMALIZE = f"Normalize(mean={list(MEAN)}, std={list(STD)}, inplace=False)"
+DECODE = ["(decode)", "decode", CPU, "exact"]
+
+# recipe, exact: rows of the account
+ACCOUNTS = {
+    ("train", False): [
+        [RRC.format(1.3333), "crop (random_resized_crop), resize", CPU, ONE_PASS],
+        ["RandomHorizontalFlip(p=0.5)", "flip", CPU, "exact"],
+        ["ToTensor()", "to_dtype", CPU, "within 1e-6"],
+        [NORMALIZE, "normalize", CPU, "within 1e-6"],
+    ],
+    ("train", True): [
+        [RRC.format(1.3333), "crop (random_resized_crop), resize", CPU, TWO_PASSES],
+        ["RandomHorizontalFlip(p=0.5)", "flip", CPU, "exact"],
+        ["ToTensor()", "to_dtype", BATCH, "exact"],
+        [NORMALIZE, "normalize", BATCH, "exact"],
+    ],
+    ("val", False): [
+        [RESIZE, "resize", CPU, ONE_PASS],
+        ["CenterCrop(size=(224, 224))", "crop (center_crop)", CPU, "exact"],
+        ["ToTensor()", "to_dtype", CPU, "within 1e-6"],
+        [NORMALIZE, "normalize", CPU, "within 1e-6"],
+    ],
+    ("val", True): [
+        [RESIZE, "resize", CPU, TWO_PASSES],
+        ["CenterCrop(size=(224, 224))", "crop (center_crop)", CPU, "exact"],
+        ["ToTensor()", "to_dtype", BATCH, "exact"],
+        [NORMALIZE, "normalize", BATCH, "exact"],
+    ],
+    ("idiom", False): [
+        ["ToImage()", "nothing to do", "-", "exact"],
+        [RRC.format(4 / 3), "crop (random_resized_crop), resize", CPU, "mean error .2 of 255 (exact=True: .05)"],
+        ["ToDtype(scale=True)", "to_dtype", CPU, "within 1e-6"],
+        [V2_NORMALIZE, "normalize", CPU, "within 1e-6"],
+    ],
+    ("idiom", True): [
+        ["ToImage()", "nothing to do", "-", "exact"],
+        [RRC.format(4 / 3), "crop (random_resized_crop), resize", CPU, "mean error .05 of 255"],
+        ["ToDtype(scale=True)", "to_dtype", BATCH, "exact"],
+        [V2_NORMALIZE, "normalize", BATCH, "exact"],
+    ],
+}
+# recipe, exact: operators of DALI with what gives their arguments, and torch's operations on the batch
+LOWERED = {
+    ("train", False): ("crop(random_resized_crop) resize(resize_lowered) crop_mirror_normalize(bernoulli)", ""),
+    ("train", True): ("crop(random_resized_crop) resize(resize_lowered) flip(bernoulli)", "to_dtype() normalize()"),
+    ("val", False): ("resize(resize_lowered) crop_mirror_normalize()", ""),
+    ("val", True): ("resize(resize_lowered)", "to_dtype() normalize()"),
+    ("idiom", False): ("crop(random_resized_crop) resize(resize_lowered) crop_mirror_normalize()", ""),
+    ("idiom", True): ("crop(random_resized_crop) resize(resize_lowered)", "to_dtype() normalize()"),
+}
+RECIPES = {"train": TRAIN, "val": VAL, "idiom": IDIOM}
+
+each = pytest.mark.parametrize("name, exact", ACCOUNTS, ids=lambda value: str(value))
+
+
+def _rows(text: str) -> list[list[str]]:
+    return [re.split(r"  +", line.strip()) for line in text.splitlines()]
+
+
+def _outline(steps) -> str:
+    return " ".join(f"{s.op}({s.draw.name if s.draw else ''})" for s in steps)
+
+
+@each
+def test_account_of_a_plan(name, exact):
+    assert _rows(str(lower(translate(RECIPES[name]), exact))) == [DECODE, *ACCOUNTS[name, exact]]
+
+
+@each
+def test_lowered_operators(name, exact):
+    plan = lower(translate(RECIPES[name]), exact)
+    assert (_outline(plan.dali), _outline(plan.batch)) == LOWERED[name, exact]
+    assert plan.gives.dtype == torch.float32 and plan.gives.size == (224, 224)
+
+
+@each
+def test_explain(name, exact, image_root):
+    loader = DataLoader(DALIImageFolder(image_root, RECIPES[name]), 4, num_workers=2, device="cpu", exact=exact, pin_memory=True)
+    first, *rows, odd, ignored = loader.explain().splitlines()
+    kernels = "exact=True" if exact else "exact=False, the fastest kernels"
+    assert re.fullmatch(rf"DALI route on cpu: 2 CPU threads, 2 batches in flight, DALI \d+\.\d+\.\d+; {kernels}", first)
+    assert _rows("\n".join(rows)) == [DECODE, *ACCOUNTS[name, exact]]
+    assert odd.strip() == "files that DALI decodes differently from PIL go through PIL, one by one, in the same batch"
+    assert ignored.strip() == "without effect: pin_memory=True"
+
+
+def test_explain_of_a_fallback(image_root):
+    transform = v1.Compose([v1.Resize(50), v1.ColorJitter(0.4), v1.ToTensor()])
+    loader = DataLoader(DALIImageFolder(image_root, transform), device="cpu", fallback="silent", exact=True)
+    assert loader.explain().splitlines() == [
+        "torchvision route, then a copy to cpu",
+        "  because ColorJitter(brightness=(0.6, 1.4), contrast=None, saturation=None, hue=None): "
+        "no translation is registered for it",
+        "  without effect: exact=True",
+    ]
+
+
+def test_a_gpu_chain_without_random_steps_resizes_as_pillow_does():
+    def passes(transform, **options):
+        plan = lower(translate(transform), **options)
+        return next(dict(s.draw.args)["passes"] for s in plan.dali if s.op == "resize")
+
+    assert passes(VAL) == passes(TRAIN) == passes(TRAIN, gpu=True) == passes(IDIOM, gpu=True) == "one"
+    assert passes(VAL, gpu=True) == passes(VAL, exact=True) == passes(TRAIN, exact=True) == "as Pillow"
+    assert passes(IDIOM, exact=True) == "width first"
+
+
+def test_a_crop_becomes_a_resizes_window_only_where_it_lies_within():
+    def ops(*transforms):
+        return [s.op for s in lower(translate(v1.Compose([*transforms, v1.PILToTensor()]))).dali]
+
+    assert ops(v1.Resize(256), v1.CenterCrop(224)) == ops(v1.Resize(256), v1.CenterCrop(256)) == ["resize"]
+    assert ops(v1.Resize((50, 60)), v1.CenterCrop((50, 60))) == ops(v1.Resize(50), v1.RandomCrop(90)) == ["resize"]
+    assert ops(v1.Resize(256), v1.CenterCrop(257)) == ops(v1.Resize((50, 60)), v1.CenterCrop(55)) == ["resize", "crop"]
+    assert ops(v1.Resize(256, max_size=260), v1.CenterCrop(10)) == ["resize", "crop"]
+    assert ops(v1.Resize(256), v1.RandomHorizontalFlip(), v1.CenterCrop(9)) == ["resize", "flip", "crop"]
+    assert ops(v1.Resize(256), v1.CenterCrop(20), v1.CenterCrop(9)) == ["resize", "crop"]
+
+
+def test_geometry_goes_before_what_works_pixel_by_pixel():
+    plan = lower(translate(v1.Compose([v1.ToTensor(), v1.RandomCrop(20), v1.RandomHorizontalFlip(), v1.Normalize(MEAN, STD)])))
+    assert _outline(plan.dali) == "crop(random_crop) crop_mirror_normalize(bernoulli)"
+    assert [s.op for s in plan.steps] == ["pil_to_tensor", "to_dtype", "crop", "flip", "normalize"]
+    assert [s.stream for s in plan.steps] == [0, 1, 2, 3, 4] and [s.stream for s in plan.dali] == [2, 3]
+
+
+def test_equal_transforms_translate_equally():
+    """So that parts of a data set share a plan, and an epoch finds the last one's pipeline."""
+    again = v1.Compose([v1.Resize(256), v1.CenterCrop(224), v1.ToTensor(), v1.Normalize(list(MEAN), list(STD))])
+    assert lower(translate(VAL)).steps == lower(translate(again)).steps
+    assert lower(translate(VAL)).steps != lower(translate(TRAIN)).steps
+    hash(lower(translate(VAL)).steps)

@@ -1,0 +1,194 @@
+"""What translates, and what a refusal says: the transform, the reason, and what to write instead."""
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+from torchvision import transforms as v1
+from torchvision import tv_tensors
+from torchvision.transforms import InterpolationMode, v2
+
+from dali_compat.lower import lower
+from dali_compat.plan import step
+from dali_compat.translate import Untranslatable, register, translate
+from dali_compat.translate.registry import _TRANSLATORS, describe
+
+
+def refusal(*transforms) -> Untranslatable:
+    with pytest.raises(Untranslatable) as caught:
+        lower(translate(v2.Compose([*transforms])))
+    return caught.value
+
+
+class Mine(v1.Resize):
+    pass
+
+
+class Callable:
+    def __call__(self, image):
+        return image
+
+
+def by_name(image):
+    return image
+
+
+TO_TENSOR = v1.ToTensor()
+PIL = v1.PILToTensor()
+WIDE = v2.Resize(20, antialias=False)
+NO_FORM = "use bilinear, bicubic or lanczos"
+# the transforms, of which the one at fault; what the reason and the remedy say
+REFUSALS = {
+    "box": ([v1.Resize(20, InterpolationMode.BOX)], 0, "interpolation='box' has no close form in DALI", NO_FORM),
+    "box by name": ([v2.Resize(20, "box")], 0, "interpolation='box' has no close form in DALI", NO_FORM),
+    "hamming": ([v1.RandomResizedCrop(20, interpolation=InterpolationMode.HAMMING)], 0, "interpolation='hamming'", NO_FORM),
+    "hamming by number": ([v1.Resize(20, 5)], 0, "interpolation='hamming'", NO_FORM),
+    "antialias": ([PIL, WIDE], 1, "antialias=False on tensors has no close form in DALI", "use antialias=True"),
+    "antialias None": ([PIL, v1.Resize(20, antialias=None)], 1, "antialias=None on tensors", "use antialias=True"),
+    "nearest on tensors": ([PIL, v1.Resize(20, InterpolationMode.NEAREST)], 1, "interpolation='nearest' on tensors", "move it"),
+    "resize after Normalize": ([TO_TENSOR, v1.Normalize([0.5], [0.5]), v1.Resize(20)], 2, "after Normalize", "move it before"),
+    "dict fill": ([v2.Pad(2, fill={tv_tensors.Image: 1})], 0, "fill as a dict", "pass the fill of images alone"),
+    "fill for one channel": ([v1.Grayscale(), v1.Pad(2, fill=(1, 2, 3))], 1, "fill=(1, 2, 3) for an image of 1 channels", ""),
+    "float fill": ([v2.Pad(2, fill=0.5)], 0, "fill=0.5 is not a whole number of 0 to 255", ""),
+    "fill out of range": ([v1.Pad(2, fill=256)], 0, "fill=256 is not a whole number of 0 to 255", ""),
+    "negative fill": ([v1.RandomCrop(5, 2, fill=-1)], 0, "fill=-1 is not a whole number of 0 to 255", ""),
+    "negative padding": ([v1.Pad(-1)], 0, "negative padding", "use a crop"),
+    "negative padding of a crop": ([v1.RandomCrop(9, padding=(1, 1, 1, -1))], 0, "negative padding", "use a crop"),
+    "reflect on tensors": ([PIL, v1.Pad(1, padding_mode="reflect")], 1, "padding_mode='reflect' on tensors", "move it before"),
+    "max_size": ([v1.Resize(20, max_size=20)], 0, "max_size=20 does not go with size=20", ""),
+    "Normalize on uint8": ([PIL, v1.Normalize([0.5], [0.5])], 1, "takes floating point tensors", "put ToTensor()"),
+    "missing ToTensor": ([v1.Resize(9), v1.Normalize([0.5], [0.5])], 1, "takes floating point tensors", "put ToTensor()"),
+    "std of zero": ([TO_TENSOR, v1.Normalize([0.5] * 3, [0.5, 0, 0.5])], 1, "std has a zero", ""),
+    "mean of two": ([TO_TENSOR, v1.Normalize([0.5] * 2, [0.5] * 3)], 1, "mean has 2 values for an image of 3 channels", ""),
+    "ConvertImageDtype": ([v1.ConvertImageDtype(torch.float32)], 0, "takes tensors, and gets a PIL image", "put PILToTensor()"),
+    "ToTensor twice": ([TO_TENSOR, v1.ToTensor()], 1, "takes PIL images, and gets a tensor", ""),
+    "int64": ([PIL, v2.ToDtype(torch.int64)], 1, "dtype=torch.int64", "use uint8 or a floating point type"),
+    "ColorJitter": ([v1.ColorJitter(0.5)], 0, "no translation is registered for it", ""),
+    "callable class": ([Callable()], 0, "no translation is registered for it", ""),
+    "Lambda": ([v1.Lambda(by_name)], 0, "no translation is registered for it", ""),
+    "subclass": ([Mine(20)], 0, "a subclass of Resize may do something else", ""),
+    "inside containers": ([v1.Compose([nn.Sequential(v1.CenterCrop(9), Mine(20))])], None, "a subclass of Resize", ""),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals_name_transform_reason_and_remedy(name):
+    transforms, at, reason, remedy = REFUSALS[name]
+    error = refusal(*transforms)
+    assert reason in error.reason and error.remedy.startswith(remedy) and bool(error.remedy) == bool(remedy)
+    if at is not None:
+        assert error.transform == describe(transforms[at])
+    text = str(error)
+    assert text.startswith(f"{error.transform}: {error.reason}") and text.endswith(error.remedy) and "\n" not in text
+
+
+def test_functions_are_named():
+    for transform, name in ((by_name, "by_name"), (lambda x: x, "<lambda>"), (torch.flip, "flip")):
+        with pytest.raises(Untranslatable) as caught:
+            translate(transform)
+        assert caught.value.transform.endswith(name) and "no translation is registered" in caught.value.reason
+    assert describe(Callable.__call__) == "Callable.__call__"
+
+
+def test_no_transform_says_what_to_write():
+    with pytest.raises(Untranslatable) as caught:
+        translate(None)
+    assert "PIL images" in caught.value.reason and "ToTensor()" in caught.value.remedy
+
+
+def test_conversions_to_another_dtype_before_a_resize_are_refused():
+    for dtype in (torch.float16, torch.float64):
+        error = refusal(PIL, v1.ConvertImageDtype(dtype), v1.Resize(20, antialias=True))
+        assert "Resize" in error.transform and error.remedy
+
+
+# ---- instances that are not what their class is
+
+
+def test_a_replaced_forward_is_refused():
+    transform = v1.Resize(20)
+    transform.forward = lambda image: image
+    assert "forward method was replaced" in refusal(transform).reason
+    compose = v1.Compose([v1.CenterCrop(9)])
+    compose.__dict__["__call__"] = lambda image: image
+    assert "replaced" in refusal(compose).reason
+
+
+@pytest.mark.parametrize("hook", ["register_forward_hook", "register_forward_pre_hook"])
+def test_hooks_are_refused(hook):
+    transform = v2.CenterCrop(20)
+    handle = getattr(transform, hook)(lambda *args: None)
+    assert "hooks" in refusal(transform).reason
+    handle.remove()
+    translate(transform)
+
+
+def test_hooks_of_containers_are_refused():
+    container = nn.Sequential(v2.CenterCrop(20))
+    container.register_forward_hook(lambda *args: None)
+    assert "hooks" in refusal(container).reason
+
+
+# ---- the registry
+
+
+class FromTheFuture(nn.Module):
+    """A transform whose constructor has got one more argument."""
+
+    def __init__(self, size, corners="square"):
+        super().__init__()
+        self.size, self.corners = size, corners
+
+
+@pytest.fixture
+def registered():
+    yield
+    _TRANSLATORS.pop(FromTheFuture, None)
+
+
+def test_an_argument_is_honoured_or_refused(registered):
+    @register(FromTheFuture, consumes="size")
+    def translator(t, spec):
+        return (step("crop", spec, inside=False),)
+
+    assert translate(FromTheFuture(3))[0].steps[0].op == "crop"
+    assert "argument corners is not known to this version" in refusal(FromTheFuture(3, corners="round")).reason
+    odd = FromTheFuture(3)
+    del odd.corners  # where it is kept under another name, nobody can tell
+    assert "corners" in refusal(odd).reason
+
+
+def test_the_registry_refuses_duplicates(registered):
+    register(FromTheFuture)(lambda t, spec: ())
+    with pytest.raises(ValueError, match="FromTheFuture has a translator already"):
+        register(FromTheFuture)(lambda t, spec: ())
+    with pytest.raises(ValueError, match="Resize has a translator already"):
+        register(v1.Resize)(lambda t, spec: ())
+    assert _TRANSLATORS[v1.Resize][0].__name__ == "resize"
+
+
+@pytest.mark.parametrize("kind", _TRANSLATORS, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+def test_every_constructor_argument_is_consumed(kind):
+    """Of this torchvision: one that a translator does not name would go to torchvision for every value but its default."""
+    arguments = inspect.signature(kind).parameters.values()
+    names = {p.name for p in arguments if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    assert names == _TRANSLATORS[kind][1]
+
+
+def test_both_versions_are_registered():
+    """A transform of v1 that has a namesake in v2 translates in both."""
+    names = {version: {k.__name__ for k in _TRANSLATORS if k is getattr(version, k.__name__, None)} for version in (v1, v2)}
+    assert names[v1] <= names[v2]
+    assert names[v2] - names[v1] == {"ToImage", "ToPureTensor", "ToDtype", "Identity"}
+
+
+def test_specs_follow_the_chain():
+    translated = translate(v2.Compose([v2.Grayscale(), v2.Resize((9, 8)), v2.ToImage(), v2.ToDtype(torch.float16, scale=True)]))
+    gives = [t.steps[-1].gives for t in translated]
+    assert [(g.kind, g.channels, g.size, g.dtype) for g in gives] == [
+        ("pil", 1, None, torch.uint8),
+        ("pil", 1, (9, 8), torch.uint8),
+        ("Image", 1, (9, 8), torch.uint8),
+        ("Image", 1, (9, 8), torch.float16),
+    ]
