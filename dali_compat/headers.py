@@ -18,6 +18,7 @@ UNKNOWN, DALI, PIL, UNREADABLE = 0, 1, 2, 3
 
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PLAIN_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive, Huffman-coded; PIL decodes no others but C9, CA
+_APPLICATION = _JFIF, _ADOBE = 0xE0, 0xEE  # APP0, APP14
 _SAMPLE, _SLOW, _THREADS = 16, 200e-6, 32  # files to time, seconds a file, threads
 
 
@@ -90,14 +91,14 @@ def _read_jpeg(path: str) -> tuple[int, int, int] | None:
     """ISO/IEC 10918-1 B.1.1: walk the marker segments to the frame header. None where the file is no plain JPEG."""
     fd = os.open(path, os.O_RDONLY)
     try:
-        data, base, at = os.pread(fd, 4096, 0), 0, 2
+        data, base, at, markers = os.pread(fd, 4096, 0), 0, 2, {}
         if data[:2] != b"\xff\xd8":
             return None
         while True:
-            if at + 10 > len(data):
+            if at + 19 > len(data):
                 base, at = base + at, 0
                 data = os.pread(fd, 4096, base)
-                if len(data) < 10:
+                if len(data) < 19:
                     return None
             if data[at] != 0xFF:
                 return None
@@ -107,16 +108,29 @@ def _read_jpeg(path: str) -> tuple[int, int, int] | None:
             elif marker in _START_OF_FRAME:
                 break
             else:
+                if marker in _APPLICATION:
+                    markers.setdefault(marker, data[at + 4 : at + 16])
                 at += 2 + (data[at + 2] << 8 | data[at + 3])
         precision, components = data[at + 4], data[at + 9]
         height, width = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8]
-        plain = marker in _PLAIN_FRAMES and precision == 8 and components in (1, 3) and height and width
+        plain = marker in _PLAIN_FRAMES and precision == 8 and height and width
+        plain = plain and (components == 1 or (components == 3 and _is_ycc(markers, data[at + 10 : at + 17 : 3])))
         ends = os.pread(fd, 2, os.fstat(fd).st_size - 2) == b"\xff\xd9"
     finally:
         os.close(fd)
     if not plain:
         return None
     return (DALI if ends or _pil_decodes(path) else PIL), height, width
+
+
+def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
+    """Whether three components are YCbCr, by the rules of libjpeg (jdapimin.c); nvJPEG takes RGB for it, too."""
+    if markers.get(_JFIF, b"").startswith(b"JFIF\0"):
+        return True
+    adobe = markers.get(_ADOBE, b"")
+    if adobe.startswith(b"Adobe") and len(adobe) == 12:
+        return adobe[11] != 0
+    return component_ids != b"RGB"
 
 
 def _pil_decodes(path: str) -> bool:

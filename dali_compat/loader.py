@@ -58,7 +58,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         if fallback not in ("warn", "silent", "error"):
             raise ValueError(f"fallback must be 'warn', 'silent' or 'error', got {fallback!r}")
         if memory_format not in (torch.contiguous_format, torch.channels_last):
-            raise ValueError(f"memory_format must be torch.contiguous_format or torch.channels_last, got {memory_format}")
+            raise ValueError(
+                f"memory_format must be torch.contiguous_format or torch.channels_last, got {memory_format}"
+            )
         self.device = device
         self.exact = exact
         self.fallback = fallback

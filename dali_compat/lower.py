@@ -190,7 +190,11 @@ def _fidelity(s: Step, where: str, exact: bool, two_pass: bool) -> str:
         if s.kwargs["like"] != "pil":
             close = two_pass or s.kwargs["like"] == "v1"
             return "mean error .05 of 255" if close else "mean error .2 of 255 (exact=True: .05)"
-        return "two passes as Pillow: mean error .01 of 255" if two_pass else "one pass: mean error .2 of 255 (exact=True: .01)"
+        return (
+            "two passes as Pillow: mean error .01 of 255"
+            if two_pass
+            else "one pass: mean error .2 of 255 (exact=True: .01)"
+        )
     if where == DALI and s.op in ("to_dtype", "normalize"):
         return "within 1e-6"
     return _EXACT

@@ -111,7 +111,9 @@ def resize(sizes, u, *, size, max_size=None):
                 new_short = np.where(over, (max_size * new_short / new_long).astype(np.int64), new_short)
                 new_long = np.where(over, max_size, new_long)
         height_is_short = sizes[:, 0] < sizes[:, 1]
-        new = np.stack([np.where(height_is_short, new_short, new_long), np.where(height_is_short, new_long, new_short)], 1)
+        new = np.stack(
+            [np.where(height_is_short, new_short, new_long), np.where(height_is_short, new_long, new_short)], 1
+        )
     if (new < 1).any():
         row = int((new < 1).any(1).argmax())
         raise ImageTooSmall(row, f"height and width must be > 0, but Resize gives {tuple(new[row].tolist())}")

@@ -27,10 +27,18 @@ def add_arguments(parser) -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     parser.add_argument("--images", type=int, default=512, help="how many JPEGs to make (default %(default)s)")
     parser.add_argument("--batch-size", type=int, help="images in a batch (default 256 on a GPU, 64 on the CPU)")
-    parser.add_argument("--workers", type=int, default=min(cores, 16), help="num_workers of both loaders (default %(default)s)")
-    parser.add_argument("--epochs", type=int, default=3, help="timed passes of each loader, in turn (default %(default)s)")
-    parser.add_argument("--out", default="dali_compat_demo.png", help="where to save the picture (default ./%(default)s)")
-    parser.add_argument("--device", default=None, help="where batches go: cpu, cuda, cuda:1 (default: the GPU if there is one)")
+    parser.add_argument(
+        "--workers", type=int, default=min(cores, 16), help="num_workers of both loaders (default %(default)s)"
+    )
+    parser.add_argument(
+        "--epochs", type=int, default=3, help="timed passes of each loader, in turn (default %(default)s)"
+    )
+    parser.add_argument(
+        "--out", default="dali_compat_demo.png", help="where to save the picture (default ./%(default)s)"
+    )
+    parser.add_argument(
+        "--device", default=None, help="where batches go: cpu, cuda, cuda:1 (default: the GPU if there is one)"
+    )
 
 
 def run(args) -> int:
@@ -49,8 +57,10 @@ def run(args) -> int:
         speeds = compare_speed(root, device, args)
         print_speeds(speeds, args)
         mean, largest = compare_pixels(root, device, args.out)
-    print(f"\nResize(256), CenterCrop(224), ToTensor: the difference to torchvision is {mean:.3f} on average and "
-          f"{largest} at most, of 255 levels")
+    print(
+        f"\nResize(256), CenterCrop(224), ToTensor: the difference to torchvision is {mean:.3f} on average and "
+        f"{largest} at most, of 255 levels"
+    )
     print(f"picture: {os.path.abspath(args.out)} (torchvision, dali_compat, {AMPLIFICATION} x the difference)")
     return 0
 
@@ -110,8 +120,10 @@ def one_pass(loader, device: torch.device, title: str) -> tuple[float, float]:
 
 def print_speeds(speeds: dict[str, dict[str, float]], args) -> None:
     """Print both loaders' images/s and seconds to the first batch."""
-    print(f"\n{'':14}{'images/s':>10}{'first batch':>14}   (batch {args.batch_size}, num_workers {args.workers}, "
-          f"median of {args.epochs} passes in turn)")
+    print(
+        f"\n{'':14}{'images/s':>10}{'first batch':>14}   (batch {args.batch_size}, num_workers {args.workers}, "
+        f"median of {args.epochs} passes in turn)"
+    )
     for name, speed in speeds.items():
         print(f"{name:14}{speed['rate']:>10,.0f}{speed['first']:>12.2f} s")
     print(f"{'ratio':14}{speeds['dali_compat']['rate'] / speeds['torchvision']['rate']:>10.2f}")
@@ -135,11 +147,14 @@ def compare_pixels(root: str, device: torch.device, out: str) -> tuple[float, in
     images, _ = next(iter(DataLoader(torch.utils.data.Subset(ours, chosen), batch_size=count, device=device)))
     expected, images = levels(expected), levels(images)
     difference = np.abs(expected.astype(int) - images)
-    save_rows(out, {
-        "torchvision": expected,
-        "dali_compat": images,
-        f"{AMPLIFICATION} x difference": np.clip(difference * AMPLIFICATION, 0, 255).astype(np.uint8),
-    })
+    save_rows(
+        out,
+        {
+            "torchvision": expected,
+            "dali_compat": images,
+            f"{AMPLIFICATION} x difference": np.clip(difference * AMPLIFICATION, 0, 255).astype(np.uint8),
+        },
+    )
     return float(difference.mean()), int(difference.max())
 
 

@@ -66,10 +66,14 @@ def report(results: list[Check]) -> str:
         mark = "WRONG" if check.stops_dali else "NOTE"
         lines += [f"{mark}  {check.name}: {check.problem}", f"       mend: {check.remedy}"]
     if any(check.stops_dali for check in wrong):
-        lines.append("Until what is WRONG is mended, DALI cannot be relied on here; without DALI, torchvision does the work.")
+        lines.append(
+            "Until what is WRONG is mended, DALI cannot be relied on here; without DALI, torchvision does the work."
+        )
     else:
         has_gpu = any(check.name == "GPU" and not check.value.startswith("none") for check in results)
-        lines.append("DALI works here, on the GPU." if has_gpu else "DALI works here, on the CPU: there is no GPU to use.")
+        lines.append(
+            "DALI works here, on the GPU." if has_gpu else "DALI works here, on the CPU: there is no GPU to use."
+        )
     return "\n".join(lines)
 
 
@@ -80,11 +84,19 @@ def _torch() -> Check:
         return Check("torch", value)
     offered = f"{driver[0]}.{driver[1]}"
     if built_for is None:
-        return Check("torch", value, f"it is the CPU-only build, but there is an NVIDIA driver (CUDA {offered})",
-                     "install a CUDA build of torch: https://pytorch.org/get-started/locally")
+        return Check(
+            "torch",
+            value,
+            f"it is the CPU-only build, but there is an NVIDIA driver (CUDA {offered})",
+            "install a CUDA build of torch: https://pytorch.org/get-started/locally",
+        )
     if int(built_for.split(".")[0]) > driver[0]:
-        return Check("torch", value, f"it is built for CUDA {built_for}, the NVIDIA driver offers CUDA {offered}",
-                     "install a newer NVIDIA driver, or torch for an older CUDA: https://pytorch.org/get-started/locally")
+        return Check(
+            "torch",
+            value,
+            f"it is built for CUDA {built_for}, the NVIDIA driver offers CUDA {offered}",
+            "install a newer NVIDIA driver, or torch for an older CUDA: https://pytorch.org/get-started/locally",
+        )
     return Check("torch", value)
 
 
@@ -105,8 +117,12 @@ def _dali() -> Check:
     if _numbers(version) < OLDEST_TESTED_DALI:
         oldest = ".".join(map(str, OLDEST_TESTED_DALI))
         newer = "cuda120" if install.dali_cuda_major() == 11 else install.wanted_variant()  # CUDA 11 ended at 1.50
-        return Check("DALI", version, f"it is older than {oldest}, the oldest version that was tested",
-                     install.install_command(newer))
+        return Check(
+            "DALI",
+            version,
+            f"it is older than {oldest}, the oldest version that was tested",
+            install.install_command(newer),
+        )
     return Check("DALI", version)
 
 
@@ -116,7 +132,9 @@ def _package() -> Check:
     real = [name for name, is_real in found.items() if is_real]
     if len(real) > 1:
         remedy = f"pip uninstall -y {' '.join(sorted(found))} && {install.install_command(install.wanted_variant())}"
-        return Check("DALI package", value, "several are installed and overwrite each other's files", remedy, stops_dali=True)
+        return Check(
+            "DALI package", value, "several are installed and overwrite each other's files", remedy, stops_dali=True
+        )
     if real and len(found) > 1:
         names = " ".join(sorted(set(found) - set(real)))
         return Check("DALI package", value, f"{names} is a placeholder without DALI in it", f"pip uninstall -y {names}")
@@ -147,7 +165,9 @@ def _jpeg_decoder() -> Check:
 
 
 def _connections() -> Check:
-    value = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", f"not set (CUDA's default is {install.CUDA_DEFAULT_CONNECTIONS})")
+    value = os.environ.get(
+        "CUDA_DEVICE_MAX_CONNECTIONS", f"not set (CUDA's default is {install.CUDA_DEFAULT_CONNECTIONS})"
+    )
     note = install.max_connections_note()
     if note is None:
         return Check("CUDA_DEVICE_MAX_CONNECTIONS", value)

@@ -10,7 +10,9 @@ from PIL import Image, ImageDraw
 
 def make_photo(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
     """A photo-like picture: uint8, (height, width, 3), RGB. The same rng state gives the same picture."""
-    light = Image.fromarray(rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)).resize((width, height), Image.Resampling.BICUBIC)
+    light = Image.fromarray(rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)).resize(
+        (width, height), Image.Resampling.BICUBIC
+    )
     draw = ImageDraw.Draw(light)
     for shape in (draw.ellipse, draw.rectangle, draw.ellipse, draw.rectangle):
         x, y = rng.integers(0, width), rng.integers(0, height)
@@ -23,7 +25,9 @@ def make_photo(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
     return np.clip(np.asarray(light) + texture[..., None], 0, 255).astype(np.uint8)
 
 
-def write_folder(root: str | Path, count: int, classes: int = 8, seed: int = 0, done: Callable[[], object] = int) -> None:
+def write_folder(
+    root: str | Path, count: int, classes: int = 8, seed: int = 0, done: Callable[[], object] = int
+) -> None:
     """Write `count` JPEGs of about 500 x 400 pixels (quality 90) as root/class_0/0000.jpg and so on, class by turn.
 
     done: called after each picture. One seed always gives the same files.

@@ -61,7 +61,9 @@ def import_problem() -> Problem | None:
             f"pip uninstall -y {names} && {install}",
         )
     if not found:
-        is_absent = error is None or (isinstance(error, ModuleNotFoundError) and error.name in ("nvidia", "nvidia.dali"))
+        is_absent = error is None or (
+            isinstance(error, ModuleNotFoundError) and error.name in ("nvidia", "nvidia.dali")
+        )
         return Problem("DALI is not installed" if is_absent else f"DALI does not load ({_one_line(error)})", install)
     detail = "its files are incomplete" if error is None else _one_line(error)
     return Problem(

@@ -61,7 +61,10 @@ class DecodePipeline:
         while len(self._feed.flight) >= self.depth:
             self._take()
         ticket = next(self._tickets)
-        self._feed.next = ticket, [_as_matrix(paths), *(np.ascontiguousarray(a) for step in arrays for a in step.values())]
+        self._feed.next = (
+            ticket,
+            [_as_matrix(paths), *(np.ascontiguousarray(a) for step in arrays for a in step.values())],
+        )
         self._pipe.schedule_run()
         return ticket
 

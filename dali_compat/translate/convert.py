@@ -70,7 +70,9 @@ def _to_dtype(t, spec, dtype, like):
 @register(v1.Normalize, v2.Normalize, consumes="mean std inplace")
 def normalize(t, spec):
     if spec.kind == "pil" or not spec.dtype.is_floating_point:
-        raise Untranslatable(t, "it takes floating point tensors", "put ToTensor(), or ToImage() and ToDtype(), before it")
+        raise Untranslatable(
+            t, "it takes floating point tensors", "put ToTensor(), or ToImage() and ToDtype(), before it"
+        )
     mean, std = _per_channel(t, "mean", spec), _per_channel(t, "std", spec)
     if 0 in std:
         raise Untranslatable(t, "std has a zero")

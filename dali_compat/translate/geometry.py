@@ -89,7 +89,9 @@ def _resize(t, spec: ImageSpec, size, max_size=None) -> Step:
         if interpolation in ("nearest", "lanczos"):
             raise Untranslatable(t, f"interpolation={interpolation!r} on tensors", "move it before ToTensor/ToImage")
         if t.antialias is not True:
-            raise Untranslatable(t, f"antialias={t.antialias} on tensors has no close form in DALI", "use antialias=True")
+            raise Untranslatable(
+                t, f"antialias={t.antialias} on tensors has no close form in DALI", "use antialias=True"
+            )
     known = size if size is not None and len(size) == 2 else None
     sizes = draw("resize", size=size, max_size=max_size)
     return step("resize", spec.but(size=known), sizes, interpolation=interpolation, like=like)

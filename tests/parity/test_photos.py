@@ -32,10 +32,16 @@ RECIPES = {
     "bicubic": (_val(InterpolationMode.BICUBIC), (0.2, 20), (0.01, 3)),  # .17/16; .0043/2
     "lanczos": (_val(InterpolationMode.LANCZOS), (0.2, 40), (0.01, 3)),  # .18/31; .0049/2
 }
-# one H100, 54 photos, default / exact=True: val mean .223 max 32 / .0058 3; train .237 37 / .0045 3
-GPU = (0.3, 255), (0.01, 4)
-# decode .143 46 / .0000x 1
-GPU_DECODE = (0.25, 255), (0.01, 4)
+# On 54 photos, an H200 and an H100 (default; exact=True). Chroma upsampling makes the default's large maxima.
+GPU = {
+    "val": ((0.12, 60), (0.01, 4)),  # .089/32; .0058/3
+    "preset": ((0.12, 60), (0.01, 4)),
+    "train": ((0.3, 60), (0.02, 18)),  # .24/37; .014/13
+    "idiom": ((0.3, 60), (0.02, 15)),  # .23/24; .012/9
+    "bicubic": ((0.14, 60), (0.012, 5)),  # .11/37; .0076/3
+    "lanczos": ((0.16, 60), (0.015, 6)),  # -; .009/4
+}
+GPU_DECODE = (0.25, 60), (0.01, 4)  # .15/46; .0012/3
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +68,11 @@ def _check(found, limits):
 def test_recipes(name, exact, device, sights):
     transform, *limits = RECIPES[name]
     found = error(*epoch(sights, transform, device, exact, most=MOST[device]), STD)
-    _check(found, (GPU if device == "cuda" else limits)[exact])
+    _check(found, (GPU[name] if device == "cuda" else limits)[exact])
 
 
 @both
-@pytest.mark.parametrize("window", [None, v1.CenterCrop(200), v1.RandomCrop(64)], ids=["whole", "CenterCrop", "RandomCrop"])
+@pytest.mark.parametrize("window", [None, v1.CenterCrop(200), v1.RandomCrop(40)], ids=["whole", "CenterCrop", "RandomCrop"])
 def test_decoding(window, exact, device, sights):
     transform = v1.Compose([*([window] if window else []), v1.PILToTensor()])
     found = error(*epoch(sights, transform, device, exact, most=MOST[device]))

@@ -70,7 +70,7 @@ FILES = {
     "progressive": (lambda: jpeg(progressive=True), DALI),
     "gray": (lambda: jpeg(mode="L"), DALI),
     "4:4:4": (lambda: jpeg(subsampling=0), DALI),
-    "RGB inside": (lambda: jpeg(keep_rgb=True), DALI),
+    "RGB inside": (lambda: jpeg(keep_rgb=True), PIL),
     "restart markers": (lambda: jpeg(restart_marker_blocks=1), DALI),
     "no JFIF header": (lambda: jpeg()[:2] + jpeg()[2 + 2 + struct.unpack(">H", jpeg()[4:6])[0] :], DALI),
     "orientation": (lambda: jpeg(exif=with_exif(6)), DALI),  # torchvision does not rotate either
