@@ -91,6 +91,7 @@ of_pil("RandomCrop pad_if_needed padding", lambda T: T.RandomCrop((120, 90), (2,
 of_pil("Pad", lambda T: T.Pad(7))
 of_pil("Pad pair fill", lambda T: T.Pad((3, 11), fill=(10, 200, 30)))
 of_pil("Pad gray", lambda T: [T.Grayscale(), T.Pad([3], fill=(9,))])
+of_pil("Pad with colour after Grayscale", lambda T: [T.Grayscale(3), T.Pad(3, fill=(10, 200, 30))])
 for mode in ("edge", "reflect", "symmetric"):
     of_pil(f"Pad {mode}", lambda T, m=mode: T.Pad((1, 12, 3, 4), padding_mode=m), border=mode)
     of_pil(f"RandomCrop {mode}", lambda T, m=mode: T.RandomCrop(64, 6, padding_mode=m), border=mode)

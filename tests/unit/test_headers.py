@@ -2,6 +2,7 @@
 
 import io
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -58,6 +59,16 @@ def sixteen_bits(kind) -> bytes:
     return file.getvalue()
 
 
+def sixteen_bit_colours() -> bytes:
+    """A PNG that Pillow cannot write, but reads as RGB."""
+    rows = np.zeros((HEIGHT, 1 + 6 * WIDTH), np.uint8)  # a filter byte before each row
+    rows[:, 1:] = np.random.default_rng(0).integers(0, 256, (HEIGHT, 6 * WIDTH))
+    header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, 16, 2, 0, 0, 0)
+    chunks = (b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes())), (b"IEND", b"")
+    body = (struct.pack(">I", len(c)) + k + c + struct.pack(">I", zlib.crc32(k + c)) for k, c in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(body)
+
+
 def animated(kind) -> bytes:
     file = io.BytesIO()
     photo().save(file, kind, save_all=True, append_images=[photo("L").convert("RGB")])
@@ -99,6 +110,7 @@ FILES = {
     "PNG alpha": (lambda: saved("PNG", "RGBA"), DALI),
     "PNG gray alpha": (lambda: saved("PNG", "LA"), DALI),
     "PNG 16 bits": (lambda: sixteen_bits("PNG"), PIL),
+    "PNG 16 bits RGB": (sixteen_bit_colours, PIL),
     "PNG animated": (lambda: animated("PNG"), PIL),
     "TIFF": (lambda: saved("TIFF"), DALI),
     "TIFF orientation 1": (lambda: saved("TIFF", exif=with_exif(1)), DALI),
