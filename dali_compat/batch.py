@@ -7,6 +7,7 @@ consists of groups of rows: those that one plan's pipeline decodes, and those th
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from .engine.device import to_device
 from .engine.pipeline import PipelineError, undecodable
 from .engine.replay import replay
 from .headers import DALI, PIL, UNREADABLE, headers_of
-from .params import ImageTooSmall, Randoms, compute
+from .params import ImageTooSmall, Randoms, compute, own_generators
 from .plan import Plan
 
 if TYPE_CHECKING:
@@ -48,8 +49,10 @@ class Batch:
         try:
             self._locate()
             self._group()
-        except Exception as error:
+        except BaseException as error:  # an interrupt, too, must not leave half a batch that looks whole
             self._error = error
+            if not isinstance(error, Exception):
+                raise
 
     def finish(self) -> Any:
         """What torch's loader would give for these indices, on the device."""
@@ -70,14 +73,14 @@ class Batch:
     def _images(self):
         """(N, C, H, W), or a list of N where sizes differ or several groups made them."""
         images = [None] * len(self)
-        whole = len(self._groups) == 1
+        whole = len(self._groups) == 1 and len(self._groups[0].rows) == len(self)
         while self._groups:
             group = self._groups[-1]
             made = group.images()
             self._groups.pop()
             if whole and isinstance(made, torch.Tensor):
                 return made
-            for row, image in zip(group.rows, made):
+            for row, image in zip(group.rows, made, strict=True):
                 images[row] = image
         return images
 
@@ -85,10 +88,17 @@ class Batch:
         self.places = [locate(self.epoch.dataset, index) for index in self.indices]
         samples = [folder.samples[local] for folder, local in self.places]
         self.paths = [os.fsdecode(path) for path, _ in samples]
-        self.targets = [
-            target if folder.target_transform is None else folder.target_transform(target)
-            for (_, target), (folder, _) in zip(samples, self.places)
-        ]
+        with self._as_in_a_worker(any(folder.target_transform for folder, _ in self.places)):
+            self.targets = [
+                target if folder.target_transform is None else folder.target_transform(target)
+                for (_, target), (folder, _) in zip(samples, self.places)
+            ]
+
+    def _as_in_a_worker(self, needed: bool = True):
+        """The user's own functions draw where torch's workers would: not from this process's generators."""
+        if not (needed and self.epoch.in_workers):
+            return nullcontext()
+        return own_generators(self.epoch.seed, self._position)
 
     def _group(self) -> None:
         """Rows that share a plan and a decoder."""
@@ -143,7 +153,9 @@ class Batch:
                 images = default_collate(images)
             return [images, *(to_device(default_collate(column), epoch.route.device) for column in columns)]
         samples = [self._sample(row, image) for row, image in enumerate(images)]
-        return to_device(epoch.collate_fn(samples if epoch.batched else samples[0]), epoch.route.device)
+        with self._as_in_a_worker():
+            collated = epoch.collate_fn(samples if epoch.batched else samples[0])
+        return to_device(collated, epoch.route.device)
 
     def _sample(self, row: int, image: torch.Tensor) -> tuple:
         """What ``dataset[index]`` gives, with the image on the device."""

@@ -7,6 +7,7 @@ kept for the life of the data set. The list of files that need PIL was measured 
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ class Headers:
     """(kind, height, width) of each file of a data set, read at first sight."""
 
     def __init__(self):
+        self._lock = threading.Lock()  # loaders in several threads share it
         self._allocate(0)
 
     def look(self, indices: list[int], paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -33,6 +35,10 @@ class Headers:
 
         A kind is DALI, PIL or UNREADABLE; the last is asked again the next time, for the file may be mended.
         """
+        with self._lock:
+            return self._look(indices, paths)
+
+    def _look(self, indices, paths):
         if max(indices) >= len(self._kinds):
             self._allocate(max(max(indices) + 1, 2 * len(self._kinds)))
         index = np.asarray(indices)
@@ -48,7 +54,8 @@ class Headers:
 
     def use_pil(self, index: int) -> None:
         """DALI has failed on this file."""
-        self._kinds[index] = PIL
+        with self._lock:
+            self._kinds[index] = PIL
 
     def _allocate(self, count: int) -> None:
         old = getattr(self, "_kinds", None), getattr(self, "_keys", None), getattr(self, "_sizes", None)
@@ -60,12 +67,22 @@ class Headers:
                 new[: len(values)] = values
 
 
-_of_dataset: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_of_dataset: dict[int, tuple[weakref.ref, Headers]] = {}  # by id(): a data set may not be hashable
 
 
 def headers_of(dataset) -> Headers:
     """The headers of a data set, shared by all loaders over it."""
-    return _of_dataset.setdefault(dataset, Headers())
+    key = id(dataset)
+    reference, headers = _of_dataset.get(key, (None, None))
+    if reference is None or reference() is not dataset:
+        headers = Headers()
+        _of_dataset[key] = weakref.ref(dataset, lambda gone: _forget(key, gone)), headers
+    return headers
+
+
+def _forget(key: int, gone: weakref.ref) -> None:
+    if key in _of_dataset and _of_dataset[key][0] is gone:
+        del _of_dataset[key]
 
 
 def read_header(path: str) -> tuple[int, int, int]:
@@ -118,8 +135,8 @@ def _read_jpeg(path: str) -> tuple[int, int, int] | None:
         ends = os.pread(fd, 2, os.fstat(fd).st_size - 2) == b"\xff\xd9"
     finally:
         os.close(fd)
-    if not plain:
-        return None
+    if not plain or (Image.MAX_IMAGE_PIXELS and height * width > Image.MAX_IMAGE_PIXELS):
+        return None  # PIL warns of a decompression bomb, or refuses it
     return (DALI if ends or _pil_decodes(path) else PIL), height, width
 
 
@@ -166,5 +183,6 @@ def _same_in_dali(image: Image.Image) -> bool:
         return "exif" not in image.info
     if image.format == "TIFF":
         orientation, bits = image.tag_v2.get(274, 1), image.tag_v2.get(258, (1,))
-        return image.mode in ("L", "RGB") and orientation == 1 and set(bits) == {8}
+        plain = image.tile[0][0] == "raw"  # damaged LZW data passes DALI, and not PIL
+        return plain and image.mode in ("L", "RGB") and orientation == 1 and set(bits) == {8}
     return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Callable
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -29,27 +29,37 @@ class Epoch:
 
     def __init__(self, loader, route: DaliRoute, seed: int):
         self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
+        self.in_workers = loader.num_workers > 0
         self.route, self.seed = route, seed
-        self._pipelines: dict[Plan, DecodePipeline] = {}
+        self._pipelines: dict[Plan, list[DecodePipeline]] = {}  # the last of a plan is the one in use
         self._replays: ThreadPoolExecutor | None = None
 
     def pipeline(self, plan: Plan, batch_size: int) -> DecodePipeline:
         """This epoch's pipeline for a plan, large enough for the batch."""
-        pipeline = self._pipelines.get(plan)
-        if pipeline is None or pipeline.batch_size < batch_size:
-            pipeline = self._pipelines[plan] = self.route.borrow(plan, batch_size)
-        return pipeline
+        pipelines = self._pipelines.setdefault(plan, [])
+        if not pipelines or pipelines[-1].batch_size < batch_size:
+            pipelines.append(self.route.borrow(plan, 2 * batch_size if pipelines else batch_size))
+        return pipelines[-1]
 
     def replay_later(self, function: Callable, *args):
         """A future of what must go through PIL, one image a call."""
         if self._replays is None:
             self._replays = ThreadPoolExecutor(self.route.threads, thread_name_prefix="dali_compat-replay")
-        return self._replays.submit(function, *args)
+        try:
+            return self._replays.submit(function, *args)
+        except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
+            future = Future()
+            try:
+                future.set_result(function(*args))
+            except Exception as error:
+                future.set_exception(error)
+            return future
 
     def end(self) -> None:
         """The pipelines serve the next epoch."""
         while self._pipelines:
-            self.route.give_back(self._pipelines.popitem()[1])
+            for pipeline in self._pipelines.popitem()[1]:
+                self.route.give_back(pipeline)
         if self._replays is not None:
             self._replays.shutdown(wait=False, cancel_futures=True)
             self._replays = None
@@ -58,13 +68,12 @@ class Epoch:
 class DALIIterator(_BaseDataLoaderIter):
     """Iterates once over a loader; made by ``iter(loader)``.
 
-    Indices are drawn on torch's own schedule: with workers, num_workers * prefetch_factor batches ahead, otherwise as
-    batches are asked for. DALI works on ``route.depth`` batches at a time.
+    With workers, indices are drawn on torch's own schedule: num_workers * prefetch_factor batches ahead. Without, they are
+    drawn from the first next() on, ``route.depth`` batches ahead (torch: none ahead), for DALI works on as many at a time.
     """
 
     def __init__(self, loader, route: DaliRoute):
         super().__init__(loader)
-        self._pid = os.getpid()
         self._ahead = max(loader.num_workers * (loader.prefetch_factor or 0), route.depth)
         self._drawn: deque[Batch] = deque()
         self._epochs = 0
@@ -79,6 +88,7 @@ class DALIIterator(_BaseDataLoaderIter):
 
     def _begin(self, loader, route: DaliRoute) -> None:
         # torch's persistent workers draw on where they were; here the next epoch takes the next seed
+        self._pid = os.getpid()
         self._epoch = Epoch(loader, route, self._base_seed + self._epochs)
         self._position = 0
         self._exhausted = False

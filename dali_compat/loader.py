@@ -73,7 +73,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     def explain(self) -> str:
         """What this loader does, one line a transform: what it became, where it runs, and how faithful it is; for a
         fallback which transform or argument is in the way, and what to write instead."""
-        return explain(self, self._choose_route())
+        self._route = choose(self, self._route)
+        return explain(self, self._route)
 
     def close(self) -> None:
         """Free the pipelines' threads, pinned and device memory now; the loader can be iterated again."""
@@ -82,24 +83,24 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             self._route = None
 
     def _get_iterator(self):
-        route = self._choose_route(stacklevel=5)
+        route = self._choose_route(stacklevel=5, start=True)
         if isinstance(route, DaliRoute):
             from .iterator import DALIIterator
 
             return DALIIterator(self, route)
         return stock_iterator(self, route.device)
 
-    def _choose_route(self, stacklevel: int = 4) -> DaliRoute | StockRoute:
+    def _choose_route(self, stacklevel: int = 4, start: bool = False) -> DaliRoute | StockRoute:
         """Anew each epoch: frameworks change transforms, samples and collate_fn after construction. ``stacklevel`` is
         the user's line, for a warning."""
-        self._route = route = choose(self, self._route)
+        self._route = route = choose(self, self._route, start)
         if isinstance(route, StockRoute):
             self._tell(route.reason, stacklevel)
         return route
 
     def _choose_dali_route(self) -> DaliRoute:
         """For an iterator that lives on (persistent_workers) and cannot become torch's."""
-        route = self._choose_route()
+        route = self._choose_route(start=True)
         if isinstance(route, StockRoute):
             raise RuntimeError(f"with persistent_workers=True the loader cannot change to torchvision: {route.reason}")
         return route

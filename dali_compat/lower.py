@@ -91,8 +91,9 @@ def _refuse_conversions(dali: tuple[Step, ...], translated: tuple[Translated, ..
     """DALI converts uint8 to float32 alone; what stands before a resize and converts otherwise is refused."""
     for i, s in enumerate(dali):
         if s.op == "to_dtype" and (_dtype_before(dali, i), s.gives.dtype) != (torch.uint8, torch.float32):
-            resize = next(t for t in reversed(translated) if any(s.op == "resize" for s in t.steps))
-            raise Untranslatable(resize.transform, f"it follows a conversion to {s.gives.dtype}", "move it before")
+            owners = [t for t in translated for _ in t.steps]
+            reason = f"in DALI it would stand before geometry, as a conversion to {s.gives.dtype}"
+            raise Untranslatable(owners[s.stream].transform, reason, "move it to the end")
 
 
 def _is_float32_tail(steps, split: int) -> bool:

@@ -12,9 +12,12 @@ generator is numpy's Philox4x64-10 (Salmon et al., "Parallel random numbers: as 
 from __future__ import annotations
 
 import functools
+import random
+from contextlib import contextmanager
 from typing import Callable
 
 import numpy as np
+import torch
 
 from .plan import Draw, Step
 
@@ -50,6 +53,23 @@ class Randoms:
         blocks = -(-k // 4)  # one step of the counter gives four numbers
         philox = np.random.Philox(key=[self.seed, stream], counter=self.position * blocks)
         return np.random.Generator(philox).random((self.count, 4 * blocks))[:, :k]
+
+
+@contextmanager
+def own_generators(seed: int, position: int):
+    """Within it torch (CPU), random and numpy draw from generators seeded by (seed, position); after it they are where
+    they were. So a collate_fn that mixes images leaves the sampler's next order alone, as it does in torch's workers."""
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    own = int(np.random.SeedSequence([seed, position]).generate_state(1)[0])
+    torch.default_generator.manual_seed(own)
+    random.seed(own)
+    np.random.seed(own)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        random.setstate(before[1])
+        np.random.set_state(before[2])
 
 
 def compute(steps: tuple[Step, ...], sizes: np.ndarray, randoms: Randoms, rows: np.ndarray | slice) -> list[Arrays]:

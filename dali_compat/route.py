@@ -65,7 +65,7 @@ class DaliRoute:
 
         batch_size = max(batch_size, self.batch_size)
         with self._lock:
-            self._pipelines = [p for p in self._pipelines if p.usable]
+            self._pipelines[:] = [p for p in self._pipelines if p.usable]
             for pipeline in self._pipelines:
                 if pipeline.plan is plan and not pipeline.borrowed and pipeline.batch_size >= batch_size:
                     break
@@ -75,24 +75,35 @@ class DaliRoute:
             pipeline.borrowed = True
         return pipeline
 
+    def take_over(self, before: DaliRoute) -> None:
+        """Share the pipelines of the route so far, for as long as its iterators live; idle ones of other plans go."""
+        self._pipelines, self._lock = before._pipelines, before._lock
+        with self._lock:
+            for pipeline in self._pipelines:
+                if pipeline.plan not in self.plans and not pipeline.borrowed:
+                    pipeline.close()
+
     def give_back(self, pipeline: DecodePipeline) -> None:
         """Keeps one idle pipeline a plan for the next epoch and frees the rest."""
-        pipeline.borrowed = False
-        for other in self._pipelines:
-            if other is not pipeline and other.plan is pipeline.plan and not other.borrowed:
-                other.close()
+        with self._lock:
+            pipeline.borrowed = False
+            for other in self._pipelines:
+                if other is not pipeline and other.plan is pipeline.plan and not other.borrowed:
+                    other.close()
+            self._pipelines[:] = [p for p in self._pipelines if p.usable]
 
     def close(self) -> None:
         while self._pipelines:
             self._pipelines.pop().close()
 
 
-def choose(loader, before: DaliRoute | StockRoute | None) -> DaliRoute | StockRoute:
+def choose(loader, before: DaliRoute | StockRoute | None, start: bool = False) -> DaliRoute | StockRoute:
     """The route for a loader as it is now: its data set's transform, samples and loader may have changed.
 
-    ``before`` is the route so far; what it has built serves on where it still fits.
+    ``before`` is the route so far; what it has built serves on where it still fits. ``start``: an epoch begins, and CUDA
+    may start; until then it must not, for a script may fork, or choose its device, after it has made its loaders.
     """
-    device = resolve_device(loader.device)
+    device = resolve_device(loader.device, start)
     depth = loader.prefetch_factor or _DEPTH
     problem = dali_problem(gpu=device.type == "cuda")
     if problem:
@@ -107,16 +118,17 @@ def choose(loader, before: DaliRoute | StockRoute | None) -> DaliRoute | StockRo
     plans = list(dict.fromkeys(plan for _, plan in plan_of.values()))
     route = DaliRoute(device, _threads(loader, device, parts), depth, loader.batch_size or 1, plans, plan_of)
     if same and before.threads == route.threads:
-        route._pipelines = [p for p in before._pipelines if p.plan in plans]
+        route.take_over(before)
     return route
 
 
-def resolve_device(device) -> torch.device:
-    """None is the current CUDA device, or the CPU where there is none; "cuda" is the current one, too."""
+def resolve_device(device, start: bool) -> torch.device:
+    """None is the current CUDA device, or the CPU where there is none; "cuda" is the current one, too. It has no index
+    before CUDA has started, which ``start`` allows."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(device)
-    if device.type == "cuda" and device.index is None:
+    if device.type == "cuda" and device.index is None and (start or torch.cuda.is_initialized()):
         device = torch.device("cuda", torch.cuda.current_device())
     return device
 
@@ -147,7 +159,7 @@ def _key(plan: Plan) -> tuple[tuple[Step, ...], bool, bool]:
 def _available_threads(loader) -> int:
     if loader.num_workers:
         return loader.num_workers
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    processes = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     return max(1, min(len(os.sched_getaffinity(0)) // processes, _MOST_THREADS))
 
 
@@ -167,7 +179,8 @@ def explain(loader, route: DaliRoute | StockRoute) -> str:
     """One line a step: what it became, where it runs, how faithful it is."""
     if isinstance(route, StockRoute):
         lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
-        ignored = [f"exact={loader.exact}"] if loader.exact else []
+        ours = {"exact": False, "memory_format": torch.contiguous_format}
+        ignored = [f"{name}={getattr(loader, name)}" for name, plain in ours.items() if getattr(loader, name) != plain]
     else:
         threads = f"{route.threads} CPU threads"
         if route.threads < _available_threads(loader):

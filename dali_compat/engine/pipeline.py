@@ -7,6 +7,7 @@ leave by DLPack without a copy, and a batch that fails leaves the next ones alon
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import weakref
@@ -23,7 +24,6 @@ from . import graph
 
 _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
 _live: weakref.WeakSet[DecodePipeline] = weakref.WeakSet()
-_inherited: list = []  # pipelines of the parent process, kept so that their destructors never run in a child
 
 
 class PipelineError(RuntimeError):
@@ -188,10 +188,12 @@ def _tensors(outputs):
 
 
 def _forget_in_child() -> None:
-    """After fork a parent's pipelines have no threads: they must neither run nor be torn down here."""
+    """After fork a parent's pipelines have no threads: they must neither run nor be torn down here, at exit neither."""
     for pipeline in list(_live):
-        _inherited.append(pipeline._pipe)
+        if pipeline._pipe is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline._pipe))
         pipeline._pipe = None
+    dali.Pipeline._pipes.clear()  # DALI's own atexit hook would tear them down
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -39,7 +39,7 @@ def pad(image, row, *, mode, fill):
     (top, left), (height, width) = _ints(-row["start"]), _ints(row["shape"])
     _, h, w = v1.get_dimensions(image)
     padding = [left, top, width - w - left, height - h - top]
-    return v2.pad(image, padding, fill=list(fill), padding_mode=mode)
+    return v2.pad(image, padding, fill=list(fill) if mode == "constant" else 0, padding_mode=mode)
 
 
 def resize(image, row, *, interpolation, like):
