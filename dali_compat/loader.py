@@ -25,7 +25,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     Takes every argument of torch's DataLoader with torch's meaning. Samplers, batch samplers, ``len()`` and the order
     under a seed are torch's own. Where the data set is an image folder (torchvision's ImageFolder or DALIImageFolder, or
     Subset and ConcatDataset of them) and its transform translates, ``num_workers`` gives DALI's CPU threads (0: one a
-    core, 16 at most) and ``prefetch_factor`` the batches in flight; otherwise torch's own loader does the work, which a
+    core, 16 at most; 4 at most where a GPU decodes JPEG) and ``prefetch_factor`` the batches in flight; otherwise torch's own loader does the work, which a
     FallbackWarning and :meth:`explain` tell.
 
     A batch is ``[images, labels]``: images (N, C, H, W) with the dtype and range that the transform gives, labels (N,)
@@ -34,8 +34,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     Args:
         *args, **kwargs: of torch.utils.data.DataLoader.
         device: where batches come out. None is the current CUDA device, or the CPU where there is none.
-        exact: pixels as near to torchvision's as possible (mean error about .01 of 255 levels) instead of the fastest
-            kernels (about .2). Sizes, windows and random parameters are torchvision's either way.
+        exact: pixels as near to torchvision's as DALI comes (mean error about .01 of 255 levels at 224 pixels, more in the
+            rim of small outputs) instead of the fastest kernels (about .2). Sizes, windows and random parameters are torchvision's either way.
         fallback: "warn" or "silent" where torchvision has to do the work, or "error" to raise.
         memory_format: torch.contiguous_format or torch.channels_last, of the images.
 

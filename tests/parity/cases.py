@@ -50,7 +50,7 @@ class Case:
         rounding = 0 if dtype == U8 else 2 * 255 * torch.finfo(dtype).eps
         if "nearest" in self.name:
             return (0.08, 255) if mean else (0, 0)
-        return 1.5 * mean + rounding, most + rounding + (8 if mean > FLOAT[0] else 0)
+        return 2 * mean + rounding, most + rounding + (8 if mean > FLOAT[0] else 0)
 
 
 CASES: list[Case] = []

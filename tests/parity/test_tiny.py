@@ -52,7 +52,7 @@ def test_resizing(name, exact, device, tiny_root):
     found = error(*epoch(tiny_root, v2.Compose([*transforms, v2.PILToTensor()]), device, exact))
     print(f"measured {found}")
     mean, most = limits[exact]
-    slack = (1.5, 2) if device == "cuda" else (1, 0)  # DALI accumulates in another order there
+    slack = (2, 8) if device == "cuda" else (1, 0)  # DALI accumulates in another order there
     assert found.within(mean * slack[0], most + slack[1]), found
 
 
