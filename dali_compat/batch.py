@@ -238,12 +238,14 @@ class _Replayed:
 
 def finish(images, plan: Plan, arrays: list[dict]):
     """The torch part of a plan, on what DALI gave: a tensor, or a list where sizes differ."""
-    if not isinstance(images, torch.Tensor):
-        return [finish(image[None], plan, _rows_of(arrays, slice(i, i + 1)))[0] for i, image in enumerate(images)]
     if not (plan.dali and plan.dali[-1].kwargs.get("layout") == "CHW"):
-        images = images.permute(0, 3, 1, 2)
+        images = (
+            images.permute(0, 3, 1, 2) if isinstance(images, torch.Tensor) else [i.permute(2, 0, 1) for i in images]
+        )
     for step, values in zip(plan.batch, arrays):
-        images = getattr(kernels, step.op)(images, values, **step.kwargs)
+        images = kernels.run(step, images, values)
+    if isinstance(images, list):
+        return [_in_format(image[None], plan)[0] for image in images]
     return _in_format(images, plan)
 
 

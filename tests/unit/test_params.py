@@ -8,7 +8,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import functional as F
 from torchvision.transforms.functional import _compute_resized_output_size
 
-from dali_compat import params
+from dali_compat.params import lowered
 from dali_compat.lower import lower
 from dali_compat.params import ImageTooSmall, Randoms, compute
 from dali_compat.plan import ImageSpec, Step, draw
@@ -90,7 +90,7 @@ def test_the_order_of_pillows_passes(filter):
         both = image.resize((ow, oh), filter).tobytes()
         vertical = image.resize((w, oh), filter).resize((ow, oh), filter).tobytes()
         horizontal = image.resize((ow, h), filter).resize((ow, oh), filter).tobytes()
-        first = params._vertical_first(np.array([[h, w]]), np.array([[oh, ow]]))[0]
+        first = lowered._vertical_first(np.array([[h, w]]), np.array([[oh, ow]]))[0]
         assert both == (vertical if first else horizontal)
         told += vertical != horizontal
     assert told > 100
@@ -103,13 +103,13 @@ def test_pillows_order_is_asked_of_its_code(monkeypatch):
     def width_first(self, size, filter):
         return own(own(self, (size[0], self.height), filter), size, filter)
 
-    params._pillow_may_start_vertically.cache_clear()
+    lowered._pillow_may_start_vertically.cache_clear()
     monkeypatch.setattr(Image.Image, "resize", width_first)
     try:
-        assert params._pillow_may_start_vertically() is False
-        assert not params._vertical_first(np.array([[300, 40]]), np.array([[50, 37]]))[0]
+        assert lowered._pillow_may_start_vertically() is False
+        assert not lowered._vertical_first(np.array([[300, 40]]), np.array([[50, 37]]))[0]
     finally:
-        params._pillow_may_start_vertically.cache_clear()
+        lowered._pillow_may_start_vertically.cache_clear()
 
 
 @pytest.mark.parametrize("passes", ["one", "as Pillow", "width first"])

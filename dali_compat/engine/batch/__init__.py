@@ -1,0 +1,78 @@
+"""Steps -> batched torch operations: one function a step, called ``op(images, arrays, **args)``.
+
+``images`` is (N, C, H, W) on any device, uint8 0..255 or floating point; ``arrays`` the step's per-sample arguments as
+numpy arrays of N rows. A kernel gives (N, C, H, W), or a list of N images (C, H, W) where their sizes differ. The same
+code runs on every device; nothing is changed in place. Which rows a step is for (``arrays["flag"]``), and images of
+different sizes, are run()'s affair: kernels never see either.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ...plan import Step
+from . import color, convert, geometry
+
+_MODULES = (color, convert, geometry)
+
+
+def kernel(op: str):
+    """The function that runs an op here, or None."""
+    return next((vars(module)[op] for module in _MODULES if op in vars(module)), None)
+
+
+def run(step: Step, images, arrays: dict[str, np.ndarray]):
+    """One step on images: a tensor (N, C, H, W) or, where sizes differ, a list of N tensors (C, H, W); gives the same.
+
+    Rows whose flag is not set stay as they are.
+    """
+    arrays = dict(arrays)
+    flag = arrays.pop("flag", None)
+    if flag is None or flag.all():
+        return _all(step, images, arrays)
+    rows = np.flatnonzero(flag)
+    if not len(rows):
+        return images
+    arrays = rows_of(arrays, rows)
+    if isinstance(images, list):
+        changed = list(images)
+        for row, image in zip(rows, _all(step, [images[row] for row in rows], arrays), strict=True):
+            changed[row] = image
+        return uniform(changed)
+    index = torch.from_numpy(rows).to(images.device, non_blocking=True)
+    made = _all(step, images[index], arrays)
+    if isinstance(made, torch.Tensor) and made.shape[1:] == images.shape[1:] and made.dtype == images.dtype:
+        return images.index_copy(0, index, made)
+    changed = list(images)
+    for row, image in zip(rows, made, strict=True):
+        changed[row] = image
+    return changed
+
+
+def _all(step: Step, images, arrays):
+    """On every row; images of one size go together."""
+    function = kernel(step.op)
+    if isinstance(images, torch.Tensor):
+        return function(images, arrays, **step.kwargs)
+    by_shape: dict[tuple, list[int]] = {}
+    for row, image in enumerate(images):
+        by_shape.setdefault((image.dtype, *image.shape), []).append(row)
+    changed = [None] * len(images)
+    for rows in by_shape.values():
+        same = images[rows[0]][None] if len(rows) == 1 else torch.stack([images[row] for row in rows])
+        for row, image in zip(rows, function(same, rows_of(arrays, rows), **step.kwargs), strict=True):
+            changed[row] = image
+    return uniform(changed)
+
+
+def uniform(images: list[torch.Tensor]):
+    """A batch where all images have one shape and dtype, else the list."""
+    first = images[0]
+    if all(image.shape == first.shape and image.dtype == first.dtype for image in images):
+        return torch.stack(images)
+    return images
+
+
+def rows_of(arrays: dict[str, np.ndarray], rows) -> dict[str, np.ndarray]:
+    return {name: array[rows] for name, array in arrays.items()}

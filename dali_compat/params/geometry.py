@@ -1,0 +1,96 @@
+"""Sizes and windows: torchvision's own arithmetic, vectorised."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .registry import Arrays, ImageTooSmall, draws
+
+
+def window(start, shape) -> tuple[Arrays, np.ndarray]:
+    start, shape = np.asarray(start).astype(np.int64), np.asarray(shape).astype(np.int64)
+    return {"start": start.astype(np.int32), "shape": shape.astype(np.int32)}, shape
+
+
+@draws()
+def resize(sizes, u, *, size, max_size=None):
+    """torchvision.transforms.functional._compute_resized_output_size: the long edge is truncated, not rounded."""
+    if size is not None and len(size) == 2:
+        new = np.broadcast_to(np.array(size, np.int64), sizes.shape)
+    else:
+        short, long = sizes.min(1), sizes.max(1)
+        if size is None:
+            new_short, new_long = (max_size * short / long).astype(np.int64), np.full_like(long, max_size)
+        else:
+            new_short, new_long = np.full_like(short, size[0]), (size[0] * long / short).astype(np.int64)
+            if max_size is not None:
+                over = new_long > max_size
+                new_short = np.where(over, (max_size * new_short / new_long).astype(np.int64), new_short)
+                new_long = np.where(over, max_size, new_long)
+        height_is_short = sizes[:, 0] < sizes[:, 1]
+        new = np.stack(
+            [np.where(height_is_short, new_short, new_long), np.where(height_is_short, new_long, new_short)], 1
+        )
+    if (new < 1).any():
+        row = int((new < 1).any(1).argmax())
+        raise ImageTooSmall(row, f"height and width must be > 0, but Resize gives {tuple(new[row].tolist())}")
+    return {"size": new.astype(np.float32)}, new
+
+
+@draws()
+def center_crop(sizes, u, *, size):
+    """torchvision.transforms.functional.center_crop: half to even within the image, zeros around it where too small."""
+    excess = sizes - np.array(size)
+    return window(np.where(excess >= 0, np.rint(excess / 2), -(-excess // 2)), np.broadcast_to(size, sizes.shape))
+
+
+@draws()
+def pad(sizes, u, *, padding):
+    """padding: (left, top, right, bottom), as torchvision's Pad counts."""
+    left, top, right, bottom = padding
+    start = np.broadcast_to([-top, -left], sizes.shape)
+    return window(start, sizes + [top + bottom, left + right])
+
+
+@draws()
+def pad_if_needed(sizes, u, *, size, axis):
+    """The padding that RandomCrop(pad_if_needed=True) adds on both sides of one axis (0 vertical, 1 horizontal)."""
+    missing = np.zeros_like(sizes)
+    missing[:, axis] = np.maximum(size[axis] - sizes[:, axis], 0)
+    return window(-missing, sizes + 2 * missing)
+
+
+@draws(uniforms=2)
+def random_crop(sizes, u, *, size):
+    """torchvision.transforms.RandomCrop.get_params, after its padding."""
+    room = sizes - np.array(size)
+    if (room < 0).any():
+        row = int((room < 0).any(1).argmax())
+        have = tuple(sizes[row].tolist())
+        raise ImageTooSmall(row, f"Required crop size {tuple(size)} is larger than input image size {have}")
+    return window(np.floor(u * (room + 1)), np.broadcast_to(size, sizes.shape))
+
+
+@draws(uniforms=22)
+def random_resized_crop(sizes, u, *, scale, ratio):
+    """torchvision.transforms.RandomResizedCrop.get_params: ten tries, then a central crop within ``ratio``."""
+    height, width = sizes[:, :1].astype(float), sizes[:, 1:].astype(float)
+    area = height * width * (scale[0] + (scale[1] - scale[0]) * u[:, :10])
+    low, high = np.log(ratio[0]), np.log(ratio[1])
+    aspect = np.exp(low + (high - low) * u[:, 10:20])
+    w, h = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+    fits = (0 < w) & (w <= width) & (0 < h) & (h <= height)
+    rows, first = np.arange(len(sizes)), fits.argmax(1)
+    shape = np.stack([h[rows, first], w[rows, first]], 1)
+    start = np.floor(u[:, 20:22] * (sizes - shape + 1))
+
+    none = ~fits.any(1)
+    if none.any():
+        height, width, in_ratio = height[:, 0], width[:, 0], (width / height)[:, 0]
+        too_narrow, too_wide = in_ratio < min(ratio), in_ratio > max(ratio)
+        fallback_h = np.where(too_narrow, np.rint(width / min(ratio)), height)
+        fallback_w = np.where(too_wide, np.rint(height * max(ratio)), width)
+        fallback = np.stack([fallback_h, fallback_w], 1)
+        shape[none] = fallback[none]
+        start[none] = ((sizes - fallback) // 2)[none]
+    return window(start, shape)

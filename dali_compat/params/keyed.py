@@ -1,0 +1,50 @@
+"""Random numbers keyed by (seed, stream, position).
+
+The same on every device, whatever the batch size, the thread count and the prefetch depth, and reachable at any position
+of an epoch without drawing what comes before it. The generator is numpy's Philox4x64-10 (Salmon et al., "Parallel random
+numbers: as easy as 1, 2, 3", SC 2011).
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+class Randoms:
+    """Uniform numbers in [0, 1) for samples ``position .. position + count - 1`` of an epoch.
+
+    Args:
+        seed: the epoch's base seed, as torch's iterator draws it.
+        position: how many samples of the epoch came before.
+        count: batch size.
+    """
+
+    def __init__(self, seed: int, position: int, count: int):
+        self.seed, self.position, self.count = seed, position, count
+
+    def __call__(self, stream: int, k: int) -> np.ndarray:
+        """(count, k) float64 of a step's stream; row i depends on seed, stream and position + i alone."""
+        blocks = -(-k // 4)  # one step of the counter gives four numbers
+        philox = np.random.Philox(key=[self.seed, stream], counter=self.position * blocks)
+        return np.random.Generator(philox).random((self.count, 4 * blocks))[:, :k]
+
+
+@contextmanager
+def own_generators(seed: int, position: int):
+    """Within it torch (CPU), random and numpy draw from generators seeded by (seed, position); after it they are where
+    they were. So a collate_fn that mixes images leaves the sampler's next order alone, as it does in torch's workers."""
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    own = int(np.random.SeedSequence([seed, position]).generate_state(1)[0])
+    torch.default_generator.manual_seed(own)
+    random.seed(own)
+    np.random.seed(own)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        random.setstate(before[1])
+        np.random.set_state(before[2])
