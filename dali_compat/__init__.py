@@ -19,6 +19,7 @@ _HOME = {
     "FallbackWarning": "loader",
     "DALIImageFolder": "dataset",
     "ImageReadError": "dataset",
+    "on_batch": "translate",
     "register": "translate",
 }
 __all__ = list(_HOME)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import TYPE_CHECKING, Callable
 
+from torch.utils.data import default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .batch import Batch
+from .calls import Calls
 from .plan import Plan
 
 if TYPE_CHECKING:
@@ -33,6 +36,11 @@ class Epoch:
         self.route, self.seed = route, seed
         self._pipelines: dict[Plan, list[DecodePipeline]] = {}  # the last of a plan is the one in use
         self._replays: ThreadPoolExecutor | None = None
+        self.calls = Calls(seed, loader)
+
+    @property
+    def default_collate(self) -> bool:
+        return self.collate_fn is default_collate and self.batched
 
     def pipeline(self, plan: Plan, batch_size: int) -> DecodePipeline:
         """This epoch's pipeline for a plan, large enough for the batch."""
@@ -63,6 +71,7 @@ class Epoch:
         if self._replays is not None:
             self._replays.shutdown(wait=False, cancel_futures=True)
             self._replays = None
+        self.calls.close()
 
 
 class DALIIterator(_BaseDataLoaderIter):
@@ -103,6 +112,8 @@ class DALIIterator(_BaseDataLoaderIter):
         if not self._drawn:
             self._epoch.end()
             raise StopIteration
+        for batch in islice(self._drawn, self._epoch.route.depth):
+            batch.advance()
         batch = self._drawn.popleft()
         try:
             return batch.finish()

@@ -20,6 +20,7 @@ _decoders = fn.decoders if NEW_DECODERS else fn.experimental.decoders
 
 _FILTERS = {
     "nearest": types.INTERP_NN,
+    "nearest-exact": types.INTERP_NN,
     "bilinear": types.INTERP_LINEAR,
     "bicubic": types.INTERP_CUBIC,
     "lanczos": types.INTERP_LANCZOS3,
@@ -75,7 +76,7 @@ def _slice(images, arrays, mode, fill):
     )
 
 
-def resize(images, arrays, *, interpolation, like):
+def resize(images, arrays, *, interpolation, like, antialias=True):
     images = _resize(images, arrays, "", interpolation)
     return _resize(images, arrays, "second_", interpolation) if "second_size" in arrays else images
 
