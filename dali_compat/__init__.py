@@ -18,6 +18,7 @@ _HOME = {
     "DALIDataLoader": "loader",
     "FallbackWarning": "loader",
     "DALIImageFolder": "dataset",
+    "DALIArrayDataset": "arrays",
     "ImageReadError": "dataset",
     "on_batch": "translate",
     "register": "translate",

@@ -55,7 +55,7 @@ class ImageReadError(OSError):
 
 
 class Unsupported(Exception):
-    """A data set cannot be read by DALI; the text says why, and what to do where something can be done."""
+    """A data set cannot be served in another way than torch's; the text says why, and what to do where something can be done."""
 
 
 def folders(dataset: data.Dataset) -> list[DatasetFolder]:
@@ -64,10 +64,19 @@ def folders(dataset: data.Dataset) -> list[DatasetFolder]:
     Raises:
         Unsupported: naming what is in the way.
     """
+    return [_folder(part) for part in parts(dataset)]
+
+
+def parts(dataset: data.Dataset) -> list[data.Dataset]:
+    """What a data set consists of, in order: itself, unless it is a Subset or a ConcatDataset."""
     if type(dataset) is data.Subset:
-        return folders(dataset.dataset)
+        return parts(dataset.dataset)
     if type(dataset) is data.ConcatDataset:
-        return [folder for part in dataset.datasets for folder in folders(part)]
+        return [part for inner in dataset.datasets for part in parts(inner)]
+    return [dataset]
+
+
+def _folder(dataset: data.Dataset) -> DatasetFolder:
     name = type(dataset).__name__
     if not isinstance(dataset, DatasetFolder):
         raise Unsupported(f"{name} is not an image folder, nor a Subset or ConcatDataset of image folders")
@@ -79,11 +88,11 @@ def folders(dataset: data.Dataset) -> list[DatasetFolder]:
         raise Unsupported(f"{name} has a loader of its own; leave loader= out where files are ordinary images")
     if dataset.loader is default_loader and get_image_backend() != "PIL":
         raise Unsupported(f"torchvision's image backend is {get_image_backend()!r}; DALI matches PIL")
-    return [dataset]
+    return dataset
 
 
-def locate(dataset: data.Dataset, index: Any) -> tuple[DatasetFolder, int]:
-    """The folder that holds a sample and its index there, as ``dataset[index]`` would find it.
+def locate(dataset: data.Dataset, index: Any) -> tuple[data.Dataset, int]:
+    """The part that holds a sample and its index there, as ``dataset[index]`` would find it.
 
     Raises:
         IndexError, TypeError: as ``dataset[index]`` does.

@@ -104,9 +104,15 @@ class DALIIterator(_BaseDataLoaderIter):
         if self._num_workers:
             self._draw_indices()
 
-    def _next_data(self):
+    def _batch(self, *args) -> Batch:
+        return Batch(*args)
+
+    def _check_process(self) -> None:
         if self._pid != os.getpid():
             raise RuntimeError("this iterator belongs to the parent process; call iter(loader) in the child")
+
+    def _next_data(self):
+        self._check_process()
         self._draw_indices()
         self._start_batches()
         if not self._drawn:
@@ -122,8 +128,8 @@ class DALIIterator(_BaseDataLoaderIter):
                 self._draw_indices()
             self._start_batches()
 
-    def _draw_indices(self) -> None:
-        while not self._exhausted and len(self._drawn) < self._ahead:
+    def _draw_indices(self, ahead: int = 0) -> None:
+        while not self._exhausted and len(self._drawn) < max(self._ahead, ahead):
             try:
                 index = self._next_index()
             except StopIteration:
@@ -133,9 +139,9 @@ class DALIIterator(_BaseDataLoaderIter):
                 if self._num_workers:  # torch raises at once, too, where it draws ahead
                     raise
                 # it belongs after the batches that were drawn before it
-                self._drawn.append(Batch(self._epoch, [], self._position, error))
+                self._drawn.append(self._batch(self._epoch, [], self._position, error))
                 return
-            batch = Batch(self._epoch, list(index) if self._auto_collation else [index], self._position)
+            batch = self._batch(self._epoch, list(index) if self._auto_collation else [index], self._position)
             self._position += len(batch)
             self._drawn.append(batch)
 

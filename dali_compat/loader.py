@@ -10,7 +10,8 @@ import torch
 import torch.utils.data as data
 
 from .engine.device import stock_iterator
-from .route import DaliRoute, StockRoute, choose, explain, in_python
+from .resident import ResidentRoute
+from .route import DaliRoute, Route, StockRoute, choose, explain, in_python
 
 T = TypeVar("T", covariant=True)
 
@@ -65,7 +66,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.exact = exact
         self.fallback = fallback
         self.memory_format = memory_format
-        self._route: DaliRoute | StockRoute | None = None
+        self._route: Route | None = None
         self._told: set[str] = set()
         super().__init__(*args, **kwargs)
         self._choose_route()
@@ -78,19 +79,17 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def close(self) -> None:
         """Free the pipelines' threads, pinned and device memory now; the loader can be iterated again."""
-        if isinstance(self._route, DaliRoute):
+        if self._route is not None and not isinstance(self._route, StockRoute):
             self._route.close()
             self._route = None
 
     def _get_iterator(self):
         route = self._choose_route(stacklevel=5, start=True)
-        if isinstance(route, DaliRoute):
-            from .iterator import DALIIterator
+        if isinstance(route, StockRoute):
+            return stock_iterator(self, route.device)
+        return route.iterate(self)
 
-            return DALIIterator(self, route)
-        return stock_iterator(self, route.device)
-
-    def _choose_route(self, stacklevel: int = 4, start: bool = False) -> DaliRoute | StockRoute:
+    def _choose_route(self, stacklevel: int = 4, start: bool = False) -> Route:
         """Anew each epoch: frameworks change transforms, samples and collate_fn after construction. ``stacklevel`` is
         the user's line, for a warning."""
         self._route = route = choose(self, self._route, start)
@@ -101,7 +100,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
                 self._tell(f"Python calls a transform sample by sample: {reason}", stacklevel)
         return route
 
-    def _choose_dali_route(self) -> DaliRoute:
+    def _choose_dali_route(self) -> DaliRoute | ResidentRoute:
         """For an iterator that lives on (persistent_workers) and cannot become torch's."""
         route = self._choose_route(start=True)
         if isinstance(route, StockRoute):

@@ -152,6 +152,12 @@ class Plan:
         """The image after the steps (before the call)."""
         return self.steps[-1].gives if self.steps else self.takes
 
+    @property
+    def key(self) -> tuple:
+        """What equal plans share."""
+        functions = (*self.call.functions, None, *self.call.rest) if self.call else ()
+        return self.takes, self.steps, self.exact, self.channels_last, tuple(map(id, functions))
+
 
 def table(rows: list[tuple[str, ...]]) -> str:
     """Rows of text as aligned columns."""

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 import torch
 from torchvision.datasets import DatasetFolder
 
+from .arrays import holds_arrays
 from .dataset import Unsupported, folders
+from .dataset import parts as parts_of
 from .engine.install import dali_problem, dali_version, max_connections, max_connections_note
 from .lower import Options, continued, lower
 from .plan import Plan, table
+from .resident import ResidentRoute, resident_route
 from .translate import translate
 
 if TYPE_CHECKING:
@@ -56,6 +59,11 @@ class DaliRoute:
     _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
+    def iterate(self, loader):
+        from .iterator import DALIIterator
+
+        return DALIIterator(loader, self)
+
     def plan_of(self, folder: DatasetFolder) -> Plan:
         return self._plan_of[id(folder)][1]
 
@@ -97,7 +105,10 @@ class DaliRoute:
             self._pipelines.pop().close()
 
 
-def choose(loader, before: DaliRoute | StockRoute | None, start: bool = False) -> DaliRoute | StockRoute:
+Route = DaliRoute | ResidentRoute | StockRoute
+
+
+def choose(loader, before: Route | None, start: bool = False) -> Route:
     """The route for a loader as it is now: its data set's transform, samples and loader may have changed.
 
     ``before`` is the route so far; what it has built serves on where it still fits. ``start``: an epoch begins, and CUDA
@@ -105,11 +116,16 @@ def choose(loader, before: DaliRoute | StockRoute | None, start: bool = False) -
     """
     device = resolve_device(loader.device, start)
     depth = loader.prefetch_factor or _DEPTH
+    if any(map(holds_arrays, parts_of(loader.dataset))):
+        try:
+            return resident_route(loader, device, depth, before, start)
+        except Unsupported as error:
+            return StockRoute(device, str(error))
     problem = dali_problem(gpu=device.type == "cuda")
     if problem:
         return StockRoute(device, problem)
     same = isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth)
-    known = {_key(plan): plan for plan in before.plans} if same else {}
+    known = {plan.key: plan for plan in before.plans} if same else {}
     try:
         parts = folders(loader.dataset)
         plan_of = _plans(parts, loader, device, known)
@@ -144,13 +160,8 @@ def _plans(
     plan_of: dict[int, tuple[DatasetFolder, Plan]] = {}
     for folder in parts:
         plan = lower(translate(folder.transform), options)
-        plan_of[id(folder)] = folder, known.setdefault(_key(plan), plan)
+        plan_of[id(folder)] = folder, known.setdefault(plan.key, plan)
     return plan_of
-
-
-def _key(plan: Plan) -> tuple:
-    functions = (*plan.call.functions, None, *plan.call.rest) if plan.call else ()
-    return plan.steps, plan.exact, plan.channels_last, tuple(map(id, functions))
 
 
 def plans_ahead(plan: Plan) -> list[Plan]:
@@ -161,7 +172,7 @@ def plans_ahead(plan: Plan) -> list[Plan]:
     return plans
 
 
-def in_python(route: DaliRoute) -> list[str]:
+def in_python(route: DaliRoute | ResidentRoute) -> list[str]:
     """What has no translation and why, one line each."""
     calls = [ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call]
     return [call.reason for call in calls]
@@ -186,12 +197,15 @@ def _mostly_jpeg(parts: list[DatasetFolder]) -> bool:
     return 2 * sum(name.lower().endswith((".jpg", ".jpeg")) for name in names) > len(names)
 
 
-def explain(loader, route: DaliRoute | StockRoute) -> str:
+def explain(loader, route: Route) -> str:
     """One line a step: what it became, where it runs, how faithful it is."""
     if isinstance(route, StockRoute):
         lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
         ours = {"exact": False, "memory_format": torch.contiguous_format}
         ignored = [f"{name}={getattr(loader, name)}" for name, plain in ours.items() if getattr(loader, name) != plain]
+    elif isinstance(route, ResidentRoute):
+        lines = [route.describe(), *_plan_lines(route)]
+        ignored = _without_effect(loader)
     else:
         threads = f"{route.threads} CPU threads"
         if route.threads < _available_threads(loader):
@@ -199,13 +213,7 @@ def explain(loader, route: DaliRoute | StockRoute) -> str:
         depth = f"{threads}, {route.depth} batches in flight, DALI {dali_version()}"
         kernels = "exact=True" if loader.exact else "exact=False, the fastest kernels"
         lines = [f"DALI route on {route.device}: {depth}; {kernels}"]
-        decode = _decode_fidelity(route.device, loader.exact)
-        for plan in route.plans:
-            if len(route.plans) > 1:
-                lines.append(f"part {route.plans.index(plan) + 1} of the data set:")
-            lines += ["  " + line for line in _account(plan, route.device, decode).splitlines()]
-        if any(plans_ahead(plan)[-1].gives.kind == "pil" for plan in route.plans):
-            lines.append("  samples are PIL images, for a collate_fn that takes them; end with ToTensor() to have tensors")
+        lines += _plan_lines(route, _decode_fidelity(route.device, loader.exact))
         lines.append("  files that DALI decodes differently from PIL go through PIL, one by one, in the same batch")
         ignored = _without_effect(loader)
     if ignored:
@@ -215,13 +223,24 @@ def explain(loader, route: DaliRoute | StockRoute) -> str:
     return "\n".join(lines)
 
 
-def _account(plan: Plan, device: torch.device, decode: str) -> str:
-    """One line a transform; ``decode`` says how faithful decoding is on this device."""
+def _plan_lines(route: DaliRoute | ResidentRoute, decode: str | None = None) -> list[str]:
+    lines = []
+    for number, plan in enumerate(route.plans, 1):
+        if len(route.plans) > 1:
+            lines.append(f"part {number} of the data set:")
+        lines += ["  " + line for line in _account(plan, route.device, decode).splitlines()]
+    if any(plans_ahead(plan)[-1].gives.kind == "pil" for plan in route.plans):
+        lines.append("  samples are PIL images, for a collate_fn that takes them; end with ToTensor() to have tensors")
+    return lines
+
+
+def _account(plan: Plan, device: torch.device, decode: str | None) -> str:
+    """One line a transform; ``decode`` says how faithful decoding is on this device, where there is any."""
     dali = f"DALI on {'GPU' if device.type == 'cuda' else 'CPU'}"
-    rows = [("(decode)", "decode", dali, decode)]
+    rows = [("(decode)", "decode", dali, decode)] if decode else []
     for ahead in plans_ahead(plan):
         rows += [(x.transform, x.becomes, x.where.replace("DALI", dali), x.fidelity) for x in ahead.lines]
-    return table(rows)
+    return table(rows) if rows else ""
 
 
 def _decode_fidelity(device: torch.device, exact: bool) -> str:

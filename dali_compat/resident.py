@@ -1,0 +1,245 @@
+"""The resident route: data sets of arrays (arrays.py) are copied to the device once, and transformed there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import torch
+import torch.utils.data as data
+
+from .arrays import images_of, raw_targets, spec_of, target_table
+from .dataset import Unsupported, parts
+from .engine.resident import Program
+from .lower import Options, lower
+from .plan import Plan
+from .translate import translate
+
+SHARE = 0.5  # of the device's free memory, which the images may take
+# Output of the batches that are computed together. While they are, a GPU needs about 2.5 times as much; on the CPU what is
+# larger does not stay in its cache.
+_TOGETHER = {"cuda": 128 << 20, "cpu": 16 << 20}
+_AT_A_TIME = 64 << 20  # bytes of images that are copied and brought into order at a time
+
+
+class _Pixels:
+    """The images of an array on a device, (N, C, H, W). Loaders of the same array share them: random_split's, say."""
+
+    def __init__(self, of: Any, images: torch.Tensor, device: torch.device):
+        self.of = of  # while this lives no other object gets its id()
+        self.images = _copy(images, device)
+
+
+_shared: WeakValueDictionary[tuple, _Pixels] = WeakValueDictionary()
+
+
+class _Targets:
+    """The targets of a data set, as they were when an epoch began.
+
+    Attributes:
+        table: on the device, or None where they are no tensor.
+    """
+
+    def __init__(self, dataset: data.Dataset, device: torch.device):
+        self._raw, table = raw_targets(dataset), target_table(dataset)
+        self._copy = _copied(self._raw)
+        self.table = None if table is None else table.to(device, copy=True)
+
+    def still(self, dataset: data.Dataset) -> bool:
+        """Whether they are the same; lists and arrays may have changed in place, too."""
+        raw = raw_targets(dataset)
+        return raw is self._raw and self.table is not None and _equal(raw, self._copy)
+
+
+@dataclass
+class Held:
+    """A data set on the device.
+
+    Attributes:
+        dataset: whose images they are.
+        array: its ``data``.
+        plan: of its transform.
+        images: (N, C, H, W) on the host.
+        key: what the copy on the device hangs on.
+        pixels, targets: on the device; None before an epoch begins.
+    """
+
+    dataset: data.Dataset
+    array: Any
+    plan: Plan
+    images: torch.Tensor
+    key: tuple
+    pixels: _Pixels | None = None
+    targets: _Targets | None = None
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def bytes(self) -> int:
+        return self.images.numel()
+
+
+@dataclass
+class ResidentRoute:
+    """The data set is on the device; torch transforms it there.
+
+    Attributes:
+        device: where batches come out.
+        threads: of what goes through PIL: nothing does.
+        depth: batches drawn ahead where the sampler may draw from the global generator.
+        plans: one a distinct transform, in the order of the data set's parts.
+        held: the parts, by id().
+    """
+
+    device: torch.device
+    depth: int
+    plans: list[Plan]
+    held: dict[int, Held]
+    threads: int = 1
+    _programs: dict[Plan, Program] = field(default_factory=dict, repr=False)
+
+    def iterate(self, loader):
+        from .chunks import ResidentIterator
+
+        return ResidentIterator(loader, self)
+
+    def close(self) -> None:
+        """Iterators that are under way keep what they need."""
+        self.held = {}
+
+    def program(self, plan: Plan) -> Program:
+        if plan not in self._programs:
+            self._programs[plan] = Program(plan.batch, plan.takes, self.device)
+        return self._programs[plan]
+
+    @property
+    def together(self) -> int:
+        """How many samples are computed together; 1 where their size is not known: one batch, then."""
+        if any(s.gives.size is None and s.op != "crop" for plan in self.plans for s in plan.batch):
+            return 1
+        most = max(max(map(_bytes, (plan.takes, *(s.gives for s in plan.batch)))) for plan in self.plans)
+        return max(1, _TOGETHER[self.device.type] // most)
+
+    def load(self, before: ResidentRoute | None) -> None:
+        """Bring to the device what is not there yet.
+
+        Raises:
+            Unsupported: where that takes too much of its memory.
+        """
+        for held in self.held.values():
+            held.pixels = _shared.get(held.key)
+        missing = {held.key: held for held in self.held.values() if held.pixels is None and _needs_memory(held, self.device)}
+        if before is not None:
+            known = {id(held.dataset): held.targets for held in before.held.values() if held.targets}
+            before.close()  # what is not needed any more makes room
+        else:
+            known = {}
+        needed = sum(held.bytes for held in missing.values())
+        room = int(SHARE * _free_memory(self.device)) if needed else 0
+        if needed > room:
+            raise Unsupported(
+                f"its images take {_megabytes(needed)}, more than {SHARE:.0%} of the free memory of {self.device} "
+                f"({_megabytes(room)}); use a Subset's own arrays, a larger device, or device='cpu'"
+            )
+        for held in self.held.values():
+            held.pixels = _shared.get(held.key)
+            if held.pixels is None:
+                held.pixels = _shared[held.key] = _Pixels(held.array, held.images, self.device)
+            targets = known.get(id(held.dataset))
+            held.targets = targets if targets and targets.still(held.dataset) else _Targets(held.dataset, self.device)
+
+    def describe(self) -> str:
+        """The first line of an explanation."""
+        sets = [
+            f"{len(held)} images of {held.plan.takes.size[1]}x{held.plan.takes.size[0]}, {_megabytes(held.bytes)}"
+            for held in self.held.values()
+        ]
+        return (
+            f"resident on {self.device}: {' + '.join(sets)}; up to {self.together} samples are transformed together, and "
+            "batches are slices of these"
+        )
+
+
+def resident_route(loader, device: torch.device, depth: int, before, start: bool) -> ResidentRoute:
+    """The route for a loader whose data set has parts that hold arrays. ``before`` and ``start`` as in route.choose().
+
+    Raises:
+        Unsupported: naming what is in the way.
+    """
+    before = before if isinstance(before, ResidentRoute) and before.device == device else None
+    known = {plan.key: plan for plan in before.plans} if before else {}
+    options = Options(loader.exact, loader.memory_format == torch.channels_last, device.type == "cuda")
+    held = {}
+    for dataset in parts(loader.dataset):
+        if id(dataset) not in held:
+            images, array = images_of(dataset), dataset.data
+            plan = lower(translate(dataset.transform, spec_of(images)), options, decoded=True)
+            plan = known.setdefault(plan.key, plan)
+            held[id(dataset)] = Held(dataset, array, plan, images, _key(array, images, device))
+    route = ResidentRoute(device, depth, list(dict.fromkeys(one.plan for one in held.values())), held)
+    if before:
+        route._programs = {plan: program for plan, program in before._programs.items() if plan in route.plans}
+    if start:
+        route.load(before)
+    elif before:
+        for one in held.values():
+            earlier = before.held.get(id(one.dataset))
+            if earlier and earlier.key == one.key:
+                one.pixels, one.targets = earlier.pixels, earlier.targets
+    return route
+
+
+def _key(array, images: torch.Tensor, device: torch.device) -> tuple:
+    """The same for the same pixels: an array, as long as it lives, or a tensor as it is now."""
+    counts = isinstance(array, torch.Tensor) and not array.is_inference()
+    return id(array), array._version if counts else None, images.shape, images.stride(), device
+
+
+def _needs_memory(held: Held, device: torch.device) -> bool:
+    return device.type != "cpu" or not held.images.is_contiguous()
+
+
+def _copy(images: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """(N, C, H, W), contiguous, on the device; images that are so already stay what they are."""
+    if device.type == "cpu":
+        return images.contiguous()
+    made = torch.empty(images.shape, dtype=images.dtype, device=device)
+    count = max(1, _AT_A_TIME // max(1, images[:1].numel()))
+    for begin in range(0, len(images), count):
+        made[begin : begin + count] = images[begin : begin + count].to(device)
+    return made
+
+
+def _free_memory(device: torch.device) -> int:
+    """Bytes."""
+    if device.type == "cpu":
+        with open("/proc/meminfo") as file:
+            lines = dict(line.split(":") for line in file)
+        return int(lines["MemAvailable"].split()[0]) << 10
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
+
+
+def _bytes(spec) -> int:
+    """Of one image, as float32 at least: kernels compute in that."""
+    height, width = spec.size or (0, 0)
+    return max(1, spec.views) * spec.channels * height * width * max(4, spec.dtype.itemsize)
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
+
+
+def _copied(targets: Any) -> Any:
+    if isinstance(targets, torch.Tensor):
+        return targets.clone()
+    return targets.copy() if isinstance(targets, np.ndarray) else list(targets)
+
+
+def _equal(targets: Any, copy: Any) -> bool:
+    if isinstance(targets, torch.Tensor):
+        return torch.equal(targets, copy)
+    return np.array_equal(targets, copy) if isinstance(targets, np.ndarray) else list(targets) == copy
