@@ -33,6 +33,7 @@ class ResidentIterator(DALIIterator):
 
     def _begin(self, loader, route: ResidentRoute) -> None:
         self._held = route.held
+        self._ahead = loader.num_workers * (loader.prefetch_factor or 0) or 1  # as torch
         self._may_draw = _may_draw(self._index_sampler)
         self._calls = any(plan.call for plan in route.plans)
         self._taken = 0
@@ -82,7 +83,8 @@ class ResidentIterator(DALIIterator):
     def _compute(self, batches: list[ResidentBatch]) -> None:
         """Errors go to the batch that they belong to."""
         try:
-            chunk = Chunk(self._epoch, self._held, batches)
+            with torch.inference_mode(False):  # batches may be handed out in another mode than that of now
+                chunk = Chunk(self._epoch, self._held, batches)
         except Exception as error:
             if len(batches) == 1:
                 batches[0].fail(error)

@@ -123,33 +123,38 @@ class ResidentRoute:
         most = max(max(map(_bytes, (plan.takes, *(s.gives for s in plan.batch)))) for plan in self.plans)
         return max(1, _TOGETHER[self.device.type] // most)
 
-    def load(self, before: ResidentRoute | None) -> None:
-        """Bring to the device what is not there yet.
+    def check(self, before: ResidentRoute | None) -> None:
+        """Whether what is not on the device yet may go there, now that ``before`` gives its place.
 
         Raises:
-            Unsupported: where that takes too much of its memory.
+            Unsupported: it takes too much.
         """
-        for held in self.held.values():
-            held.pixels = _shared.get(held.key)
-        missing = {held.key: held for held in self.held.values() if held.pixels is None and _needs_memory(held, self.device)}
-        if before is not None:
-            known = {id(held.dataset): held.targets for held in before.held.values() if held.targets}
-            before.close()  # what is not needed any more makes room
-        else:
-            known = {}
-        needed = sum(held.bytes for held in missing.values())
-        room = int(SHARE * _free_memory(self.device)) if needed else 0
+        missing = {one.key: one.bytes for one in self.held.values() if one.pixels is None and self._copies(one)}
+        if not missing:
+            return
+        kept = {one.key for one in self.held.values()}
+        old = {one.key: one.bytes for one in before.held.values() if one.pixels} if before else {}
+        left = sum(size for key, size in old.items() if key not in kept)
+        needed, room = sum(missing.values()), int(SHARE * (_free_memory(self.device) + left))
         if needed > room:
             raise Unsupported(
-                f"its images take {_megabytes(needed)}, more than {SHARE:.0%} of the free memory of {self.device} "
-                f"({_megabytes(room)}); use a Subset's own arrays, a larger device, or device='cpu'"
+                f"its images take {_megabytes(needed)}, and more than {SHARE:.0%} of the free memory of {self.device}, "
+                f"{_megabytes(room)}, is not taken for them; free some, or take device='cpu'"
             )
-        for held in self.held.values():
-            held.pixels = _shared.get(held.key)
-            if held.pixels is None:
-                held.pixels = _shared[held.key] = _Pixels(held.array, held.images, self.device)
-            targets = known.get(id(held.dataset))
-            held.targets = targets if targets and targets.still(held.dataset) else _Targets(held.dataset, self.device)
+
+    def load(self, before: ResidentRoute | None) -> None:
+        """Bring to the device what is not there yet; ``before`` keeps nothing."""
+        if before is not None:
+            before.close()
+        for one in self.held.values():
+            if one.pixels is None:
+                one.pixels = _shared.get(one.key) or _Pixels(one.array, one.images, self.device)
+                _shared[one.key] = one.pixels
+            if one.targets is None or not one.targets.still(one.dataset):
+                one.targets = _Targets(one.dataset, self.device)
+
+    def _copies(self, one: Held) -> bool:
+        return self.device.type != "cpu" or not one.images.is_contiguous()
 
     def describe(self) -> str:
         """The first line of an explanation."""
@@ -177,18 +182,19 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
         if id(dataset) not in held:
             images, array = images_of(dataset), dataset.data
             plan = lower(translate(dataset.transform, spec_of(images)), options, decoded=True)
-            plan = known.setdefault(plan.key, plan)
-            held[id(dataset)] = Held(dataset, array, plan, images, _key(array, images, device))
+            plan, key = known.setdefault(plan.key, plan), _key(array, images, device)
+            held[id(dataset)] = Held(dataset, array, plan, images, key, _shared.get(key))
     route = ResidentRoute(device, depth, list(dict.fromkeys(one.plan for one in held.values())), held)
     if before:
         route._programs = {plan: program for plan, program in before._programs.items() if plan in route.plans}
+        for number, one in before.held.items():
+            if number in held and held[number].dataset is one.dataset:
+                held[number].targets = one.targets
+    if start or device.type == "cpu" or torch.cuda.is_initialized():
+        route.check(before)
     if start:
-        route.load(before)
-    elif before:
-        for one in held.values():
-            earlier = before.held.get(id(one.dataset))
-            if earlier and earlier.key == one.key:
-                one.pixels, one.targets = earlier.pixels, earlier.targets
+        with torch.inference_mode(False):  # what is kept serves every mode
+            route.load(before)
     return route
 
 
@@ -196,10 +202,6 @@ def _key(array, images: torch.Tensor, device: torch.device) -> tuple:
     """The same for the same pixels: an array, as long as it lives, or a tensor as it is now."""
     counts = isinstance(array, torch.Tensor) and not array.is_inference()
     return id(array), array._version if counts else None, images.shape, images.stride(), device
-
-
-def _needs_memory(held: Held, device: torch.device) -> bool:
-    return device.type != "cpu" or not held.images.is_contiguous()
 
 
 def _copy(images: torch.Tensor, device: torch.device) -> torch.Tensor:
