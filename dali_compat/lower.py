@@ -57,7 +57,7 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
         split = _after_float32(ordered, split)
     dali = tuple(s for s in ordered[:split] if s.op not in _NO_KERNEL)
     two_pass = options.exact or (options.gpu and not any(map(is_random, steps)))
-    dali = _lower_resize(dali, options.exact, two_pass)
+    dali = tuple(map(_warp_in_dali, _lower_resize(dali, options.exact, two_pass)))
     if not options.exact:
         dali = _fuse_tail(dali, "HWC" if options.channels_last else "CHW")
     batch = tuple(s for s in ordered[split:] if s.op not in ("pil_to_tensor", "identity"))
@@ -97,14 +97,21 @@ def _commutes(geometry: Step, before: Step) -> bool:
 
 
 def _as_warp(s: Step) -> Step:
-    """Rotations and the like, on PIL images, as Pillow does them: one warp by a matrix."""
-    if s.op not in ("rotate", "affine", "perspective") or s.kwargs["like"] != "pil":
+    """Rotations and the like as one warp by a matrix, as Pillow does them (and torchvision on tensors)."""
+    if s.op not in ("rotate", "affine", "perspective"):
         return s
-    how = (("interpolation", s.kwargs["interpolation"]), ("fill", s.kwargs["fill"]))
+    how = tuple((name, s.kwargs[name]) for name in ("interpolation", "fill", "like"))
     if s.op == "perspective":
         return s.but(op="warp_perspective", args=how, draw=draw("perspective_coefficients", of=s.draw))
     matrix = draw("rotation_matrix" if s.op == "rotate" else "affine_matrix", of=s.draw, center=s.kwargs["center"])
     return s.but(op="warp_affine", args=how, draw=matrix)
+
+
+def _warp_in_dali(s: Step) -> Step:
+    if s.op not in ("warp_affine", "warp_perspective"):
+        return s
+    how = {name: s.kwargs[name] for name in ("interpolation", "fill")}
+    return s.but(args=tuple(how.items()), draw=draw("dali_matrix", of=s.draw, interpolation=how["interpolation"]))
 
 
 def _dtype_before(steps, i: int) -> torch.dtype:
@@ -134,6 +141,8 @@ def _dali_can(steps, i: int, options: Options) -> bool:
         return False
     if s.op == "resize" and not _dali_resizes(s):
         return False
+    if s.op.startswith("warp_") and (s.kwargs["like"] != "pil" or (options.exact and i and steps[i - 1].gives.size)):
+        return False  # torch's is exact to the last bit, but for images of one size
     # it converts uint8 to float32 alone
     return s.op != "to_dtype" or (_dtype_before(steps, i), s.gives.dtype) == (torch.uint8, torch.float32)
 
@@ -175,7 +184,8 @@ def _lower_resize(steps: tuple[Step, ...], exact: bool, two_pass: bool) -> tuple
         before = lowered[-1] if lowered else None
         if s.op == "resize":
             passes = _passes(s, exact) if two_pass else "one"
-            s = s.but(draw=draw("resize_lowered", resize=s.draw, crop=None, passes=passes))
+            how = {"passes": passes, "interpolation": s.kwargs["interpolation"]}
+            s = s.but(draw=draw("resize_lowered", resize=s.draw, crop=None, **how))
         elif before is not None and before.op == "resize" and _crops_inside(before, s):
             args = dict(before.draw.args) | {"crop": s.draw}
             lowered[-1] = before.but(gives=s.gives, draw=draw("resize_lowered", **args), stream=s.stream)
@@ -186,15 +196,19 @@ def _lower_resize(steps: tuple[Step, ...], exact: bool, two_pass: bool) -> tuple
 
 def _passes(s: Step, exact: bool) -> str:
     """How torchvision resizes: PIL in two passes rounded to 8 bits, v2 on uint8 tensors likewise but always width first,
-    v1 on tensors (and v2 on floats) in floating point."""
-    if s.kwargs["interpolation"].startswith("nearest") or s.gives.dtype != torch.uint8 or s.kwargs["like"] == "v1":
+    v1 on tensors (and v2 on floats) in floating point. ``exact``: with Pillow's borders, too."""
+    if s.kwargs["interpolation"].startswith("nearest"):
         return "one"
-    return "as Pillow" if s.kwargs["like"] == "pil" else "width first"
+    if s.gives.dtype != torch.uint8 or s.kwargs["like"] == "v1":
+        return "exact one" if exact else "one"
+    if s.kwargs["like"] == "pil":
+        return "exact" if exact else "as Pillow"
+    return "exact width first" if exact else "width first"
 
 
 def _crops_inside(resize: Step, crop: Step) -> bool:
     args = dict(resize.draw.args)
-    if crop.op != "crop" or args["crop"] is not None:
+    if crop.op != "crop" or args["crop"] is not None or is_random(resize):
         return False
     if crop.kwargs["inside"]:
         return True
