@@ -1,20 +1,22 @@
 """Question: is any transform slower through dali_compat than through torchvision's loader with all cores as workers?
 
-Method. One process. For each transform X: torchvision's ImageFolder and DataLoader with --workers processes, then
-dali_compat's, on the same folder, with RandomResizedCrop(224), RandomHorizontalFlip, X, ToTensor, Normalize (the
+Method. One process. Every transform X through torchvision's ImageFolder and DataLoader with --workers processes, then
+every X through dali_compat's, on the same folder, with RandomResizedCrop(224), RandomHorizontalFlip, X, ToTensor, Normalize (the
 place that recipes give it; X of tensors comes after ToTensor, geometry that changes sizes before RandomResizedCrop).
-Each turn opens a fresh loader, takes --warmup batches (torchvision: two a worker), then counts images for --seconds;
---rounds takes turns A B A B within each X. The ratio is of medians. "simclr", "ra", "ta_wide", "augmix" and "imagenet"
+Each turn opens a fresh loader, takes --warmup batches (torchvision: two a worker), then counts images for --seconds,
+--rounds times. The ratio is of medians. "simclr", "ra", "ta_wide", "augmix" and "imagenet"
 are whole recipes: SimCLR's (Chen et al., 2020), and torchvision's reference training preset with that policy and
 RandomErasing(0.1). "callable" is what nothing translates: a function of the user's, in torch's workers and in ours.
 
-Confounders. As imagefolder.py has them: files in memory, few different images, nothing consumes the batches. What
+Confounders. torchvision's turns all come first, for its workers are forked, and workers that were forked from a process
+in which DALI's threads run have hung: so a drift of the machine's speed would not cancel out. As imagefolder.py has them: files in memory, few different images, nothing consumes the batches. What
 draws few samples (p=.5) is measured with its default probability, for that is what users run.
 
 Command.
     python benchmarks/transforms.py --data PHOTOS --replicate 400 --rounds 1 --seconds 2 --json OUT.json
 """
 
+import itertools
 import time
 
 import common
@@ -142,14 +144,14 @@ def main():
                   "settings": {key: str(value) for key, value in vars(args).items()}, "rounds": [], "plans": {}}
         print(result["facts"], flush=True)
         settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
-        for name, transform in chosen.items():
-            for number, which in common.in_turn(["torchvision", "ours"], args.rounds):
-                row, plan = turn(which, str(root), transform, settings, args)
-                result["rounds"].append({"round": number, "transform": name, "case": which, **row})
-                if plan:
-                    result["plans"][name] = plan
-                print(common.line(result["rounds"][-1]), flush=True)
-                common.write_json(args.json, result)
+        for which, name, number in itertools.product(["torchvision", "ours"], chosen, range(args.rounds)):
+            transform = chosen[name]
+            row, plan = turn(which, str(root), transform, settings, args)
+            result["rounds"].append({"round": number, "transform": name, "case": which, **row})
+            if plan:
+                result["plans"][name] = plan
+            print(common.line(result["rounds"][-1]), flush=True)
+            common.write_json(args.json, result)
         rows = []
         for name in chosen:
             mine = [row for row in result["rounds"] if row["transform"] == name]

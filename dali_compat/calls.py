@@ -81,6 +81,11 @@ class Calls:
         self._start = loader.worker_init_fn, loader.dataset
         self._pools: dict[Call, ProcessPoolExecutor] = {}
 
+    def prepare(self, call: Call) -> None:
+        """Start the call's processes: best before DALI's threads are at work, for they are forked."""
+        if self._workers:
+            self._pool(call).submit(int)
+
     def submit(self, call: Call, images, kind: str, positions: list[int]) -> list[Future]:
         """Futures of lists of results, in order. ``images``: pack()'s, or a list of samples as they are."""
         size = max(1, -(-len(positions) // (2 * self._workers or 1)))

@@ -21,7 +21,7 @@ DALI, TORCH, NOTHING = "DALI", "torch, on the batch", "-"
 EACH, PYTHON = "torch, image by image", "Python, sample by sample"
 
 # steps that DALI can do, and those among them that torch does as well once the batch is uniform
-_DALI_OPS = {"crop", "pad", "flip", "resize", "grayscale", "to_dtype", "warp_affine", "warp_perspective"}
+_DALI_OPS = {"crop", "pad", "flip", "resize", "grayscale", "to_dtype", "warp_affine", "warp_perspective", "jpeg"}
 _BATCH_OPS = {"pil_to_tensor", "identity", "to_dtype", "normalize", "grayscale", "flip"}
 _NO_KERNEL = {"pil_to_tensor", "identity", "choose"}
 _BY_PIXEL = {"to_dtype", "normalize", "grayscale", "pil_to_tensor", "identity"}
@@ -73,6 +73,14 @@ def continued(plan: Plan, spec: ImageSpec) -> Plan:
         chain = translate(call.rest, spec, call.stream)
         call.plans[spec] = lower(chain, Options(plan.exact, plan.channels_last), decoded=True)
     return call.plans[spec]
+
+
+def plans_ahead(plan: Plan) -> list[Plan]:
+    """A plan and those that follow its calls, if every call gives the kind of image that it takes."""
+    plans = [plan]
+    while plans[-1].call is not None:
+        plans.append(continued(plans[-1], plans[-1].gives))
+    return plans
 
 
 def _geometry_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -143,6 +151,8 @@ def _dali_can(steps, i: int, options: Options) -> bool:
         return False
     if s.op.startswith("warp_") and (s.kwargs["like"] != "pil" or (options.exact and i and steps[i - 1].gives.size)):
         return False  # torch's is exact to the last bit, but for images of one size
+    if s.op == "jpeg" and (s.gives.channels != 3 or (options.exact and options.gpu)):
+        return False  # a GPU's is arithmetic of its own
     # it converts uint8 to float32 alone
     return s.op != "to_dtype" or (_dtype_before(steps, i), s.gives.dtype) == (torch.uint8, torch.float32)
 

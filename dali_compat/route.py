@@ -12,7 +12,7 @@ from torchvision.datasets import DatasetFolder
 
 from .dataset import Unsupported, folders
 from .engine.install import dali_problem, dali_version, max_connections, max_connections_note
-from .lower import Options, continued, lower
+from .lower import Options, lower, plans_ahead
 from .plan import Plan, table
 from .translate import translate
 
@@ -151,14 +151,6 @@ def _plans(
 def _key(plan: Plan) -> tuple:
     functions = (*plan.call.functions, None, *plan.call.rest) if plan.call else ()
     return plan.steps, plan.exact, plan.channels_last, tuple(map(id, functions))
-
-
-def plans_ahead(plan: Plan) -> list[Plan]:
-    """A plan and those that follow its calls, if every call gives the kind of image that it takes."""
-    plans = [plan]
-    while plans[-1].call is not None:
-        plans.append(continued(plans[-1], plans[-1].gives))
-    return plans
 
 
 def in_python(route: DaliRoute) -> list[str]:

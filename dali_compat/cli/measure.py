@@ -46,9 +46,11 @@ class Errors:
         for a, b in zip(map(as_tensor, mine), map(as_tensor, theirs)):
             if a.shape != b.shape or a.dtype != b.dtype:
                 raise Mismatch(f"{tuple(a.shape)} {a.dtype}, torchvision gives {tuple(b.shape)} {b.dtype}")
-            difference = (a.double() - b.double()).abs().numpy() * along(unit, a)
-            total, count = total + difference.sum(), count + difference.size
-            self._max = float(np.maximum(self._max, difference.max(initial=0)))  # which keeps a NaN
+            count += a.numel()
+            if not torch.equal(a, b):  # which costs a tenth
+                difference = (a.double() - b.double()).abs().numpy() * along(unit, a)
+                total += difference.sum()
+                self._max = float(np.maximum(self._max, difference.max(initial=0)))  # which keeps a NaN
         self._sum, self._count, self.images = self._sum + total, self._count + count, self.images + 1
         self._worst = float(np.maximum(self._worst, total / max(count, 1)))
 
@@ -157,35 +159,59 @@ def _images(samples) -> list:
 
 
 def measure(
-    pictures: Pictures, transforms: list[Callable], device: str | None, keep: Callable = lambda *_: None
+    pictures: Pictures,
+    transforms: list[Callable],
+    device: str | None,
+    tensors: Callable | None = None,
+    keep: Callable = lambda *_: None,
 ) -> tuple[dict, list[Plan]]:
     """Both fidelities of a transform that is written in several ways, whose largest errors count.
 
-    Ways that have one plan are loaded once. ``keep(mine, theirs, exact)`` is given every sample of the first way.
+    Ways that have one plan are loaded once.
+
+    Args:
+        tensors: the last way on tensors instead of PIL images; torchvision's own distance between the two is measured.
+        keep: ``keep(mine, theirs, exact)`` is given every sample of the first way.
 
     Returns:
-        {"default": ..., "exact": ...}, as Errors.result(), and the plan of each way.
+        {"default": ..., "exact": ..., "tensors": ...}, as Errors.result(), and the plan of each way. "tensors" is None
+        where there are none, or where torchvision cannot.
 
     Raises:
         Mismatch: shapes or dtypes differ.
     """
     errors = {exact: [Errors() for _ in transforms] for exact in (False, True)}
+    apart = Errors()
     with contextlib.ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         streams = {exact: _streams(pictures, transforms, device, exact, stack) for exact in (False, True)}
-        ways = [(transform, s.plan, levels(s.plan)[0]) for transform, s in zip(transforms, streams[False])]
+        plans = [stream.plan for stream in streams[False]]
+        units = [levels(plan)[0] for plan in plans]
         seed = streams[False][0].seed
         for start, images in pictures.batches():
-            wanted = [reference(transform, plan, images, seed, start) for transform, plan, _ in ways]
+            wanted = [reference(way, plan, images, seed, start) for way, plan in zip(transforms, plans)]
             for exact, of_ways in streams.items():
                 made = {id(stream): next(stream.batches) for stream in dict.fromkeys(of_ways)}
                 for i, stream in enumerate(of_ways):
                     for mine, theirs in zip(made[id(stream)], wanted[i], strict=True):
-                        errors[exact][i].add(mine, theirs, ways[i][2])
+                        errors[exact][i].add(mine, theirs, units[i])
                         if i == 0:
                             keep(mine, theirs, exact)
+            if tensors is not None:
+                tensors = _add_tensors(apart, tensors, plans[-1], images, seed, start, wanted[-1], units[-1])
     worst = {exact: _largest([e.result() for e in found]) for exact, found in errors.items()}
-    return {"default": worst[False], "exact": worst[True]}, [plan for _, plan, _ in ways]
+    result = {"default": worst[False], "exact": worst[True], "tensors": apart.result() if tensors else None}
+    return result, plans
+
+
+def _add_tensors(errors, tensors, plan, images, seed, start, wanted, unit) -> Callable | None:
+    """The transform of tensors, or None where torchvision has none."""
+    try:
+        for made, theirs in zip(reference(tensors, plan, images, seed, start), wanted, strict=True):
+            errors.add(made, theirs, unit)
+    except Exception:  # noqa: BLE001 - whichever torchvision raises
+        return None
+    return tensors
 
 
 def _streams(pictures, transforms, device, exact, stack) -> list[_Stream]:
@@ -204,20 +230,3 @@ def _streams(pictures, transforms, device, exact, stack) -> list[_Stream]:
 
 def _largest(results: list[dict]) -> dict:
     return {name: max(result[name] for result in results) for name in results[0]}
-
-
-def on_tensors(pictures: Pictures, transform: Callable, tensors: Callable, plan: Plan) -> dict:
-    """torchvision's own distance between a transform of PIL images and the same on tensors, both with what ``plan``
-    draws.
-
-    Raises:
-        Exception: whichever torchvision raises where a transform does not take tensors.
-    """
-    errors, (unit, _) = Errors(), levels(plan)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for start, images in pictures.batches():
-            theirs, also_theirs = (reference(way, plan, images, 0, start) for way in (transform, tensors))
-            for a, b in zip(theirs, also_theirs, strict=True):
-                errors.add(b, a, unit)
-    return errors.result()

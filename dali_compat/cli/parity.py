@@ -95,7 +95,7 @@ def everything(pictures, args) -> int:
         row = {"name": name, "of": entry.expression, "takes": entry.takes, "versions": versions}
         try:
             row |= measured(pictures, entry, versions, args.device)
-        except Exception as error:  # what is wrong with one leaves the others their rows
+        except Exception as error:  # noqa: BLE001 - what is wrong with one leaves the others their rows
             row["error"] = f"{type(error).__name__}: {error}"
         result[kind].append(row)
         if args.json:
@@ -111,15 +111,12 @@ def measured(pictures, entry, versions: list[str], device: str | None) -> dict[s
     """Errors of an entry in these versions, where it runs, and what torchvision itself differs by on tensors."""
     from torchvision.transforms import v2
 
-    from dali_compat.cli.measure import measure, on_tensors
+    from dali_compat.cli.measure import measure
 
-    ways = [entry.made(version) for version in versions]
-    found, plans = measure(pictures, ways, device)
-    found["where"] = where(plans[0].lines[len(entry.before(versions[0])) :])
-    if "v2" in versions and entry.takes in ("photo", "crop"):
-        with contextlib.suppress(Exception):  # whichever torchvision raises of a transform that takes no tensors
-            found["tensors"] = on_tensors(pictures, ways[-1], entry.made("v2", (v2.ToImage(),)), plans[-1])
-    return found
+    on_tensors = "v2" in versions and entry.takes in ("photo", "crop")
+    tensors = entry.made("v2", (v2.ToImage(),)) if on_tensors else None
+    found, plans = measure(pictures, [entry.made(version) for version in versions], device, tensors)
+    return found | {"where": where(plans[0].lines[len(entry.before(versions[0])) :])}
 
 
 def where(lines) -> str:
@@ -174,7 +171,7 @@ def one(pictures, transform, args) -> int:
     for name, way in ways.items():
         kept.clear()
         try:
-            found, (plan,) = measure(pictures, [way], args.device, keep)
+            found, (plan,) = measure(pictures, [way], args.device, keep=keep)
         except (Mismatch, NotImplementedError, ValueError, OSError) as error:
             raise SystemExit(f"parity: {name}: {error}") from None
         rows.append((name, numbers(found["default"]), numbers(found["exact"])))
@@ -197,7 +194,7 @@ def transform_of(spec: str) -> Any:
         place, name = match.groups()
         made = getattr(_module(place), name)
         return made() if isinstance(made, type) else made
-    except Exception as error:  # the user's own code, or no code at all
+    except Exception as error:  # noqa: BLE001 - the user's own code, or no code at all
         raise SystemExit(f"parity: --transform {spec}: {type(error).__name__}: {error}") from None
 
 

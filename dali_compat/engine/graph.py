@@ -185,6 +185,11 @@ def grayscale(images, arrays, *, formula, channels):
     return fn.cast_like(gray * flag + images * (1 - flag), images)
 
 
+def jpeg(images, arrays, *, like):
+    """JPEG's losses: libjpeg's own on the CPU, the same arithmetic without the coding on a GPU."""
+    return fn.jpeg_compression_distortion(images, quality=arrays["quality"])
+
+
 def to_dtype(images, arrays, *, dtype, like):
     """uint8 to float32, before a resize; every other conversion is torch's."""
     images = fn.cast(images, dtype=types.FLOAT)

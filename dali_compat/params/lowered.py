@@ -90,7 +90,7 @@ def _exact_calls(sizes, full, start, shape, first, passes, interpolation) -> Arr
         return {prefix + name: array for name, array in arrays.items()}
 
     if passes == "exact one":
-        both = {"column_factors": factors[1].astype(np.float32), "along_columns": of_column}
+        both = {"column_factors": factors[1], "along_columns": of_column}
         return call("", np.ones_like(first), low, high, region) | both
     factors = [array * _upwards(sizes[:, [i]], full[:, [i]], interpolation) for i, array in enumerate(factors)]
     # the other axis waits, and keeps what the second pass will take
@@ -107,7 +107,8 @@ def _upwards(size, full, interpolation) -> np.ndarray:
     nothing that is not a half is nearer to it than half a part: a quarter of one is safe, of pixels up to 255.
     """
     parts = 2 * np.maximum(size, full) / np.gcd(size, full) * np.maximum(size / full, 1)
-    return 1 + (np.maximum(1 / (4 * 255 * parts), 2e-6) if interpolation == "bilinear" else 2e-6)
+    more = np.maximum(1 / (4 * 255 * parts), 2e-6) if interpolation == "bilinear" else 2e-6
+    return np.float32(1 + more)
 
 
 def _widened(arrays) -> list[np.ndarray]:
@@ -123,17 +124,18 @@ def _factors(size, full, start, shape, interpolation) -> np.ndarray:
     scale = size / full
     filter_scale = np.maximum(scale, 1)
     reach = support * filter_scale
-    output = np.arange(shape.max())
-    center = (start[:, None] + output + 0.5) * scale[:, None]
-    factors = np.ones(center.shape)
-    near_border = (center < reach[:, None]) | (center > (size - reach)[:, None])
-    row, column = np.nonzero(near_border & (output < shape[:, None]))
-    center, reach = center[row, column, None], reach[row, None]
-    taps = np.floor(center - reach) + np.arange(2 * int(reach.max(initial=0)) + 3)
+    factors = np.ones((len(size), shape.max()), np.float32)
+    # only near the ends of the axis do outputs lack taps
+    near = np.arange(int(np.ceil((reach / scale).max())))
+    output = np.concatenate([np.broadcast_to(near, (len(size), len(near))), full[:, None] - 1 - near], 1)
+    place = output - start[:, None]
+    row, i = np.nonzero((place >= 0) & (place < shape[:, None]) & (output >= 0) & (output < full[:, None]))
+    center = ((output[row, i] + 0.5) * scale[row])[:, None]
+    taps = np.floor(center - reach[row, None]) + np.arange(2 * int(np.ceil(reach[row].max(initial=0))) + 2)
     distance = abs(taps + 0.5 - center) / filter_scale[row, None]
     weights = np.interp(distance, np.linspace(0, support, len(table)), table)
     within = (taps >= 0) & (taps < size[row, None])
-    factors[row, column] = weights.sum(1) / (weights * within).sum(1)
+    factors[row, place[row, i]] = weights.sum(1) / (weights * within).sum(1)
     return factors
 
 

@@ -51,7 +51,7 @@ def _window(images, start, size, mode, fill):
     made = (
         images.index_select(-2, y[0]).index_select(-1, x[0])
         if same
-        else transform.pixels(images)(y[:, :, None], x[:, None, :])
+        else transform.pixels(images)(y[:, :, None] * shape[1] + x[:, None, :])
     )
     if inside or mode != "constant":
         return made
