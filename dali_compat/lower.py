@@ -62,7 +62,7 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
         dali = _fuse_tail(dali, "HWC" if options.channels_last else "CHW")
     batch = tuple(s for s in ordered[split:] if s.op not in ("pil_to_tensor", "identity"))
     call = Call(chain.functions, str(chain.refused), chain.rest, chain.streams) if chain.functions else None
-    lines = _lines(chain, ordered, split, options.exact, two_pass)
+    lines = _lines(chain, ordered, split, options, two_pass)
     return Plan(steps, dali, batch, options.exact, options.channels_last, chain.takes, call, lines)
 
 
@@ -247,7 +247,7 @@ def _fuse_tail(steps: tuple[Step, ...], layout: str) -> tuple[Step, ...]:
 _EXACT = "exact"
 
 
-def _lines(chain: Chain, ordered, split: int, exact: bool, two_pass: bool) -> tuple[Line, ...]:
+def _lines(chain: Chain, ordered, split: int, options: Options, two_pass: bool) -> tuple[Line, ...]:
     """``ordered[split:]`` are the steps that torch runs."""
     on_batch, size = {}, ordered[split - 1].gives.size if split else chain.takes.size
     for s in ordered[split:]:
@@ -262,7 +262,7 @@ def _lines(chain: Chain, ordered, split: int, exact: bool, two_pass: bool) -> tu
             where = "the host" if s.op == "choose" else on_batch.get((s.stream, s.gives), DALI)
             places.append(where)
             ops.append(s.op if s.draw is None or s.draw.name in (s.op, "bernoulli") else f"{s.op} ({s.draw.name})")
-            fidelity.append(_fidelity(s, where, exact, two_pass))
+            fidelity.append(_fidelity(s, where, options, two_pass))
         where = " + ".join(dict.fromkeys(places)) or NOTHING
         notes = ", ".join(dict.fromkeys(f for f in fidelity if f != _EXACT)) or _EXACT
         if t.transform:
@@ -273,19 +273,29 @@ def _lines(chain: Chain, ordered, split: int, exact: bool, two_pass: bool) -> tu
     return tuple(lines)
 
 
-def _fidelity(s: Step, where: str, exact: bool, two_pass: bool) -> str:
-    """How far from torchvision, in words that PARITY.md and the parity tests bear out."""
-    if s.op == "resize":
-        if s.kwargs["interpolation"].startswith("nearest"):
-            return "nearest pixel; a rounding tie may differ"
-        if s.kwargs["like"] != "pil":
-            close = two_pass or s.kwargs["like"] == "v1"
-            return "mean error .05 of 255" if close else "mean error .2 of 255 (exact=True: .05)"
-        return (
-            "two passes as Pillow: mean error .01 of 255"
-            if two_pass
-            else "one pass: mean error .2 of 255 (exact=True: .01)"
-        )
+def _fidelity(s: Step, where: str, options: Options, two_pass: bool) -> str:
+    """How far from torchvision, in words that the parity tests bear out."""
+    if s.op == "resize" and where == DALI:
+        return _fidelity_of_resize(s, options.exact, two_pass)
+    if s.op in ("rotate", "affine", "perspective") and where == DALI:
+        return "mean error .001 of 255"
+    if s.op == "gaussian_blur":
+        return "mean error .0001 of 255"
+    if s.op == "jpeg" and where == DALI and options.gpu:
+        return "a GPU's own arithmetic (exact=True: libjpeg)"
     if where == DALI and s.op in ("to_dtype", "normalize"):
         return "within 1e-6"
     return _EXACT
+
+
+def _fidelity_of_resize(s: Step, exact: bool, two_pass: bool) -> str:
+    if s.kwargs["interpolation"].startswith("nearest"):
+        return "nearest pixel; a rounding tie may differ"
+    if exact:
+        return "with Pillow's borders: mean error .005 of 255"
+    if s.kwargs["like"] != "pil":
+        close = two_pass or s.kwargs["like"] == "v1"
+        return "mean error .05 of 255 (exact=True: .005)" if close else "mean error .2 of 255 (exact=True: .005)"
+    if two_pass:
+        return "two passes as Pillow: mean error .01 of 255"
+    return "one pass: mean error .2 of 255 (exact=True: .005)"
