@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch.utils.data import default_collate
-from torchvision import tv_tensors
 
 from .calls import as_sample, as_tensor, results_of, spec_of
 from .dataset import ImageReadError, locate
 from .engine import batch as kernels
 from .engine.device import to_device
-from .engine.pipeline import PipelineError, undecodable
 from .engine.replay import replay
 from .headers import DALI, PIL, UNREADABLE, headers_of
 from .lower import continued
@@ -247,15 +245,15 @@ class _Part:
         return self.batch.epoch.calls.submit(call, images, kind, positions)
 
     def _as_samples(self, images, spec: ImageSpec, plan: Plan):
-        """In the memory format that is asked for; PIL images where the transform gives these."""
+        """In the memory format that is asked for; PIL images, or tuples of views, where the transform gives these."""
         if spec.kind == "pil":
-            return [as_sample(image.movedim(0, -1).cpu(), "pil") for image in images]
+            return [as_sample(image.movedim(-3, -1).cpu(), "pil") for image in images]
         if isinstance(images, torch.Tensor):
             images = _in_format(images, plan)
         else:
             images = [_in_format(image[None], plan)[0] for image in images]
-        if spec.kind == "Image" and not self.batch.epoch.default_collate:
-            return [tv_tensors.Image(image) for image in images]
+        if spec.views or (spec.kind == "Image" and not self.batch.epoch.default_collate):
+            return [as_sample(image, spec.kind) for image in images]
         return images
 
 
@@ -272,6 +270,8 @@ class _Decoded:
 
     def images(self):
         """(N, C, H, W), or a list of N where sizes differ."""
+        from .engine.pipeline import PipelineError
+
         try:
             images = self._pipeline.receive(self._ticket)
         except PipelineError as error:
@@ -283,8 +283,10 @@ class _Decoded:
     def discard(self) -> None:
         self._pipeline.discard(self._ticket)
 
-    def _retry(self, error: PipelineError) -> list[torch.Tensor]:
+    def _retry(self, error: Exception) -> list[torch.Tensor]:
         """Find the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error."""
+        from .engine.pipeline import undecodable
+
         bad = undecodable(self._paths, self._pipeline.device)
         if not bad:
             raise error
@@ -349,4 +351,5 @@ def _common(results: list) -> ImageSpec | None:
 
 
 def _in_format(images, plan: Plan):
-    return images.contiguous(memory_format=torch.channels_last if plan.channels_last else torch.contiguous_format)
+    last = plan.channels_last and images.ndim == 4
+    return images.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)

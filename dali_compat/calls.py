@@ -26,7 +26,7 @@ class Packed(NamedTuple):
     """Images of one kind and dtype in one tensor, which passes between processes without a copy.
 
     Attributes:
-        values: (sum of sizes,) of all pixels; a PIL image's as (H, W, C), a tensor's as (C, H, W).
+        values: (sum of sizes,) of all pixels; a PIL image's as (H, W, C), a tensor's as (C, H, W), views' before it.
         shapes: of each image.
         kind: as in ImageSpec.
     """
@@ -41,14 +41,16 @@ class Packed(NamedTuple):
 
 
 def pack(images, kind: str) -> Packed:
-    """``images``: tensor (N, C, H, W) or a list of (C, H, W), on any device."""
-    images = [image.movedim(0, -1) if kind == "pil" else image for image in images]
+    """``images``: tensor (N, C, H, W) or a list of (C, H, W), on any device; of several views, (V, C, H, W)."""
+    images = [image.movedim(-3, -1) if kind == "pil" else image for image in images]
     values = torch.cat([image.reshape(-1) for image in images]).cpu()
     return Packed(values, [tuple(image.shape) for image in images], kind)
 
 
 def as_sample(image: torch.Tensor, kind: str):
-    """What torchvision would hold: of a PIL image ``image`` is (H, W, C), of a tensor (C, H, W)."""
+    """What torchvision would hold: of a PIL image ``image`` is (H, W, C), of a tensor (C, H, W); of views a tuple."""
+    if image.ndim == 4:
+        return tuple(as_sample(view, kind) for view in image)
     if kind == "pil":
         return Image.fromarray(image.squeeze(-1).numpy() if image.shape[-1] == 1 else image.numpy())
     return tv_tensors.Image(image) if kind == "Image" else image
@@ -78,6 +80,11 @@ class Calls:
         self._context = loader.multiprocessing_context or torch.multiprocessing.get_context()
         self._start = loader.worker_init_fn, loader.dataset
         self._pools: dict[Call, ProcessPoolExecutor] = {}
+
+    def prepare(self, call: Call) -> None:
+        """Start the call's processes: best before DALI's threads are at work, for they are forked."""
+        if self._workers:
+            self._pool(call).submit(int)
 
     def submit(self, call: Call, images, kind: str, positions: list[int]) -> list[Future]:
         """Futures of lists of results, in order. ``images``: pack()'s, or a list of samples as they are."""

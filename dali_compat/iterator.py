@@ -13,6 +13,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .batch import Batch
 from .calls import Calls
+from .lower import plans_ahead
 from .plan import Plan
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class Epoch:
         self._pipelines: dict[Plan, list[DecodePipeline]] = {}  # the last of a plan is the one in use
         self._replays: ThreadPoolExecutor | None = None
         self.calls = Calls(seed, loader)
+        for call in (ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call):
+            self.calls.prepare(call)
 
     @property
     def default_collate(self) -> bool:

@@ -21,7 +21,7 @@ DALI, TORCH, NOTHING = "DALI", "torch, on the batch", "-"
 EACH, PYTHON = "torch, image by image", "Python, sample by sample"
 
 # steps that DALI can do, and those among them that torch does as well once the batch is uniform
-_DALI_OPS = {"crop", "pad", "flip", "resize", "grayscale", "to_dtype", "warp_affine", "warp_perspective"}
+_DALI_OPS = {"crop", "pad", "flip", "resize", "grayscale", "to_dtype", "warp_affine", "warp_perspective", "jpeg"}
 _BATCH_OPS = {"pil_to_tensor", "identity", "to_dtype", "normalize", "grayscale", "flip"}
 _NO_KERNEL = {"pil_to_tensor", "identity", "choose"}
 _BY_PIXEL = {"to_dtype", "normalize", "grayscale", "pil_to_tensor", "identity"}
@@ -57,12 +57,12 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
         split = _after_float32(ordered, split)
     dali = tuple(s for s in ordered[:split] if s.op not in _NO_KERNEL)
     two_pass = options.exact or (options.gpu and not any(map(is_random, steps)))
-    dali = _lower_resize(dali, options.exact, two_pass)
+    dali = tuple(map(_warp_in_dali, _lower_resize(dali, options.exact, two_pass)))
     if not options.exact:
         dali = _fuse_tail(dali, "HWC" if options.channels_last else "CHW")
     batch = tuple(s for s in ordered[split:] if s.op not in ("pil_to_tensor", "identity"))
     call = Call(chain.functions, str(chain.refused), chain.rest, chain.streams) if chain.functions else None
-    lines = _lines(chain, ordered, split, options.exact, two_pass)
+    lines = _lines(chain, ordered, split, options, two_pass)
     return Plan(steps, dali, batch, options.exact, options.channels_last, chain.takes, call, lines)
 
 
@@ -73,6 +73,14 @@ def continued(plan: Plan, spec: ImageSpec) -> Plan:
         chain = translate(call.rest, spec, call.stream)
         call.plans[spec] = lower(chain, Options(plan.exact, plan.channels_last), decoded=True)
     return call.plans[spec]
+
+
+def plans_ahead(plan: Plan) -> list[Plan]:
+    """A plan and those that follow its calls, if every call gives the kind of image that it takes."""
+    plans = [plan]
+    while plans[-1].call is not None:
+        plans.append(continued(plans[-1], plans[-1].gives))
+    return plans
 
 
 def _geometry_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -97,14 +105,21 @@ def _commutes(geometry: Step, before: Step) -> bool:
 
 
 def _as_warp(s: Step) -> Step:
-    """Rotations and the like, on PIL images, as Pillow does them: one warp by a matrix."""
-    if s.op not in ("rotate", "affine", "perspective") or s.kwargs["like"] != "pil":
+    """Rotations and the like as one warp by a matrix, as Pillow does them (and torchvision on tensors)."""
+    if s.op not in ("rotate", "affine", "perspective"):
         return s
-    how = (("interpolation", s.kwargs["interpolation"]), ("fill", s.kwargs["fill"]))
+    how = tuple((name, s.kwargs[name]) for name in ("interpolation", "fill", "like"))
     if s.op == "perspective":
         return s.but(op="warp_perspective", args=how, draw=draw("perspective_coefficients", of=s.draw))
     matrix = draw("rotation_matrix" if s.op == "rotate" else "affine_matrix", of=s.draw, center=s.kwargs["center"])
     return s.but(op="warp_affine", args=how, draw=matrix)
+
+
+def _warp_in_dali(s: Step) -> Step:
+    if s.op not in ("warp_affine", "warp_perspective"):
+        return s
+    how = {name: s.kwargs[name] for name in ("interpolation", "fill")}
+    return s.but(args=tuple(how.items()), draw=draw("dali_matrix", of=s.draw, interpolation=how["interpolation"]))
 
 
 def _dtype_before(steps, i: int) -> torch.dtype:
@@ -134,6 +149,10 @@ def _dali_can(steps, i: int, options: Options) -> bool:
         return False
     if s.op == "resize" and not _dali_resizes(s):
         return False
+    if s.op.startswith("warp_") and (s.kwargs["like"] != "pil" or (options.exact and i and steps[i - 1].gives.size)):
+        return False  # torch's is exact to the last bit, but for images of one size
+    if s.op == "jpeg" and (s.gives.channels != 3 or (options.exact and options.gpu)):
+        return False  # a GPU's is arithmetic of its own
     # it converts uint8 to float32 alone
     return s.op != "to_dtype" or (_dtype_before(steps, i), s.gives.dtype) == (torch.uint8, torch.float32)
 
@@ -175,7 +194,8 @@ def _lower_resize(steps: tuple[Step, ...], exact: bool, two_pass: bool) -> tuple
         before = lowered[-1] if lowered else None
         if s.op == "resize":
             passes = _passes(s, exact) if two_pass else "one"
-            s = s.but(draw=draw("resize_lowered", resize=s.draw, crop=None, passes=passes))
+            how = {"passes": passes, "interpolation": s.kwargs["interpolation"]}
+            s = s.but(draw=draw("resize_lowered", resize=s.draw, crop=None, **how))
         elif before is not None and before.op == "resize" and _crops_inside(before, s):
             args = dict(before.draw.args) | {"crop": s.draw}
             lowered[-1] = before.but(gives=s.gives, draw=draw("resize_lowered", **args), stream=s.stream)
@@ -186,15 +206,19 @@ def _lower_resize(steps: tuple[Step, ...], exact: bool, two_pass: bool) -> tuple
 
 def _passes(s: Step, exact: bool) -> str:
     """How torchvision resizes: PIL in two passes rounded to 8 bits, v2 on uint8 tensors likewise but always width first,
-    v1 on tensors (and v2 on floats) in floating point."""
-    if s.kwargs["interpolation"].startswith("nearest") or s.gives.dtype != torch.uint8 or s.kwargs["like"] == "v1":
+    v1 on tensors (and v2 on floats) in floating point. ``exact``: with Pillow's borders, too."""
+    if s.kwargs["interpolation"].startswith("nearest"):
         return "one"
-    return "as Pillow" if s.kwargs["like"] == "pil" else "width first"
+    if s.gives.dtype != torch.uint8 or s.kwargs["like"] == "v1":
+        return "exact one" if exact else "one"
+    if s.kwargs["like"] == "pil":
+        return "exact" if exact else "as Pillow"
+    return "exact width first" if exact else "width first"
 
 
 def _crops_inside(resize: Step, crop: Step) -> bool:
     args = dict(resize.draw.args)
-    if crop.op != "crop" or args["crop"] is not None:
+    if crop.op != "crop" or args["crop"] is not None or is_random(resize):
         return False
     if crop.kwargs["inside"]:
         return True
@@ -223,7 +247,7 @@ def _fuse_tail(steps: tuple[Step, ...], layout: str) -> tuple[Step, ...]:
 _EXACT = "exact"
 
 
-def _lines(chain: Chain, ordered, split: int, exact: bool, two_pass: bool) -> tuple[Line, ...]:
+def _lines(chain: Chain, ordered, split: int, options: Options, two_pass: bool) -> tuple[Line, ...]:
     """``ordered[split:]`` are the steps that torch runs."""
     on_batch, size = {}, ordered[split - 1].gives.size if split else chain.takes.size
     for s in ordered[split:]:
@@ -238,7 +262,7 @@ def _lines(chain: Chain, ordered, split: int, exact: bool, two_pass: bool) -> tu
             where = "the host" if s.op == "choose" else on_batch.get((s.stream, s.gives), DALI)
             places.append(where)
             ops.append(s.op if s.draw is None or s.draw.name in (s.op, "bernoulli") else f"{s.op} ({s.draw.name})")
-            fidelity.append(_fidelity(s, where, exact, two_pass))
+            fidelity.append(_fidelity(s, where, options, two_pass))
         where = " + ".join(dict.fromkeys(places)) or NOTHING
         notes = ", ".join(dict.fromkeys(f for f in fidelity if f != _EXACT)) or _EXACT
         if t.transform:
@@ -249,19 +273,29 @@ def _lines(chain: Chain, ordered, split: int, exact: bool, two_pass: bool) -> tu
     return tuple(lines)
 
 
-def _fidelity(s: Step, where: str, exact: bool, two_pass: bool) -> str:
-    """How far from torchvision, in words that PARITY.md and the parity tests bear out."""
-    if s.op == "resize":
-        if s.kwargs["interpolation"].startswith("nearest"):
-            return "nearest pixel; a rounding tie may differ"
-        if s.kwargs["like"] != "pil":
-            close = two_pass or s.kwargs["like"] == "v1"
-            return "mean error .05 of 255" if close else "mean error .2 of 255 (exact=True: .05)"
-        return (
-            "two passes as Pillow: mean error .01 of 255"
-            if two_pass
-            else "one pass: mean error .2 of 255 (exact=True: .01)"
-        )
+def _fidelity(s: Step, where: str, options: Options, two_pass: bool) -> str:
+    """How far from torchvision, in words that the parity tests bear out."""
+    if s.op == "resize" and where == DALI:
+        return _fidelity_of_resize(s, options.exact, two_pass)
+    if s.op in ("rotate", "affine", "perspective") and where == DALI:
+        return "mean error .001 of 255"
+    if s.op == "gaussian_blur":
+        return "mean error .0001 of 255"
+    if s.op == "jpeg" and where == DALI and options.gpu:
+        return "a GPU's own arithmetic (exact=True: libjpeg)"
     if where == DALI and s.op in ("to_dtype", "normalize"):
         return "within 1e-6"
     return _EXACT
+
+
+def _fidelity_of_resize(s: Step, exact: bool, two_pass: bool) -> str:
+    if s.kwargs["interpolation"].startswith("nearest"):
+        return "nearest pixel; a rounding tie may differ"
+    if exact:
+        return "with Pillow's borders: mean error .005 of 255"
+    if s.kwargs["like"] != "pil":
+        close = two_pass or s.kwargs["like"] == "v1"
+        return "mean error .05 of 255 (exact=True: .005)" if close else "mean error .2 of 255 (exact=True: .005)"
+    if two_pass:
+        return "two passes as Pillow: mean error .01 of 255"
+    return "one pass: mean error .2 of 255 (exact=True: .005)"

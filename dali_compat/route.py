@@ -14,7 +14,7 @@ from .arrays import holds_arrays
 from .dataset import Unsupported, folders
 from .dataset import parts as parts_of
 from .engine.install import dali_problem, dali_version, max_connections, max_connections_note
-from .lower import Options, continued, lower
+from .lower import Options, lower, plans_ahead
 from .plan import Plan, table
 from .resident import ResidentRoute, resident_route
 from .translate import translate
@@ -143,7 +143,7 @@ def resolve_device(device, start: bool) -> torch.device:
     before CUDA has started, which ``start`` allows."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(device)
+    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if device.type == "cuda" and device.index is None and (start or torch.cuda.is_initialized()):
         device = torch.device("cuda", torch.cuda.current_device())
     return device
@@ -162,14 +162,6 @@ def _plans(
         plan = lower(translate(folder.transform), options)
         plan_of[id(folder)] = folder, known.setdefault(plan.key, plan)
     return plan_of
-
-
-def plans_ahead(plan: Plan) -> list[Plan]:
-    """A plan and those that follow its calls, if every call gives the kind of image that it takes."""
-    plans = [plan]
-    while plans[-1].call is not None:
-        plans.append(continued(plans[-1], plans[-1].gives))
-    return plans
 
 
 def in_python(route: DaliRoute | ResidentRoute) -> list[str]:

@@ -208,16 +208,16 @@ def gaussian_blur(image, row, *, kernel_size, like):
 _V2 = v2.RandAugment()
 
 
-def _augmented(image, name: str, magnitude: float, interpolation: str, fill, like: str):
+def _augmented(image, name: str, magnitude: float, interpolation: str, fill, version: str):
     mode, fill = InterpolationMode(interpolation), _fill(fill)
-    if like == "v2":
+    if version == "v2":
         kinds = {type(image): fill}
         return _V2._apply_image_or_video_transform(image, name, magnitude, interpolation=mode, fill=kinds)
     return autoaugment._apply_op(image, name, magnitude, interpolation=mode, fill=fill)
 
 
-def augment(image, row, *, names, interpolation, fill, like):
-    return _augmented(image, names[row["which"]], float(row["magnitude"]), interpolation, fill, like)
+def augment(image, row, *, names, interpolation, fill, like, version):
+    return _augmented(image, names[row["which"]], float(row["magnitude"]), interpolation, fill, version)
 
 
 def augmix(image, row, *, names, interpolation, fill, like):

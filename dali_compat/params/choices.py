@@ -60,7 +60,9 @@ def key(u) -> np.ndarray:
 @draws(uniforms=1)
 def bernoulli_with(sizes, u, *, p, values):
     """A flag as bernoulli's, beside ``values`` (pairs of a name and a number) that are the same for every sample."""
-    arrays = {name: np.full(len(sizes), value, np.int32 if isinstance(value, int) else np.float64) for name, value in values}
+    arrays = {
+        name: np.full(len(sizes), value, np.int32 if isinstance(value, int) else np.float64) for name, value in values
+    }
     return {"flag": (u[:, 0] < p).astype(np.int32), **arrays}, sizes
 
 

@@ -166,6 +166,8 @@ def _pad(t, spec: ImageSpec, padding) -> Step:
 
 def _border(t, spec: ImageSpec) -> dict:
     """mode and fill; fill has one value a channel, in the units of the image."""
+    if isinstance(t.fill, (tuple, list)) and spec.kind != "pil" and not isinstance(t, v2.Transform):
+        raise Untranslatable(t, "fill has to be a number on tensors")
     fill = _whole_fill(t, spec)
     mode = getattr(t.padding_mode, "value", t.padding_mode)
     if mode == "constant" and spec.dtype.is_floating_point and (any(fill) or spec.normalized):
@@ -189,8 +191,6 @@ def fill_of(t, spec: ImageSpec) -> tuple | None:
         raise Untranslatable(t, "fill as a dict", "pass the fill of images alone")
     if fill is None:
         return None
-    if isinstance(fill, (tuple, list)) and spec.kind != "pil" and not isinstance(t, v2.Transform):
-        raise Untranslatable(t, "fill has to be a number on tensors")
     fill = tuple(fill) if isinstance(fill, (tuple, list)) else (fill,)
     if len(fill) == 1:
         fill *= spec.channels

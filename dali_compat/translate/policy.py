@@ -30,27 +30,20 @@ def trivial_augment_wide(t, spec):
     return (_augment(t, spec, draw("trivial_augment_wide", **args)),)
 
 
-@register(
-    v1.AugMix, v2.AugMix, consumes="severity mixture_width chain_depth alpha all_ops interpolation fill"
-)
+@register(v1.AugMix, v2.AugMix, consumes="severity mixture_width chain_depth alpha all_ops interpolation fill")
 def aug_mix(t, spec):
     names = ("severity", "mixture_width", "chain_depth", "alpha", "all_ops")
     chains = draw("aug_mix", **{name: getattr(t, name) for name in names}, like=_version(t))
     # torchvision mixes tensors, of PIL images too
-    return (_augment(t, spec, chains, "augmix").but(args=tuple(_args(t, spec, _version(t)).items())),)
+    return (step("augmix", spec, chains, **_args(t, spec), like=_version(t)),)
 
 
-def _augment(t, spec, drawn: Draw, op: str = "augment") -> Step:
-    return step(op, spec, drawn, **_args(t, spec, like_of(t, spec)))
+def _augment(t, spec, drawn: Draw) -> Step:
+    return step("augment", spec, drawn, **_args(t, spec), like=like_of(t, spec), version=_version(t))
 
 
-def _args(t, spec, like: str) -> dict:
-    return {
-        "names": AUGMENTATIONS,
-        "interpolation": interpolation_of(t),
-        "fill": fill_of(t, spec),
-        "like": like,
-    }
+def _args(t, spec) -> dict:
+    return {"names": AUGMENTATIONS, "interpolation": interpolation_of(t), "fill": fill_of(t, spec)}
 
 
 def _version(t) -> str:

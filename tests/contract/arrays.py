@@ -1,18 +1,17 @@
 """torchvision's data sets of arrays, made from tiny files in their own layout; and references for their transforms."""
 
 import bz2
+import copy
 import pickle
-from collections import deque
 from pathlib import Path
 
 import numpy as np
 import torch
 import torchvision.datasets as tv
-from parity.drawn import dictated, rows_of
 
 from dali_compat.arrays import images_of, spec_of
+from dali_compat.cli.reference import reference as of_torchvision
 from dali_compat.lower import Options, lower
-from dali_compat.params import Randoms, compute
 from dali_compat.translate import translate
 
 COUNT = 40
@@ -111,16 +110,9 @@ TORCHVISION = {
 }
 
 
-def reference(dataset, indices, seed: int, position: int = 0) -> list[torch.Tensor]:
+def reference(dataset, indices, seed: int) -> list[torch.Tensor]:
     """What torchvision's transform makes of samples when it draws what an epoch of ours with this seed draws."""
     plan = lower(translate(dataset.transform, spec_of(images_of(dataset))), Options(), decoded=True)
-    sizes = np.tile(plan.takes.size, (len(indices), 1))
-    arrays = compute(plan.steps, sizes, Randoms(seed, position, len(indices)), slice(None))
-    images = []
-    for row, index in enumerate(indices):
-        rows = rows_of(arrays, row)
-        draws = deque((s.draw.name, r) for s, r in zip(plan.steps, rows) if s.draw and s.draw.name in ("random_crop", "bernoulli"))
-        with dictated(draws):
-            images.append(dataset[index][0])
-        assert not draws
-    return images
+    untransformed = copy.copy(dataset)
+    untransformed.transform = None
+    return of_torchvision(dataset.transform, plan, [untransformed[index][0] for index in indices], seed)

@@ -242,8 +242,13 @@ PIXELS = {
     "beyond the image": T.Compose([T.RandomHorizontalFlip(), T.CenterCrop((45, 20)), T.RandomVerticalFlip(), T.ToTensor()]),
     "half precision": v2.Compose([v2.RandomCrop(28), v2.ToImage(), v2.ToDtype(torch.float16, scale=True)]),
     "gray": T.Compose([T.RandomCrop(32, padding=4), T.Grayscale(3), T.ToTensor(), T.Normalize(MEAN, STD)]),
-    "erased after normalisation": T.Compose([T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD), T.CenterCrop(30)]),
-    "all sizes": T.Compose([T.RandomCrop(40, pad_if_needed=True, fill=3), T.RandomHorizontalFlip(), T.ToTensor()]),
+    "erased after normalisation": T.Compose([TRAIN, T.RandomErasing(0.8)]),
+    "colors": T.Compose([T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.RandomGrayscale(0.3), TRAIN]),
+    "policy": T.Compose([T.RandomCrop(32, padding=4), T.RandAugment(), T.ToTensor(), T.Normalize(MEAN, STD)]),
+    "in any order": T.Compose([T.RandomOrder([T.RandomVerticalFlip(), T.RandomCrop(32, padding=4)]), T.ToTensor()]),
+    "window": T.Compose([T.RandomResizedCrop(24), T.RandomHorizontalFlip(), T.ToTensor()]),
+    "sizes": T.Compose([T.Resize(40), T.RandomCrop(36), T.PILToTensor()]),
+    "padded to size": T.Compose([T.RandomCrop(40, pad_if_needed=True, fill=3), T.RandomHorizontalFlip(), T.ToTensor()]),
 }
 
 

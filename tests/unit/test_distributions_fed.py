@@ -280,8 +280,8 @@ def test_auto_augment(version, policy):
         if version == "v1":
             numbers = {"randint": u[row, [0, 3, 4]], "rand": u[row, [1, 2]]}
         else:  # it asks for a sign only where it needs one
-            asked = [[1, 3][: 2 - (names[0] in UNSIGNED)], [2, 4][: 2 - (names[1] in UNSIGNED)]]
-            numbers = {"randint": u[row, :1], "rand": u[row, sum(asked, [])]}
+            asked = [*[1, 3][: 2 - (names[0] in UNSIGNED)], *[2, 4][: 2 - (names[1] in UNSIGNED)]]
+            numbers = {"randint": u[row, :1], "rand": u[row, asked]}
         with recorded(version, transform) as calls, fed(**numbers):
             transform(image(height, width))
         mine = [(n, ours["magnitude"][row]) for n, ours in zip(names, both) if ours["flag"][row]]

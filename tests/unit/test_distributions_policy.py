@@ -132,6 +132,8 @@ def test_trivial_augment_wide(version, bins):
     assert set(expected) <= set(found)
     names = Counter(name for name, _ in found)
     assert not misfit([names[name] for name in AUGMENTATIONS], [1 / 14] * 14 + [0])
+    signs = np.sign(arrays["magnitude"][(arrays["which"] >= 1) & (arrays["which"] <= 9)])
+    assert not misfit([(signs < 0).sum(), (signs > 0).sum()], [0.5, 0.5])
     for name in set(AUGMENTATIONS) - PLAIN - {"Posterize"}:
         strengths = Counter(abs(m) for n, m in found if n == name)
         assert len(strengths) == bins and not misfit(list(strengths.values()), [1 / bins] * bins)

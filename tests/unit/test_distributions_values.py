@@ -13,6 +13,7 @@ from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
 from dali_compat.params import registry
+from dali_compat.plan import draw
 from unit.test_distributions import COUNT, differ, misfit, statistic, unlike_in
 from unit.test_distributions_fed import drawn, image
 
@@ -148,6 +149,16 @@ def test_choice(p):
     assert ours.dtype == np.int32 and not misfit(np.bincount(ours, minlength=len(p)), np.array(p) / sum(p))
     names = list(range(len(p)))
     assert not unlike_in(theirs(lambda: random.choices(names, weights=p)[0]).tolist(), ours.tolist())
+
+
+def test_choice_at_its_boundaries(monkeypatch):
+    """A number on the boundary of two weights chooses as random.choices does."""
+    for p in ((1, 1, 2), (0, 1, 1, 0), (1, 0, 0, 3)):
+        for u in (0.0, 0.25, 0.5, 0.75, 1 - 2**-53):
+            monkeypatch.setattr(random.Random, "random", lambda self, u=u: u)
+            (expected,) = random.Random().choices(range(len(p)), weights=p)
+            arrays, _ = registry.run(draw("choice", p=p), alike(1), np.array([[u]]))
+            assert arrays["choice"].tolist() == [expected]
 
 
 def test_choice_is_v2s():

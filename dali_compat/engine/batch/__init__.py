@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from ...plan import Step
-from . import color, convert, filters, geometry, noise, policy
+from . import color, convert, filters, geometry, hue, noise, policy, views
 
-_MODULES = (color, convert, filters, geometry, noise, policy)
+_MODULES = (color, convert, filters, geometry, hue, noise, policy, views)
 
 
 def kernel(op: str):

@@ -11,7 +11,9 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
+from ...params import matrices
 from . import resample, transform
+from .noise import uniforms
 
 
 def flip(images, arrays, *, axis):
@@ -49,7 +51,7 @@ def _window(images, start, size, mode, fill):
     made = (
         images.index_select(-2, y[0]).index_select(-1, x[0])
         if same
-        else transform.pixels(images)(y[:, :, None], x[:, None, :])
+        else transform.pixels(images)(y[:, :, None] * shape[1] + x[:, None, :])
     )
     if inside or mode != "constant":
         return made
@@ -88,14 +90,14 @@ def resize(images, arrays, *, interpolation, like, antialias=True):
 # ---- warps
 
 
-def affine(images, arrays, *, interpolation, fill, like):
-    """Image.transform(AFFINE) of torchvision's affine and rotate on PIL images, or their grids on tensors."""
+def warp_affine(images, arrays, *, interpolation, fill, like="pil"):
+    """Image.transform(AFFINE), as torchvision's affine and rotate do on PIL images, or what they do on tensors."""
 
     def to(images, rows, size):
         matrix = arrays["matrix"][rows]
         if like != "pil":
             return _grid_sample(images, _affine_grid(images, matrix, size), interpolation, fill, like)
-        if interpolation == "nearest":
+        if interpolation.startswith("nearest"):
             return transform.transform_nearest(images, matrix, size, fill)
         coordinates = transform.coordinates_of(matrix, size, images.device)
         return transform.transform(images, coordinates, size, interpolation, fill)
@@ -103,8 +105,8 @@ def affine(images, arrays, *, interpolation, fill, like):
     return _by_size(images, arrays["size"], to)
 
 
-def perspective(images, arrays, *, interpolation, fill, like):
-    """Image.transform(PERSPECTIVE) of torchvision's perspective on PIL images, or its grid on tensors."""
+def warp_perspective(images, arrays, *, interpolation, fill, like="pil"):
+    """Image.transform(PERSPECTIVE), as torchvision's perspective does on PIL images, or what it does on tensors."""
 
     def to(images, rows, size):
         coefficients = arrays["coefficients"][rows]
@@ -116,26 +118,37 @@ def perspective(images, arrays, *, interpolation, fill, like):
     return _by_size(images, arrays["size"], to)
 
 
+def affine(images, arrays, *, interpolation, fill, like, center=None):
+    """torchvision.transforms.functional.affine, of a ``matrix`` and ``size`` or of its own parameters."""
+    if "matrix" not in arrays:
+        size = images.shape[-2:]
+        rows = zip(*(arrays[name].tolist() for name in ("angle", "translate", "scale", "shear")))
+        matrix = np.array([matrices.affine(*row, size, center) for row in rows])
+        arrays = {"matrix": matrix, "size": np.tile(size, (len(matrix), 1))}
+    return warp_affine(images, arrays, interpolation=interpolation, fill=fill, like=like)
+
+
 def elastic(images, arrays, *, alpha, sigma, interpolation, fill, like):
-    """torchvision.transforms.ElasticTransform; ``alpha`` and ``sigma`` are (x, y). On PIL images it works on tensors, too.
+    """torchvision.transforms.functional.elastic_transform, which makes tensors of PIL images."""
+    grid = displacement(arrays["key"], images.shape[-2:], alpha, sigma, images.device).to(_grid_dtype(images))
+    return _grid_sample(images, grid.add_(_identity_grid(images)), interpolation, fill, like)
 
-    The noise is this package's own (noise.py): its blur need not be torchvision's in the last bit.
-    """
-    from .noise import uniforms
 
-    height, width = images.shape[-2:]
-    noise = uniforms(arrays["key"], 2 * height * width, images.device).reshape(-1, 2, height, width) * 2 - 1
+def displacement(keys: np.ndarray, size, alpha, sigma, device) -> torch.Tensor:
+    """(N, height, width, 2) float32 as torchvision.transforms.ElasticTransform.get_params makes it of other noise;
+    ``alpha`` and ``sigma`` are (x, y)."""
+    height, width = size
+    noise = uniforms(keys, 2 * height * width, device).view(-1, 2, height, width).to(torch.float64).mul_(2).sub_(1)
     fields = []
-    for i, size in enumerate((width, height)):
-        field = noise[:, i : i + 1].to(torch.float64)
+    for i, extent in enumerate((width, height)):
+        field = noise[:, i : i + 1]
         if sigma[i] > 0:
-            taps = int(8 * sigma[i] + 1) | 1
-            for axis, s in ((-1, sigma[0]), (-2, sigma[1])):
-                matrix, blocks = _gaussian(images.shape[axis], taps, s)
-                field = resample.banded(field, _to(matrix, images), blocks, axis)
-        fields.append(field[:, 0] * alpha[i] / size)
-    grid = _identity_grid(images) + torch.stack(fields, -1).to(_grid_dtype(images))
-    return _grid_sample(images, grid, interpolation, fill, like)
+            taps = int(8 * sigma[i] + 1) | 1  # the next odd number
+            for axis, of_axis in ((-1, sigma[0]), (-2, sigma[1])):
+                matrix, blocks = _gaussian(field.shape[axis], taps, of_axis)
+                field = resample.banded(field, torch.from_numpy(matrix).to(device, non_blocking=True), blocks, axis)
+        fields.append(field[:, 0] * (alpha[i] / extent))
+    return torch.stack(fields, -1).to(torch.float32)
 
 
 @functools.lru_cache(16)

@@ -22,19 +22,22 @@ from .color import in_parts
 
 
 def uniforms(keys: np.ndarray, count: int, device) -> torch.Tensor:
-    """(N, count) float32 in [0, 1): 24 bits of squares64(index, key)."""
-    index = torch.arange(count, device=device).expand(len(keys), count)
-    return ((squares(index, _mixed(keys, device)) >> 40) & 0xFFFFFF).to(torch.float32).mul_(2.0**-24)
+    """(N, count) float32 in [0, 1), multiples of 2**-24."""
+    return (_bits(keys, count, device) >> 40).bitwise_and_(0xFFFFFF).to(torch.float32).mul_(2.0**-24)
 
 
 def normals(keys: np.ndarray, count: int, device) -> torch.Tensor:
     """(N, count) float32 of mean 0 and deviation 1."""
-    pairs = torch.arange((count + 1) // 2, device=device).expand(len(keys), -1)
-    return torch.stack(_box_muller(squares(pairs, _mixed(keys, device))), -1).flatten(1)[:, :count]
+    return torch.stack(_box_muller(_bits(keys, (count + 1) // 2, device)), -1).flatten(1)[:, :count]
+
+
+def _bits(keys, count, device):
+    key = torch.from_numpy(_mixed(keys)[:, None]).to(device, non_blocking=True)
+    return squares(torch.arange(count, device=device), key)
 
 
 def _normals_at(index: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """normals() of single indices; ``keys`` are _mixed()."""
+    """normals() at single indices; ``keys`` are _mixed()."""
     even, odd = _box_muller(squares(index >> 1, keys))
     return torch.where((index & 1).bool(), odd, even)
 
@@ -58,16 +61,15 @@ def squares(counter: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 
 
 def _halves_swapped(x):
-    return x.view(torch.int32).unflatten(-1, (-1, 2)).flip(-1).flatten(-2).view(torch.int64)
+    return x.view(torch.int32).unflatten(-1, (-1, 2)).roll(1, -1).view(torch.int64).squeeze(-1)
 
 
-def _mixed(keys: np.ndarray, device) -> torch.Tensor:
-    """(N, 1) int64: keys whose bits look random, which Squares needs, by splitmix64 (Steele, Lea and Flood, 2014); odd."""
+def _mixed(keys: np.ndarray) -> np.ndarray:
+    """int64 keys whose bits look random, which Squares needs: splitmix64 (Steele, Lea and Flood, 2014), made odd."""
     z = keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = (z ^ (z >> np.uint64(31))) | np.uint64(1)
-    return torch.from_numpy(z.view(np.int64)[:, None]).to(device, non_blocking=True)
+    return ((z ^ (z >> np.uint64(31))) | np.uint64(1)).view(np.int64)
 
 
 # ---- kernels
@@ -78,31 +80,36 @@ def erase(images, arrays, *, value):
     if value is None:
         return _erase_randomly(images, arrays)
     height, width = images.shape[-2:]
-    (top, left), (h, w) = ((a[:, [i]] for i in (0, 1)) for a in (arrays["start"], arrays["shape"]))
+    (top, left), (h, w) = ([a[:, [0]], a[:, [1]]] for a in (arrays["start"], arrays["shape"]))
     y, x = np.arange(height), np.arange(width)
     in_y, in_x = (
         torch.from_numpy(inside).to(images.device, non_blocking=True)
         for inside in ((y >= top) & (y < top + h), (x >= left) & (x < left + w))
     )
     inside = in_y[:, None, :, None] & in_x[:, None, None, :]
-    return torch.where(inside, _as_pixels(torch.tensor(value), images)[:, None, None], images)
+    value = _as_pixels(torch.tensor(value, dtype=torch.float32), images).to(images.device, non_blocking=True)
+    return torch.where(inside, value[:, None, None], images)
 
 
 def _erase_randomly(images, arrays):
+    """Only what is erased is drawn; it is numbered line by line."""
     n, channels, height, width = images.shape
     h, w = arrays["shape"].astype(np.int64).T
-    counts = channels * h * w
-    total = int(counts.sum())
-    columns = np.stack([np.cumsum(counts) - counts, h * w, w, *arrays["start"].T, np.arange(n)]).astype(np.int64)
-    columns, counts = (torch.from_numpy(a).to(images.device, non_blocking=True) for a in (columns, counts))
-    row = torch.repeat_interleave(columns[-1], counts, output_size=total)
-    first, area, w, top, left = columns[:-1].unbind(0)
-    place = torch.arange(total, device=images.device) - first[row]
-    channel, place = place // area[row], place % area[row]
-    index = (channel * height + place // w[row] + top[row]) * width + place % w[row] + left[row]
-    values = _normals_at(index, _mixed(arrays["key"], images.device)[:, 0][row])
+    row = np.repeat(np.arange(n), channels * h)  # of each line of each window
+    line = np.arange(len(row)) - np.repeat(np.cumsum(channels * h) - channels * h, channels * h)
+    channel, y = np.divmod(line, h[row])
+    top, left = arrays["start"][row].astype(np.int64).T
+    first = (channel * height + top + y) * width + left  # pixel of the image
+    drawn = np.cumsum(w[row]) - w[row]  # pixels before it
+    lines = np.stack([first - drawn, row * images[0].numel(), _mixed(arrays["key"])[row]])
+    lines, lengths = (torch.from_numpy(a).to(images.device, non_blocking=True) for a in (lines, w[row]))
+    count = int(w[row].sum())
+    line = torch.repeat_interleave(torch.arange(len(row), device=images.device), lengths, output_size=count)
+    index, image, key = lines.index_select(1, line).unbind(0)
+    index = torch.arange(count, device=images.device).add_(index)
+    values = _as_pixels(_normals_at(index, key), images)
     made = images.clone(memory_format=torch.contiguous_format)
-    made.view(-1).index_copy_(0, row * images[0].numel() + index, _as_pixels(values, images))
+    made.view(-1).index_copy_(0, index.add_(image), values)
     return made
 
 

@@ -9,15 +9,17 @@ import torch
 from torchvision.transforms.functional import _get_inverse_affine_matrix
 
 from . import color, filters, geometry
+from .hue import hue
 
-_JITTER = ("brightness", "contrast", "saturation", "hue")
+_ADJUST = {"brightness": color.brightness, "contrast": color.contrast, "saturation": color.saturation, "hue": hue}
 
 
+@color.in_parts
 def color_jitter(images, arrays, *, like):
     """torchvision.transforms.ColorJitter.forward."""
     for place in arrays["order"].T:
         made = []
-        for number, name in enumerate(_JITTER):
+        for number, name in enumerate(_ADJUST):
             rows = np.flatnonzero(place == number)
             if name in arrays and len(rows):
                 made.append((rows, _adjusted(name, images, arrays[name], rows, like)))
@@ -25,6 +27,7 @@ def color_jitter(images, arrays, *, like):
     return images
 
 
+@color.in_parts
 def photometric_distort(images, arrays, *, like):
     """torchvision.transforms.v2.RandomPhotometricDistort.transform."""
     for name in ("brightness", "contrast_before", "saturation", "hue", "contrast_after"):
@@ -38,7 +41,7 @@ def photometric_distort(images, arrays, *, like):
 
 
 def _adjusted(name, images, factors, rows, like):
-    return getattr(color, name)(_rows(images, rows), {"factor": factors[rows]}, like=like)
+    return _ADJUST[name](_rows(images, rows), {"factor": factors[rows]}, like=like)
 
 
 def _rows(images, rows):

@@ -27,14 +27,12 @@ def transform(images, coordinates, size, interpolation, fill):
     ``coordinates(rows)`` gives x and y of the input, (n, h, w) float64, for a slice of the images.
     """
     background = fill_like(images, fill)
-    sample = {"nearest": _nearest, "bilinear": _bilinear_2x2, "bicubic": _bicubic_4x4}[interpolation]
+    sample, per_channel = _SAMPLES["nearest" if interpolation.startswith("nearest") else interpolation]
     height, width = images.shape[-2:]
     made = []
-    for part in chunks(images, size[0] * size[1] * (12 * images.shape[1] + 14)):
+    for part in chunks(images, size[0] * size[1] * (per_channel * images.shape[1] + 10)):
         x, y = coordinates(part)
         inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-        zero = x.new_zeros(())
-        x, y = torch.where(inside, x, zero), torch.where(inside, y, zero)  # never an index from infinity
         made.append(torch.where(inside[:, None], sample(images[part], x, y), background))
     return made[0] if len(made) == 1 else torch.cat(made)
 
@@ -62,48 +60,61 @@ def coordinates_of(data: np.ndarray, size: tuple[int, int], device: torch.device
 
 
 def pixels(images):
-    """A function of row and column numbers, (n, h, w) int64 or what gives that: the pixels there, (n, C, h, w)."""
-    n, channels, _, width = images.shape
+    """A function of places, y * W + x, (n, h, w) int64: the pixels there, (n, C, h, w)."""
+    n, channels = images.shape[:2]
     flat = images.reshape(n, channels, -1)
 
-    def at(y, x):
-        index = y * width + x
-        return flat.gather(2, index.reshape(n, 1, -1).expand(-1, channels, -1)).reshape(n, channels, *index.shape[1:])
+    def at(place):
+        index = place.reshape(n, 1, -1).expand(-1, channels, -1)
+        return flat.gather(2, index).reshape(n, channels, *place.shape[1:])
 
     return at
 
 
+def _within(coordinate, size):
+    """As whole numbers; those that are outside, infinite or none at all are somewhere inside: fills will hide them."""
+    return coordinate.to(torch.int64).clamp_(0, size - 1)
+
+
 def _nearest(images, x, y):
-    return pixels(images)(y.to(torch.int64), x.to(torch.int64))
+    height, width = images.shape[-2:]
+    return pixels(images)(_within(y, height).mul_(width).add_(_within(x, width)))
 
 
-def _cell(coordinate, size, reach):
-    """The inputs around a coordinate, clipped at the rim, and how far it is from the middle one."""
-    low = coordinate.sub_(0.5).floor()
-    part = coordinate.sub_(low)[:, None]
-    low = low.to(torch.int64)
-    return [(low + i).clamp_(0, size - 1) for i in reach], part
+def _cells(images, x, y, reach):
+    """Columns, places at which rows begin, around each coordinate, clipped at the rim; and how far it is from the middle
+    of the first of them that ``reach`` calls 0."""
+    height, width = images.shape[-2:]
+    parts, taps = [], []
+    for coordinate, size in ((x, width), (y, height)):
+        low = coordinate.sub_(0.5).floor()
+        parts.append(coordinate.sub_(low)[:, None])
+        low = low.to(torch.int64)
+        taps.append([(low + i).clamp_(0, size - 1) for i in reach])
+    return taps[0], [row.mul_(width) for row in taps[1]], *parts
 
 
 def _bilinear_2x2(images, x, y):
     at = pixels(images)
-    xs, dx = _cell(x, images.shape[-1], (0, 1))
-    ys, dy = _cell(y, images.shape[-2], (0, 1))
+    columns, rows, dx, dy = _cells(images, x, y, (0, 1))
 
-    def line(y):
-        left, right = (at(y, x).to(torch.float64) for x in xs)
-        return right.sub_(left).mul_(dx).add_(left)
+    def line(row):
+        left, right = (at(row + column).to(torch.int16) for column in columns)
+        return right.sub_(left).mul(dx).add_(left)
 
-    top, bottom = line(ys[0]), line(ys[1])
+    top, bottom = map(line, rows)
     return bottom.sub_(top).mul_(dy).add_(top).to(torch.uint8)
 
 
 def _bicubic_4x4(images, x, y):
     at = pixels(images)
-    xs, dx = _cell(x, images.shape[-1], (-1, 0, 1, 2))
-    ys, dy = _cell(y, images.shape[-2], (-1, 0, 1, 2))
-    lines = (_cubic(*(at(y, x).to(torch.float64) for x in xs), dx) for y in ys)
+    columns, rows, dx, dy = _cells(images, x, y, (-1, 0, 1, 2))
+    lines = (_cubic(*(at(row + column).to(torch.int16) for column in columns), dx) for row in rows)
     return _cubic(*lines, dy).clamp_(0, 255).to(torch.uint8)
+
+
+# and how many float64, a channel, they take at once
+_SAMPLES = {"nearest": (_nearest, 1), "bilinear": (_bilinear_2x2, 5), "bicubic": (_bicubic_4x4, 10)}
 
 
 def _cubic(v1, v2, v3, v4, d):
@@ -111,7 +122,7 @@ def _cubic(v1, v2, v3, v4, d):
     p4 = (v2 - v1).sub_(v3).add_(v4)
     p3 = (v1 - v2).mul_(2).add_(v3).sub_(v4)
     p2 = v3 - v1
-    return p4.mul_(d).add_(p3).mul_(d).add_(p2).mul_(d).add_(v2)
+    return p4.mul(d).add_(p3).mul_(d).add_(p2).mul_(d).add_(v2)
 
 
 def transform_nearest(images, matrix, size, fill):
@@ -130,8 +141,7 @@ def transform_nearest(images, matrix, size, fill):
             if part.start <= row < part.stop:
                 x[row - part.start], y[row - part.start] = _unfixed(matrix[row], size, images.device)
         inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-        found = pixels(images[part])(y.clamp_(0, height - 1), x.clamp_(0, width - 1))
-        made.append(torch.where(inside[:, None], found, background))
+        made.append(torch.where(inside[:, None], _nearest(images[part], x, y), background))
     return made[0] if len(made) == 1 else torch.cat(made)
 
 
