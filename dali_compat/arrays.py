@@ -115,7 +115,9 @@ def images_of(dataset: data.Dataset) -> torch.Tensor:
         raise Unsupported(f"{name} has __getitems__")
     images, targets = dataset.data, getattr(dataset, layout.targets)
     if not isinstance(images, layout.kind) or str(images.dtype).removeprefix("torch.") != "uint8":
-        raise Unsupported(f"{name}.data is a {type(images).__name__} of {getattr(images, 'dtype', 'other things')}, not of uint8")
+        raise Unsupported(
+            f"{name}.data is a {type(images).__name__} of {getattr(images, 'dtype', 'other things')}, not of uint8"
+        )
     if isinstance(images, torch.Tensor) and images.device.type != "cpu":
         raise Unsupported(f"{name}.data is on {images.device}, where PIL cannot read it")
     planes = _in_planes(images if isinstance(images, torch.Tensor) else _as_tensor(images), layout.shapes)

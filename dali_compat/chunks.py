@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from array import array
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.utils.data as data
-from torch.utils.data.distributed import DistributedSampler
 
 from .arrays import target
 from .batch import Batch, _in_format, _Part
-from .dataset import locate
+from .dataset import from_the_front, locate, places
 from .engine.resident import to_device
 from .iterator import DALIIterator, Epoch
 from .params import ImageTooSmall, Randoms, compute
 from .plan import Plan
 from .resident import Held, ResidentRoute
-
-# They draw all their random numbers with their first index, or none. RandomSampler: see _may_draw().
-_DRAW_AT_ONCE = {
-    *(list, tuple, range, np.ndarray, torch.Tensor),
-    *(data.SequentialSampler, data.SubsetRandomSampler, data.WeightedRandomSampler, DistributedSampler),
-}
+from .samplers import may_draw
 
 
 class ResidentIterator(DALIIterator):
@@ -34,7 +27,7 @@ class ResidentIterator(DALIIterator):
     def _begin(self, loader, route: ResidentRoute) -> None:
         self._held = route.held
         self._ahead = loader.num_workers * (loader.prefetch_factor or 0) or 1  # as torch
-        self._may_draw = _may_draw(self._index_sampler)
+        self._may_draw = may_draw(self._index_sampler)
         self._calls = any(plan.call for plan in route.plans)
         self._taken = 0
         super()._begin(loader, route)
@@ -97,25 +90,6 @@ class ResidentIterator(DALIIterator):
         for batch in batches:
             begin, end = end, end + len(batch)
             batch.chunk, batch.rows = chunk, slice(begin, end)
-
-
-def _may_draw(sampler) -> int:
-    """How many batches of an epoch may be drawn before their time, so that every generator is, whenever the user looks,
-    where torch would have it.
-
-    Only a RandomSampler with a generator of its own tells: it draws from that when it ends.
-    """
-    kept = len(sampler) - 1 if type(sampler) in (data.BatchSampler, data.RandomSampler) else 0
-    if type(sampler) is data.BatchSampler:
-        sampler = sampler.sampler
-    if type(sampler) in _DRAW_AT_ONCE:
-        return sys.maxsize
-    if type(sampler) is data.RandomSampler:
-        if sampler.generator is None:
-            return sys.maxsize
-        if not sampler.replacement and sampler.num_samples <= len(sampler.data_source):
-            return kept
-    return 0
 
 
 class ResidentBatch(Batch):
@@ -189,7 +163,7 @@ class Chunk:
 
     def __init__(self, epoch: Epoch, held: dict[int, Held], batches: list[ResidentBatch]):
         self.epoch, self._position = epoch, batches[0].position(0)
-        self._indices = [index for batch in batches for index in batch.indices]
+        self._indices = list(chain.from_iterable(batch.indices for batch in batches))
         sources = self._sources(held, batches)
         by_plan: dict[Plan, list[_Source]] = {}
         for source in sources:
@@ -245,16 +219,20 @@ class Chunk:
             raise ValueError(f"{error} (index {index})") from None
 
     def _sources(self, held: dict[int, Held], batches: list[ResidentBatch]) -> list[_Source]:
+        device = self.epoch.route.device
         try:
             indices = array("q")
             indices.fromlist(self._indices)
-            found = places(self.epoch.dataset, np.frombuffer(indices, np.int64))
+            found = [
+                (held[id(dataset)], rows, index)
+                for dataset, rows, index in places(self.epoch.dataset, np.frombuffer(indices, np.int64))
+            ]
+            found = [(one, rows, from_the_front(index, len(one))) for one, rows, index in found if len(index)]
         except Exception:
             if len(batches) > 1:
                 raise
-            found = batches[0].look_up()
-        device = self.epoch.route.device
-        return [_Source(held[id(dataset)], rows, to_device(index, device)) for dataset, rows, index in found if len(index)]
+            found = [(held[id(dataset)], rows, index) for dataset, rows, index in batches[0].look_up()]
+        return [_Source(one, rows, to_device(index, device)) for one, rows, index in found]
 
     def _labels(self, sources: list[_Source]) -> torch.Tensor | None:
         tables = [source.held.targets.table for source in sources if source.held.dataset.target_transform is None]
@@ -268,7 +246,8 @@ class Chunk:
         self._parts = []
         if len(made) == 1:
             return made[0][1]
-        if len({(one.dtype, one.shape[1:]) if isinstance(one, torch.Tensor) else row for row, (_, one) in enumerate(made)}) == 1:
+        kinds = {(one.dtype, one.shape[1:]) if isinstance(one, torch.Tensor) else None for _, one in made}
+        if len(kinds) == 1 and None not in kinds:
             first = made[0][1]
             images = first.new_empty((len(self), *first.shape[1:]))
             for part, one in made:
@@ -323,45 +302,3 @@ def _selected(sources: list[tuple[torch.Tensor, np.ndarray | None, torch.Tensor]
     for values, rows, index in sources:
         made.index_copy_(0, to_device(rows, made.device), values.index_select(0, index))
     return made
-
-
-def places(
-    dataset: data.Dataset, index: np.ndarray, rows: np.ndarray | None = None
-) -> list[tuple[data.Dataset, np.ndarray | None, np.ndarray]]:
-    """As dataset.locate(), of many indices at once: each part that holds some, which rows (None: all), and their indices
-    there.
-
-    Raises:
-        IndexError, TypeError: where one of the indices is wrong; locate() tells which and how.
-    """
-    if type(dataset) is data.Subset:
-        return places(dataset.dataset, _taken(dataset.indices, index), rows)
-    if type(dataset) is data.ConcatDataset:
-        ends = np.array(dataset.cumulative_sizes)
-        index = _from_the_front(index, len(dataset))
-        part_of, found = np.searchsorted(ends, index, side="right"), []
-        for part in np.unique(part_of).tolist():
-            chosen = np.flatnonzero(part_of == part)
-            inner = index[chosen] - (ends[part - 1] if part else 0)
-            found += places(dataset.datasets[part], inner, chosen if rows is None else rows[chosen])
-        return found
-    return [(dataset, rows, _from_the_front(index, len(dataset.data)))]
-
-
-def _taken(indices, index: np.ndarray) -> np.ndarray:
-    """``indices[i]`` of each i; ``indices`` is whatever a Subset was given."""
-    if isinstance(indices, (np.ndarray, torch.Tensor)):
-        taken = np.asarray(indices)[index]
-        if taken.dtype.kind not in "iu":
-            raise TypeError(f"indices of {taken.dtype}")
-        return taken.astype(np.int64)
-    return np.array(array("q", [indices[i] for i in index.tolist()]), np.int64)
-
-
-def _from_the_front(index: np.ndarray, length: int) -> np.ndarray:
-    if not len(index):
-        return index
-    low = index.min()
-    if low < -length or index.max() >= length:
-        raise IndexError("index out of range")
-    return index if low >= 0 else np.where(index < 0, index + length, index)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from pathlib import Path
 from typing import Any, Callable
 
+import numpy as np
+import torch
 import torch.utils.data as data
 from torchvision import get_image_backend
 from torchvision.datasets import DatasetFolder, ImageFolder
@@ -116,3 +119,50 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[data.Dataset, int]:
 def _position(index: Any) -> Any:
     """An int of whatever the sampler gave; never the sampler's own tensor, which must not change."""
     return index.__index__() if hasattr(index, "__index__") else index
+
+
+def places(
+    dataset: data.Dataset, index: np.ndarray, rows: np.ndarray | None = None
+) -> list[tuple[data.Dataset, np.ndarray | None, np.ndarray]]:
+    """As locate(), of many indices at once: each part that holds some, which rows (None: all), and their indices there, as
+    they are (they may be negative, or out of its range).
+
+    Raises:
+        IndexError, TypeError: where one of the indices is wrong; locate() tells which and how.
+    """
+    if type(dataset) is data.Subset:
+        return places(dataset.dataset, _taken(dataset.indices, index), rows)
+    if type(dataset) is data.ConcatDataset:
+        ends = np.array(dataset.cumulative_sizes)
+        index = from_the_front(index, len(dataset))
+        part_of, found = np.searchsorted(ends, index, side="right"), []
+        for part in np.unique(part_of).tolist():
+            chosen = np.flatnonzero(part_of == part)
+            inner = index[chosen] - (ends[part - 1] if part else 0)
+            found += places(dataset.datasets[part], inner, chosen if rows is None else rows[chosen])
+        return found
+    return [(dataset, rows, index)]
+
+
+def _taken(indices, index: np.ndarray) -> np.ndarray:
+    """``indices[i]`` of each i; ``indices`` is whatever a Subset was given."""
+    if isinstance(indices, (np.ndarray, torch.Tensor)):
+        taken = np.asarray(indices)[index]
+        if taken.dtype.kind not in "iu":
+            raise TypeError(f"indices of {taken.dtype}")
+        return taken.astype(np.int64)
+    return np.array(array("q", [indices[i] for i in index.tolist()]), np.int64)
+
+
+def from_the_front(index: np.ndarray, length: int) -> np.ndarray:
+    """Indices of something that long, none negative.
+
+    Raises:
+        IndexError: one is out of range.
+    """
+    if not len(index):
+        return index
+    low = index.min()
+    if low < -length or index.max() >= length:
+        raise IndexError("index out of range")
+    return index if low >= 0 else np.where(index < 0, index + length, index)

@@ -44,13 +44,14 @@ class _Targets:
 
     def __init__(self, dataset: data.Dataset, device: torch.device):
         self._raw, table = raw_targets(dataset), target_table(dataset)
+        self._compat = getattr(dataset, "compat", None)  # QMNIST's: labels, or vectors
         self._copy = _copied(self._raw)
         self.table = None if table is None else table.to(device, copy=True)
 
     def still(self, dataset: data.Dataset) -> bool:
         """Whether they are the same; lists and arrays may have changed in place, too."""
-        raw = raw_targets(dataset)
-        return raw is self._raw and self.table is not None and _equal(raw, self._copy)
+        raw, compat = raw_targets(dataset), getattr(dataset, "compat", None)
+        return raw is self._raw and compat == self._compat and self.table is not None and _equal(raw, self._copy)
 
 
 @dataclass
@@ -89,7 +90,7 @@ class ResidentRoute:
     Attributes:
         device: where batches come out.
         threads: of what goes through PIL: nothing does.
-        depth: batches drawn ahead where the sampler may draw from the global generator.
+        depth: batches that Python works on at a time, where a plan calls it.
         plans: one a distinct transform, in the order of the data set's parts.
         held: the parts, by id().
     """
@@ -174,6 +175,8 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
     Raises:
         Unsupported: naming what is in the way.
     """
+    if device.type not in _TOGETHER:
+        raise Unsupported(f"arrays are kept on CPUs and CUDA GPUs, not on {device}")
     before = before if isinstance(before, ResidentRoute) and before.device == device else None
     known = {plan.key: plan for plan in before.plans} if before else {}
     options = Options(loader.exact, loader.memory_format == torch.channels_last, device.type == "cuda")

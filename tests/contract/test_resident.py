@@ -1,7 +1,6 @@
 """The resident route: data sets of arrays, beside torch's loader; orders, pixels, errors, changes and memory."""
 
 import copy
-import gc
 import io
 import pickle
 import random
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision.datasets as tv
-from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader, chunks, resident
+from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader, resident, samplers
 from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 from torchvision import transforms as T
@@ -625,6 +624,15 @@ def test_changes_reach_the_next_epoch(dataset, change, options):
         assert [b[1].dtype for b in loader] == [b[1].dtype for b in stock(dataset, 4, sampler=sampler)]
 
 
+def test_vectors_instead_of_labels(tmp_path, monkeypatch):
+    dataset = TORCHVISION["QMNIST"](tmp_path, monkeypatch)
+    dataset.transform = T.ToTensor()
+    loader = ours(dataset, 7)
+    assert_same_epoch(loader, stock(dataset, 7))
+    dataset.compat = False
+    assert_same_epoch(loader, stock(dataset, 7))
+
+
 def test_a_tensor_that_changes_in_place():
     """A tensor counts its changes; on a GPU a numpy array's would go unseen, as the docs say."""
     images = torch.from_numpy(pictures(12, 8, 8, 3))  # not planes: it is copied
@@ -812,7 +820,7 @@ print([y.tolist() for x, y in dali_compat.DataLoader(dataset, 2, fallback="error
 
 def test_what_may_be_drawn_ahead(dataset):
     def allowed(**options):
-        return chunks._may_draw(stock(dataset, 5, **options)._index_sampler)
+        return samplers.may_draw(stock(dataset, 5, **options)._index_sampler)
 
     everything = 10**9
     assert allowed() > everything and allowed(shuffle=True) > everything
@@ -820,4 +828,3 @@ def test_what_may_be_drawn_ahead(dataset):
     assert allowed(sampler=data.RandomSampler(dataset, True, 70, generator=torch.Generator())) == 0
     assert allowed(sampler=data.RandomSampler(dataset, True, 70)) > everything
     assert allowed(sampler=Yields(lambda: iter(range(5)), 5)) == 0
-    gc.collect()
