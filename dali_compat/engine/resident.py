@@ -13,6 +13,7 @@ import torch
 from ..plan import ImageSpec, Step
 from . import batch as kernels
 from .batch import transform
+from .batch.geometry import _border as border
 
 _CONVERSIONS = ("to_dtype", "normalize")
 
@@ -48,25 +49,33 @@ class Program:
 
 
 def _leading_windows(steps, channels: int) -> int:
-    """How many of the first steps gather() can do: crops, paddings with one color, and flips, for every sample."""
+    """How many of the first steps gather() can do: crops, paddings with one color or with the image's own, and flips."""
     fills = set()
     for at, step in enumerate(steps):
         if step.op == "flip":
             continue
         if step.op not in ("crop", "pad") or step.when or step.gives.size is None:
             return at
-        if _pads(step):
+        if step.op == "pad" and _mode(step) != "constant" and step.draw.name != "pad":
+            return at  # another border for every image
+        if _fill(step, channels):
             fills.add(_fill(step, channels))
-        if len(fills) > 1 or step.kwargs.get("mode", "constant") != "constant":
+        if len(fills) > 1:
             return at
     return len(steps)
 
 
-def _pads(step: Step) -> bool:
-    return step.op == "pad" or (step.op == "crop" and not step.kwargs["inside"])
+def _mode(step: Step) -> str:
+    """What lies outside; "inside": the window does not go there."""
+    if step.op == "pad":
+        return step.kwargs["mode"]
+    return "constant" if step.op == "crop" and not step.kwargs["inside"] else "inside"
 
 
-def _fill(step: Step, channels: int) -> tuple:
+def _fill(step: Step, channels: int) -> tuple | None:
+    """The color of what is outside of the image; None where the step shows none of that."""
+    if _mode(step) != "constant":
+        return None
     return tuple(step.kwargs["fill"]) if step.op == "pad" else (0,) * channels
 
 
@@ -74,59 +83,57 @@ def gather(images: torch.Tensor, steps, arrays) -> torch.Tensor:
     """Crops, paddings and flips in one go. What lies outside of an image is read from one more pixel behind its last,
     which has the color of the padding."""
     n, channels, height, width = images.shape
-    lines, shape = _lines(steps, arrays, n, (height, width))
-    lines = to_device(lines, images.device)
-    fill = next((_fill(step, channels) for step in steps if _pads(step)), None)
-    outside = height * width
-    y, x = (
-        _positions(of_axis, length, stride, None if fill is None else outside)
-        for of_axis, length, stride in zip(lines, shape, (width, 1))
-    )
-    index = y[:, :, None] + x[:, None, :]
-    pixels = images.reshape(n, channels, outside)
-    if fill is not None:
-        index.clamp_(max=outside)
-        behind = transform.fill_like(images, fill).view(1, -1, 1).expand(n, channels, 1)
-        pixels = torch.cat([pixels, behind], 2)
-    index = index.view(n, 1, -1).expand(n, channels, -1)
-    return pixels.gather(2, index).view(n, channels, *shape)
-
-
-def _lines(steps, arrays, count: int, size: tuple[int, int]) -> tuple[np.ndarray, tuple[int, int]]:
-    """Where the lines of the result come from, (2 axes, 4, count) int64, and the size of the result.
-
-    Line i is line ``start + sign * i`` of the image, if that is at least ``low`` and below ``high``, else padding.
-    """
-    lines = np.zeros((2, 4, count), np.int64)
-    lines[:, 1] = 1
-    lines[:, 3] = np.array(size)[:, None]
-    shape = list(size)
+    count = height * width
+    # where each line of the result begins in the image, (length,) of all images alike or (N, length); count: outside
+    lines = [np.arange(height) * width, np.arange(width)]
     for step, values in zip(steps, arrays, strict=True):
         if step.op == "flip":
             axis = int(step.kwargs["axis"] == "horizontal")
-            start, sign, _, _ = lines[axis]
-            flag = values.get("flag", 1)
-            start += sign * ((shape[axis] - 1) * flag)
-            sign *= 1 - 2 * flag
-            continue
-        for axis, (start, sign, low, high) in enumerate(lines):
-            if _pads(step):
-                last = start + sign * (shape[axis] - 1)
-                np.maximum(low, np.minimum(start, last), out=low)
-                np.minimum(high, np.maximum(start, last) + 1, out=high)
-            start += sign * values["start"][:, axis]
-        shape = list(step.gives.size)
-    return lines, tuple(shape)
+            lines[axis] = _flipped(lines[axis], values.get("flag"), images.device)
+        else:
+            start, size = values["start"].astype(np.int64), step.gives.size
+            for axis in (0, 1):
+                lines[axis] = _window(lines[axis], start[:, axis], size[axis], _mode(step), count, images.device)
+    y, x = (_of_each(line, images.device) for line in lines)
+    index, shape = y[:, :, None] + x[:, None, :], (y.shape[1], x.shape[1])
+    fill = next(filter(None, (_fill(step, channels) for step in steps)), None)
+    pixels = images.reshape(n, channels, count)
+    if fill is not None:
+        index.clamp_(max=count)
+        behind = transform.fill_like(images, fill).view(1, -1, 1).expand(n, channels, 1)
+        pixels = torch.cat([pixels, behind], 2)
+    index = index.reshape(len(index), 1, -1).expand(n, channels, -1)
+    return pixels.gather(2, index).view(n, channels, *shape)
 
 
-def _positions(lines: torch.Tensor, length: int, stride: int, outside: int | None) -> torch.Tensor:
-    """(N, length): where each line begins, in pixels; ``outside`` for those that are padding."""
-    start, sign, low, high = lines[:, :, None]
-    line = start + sign * torch.arange(length, device=lines.device)
-    if outside is None:
-        return line.mul_(stride)
-    inside = (line >= low) & (line < high)
-    return torch.where(inside, line.mul_(stride), outside)
+def _flipped(line, flag: np.ndarray | None, device: torch.device):
+    if flag is None:
+        return line[::-1] if isinstance(line, np.ndarray) else line.flip(1)
+    line = _of_each(line, device)
+    return torch.where(to_device(flag.astype(bool), device)[:, None], line.flip(1), line)
+
+
+def _window(line, start: np.ndarray, length: int, mode: str, outside: int, device: torch.device):
+    """``length`` lines from ``start`` on."""
+    before = line.shape[-1]
+    if mode not in ("inside", "constant") or (isinstance(line, np.ndarray) and (start == start[0]).all()):
+        index = np.arange(length) + start[0]
+        inside = (index >= 0) & (index < before)
+        index = border(index, before, mode)
+        if isinstance(line, torch.Tensor):
+            return line.index_select(1, to_device(index, device))
+        return line[index] if mode != "constant" else np.where(inside, line[index], outside)
+    index = to_device(start, device)[:, None] + torch.arange(length, device=device)
+    line = _of_each(line, device)
+    if mode == "constant":
+        line = torch.cat([line, line.new_full((len(line), 1), outside)], 1)
+        index = torch.where((index >= 0) & (index < before), index, before)
+    return line[0][index] if len(line) == 1 else line.gather(1, index)
+
+
+def _of_each(line, device: torch.device) -> torch.Tensor:
+    """(N, length), or (1, length) of all."""
+    return to_device(np.ascontiguousarray(line), device)[None] if isinstance(line, np.ndarray) else line
 
 
 # ---- conversions

@@ -47,7 +47,11 @@ WINDOWS = {
     "beyond": ([*FLIPS, T.CenterCrop((20, 8)), *FLIPS, T.CenterCrop(9)], 6),
     "cut, then padded": ([T.RandomCrop(6), *FLIPS, T.Pad(3), *FLIPS, T.RandomCrop(8)], 7),
     "two colors": ([T.Pad(1, fill=3), T.Pad(1, fill=4)], 1),
-    "reflection": ([T.CenterCrop(9), T.Pad(2, padding_mode="reflect"), T.RandomCrop(9)], 1),
+    "reflection": ([T.CenterCrop(9), T.Pad(2, padding_mode="reflect"), T.RandomCrop(9), *FLIPS], 5),
+    "reflection of each": ([T.RandomCrop(9), *FLIPS, T.Pad(3, padding_mode="reflect"), T.RandomCrop(12)], 5),
+    "symmetry": ([T.RandomCrop(13, padding=3, padding_mode="symmetric", pad_if_needed=True)], 1),
+    "edge and color": ([T.Pad(2, padding_mode="edge"), T.RandomCrop(12), T.Pad(3, fill=7), *FLIPS, T.RandomCrop(11)], 6),
+    "color and edge": ([T.Pad(2, fill=7), T.RandomCrop(12), T.Pad(3, padding_mode="edge"), *FLIPS], 5),
     "a container": ([T.CenterCrop(9), T.RandomApply([T.Pad(0), T.CenterCrop(9)])], 1),
     "to size": ([T.RandomCrop(15, pad_if_needed=True)], 0),
 }
