@@ -1,0 +1,240 @@
+"""Question: how long does an epoch of CIFAR-10 take, from a copy on the device, beside torchvision and beside DALI?
+
+Method. One process; every case opens its loader once, runs one epoch that is not counted, and then the cases take turns
+(A B C, B C A, ...) for --rounds rounds of --epochs epochs each (torchvision: one). An epoch is timed twice: until its
+last batch is handed out, and until the device has finished all of them. Nothing consumes the batches. All cases shuffle,
+crop 32 with a padding of 4, flip, convert and normalise, and end with float32 batches and int64 labels on the device.
+The first batch of ours is timed from the call of the constructor, the copy to the device included.
+
+Cases: torchvision:K (K persistent workers, pinned memory, copies that do not block), ours (dali_compat on
+torchvision's own CIFAR10, num_workers=0), dali (a pipeline fed by fn.external_source with rows of an array that is on
+the device: fn.slice, fn.crop_mirror_normalize), and eager (one epoch at once in plain torch, the whole of it in
+memory: what a training script written for this data set alone would do).
+
+Confounders.
+- torchvision's workers prepare batches of the next epoch's start while others are measured: persistent workers do
+  not, they wait for the epoch to begin; pinning has a thread of its own.
+- ours and eager compute batches in chunks; an epoch begins with none prepared.
+- dali keeps two batches prepared from the epoch before; its random numbers are DALI's. It takes rows in torch's order.
+- All cases run with CUDA_DEVICE_MAX_CONNECTIONS=32, which dali_compat sets on import.
+- The pixels are those of a JPEG copy (cifar10_data.py), or noise (--data random): nothing here depends on them.
+
+Table. Printed at the end in Markdown; --json has every round.
+
+Command.
+    python benchmarks/cifar10.py --data cifar10.npz --rounds 5 --json OUT.json
+"""
+import argparse
+import pathlib
+import statistics
+import time
+
+import cifar10_data
+import common
+import torch
+import torchvision.transforms as T
+from torch.utils.data import DataLoader
+
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+PADDING, SIZE = 4, 32
+TRAIN = T.Compose([T.RandomCrop(SIZE, padding=PADDING), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)])
+
+
+def torchvision_loader(dataset, args, workers):
+    loader = DataLoader(dataset, args.batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0,
+                        pin_memory=args.device.type == "cuda")
+
+    def epoch():
+        for images, labels in loader:
+            yield images.to(args.device, non_blocking=True), labels.to(args.device, non_blocking=True)
+
+    return epoch, None
+
+
+def ours_loader(dataset, args, workers):
+    import dali_compat
+    loader = dali_compat.DataLoader(dataset, args.batch_size, shuffle=True, device=args.device, fallback="error")
+    return lambda: iter(loader), loader.explain
+
+
+def dali_loader(dataset, args, workers):
+    """DALI has the array on the device and gets rows of it."""
+    from nvidia.dali import fn, types
+    from nvidia.dali.pipeline import pipeline_def
+    from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
+
+    place = "gpu" if args.device.type == "cuda" else "cpu"
+    images = torch.from_numpy(dataset.data).contiguous().to(args.device)
+    labels = torch.tensor(dataset.targets)[:, None].to(args.device)
+
+    class Rows:
+        def __iter__(self):
+            self.batches = iter(torch.randperm(len(labels)).to(args.device).split(args.batch_size))
+            return self
+
+        def __next__(self):
+            rows = next(self.batches)
+            batch = images[rows], labels[rows]
+            return batch if place == "gpu" else tuple(part.numpy() for part in batch)
+
+    @pipeline_def(exec_dynamic=True)
+    def pipeline():
+        pixels, targets = fn.external_source(Rows(), num_outputs=2, batch=True, layout=["HWC", None], cycle="raise",
+                                             device=place)
+        start = fn.random.uniform(values=[float(i) for i in range(-PADDING, PADDING + 1)], shape=[2], dtype=types.INT32)
+        pixels = fn.slice(pixels, start=start, shape=[SIZE, SIZE], axes=[0, 1], out_of_bounds_policy="pad")
+        pixels = fn.crop_mirror_normalize(pixels, dtype=types.FLOAT, output_layout="CHW",
+                                          mean=[255 * m for m in MEAN], std=[255 * s for s in STD],
+                                          mirror=fn.random.coin_flip(probability=0.5))
+        return pixels, targets
+
+    built = pipeline(batch_size=args.batch_size, num_threads=4, seed=12,
+                     device_id=torch.cuda.current_device() if place == "gpu" else None)
+    built.build()
+    loader = DALIGenericIterator(built, ["images", "labels"], auto_reset=True, last_batch_policy=LastBatchPolicy.PARTIAL)
+
+    def epoch():
+        for batch in loader:
+            yield batch[0]["images"], batch[0]["labels"].squeeze(1)
+
+    return epoch, None
+
+
+def eager_loader(dataset, args, workers):
+    device = args.device
+    images = torch.from_numpy(dataset.data).permute(0, 3, 1, 2).to(device)
+    images = torch.nn.functional.pad(images, (PADDING,) * 4)
+    labels = torch.tensor(dataset.targets).to(device)
+    count, side = len(labels), SIZE + 2 * PADDING
+    mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (MEAN, STD))
+
+    def epoch():
+        order, line = torch.randperm(count, device=device), torch.arange(SIZE, device=device)
+        top, left = torch.randint(2 * PADDING + 1, (2, count, 1), device=device)
+        flipped = torch.rand(count, 1, device=device) < 0.5
+        x = left + torch.where(flipped, line.flip(0), line)
+        index = ((top + line) * side)[:, :, None] + x[:, None, :]
+        index = index.view(count, 1, -1).expand(count, 3, -1)
+        pixels = images.index_select(0, order).view(count, 3, -1).gather(2, index).view(count, 3, SIZE, SIZE)
+        pixels = pixels.to(torch.float32).div_(255).sub_(mean).div_(std)
+        yield from zip(pixels.split(args.batch_size), labels[order].split(args.batch_size))
+
+    return epoch, None
+
+
+OPEN = {"torchvision": torchvision_loader, "ours": ours_loader, "dali": dali_loader, "eager": eager_loader}
+
+
+def synchronise(device):
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def one_epoch(epoch, device):
+    """Milliseconds until all batches are handed out, and until they are there; and how many samples they had."""
+    synchronise(device)
+    begin, count = time.perf_counter(), 0
+    for _, labels in epoch():
+        count += len(labels)
+    handed = time.perf_counter()
+    synchronise(device)
+    return 1e3 * (handed - begin), 1e3 * (time.perf_counter() - begin), count
+
+
+def check(epoch, args, samples):
+    """A case that gives anything else than the others does not take part."""
+    seen = torch.zeros(10, dtype=torch.int64)
+    for number, (images, labels) in enumerate(epoch()):
+        if number == 0:
+            wanted = (min(args.batch_size, samples), 3, SIZE, SIZE)
+            if tuple(images.shape) != wanted or images.dtype != torch.float32 or images.device.type != args.device.type:
+                raise SystemExit(f"images: {tuple(images.shape)} {images.dtype} {images.device}, wanted {wanted} float32")
+            if labels.dtype != torch.int64 or labels.device.type != args.device.type:
+                raise SystemExit(f"labels: {tuple(labels.shape)} {labels.dtype} {labels.device}")
+            if not 0.5 < images.std() < 2:
+                raise SystemExit(f"images do not look normalised: std {images.std():.3f}")
+        seen += torch.bincount(labels.cpu(), minlength=10)
+    return seen.tolist()
+
+
+def first_batch(open_loader, args):
+    """Milliseconds from the constructor to the first batch, and to a second epoch's."""
+    times = []
+    synchronise(args.device)
+    begin = time.perf_counter()
+    epoch, _ = open_loader()
+    for _ in range(2):
+        next(iter(epoch()))
+        synchronise(args.device)
+        times.append(1e3 * (time.perf_counter() - begin))
+        begin = time.perf_counter()
+    return times
+
+
+def report(result, cases):
+    rows = []
+    done, handed = (common.medians(result["rounds"], key) for key in ("epoch_ms", "handed_out_ms"))
+    for case in cases:
+        ratio = common.ratio(result["rounds"], "epoch_ms", cases[0], case) if case != cases[0] else "1"
+        rows.append([case, *common.spread(done[case], ",.1f"), *common.spread(handed[case], ",.1f"), ratio])
+    print("\n" + common.markdown(["case", "epoch, ms", "min - max", "handed out, ms", "min - max", f"times as fast as {cases[0]}"],
+                                 rows))
+    result["summary"] = {"epoch_ms": done, "handed_out_ms": handed}
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--data", required=True, help="cifar10.npz (cifar10_data.py), a CIFAR10 root, or 'random'")
+    options.add_argument("--cases", nargs="+", default=["torchvision:2", "torchvision:16", "ours", "dali", "eager"],
+                         metavar="NAME[:K]")
+    options.add_argument("--batch-size", type=int, default=256)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--epochs", type=int, default=5, help="epochs of a turn; torchvision has one")
+    options.add_argument("--samples", type=int, help="of an epoch, to try the script")
+    options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=torch.device)
+    options.add_argument("--json", type=pathlib.Path, help="write every round's numbers here")
+    args = options.parse_args()
+    unknown = {case.partition(":")[0] for case in args.cases} - set(OPEN)
+    if unknown:
+        options.error(f"unknown cases {sorted(unknown)}; there are {', '.join(OPEN)}")
+    torch.zeros(1, device=args.device)  # CUDA's own start is nobody's
+
+    with cifar10_data.opened(args.data) as root:
+        dataset = cifar10_data.CIFAR10(root, train=True, transform=TRAIN)
+    if args.samples:
+        dataset.data, dataset.targets = dataset.data[: args.samples], dataset.targets[: args.samples]
+    result = {"benchmark": "cifar10", "facts": common.facts(), "samples": len(dataset),
+              "settings": {key: str(value) for key, value in vars(args).items()}, "plans": {}, "rounds": []}
+    print(result["facts"], flush=True)
+
+    epochs, labels = {}, {}
+    for case in args.cases:
+        name, workers, _ = common.split_case(case, 0)
+        if name == "ours":
+            times = first_batch(lambda: OPEN[name](dataset, args, workers), args)
+            result["first_batch_ms"], result["second_epoch_ms"] = times
+            print("ours, first batch and second epoch's first batch, ms:", *(f"{t:.1f}" for t in times))
+        epochs[case], explain = OPEN[name](dataset, args, workers)
+        labels[case] = check(epochs[case], args, len(dataset))
+        if explain:
+            result["plans"][case] = explain()
+            print(f"\n{explain()}\n", flush=True)
+    if len(set(map(tuple, labels.values()))) != 1:
+        raise SystemExit(f"the cases have not seen the same samples: {labels}")
+
+    for number, case in common.in_turn(args.cases, args.rounds):
+        many = 1 if case.startswith("torchvision") else args.epochs
+        times = [one_epoch(epochs[case], args.device) for _ in range(many)]
+        handed, done, counts = (statistics.median(values) for values in zip(*times))
+        assert counts == len(dataset), f"{case}: {counts} samples"
+        row = {"round": number, "case": case, "epoch_ms": done, "handed_out_ms": handed, "epochs": many,
+               "images_per_s": 1e3 * len(dataset) / done}
+        result["rounds"].append(row)
+        print(common.line(row), flush=True)
+        common.write_json(args.json, result)
+    report(result, args.cases)
+    common.write_json(args.json, result)
+
+
+if __name__ == "__main__":
+    main()
