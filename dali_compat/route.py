@@ -59,18 +59,19 @@ class DaliRoute:
     def plan_of(self, folder: DatasetFolder) -> Plan:
         return self._plan_of[id(folder)][1]
 
-    def borrow(self, plan: Plan, batch_size: int) -> DecodePipeline:
-        """An idle pipeline for the plan, or a new one."""
+    def borrow(self, plan: Plan, batch_size: int, encoded: bool) -> DecodePipeline:
+        """An idle pipeline for the plan, or a new one; ``encoded``: for bytes instead of paths."""
         from .engine.pipeline import DecodePipeline
 
         batch_size = max(batch_size, self.batch_size)
         with self._lock:
             self._pipelines[:] = [p for p in self._pipelines if p.usable]
             for pipeline in self._pipelines:
-                if pipeline.plan is plan and not pipeline.borrowed and pipeline.batch_size >= batch_size:
+                same = pipeline.plan is plan and pipeline.encoded == encoded
+                if same and not pipeline.borrowed and pipeline.batch_size >= batch_size:
                     break
             else:
-                pipeline = DecodePipeline(plan, self.device, self.threads, self.depth, batch_size)
+                pipeline = DecodePipeline(plan, self.device, self.threads, self.depth, batch_size, encoded)
                 self._pipelines.append(pipeline)
             pipeline.borrowed = True
         return pipeline
@@ -88,7 +89,8 @@ class DaliRoute:
         with self._lock:
             pipeline.borrowed = False
             for other in self._pipelines:
-                if other is not pipeline and other.plan is pipeline.plan and not other.borrowed:
+                same = other.plan is pipeline.plan and other.encoded == pipeline.encoded
+                if other is not pipeline and same and not other.borrowed:
                     other.close()
             self._pipelines[:] = [p for p in self._pipelines if p.usable]
 

@@ -10,7 +10,6 @@ import inspect
 
 import numpy as np
 import nvidia.dali as dali
-import torch
 from nvidia.dali import fn, types
 from nvidia.dali import math as dmath
 
@@ -100,6 +99,7 @@ def _exact_pass(images, arrays, prefix, **how):
     """With Pillow's borders; params/lowered.py tells how."""
     framed = _framed(images, arrays[prefix + "start"], arrays[prefix + "extent"])
     made = _pass(framed, arrays, prefix, dtype=types.FLOAT, **how)
+    # one after the other: DALI 2.4 reads beyond a column times a row, where in a batch either may be one number
     for factors, along in (("factors", "along"), ("column_factors", "along_columns")):
         if prefix + factors in arrays:
             made = made * _on(images, _shaped(arrays[prefix + factors], arrays[prefix + along]))
