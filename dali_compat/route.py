@@ -171,7 +171,8 @@ def _available_threads(loader) -> int:
 def _threads(loader, device: torch.device, parts: list[DatasetFolder]) -> int:
     """CPU threads of a pipeline. Where the GPU decodes, few load as fast as many and disturb a training step less."""
     available = _available_threads(loader)
-    return min(available, _GPU_JPEG_THREADS) if device.type == "cuda" and _mostly_jpeg(parts) else available
+    on_gpu = device.type == "cuda" and not loader.exact and _mostly_jpeg(parts)
+    return min(available, _GPU_JPEG_THREADS) if on_gpu else available
 
 
 def _mostly_jpeg(parts: list[DatasetFolder]) -> bool:
@@ -221,7 +222,7 @@ def _account(plan: Plan, device: torch.device, decode: str) -> str:
 def _decode_fidelity(device: torch.device, exact: bool) -> str:
     if device.type == "cpu":
         return "exact"
-    return "mean error .01 of 255" if exact else "mean error .2 of 255 (exact=True: .01)"
+    return "exact, on the CPU" if exact else "mean error .2 of 255 (exact=True: 0)"
 
 
 def _without_effect(loader) -> list[str]:
