@@ -29,7 +29,16 @@ class CannotPack(Exception):
     """The text says why, and what to do."""
 
 
-def pack(folder: str | Path, out: str | Path, begun: Callable = int, done: Callable[[], object] = int) -> int:
+def _nothing(*_: int) -> None:
+    pass
+
+
+def pack(
+    folder: str | Path,
+    out: str | Path,
+    begun: Callable[[int, int], object] = _nothing,
+    done: Callable[[], object] = _nothing,
+) -> int:
     """Pack an ImageFolder's images, in its order, with its class numbers, into ``out``, whose ending says the format.
 
     Beside ``out``, its class names go to ``out.classes.txt``, and a .rec gets its .idx.
