@@ -94,7 +94,11 @@ def _list(root: str, extensions) -> _Listing:
 
     def walk(name: str) -> list[tuple[str, tuple[int, int], list[str]]]:
         return [
-            (path[below:], _mark(path), [file for file in sorted(files) if has_file_allowed_extension(file, extensions)])
+            (
+                path[below:],
+                _mark(path),
+                [file for file in sorted(files) if has_file_allowed_extension(file, extensions)],
+            )
             for path, _, files in sorted(os.walk(os.path.join(root, name), followlinks=True))
         ]
 
@@ -132,7 +136,13 @@ def _load(place: Path, root: str) -> _Listing | None:
     if not np.array_equal(marks, arrays["marks"]) or marks[:, 0].max() > meta["time"] - _TICK:
         return None
     return _Listing(
-        _split(arrays["classes"]), folders, arrays["targets"], marks, arrays["counts"], _split(arrays["names"]), meta["time"]
+        _split(arrays["classes"]),
+        folders,
+        arrays["targets"],
+        marks,
+        arrays["counts"],
+        _split(arrays["names"]),
+        meta["time"],
     )
 
 
@@ -160,13 +170,17 @@ def _assemble(listing: _Listing, root: str, extensions, allow_empty: bool) -> Fo
     empty = [name for target, name in enumerate(classes) if target not in full]
     if empty and not allow_empty:
         known = extensions if isinstance(extensions, str) else ", ".join(extensions)
-        raise FileNotFoundError(f"Found no valid file for the classes {', '.join(empty)}. Supported extensions are: {known}")
+        raise FileNotFoundError(
+            f"Found no valid file for the classes {', '.join(empty)}. Supported extensions are: {known}"
+        )
     samples: list[tuple[str, int]] = []
     at = 0
     collects = gc.isenabled()
     gc.disable()  # which would look through the growing list again and again
     try:
-        for folder, target, count in zip(listing.folders, listing.targets.tolist(), listing.counts.tolist(), strict=True):
+        for folder, target, count in zip(
+            listing.folders, listing.targets.tolist(), listing.counts.tolist(), strict=True
+        ):
             prefix = os.path.join(root, folder, "")
             samples += [(prefix + name, target) for name in listing.names[at : at + count]]
             at += count

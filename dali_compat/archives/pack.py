@@ -84,7 +84,9 @@ def pack(
         # not renamed: if this is interrupted before the archive has its name, the next run does it again
         for name, ending in writer.endings.items():
             shutil.copyfile(work / name, out.with_suffix(ending))
-        classes_file(out).write_bytes("".join(f"{name}\n" for name in source.classes).encode("utf-8", "surrogateescape"))
+        classes_file(out).write_bytes(
+            "".join(f"{name}\n" for name in source.classes).encode("utf-8", "surrogateescape")
+        )
         os.rename(work / "data", out)
         shutil.rmtree(work)
     return len(source)

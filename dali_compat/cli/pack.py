@@ -32,7 +32,8 @@ def run(args) -> int:
         print(f"pack: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"pack: {error}\nWhat is packed is kept: the same command continues.", file=sys.stderr)
+        kept = "\nWhat is packed is kept: the same command continues." if bar is not None else ""
+        print(f"pack: {error}{kept}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\npack: interrupted; the same command continues", file=sys.stderr)

@@ -117,7 +117,12 @@ def test_labels_of_datum(tmp_path):
     red = picture("red")
     items = {b"a": datum(-1, red), b"b": datum(None, red), b"c": datum(2**31 - 1, red), b"d": datum(3, red, False)}
     dataset = DALILMDB(write(tmp_path / "db", items))
-    assert dataset.targets == [-1, 0, 2**31 - 1, 3]  # a missing label is proto2's default; d: encoded is not set, but true
+    assert dataset.targets == [
+        -1,
+        0,
+        2**31 - 1,
+        3,
+    ]  # a missing label is proto2's default; d: encoded is not set, but true
     assert dataset[0][1] == -1 and dataset.read([3])[0].tobytes() == red
     assert DALILMDB(tmp_path / "db", labels={"a": 5, "b": 6, "c": 7, "d": 8}).targets == [5, 6, 7, 8]
 

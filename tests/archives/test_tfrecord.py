@@ -80,7 +80,9 @@ def test_dalis_own_reader_agrees(packed, stock, tmp_path):
 
 def test_tensorflow_reads_ours(packed, stock):
     tf = pytest.importorskip("tensorflow")
-    for record, (path, target) in zip(tf.data.TFRecordDataset(str(packed / "all.tfrecord")), stock.samples, strict=True):
+    for record, (path, target) in zip(
+        tf.data.TFRecordDataset(str(packed / "all.tfrecord")), stock.samples, strict=True
+    ):
         features = tf.train.Example.FromString(record.numpy()).features.feature
         assert features["image/encoded"].bytes_list.value[0] == Path(path).read_bytes()
         assert features["image/class/label"].int64_list.value[0] == target

@@ -41,7 +41,9 @@ def test_webdataset_reads_ours(packed, stock):
 
 def test_webdatasets_own_pipeline_reads_ours(packed, stock):
     webdataset = pytest.importorskip("webdataset")
-    pipeline = webdataset.WebDataset(str(packed / "all.tar"), shardshuffle=False).decode("pil").to_tuple("jpg;png", "cls")
+    pipeline = (
+        webdataset.WebDataset(str(packed / "all.tar"), shardshuffle=False).decode("pil").to_tuple("jpg;png", "cls")
+    )
     for (image, label), (theirs, target) in zip(pipeline, stock, strict=True):
         assert image.convert("RGB").tobytes() == theirs.tobytes() and label == target
 
