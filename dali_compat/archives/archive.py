@@ -22,11 +22,12 @@ from .table import GAP, Rows, Table
 class Archive(VisionDataset):
     """Images and targets of one or more archive files, with random access.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))``, with the index as a third item where ``return_index``
-    is set. The image is a PIL image in RGB, as torchvision.datasets.ImageFolder gives for a file of the same bytes.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))``, with the index as a third item where
+    ``return_index`` is set. The image is a PIL image in RGB, as torchvision.datasets.ImageFolder gives for a file of
+    the same bytes.
 
-    Subclasses say where the images are: ``_scan(path, progress)`` gives the rows of a file, ``_options(path)`` what that
-    depends on.
+    Subclasses say where the images are: ``_scan(path, progress)`` gives the rows of a file, ``_options(path)`` what
+    that depends on.
 
     Args:
         path: a file, a pattern, a brace expression, or a list of these; see paths.expand.
@@ -36,8 +37,8 @@ class Archive(VisionDataset):
 
     Attributes:
         files: paths of the files that hold the images.
-        classes, class_to_idx: names of the targets, where a file ``<path>.classes.txt`` has them (the pack command writes
-            it); None elsewhere.
+        classes, class_to_idx: names of the targets, where a file ``<path>.classes.txt`` has them (the pack command
+            writes it); None elsewhere.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -138,7 +139,8 @@ class Archive(VisionDataset):
         return self.part(index, 0, count)
 
     def part(self, index: int, start: int, count: int) -> bytes:
-        """Up to ``count`` bytes of an encoded image from ``start`` on; a negative ``start`` counts from its end, as slices do.
+        """Up to ``count`` bytes of an encoded image from ``start`` on; a negative ``start`` counts from its end, as
+        slices do.
 
         Raises:
             IndexError: as a list does.

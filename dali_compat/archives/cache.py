@@ -1,4 +1,4 @@
-"""Files that save a later start its work: written whole or not at all, read only if sound, built by one process at a time."""
+"""Files that spare a later start its work: written whole or not at all, and by one process at a time."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 Whole batches are handed out as views of the mapped files. On the project's 2-core machine, for 256 images of 100 KB
 (benchmarks/archives.py, medians): from the page cache, mapping and touching every page took 1.4 ms, one thread's preads
-3.2 ms, two threads' 3.5 ms and a task per image for a pool 16 ms, for a pread copies what a map shows. From disk, preads by 8
-threads took 24 ms and maps 19 ms if the kernel is told beforehand what will be wanted (posix_fadvise), but 560 ms if not.
-Single images are read by pread, which lets other Python threads run while the disk works.
+3.2 ms, two threads' 3.5 ms and a task per image for a pool 16 ms, for a pread copies what a map shows. From disk,
+preads by 8 threads took 24 ms and maps 19 ms if the kernel is told beforehand what will be wanted (posix_fadvise), but
+560 ms if not. Single images are read by pread, which lets other Python threads run while the disk works.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Files:
         """Read-only uint8 views, (length,) each, of the mapped files. Disks begin to read what is not in memory.
 
         Raises:
-            ImageReadError: a file is missing or has changed; reading a view beyond its file's end would kill the process.
+            ImageReadError: a file is missing or has changed. To touch a view beyond its file's end kills the process.
         """
         files = {number: self._file(number) for number in dict.fromkeys(numbers)}
         for number, file in files.items():

@@ -1,9 +1,9 @@
-"""The list of a folder's images, cached: an ImageFolder of 1.28 million files starts in a second instead of walking them.
+"""The list of a folder's images, cached: an ImageFolder of 1.28 million files starts in a second.
 
-What is cached are names; whether they still hold is told by the modification time and inode of the root and of every folder
-below it, which change when a file or folder is added, removed or renamed. Files whose contents change stay in the list, as
-they should. A folder that was modified within two seconds before it was listed is not trusted the next time: it may have
-changed again within one tick of the file system's clock.
+What is cached are names; whether they still hold is told by the modification time and inode of the root and of every
+folder below it, which change when a file or folder is added, removed or renamed. Files whose contents change stay in
+the list, as they should. A folder that was modified within two seconds before it was listed is not trusted the next
+time: it may have changed again within one tick of the file system's clock.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Found = tuple[list[str], dict[str, int], list[tuple[str, int]]]
 def cached_samples(
     root: str | Path, extensions: str | tuple[str, ...] = IMG_EXTENSIONS, allow_empty: bool = False
 ) -> Found:
-    """(classes, class_to_idx, samples) of a folder of class folders: torchvision's find_classes() and make_dataset(), equal
-    in content and order, from the user's cache folder where the list there still holds.
+    """(classes, class_to_idx, samples) of a folder of class folders: torchvision's find_classes() and make_dataset(),
+    equal in content and order, from the user's cache folder where the list there still holds.
 
     Args:
         root: the folder. The cache belongs to its real path; paths in ``samples`` begin with it as given.
@@ -66,7 +66,7 @@ def listed_samples(root: str | Path, extensions: str | tuple[str, ...] = IMG_EXT
 
 @dataclass
 class _Listing:
-    """Folders in the order of torchvision's walk, the root first, by their paths below it; and the names of their images.
+    """Folders in the order of torchvision's walk, the root first, and the names of their images.
 
     Attributes:
         classes: names of the class folders.

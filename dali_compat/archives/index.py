@@ -1,8 +1,8 @@
 """The index of an archive file: scanned once, cached beside the file or in the user's cache folder.
 
 The cached index of ``train.rec`` is ``.train.rec.<digits>.dali_compat-index.npz``: its name begins with a dot, so that
-patterns such as ``train*`` do not match it. The digits stand for what the scan depends on, its options and this version of
-the layout. A file that has changed is noticed by its fingerprint and scanned again.
+patterns such as ``train*`` do not match it. The digits stand for what the scan depends on, its options and this version
+of the layout. A file that has changed is noticed by its fingerprint and scanned again.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The lmdb package is needed to index a database, not to read it afterwards: LMDB keeps every value in one piece, and the
 offset of a value in the file is its address less that of LMDB's map of the file, which /proc/self/maps tells. Read by
-position, images are as parallel as those of the other formats, work after a fork (an LMDB environment does not), and need no
-look-up of keys. That the bytes at the offset are the value's is checked for every record.
+position, images are as parallel as those of the other formats, work after a fork (an LMDB environment does not), and
+need no look-up of keys. That the bytes at the offset are the value's is checked for every record.
 
 Sources: Caffe's src/caffe/proto/caffe.proto (Datum) and tools/convert_imageset.cpp; http://www.lmdb.tech/doc
 """
@@ -36,14 +36,15 @@ _REPORT = 1024  # records between reports of progress
 class DALILMDB(Archive):
     """Images of an LMDB database, in the order of its keys. Keys such as ``__len__`` are left out.
 
-    Values are Caffe's Datum with an encoded image and a label, or encoded images as they are. The latter have no targets:
-    say them by ``labels`` or ``label_pattern``. Pickled values are refused: to unpickle is to run what the file says.
+    Values are Caffe's Datum with an encoded image and a label, or encoded images as they are. The latter have no
+    targets: say them by ``labels`` or ``label_pattern``. Pickled values are refused: to unpickle is to run what the file
+    says.
 
     Args:
         path: the database's folder or file, or a list of them.
         transform, target_transform, return_index: as in Archive.
-        labels: one target for every image (torchvision's LSUN has a database a class), or a mapping of keys to targets, or
-            a sequence of targets in the order of the keys. It goes before the labels of Datum.
+        labels: one target for every image (torchvision's LSUN has a database a class), or a mapping of keys to targets,
+            or a sequence of targets in the order of the keys. It goes before the labels of Datum.
         label_pattern: a regular expression that finds the target in a key; its group, if it has one. Where all that it
             finds are numbers they are the targets; else they are the names of classes, numbered in sorted order:
             ``r"^(.*?)/"`` takes ``n01440764`` from ``n01440764/n01440764_10026.JPEG``.
@@ -109,8 +110,8 @@ class DALILMDB(Archive):
         if self._labels is None and self.label_pattern is None:
             if (self._table.targets == _NO_LABEL).any():
                 raise ValueError(
-                    f"{self.root} holds images without labels: say labels= (one target for all, a mapping of keys to targets "
-                    "or a sequence), or label_pattern= (a regular expression for the keys)"
+                    f"{self.root} holds images without labels: say labels= (one target for all, a mapping of keys to "
+                    "targets or a sequence), or label_pattern= (a regular expression for the keys)"
                 )
             return
         keys = [key.decode("utf-8", "surrogateescape") for part in rows for key in part.key_list()]
@@ -142,8 +143,8 @@ def _refuse_truncated(env, fd: int, path: str) -> None:
     """LMDB maps what its header says is there; to read beyond the file's end would kill the process."""
     wanted, size = (env.info()["last_pgno"] + 1) * env.stat()["psize"], os.fstat(fd).st_size
     if size < wanted:
-        reason = f"the file ends there, {wanted - size} bytes before its last page; mdb_copy makes a whole file of a sound one"
-        raise corrupt(path, f"byte {size}", reason)
+        reason = f"the file ends there, {wanted - size} bytes before its last page does"
+        raise corrupt(path, f"byte {size}", f"{reason}; if LMDB itself can read it, mdb_copy makes a whole one of it")
 
 
 _NO_LABEL = np.iinfo(np.int64).min

@@ -1,7 +1,7 @@
 """A folder of images becomes one archive, byte for byte; an interrupted run continues where it was.
 
-Work goes on in ``OUT.partial``: the unfinished archive and ``journal.json``, which says what it is of and how much is safely
-on disk. The archive gets its name when it is whole.
+Work goes on in ``OUT.partial``: the unfinished archive and ``journal.json``, which says what it is of and how much is
+safely on disk. The archive gets its name when it is whole.
 """
 
 from __future__ import annotations

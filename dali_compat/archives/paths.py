@@ -12,8 +12,8 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def expand(path: PathLike | list[PathLike] | tuple[PathLike, ...]) -> list[str]:
-    """The files that are meant, in order: a list's as given, a pattern's (``*``, ``?``, ``[``) sorted, and those of braces
-    (``{000..127}``, ``{train,val}``) as a shell has them. A name that exists is taken literally.
+    """The files that are meant, in order: a list's as given, a pattern's (``*``, ``?``, ``[``) sorted, and those of
+    braces (``{000..127}``, ``{train,val}``) as a shell has them. A name that exists is taken literally.
 
     Raises:
         FileNotFoundError: nothing has that name.

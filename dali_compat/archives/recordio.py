@@ -2,11 +2,12 @@
 
 Sources: dmlc-core's include/dmlc/recordio.h and src/recordio.cc; MXNet's python/mxnet/recordio.py (IRHeader, pack).
 
-A record is the magic number 0xced7230a, a uint32 of 3 bits "part" above 29 bits "length", and the data, padded with zeros to
-a multiple of 4; little-endian. Part is 0 for a whole record. Where the data itself has the magic number at a multiple of 4,
-the record is split there into parts 1 (first), 2 (middle) and 3 (last), and that magic number is left out; since each part
-begins with one, the file still shows it in its place, followed by 4 bytes of length, the gap. An image's data begin with
-IRHeader: uint32 flag, float32 label, uint64 id, uint64 id2. A flag above 0 is the number of float32 labels that follow.
+A record is the magic number 0xced7230a, a uint32 of 3 bits "part" above 29 bits "length", and the data, padded with
+zeros to a multiple of 4; little-endian. Part is 0 for a whole record. Where the data itself has the magic number at a
+multiple of 4, the record is split there into parts 1 (first), 2 (middle) and 3 (last), and that magic number is left
+out; since each part begins with one, the file still shows it in its place, followed by 4 bytes of length, the gap. An
+image's data begin with IRHeader: uint32 flag, float32 label, uint64 id, uint64 id2. A flag above 0 is the number of
+float32 labels that follow.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ _REPORT = 1024  # records between reports of progress
 class DALIRecordIO(Archive):
     """Images of MXNet RecordIO files (.rec), one label each.
 
-    A .idx file beside a .rec (``train.idx`` of ``train.rec``) tells which records are taken, in which order, as in MXNet's
-    MXIndexedRecordIO; without one all are, in the order of the file. Records with several labels, as of detection or face
-    data, are refused. Arguments as in Archive.
+    A .idx file beside a .rec (``train.idx`` of ``train.rec``) tells which records are taken, in which order, as in
+    MXNet's MXIndexedRecordIO; without one all are, in the order of the file. Records with several labels, as of
+    detection or face data, are refused. Arguments as in Archive.
     """
 
     def _options(self, path: str) -> dict:
@@ -138,7 +139,7 @@ def _blame(idx: str | None) -> str:
 
 
 def encode(number: int, label: int, image: bytes) -> bytes:
-    """The record of an image, as MXNet's recordio.pack and dmlc's RecordIOWriter write it; ``number`` becomes its id."""
+    """The record of an image, as MXNet's recordio.pack and dmlc's RecordIOWriter write it; ``number`` is its id."""
     data = _IMAGE_HEADER.pack(0, label, number, 0) + image
     parts, begin, at = [], 0, data.find(_MAGIC_BYTES)
     while at >= 0:

@@ -20,8 +20,8 @@ class Rows:
         offsets: (N,) int64, the file position of each image's first byte.
         lengths: (N,) int64, bytes of each encoded image, gaps not counted.
         targets: (N,) int64.
-        gaps: (G, 2) int64 of (row, position within the image): before that byte of the image, the file has GAP bytes that
-            are not of it. Only RecordIO has such images, about one in 170,000 photos.
+        gaps: (G, 2) int64 of (row, position within the image): before that byte of the image, the file has GAP bytes
+            that are not of it. Only RecordIO has such images, about one in 170,000 photos.
         keys: uint8, the N keys of a key-value store, each ended by its length as 4 bytes, little-endian; else empty.
     """
 
@@ -80,8 +80,8 @@ class RowsBuilder:
 
 
 class Table:
-    """The rows of several files, one after another: ``files`` (N,) int32 tells the file of each row, ``gaps`` maps a row
-    to the positions of its gaps; the rest as in Rows."""
+    """The rows of several files, one after another: ``files`` (N,) int32 tells the file of each row, ``gaps`` maps a
+    row to the positions of its gaps; the rest as in Rows."""
 
     def __init__(self, parts: list[Rows]):
         counts = [len(part.offsets) for part in parts]

@@ -29,11 +29,12 @@ _REPORT = 1024  # files between reports of progress
 class DALIWebDataset(Archive):
     """Images of WebDataset's tar shards, with random access.
 
-    Files that follow each other and have the same name up to the first dot of the base name are a sample, as in webdataset.
-    The target is the number in its ``.cls`` file, else a field of its ``.json`` file.
+    Files that follow each other and have the same name up to the first dot of the base name are a sample, as in
+    webdataset. The target is the number in its ``.cls`` file, else a field of its ``.json`` file.
 
     Args:
-        path: a tar file, a pattern, braces as in ``train-{000000..000146}.tar``, or a list. Compressed files are refused.
+        path: a tar file, a pattern, braces as in ``train-{000000..000146}.tar``, or a list. Compressed files are
+            refused.
         transform, target_transform, return_index: as in Archive.
         image_extensions: which files are images; of several in a sample, the one whose extension comes first here.
         json_field: the field of ``.json`` files that holds the target.
@@ -109,7 +110,7 @@ class DALIWebDataset(Archive):
 
 
 def encode(number: int, extension: str, label: int, image: bytes) -> bytes:
-    """The members of a sample: the image and its .cls file. The sample's name is its number, for names of files may have
-    dots, which part the name from the extension here."""
+    """The members of a sample: the image and its .cls file. The sample's name is its number, for names of files may
+    have dots, which part the name from the extension here."""
     key = f"{number:09d}"
     return member(f"{key}.{extension}", image) + member(f"{key}.cls", str(label).encode())

@@ -1,8 +1,8 @@
 """Writing archives so that the writing can be interrupted at any time and continued: one writer a format.
 
-A writer works in a folder of its own, on ``data`` and the files beside it that ``endings`` names. ``done`` counts the images
-that are written whole; ``checkpoint()`` puts them on disk and returns what ``__init__`` wants as ``state`` to continue from
-there, whatever has been written beyond it.
+A writer works in a folder of its own, on ``data`` and the files beside it that ``endings`` names. ``done`` counts the
+images that are written whole; ``checkpoint()`` puts them on disk and returns what ``__init__`` wants as ``state`` to
+continue from there, whatever has been written beyond it.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class TarWriter(FileWriter):
 
 
 class LMDBWriter:
-    """Caffe's Datum under the keys of its convert_imageset: 00000000_class/name.jpg. The database itself knows how far it
-    is, by its last transaction."""
+    """Caffe's Datum under the keys of its convert_imageset: 00000000_class/name.jpg. The database itself knows how far
+    it is, by its last transaction."""
 
     endings: dict[str, str] = {}
 

@@ -37,7 +37,8 @@ def root(tmp_path) -> Path:
     root = tmp_path / "root"
     fill(root, [
         "b/2.jpg", "b/10.jpg", "b/1.JPEG", "b/notes.txt", "b/deep/er/3.png", "b/deep/4.webp", "b/deep-er/5.bmp",
-        "a b/x.jpg", "a b/.hidden.jpg", "B/y.ppm", "ä/ö.tiff", "ä/new\nline.jpg", "not a class.jpg", "c/empty/.keep", "c/z.jpg",
+        "a b/x.jpg", "a b/.hidden.jpg", "B/y.ppm", "ä/ö.tiff", "ä/new\nline.jpg", "not a class.jpg", "c/empty/.keep",
+        "c/z.jpg",
     ])  # fmt: skip
     fill(tmp_path / "elsewhere", ["q.jpg", "sub/r.jpg"])
     (root / "link").symlink_to(tmp_path / "elsewhere")

@@ -1,4 +1,5 @@
-"""The cached index: used where it holds, built again where it does not, wherever it can be written, by several at once."""
+"""The cached index: used where it holds, built again where it does not, wherever it can be written, by several at
+once."""
 
 import multiprocessing
 import os
