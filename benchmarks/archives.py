@@ -1,4 +1,4 @@
-"""Question: how fast are archives packed, indexed and read, which way of reading is fastest, and what does a cached list save?
+"""Question: how fast are archives packed, indexed and read, by which way of reading, and what does a cached list save?
 
 Method. The images of --data, --replicate times as hard links in memory, are packed into each format in --work. Then, in
 turns over --rounds rounds:
@@ -8,13 +8,13 @@ turns over --rounds rounds:
   views: Archive.read() and a touch of each page, as a decoder does; views_no_advice: the same without posix_fadvise;
   pread: one after another; pread_pool: 8 threads that share the batch; pread_pool_tasks: a pool's task per image;
   files: open, read and close of the images' own files (in memory, so hot only).
-- list: --files empty files in 1,000 folders in memory: torchvision's ImageFolder, cached_samples the first time and again.
+- list: --files empty files in 1,000 folders in memory: torchvision's ImageFolder, cached_samples at first and again.
 
 Confounders.
 - Nothing decodes: on two cores decoding takes 100 times as long. On a GPU reading competes with DALI's threads.
 - Dropping a file from the page cache leaves the caches of the disk and of the virtual machine's host.
-- A first list of 1.28 million files on a disk or a network takes far longer than in memory; the second one does not, for it
-  reads one file and asks for 1,001 folders' times.
+- A first list of 1.28 million files on a disk or a network takes far longer than in memory; the second one does not,
+  for it reads one file and asks for 1,001 folders' times.
 
 Command.
     python benchmarks/archives.py --data PHOTOS --replicate 20 --work DIR --json OUT.json

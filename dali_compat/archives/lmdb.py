@@ -37,8 +37,8 @@ class DALILMDB(Archive):
     """Images of an LMDB database, in the order of its keys. Keys such as ``__len__`` are left out.
 
     Values are Caffe's Datum with an encoded image and a label, or encoded images as they are. The latter have no
-    targets: say them by ``labels`` or ``label_pattern``. Pickled values are refused: to unpickle is to run what the file
-    says.
+    targets: say them by ``labels`` or ``label_pattern``. Pickled values are refused: to unpickle is to run what the
+    file says.
 
     Args:
         path: the database's folder or file, or a list of them.

@@ -77,8 +77,8 @@ def _refuse_compressed(header: bytes, path: str) -> None:
 
 
 def _sound(header: bytes) -> bool:
-    """Whether the sum of the header's bytes, with its checksum as spaces, is its checksum; modulo 65521, for the low half of
-    Adler-32 is one more than that sum and 20 times as fast as Python's."""
+    """Whether the sum of the header's bytes, with its checksum as spaces, is its checksum; modulo 65521, for the low
+    half of Adler-32 is one more than that sum and 20 times as fast as Python's."""
     blank = header[: _CHECKSUM.start] + b" " * 8 + header[_CHECKSUM.stop :]
     return (zlib.adler32(blank) & 0xFFFF) == (_number(header[_CHECKSUM]) + 1) % 65521
 

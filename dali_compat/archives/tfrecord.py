@@ -2,9 +2,9 @@
 
 Sources: tensorflow/core/lib/io/record_writer.h and crc32c.h, tensorflow/core/example/example.proto and feature.proto.
 
-A record is uint64 length, masked CRC-32C of these 8 bytes, the data, masked CRC-32C of the data; little-endian. The data
-are an Example: a Features (field 1), that is a map of names to Feature, which is a list of bytes (1), floats (2) or
-int64s (3).
+A record is uint64 length, masked CRC-32C of these 8 bytes, the data, masked CRC-32C of the data; little-endian. The
+data are an Example: a Features (field 1), that is a map of names to Feature, which is a list of bytes (1), floats (2)
+or int64s (3).
 """
 
 from __future__ import annotations

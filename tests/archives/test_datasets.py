@@ -4,6 +4,7 @@ import copy
 import multiprocessing
 import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dali_compat
@@ -144,6 +145,21 @@ def test_fork_and_parent_read_at_once(make, stock):
     assert all(dataset.part(i, 0, 1 << 30) == expected[i] for i in range(12) for _ in range(50))
     process.join(20)
     assert process.exitcode == 0
+
+
+def test_threads(make, stock):
+    dataset = make()
+    expected = [Path(path).read_bytes() for path, _ in stock.samples]
+
+    def read(seed: int) -> bool:
+        order = np.random.default_rng(seed).permutation(12).tolist()
+        arrays = dataset.read(order)
+        return all(
+            a.tobytes() == expected[i] == dataset.part(i, 0, 1 << 30) for i, a in zip(order, arrays, strict=True)
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, range(100)))
 
 
 def test_more_files_than_may_be_open(packed, kind, tmp_path, stock, monkeypatch):

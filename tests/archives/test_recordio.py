@@ -119,6 +119,8 @@ def test_many_parts_at_once(tmp_path):
     paths = [write(tmp_path / "a.rec", half[:12]), write(tmp_path / "b.rec", half[12:])]
     dataset = DALIRecordIO(paths)
     assert [array.tobytes() for array in dataset.read(range(23, -1, -1))] == images[::-1]
+    assert [dataset.part(i - 24, 0, 1 << 20) for i in range(24)] == images
+    assert [dataset.read([i - 24])[0].tobytes() for i in range(24)] == images
 
 
 def test_a_list_of_one_label(tmp_path):

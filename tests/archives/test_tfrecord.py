@@ -78,14 +78,22 @@ def test_dalis_own_reader_agrees(packed, stock, tmp_path):
         assert data.at(i).tobytes() == array.tobytes()
 
 
-def test_tensorflow_reads_ours(packed, stock):
+def test_tensorflow_reads_ours_and_we_read_tensorflows(packed, stock, tmp_path):
+    """Where TensorFlow is installed; with 2.21 it was."""
     tf = pytest.importorskip("tensorflow")
-    for record, (path, target) in zip(
-        tf.data.TFRecordDataset(str(packed / "all.tfrecord")), stock.samples, strict=True
-    ):
-        features = tf.train.Example.FromString(record.numpy()).features.feature
+    examples = [record.numpy() for record in tf.data.TFRecordDataset(str(packed / "all.tfrecord"))]
+    for example, (path, target) in zip(examples, stock.samples, strict=True):
+        features = tf.train.Example.FromString(example).features.feature
         assert features["image/encoded"].bytes_list.value[0] == Path(path).read_bytes()
         assert features["image/class/label"].int64_list.value[0] == target
+    with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as writer:
+        for example in examples:
+            writer.write(tf.train.Example.FromString(example).SerializeToString())
+    dataset = DALITFRecord(tmp_path / "theirs")
+    assert dataset.targets == stock.targets
+    assert [array.tobytes() for array in dataset.read(range(12))] == [
+        Path(path).read_bytes() for path, _ in stock.samples
+    ]
 
 
 def test_patterns_of_shards(packed, tmp_path, stock):

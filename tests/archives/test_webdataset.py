@@ -132,6 +132,18 @@ def test_sizes_beyond_octal_and_pax_sizes(tmp_path):
         assert members(tmp_path / "a.tar") == [("a.jpg", 512 + 1024 * pax, 700)]
 
 
+def test_a_links_size_is_not_in_the_file(tmp_path):
+    """Old tar programs give a hard link the size of its target."""
+    header = bytearray(tar.encode("link.jpg", b"x" * 700)[:512])
+    header[156:157] = b"1"
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    (tmp_path / "a.tar").write_bytes(bytes(header) + tar.encode("a.jpg", b"abc") + tar.END)
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        assert [info.offset_data for info in archive if info.isreg()] == [1024]
+    assert members(tmp_path / "a.tar") == [("a.jpg", 1024, 3)]
+
+
 def test_samples_are_grouped_as_webdataset_does(tmp_path):
     files = {
         "README": b"no extension",
