@@ -155,7 +155,8 @@ def main():
     args = options.parse_args()
     work = pathlib.Path(tempfile.mkdtemp(prefix="dali-compat-bench-", dir=args.work))
     os.environ["XDG_CACHE_HOME"] = str(work / "cache")
-    result = {"benchmark": "archives", "facts": common.facts(), "images": common.describe(args.data, args.data), "rounds": []}
+    result = {"benchmark": "archives", "facts": common.facts(), "images": common.describe(args.data, args.data),
+              "rounds": []}
     rounds = result["rounds"]
     rng = np.random.default_rng(0)
     try:
