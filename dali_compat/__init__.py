@@ -23,6 +23,7 @@ _HOME = {
     "DALITFRecord": "archives.tfrecord",
     "DALILMDB": "archives.lmdb",
     "DALIWebDataset": "archives.webdataset",
+    "on_batch": "translate",
     "register": "translate",
 }
 __all__ = list(_HOME)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import TYPE_CHECKING, Callable
 
+from torch.utils.data import default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .batch import Batch
+from .calls import Calls
+from .lower import plans_ahead
 from .plan import Plan
 
 if TYPE_CHECKING:
@@ -31,14 +35,21 @@ class Epoch:
         self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
         self.in_workers = loader.num_workers > 0
         self.route, self.seed = route, seed
-        self._pipelines: dict[Plan, list[DecodePipeline]] = {}  # the last of a plan is the one in use
+        self._pipelines: dict[tuple[Plan, bool], list[DecodePipeline]] = {}  # the last of a list is the one in use
         self._replays: ThreadPoolExecutor | None = None
+        self.calls = Calls(seed, loader)
+        for call in (ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call):
+            self.calls.prepare(call)
 
-    def pipeline(self, plan: Plan, batch_size: int) -> DecodePipeline:
-        """This epoch's pipeline for a plan, large enough for the batch."""
-        pipelines = self._pipelines.setdefault(plan, [])
+    @property
+    def default_collate(self) -> bool:
+        return self.collate_fn is default_collate and self.batched
+
+    def pipeline(self, plan: Plan, batch_size: int, encoded: bool) -> DecodePipeline:
+        """This epoch's pipeline for a plan (and for bytes, or paths), large enough for the batch."""
+        pipelines = self._pipelines.setdefault((plan, encoded), [])
         if not pipelines or pipelines[-1].batch_size < batch_size:
-            pipelines.append(self.route.borrow(plan, 2 * batch_size if pipelines else batch_size))
+            pipelines.append(self.route.borrow(plan, 2 * batch_size if pipelines else batch_size, encoded))
         return pipelines[-1]
 
     def replay_later(self, function: Callable, *args):
@@ -63,6 +74,7 @@ class Epoch:
         if self._replays is not None:
             self._replays.shutdown(wait=False, cancel_futures=True)
             self._replays = None
+        self.calls.close()
 
 
 class DALIIterator(_BaseDataLoaderIter):
@@ -103,6 +115,8 @@ class DALIIterator(_BaseDataLoaderIter):
         if not self._drawn:
             self._epoch.end()
             raise StopIteration
+        for batch in islice(self._drawn, self._epoch.route.depth):
+            batch.advance()
         batch = self._drawn.popleft()
         try:
             return batch.finish()

@@ -10,13 +10,13 @@ import torch
 import torch.utils.data as data
 
 from .engine.device import stock_iterator
-from .route import DaliRoute, StockRoute, choose, explain
+from .route import DaliRoute, StockRoute, choose, explain, in_python
 
 T = TypeVar("T", covariant=True)
 
 
 class FallbackWarning(UserWarning):
-    """A loader runs on torchvision instead of DALI; the text says why, and what to do."""
+    """Something runs in torchvision or Python instead of DALI; the text says what, why, and what to do."""
 
 
 class DataLoader(data.DataLoader[T], Generic[T]):
@@ -66,7 +66,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.fallback = fallback
         self.memory_format = memory_format
         self._route: DaliRoute | StockRoute | None = None
-        self._told: str | None = None
+        self._told: set[str] = set()
         super().__init__(*args, **kwargs)
         self._choose_route()
 
@@ -95,7 +95,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         the user's line, for a warning."""
         self._route = route = choose(self, self._route, start)
         if isinstance(route, StockRoute):
-            self._tell(route.reason, stacklevel)
+            self._tell(f"torchvision does the work: {route.reason}", stacklevel)
+        else:
+            for reason in in_python(route):
+                self._tell(f"Python calls a transform sample by sample: {reason}", stacklevel)
         return route
 
     def _choose_dali_route(self) -> DaliRoute:
@@ -108,12 +111,13 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     def __getstate__(self):
         return self.__dict__ | {"_route": None}  # pipelines stay here; a copy builds its own
 
-    def _tell(self, reason: str, stacklevel: int) -> None:
+    def _tell(self, what: str, stacklevel: int) -> None:
+        """Once."""
         if self.fallback == "error":
-            raise RuntimeError(f"fallback='error', and torchvision would do the work: {reason}")
-        if self.fallback == "warn" and reason != self._told:
-            self._told = reason
-            warnings.warn(f"torchvision does the work: {reason}", FallbackWarning, stacklevel=stacklevel)
+            raise RuntimeError(f"fallback='error', but {what}")
+        if self.fallback == "warn" and what not in self._told:
+            self._told.add(what)
+            warnings.warn(what, FallbackWarning, stacklevel=stacklevel)
 
 
 def _signature() -> inspect.Signature:

@@ -8,46 +8,79 @@ float32, normalisation and transposition in one kernel (within 7e-7 of torchvisi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Callable
+
 import torch
 
 from .params import is_random
-from .plan import Line, Plan, Step, draw
-from .translate.registry import Translated, Untranslatable
+from .plan import Call, ImageSpec, Line, Plan, Step, draw
+from .translate.registry import Chain, describe, translate
 
 DALI, TORCH, NOTHING = "DALI", "torch, on the batch", "-"
+EACH, PYTHON = "torch, image by image", "Python, sample by sample"
 
-# steps that torch runs on the batch once it is uniform
+# steps that DALI can do, and those among them that torch does as well once the batch is uniform
+_DALI_OPS = {"crop", "pad", "flip", "resize", "grayscale", "to_dtype", "warp_affine", "warp_perspective", "jpeg"}
 _BATCH_OPS = {"pil_to_tensor", "identity", "to_dtype", "normalize", "grayscale", "flip"}
-_NO_KERNEL = {"pil_to_tensor", "identity"}
-_BY_PIXEL = {"to_dtype", "normalize", "grayscale", *_NO_KERNEL}
+_NO_KERNEL = {"pil_to_tensor", "identity", "choose"}
+_BY_PIXEL = {"to_dtype", "normalize", "grayscale", "pil_to_tensor", "identity"}
 
 
-def lower(
-    translated: tuple[Translated, ...], exact: bool = False, channels_last: bool = False, gpu: bool = False
-) -> Plan:
-    """Decide for every step whether DALI or torch runs it, and fuse what DALI does better in one operator.
+@dataclass(frozen=True)
+class Options:
+    """How a chain is lowered.
 
-    Args:
-        translated: what translate() gave, one entry a transform.
+    Attributes:
         exact: two-pass resizing and torch's own conversions, instead of the fastest kernels.
         channels_last: batches in ``torch.channels_last``.
         gpu: whether it will run there. On a GPU two-pass resizing costs a training step 1.5% and evaluation nothing, so
             a chain without random steps has it by default.
+        can: whether this DALI can do a step (engine/graph.py tells).
     """
-    steps = tuple(s.but(stream=i) for i, s in enumerate(s for t in translated for s in t.steps))
-    ordered = _geometry_first(steps)
-    split = _first_batch_step(ordered)
-    if not exact and _is_float32_tail(ordered, split):
-        split = len(ordered)
+
+    exact: bool = False
+    channels_last: bool = False
+    gpu: bool = False
+    can: Callable[[Step], bool] = lambda step: True
+
+
+def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> Plan:
+    """Decide for every step whether DALI or torch runs it, and fuse what DALI does better in one operator.
+
+    ``decoded``: the images are in torch's hands already (they come from a Call), so torch runs all of it.
+    """
+    steps = tuple(s for t in chain.translated for s in t.steps)
+    ordered = tuple(map(_as_warp, _geometry_first(steps)))
+    split = 0 if decoded else _first_batch_step(ordered, options)
+    if not options.exact and not decoded:
+        split = _after_float32(ordered, split)
     dali = tuple(s for s in ordered[:split] if s.op not in _NO_KERNEL)
-    _refuse_conversions(dali, translated)
-    two_pass = exact or (gpu and not any(map(is_random, steps)))
-    dali = _lower_resize(dali, two_pass)
-    if not exact:
-        dali = _fuse_tail(dali, "HWC" if channels_last else "CHW")
-    batch = tuple(s for s in ordered[split:] if s.op not in _NO_KERNEL)
-    on_batch = {s.stream for s in batch}
-    return Plan(steps, dali, batch, exact, channels_last, _lines(translated, on_batch, exact, two_pass))
+    two_pass = options.exact or (options.gpu and not any(map(is_random, steps)))
+    dali = tuple(map(_warp_in_dali, _lower_resize(dali, options.exact, two_pass)))
+    if not options.exact:
+        dali = _fuse_tail(dali, "HWC" if options.channels_last else "CHW")
+    batch = tuple(s for s in ordered[split:] if s.op not in ("pil_to_tensor", "identity"))
+    call = Call(chain.functions, str(chain.refused), chain.rest, chain.streams) if chain.functions else None
+    lines = _lines(chain, ordered, split, options, two_pass)
+    return Plan(steps, dali, batch, options.exact, options.channels_last, chain.takes, call, lines)
+
+
+def continued(plan: Plan, spec: ImageSpec) -> Plan:
+    """The plan of what comes after a plan's call, once it is known what the call gives."""
+    call = plan.call
+    if spec not in call.plans:
+        chain = translate(call.rest, spec, call.stream)
+        call.plans[spec] = lower(chain, Options(plan.exact, plan.channels_last), decoded=True)
+    return call.plans[spec]
+
+
+def plans_ahead(plan: Plan) -> list[Plan]:
+    """A plan and those that follow its calls, if every call gives the kind of image that it takes."""
+    plans = [plan]
+    while plans[-1].call is not None:
+        plans.append(continued(plans[-1], plans[-1].gives))
+    return plans
 
 
 def _geometry_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -71,43 +104,87 @@ def _commutes(geometry: Step, before: Step) -> bool:
     return before.op in _BY_PIXEL
 
 
+def _as_warp(s: Step) -> Step:
+    """Rotations and the like as one warp by a matrix, as Pillow does them (and torchvision on tensors)."""
+    if s.op not in ("rotate", "affine", "perspective"):
+        return s
+    how = tuple((name, s.kwargs[name]) for name in ("interpolation", "fill", "like"))
+    if s.op == "perspective":
+        return s.but(op="warp_perspective", args=how, draw=draw("perspective_coefficients", of=s.draw))
+    matrix = draw("rotation_matrix" if s.op == "rotate" else "affine_matrix", of=s.draw, center=s.kwargs["center"])
+    return s.but(op="warp_affine", args=how, draw=matrix)
+
+
+def _warp_in_dali(s: Step) -> Step:
+    if s.op not in ("warp_affine", "warp_perspective"):
+        return s
+    how = {name: s.kwargs[name] for name in ("interpolation", "fill")}
+    return s.but(args=tuple(how.items()), draw=draw("dali_matrix", of=s.draw, interpolation=how["interpolation"]))
+
+
 def _dtype_before(steps, i: int) -> torch.dtype:
     """dtype of the image that reaches step i. Only conversions change it."""
-    return next((s.gives.dtype for s in reversed(steps[:i]) if s.op == "to_dtype"), torch.uint8)
+    return next((s.gives.dtype for s in reversed(steps[:i]) if s.op in ("to_dtype", "tensor_to_pil")), torch.uint8)
 
 
-def _first_batch_step(steps) -> int:
-    """Index of the first step that torch runs on the batch."""
-    split = len(steps)
+def _first_batch_step(steps, options: Options) -> int:
+    """Index of the first step that torch runs."""
+    able = 0
+    while able < len(steps) and _dali_can(steps, able, options):
+        able += 1
+    split = able
     while split and steps[split - 1].op in _BATCH_OPS:
         split -= 1
     # DALI flips as exactly as torch does and is there already
-    while split < len(steps) and (steps[split].op == "flip" or steps[split].op in _NO_KERNEL):
+    while split < able and (steps[split].op == "flip" or steps[split].op in _NO_KERNEL):
         split += 1
     return split
 
 
-def _refuse_conversions(dali: tuple[Step, ...], translated: tuple[Translated, ...]) -> None:
-    """DALI converts uint8 to float32 alone; what stands before a resize and converts otherwise is refused."""
-    for i, s in enumerate(dali):
-        if s.op == "to_dtype" and (_dtype_before(dali, i), s.gives.dtype) != (torch.uint8, torch.float32):
-            owners = [t for t in translated for _ in t.steps]
-            reason = f"in DALI it would stand before geometry, as a conversion to {s.gives.dtype}"
-            raise Untranslatable(owners[s.stream].transform, reason, "move it to the end")
+def _dali_can(steps, i: int, options: Options) -> bool:
+    s = steps[i]
+    if s.op in _NO_KERNEL:
+        return s.op != "choose"
+    if s.op not in _DALI_OPS or s.when or not options.can(s):
+        return False
+    if s.op == "resize" and not _dali_resizes(s):
+        return False
+    if s.op.startswith("warp_") and (s.kwargs["like"] != "pil" or (options.exact and i and steps[i - 1].gives.size)):
+        return False  # torch's is exact to the last bit, but for images of one size
+    if s.op == "jpeg" and (s.gives.channels != 3 or (options.exact and options.gpu)):
+        return False  # a GPU's is arithmetic of its own
+    # it converts uint8 to float32 alone
+    return s.op != "to_dtype" or (_dtype_before(steps, i), s.gives.dtype) == (torch.uint8, torch.float32)
 
 
-def _is_float32_tail(steps, split: int) -> bool:
-    """uint8 to_dtype(float32), perhaps normalize, and nothing else: what crop_mirror_normalize does."""
-    tail = [s for s in steps[split:] if s.op not in _NO_KERNEL]
-    return (
-        [s.op for s in tail] in (["to_dtype"], ["to_dtype", "normalize"])
-        and tail[0].gives.dtype == torch.float32
-        and tail[0].kwargs["like"] != "cast"
-        and _dtype_before(steps, split) == torch.uint8
-    )
+def _dali_resizes(s: Step) -> bool:
+    """DALI has no close form of Pillow's box and hamming filters (PARITY: measured), of nearest and lanczos as
+    torchvision has them on tensors, and of filters without antialiasing."""
+    if s.gives.normalized or s.gives.dtype not in (torch.uint8, torch.float32):
+        return False
+    if s.kwargs["like"] == "pil":
+        return s.kwargs["interpolation"] in ("nearest", "nearest-exact", "bilinear", "bicubic", "lanczos")
+    return s.kwargs["interpolation"] in ("bilinear", "bicubic") and s.kwargs["antialias"] is True
 
 
-def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
+def _after_float32(steps, split: int) -> int:
+    """What comes after [uint8 to_dtype(float32), perhaps normalize], where that is what torch would begin with:
+    crop_mirror_normalize does it."""
+    i = split
+    while i < len(steps) and steps[i].op in _NO_KERNEL and steps[i].op != "choose":
+        i += 1
+    if i == len(steps) or steps[i].op != "to_dtype" or steps[i].when:
+        return split
+    if steps[i].gives.dtype != torch.float32 or steps[i].kwargs["like"] == "cast":
+        return split
+    if _dtype_before(steps, i) != torch.uint8:
+        return split
+    while i + 1 < len(steps) and steps[i + 1].op in ("pil_to_tensor", "identity"):
+        i += 1
+    return i + 2 if i + 1 < len(steps) and steps[i + 1].op == "normalize" and not steps[i + 1].when else i + 1
+
+
+def _lower_resize(steps: tuple[Step, ...], exact: bool, two_pass: bool) -> tuple[Step, ...]:
     """One pass or two; of a resize followed by a crop within it only the window is computed.
 
     PARITY: that is closer to Pillow, too, and 40% cheaper.
@@ -116,8 +193,9 @@ def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
     for s in steps:
         before = lowered[-1] if lowered else None
         if s.op == "resize":
-            passes = _passes(s) if two_pass else "one"
-            s = s.but(draw=draw("resize_lowered", resize=s.draw, crop=None, passes=passes))
+            passes = _passes(s, exact) if two_pass else "one"
+            how = {"passes": passes, "interpolation": s.kwargs["interpolation"]}
+            s = s.but(draw=draw("resize_lowered", resize=s.draw, crop=None, **how))
         elif before is not None and before.op == "resize" and _crops_inside(before, s):
             args = dict(before.draw.args) | {"crop": s.draw}
             lowered[-1] = before.but(gives=s.gives, draw=draw("resize_lowered", **args), stream=s.stream)
@@ -126,17 +204,21 @@ def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
     return tuple(lowered)
 
 
-def _passes(s: Step) -> str:
+def _passes(s: Step, exact: bool) -> str:
     """How torchvision resizes: PIL in two passes rounded to 8 bits, v2 on uint8 tensors likewise but always width first,
-    v1 on tensors (and v2 on floats) in floating point."""
-    if s.kwargs["interpolation"] == "nearest" or s.gives.dtype != torch.uint8 or s.kwargs["like"] == "v1":
+    v1 on tensors (and v2 on floats) in floating point. ``exact``: with Pillow's borders, too."""
+    if s.kwargs["interpolation"].startswith("nearest"):
         return "one"
-    return "as Pillow" if s.kwargs["like"] == "pil" else "width first"
+    if s.gives.dtype != torch.uint8 or s.kwargs["like"] == "v1":
+        return "exact one" if exact else "one"
+    if s.kwargs["like"] == "pil":
+        return "exact" if exact else "as Pillow"
+    return "exact width first" if exact else "width first"
 
 
 def _crops_inside(resize: Step, crop: Step) -> bool:
     args = dict(resize.draw.args)
-    if crop.op != "crop" or args["crop"] is not None:
+    if crop.op != "crop" or args["crop"] is not None or is_random(resize):
         return False
     if crop.kwargs["inside"]:
         return True
@@ -165,37 +247,55 @@ def _fuse_tail(steps: tuple[Step, ...], layout: str) -> tuple[Step, ...]:
 _EXACT = "exact"
 
 
-def _lines(translated, on_batch: set[int], exact: bool, two_pass: bool) -> tuple[Line, ...]:
-    """``on_batch``: the streams (numbers) of the steps that torch runs."""
-    lines, i = [], 0
-    for t in translated:
+def _lines(chain: Chain, ordered, split: int, options: Options, two_pass: bool) -> tuple[Line, ...]:
+    """``ordered[split:]`` are the steps that torch runs."""
+    on_batch, size = {}, ordered[split - 1].gives.size if split else chain.takes.size
+    for s in ordered[split:]:
+        on_batch[s.stream, s.gives] = TORCH if size else EACH
+        size = s.gives.size
+    lines = []
+    for t in chain.translated:
         places, ops, fidelity = [], [], []
         for s in t.steps:
-            where = NOTHING if s.op in _NO_KERNEL else TORCH if i in on_batch else DALI
-            if where != NOTHING:
-                places.append(where)
-                ops.append(s.op if s.draw is None or s.draw.name in (s.op, "bernoulli") else f"{s.op} ({s.draw.name})")
-                fidelity.append(_fidelity(s, where, exact, two_pass))
-            i += 1
+            if s.op in ("pil_to_tensor", "identity"):
+                continue
+            where = "the host" if s.op == "choose" else on_batch.get((s.stream, s.gives), DALI)
+            places.append(where)
+            ops.append(s.op if s.draw is None or s.draw.name in (s.op, "bernoulli") else f"{s.op} ({s.draw.name})")
+            fidelity.append(_fidelity(s, where, options, two_pass))
         where = " + ".join(dict.fromkeys(places)) or NOTHING
         notes = ", ".join(dict.fromkeys(f for f in fidelity if f != _EXACT)) or _EXACT
-        lines.append(Line(t.transform, ", ".join(ops) or "nothing to do", where, notes))
+        if t.transform:
+            lines.append(Line(t.transform, ", ".join(dict.fromkeys(ops)) or "nothing to do", where, notes))
+    if chain.functions:
+        name = ", ".join(map(describe, chain.functions))
+        lines.append(Line(name, "called as it is", PYTHON, f"torchvision's own, because {chain.refused.reason}"))
     return tuple(lines)
 
 
-def _fidelity(s: Step, where: str, exact: bool, two_pass: bool) -> str:
-    """How far from torchvision, in words that PARITY.md and the parity tests bear out."""
-    if s.op == "resize":
-        if s.kwargs["interpolation"] == "nearest":
-            return "nearest pixel; a rounding tie may differ"
-        if s.kwargs["like"] != "pil":
-            close = two_pass or s.kwargs["like"] == "v1"
-            return "mean error .05 of 255" if close else "mean error .2 of 255 (exact=True: .05)"
-        return (
-            "two passes as Pillow: mean error .01 of 255"
-            if two_pass
-            else "one pass: mean error .2 of 255 (exact=True: .01)"
-        )
+def _fidelity(s: Step, where: str, options: Options, two_pass: bool) -> str:
+    """How far from torchvision, in words that the parity tests bear out."""
+    if s.op == "resize" and where == DALI:
+        return _fidelity_of_resize(s, options.exact, two_pass)
+    if s.op in ("rotate", "affine", "perspective") and where == DALI:
+        return "mean error .001 of 255"
+    if s.op == "gaussian_blur":
+        return "mean error .0001 of 255"
+    if s.op == "jpeg" and where == DALI and options.gpu:
+        return "a GPU's own arithmetic (exact=True: libjpeg)"
     if where == DALI and s.op in ("to_dtype", "normalize"):
         return "within 1e-6"
     return _EXACT
+
+
+def _fidelity_of_resize(s: Step, exact: bool, two_pass: bool) -> str:
+    if s.kwargs["interpolation"].startswith("nearest"):
+        return "nearest pixel; a rounding tie may differ"
+    if exact:
+        return "with Pillow's borders: mean error .005 of 255"
+    if s.kwargs["like"] != "pil":
+        close = two_pass or s.kwargs["like"] == "v1"
+        return "mean error .05 of 255 (exact=True: .005)" if close else "mean error .2 of 255 (exact=True: .005)"
+    if two_pass:
+        return "two passes as Pillow: mean error .01 of 255"
+    return "one pass: mean error .2 of 255 (exact=True: .005)"

@@ -1,15 +1,15 @@
 """The plan: plain frozen data between torchvision's transforms and the engines.
 
 A :class:`Step` is one operation on one image: which kernel (``op``, a function name shared by engine/graph.py,
-engine/batch.py and engine/replay.py), its constant arguments, and how its per-sample arguments come about (``draw``,
-a function of params.py). A :class:`Plan` is the chain as torchvision would run it, and the same chain lowered onto
-DALI and onto batched torch.
+engine/batch/ and engine/replay.py), its constant arguments, and how its per-sample arguments come about (``draw``,
+a function of params/). A :class:`Plan` is the chain as torchvision would run it, and the same chain lowered onto
+DALI and onto batched torch, as far as it translates; its :class:`Call` is what does not.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,6 +26,7 @@ class ImageSpec:
         normalized: whether Normalize has run.
         channels: 1 or 3.
         size: (height, width) in pixels where every image of a batch has it, else None (ragged).
+        views: how many images a sample is a tuple of (FiveCrop), or 0 where it is one image.
     """
 
     kind: str = "pil"
@@ -33,6 +34,7 @@ class ImageSpec:
     normalized: bool = False
     channels: int = 3
     size: tuple[int, int] | None = None
+    views: int = 0
 
     def but(self, **changes) -> ImageSpec:
         return replace(self, **changes)
@@ -50,23 +52,36 @@ def draw(name: str, **args) -> Draw:
     return Draw(name, tuple(args.items()))
 
 
+class Gate(NamedTuple):
+    """A step is for those samples alone where the step of random stream ``stream`` has chosen ``value`` (at place
+    ``rank`` of an order)."""
+
+    stream: int
+    value: int
+    rank: int = 0
+
+
 @dataclass(frozen=True)
 class Step:
     """One operation.
 
     Attributes:
-        op: kernel name, the same in every engine.
+        op: kernel name, the same in every engine. "choose" has no kernel: other steps' gates ask what it has drawn.
         gives: the image after it.
         args: constant keyword arguments of the kernel.
         draw: where its per-sample arguments come from, or None.
-        stream: number of its random stream within the plan; it survives lowering.
+        shares: it draws from the random stream of the step before it.
+        stream: number of its random stream within the transform; translate() gives it, and it survives lowering.
+        when: gates, all of which have to be open; translate() gives them.
     """
 
     op: str
     gives: ImageSpec
     args: Arguments = ()
     draw: Draw | None = None
+    shares: bool = False
     stream: int = 0
+    when: tuple[Gate, ...] = ()
 
     @property
     def kwargs(self) -> dict[str, Any]:
@@ -76,8 +91,26 @@ class Step:
         return replace(self, **changes)
 
 
-def step(op: str, gives: ImageSpec, draw: Draw | None = None, **args) -> Step:
-    return Step(op, gives, tuple(args.items()), draw)
+def step(op: str, gives: ImageSpec, draw: Draw | None = None, shares: bool = False, **args) -> Step:
+    return Step(op, gives, tuple(args.items()), draw, shares)
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What runs in Python, sample by sample, because it has no translation.
+
+    Attributes:
+        functions: transforms, called one after another with a PIL image or a CHW tensor, as torchvision would.
+        reason: why they are not translated.
+        rest: the transforms after them; they are translated when it is known what the functions have given.
+        stream: the first random stream of the rest.
+    """
+
+    functions: tuple[Any, ...]
+    reason: str
+    rest: tuple[Any, ...] = ()
+    stream: int = 0
+    plans: dict[ImageSpec, Plan] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -100,6 +133,8 @@ class Plan:
         batch: the part that runs as torch operations on the whole batch, after it.
         exact: which of the two fidelities it was lowered for.
         channels_last: whether batches come in ``torch.channels_last``.
+        takes: the image before the first step.
+        call: what comes after the steps and is not translated, or None.
         lines: the account of it, one line a transform.
     """
 
@@ -108,21 +143,14 @@ class Plan:
     batch: tuple[Step, ...]
     exact: bool
     channels_last: bool
+    takes: ImageSpec = ImageSpec()
+    call: Call | None = None
     lines: tuple[Line, ...] = ()
 
     @property
     def gives(self) -> ImageSpec:
-        return self.steps[-1].gives
-
-    def account(self, device: torch.device, decode: str) -> str:
-        """The lines as a table; ``decode`` says how faithful decoding is on this device."""
-        dali = f"DALI on {'GPU' if device.type == 'cuda' else 'CPU'}"
-        rows = [("(decode)", "decode", dali, decode)]
-        rows += [(x.transform, x.becomes, x.where.replace("DALI", dali), x.fidelity) for x in self.lines]
-        return table(rows)
-
-    def __str__(self) -> str:
-        return self.account(torch.device("cpu"), "exact")
+        """The image after the steps (before the call)."""
+        return self.steps[-1].gives if self.steps else self.takes
 
 
 def table(rows: list[tuple[str, ...]]) -> str:

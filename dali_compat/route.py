@@ -12,9 +12,9 @@ from torchvision.datasets import DatasetFolder
 
 from .dataset import Unsupported, folders
 from .engine.install import dali_problem, dali_version, max_connections, max_connections_note
-from .lower import lower
-from .plan import Plan, Step
-from .translate import Untranslatable, translate
+from .lower import Options, lower, plans_ahead
+from .plan import Plan, table
+from .translate import translate
 
 if TYPE_CHECKING:
     from .engine.pipeline import DecodePipeline
@@ -59,18 +59,19 @@ class DaliRoute:
     def plan_of(self, folder: DatasetFolder) -> Plan:
         return self._plan_of[id(folder)][1]
 
-    def borrow(self, plan: Plan, batch_size: int) -> DecodePipeline:
-        """An idle pipeline for the plan, or a new one."""
+    def borrow(self, plan: Plan, batch_size: int, encoded: bool) -> DecodePipeline:
+        """An idle pipeline for the plan, or a new one; ``encoded``: for bytes instead of paths."""
         from .engine.pipeline import DecodePipeline
 
         batch_size = max(batch_size, self.batch_size)
         with self._lock:
             self._pipelines[:] = [p for p in self._pipelines if p.usable]
             for pipeline in self._pipelines:
-                if pipeline.plan is plan and not pipeline.borrowed and pipeline.batch_size >= batch_size:
+                same = pipeline.plan is plan and pipeline.encoded == encoded
+                if same and not pipeline.borrowed and pipeline.batch_size >= batch_size:
                     break
             else:
-                pipeline = DecodePipeline(plan, self.device, self.threads, self.depth, batch_size)
+                pipeline = DecodePipeline(plan, self.device, self.threads, self.depth, batch_size, encoded)
                 self._pipelines.append(pipeline)
             pipeline.borrowed = True
         return pipeline
@@ -88,7 +89,8 @@ class DaliRoute:
         with self._lock:
             pipeline.borrowed = False
             for other in self._pipelines:
-                if other is not pipeline and other.plan is pipeline.plan and not other.borrowed:
+                same = other.plan is pipeline.plan and other.encoded == pipeline.encoded
+                if other is not pipeline and same and not other.borrowed:
                     other.close()
             self._pipelines[:] = [p for p in self._pipelines if p.usable]
 
@@ -113,7 +115,7 @@ def choose(loader, before: DaliRoute | StockRoute | None, start: bool = False) -
     try:
         parts = folders(loader.dataset)
         plan_of = _plans(parts, loader, device, known)
-    except (Unsupported, Untranslatable) as error:
+    except Unsupported as error:
         return StockRoute(device, str(error))
     plans = list(dict.fromkeys(plan for _, plan in plan_of.values()))
     route = DaliRoute(device, _threads(loader, device, parts), depth, loader.batch_size or 1, plans, plan_of)
@@ -127,7 +129,7 @@ def resolve_device(device, start: bool) -> torch.device:
     before CUDA has started, which ``start`` allows."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(device)
+    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if device.type == "cuda" and device.index is None and (start or torch.cuda.is_initialized()):
         device = torch.device("cuda", torch.cuda.current_device())
     return device
@@ -139,21 +141,24 @@ def _plans(
     """The plan of each part, by its id(); equal plans are one object."""
     from .engine.graph import unsupported
 
+    channels_last = loader.memory_format == torch.channels_last
+    options = Options(loader.exact, channels_last, device.type == "cuda", lambda step: unsupported(step) is None)
     plan_of: dict[int, tuple[DatasetFolder, Plan]] = {}
     for folder in parts:
-        translated = translate(folder.transform)
-        plan = lower(translated, loader.exact, loader.memory_format == torch.channels_last, device.type == "cuda")
-        if not plan.steps or plan.gives.kind == "pil":
-            raise Untranslatable(folder.transform, "samples are PIL images", "end it with ToTensor()")
-        for entry in translated:
-            for reason in filter(None, map(unsupported, entry.steps)):
-                raise Unsupported(f"{entry.transform}: {reason}")
+        plan = lower(translate(folder.transform), options)
         plan_of[id(folder)] = folder, known.setdefault(_key(plan), plan)
     return plan_of
 
 
-def _key(plan: Plan) -> tuple[tuple[Step, ...], bool, bool]:
-    return plan.steps, plan.exact, plan.channels_last
+def _key(plan: Plan) -> tuple:
+    functions = (*plan.call.functions, None, *plan.call.rest) if plan.call else ()
+    return plan.steps, plan.exact, plan.channels_last, tuple(map(id, functions))
+
+
+def in_python(route: DaliRoute) -> list[str]:
+    """What has no translation and why, one line each."""
+    calls = [ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call]
+    return [call.reason for call in calls]
 
 
 def _available_threads(loader) -> int:
@@ -192,7 +197,9 @@ def explain(loader, route: DaliRoute | StockRoute) -> str:
         for plan in route.plans:
             if len(route.plans) > 1:
                 lines.append(f"part {route.plans.index(plan) + 1} of the data set:")
-            lines += ["  " + line for line in plan.account(route.device, decode).splitlines()]
+            lines += ["  " + line for line in _account(plan, route.device, decode).splitlines()]
+        if any(plans_ahead(plan)[-1].gives.kind == "pil" for plan in route.plans):
+            lines.append("  samples are PIL images, for a collate_fn that takes them; end with ToTensor() to have tensors")
         lines.append("  files that DALI decodes differently from PIL go through PIL, one by one, in the same batch")
         ignored = _without_effect(loader)
     if ignored:
@@ -200,6 +207,15 @@ def explain(loader, route: DaliRoute | StockRoute) -> str:
     if route.device.type == "cuda":
         lines.append(f"  {max_connections_note() or f'CUDA has {max_connections()} hardware queues'}")
     return "\n".join(lines)
+
+
+def _account(plan: Plan, device: torch.device, decode: str) -> str:
+    """One line a transform; ``decode`` says how faithful decoding is on this device."""
+    dali = f"DALI on {'GPU' if device.type == 'cuda' else 'CPU'}"
+    rows = [("(decode)", "decode", dali, decode)]
+    for ahead in plans_ahead(plan):
+        rows += [(x.transform, x.becomes, x.where.replace("DALI", dali), x.fidelity) for x in ahead.lines]
+    return table(rows)
 
 
 def _decode_fidelity(device: torch.device, exact: bool) -> str:

@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import make_folder
+from torchvision.transforms import v2
+
+if not hasattr(v2.Transform, "make_params"):  # its name since torchvision 0.21
+    v2.Transform.make_params = lambda self, inputs: self._get_params(inputs)
 
 SHARED_IMAGES = Path(__file__).resolve().parents[2] / "shared" / "images"
 SECONDS = 300

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 
+import numpy as np
 import nvidia.dali as dali
-import torch
 from nvidia.dali import fn, types
 from nvidia.dali import math as dmath
 
@@ -17,9 +17,11 @@ from ..plan import Step
 
 NEW_DECODERS = int(dali.__version__.split(".")[0]) >= 2  # before 2.0 the faithful decoders are experimental
 _decoders = fn.decoders if NEW_DECODERS else fn.experimental.decoders
+_FINE_WARPS = NEW_DECODERS  # before 2.0 warp_perspective interpolates between 32nds of a pixel on the CPU
 
 _FILTERS = {
     "nearest": types.INTERP_NN,
+    "nearest-exact": types.INTERP_NN,
     "bilinear": types.INTERP_LINEAR,
     "bicubic": types.INTERP_CUBIC,
     "lanczos": types.INTERP_LANCZOS3,
@@ -32,6 +34,12 @@ def unsupported(step: Step) -> str | None:
     """Why this DALI cannot run a step, or None."""
     if step.op == "pad" and step.kwargs["mode"] != "constant" and not _slice_has_border_modes():
         return f"DALI {dali.__version__} cannot pad with padding_mode={step.kwargs['mode']!r} (2.0 can)"
+    if step.op in ("warp_affine", "warp_perspective"):
+        interpolation = step.kwargs["interpolation"]
+        if interpolation == "bicubic":
+            return "DALI's bicubic is another than Pillow's"
+        if step.op == "warp_perspective" and interpolation == "bilinear" and not _FINE_WARPS:
+            return f"DALI {dali.__version__} interpolates between 32nds of a pixel (2.0 does not)"
     return None
 
 
@@ -75,19 +83,88 @@ def _slice(images, arrays, mode, fill):
     )
 
 
-def resize(images, arrays, *, interpolation, like):
-    images = _resize(images, arrays, "", interpolation)
-    return _resize(images, arrays, "second_", interpolation) if "second_size" in arrays else images
+def resize(images, arrays, *, interpolation, like, antialias=True):
+    one_pass = _exact_pass if "factors" in arrays else _pass
+    how = {"interp_type": _FILTERS[interpolation], "antialias": antialias}
+    images = one_pass(images, arrays, "", **how)
+    return one_pass(images, arrays, "second_", **how) if "second_size" in arrays else images
 
 
-def _resize(images, arrays, prefix, interpolation):
+def _pass(images, arrays, prefix, **how):
     roi = {name: arrays[prefix + name] for name in ("roi_start", "roi_end") if prefix + name in arrays}
-    return fn.resize(images, size=arrays[prefix + "size"], interp_type=_FILTERS[interpolation], **roi)
+    return fn.resize(images, size=arrays[prefix + "size"], **roi, **how)
+
+
+def _exact_pass(images, arrays, prefix, **how):
+    """With Pillow's borders; params/lowered.py tells how."""
+    framed = _framed(images, arrays[prefix + "start"], arrays[prefix + "extent"])
+    made = _pass(framed, arrays, prefix, dtype=types.FLOAT, **how)
+    # one after the other: DALI 2.4 reads beyond a column times a row, where in a batch either may be one number
+    for factors, along in (("factors", "along"), ("column_factors", "along_columns")):
+        if prefix + factors in arrays:
+            made = made * _on(images, _shaped(arrays[prefix + factors], arrays[prefix + along]))
+    return fn.cast_like(made, images)
+
+
+def _shaped(numbers, shape):
+    """As many of them as ``shape`` (height, width, 1) takes, in that shape."""
+    return fn.reshape(numbers[: shape[0] * shape[1]], shape=shape)
+
+
+def _on(images, node):
+    return node.gpu() if images.device == "gpu" else node
+
+
+def _framed(images, start, extent):
+    """A window, with zeros where it is outside."""
+    if images.device == "gpu":
+        return _slice(images, {"start": start, "shape": extent}, "constant", 0)
+    # as lines of numbers rather than of pixels: for those fn.slice takes less than half the time on the CPU
+    channels = images.shape(dtype=types.INT32)[2:]
+    per = fn.cat(types.Constant(np.array([1], np.int32)), channels)
+    lines = fn.reshape(images, rel_shape=[1.0, -1.0])
+    lines = _slice(lines, {"start": start * per, "shape": extent * per}, "constant", 0)
+    return fn.reshape(lines, shape=fn.cat(extent, channels), layout="HWC")
 
 
 def flip(images, arrays, *, axis):
     flag = arrays["flag"]
     return fn.flip(images, horizontal=flag if axis == "horizontal" else 0, vertical=flag if axis == "vertical" else 0)
+
+
+def warp_affine(images, arrays, *, interpolation, fill):
+    """Image.transform(AFFINE) of Pillow."""
+    if _FINE_WARPS or interpolation.startswith("nearest"):
+        return warp_perspective(images, arrays, interpolation=interpolation, fill=fill)
+    matrix, size = arrays["matrix"][:2], arrays["size"]
+    made = fn.warp_affine(images, matrix=matrix, size=size, dtype=types.FLOAT)
+    return _truncated_inside(images, made, arrays, fill)
+
+
+def warp_perspective(images, arrays, *, interpolation, fill):
+    """Image.transform(PERSPECTIVE) of Pillow."""
+    if interpolation.startswith("nearest"):
+        return _warp(images, arrays, types.INTERP_NN, fill_value=[float(int(value)) for value in fill or (0,)])
+    made = _warp(fn.cast(images, dtype=types.FLOAT), arrays, types.INTERP_LINEAR, border_mode="replicate")
+    return _truncated_inside(images, made, arrays, fill)
+
+
+def _warp(images, arrays, interp_type, **how):
+    return fn.experimental.warp_perspective(
+        images, matrix=arrays["matrix"], size=arrays["size"], interp_type=interp_type, **how
+    )
+
+
+def _truncated_inside(images, made, arrays, fill):
+    """Pillow truncates; it repeats the border (``made`` does) for half a pixel, and beyond that it fills."""
+    made = fn.cast(made - (0.5 - 1e-4), dtype=types.UINT8)  # fn.cast rounds
+    all_bits = types.Constant(255, dtype=types.UINT8)
+    ones = fn.slice(images, start=[0], shape=[1], axes=[2]) | all_bits
+    inside = _warp(ones, arrays, types.INTERP_NN, fill_value=[0.0])
+    made = made & inside
+    if not any(fill or ()):
+        return made
+    return made | ((inside ^ all_bits) & types.Constant(np.array([[fill]]).astype(np.uint8)))
 
 
 def grayscale(images, arrays, *, formula, channels):
@@ -106,6 +183,11 @@ def grayscale(images, arrays, *, formula, channels):
         return gray
     flag = arrays["flag"]
     return fn.cast_like(gray * flag + images * (1 - flag), images)
+
+
+def jpeg(images, arrays, *, like):
+    """JPEG's losses: libjpeg's own on the CPU, the same arithmetic without the coding on a GPU."""
+    return fn.jpeg_compression_distortion(images, quality=arrays["quality"])
 
 
 def to_dtype(images, arrays, *, dtype, like):

@@ -5,8 +5,8 @@ kernel wants together with the sizes after it. Sizes are known before anything i
 is torchvision's own arithmetic, vectorised with numpy, and the engines only carry it out.
 """
 
-from . import choices, geometry, lowered  # noqa: F401  (each registers its functions)
-from .keyed import Randoms, own_generators
+from . import choices, color, geometry, lowered, matrices, policy, warp  # noqa: F401  (each registers its functions)
+from .keyed import Randoms, own_generators, seed_generators
 from .registry import Arrays, ImageTooSmall, compute, is_random
 
-__all__ = ["Arrays", "ImageTooSmall", "Randoms", "compute", "is_random", "own_generators"]
+__all__ = ["Arrays", "ImageTooSmall", "Randoms", "compute", "is_random", "own_generators", "seed_generators"]

@@ -1,4 +1,4 @@
-"""Whether, which, and in which order."""
+"""Whether, which, in which order and how much: the laws that every random parameter is made of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,66 @@ import numpy as np
 from .registry import draws
 
 
+def real(u, low, high) -> np.ndarray:
+    """``torch.empty(1).uniform_(low, high).item()``: a float32, widened."""
+    return (low + (high - low) * u).astype(np.float32).astype(np.float64)
+
+
+def whole(u, low, high) -> np.ndarray:
+    """``torch.randint(low, high, ())``: ``high`` is not drawn."""
+    return np.floor(u * (high - low)).astype(np.int64) + low
+
+
+def rand(u) -> np.ndarray:
+    """``torch.rand(())``: a float32, one of 2**24, for arithmetic that torchvision does in float32."""
+    return (np.floor(u * 2**24) / 2**24).astype(np.float32)
+
+
+def permutation(u) -> np.ndarray:
+    """``torch.randperm(n)`` of each row of (N, n)."""
+    return np.argsort(u, axis=1, kind="stable").astype(np.int32)
+
+
 @draws(uniforms=1)
 def bernoulli(sizes, u, *, p):
     """``torch.rand(1) < p`` of every transform that is applied or not."""
     return {"flag": (u[:, 0] < p).astype(np.int32)}, sizes
+
+
+@draws(uniforms=1)
+def choice(sizes, u, *, p):
+    """random.choices of v1.RandomChoice, torch.multinomial of v2's; the weights ``p`` need not add up to 1."""
+    until = np.cumsum(np.asarray(p, float))
+    chosen = np.searchsorted(until, u[:, 0] * until[-1], side="right")
+    return {"choice": np.minimum(chosen, len(p) - 1).astype(np.int32)}, sizes
+
+
+@draws(uniforms=lambda n: n)
+def order(sizes, u, *, n):
+    """random.shuffle of v1.RandomOrder, torch.randperm of v2's: the number of the transform at each place."""
+    return {"order": permutation(u)}, sizes
+
+
+@draws(uniforms=1)
+def random_key(sizes, u):
+    """A whole number in [0, 2**53) for kernels that make random pixels of it."""
+    return {"key": key(u[:, 0])}, sizes
+
+
+def key(u) -> np.ndarray:
+    return (u * 2**53).astype(np.int64)
+
+
+@draws(uniforms=1)
+def bernoulli_with(sizes, u, *, p, values):
+    """A flag as bernoulli's, beside ``values`` (pairs of a name and a number) that are the same for every sample."""
+    arrays = {
+        name: np.full(len(sizes), value, np.int32 if isinstance(value, int) else np.float64) for name, value in values
+    }
+    return {"flag": (u[:, 0] < p).astype(np.int32), **arrays}, sizes
+
+
+@draws(uniforms=lambda count: count)
+def uniforms(sizes, u, *, count):
+    """``count`` numbers in [0, 1) for a translation of one's own."""
+    return {"uniforms": rand(u)}, sizes

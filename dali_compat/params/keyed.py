@@ -36,15 +36,20 @@ class Randoms:
 @contextmanager
 def own_generators(seed: int, position: int):
     """Within it torch (CPU), random and numpy draw from generators seeded by (seed, position); after it they are where
-    they were. So a collate_fn that mixes images leaves the sampler's next order alone, as it does in torch's workers."""
+    they were. So a user's function leaves the sampler's next order alone, as it does in torch's workers."""
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()
-    own = int(np.random.SeedSequence([seed, position]).generate_state(1)[0])
-    torch.default_generator.manual_seed(own)
-    random.seed(own)
-    np.random.seed(own)
+    seed_generators(seed, position)
     try:
         yield
     finally:
         torch.set_rng_state(before[0])
         random.setstate(before[1])
         np.random.set_state(before[2])
+
+
+def seed_generators(*key: int) -> None:
+    """Seeds torch (CPU), random and numpy by whole numbers."""
+    own = int(np.random.SeedSequence(key).generate_state(1)[0])
+    torch.default_generator.manual_seed(own)
+    random.seed(own)
+    np.random.seed(own)

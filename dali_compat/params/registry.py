@@ -25,17 +25,49 @@ class ImageTooSmall(ValueError):
 
 
 def compute(steps: tuple[Step, ...], sizes: np.ndarray, randoms: Randoms, rows: np.ndarray | slice) -> list[Arrays]:
-    """The arrays of each step for ``rows`` of a batch; ``sizes`` is (N, 2) for these rows."""
-    arrays = []
+    """The arrays of each step for ``rows`` of a batch; ``sizes`` is (N, 2) for these rows.
+
+    A step with gates, or with a chance of its own, has a ``flag`` (0 or 1) among its arrays. Where gates are shut, its
+    other arrays are zeros.
+    """
+    arrays, chosen = [], {}
     for step in steps:
-        if step.draw is None:
-            arrays.append({})
-            continue
-        uniforms, _ = lookup(step.draw)
-        u = randoms(step.stream, uniforms)[rows] if uniforms else None
-        values, sizes = run(step.draw, sizes, u)
+        flag = _open(step.when, chosen, len(sizes))
+        at = slice(None) if flag is None else np.flatnonzero(flag)
+        values, after = {}, sizes[at]
+        if step.draw is not None and len(after):
+            uniforms, _ = lookup(step.draw)
+            u = randoms(step.stream, uniforms)[rows][at] if uniforms else None
+            values, after = run(step.draw, sizes[at], u)
+        if flag is not None:
+            values = {name: _scattered(array, at, len(sizes)) for name, array in values.items()}
+            values["flag"] = values.get("flag", flag)
+            sizes = sizes.copy()
+            sizes[at] = after
+        else:
+            sizes = after
+        if step.op == "choose":
+            chosen[step.stream] = next(iter(values.values()))
+            values = {}
         arrays.append(values)
     return arrays
+
+
+def _open(gates, chosen: Arrays, count: int) -> np.ndarray | None:
+    """Which samples pass all gates, int32 (count,); None where there are no gates."""
+    if not gates:
+        return None
+    passed = np.ones(count, np.int32)
+    for gate in gates:
+        choice = chosen[gate.stream]
+        passed &= (choice if choice.ndim == 1 else choice[:, gate.rank]) == gate.value
+    return passed
+
+
+def _scattered(array: np.ndarray, at: np.ndarray, count: int) -> np.ndarray:
+    whole = np.zeros((count, *array.shape[1:]), array.dtype)
+    whole[at] = array
+    return whole
 
 
 def is_random(step: Step) -> bool:

@@ -1,6 +1,6 @@
 """torchvision transforms -> steps of a plan. Knows torchvision; never sees DALI."""
 
-from . import color, containers, convert, geometry  # noqa: F401  (each registers its translators)
-from .registry import Untranslatable, register, translate
+from . import color, containers, convert, geometry, noise, policy, warp  # noqa: F401  (each registers its translators)
+from .registry import Chain, Untranslatable, on_batch, register, translate
 
-__all__ = ["Untranslatable", "register", "translate"]
+__all__ = ["Chain", "Untranslatable", "on_batch", "register", "translate"]

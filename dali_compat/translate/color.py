@@ -6,6 +6,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from ..plan import draw, step
+from .geometry import like_of
 from .registry import Untranslatable, register
 
 
@@ -31,3 +32,70 @@ def _formula(spec) -> str:
     if spec.kind == "pil":
         return "pil"
     return "float" if spec.dtype.is_floating_point else "tensor"
+
+
+@register(v2.RGB)
+def rgb(t, spec):
+    if spec.channels == 3:
+        return ()
+    return (step("repeat_channels", spec.but(channels=3)),)
+
+
+@register(v1.ColorJitter, v2.ColorJitter, consumes="brightness contrast saturation hue")
+def color_jitter(t, spec):
+    names = ("brightness", "contrast", "saturation", "hue")
+    intervals = {name: getattr(t, name) and tuple(getattr(t, name)) for name in names}
+    return (step("color_jitter", spec, draw("color_jitter", **intervals), like=like_of(t, spec)),)
+
+
+@register(v2.RandomPhotometricDistort, consumes="brightness contrast saturation hue p")
+def random_photometric_distort(t, spec):
+    intervals = {name: tuple(getattr(t, name)) for name in ("brightness", "contrast", "saturation", "hue")}
+    params = draw("photometric_distort", **intervals, p=t.p, channels=spec.channels)
+    return (step("photometric_distort", spec, params, like=like_of(t, spec)),)
+
+
+@register(v2.RandomChannelPermutation)
+def random_channel_permutation(t, spec):
+    return (step("permute_channels", spec, draw("channel_permutation", channels=spec.channels)),)
+
+
+@register(v1.RandomInvert, v2.RandomInvert, consumes="p")
+def random_invert(t, spec):
+    return (_maybe(t, spec, "invert"),)
+
+
+@register(v1.RandomPosterize, v2.RandomPosterize, consumes="bits p")
+def random_posterize(t, spec):
+    return (_maybe(t, spec, "posterize", bits=int(t.bits)),)
+
+
+@register(v1.RandomSolarize, v2.RandomSolarize, consumes="threshold p")
+def random_solarize(t, spec):
+    return (_maybe(t, spec, "solarize", threshold=float(t.threshold)),)
+
+
+@register(v1.RandomAdjustSharpness, v2.RandomAdjustSharpness, consumes="sharpness_factor p")
+def random_adjust_sharpness(t, spec):
+    return (_maybe(t, spec, "sharpness", factor=float(t.sharpness_factor)),)
+
+
+@register(v1.RandomAutocontrast, v2.RandomAutocontrast, consumes="p")
+def random_autocontrast(t, spec):
+    return (_maybe(t, spec, "autocontrast"),)
+
+
+@register(v1.RandomEqualize, v2.RandomEqualize, consumes="p")
+def random_equalize(t, spec):
+    return (_maybe(t, spec, "equalize"),)
+
+
+def _maybe(t, spec, op: str, **values):
+    """An operation with probability t.p; ``values`` are the same for every sample."""
+    return step(op, spec, draw("bernoulli_with", p=t.p, values=tuple(values.items())), like=like_of(t, spec))
+
+
+@register(v1.GaussianBlur, v2.GaussianBlur, consumes="kernel_size sigma")
+def gaussian_blur(t, spec):
+    sigma = draw("blur_sigma", sigma=tuple(map(float, t.sigma)))
+    return (step("gaussian_blur", spec, sigma, kernel_size=tuple(t.kernel_size), like=like_of(t, spec)),)

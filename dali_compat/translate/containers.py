@@ -7,12 +7,36 @@ from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import _presets, v2
 
-from .registry import nested, register
+from ..plan import draw
+from .registry import Branch, Gated, Untranslatable, nested, register
 
 
 @register(v1.Compose, v2.Compose, consumes="transforms")
 def compose(t, spec):
     return nested(t.transforms)
+
+
+@register(v1.RandomApply, v2.RandomApply, consumes="transforms p")
+def random_apply(t, spec):
+    return Gated(f"RandomApply(p={t.p})", draw("bernoulli", p=t.p), (Branch(1, tuple(t.transforms)),))
+
+
+@register(v1.RandomChoice, v2.RandomChoice, consumes="transforms p")
+def random_choice(t, spec):
+    weights = tuple(t.p) if t.p is not None else (1,) * len(t.transforms)
+    branches = tuple(Branch(i, (inner,)) for i, inner in enumerate(t.transforms))
+    return Gated(f"RandomChoice(p={t.p})", draw("choice", p=weights), branches, complete=True)
+
+
+@register(v1.RandomOrder, v2.RandomOrder, consumes="transforms")
+def random_order(t, spec):
+    count = len(t.transforms)
+    if count > 8:
+        raise Untranslatable(t, f"an order of {count} transforms")
+    branches = tuple(
+        Branch(i, (inner,), rank) for rank in range(count) for i, inner in enumerate(t.transforms)
+    )
+    return Gated("RandomOrder", draw("order", n=count), branches, complete=True, in_order=True)
 
 
 @register(nn.Sequential)

@@ -27,6 +27,13 @@ def pil_to_tensor(t, spec):
     return (step("pil_to_tensor", spec.but(kind="tensor")),)
 
 
+@register(v1.ToPILImage, v2.ToPILImage, consumes="mode")
+def to_pil_image(t, spec):
+    if spec.kind == "pil" or t.mode is not None or spec.dtype not in (torch.uint8, torch.float32):
+        raise Untranslatable(t, f"mode={t.mode} of {spec.kind} of {spec.dtype}")
+    return (step("tensor_to_pil", spec.but(kind="pil", dtype=torch.uint8)),)
+
+
 @register(v2.ToImage)
 def to_image(t, spec):
     return (step("pil_to_tensor" if spec.kind == "pil" else "identity", spec.but(kind="Image")),)

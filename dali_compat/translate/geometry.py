@@ -8,17 +8,9 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
-from ..plan import ImageSpec, Step, draw, step
+from ..plan import Draw, ImageSpec, Step, draw, step
 from .registry import Untranslatable, register
 
-# DALI has no close form of Pillow's BOX and HAMMING filters (PARITY: measured)
-_INTERPOLATIONS = {
-    InterpolationMode.NEAREST: "nearest",
-    InterpolationMode.NEAREST_EXACT: "nearest",
-    InterpolationMode.BILINEAR: "bilinear",
-    InterpolationMode.BICUBIC: "bicubic",
-    InterpolationMode.LANCZOS: "lanczos",
-}
 # Pillow's numbers, as torchvision.transforms.functional._interpolation_modes_from_int
 _FROM_INT = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
@@ -63,9 +55,49 @@ def random_resized_crop(t, spec):
     return (step("crop", spec.but(size=None), window, inside=True), _resize(t, spec, tuple(t.size)))
 
 
+@register(v1.FiveCrop, v2.FiveCrop, consumes="size")
+def five_crop(t, spec):
+    return (_crops(t, spec, 5),)
+
+
+@register(v1.TenCrop, v2.TenCrop, consumes="size vertical_flip")
+def ten_crop(t, spec):
+    return (_crops(t, spec, 10, axis="vertical" if t.vertical_flip else "horizontal"),)
+
+
+def _crops(t, spec: ImageSpec, views: int, **args) -> Step:
+    if spec.views:
+        raise Untranslatable(t, "crops of crops")
+    size = _pair(t.size)
+    return step(f"{'five' if views == 5 else 'ten'}_crop", spec.but(size=size, views=views), draw("five_crop", size=size),
+                size=size, **args)
+
+
 @register(v1.Pad, v2.Pad, consumes="padding fill padding_mode")
 def pad(t, spec):
     return (_pad(t, spec, _ltrb(t.padding)),)
+
+
+@register(v2.RandomZoomOut, consumes="fill side_range p")
+def random_zoom_out(t, spec):
+    window = draw("zoom_out", side_range=tuple(t.side_range), p=t.p)
+    return (step("pad", spec.but(size=None), window, mode="constant", fill=_whole_fill(t, spec)),)
+
+
+@register(v2.ScaleJitter, consumes="target_size scale_range interpolation antialias")
+def scale_jitter(t, spec):
+    sizes = draw("scale_jitter", target_size=tuple(t.target_size), scale_range=tuple(t.scale_range))
+    return (_resize_to(t, spec, sizes),)
+
+
+@register(v2.RandomShortestSize, consumes="min_size max_size interpolation antialias")
+def random_shortest_size(t, spec):
+    return (_resize_to(t, spec, draw("random_shortest_size", min_size=tuple(t.min_size), max_size=t.max_size)),)
+
+
+@register(v2.RandomResize, consumes="min_size max_size interpolation antialias")
+def random_resize(t, spec):
+    return (_resize_to(t, spec, draw("random_resize", min_size=t.min_size, max_size=t.max_size)),)
 
 
 @register(v1.RandomHorizontalFlip, v2.RandomHorizontalFlip, consumes="p")
@@ -81,31 +113,28 @@ def random_vertical_flip(t, spec):
 def _resize(t, spec: ImageSpec, size, max_size=None) -> Step:
     if max_size is not None and size is not None and (len(size) == 2 or max_size <= size[0]):
         raise Untranslatable(t, f"max_size={max_size} does not go with size={t.size}")
-    interpolation, like = _interpolation(t), "pil"
-    if spec.kind != "pil":
-        like = "v2" if isinstance(t, v2.Transform) else "v1"
-        if spec.normalized or spec.dtype not in (torch.uint8, torch.float32):
-            raise Untranslatable(t, "resizing after Normalize, or in this dtype", "move it before the conversions")
-        if interpolation in ("nearest", "lanczos"):
-            raise Untranslatable(t, f"interpolation={interpolation!r} on tensors", "move it before ToTensor/ToImage")
-        if t.antialias is not True:
-            raise Untranslatable(
-                t, f"antialias={t.antialias} on tensors has no close form in DALI", "use antialias=True"
-            )
     known = size if size is not None and len(size) == 2 else None
-    sizes = draw("resize", size=size, max_size=max_size)
-    return step("resize", spec.but(size=known), sizes, interpolation=interpolation, like=like)
+    return _resize_to(t, spec, draw("resize", size=size, max_size=max_size), known)
 
 
-def _interpolation(t) -> str:
+def _resize_to(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None = None) -> Step:
+    like, antialias = like_of(t, spec), spec.kind == "pil" or t.antialias  # PIL always does
+    return step("resize", spec.but(size=known), sizes, interpolation=interpolation_of(t), like=like, antialias=antialias)
+
+
+def like_of(t, spec: ImageSpec) -> str:
+    """Whose arithmetic torchvision uses on this image: Pillow's, or that of its tensor functions, old or new."""
+    if spec.kind == "pil":
+        return "pil"
+    return "v2" if isinstance(t, v2.Transform) else "v1"
+
+
+def interpolation_of(t) -> str:
+    """The name of a transform's interpolation, which may be given as an enum, by name or as Pillow's number."""
     mode = t.interpolation
     if isinstance(mode, Integral):
-        name = _FROM_INT.get(int(mode), str(mode))
-    else:
-        name = _INTERPOLATIONS.get(InterpolationMode(mode), InterpolationMode(mode).value)
-    if name not in _INTERPOLATIONS.values():
-        raise Untranslatable(t, f"interpolation={name!r} has no close form in DALI", "use bilinear, bicubic or lanczos")
-    return name
+        return _FROM_INT[int(mode)]
+    return InterpolationMode(mode).value
 
 
 def _covers(spec: ImageSpec, size) -> bool:
@@ -137,22 +166,34 @@ def _pad(t, spec: ImageSpec, padding) -> Step:
 
 def _border(t, spec: ImageSpec) -> dict:
     """mode and fill; fill has one value a channel, in the units of the image."""
-    fill = t.fill
-    if isinstance(fill, dict):
-        raise Untranslatable(t, "fill as a dict", "pass the fill of images alone")
-    fill = 0 if fill is None else fill
-    if isinstance(fill, (tuple, list)) and spec.kind != "pil" and not isinstance(t, v2.Transform):
+    if isinstance(t.fill, (tuple, list)) and spec.kind != "pil" and not isinstance(t, v2.Transform):
         raise Untranslatable(t, "fill has to be a number on tensors")
-    fill = tuple(fill) if isinstance(fill, (tuple, list)) else (fill,)
-    if spec.dtype == torch.uint8 and not all(isinstance(value, Integral) and 0 <= value <= 255 for value in fill):
-        raise Untranslatable(t, f"fill={t.fill} is not a whole number of 0 to 255")
-    if len(fill) == 1:
-        fill *= spec.channels
-    if len(fill) != spec.channels:
-        raise Untranslatable(t, f"fill={t.fill} for an image of {spec.channels} channels")
+    fill = _whole_fill(t, spec)
     mode = getattr(t.padding_mode, "value", t.padding_mode)
     if mode == "constant" and spec.dtype.is_floating_point and (any(fill) or spec.normalized):
         raise Untranslatable(t, f"fill={t.fill} after the conversion to {spec.dtype}", "move it before the conversions")
     if spec.kind != "pil" and mode in ("reflect", "symmetric"):
         raise Untranslatable(t, f"padding_mode={mode!r} on tensors", "move it before ToTensor/ToImage")
     return {"mode": mode, "fill": fill}
+
+
+def _whole_fill(t, spec: ImageSpec) -> tuple:
+    fill = fill_of(t, spec) or (0,) * spec.channels
+    if spec.dtype == torch.uint8 and not all(isinstance(value, Integral) and 0 <= value <= 255 for value in fill):
+        raise Untranslatable(t, f"fill={t.fill} is not a whole number of 0 to 255")
+    return fill
+
+
+def fill_of(t, spec: ImageSpec) -> tuple | None:
+    """One value a channel, or None where torchvision gets None."""
+    fill = t.fill
+    if isinstance(fill, dict):
+        raise Untranslatable(t, "fill as a dict", "pass the fill of images alone")
+    if fill is None:
+        return None
+    fill = tuple(fill) if isinstance(fill, (tuple, list)) else (fill,)
+    if len(fill) == 1:
+        fill *= spec.channels
+    if len(fill) != spec.channels:
+        raise Untranslatable(t, f"fill={t.fill} for an image of {spec.channels} channels")
+    return fill

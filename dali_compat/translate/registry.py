@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, NamedTuple
 
-from ..plan import ImageSpec, Step
+from ..plan import Draw, Gate, ImageSpec, Step, draw, step
 
 _TRANSLATORS: dict[type, tuple[Callable, frozenset[str]]] = {}
 
@@ -38,9 +38,11 @@ class Translated:
 
 
 def describe(transform: Any) -> str:
-    """repr on one line; functions by name, text as it is."""
+    """repr on one line; functions (a Lambda's, too) by name, text as it is."""
     if isinstance(transform, str):
         return transform
+    if type(transform).__name__ == "Lambda" and hasattr(transform, "lambd"):
+        return f"Lambda({describe(transform.lambd)})"
     if transform is not None and not hasattr(type(transform), "forward") and hasattr(transform, "__qualname__"):
         return transform.__qualname__
     return " ".join(repr(transform).split())
@@ -71,38 +73,174 @@ def register(*types: type, consumes: str = ""):
     return decorate
 
 
-def translate(transform: Any, spec: ImageSpec = ImageSpec()) -> tuple[Translated, ...]:
-    """Translate a transform, containers included, into one entry a leaf transform.
+def on_batch(function: Callable, spec: ImageSpec, uniforms: int = 0, **args) -> tuple[Step, ...]:
+    """Steps for a translator of one's own: a function that works on whole batches.
 
-    Raises:
-        Untranslatable: naming the first transform (or argument) that does not translate.
+    Args:
+        function: called as ``function(images, **args)`` with images (N, C, H, W) on the loader's device, uint8 0..255 or
+            floating point as torchvision would have them at this place (where sizes differ: with those of one size), and
+            returns the new images. A function of a module, not a lambda made by the translator: plans are compared by it.
+        spec: the image that the function gives; where it differs from that which the translator gets, ``spec.but(...)``.
+        uniforms: how many random numbers a sample takes. They come as ``uniforms=``, (N, uniforms) float32 in [0, 1) on
+            the device: the same for one seed, whatever the device and the batch size.
+        args: passed on; hashable, or compared by identity.
     """
-    if transform is None:
-        raise Untranslatable(transform, "without a transform samples are PIL images", "end it with ToTensor()")
-    entry = _TRANSLATORS.get(type(transform))
-    if entry is None:
-        raise Untranslatable(transform, _why_unknown(transform))
-    function, consumed = entry
-    _refuse_changed_instances(transform)
-    _refuse_unconsumed(transform, consumed)
-    result = function(transform, spec)
-    if isinstance(result, _Nested):
-        leaves: list[Translated] = []
-        for inner in result.transforms:
-            leaves += translate(inner, spec)
-            spec = next((t.steps[-1].gives for t in reversed(leaves) if t.steps), spec)
-        return tuple(leaves)
-    return (Translated(describe(transform), tuple(result)),)
+    drawn = draw("uniforms", count=uniforms) if uniforms else None
+    return (step("apply", spec, drawn, function=function, **args),)
 
 
 @dataclass(frozen=True)
-class _Nested:
+class Chain:
+    """A transform, translated as far as it goes.
+
+    Attributes:
+        takes: the image before it.
+        translated: one entry a leaf transform, in order.
+        functions: the first transforms without a translation, in a row; () where all translate.
+        refused: why the first of them has none.
+        rest: the transforms after them.
+        streams: how many random streams the steps have.
+    """
+
+    takes: ImageSpec
+    translated: tuple[Translated, ...] = ()
+    functions: tuple[Any, ...] = ()
+    refused: Untranslatable | None = None
+    rest: tuple[Any, ...] = ()
+    streams: int = 0
+
+    @property
+    def gives(self) -> ImageSpec:
+        return next((t.steps[-1].gives for t in reversed(self.translated) if t.steps), self.takes)
+
+
+def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0) -> Chain:
+    """Translate a transform (or a tuple of them), containers included, up to what has no translation.
+
+    Args:
+        transforms: a transform, a tuple of transforms, or None (the image as it is).
+        spec: the image that reaches it.
+        stream: number of its first random stream.
+    """
+    waiting = list(reversed(transforms)) if isinstance(transforms, tuple) else [transforms]
+    translated: list[Translated] = []
+    takes, refused = spec, None
+    while waiting:
+        transform = waiting.pop()
+        try:
+            result = _apply(transform, spec)
+            if isinstance(result, Nested):
+                waiting += reversed(result.transforms)
+                continue
+            if isinstance(result, Gated):
+                entries = _gated(result, spec, stream)
+            else:
+                entries = (Translated(describe(transform), _numbered(tuple(result), stream)),)
+        except Untranslatable as error:
+            refused = error.with_traceback(None)
+            waiting.append(transform)
+            break
+        translated += entries
+        steps = [s for entry in entries for s in entry.steps]
+        if steps:
+            spec, stream = steps[-1].gives, max(s.stream for s in steps) + 1
+    functions = []
+    while waiting and not (functions and type(waiting[-1]) in _TRANSLATORS):
+        functions.append(waiting.pop())
+    return Chain(takes, tuple(translated), tuple(functions), refused, tuple(reversed(waiting)), stream)
+
+
+def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:
+    """Each with a random stream of its own, or that of the step before it."""
+    numbered: list[Step] = []
+    for s in steps:
+        stream += not s.shares and bool(numbered)
+        numbered.append(s.but(stream=stream))
+    return tuple(numbered)
+
+
+def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
+    """The steps of every branch, each with the gate of its branch."""
+    choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream),))
+    entries, gives = _branches(container, spec, stream)
+    if container.in_order and set(gives) != {spec}:  # what comes first in one order comes last in another
+        entries, gives = _branches(container, spec.but(size=None), stream)
+        gives.append(spec)
+    if not container.complete:
+        gives.append(spec)
+    if len({g.but(size=None) for g in gives}) > 1:
+        raise Untranslatable(container.name, "its transforms give images of different kinds")
+    sizes = {g.size for g in gives}
+    after = gives[0].but(size=sizes.pop() if len(sizes) == 1 else None)
+    last = max(s.stream for entry in (choose, *entries) for s in entry.steps)
+    return [choose, *entries, Translated("", (Step("identity", after, stream=last),))]
+
+
+def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Translated], list[ImageSpec]]:
+    """The steps of the branches, and what each gives of the same image."""
+    entries: list[Translated] = []
+    gives = []
+    for branch in container.branches:
+        first = max((s.stream for entry in entries for s in entry.steps), default=stream) + 1
+        chain = translate(branch.transforms, spec, first)
+        if chain.functions:
+            raise Untranslatable(container.name, str(chain.refused))
+        gate = Gate(stream, branch.value, branch.rank)
+        for t in chain.translated:
+            entries.append(Translated(t.transform, tuple(s.but(when=(gate, *s.when)) for s in t.steps)))
+        gives.append(chain.gives)
+    return entries, gives
+
+
+def _apply(transform, spec: ImageSpec):
+    """What the translator of a transform gives."""
+    if transform is None:
+        return ()
+    entry = _TRANSLATORS.get(type(transform))
+    if entry is None:
+        raise Untranslatable(transform, _why_unknown(transform), "to have it run on batches, dali_compat.register() a translation")
+    function, consumed = entry
+    _refuse_changed_instances(transform)
+    _refuse_unconsumed(transform, consumed)
+    return function(transform, spec)
+
+
+@dataclass(frozen=True)
+class Nested:
+    """What a translator returns for a container: the transforms to run one after another."""
+
     transforms: tuple
 
 
-def nested(transforms: Iterable) -> _Nested:
-    """What a translator returns for a container: the transforms to run one after another."""
-    return _Nested(tuple(transforms))
+class Branch(NamedTuple):
+    """Transforms for the samples for which ``value`` is chosen (at place ``rank`` of an order)."""
+
+    value: int
+    transforms: tuple
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class Gated:
+    """What a translator returns for a container that chooses.
+
+    Attributes:
+        name: of the container, for people.
+        draw: what chooses.
+        branches: what is chosen from.
+        complete: every sample goes through one of them.
+        in_order: every sample goes through all of them, in an order of its own.
+    """
+
+    name: str
+    draw: Draw
+    branches: tuple[Branch, ...]
+    complete: bool = False
+    in_order: bool = False
+
+
+def nested(transforms: Iterable) -> Nested:
+    return Nested(tuple(transforms))
 
 
 def _why_unknown(transform) -> str:

@@ -3,7 +3,7 @@
 import torch
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.lower import lower
+from dali_compat.lower import Options, lower
 from dali_compat.translate import translate
 
 from .compare import as_tensors
@@ -11,7 +11,7 @@ from .drawn import reference
 
 
 def plan_of(transform, exact: bool = False):
-    return lower(translate(transform), exact)
+    return lower(translate(transform), Options(exact))
 
 
 def epoch(root, transform, device: str, exact: bool, batch_size: int = 16, most: int = 10**6, seed: int = 0, **options):

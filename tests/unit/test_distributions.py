@@ -29,6 +29,43 @@ def differ(a, b) -> bool:
     return statistic(a, b) > math.sqrt(-math.log(SIGNIFICANCE / 2) / 2 * (1 / len(a) + 1 / len(b)))
 
 
+def quantile(freedom: int) -> float:
+    """What chi-square exceeds in SIGNIFICANCE of the cases (Wilson and Hilferty, 1931; 7% too much at one degree of freedom,
+    less at more)."""
+    normal = 3.719  # what a standard normal variable exceeds in SIGNIFICANCE of the cases
+    return freedom * (1 - 2 / (9 * freedom) + normal * math.sqrt(2 / (9 * freedom))) ** 3
+
+
+def misfit(counts, probabilities) -> bool:
+    """Pearson's goodness of fit: whether ``counts`` come from other probabilities. Cells where fewer than 5 are expected
+    are taken together; where none can be, none may be."""
+    counts, expected = np.asarray(counts, float), np.asarray(probabilities, float) * np.sum(counts)
+    if counts[expected == 0].any():
+        return True
+    counts, expected = _merged(counts[None], expected)
+    counts = counts[0]
+    return len(counts) > 1 and ((counts - expected) ** 2 / expected).sum() > quantile(len(counts) - 1)
+
+
+def unlike_in(a, b) -> bool:
+    """Pearson's test of homogeneity: whether two samples of hashable things come from different distributions."""
+    names = {name: i for i, name in enumerate(dict.fromkeys([*a, *b]))}
+    counts = np.array([np.bincount([names[x] for x in sample], minlength=len(names)) for sample in (a, b)], float)
+    counts, both = _merged(counts, counts.sum(0) * min(len(a), len(b)) / (len(a) + len(b)))
+    expected = counts.sum(1, keepdims=True) * counts.sum(0) / counts.sum()
+    return len(both) > 1 and ((counts - expected) ** 2 / expected).sum() > quantile(len(both) - 1)
+
+
+def _merged(counts, expected):
+    """The columns of counts where at least 5 are expected, and the others as one."""
+    rare = expected < 5
+    if not rare.any():
+        return counts, expected
+    counts = np.concatenate([counts[:, ~rare], counts[:, rare].sum(1, keepdims=True)], 1)
+    expected = np.append(expected[~rare], expected[rare].sum())
+    return (counts, expected) if expected[-1] >= 5 else (counts[:, :-1], expected[:-1])
+
+
 def unlike(ours: np.ndarray, theirs: np.ndarray) -> list[str]:
     """Which properties of two samples of windows (i, j, h, w) differ in distribution."""
     def properties(windows):
@@ -128,6 +165,20 @@ def test_the_statistic():
     rng = np.random.default_rng(0)
     assert sum(differ(rng.random(500), rng.random(500)) for _ in range(300)) == 0
     assert differ(rng.random(COUNT), rng.random(COUNT) ** 1.2)
+
+
+def test_chi_square():
+    """Quantiles are those of the tables, and samples of few things are told apart."""
+    for freedom, exact in ((1, 15.137), (2, 18.421), (5, 25.745), (24, 58.613), (100, 161.319)):
+        assert exact <= quantile(freedom) * 1.001 and quantile(freedom) < exact * 1.075
+    rng = np.random.default_rng(0)
+    dice = [rng.integers(0, 6, COUNT) for _ in range(200)]
+    assert not any(misfit(np.bincount(d, minlength=6), [1 / 6] * 6) for d in dice)
+    assert not any(unlike_in(a.tolist(), b.tolist()) for a, b in zip(dice[:40], dice[40:]))
+    loaded = np.where(rng.random(COUNT) < 0.05, 5, dice[0])
+    assert misfit(np.bincount(loaded, minlength=6), [1 / 6] * 6) and unlike_in(loaded.tolist(), dice[1].tolist())
+    assert misfit([10, 10, 1], [0.5, 0.5, 0]) and not misfit([10, 10, 0], [0.5, 0.5, 0])
+    assert not misfit([990, 6, 4], [0.99, 0.005, 0.005]) and misfit([900, 60, 40], [0.99, 0.005, 0.005])
 
 
 WRONG = {

@@ -9,7 +9,7 @@ from torchvision.transforms import functional as F
 from torchvision.transforms.functional import _compute_resized_output_size
 
 from dali_compat.params import lowered
-from dali_compat.lower import lower
+from dali_compat.lower import Options, lower
 from dali_compat.params import ImageTooSmall, Randoms, compute
 from dali_compat.plan import ImageSpec, Step, draw
 from dali_compat.translate import translate
@@ -174,7 +174,7 @@ def test_streams_survive_lowering(exact):
     """A fused plan draws what the chain of torchvision's steps draws."""
     transform = v1.Compose([v1.Resize(60), v1.RandomCrop(40), v1.RandomGrayscale(0.5), v1.RandomHorizontalFlip(),
                             v1.RandomVerticalFlip(), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.5] * 3)])
-    plan, sizes, randoms = lower(translate(transform), exact), RNG.integers(60, 90, (64, 2)), Randoms(5, 128, 64)
+    plan, sizes, randoms = lower(translate(transform), Options(exact)), RNG.integers(60, 90, (64, 2)), Randoms(5, 128, 64)
     chain = compute(plan.steps, sizes, randoms, slice(None))
     lowered = (*plan.dali, *plan.batch)
     assert len(lowered) < len(plan.steps)

@@ -16,9 +16,9 @@ from dali_compat.translate.registry import _TRANSLATORS, describe
 
 
 def refusal(*transforms) -> Untranslatable:
-    with pytest.raises(Untranslatable) as caught:
-        lower(translate(v2.Compose([*transforms])))
-    return caught.value
+    refused = translate(v2.Compose([*transforms])).refused
+    assert refused is not None
+    return refused
 
 
 class Mine(v1.Resize):
@@ -36,18 +36,8 @@ def by_name(image):
 
 TO_TENSOR = v1.ToTensor()
 PIL = v1.PILToTensor()
-WIDE = v2.Resize(20, antialias=False)
-NO_FORM = "use bilinear, bicubic or lanczos"
 # the transforms, of which the one at fault; what the reason and the remedy say
 REFUSALS = {
-    "box": ([v1.Resize(20, InterpolationMode.BOX)], 0, "interpolation='box' has no close form in DALI", NO_FORM),
-    "box by name": ([v2.Resize(20, "box")], 0, "interpolation='box' has no close form in DALI", NO_FORM),
-    "hamming": ([v1.RandomResizedCrop(20, interpolation=InterpolationMode.HAMMING)], 0, "interpolation='hamming'", NO_FORM),
-    "hamming by number": ([v1.Resize(20, 5)], 0, "interpolation='hamming'", NO_FORM),
-    "antialias": ([PIL, WIDE], 1, "antialias=False on tensors has no close form in DALI", "use antialias=True"),
-    "antialias None": ([PIL, v1.Resize(20, antialias=None)], 1, "antialias=None on tensors", "use antialias=True"),
-    "nearest on tensors": ([PIL, v1.Resize(20, InterpolationMode.NEAREST)], 1, "interpolation='nearest' on tensors", "move it"),
-    "resize after Normalize": ([TO_TENSOR, v1.Normalize([0.5], [0.5]), v1.Resize(20)], 2, "after Normalize", "move it before"),
     "dict fill": ([v2.Pad(2, fill={tv_tensors.Image: 1})], 0, "fill as a dict", "pass the fill of images alone"),
     "fill for one channel": ([v1.Grayscale(), v1.Pad(2, fill=(1, 2, 3))], 1, "fill=(1, 2, 3) for an image of 1 channels", ""),
     "float fill": ([v2.Pad(2, fill=0.5)], 0, "fill=0.5 is not a whole number of 0 to 255", ""),
@@ -64,11 +54,10 @@ REFUSALS = {
     "ConvertImageDtype": ([v1.ConvertImageDtype(torch.float32)], 0, "takes tensors, and gets a PIL image", "put PILToTensor()"),
     "ToTensor twice": ([TO_TENSOR, v1.ToTensor()], 1, "takes PIL images, and gets a tensor", ""),
     "int64": ([PIL, v2.ToDtype(torch.int64)], 1, "dtype=torch.int64", "use uint8 or a floating point type"),
-    "ColorJitter": ([v1.ColorJitter(0.5)], 0, "no translation is registered for it", ""),
-    "callable class": ([Callable()], 0, "no translation is registered for it", ""),
-    "Lambda": ([v1.Lambda(by_name)], 0, "no translation is registered for it", ""),
-    "subclass": ([Mine(20)], 0, "a subclass of Resize may do something else", ""),
-    "inside containers": ([v1.Compose([nn.Sequential(v1.CenterCrop(9), Mine(20))])], None, "a subclass of Resize", ""),
+    "callable class": ([Callable()], 0, "no translation is registered for it", "to have it run on batches"),
+    "Lambda": ([v1.Lambda(by_name)], 0, "no translation is registered for it", "to have it run on batches"),
+    "subclass": ([Mine(20)], 0, "a subclass of Resize may do something else", "to have it run on batches"),
+    "inside containers": ([v1.Compose([nn.Sequential(v1.CenterCrop(9), Mine(20))])], None, "a subclass of Resize", "to have it run on batches"),
 }
 
 
@@ -85,22 +74,9 @@ def test_refusals_name_transform_reason_and_remedy(name):
 
 def test_functions_are_named():
     for transform, name in ((by_name, "by_name"), (lambda x: x, "<lambda>"), (torch.flip, "flip")):
-        with pytest.raises(Untranslatable) as caught:
-            translate(transform)
-        assert caught.value.transform.endswith(name) and "no translation is registered" in caught.value.reason
+        refused = translate(transform).refused
+        assert refused.transform.endswith(name) and "no translation is registered" in refused.reason
     assert describe(Callable.__call__) == "Callable.__call__"
-
-
-def test_no_transform_says_what_to_write():
-    with pytest.raises(Untranslatable) as caught:
-        translate(None)
-    assert "PIL images" in caught.value.reason and "ToTensor()" in caught.value.remedy
-
-
-def test_conversions_to_another_dtype_before_a_resize_are_refused():
-    for dtype in (torch.float16, torch.float64):
-        error = refusal(PIL, v1.ConvertImageDtype(dtype), v1.Resize(20, antialias=True))
-        assert "Resize" in error.transform and error.remedy
 
 
 # ---- instances that are not what their class is
@@ -152,7 +128,7 @@ def test_an_argument_is_honoured_or_refused(registered):
     def translator(t, spec):
         return (step("crop", spec, inside=False),)
 
-    assert translate(FromTheFuture(3))[0].steps[0].op == "crop"
+    assert translate(FromTheFuture(3)).translated[0].steps[0].op == "crop"
     assert "argument corners is not known to this version" in refusal(FromTheFuture(3, corners="round")).reason
     odd = FromTheFuture(3)
     del odd.corners  # where it is kept under another name, nobody can tell
@@ -180,11 +156,15 @@ def test_both_versions_are_registered():
     """A transform of v1 that has a namesake in v2 translates in both."""
     names = {version: {k.__name__ for k in _TRANSLATORS if k is getattr(version, k.__name__, None)} for version in (v1, v2)}
     assert names[v1] <= names[v2]
-    assert names[v2] - names[v1] == {"ToImage", "ToPureTensor", "ToDtype", "Identity"}
+    assert names[v2] - names[v1] == {
+        *("ToImage", "ToPureTensor", "ToDtype", "Identity", "RGB", "RandomPhotometricDistort", "RandomChannelPermutation"),
+        *("RandomZoomOut", "ScaleJitter", "RandomShortestSize", "RandomResize", "GaussianNoise", "JPEG"),
+    }
 
 
 def test_specs_follow_the_chain():
-    translated = translate(v2.Compose([v2.Grayscale(), v2.Resize((9, 8)), v2.ToImage(), v2.ToDtype(torch.float16, scale=True)]))
+    transform = v2.Compose([v2.Grayscale(), v2.Resize((9, 8)), v2.ToImage(), v2.ToDtype(torch.float16, scale=True)])
+    translated = translate(transform).translated
     gives = [t.steps[-1].gives for t in translated]
     assert [(g.kind, g.channels, g.size, g.dtype) for g in gives] == [
         ("pil", 1, None, torch.uint8),

@@ -8,13 +8,15 @@ different sizes, are run()'s affair: kernels never see either.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import torch
 
 from ...plan import Step
-from . import color, convert, geometry
+from . import color, convert, filters, geometry, hue, noise, policy, views
 
-_MODULES = (color, convert, geometry)
+_MODULES = (color, convert, filters, geometry, hue, noise, policy, views)
 
 
 def kernel(op: str):
@@ -52,18 +54,35 @@ def run(step: Step, images, arrays: dict[str, np.ndarray]):
 
 def _all(step: Step, images, arrays):
     """On every row; images of one size go together."""
-    function = kernel(step.op)
     if isinstance(images, torch.Tensor):
-        return function(images, arrays, **step.kwargs)
+        return _same_size(step, images, arrays)
     by_shape: dict[tuple, list[int]] = {}
     for row, image in enumerate(images):
         by_shape.setdefault((image.dtype, *image.shape), []).append(row)
     changed = [None] * len(images)
     for rows in by_shape.values():
         same = images[rows[0]][None] if len(rows) == 1 else torch.stack([images[row] for row in rows])
-        for row, image in zip(rows, function(same, rows_of(arrays, rows), **step.kwargs), strict=True):
+        for row, image in zip(rows, _same_size(step, same, rows_of(arrays, rows)), strict=True):
             changed[row] = image
     return uniform(changed)
+
+
+def _same_size(step: Step, images: torch.Tensor, arrays):
+    function = kernel(step.op) or functools.partial(_one_by_one, step.op)
+    if images.ndim == 4:
+        return function(images, arrays, **step.kwargs)
+    count, views = images.shape[:2]  # (N, V, C, H, W): views of one sample have its arguments
+    arrays = {name: np.repeat(array, views, 0) for name, array in arrays.items()}
+    return function(images.flatten(0, 1), arrays, **step.kwargs).unflatten(0, (count, views))
+
+
+def _one_by_one(op: str, images, arrays, *, like, **args):
+    """What has no kernel here: torchvision's own function, image by image; on PIL images where it would have these."""
+    from ..replay import play_on_tensor
+
+    return uniform(
+        [play_on_tensor(op, image, rows_of(arrays, row), like=like, **args) for row, image in enumerate(images)]
+    )
 
 
 def uniform(images: list[torch.Tensor]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
@@ -14,3 +15,19 @@ def to_dtype(images, arrays, *, dtype, like):
 
 def normalize(images, arrays, *, mean, std):
     return v1.normalize(images, mean, std)
+
+
+def tensor_to_pil(images, arrays):
+    """ToPILImage: of floating point images the product with 255 is truncated."""
+    return images.mul(255).byte() if images.is_floating_point() else images
+
+
+def repeat_channels(images, arrays):
+    return images.expand(-1, 3, -1, -1)
+
+
+def apply(images, arrays, *, function, **args):
+    """A function of one's own, registered by on_batch()."""
+    if "uniforms" in arrays:
+        args["uniforms"] = torch.from_numpy(arrays["uniforms"]).to(images.device, non_blocking=True)
+    return function(images, **args)

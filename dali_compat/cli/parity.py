@@ -1,0 +1,339 @@
+"""Measure how far each transform, or your own, is from torchvision: the table of README.md.
+
+The images go through a DataLoader of this package, by default and with exact=True, and through torchvision's own
+transform objects with the same random numbers. Errors are mean and maximum over all values, in levels of 0..255.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.features
+import torch
+from torch.utils._pytree import tree_leaves
+from tqdm import tqdm
+
+from dali_compat.cli import demo, doctor
+from dali_compat.cli.pictures import write_folder
+from dali_compat.engine import install
+from dali_compat.plan import table
+from dali_compat.route import resolve_device
+
+DRAWN_PICTURES = 64
+PICTURE_COLUMNS, PICTURE_SIDE = 8, 384
+AMPLIFICATION = 100
+BEGIN, END = "<!-- written by: python -m dali_compat parity --readme README.md --results ", "<!-- until here -->"
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("--data", type=Path, help="a folder of images, in class folders or not (default: drawn ones)")
+    parser.add_argument("--most", type=int, help="how many images of it, evenly chosen (default all)")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: the GPU if there is one)")
+    parser.add_argument("--json", type=Path, help="write the results here, as they come")
+    parser.add_argument(
+        "--transform",
+        metavar="SPEC",
+        help="measure this transform alone: module:name, file.py:name, or an expression of T (torchvision.transforms) and "
+        'v2, such as "T.Compose([T.Resize(256), T.CenterCrop(224), T.ToTensor()])"',
+    )
+    parser.add_argument("--steps", action="store_true", help="with --transform: also each beginning of its Compose")
+    parser.add_argument("--picture", metavar="OUT.png", help="with --transform: save images of both side by side")
+    parser.add_argument("--readme", type=Path, help="measure nothing: write the table of --results into this file")
+    parser.add_argument(
+        "--results", type=Path, nargs="+", metavar="JSON", help="with --readme: what --json has written"
+    )
+
+
+def run(args) -> int:
+    """Print the table, or one transform's lines. Returns 0, or 1 where something could not be measured."""
+    if args.readme or args.results:
+        if not (args.readme and args.results):
+            raise SystemExit("parity: --readme and --results go together")
+        rewrite(args.readme, args.results)
+        return 0
+    if (args.picture or args.steps) and not args.transform:
+        raise SystemExit("parity: --picture and --steps need --transform")
+    if args.most is not None and args.most < 1:
+        raise SystemExit("parity: --most starts at 1")
+    problem = install.dali_problem(gpu=torch.cuda.is_available() and args.device != "cpu")
+    if problem:
+        raise SystemExit(f"parity: {problem}")
+    transform = args.transform and transform_of(args.transform)
+    from dali_compat.cli.measure import Pictures
+
+    with tempfile.TemporaryDirectory(prefix="dali_compat_parity_") as drawn:
+        if args.data is None:
+            write_folder(drawn, min(args.most or DRAWN_PICTURES, DRAWN_PICTURES))
+        pictures = Pictures(args.data or Path(drawn), args.most)
+        return one(pictures, transform, args) if args.transform else everything(pictures, args)
+
+
+# ---- all transforms
+
+
+def everything(pictures, args) -> int:
+    """Measure every transform that translates, and the recipes."""
+    from dali_compat.cli.catalogue import RECIPES, TRANSFORMS
+
+    device = resolve_device(args.device, start=True)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    result = {"facts": facts(), "images": pictures.facts(), "device": name, "transforms": [], "recipes": []}
+    entries = [("transforms", entry.name, entry, entry.versions()) for entry in TRANSFORMS]
+    entries += [("recipes", name, entry, ["v1"]) for name, entry in RECIPES.items()]
+    for kind, name, entry, versions in tqdm(entries, desc="parity", unit="transform"):
+        row = {"name": name, "of": entry.expression, "takes": entry.takes, "versions": versions}
+        try:
+            row |= measured(pictures, entry, versions, args.device)
+        except Exception as error:  # noqa: BLE001 - what is wrong with one leaves the others their rows
+            row["error"] = f"{type(error).__name__}: {error}"
+        result[kind].append(row)
+        if args.json:
+            args.json.parent.mkdir(parents=True, exist_ok=True)
+            args.json.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"\n{len(pictures)} {f'images of {args.data}' if args.data else 'drawn pictures'}, on {result['device']}\n")
+    print(table([("", "runs in", "default", "exact=True", "torchvision on tensors"), *text_rows(result)]))
+    print("\nmean / maximum of the difference to torchvision on PIL images, in levels of 0..255")
+    return int(any("error" in row for row in result["transforms"] + result["recipes"]))
+
+
+def measured(pictures, entry, versions: list[str], device: str | None) -> dict[str, Any]:
+    """Errors of an entry in these versions, where it runs, and what torchvision itself differs by on tensors."""
+    from torchvision.transforms import v2
+
+    from dali_compat.cli.measure import measure
+
+    on_tensors = "v2" in versions and entry.takes in ("photo", "crop")
+    tensors = entry.made("v2", (v2.ToImage(),)) if on_tensors else None
+    found, plans = measure(pictures, [entry.made(version) for version in versions], device, tensors)
+    return found | {"where": where(plans[0].lines[len(entry.before(versions[0])) :])}
+
+
+def where(lines) -> str:
+    places = (place for line in lines for place in line.where.split(" + "))
+    return " + ".join(dict.fromkeys(place for place in places if place not in ("-", "the host"))) or "nothing to do"
+
+
+def text_rows(result) -> list[tuple[str, ...]]:
+    named = [(row["of"], row) for row in result["transforms"]] + [(row["name"], row) for row in result["recipes"]]
+    return [
+        (name, row.get("error") or row["where"], *(numbers(row.get(key)) for key in ("default", "exact", "tensors")))
+        for name, row in named
+    ]
+
+
+def numbers(errors: dict | None) -> str:
+    """'.0049 / 10' of a mean and a maximum."""
+    return "-" if errors is None else f"{_short(errors['mean'])} / {_short(errors['max'])}"
+
+
+def _short(value: float) -> str:
+    if value == 0:
+        return "0"
+    if value < 1e-4:
+        return "<.0001"
+    if value >= 10:
+        return f"{value:.0f}"
+    text = f"{value:.2g}"
+    return (f"{value:.6f}".rstrip("0") if "e" in text else text).removeprefix("0")
+
+
+# ---- one transform
+
+
+def one(pictures, transform, args) -> int:
+    """Measure a transform, and with --steps each beginning of it."""
+    from dali_compat import DataLoader
+    from dali_compat.cli.measure import Mismatch, levels, measure
+    from dali_compat.translate.registry import describe
+
+    print(DataLoader(pictures.dataset(transform), 16, device=args.device, fallback="silent").explain() + "\n")
+    ways = {"the whole": transform}
+    if args.steps and hasattr(transform, "transforms"):
+        parts = list(transform.transforms)
+        ways = {f"{'+ ' * (i > 0)}{describe(parts[i])}": type(transform)(parts[: i + 1]) for i in range(len(parts))}
+    kept, rows = [], []
+
+    def keep(mine, theirs, exact):
+        if not exact and len(kept) < PICTURE_COLUMNS:
+            kept.append((mine, theirs))
+
+    for name, way in ways.items():
+        kept.clear()
+        try:
+            found, (plan,) = measure(pictures, [way], args.device, keep=keep)
+        except (Mismatch, NotImplementedError, ValueError, OSError) as error:
+            raise SystemExit(f"parity: {name}: {error}") from None
+        rows.append((name, numbers(found["default"]), numbers(found["exact"])))
+    print(table([("", "default", "exact=True"), *rows]))
+    print(f"\nmean / maximum of the difference to torchvision in levels of 0..255, over {len(pictures)} images")
+    if args.picture:
+        save_picture(args.picture, kept, *levels(plan))
+        print(f"picture: {os.path.abspath(args.picture)} (torchvision, dali_compat, {AMPLIFICATION} x the difference)")
+    return 0
+
+
+def transform_of(spec: str) -> Any:
+    """What --transform names."""
+    try:
+        match = re.fullmatch(r"([\w./~-]+):(\w+)", spec)
+        if not match:
+            import torchvision.transforms as T
+
+            return eval(spec, {"T": T, "v2": T.v2, "torch": torch, "nn": torch.nn})
+        place, name = match.groups()
+        made = getattr(_module(place), name)
+        return made() if isinstance(made, type) else made
+    except Exception as error:  # noqa: BLE001 - the user's own code, or no code at all
+        raise SystemExit(f"parity: --transform {spec}: {type(error).__name__}: {error}") from None
+
+
+def _module(place: str):
+    if not place.endswith(".py"):
+        sys.path.insert(0, os.getcwd())
+        return importlib.import_module(place)
+    found = importlib.util.spec_from_file_location(Path(place).stem, Path(place).expanduser())
+    module = importlib.util.module_from_spec(found)
+    sys.modules[module.__name__] = module  # where worker processes look for its functions
+    found.loader.exec_module(module)
+    return module
+
+
+def save_picture(out: str, pairs: list, unit, offset) -> None:
+    """torchvision's images above ours above the amplified difference; of large ones a corner, of small ones no more."""
+    from dali_compat.cli.measure import along, as_tensor
+
+    def shown(image) -> np.ndarray:
+        image = as_tensor(tree_leaves(image)[0])
+        if image.ndim != 3 or image.shape[0] not in (1, 3):
+            raise SystemExit(f"parity: no picture of {tuple(image.shape)}")
+        values = image.double().numpy() * along(unit, image) + along(offset, image)
+        return np.broadcast_to(values, (3, *values.shape[1:])).transpose(1, 2, 0)[:PICTURE_SIDE, :PICTURE_SIDE]
+
+    theirs, ours = ([shown(pair[i]) for pair in pairs] for i in (1, 0))
+    height, width = (max(image.shape[axis] for image in theirs) for axis in (0, 1))
+    rows = {
+        "torchvision": theirs,
+        "dali_compat": ours,
+        f"{AMPLIFICATION} x difference": [abs(a - b) * AMPLIFICATION for a, b in zip(theirs, ours)],
+    }
+    sheets = {}
+    for title, images in rows.items():
+        sheets[title] = np.zeros((len(images), height, width, 3), np.uint8)
+        for sheet, image in zip(sheets[title], images):
+            sheet[: image.shape[0], : image.shape[1]] = image.round().clip(0, 255)
+    demo.save_rows(out, sheets)
+
+
+# ---- results, and README's table of them
+
+
+def facts() -> dict[str, Any]:
+    """Hardware and versions."""
+    here = Path(__file__).parent
+    commit = subprocess.run(
+        ["git", "-C", here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "command": " ".join(["python -m dali_compat", *sys.argv[1:]]),
+        "commit": commit.stdout.strip() or None,
+        "processor": _processor(),
+        **{check.name: check.value for check in doctor.checks()},
+        "libjpeg_turbo": PIL.features.version_feature("libjpeg_turbo"),
+    }
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def rewrite(readme: Path, results: list[Path]) -> None:
+    """Write the table of results into a file, between its two comments."""
+    try:
+        text = readme.read_text()
+        block = written(readme, results)
+    except (OSError, ValueError, KeyError) as error:
+        raise SystemExit(f"parity: {type(error).__name__}: {error}") from None
+    if BEGIN not in text or END not in text:
+        raise SystemExit(f"parity: {readme} has no line that begins with {BEGIN!r}, or none that is {END!r}")
+    before, after = text.split(BEGIN)[0], text.split(END)[-1]
+    readme.write_text(before + block + after)
+
+
+def written(readme: Path, results: list[Path]) -> str:
+    """The comments and what is between them.
+
+    Raises:
+        ValueError: a transform of the registry is not in the results, or one of theirs is not in the registry.
+    """
+    from dali_compat.cli.catalogue import OTHERS, RECIPES, TRANSFORMS
+
+    files = [json.loads(path.read_text()) for path in results]
+    for path, result in zip(results, files):
+        for rows, known in ((result["transforms"], [e.expression for e in TRANSFORMS]), (result["recipes"], None)):
+            known = known or [entry.expression for entry in RECIPES.values()]
+            failed = [f"{row['of']}: {row['error']}" for row in rows if "error" in row]
+            if failed or [row["of"] for row in rows] != known:
+                raise ValueError(f"{path} is not of this version: measure again ({'; '.join(failed)})")
+    named = [os.path.relpath(path, readme.parent) for path in results]
+    titles = [f"{_short_name(result['device'])} {mode}" for result in files for mode in ("default", "`exact=True`")]
+    head = ["transform", "of", "runs in", *titles, "torchvision on tensors"]
+    rows = []
+    for found in zip(*(result["transforms"] for result in files)):
+        row = found[0]
+        rows.append(
+            [f"`{row['of']}`", " ".join(row["versions"]), row["where"], *_cells(found), numbers(row.get("tensors"))]
+        )
+    recipes = [[row[0]["name"], *_cells(row)] for row in zip(*(result["recipes"] for result in files))]
+    lines = [
+        BEGIN + " ".join(named) + " -->",
+        markdown(head, rows),
+        "",
+        markdown(["recipe", *titles], recipes),
+        "",
+        *(f"- {_short_name(result['device'])}: {_account(result)}" for result in files),
+        "",
+        markdown(
+            ["torchvision's other transforms", "what becomes of them"], [[f"`{k}`", v] for k, v in OTHERS.items()]
+        ),
+        END,
+    ]
+    return "\n".join(lines)
+
+
+def _cells(rows) -> list[str]:
+    return [numbers(row[mode]) for row in rows for mode in ("default", "exact")]
+
+
+def _short_name(device: str) -> str:
+    """'H100' of 'NVIDIA H100 80GB HBM3'."""
+    return device.removeprefix("NVIDIA ").split()[0]
+
+
+def _account(result) -> str:
+    facts, images = result["facts"], result["images"]
+    versions = ", ".join(f"{name} {facts[name].split()[0]}" for name in ("DALI", "torch", "torchvision", "Pillow"))
+    return f"{images['images']} photos of {images['mean_bytes'] // 1000} KB, {versions}, {facts['date']}"
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """A table; what has numbers is on the right."""
+    right = [
+        "---:" if rows and all(re.fullmatch(r"[-<.\d/ ]+", row[i]) for row in rows) else "---" for i in range(len(head))
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, right, *rows))

@@ -1,0 +1,122 @@
+"""Pillow's Image.resize (Resample.c) as batched torch, bit for bit.
+
+Weights are computed on the host in double precision, in the order in which Pillow's C code adds. They are whole
+multiples of 2**-22, so sums of weighted pixels are exact in float64, whatever the device and the order of adding.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import torch
+
+from ...params.lowered import _vertical_first
+
+_PRECISION = 1 << 22
+_BLOCK = 64  # outputs that one product of matrices makes: the taps of neighbours overlap
+
+
+def _box(x):
+    return np.where((x > -0.5) & (x <= 0.5), 1.0, 0.0)
+
+
+def _bilinear(x):
+    return np.maximum(1 - np.abs(x), 0)
+
+
+def _hamming(x):
+    x = np.abs(x)
+    angle = np.where(x == 0, 1, x) * np.pi
+    # the constants are floats in C
+    value = np.sin(angle) / angle * (float(np.float32(0.54)) + float(np.float32(0.46)) * np.cos(angle))
+    return np.where(x == 0, 1.0, np.where(x < 1, value, 0.0))
+
+
+def _bicubic(x):
+    x, a = np.abs(x), -0.5
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    return np.where(x < 1, near, np.where(x < 2, (((x - 5) * x + 8) * x - 4) * a, 0.0))
+
+
+def _lanczos(x):
+    def sinc(x):
+        angle = np.where(x == 0, 1, x) * np.pi
+        return np.where(x == 0, 1.0, np.sin(angle) / angle)
+
+    return np.where((x >= -3) & (x < 3), sinc(x) * sinc(x / 3), 0.0)
+
+
+_FILTERS = {
+    "box": (_box, 0.5),
+    "bilinear": (_bilinear, 1.0),
+    "hamming": (_hamming, 1.0),
+    "bicubic": (_bicubic, 2.0),
+    "lanczos": (_lanczos, 3.0),
+}
+
+
+@functools.lru_cache(256)
+def taps(size_in: int, size_out: int, interpolation: str) -> tuple[np.ndarray, np.ndarray]:
+    """Weights (size_out, taps) and the first input of each (size_out,): precompute_coeffs and normalize_coeffs_8bpc."""
+    function, support = _FILTERS[interpolation]
+    scale = size_in / size_out
+    filter_scale = max(scale, 1.0)
+    support = support * filter_scale
+    center = (np.arange(size_out) + 0.5) * scale
+    first = np.maximum((center - support + 0.5).astype(np.int64), 0)
+    count = np.minimum((center + support + 0.5).astype(np.int64), size_in) - first
+    x = np.arange(count.max())
+    weights = function((x + first[:, None] - center[:, None] + 0.5) * (1.0 / filter_scale))
+    weights[x >= count[:, None]] = 0
+    total = np.cumsum(weights, 1)[:, -1:]  # one after the other, as C adds
+    np.divide(weights, total, out=weights, where=total != 0)
+    return np.trunc(np.where(weights < 0, -0.5, 0.5) + weights * _PRECISION) / _PRECISION, first
+
+
+def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str) -> torch.Tensor:
+    """ImagingResample on (N, C, H, W) uint8: one axis, rounded to 8 bits, then the other."""
+    before = np.array(images.shape[-2:])
+    order = (-2, -1) if _vertical_first(before[None], np.array([size]))[0] else (-1, -2)
+    passes = [(axis, _matrix(images, axis, size[axis], interpolation)) for axis in order if size[axis] != before[axis]]
+    if not passes:
+        return images
+    made = []
+    for part in chunks(images, max(before[0] * before[1], size[0] * size[1]) * images.shape[1] * 3):
+        x = images[part].to(torch.float64)
+        for axis, (weights, blocks) in passes:
+            x = banded(x, weights, blocks, axis).add_(0.5).floor_().clamp_(0, 255)
+        made.append(x.to(torch.uint8))
+    return made[0] if len(made) == 1 else torch.cat(made)
+
+
+def _matrix(images, axis, size_out, interpolation):
+    """Weights as a matrix (in, out) on the device, and which inputs each block of outputs takes."""
+    size_in = images.shape[axis]
+    weights, first = taps(size_in, size_out, interpolation)
+    columns = np.minimum(first[:, None] + np.arange(weights.shape[1]), size_in - 1)  # beyond it weights are 0
+    columns, weights = (torch.from_numpy(a).to(images.device, non_blocking=True) for a in (columns, weights))
+    matrix = torch.zeros(size_out, size_in, dtype=torch.float64, device=images.device)
+    return matrix.scatter_add_(1, columns, weights).T, band(first, first + weights.shape[1], size_in)
+
+
+def band(first: np.ndarray, last: np.ndarray, size_in: int) -> list[tuple[slice, slice]]:
+    """For each block of outputs, and the inputs between the ``first`` and (exclusive) ``last`` that they take."""
+    starts = range(0, len(first), _BLOCK)
+    return [(slice(i, i + _BLOCK), slice(int(first[i]), min(int(last[i : i + _BLOCK].max()), size_in))) for i in starts]
+
+
+def banded(x: torch.Tensor, matrix: torch.Tensor, blocks, axis: int) -> torch.Tensor:
+    """x (N, C, H, W) times ``matrix`` (in, out) along an axis, without its empty corners."""
+    if axis == -1:
+        parts = [x[..., inputs] @ matrix[inputs, outputs] for outputs, inputs in blocks]
+    else:
+        parts = [matrix[inputs, outputs].T @ x[..., inputs, :] for outputs, inputs in blocks]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
+
+
+def chunks(images: torch.Tensor, numbers: int):
+    """Slices of the rows, so that ``numbers`` float64 a row come to less than 1 GB on a GPU, and fit a CPU's cache."""
+    budget = 2**27 if images.is_cuda else 2**19
+    step = max(1, budget // max(numbers, 1))
+    return [slice(i, min(i + step, len(images))) for i in range(0, len(images), step)]

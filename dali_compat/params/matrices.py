@@ -1,0 +1,87 @@
+"""Matrices of warps on PIL images, as torchvision hands them to PIL.Image.transform: from output to input pixels.
+
+Each takes the draw of the transform's own parameters (``of``) and gives ``matrix`` (N, 6), or ``coefficients`` (N, 8), in
+float64, and ``size`` (N, 2) of the output; a ``flag`` is passed on.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torchvision.transforms.functional import _get_inverse_affine_matrix
+
+from .registry import draws, lookup, run
+
+
+def _uniforms(of, **_) -> int:
+    return lookup(of)[0]
+
+
+@draws(uniforms=_uniforms)
+def rotation_matrix(sizes, u, *, of, center):
+    """PIL.Image.Image.rotate."""
+    values, after = run(of, sizes, u)
+    rows = zip(values["angle"].tolist(), sizes.tolist(), after.tolist())
+    matrix = np.array([rotation(angle, size, new, center) for angle, size, new in rows])
+    return {"matrix": matrix.reshape(-1, 6), "size": after.astype(np.int32)}, after
+
+
+def rotation(angle: float, size, new_size, center=None) -> list[float]:
+    """The AFFINE data of a rotation by ``angle`` degrees from (height, width) to a new (height, width)."""
+    (height, width), (new_height, new_width) = size, new_size
+    angle = angle % 360.0
+    if center is None and angle in (0, 90, 180, 270) and _is_transposed(angle, size, new_size):
+        return {  # a transposition in Pillow, which this does exactly
+            0: [1.0, 0.0, 0.0, 0.0, 1.0, 0.0],
+            90: [0.0, -1.0, float(width), 1.0, 0.0, 0.0],
+            180: [-1.0, 0.0, float(width), 0.0, -1.0, float(height)],
+            270: [0.0, 1.0, 0.0, -1.0, 0.0, float(height)],
+        }[int(angle)]
+    x, y = center if center is not None else (width / 2, height / 2)
+    angle = -math.radians(angle)
+    a, b = round(math.cos(angle), 15), round(math.sin(angle), 15)
+    d, e = round(-math.sin(angle), 15), round(math.cos(angle), 15)
+    c, f = a * -x + b * -y + 0.0 + x, d * -x + e * -y + 0.0 + y
+    if (new_height, new_width) != (height, width):
+        x, y = -(new_width - width) / 2.0, -(new_height - height) / 2.0
+        c, f = a * x + b * y + c, d * x + e * y + f
+    return [a, b, c, d, e, f]
+
+
+def _is_transposed(angle: float, size, new_size) -> bool:
+    return angle in (0, 180) or tuple(new_size) == tuple(size)[::-1]
+
+
+@draws(uniforms=_uniforms)
+def affine_matrix(sizes, u, *, of, center):
+    """torchvision.transforms.functional.affine."""
+    values, after = run(of, sizes, u)
+    rows = zip(*(values[name].tolist() for name in ("angle", "translate", "scale", "shear")), sizes.tolist())
+    matrix = np.array([affine(*row, center) for row in rows])
+    return {"matrix": matrix.reshape(-1, 6), "size": after.astype(np.int32)}, after
+
+
+def affine(angle: float, translate, scale: float, shear, size, center=None) -> list[float]:
+    """The AFFINE data; angles in degrees, ``translate`` and ``shear`` as (x, y), ``size`` as (height, width)."""
+    center = [size[1] * 0.5, size[0] * 0.5] if center is None else list(center)
+    return _get_inverse_affine_matrix(center, angle, [float(t) for t in translate], scale, list(shear))
+
+
+@draws(uniforms=_uniforms)
+def perspective_coefficients(sizes, u, *, of):
+    """torchvision.transforms.functional._get_perspective_coeffs, of all rows at once."""
+    values, after = run(of, sizes, u)
+    height, width = (sizes - 1).T.astype(float)
+    zero = np.zeros_like(width)
+    start = np.stack([np.stack(p, 1) for p in ((zero, zero), (width, zero), (width, height), (zero, height))], 1)
+    end, one = values["endpoints"].astype(float), np.ones((len(sizes), 4))
+    (sx, sy), (ex, ey) = np.moveaxis(start, 2, 0), np.moveaxis(end, 2, 0)
+    nil = np.zeros_like(one)
+    rows_x = np.stack([ex, ey, one, nil, nil, nil, -sx * ex, -sx * ey], 2)
+    rows_y = np.stack([nil, nil, nil, ex, ey, one, -sy * ex, -sy * ey], 2)
+    system = np.stack([rows_x, rows_y], 2).reshape(-1, 8, 8)
+    solved = torch.linalg.lstsq(torch.from_numpy(system), torch.from_numpy(start.reshape(-1, 8, 1)), driver="gels")
+    flag = {"flag": values["flag"]} if "flag" in values else {}
+    return {"coefficients": solved.solution[..., 0].numpy(), "size": after.astype(np.int32), **flag}, after

@@ -1,0 +1,47 @@
+"""What hides, blurs or spoils pixels."""
+
+from __future__ import annotations
+
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from ..plan import draw, step
+from .geometry import like_of
+from .registry import Untranslatable, register
+
+
+@register(v1.RandomErasing, v2.RandomErasing, consumes="p scale ratio value inplace")
+def random_erasing(t, spec):
+    if spec.kind == "pil":
+        if isinstance(t, v2.RandomErasing):
+            raise Untranslatable(t, "on PIL images it does nothing but warn", "put it after ToImage() or ToTensor()")
+        raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put it after ToTensor()")
+    value = t.value
+    if value is None or value == "random":
+        value = None
+    else:
+        value = tuple(float(v) for v in value) if isinstance(value, (tuple, list)) else (float(value),)
+        if len(value) not in (1, spec.channels):
+            raise Untranslatable(t, f"value={t.value} for an image of {spec.channels} channels")
+        value *= spec.channels // len(value)
+    window = draw("erasing", p=t.p, scale=tuple(t.scale), ratio=tuple(t.ratio), random_value=value is None)
+    return (step("erase", spec, window, value=value),)
+
+
+@register(v2.GaussianNoise, consumes="mean sigma clip")
+def gaussian_noise(t, spec):
+    if spec.kind == "pil":
+        raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put ToImage() before it")
+    return (step("gaussian_noise", spec, draw("random_key"), mean=t.mean, sigma=t.sigma, clip=t.clip),)
+
+
+@register(v2.JPEG, consumes="quality")
+def jpeg(t, spec):
+    return (step("jpeg", spec, draw("jpeg_quality", quality=tuple(t.quality)), like=like_of(t, spec)),)
+
+
+@register(v1.LinearTransformation, v2.LinearTransformation, consumes="transformation_matrix mean_vector")
+def linear_transformation(t, spec):
+    if spec.kind == "pil":
+        raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put ToTensor() before it")
+    return (step("linear_transformation", spec, matrix=t.transformation_matrix, mean=t.mean_vector),)

@@ -1,0 +1,50 @@
+"""Policies: AutoAugment, RandAugment, TrivialAugmentWide, AugMix."""
+
+from __future__ import annotations
+
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from ..params.policy import AUGMENTATIONS
+from ..plan import Draw, Step, draw, step
+from .geometry import fill_of, interpolation_of, like_of
+from .registry import register
+
+
+@register(v1.AutoAugment, v2.AutoAugment, consumes="policy interpolation fill")
+def auto_augment(t, spec):
+    args = {"policy": t.policy.value, "like": _version(t)}
+    first, second = (_augment(t, spec, draw("auto_augment", **args, at=at)) for at in (0, 1))
+    return first, second.but(shares=True)
+
+
+@register(v1.RandAugment, v2.RandAugment, consumes="num_ops magnitude num_magnitude_bins interpolation fill")
+def rand_augment(t, spec):
+    args = {"magnitude": t.magnitude, "num_magnitude_bins": t.num_magnitude_bins, "like": _version(t)}
+    return [_augment(t, spec, draw("rand_augment", **args)) for _ in range(t.num_ops)]
+
+
+@register(v1.TrivialAugmentWide, v2.TrivialAugmentWide, consumes="num_magnitude_bins interpolation fill")
+def trivial_augment_wide(t, spec):
+    args = {"num_magnitude_bins": t.num_magnitude_bins, "like": _version(t)}
+    return (_augment(t, spec, draw("trivial_augment_wide", **args)),)
+
+
+@register(v1.AugMix, v2.AugMix, consumes="severity mixture_width chain_depth alpha all_ops interpolation fill")
+def aug_mix(t, spec):
+    names = ("severity", "mixture_width", "chain_depth", "alpha", "all_ops")
+    chains = draw("aug_mix", **{name: getattr(t, name) for name in names}, like=_version(t))
+    # torchvision mixes tensors, of PIL images too
+    return (step("augmix", spec, chains, **_args(t, spec), like=_version(t)),)
+
+
+def _augment(t, spec, drawn: Draw) -> Step:
+    return step("augment", spec, drawn, **_args(t, spec), like=like_of(t, spec), version=_version(t))
+
+
+def _args(t, spec) -> dict:
+    return {"names": AUGMENTATIONS, "interpolation": interpolation_of(t), "fill": fill_of(t, spec)}
+
+
+def _version(t) -> str:
+    return "v2" if isinstance(t, v2.Transform) else "v1"

@@ -1,0 +1,42 @@
+"""Rotations and other warps."""
+
+from __future__ import annotations
+
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from ..plan import draw, step
+from .geometry import fill_of, interpolation_of, like_of
+from .registry import register
+
+
+@register(v1.RandomRotation, v2.RandomRotation, consumes="degrees interpolation expand center fill")
+def random_rotation(t, spec):
+    how = _how(t, spec)
+    center = t.center and tuple(t.center)
+    angle = draw("rotation", degrees=tuple(t.degrees), expand=t.expand, center=center, like=how["like"])
+    after = spec.but(size=None) if t.expand else spec
+    return (step("rotate", after, angle, expand=t.expand, center=center, **how),)
+
+
+@register(v1.RandomAffine, v2.RandomAffine, consumes="degrees translate scale shear interpolation fill center")
+def random_affine(t, spec):
+    values = {name: getattr(t, name) and tuple(getattr(t, name)) for name in ("degrees", "translate", "scale", "shear")}
+    center = t.center and tuple(t.center)
+    return (step("affine", spec, draw("affine_parameters", **values), center=center, **_how(t, spec)),)
+
+
+@register(v1.RandomPerspective, v2.RandomPerspective, consumes="distortion_scale p interpolation fill")
+def random_perspective(t, spec):
+    points = draw("perspective_points", distortion_scale=t.distortion_scale, p=t.p)
+    return (step("perspective", spec, points, **_how(t, spec)),)
+
+
+@register(v1.ElasticTransform, v2.ElasticTransform, consumes="alpha sigma interpolation fill")
+def elastic_transform(t, spec):
+    alpha, sigma = tuple(map(float, t.alpha)), tuple(map(float, t.sigma))
+    return (step("elastic", spec, draw("random_key"), alpha=alpha, sigma=sigma, **_how(t, spec)),)
+
+
+def _how(t, spec) -> dict:
+    return {"interpolation": interpolation_of(t), "fill": fill_of(t, spec), "like": like_of(t, spec)}

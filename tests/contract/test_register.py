@@ -1,0 +1,218 @@
+"""Transforms of one's own: called sample by sample, or registered; README's example is run as it stands there."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from dali_compat import DALIImageFolder, DataLoader, FallbackWarning, on_batch, register
+from dali_compat.translate.registry import _TRANSLATORS
+from PIL import Image
+from torch import nn
+from torchvision import transforms as T
+from torchvision.transforms import v2
+
+from contract.both import REPOSITORY, assert_same_pixels, ours, pixels, stock
+
+
+@pytest.fixture
+def registry():
+    before = dict(_TRANSLATORS)
+    yield
+    _TRANSLATORS.clear()
+    _TRANSLATORS.update(before)
+
+
+def test_readmes_example(image_root, registry):
+    text = (REPOSITORY / "README.md").read_text()
+    (code,) = re.findall(r"runs this -->\n```python\n(.*?)```", text, re.DOTALL)
+    assert len([line for line in code.splitlines() if line]) <= 16
+    namespace = {}
+    exec(code, namespace)
+    transform = T.Compose([T.CenterCrop(40), T.PILToTensor(), T.ConvertImageDtype(torch.float64), namespace["AddBias"](0.5)])
+    dataset = DALIImageFolder(image_root, transform)
+    loader = ours(dataset, 5)
+    assert "torch, on the batch" in next(line for line in loader.explain().splitlines() if "AddBias" in line)
+    assert_same_pixels(pixels(loader), pixels(stock(dataset, 5)))
+
+
+class Doubled:
+    def __init__(self, chance=0.5):
+        self.chance = chance
+
+
+def _doubled(images, uniforms, chance):
+    return torch.where((uniforms[:, :1] < chance)[:, :, None, None], images * 2, images)
+
+
+def test_random_numbers_of_a_translation_follow_the_seed(image_root, registry):
+    register(Doubled, consumes="chance")(lambda t, spec: on_batch(_doubled, spec, uniforms=1, chance=t.chance))
+    dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), T.PILToTensor(), Doubled(0.4)]))
+    plain = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), T.PILToTensor()]))
+    epochs = []
+    for batch_size in (24, 7):
+        torch.manual_seed(3)
+        epochs.append(torch.cat([images for images, _ in ours(dataset, batch_size)]))
+    before = torch.cat([images for images, _ in ours(plain, 24)])
+    assert torch.equal(*epochs)
+    changed = [not torch.equal(a, b) for a, b in zip(epochs[0], before)]
+    assert 0 < sum(changed) < len(changed)
+
+
+def test_an_argument_that_is_not_consumed_is_called(image_root, registry):
+    register(Doubled)(lambda t, spec: on_batch(_doubled, spec, uniforms=1, chance=0.5))
+    transform = T.Compose([T.CenterCrop(40), T.PILToTensor(), Doubled(0.4)])
+    with pytest.warns(FallbackWarning, match="argument chance is not known"):
+        DataLoader(DALIImageFolder(image_root, transform), device="cpu")
+
+
+# ---- called sample by sample
+
+
+class Spy:
+    """Remembers what it got, and passes it on."""
+
+    seen = []
+
+    def __call__(self, image):
+        Spy.seen.append(image)
+        return image
+
+
+PLACES = {
+    "first": ([Spy(), T.CenterCrop(40), T.PILToTensor()], Image.Image),
+    "after a crop": ([T.CenterCrop(40), Spy(), T.PILToTensor()], Image.Image),
+    "gray": ([T.Grayscale(), T.CenterCrop(40), Spy(), T.PILToTensor()], Image.Image),
+    "after ToTensor": ([T.CenterCrop(40), T.ToTensor(), Spy()], torch.Tensor),
+    "after ToImage": ([v2.ToImage(), v2.CenterCrop(40), Spy(), v2.ToDtype(torch.float32, scale=True)], torch.Tensor),
+    "twice": ([T.CenterCrop(40), Spy(), T.PILToTensor(), Spy(), T.ConvertImageDtype(torch.float64)], (Image.Image, torch.Tensor)),
+    "in a container": ([T.Compose([T.CenterCrop(40), nn.Sequential(v2.PILToTensor()), Spy()])], torch.Tensor),
+}
+
+
+@pytest.mark.filterwarnings("ignore::dali_compat.FallbackWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_callable_gets_what_torchvision_gives_it(image_root, place, workers):
+    transforms, kind = PLACES[place]
+    dataset = DALIImageFolder(image_root, T.Compose(transforms))
+    theirs = pixels(stock(dataset, 5))
+    expected, Spy.seen = Spy.seen, []
+    loader = DataLoader(dataset, 5, device="cpu", num_workers=workers, exact=True)
+    mine = pixels(loader)
+    got, Spy.seen = Spy.seen, []
+    assert_same_pixels(mine, theirs)
+    if not workers:  # workers remember for themselves
+        assert {type(image) for image in got} == {type(image) for image in expected}
+        assert all(isinstance(image, kind) for image in got)
+        for type_ in {type(image) for image in got}:  # a batch goes through one callable before the next
+            first, second = ([_outline(i) for i in images if type(i) is type_] for images in (got, expected))
+            assert first == second
+
+
+def _outline(image):
+    return (image.mode, image.size) if isinstance(image, Image.Image) else (image.dtype, image.shape, image.device.type)
+
+
+class Pair:
+    """Two views, as SimCLR's users write it."""
+
+    def __init__(self, transform):
+        self.transform = transform
+
+    def __call__(self, image):
+        return [self.transform(image), self.transform(image)]
+
+
+@pytest.mark.filterwarnings("ignore::dali_compat.FallbackWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_several_views(image_root, workers):
+    dataset = DALIImageFolder(image_root, Pair(T.Compose([T.CenterCrop(40), T.PILToTensor()])))
+    mine = list(DataLoader(dataset, 5, device="cpu", num_workers=workers))
+    for (views, labels), (expected, theirs) in zip(mine, stock(dataset, 5), strict=True):
+        assert len(views) == 2 and torch.equal(labels, theirs)
+        for view, other in zip(views, expected):
+            assert torch.equal(view, other)
+
+
+@pytest.mark.filterwarnings("ignore::dali_compat.FallbackWarning")
+def test_five_crops_and_a_lambda(image_root):
+    transform = T.Compose([T.CenterCrop(50), T.FiveCrop(30), T.Lambda(_stacked)])
+    dataset = DALIImageFolder(image_root, transform)
+    assert_same_pixels(pixels(DataLoader(dataset, 5, device="cpu", num_workers=2)), pixels(stock(dataset, 5)))
+    dataset.transform = v2.Compose([v2.CenterCrop(50), v2.TenCrop(30), v2.ToImage()])
+    for (views, _), (expected, _) in zip(ours(dataset, 5), stock(dataset, 5), strict=True):
+        assert len(views) == len(expected) == 10
+        assert all(torch.equal(a, b) for a, b in zip(views, expected))
+
+
+def _stacked(crops):
+    return torch.stack([T.functional.pil_to_tensor(crop) for crop in crops])
+
+
+class Noisy:
+    def __call__(self, image):
+        return torch.rand(2), np.random.rand(), int(torch.randint(1000, ()))
+
+
+@pytest.mark.filterwarnings("ignore::dali_compat.FallbackWarning")
+def test_draws_of_a_callable_follow_the_seed(image_root):
+    """Whatever the number of workers and the batch size; and the global generator is left alone."""
+    dataset = DALIImageFolder(image_root, Noisy())
+    epochs = []
+    for workers, batch_size in ((0, 24), (0, 5), (1, 5), (2, 7)):
+        torch.manual_seed(3)
+        batches = [images for images, _ in DataLoader(dataset, batch_size, device="cpu", num_workers=workers)]
+        epochs.append(([torch.cat([b[i] for b in batches]) for i in range(3)], torch.initial_seed(), torch.rand(3)))
+    for values, seed, after in epochs[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(values, epochs[0][0]))
+        assert len(set(values[2].tolist())) > 15
+    assert torch.equal(epochs[0][2], epochs[1][2]) and torch.equal(epochs[2][2], epochs[3][2])
+
+
+class Breaks:
+    def __call__(self, image):
+        if image.size[0] == 40:
+            raise KeyError("no such thing")
+        return image
+
+
+@pytest.mark.filterwarnings("ignore::dali_compat.FallbackWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_of_a_callable_is_the_callers(image_root, workers):
+    dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), Breaks(), T.PILToTensor()]))
+    loader = DataLoader(dataset, 5, device="cpu", num_workers=workers)
+    for _ in range(2):
+        with pytest.raises(KeyError, match="no such thing"):
+            next(iter(loader))
+    dataset.transform = T.Compose([T.CenterCrop(41), Breaks(), T.PILToTensor()])
+    assert len(list(loader)) == len(loader)
+
+
+def _seeded(worker):
+    info = torch.utils.data.get_worker_info()
+    assert info.id == worker and info.num_workers == 2
+    Spy.where = worker
+
+
+class Where:
+    def __call__(self, image):
+        return torch.tensor(Spy.where)
+
+
+@pytest.mark.filterwarnings("ignore::dali_compat.FallbackWarning")
+def test_worker_init_fn_runs_in_the_workers(image_root):
+    loader = DataLoader(DALIImageFolder(image_root, Where()), 24, device="cpu", num_workers=2, worker_init_fn=_seeded)
+    assert set(next(iter(loader))[0].tolist()) <= {0, 1}
+
+
+def test_torchvisions_policies_of_batches(image_root):
+    """CutMix and MixUp take the batch that the loader gives, or stand in collate_fn."""
+    dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), T.ToTensor()]))
+    mix = v2.RandomChoice([v2.CutMix(num_classes=3), v2.MixUp(num_classes=3)])
+    for images, labels in ours(dataset, 6):
+        images, labels = mix(images, labels)
+        assert images.shape[1:] == (3, 40, 40) and labels.shape == (len(images), 3)
+        assert torch.allclose(labels.sum(1), torch.ones(len(labels)))
+    for images, labels in ours(dataset, 6, collate_fn=lambda batch: mix(*torch.utils.data.default_collate(batch))):
+        assert images.shape[1:] == (3, 40, 40) and labels.shape == (len(images), 3)

@@ -1,0 +1,258 @@
+"""AutoAugment, RandAugment, TrivialAugmentWide and AugMix: which operations, how strong, and in what mixture.
+
+Against records of what torchvision's transforms do, and against the probabilities that their tables imply.
+"""
+
+import functools
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from dali_compat.params.policy import AUGMENTATIONS
+from unit.test_distributions import COUNT, differ, misfit, unlike_in
+from unit.test_distributions_fed import PLAIN, UNSIGNED, drawn, image, recorded
+
+RECORDS = 3000
+HEIGHT, WIDTH = 60, 80
+VERSIONS = {"v1": v1, "v2": v2}
+MIX = {"severity": 3, "mixture_width": 3, "chain_depth": -1, "alpha": 1.0, "all_ops": True}
+
+
+def ours(name, count=COUNT, seed=0, **args):
+    return drawn(name, np.tile([HEIGHT, WIDTH], (count, 1)), seed, **args)[1]
+
+
+def pairs(arrays) -> list:
+    """The (operation, magnitude) of each row, as recorded() has them."""
+    return [(AUGMENTATIONS[which], m) for which, m in zip(arrays["which"].tolist(), arrays["magnitude"].tolist())]
+
+
+@functools.cache
+def records(version, transform, *args) -> list[tuple]:
+    """What a transform of torchvision did to each of many images."""
+    made, picture, found = getattr(VERSIONS[version], transform)(*args), image(HEIGHT, WIDTH), []
+    if transform == "AugMix":
+        picture = torch.zeros(1, HEIGHT, WIDTH, dtype=torch.uint8)
+    torch.manual_seed(1)
+    with recorded(version, made) as calls:
+        for _ in range(RECORDS):
+            made(picture)
+            found.append(tuple(calls))
+            calls.clear()
+    return found
+
+
+# ---- AutoAugment
+
+POLICIES = ("imagenet", "cifar10", "svhn")
+
+
+def sub_policies(policy):
+    """((name, chance, bin), (name, chance, bin)) of each sub-policy."""
+    return v1.AutoAugment(v1.AutoAugmentPolicy(policy)).policies
+
+
+def applied(policy, version, **how):
+    """The operations applied to each row, as recorded() has them."""
+    both = [ours("auto_augment", policy=policy, like=version, at=at, **how) for at in (0, 1)]
+    rows = zip(*(zip(pairs(a), a["flag"].tolist()) for a in both))
+    return [tuple(pair for pair, flag in row if flag) for row in rows]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_auto_augment_does_what_torchvisions_does(policy, version):
+    found, expected = applied(policy, version), records(version, "AutoAugment", v1.AutoAugmentPolicy(policy))
+    assert not unlike_in(found, expected)
+    names = [tuple(name for name, _ in row) for row in found]
+    assert not unlike_in(names, [tuple(name for name, _ in row) for row in expected])
+    assert {pair for row in expected for pair in row} <= {pair for row in found for pair in row}, "magnitudes, to the bit"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_auto_augment_fits_its_table(policy, version):
+    """Of every sub-policy, none, the first, the second or both operations, with the chances of the table."""
+    chances = Counter()
+    for (first, p, _), (second, q, _) in sub_policies(policy):
+        for names, chance in (((), (1 - p) * (1 - q)), ((first,), p * (1 - q)), ((second,), (1 - p) * q), ((first, second), p * q)):
+            chances[names] += chance / 25
+    found = Counter(tuple(name for name, _ in row) for row in applied(policy, version, count=20000))
+    assert found.keys() <= chances.keys()
+    assert not misfit([found[names] for names in chances], list(chances.values()))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_auto_augments_signs(policy):
+    """Half of those that have one are negative, whatever the other operation's."""
+    both = [ours("auto_augment", 20000, policy=policy, like="v1", at=at) for at in (0, 1)]
+    signs = [np.sign(a["magnitude"]) * ((a["which"] >= 1) & (a["which"] <= 9)) for a in both]
+    for sign in signs:
+        assert not misfit([(sign < 0).sum(), (sign > 0).sum()], [0.5, 0.5])
+    negative = [s[(signs[0] != 0) & (signs[1] != 0)] < 0 for s in signs]
+    if len(negative[0]):
+        assert not misfit(np.bincount(negative[0] + 2 * negative[1], minlength=4), [0.25] * 4)
+
+
+def test_wrong_tables_are_found():
+    assert unlike_in(applied("imagenet", "v1"), records("v1", "AutoAugment", v1.AutoAugmentPolicy("cifar10")))
+    both = [ours("auto_augment", policy="imagenet", like="v1", at=at, seed=at) for at in (0, 1)]
+    apart = [tuple(p for p, flag in row if flag) for row in zip(*(zip(pairs(a), a["flag"].tolist()) for a in both))]
+    expected = records("v1", "AutoAugment", v1.AutoAugmentPolicy("imagenet"))
+    assert unlike_in(apart, expected), "two streams take the operations of two sub-policies"
+
+
+# ---- RandAugment and TrivialAugmentWide
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("magnitude, bins", [(9, 31), (3, 10)])
+def test_rand_augment(version, magnitude, bins):
+    found = pairs(ours("rand_augment", magnitude=magnitude, num_magnitude_bins=bins, like=version))
+    expected = [row[0] for row in records(version, "RandAugment", 1, magnitude, bins)]
+    expected = [pair or ("Identity", 0.0) for pair in expected]
+    assert not unlike_in(found, expected) and set(found) == set(expected)
+    names = Counter(name for name, _ in found)
+    assert not misfit([names[name] for name in AUGMENTATIONS], [1 / 14] * 14 + [0])
+    for name in set(AUGMENTATIONS) - UNSIGNED:
+        assert not misfit([found.count((name, m)) for m in {m for n, m in found if n == name}], [0.5, 0.5])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("bins", [31, 5])
+def test_trivial_augment_wide(version, bins):
+    arrays = ours("trivial_augment_wide", 20000, num_magnitude_bins=bins, like=version)
+    found = pairs(arrays)
+    expected = [row[0] for row in records(version, "TrivialAugmentWide", bins)]
+    assert not unlike_in(found, expected) and not unlike_in([n for n, _ in found], [n for n, _ in expected])
+    assert set(expected) <= set(found)
+    names = Counter(name for name, _ in found)
+    assert not misfit([names[name] for name in AUGMENTATIONS], [1 / 14] * 14 + [0])
+    signs = np.sign(arrays["magnitude"][(arrays["which"] >= 1) & (arrays["which"] <= 9)])
+    assert not misfit([(signs < 0).sum(), (signs > 0).sum()], [0.5, 0.5])
+    for name in set(AUGMENTATIONS) - PLAIN - {"Posterize"}:
+        strengths = Counter(abs(m) for n, m in found if n == name)
+        assert len(strengths) == bins and not misfit(list(strengths.values()), [1 / bins] * bins)
+
+
+def test_bins_and_signs_are_independent():
+    arrays = ours("trivial_augment_wide", 20000, num_magnitude_bins=5, like="v1")
+    magnitude = arrays["magnitude"][(arrays["which"] == AUGMENTATIONS.index("Rotate")) & (arrays["magnitude"] != 0)]
+    counts = Counter(magnitude.tolist())
+    assert len(counts) == 8 and not misfit(list(counts.values()), [1 / 8] * 8)
+
+
+@pytest.mark.parametrize("like, other", [("v1", "v2"), ("v2", "v1")])
+def test_the_two_versions_differ(like, other):
+    """In Solarize's unit alone."""
+    found = set(pairs(ours("trivial_augment_wide", 20000, num_magnitude_bins=31, like=like)))
+    expected = {row[0] for row in records(other, "TrivialAugmentWide", 31)}
+    assert {name for name, _ in expected - found} == {"Solarize"}
+    assert max(m for n, m in found if n == "Solarize") == (255 if like == "v1" else 1)
+
+
+def test_wrong_bins_are_found():
+    found = pairs(ours("trivial_augment_wide", num_magnitude_bins=31, like="v1"))
+    expected = [row[0] for row in records("v1", "TrivialAugmentWide", 31)]
+    unsigned = [(name, abs(m)) for name, m in found]
+    assert unlike_in(unsigned, expected)
+    without = [pair for pair in found if pair[0] != "Invert" and pair[0] != "Identity"]
+    assert unlike_in(without, expected)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("height, width", [(1, 1), (1, 900), (331, 224), (5000, 37)])
+@pytest.mark.parametrize("transform", ["AutoAugment", "RandAugment", "AugMix", "TrivialAugmentWide"])
+def test_magnitudes_of_translations(transform, version, height, width):
+    """They follow the image's own sides: torchvision's table for this image, to the bit."""
+    kind, sizes = getattr(VERSIONS[version], transform), np.tile([height, width], (4000, 1))
+    if version == "v2":
+        tables = {name: of(10, height, width) for name, (of, _) in kind._AUGMENTATION_SPACE.items()}
+    else:
+        size = () if transform == "TrivialAugmentWide" else ((height, width),)
+        tables = {name: magnitudes for name, (magnitudes, _) in kind()._augmentation_space(10, *size).items()}
+    _, arrays, _ = {
+        "AutoAugment": lambda: drawn("auto_augment", sizes, policy="cifar10", like=version, at=1),
+        "RandAugment": lambda: drawn("rand_augment", sizes, magnitude=7, num_magnitude_bins=10, like=version),
+        "AugMix": lambda: drawn("aug_mix", sizes, **MIX, like=version),
+        "TrivialAugmentWide": lambda: drawn("trivial_augment_wide", sizes, num_magnitude_bins=10, like=version),
+    }[transform]()
+    for name in ("TranslateX", "TranslateY"):
+        magnitudes = np.abs(arrays["magnitude"][arrays["which"] == AUGMENTATIONS.index(name)])
+        assert len(magnitudes) and set(magnitudes.tolist()) <= set(tables[name].tolist())
+        if transform == "RandAugment":
+            assert set(magnitudes.tolist()) == {tables[name][7].item()}
+
+
+# ---- AugMix
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("all_ops", [True, False])
+def test_chains_of_aug_mix(version, all_ops):
+    """A chain's depth, and in it operations and magnitudes. (Records have all chains of an image in one row.)"""
+    arrays = ours("aug_mix", 4000, **{**MIX, "all_ops": all_ops}, like=version)
+    within = arrays["which"] >= 0
+    depth = within.sum(2)
+    assert (within == (np.arange(3) < depth[..., None])).all() and (arrays["magnitude"][~within] == 0).all()
+    assert not misfit(np.bincount(depth.ravel(), minlength=4), [0, 1 / 3, 1 / 3, 1 / 3])
+    assert not misfit(list(Counter((depth @ [16, 4, 1]).tolist()).values()), [1 / 27] * 27), "chains are independent"
+
+    found = pairs({key: array[within] for key, array in arrays.items() if key != "mix"})
+    rows = records(version, "AugMix", 3, 3, -1, 1.0, all_ops)
+    expected = [pair for row in rows for pair in row]
+    assert not unlike_in(found, expected) and set(found) == set(expected)
+    assert not unlike_in(depth.sum(1).tolist(), [len(row) for row in rows])
+    names = Counter(name for name, _ in found)
+    assert len(names) == (13 if all_ops else 9) and not misfit(list(names.values()), np.full(len(names), 1 / len(names)))
+
+
+def test_operations_of_a_chain_are_independent():
+    which = ours("aug_mix", 20000, **{**MIX, "chain_depth": 2, "mixture_width": 2, "all_ops": False}, like="v1")["which"]
+    assert which.shape == (20000, 2, 2)
+    for one, other in ((which[:, 0, 0], which[:, 0, 1]), (which[:, 0, 0], which[:, 1, 0]), (which[:, 0, 1], which[:, 1, 1])):
+        assert not misfit(list(Counter((one * 15 + other).tolist()).values()), [1 / 81] * 81)
+
+
+@pytest.mark.parametrize("severity", [1, 3, 10])
+def test_severity(severity):
+    arrays = ours("aug_mix", **{**MIX, "severity": severity}, like="v1")
+    strengths = Counter(np.abs(arrays["magnitude"][arrays["which"] == AUGMENTATIONS.index("Rotate")]).tolist())
+    assert len(strengths) == severity and not misfit(list(strengths.values()), [1 / severity] * severity)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.2, 3.7])
+@pytest.mark.parametrize("width", [1, 3])
+def test_weights_of_aug_mix(alpha, width):
+    mix = ours("aug_mix", 4000, **{**MIX, "alpha": alpha, "mixture_width": width}, like="v1")["mix"]
+    assert mix.shape == (4000, 1 + width) and mix.dtype == np.float32 and (mix > 0).all() and (mix < 1).all()
+    assert np.allclose(mix.sum(1), 1, atol=1e-6)
+    torch.manual_seed(0)
+    image_or_not = torch._sample_dirichlet(torch.full((4000, 2), alpha))
+    chains = torch._sample_dirichlet(torch.full((4000, width), alpha)) * image_or_not[:, 1:]
+    expected = torch.cat([image_or_not[:, :1], chains], 1).numpy()
+    for column in range(1 + width):
+        assert not differ(mix[:, column], expected[:, column])
+    if width > 1:
+        assert not differ(mix[:, 1] / mix[:, 1:].sum(1), expected[:, 1] / expected[:, 1:].sum(1))
+        share = mix[:, 1] / mix[:, 1:].sum(1)
+        assert abs(np.corrcoef(mix[:, 0], share)[0, 1]) < 4.5 / 4000**0.5
+
+
+def test_weights_of_tiny_alphas_are_numbers():
+    """Gamma variates underflow there; torch gives halves, ones and the least float32."""
+    for alpha in (1e-3, 1e-5):
+        mix = ours("aug_mix", 300, **{**MIX, "alpha": alpha}, like="v1")["mix"]
+        assert np.isfinite(mix).all() and np.allclose(mix.sum(1), 1, atol=1e-6) and (mix[:, 0] == 0.5).any()
+
+
+def test_wrong_weights_are_found():
+    mix = ours("aug_mix", 4000, **MIX, like="v1")["mix"]
+    flat = ours("aug_mix", 4000, **{**MIX, "alpha": 1.6}, like="v1")["mix"]
+    assert differ(mix[:, 0], flat[:, 0])
+    rng = np.random.default_rng(0).random((4000, 3))
+    assert differ(mix[:, 1] / mix[:, 1:].sum(1), rng[:, 0] / rng.sum(1)), "shares of uniform numbers"

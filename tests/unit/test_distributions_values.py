@@ -1,0 +1,464 @@
+"""Choices, colours, warps and v2's own transforms: the laws of get_params and make_params, and independence."""
+
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import functional as F
+from torchvision.transforms import v2
+
+from dali_compat.params import registry
+from dali_compat.plan import draw
+from unit.test_distributions import COUNT, differ, misfit, statistic, unlike_in
+from unit.test_distributions_fed import drawn, image
+
+RANGES = {"brightness": (0.6, 1.4), "contrast": (0.6, 1.4), "saturation": (0.2, 1.8), "hue": (-0.1, 0.1)}
+AFFINE = {"degrees": (-30.0, 30.0), "translate": (0.1, 0.3), "scale": (0.5, 2.0), "shear": (-5.0, 5.0, -9.0, 2.0)}
+ERASING = {"scale": (0.02, 0.33), "ratio": (0.3, 3.3)}
+MIX = {"severity": 3, "mixture_width": 3, "chain_depth": -1, "alpha": 1.0, "all_ops": True, "like": "v1"}
+DRAWS = [
+    ("bernoulli", {"p": 0.3}),
+    ("choice", {"p": (1, 2, 0.5)}),
+    ("order", {"n": 5}),
+    ("random_key", {}),
+    ("bernoulli_with", {"p": 0.3, "values": (("bits", 3),)}),
+    ("uniforms", {"count": 3}),
+    ("color_jitter", RANGES),
+    ("photometric_distort", {**RANGES, "p": 0.5}),
+    ("channel_permutation", {"channels": 3}),
+    ("blur_sigma", {"sigma": (0.1, 2.0)}),
+    ("jpeg_quality", {"quality": (5, 95)}),
+    ("rotation", {"degrees": (-180.0, 180.0), "expand": False, "center": None, "like": "pil"}),
+    ("rotation", {"degrees": (-180.0, 180.0), "expand": True, "center": None, "like": "pil"}),
+    ("rotation", {"degrees": (-180.0, 180.0), "expand": True, "center": [9, 3.5], "like": "v1"}),
+    ("affine_parameters", AFFINE),
+    ("perspective_points", {"distortion_scale": 0.5, "p": 0.5}),
+    ("erasing", {"p": 0.5, **ERASING, "random_value": True}),
+    ("random_crop", {"size": (30, 30)}),
+    ("random_resized_crop", {"scale": (0.08, 1.0), "ratio": (3 / 4, 4 / 3)}),
+    ("zoom_out", {"side_range": (1.0, 4.0), "p": 0.5}),
+    ("scale_jitter", {"target_size": (400, 500), "scale_range": (0.1, 2.0)}),
+    ("random_shortest_size", {"min_size": (50, 60, 80), "max_size": 300}),
+    ("random_resize", {"min_size": 50, "max_size": 100}),
+    ("auto_augment", {"policy": "svhn", "like": "v1", "at": 0}),
+    ("auto_augment", {"policy": "cifar10", "like": "v2", "at": 1}),
+    ("rand_augment", {"magnitude": 9, "num_magnitude_bins": 31, "like": "v1"}),
+    ("trivial_augment_wide", {"num_magnitude_bins": 31, "like": "v2"}),
+    ("aug_mix", MIX),
+    ("aug_mix", {**MIX, "alpha": 0.4, "chain_depth": 2, "like": "v2"}),
+]
+IDS = [f"{i}-{name}" for i, (name, _) in enumerate(DRAWS)]
+
+
+def alike(count=COUNT, height=60, width=80):
+    return np.tile([height, width], (count, 1))
+
+
+def values(name, rows=COUNT, height=60, width=80, seed=0, **args):
+    return drawn(name, alike(rows, height, width), seed, **args)[1]
+
+
+def theirs(sample, count=COUNT):
+    """A sample of count of torchvision's parameters."""
+    torch.manual_seed(1)
+    random.seed(1)
+    return np.array([sample() for _ in range(count)])
+
+
+# ---- every draw
+
+
+def test_every_draw_is_here():
+    of_the_modules = {
+        name
+        for name, (uniforms, function) in registry._DRAWS.items()
+        if uniforms != 0 and function.__module__.split(".")[-1] in ("choices", "color", "warp", "policy", "geometry")
+    }
+    assert of_the_modules == {name for name, _ in DRAWS}
+
+
+@pytest.mark.parametrize("name, args", DRAWS, ids=IDS)
+def test_any_split_of_a_batch_draws_the_same(name, args):
+    sizes = np.random.default_rng(2).integers(40, 200, (97, 2))
+    _, whole, after = drawn(name, sizes, position=1000, **args)
+    assert all(len(array) == 97 for array in whole.values())
+    for split in (1, 13, 64):
+        parts = [drawn(name, sizes[at : at + split], position=1000 + at, **args)[1:] for at in range(0, 97, split)]
+        for key, array in whole.items():
+            assert array.tobytes() == np.concatenate([arrays[key] for arrays, _ in parts]).tobytes(), key
+            assert {arrays[key].dtype for arrays, _ in parts} == {array.dtype}
+        assert np.array_equal(after, np.concatenate([sizes for _, sizes in parts]))
+
+
+@pytest.mark.parametrize("name, args", DRAWS, ids=IDS)
+def test_one_image_says_nothing_about_the_next(name, args):
+    """Of every number drawn, neighbours' correlation is within 4.5 standard deviations of none."""
+    varying = 0
+    for key, array in values(name, **args).items():
+        for column in np.nan_to_num(array.reshape(COUNT, -1).astype(float)).T:
+            if np.ptp(column):
+                varying += 1
+                assert abs(np.corrcoef(column[:-1], column[1:])[0, 1]) < 4.5 / math.sqrt(COUNT), key
+    assert varying or name in ("random_shortest_size", "random_resize")
+
+
+@pytest.mark.parametrize("name, args", DRAWS, ids=IDS)
+def test_another_seed_draws_others(name, args):
+    one, other = (values(name, 500, seed=seed, **args) for seed in (0, 1))
+    assert any(one[key].tobytes() != other[key].tobytes() for key in one)
+
+
+def _correlations(columns) -> np.ndarray:
+    matrix = np.corrcoef(np.array(columns, float))
+    return np.abs(matrix[np.triu_indices(len(matrix), 1)])
+
+
+INDEPENDENT = {
+    "color_jitter": lambda v: [v["order"][:, 0], v["brightness"], v["contrast"], v["saturation"], v["hue"]],
+    "affine_parameters": lambda v: [v["angle"], *v["translate"].T, v["scale"], *v["shear"].T],
+    "perspective_points": lambda v: [v["flag"], *v["endpoints"].reshape(COUNT, 8).T],
+    "photometric_distort": lambda v: [
+        *(np.isnan(v[k]) for k in ("brightness", "saturation", "hue")),
+        np.isnan(v["contrast_before"]) & np.isnan(v["contrast_after"]),
+        v["order"][:, 0] < 0,
+    ],
+    "erasing": lambda v: [v["flag"], v["shape"].prod(1), v["key"]],
+    "trivial_augment_wide": lambda v: [v["which"], np.sign(v["magnitude"])],
+}
+
+
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_parameters_are_independent_of_each_other(name):
+    columns = INDEPENDENT[name](values(name, **dict(DRAWS)[name]))
+    if name == "trivial_augment_wide":  # of the operations with a sign
+        columns = [c[(columns[0] >= 1) & (columns[0] <= 9) & (columns[1] != 0)] for c in columns]
+    assert (_correlations(columns) < 4.5 / math.sqrt(len(columns[0]))).all()
+
+
+# ---- choices
+
+
+@pytest.mark.parametrize("p", [(1,), (1, 1), (0.2, 0.3, 0.5), (3, 0, 1, 7), (0, 1), (1e-3, 1), (1, 0)])
+def test_choice(p):
+    ours = values("choice", p=p)["choice"]
+    assert ours.dtype == np.int32 and not misfit(np.bincount(ours, minlength=len(p)), np.array(p) / sum(p))
+    names = list(range(len(p)))
+    assert not unlike_in(theirs(lambda: random.choices(names, weights=p)[0]).tolist(), ours.tolist())
+
+
+def test_choice_at_its_boundaries(monkeypatch):
+    """A number on the boundary of two weights chooses as random.choices does."""
+    for p in ((1, 1, 2), (0, 1, 1, 0), (1, 0, 0, 3)):
+        for u in (0.0, 0.25, 0.5, 0.75, 1 - 2**-53):
+            monkeypatch.setattr(random.Random, "random", lambda self, u=u: u)
+            (expected,) = random.Random().choices(range(len(p)), weights=p)
+            arrays, _ = registry.run(draw("choice", p=p), alike(1), np.array([[u]]))
+            assert arrays["choice"].tolist() == [expected]
+
+
+def test_choice_is_v2s():
+    chosen = v2.RandomChoice([lambda x, i=i: i for i in range(3)], p=[2, 5, 3])
+    assert not unlike_in(theirs(lambda: chosen(0)).tolist(), values("choice", p=(2, 5, 3))["choice"].tolist())
+
+
+@pytest.mark.parametrize("name, args", [("order", {"n": 4}), ("channel_permutation", {"channels": 3}), ("color_jitter", RANGES)])
+def test_every_order_is_as_likely(name, args):
+    orders = [tuple(row) for row in values(name, **args)["order"].tolist()]
+    all_of_them = list(itertools.permutations(range(len(orders[0]))))
+    assert not misfit([orders.count(order) for order in all_of_them], np.full(len(all_of_them), 1 / len(all_of_them)))
+    assert not unlike_in(orders, list(map(tuple, theirs(lambda: torch.randperm(len(orders[0])).numpy()).tolist())))
+
+
+def test_keys():
+    keys = values("random_key")["key"]
+    assert keys.dtype == np.int64 and keys.min() >= 0 and keys.max() < 2**53 and len(np.unique(keys)) == COUNT
+    assert not differ(keys / 2**53, np.random.default_rng(0).random(COUNT))
+    assert not differ(keys % 4096 / 4096, np.random.default_rng(0).random(COUNT)), "its low bits are random, too"
+
+
+def test_a_chance_with_values():
+    both = values("bernoulli_with", p=0.3, values=(("bits", 3), ("threshold", 0.5)))
+    assert not misfit(np.bincount(both["flag"], minlength=2), [0.7, 0.3])
+    assert (both["bits"] == 3).all() and (both["threshold"] == 0.5).all() and both["bits"].dtype == np.int32
+
+
+def test_numbers_for_translations_of_ones_own():
+    u = values("uniforms", count=3)["uniforms"]
+    assert u.dtype == np.float32 and u.shape == (COUNT, 3) and 0 <= u.min() and u.max() < 1
+    assert not differ(u, np.random.default_rng(0).random((COUNT, 3))) and (_correlations(u.T) < 4.5 / math.sqrt(COUNT)).all()
+
+
+# ---- colour
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_color_jitter(version):
+    ours = values("color_jitter", **RANGES)
+    if version == "v1":
+        sample = theirs(lambda: v1.ColorJitter.get_params(*RANGES.values())[1:])
+    else:
+        made = v2.ColorJitter(**RANGES)
+        sample = theirs(lambda: [p[f"{name}_factor"] for p in [made.make_params([])] for name in RANGES])
+    for name, column in zip(RANGES, sample.T):
+        assert not differ(ours[name], column), name
+        assert RANGES[name][0] - 1e-6 <= ours[name].min() and ours[name].max() <= RANGES[name][1] + 1e-6
+
+
+def _distorted(parameters):
+    """As our arrays have them."""
+    contrast, before = parameters["contrast_factor"], parameters["contrast_before"]
+    row = {name: parameters[f"{name}_factor"] for name in ("brightness", "saturation", "hue")}
+    row |= {"contrast_before": contrast if before else None, "contrast_after": None if before else contrast}
+    order = parameters["channel_permutation"]
+    return [np.nan if x is None else x for x in row.values()] + ([-1] * 3 if order is None else order.tolist())
+
+
+@pytest.mark.parametrize("p", [0.5, 0.0, 1.0, 0.2])
+def test_photometric_distort(p):
+    ours = values("photometric_distort", **RANGES, p=p)
+    made, pixels = v2.RandomPhotometricDistort(**RANGES, p=p), [torch.empty(3, 2, 2)]
+    sample = theirs(lambda: _distorted(made.make_params(pixels)), 3000)
+    names = ("brightness", "saturation", "hue", "contrast_before", "contrast_after")
+    for name, column in zip(names, sample.T):
+        applied, expected = ours[name][~np.isnan(ours[name])], column[~np.isnan(column)]
+        assert not (len(applied) and differ(applied, expected)), name
+    pattern = np.stack([~np.isnan(ours[name]) for name in names], 1).tolist()
+    assert not unlike_in(list(map(tuple, pattern)), list(map(tuple, (~np.isnan(sample[:, :5])).tolist())))
+    assert not unlike_in(list(map(tuple, ours["order"].tolist())), list(map(tuple, sample[:, 5:].astype(int).tolist())))
+
+
+def test_one_channel_is_permuted_too():
+    assert set(values("photometric_distort", **RANGES, p=0.5, channels=1)["order"].ravel().tolist()) == {-1, 0}
+
+
+def test_blur_sigma():
+    sigma = values("blur_sigma", sigma=(0.1, 2.0))["sigma"]
+    assert sigma.shape == (COUNT, 2) and (sigma[:, 0] == sigma[:, 1]).all()
+    assert not differ(sigma[:, 0], theirs(lambda: v1.GaussianBlur.get_params(0.1, 2.0)))
+
+
+@pytest.mark.parametrize("quality", [(1, 100), (7, 7), (50, 53)])
+def test_jpeg_quality(quality):
+    ours, made = values("jpeg_quality", quality=quality)["quality"], v2.JPEG(quality)
+    assert not unlike_in(ours.tolist(), theirs(lambda: made.make_params([])["quality"]).tolist())
+    assert (ours.min(), ours.max()) == quality
+
+
+# ---- warps
+
+
+@pytest.mark.parametrize("degrees", [(-30.0, 30.0), (0.0, 360.0), (10.0, 11.0), (-400.0, 400.0)])
+def test_angles(degrees):
+    ours = values("rotation", degrees=degrees, expand=False, center=None, like="pil")["angle"]
+    assert not differ(ours, theirs(lambda: v1.RandomRotation.get_params(list(degrees))))
+
+
+@pytest.mark.parametrize("height, width", [(60, 80), (3, 1000), (1000, 3), (1, 1)])
+def test_affine(height, width):
+    ours = values("affine_parameters", height=height, width=width, **AFFINE)
+    sample = theirs(lambda: np.hstack(v1.RandomAffine.get_params(*AFFINE.values(), [width, height])))
+    columns = [ours["angle"], *ours["translate"].T, ours["scale"], *ours["shear"].T]
+    assert not any(differ(a, b) for a, b in zip(columns, sample.T, strict=True))
+    assert not unlike_in(ours["translate"][:, 1].tolist(), sample[:, 2].astype(int).tolist())
+
+
+@pytest.mark.parametrize("height, width", [(60, 80), (5, 900), (900, 5), (1, 1), (2, 3)])
+@pytest.mark.parametrize("distortion_scale", [0.5, 1.0])
+def test_perspective(height, width, distortion_scale):
+    ours = values("perspective_points", 3000, height, width, distortion_scale=distortion_scale, p=0.25)
+    sample = theirs(lambda: v1.RandomPerspective.get_params(width, height, distortion_scale)[1], 3000)
+    for a, b in zip(ours["endpoints"].reshape(-1, 8).T, sample.reshape(-1, 8).T):
+        assert not differ(a, b) and not unlike_in(a.tolist(), b.tolist())
+    assert not misfit(np.bincount(ours["flag"], minlength=2), [0.75, 0.25])
+
+
+ANGLES = [(-180.0, 180.0), (0.0, 0.0), (30.0, 30.0), (45.0, 45.0), (90.0, 90.0), (-90.0, -90.0), (180.0, 180.0), (450.0, 450.0),
+          (-1e-20, -1e-20), (359.99, 360.0), (0.001, 0.001)]  # fmt: skip
+
+
+@pytest.mark.parametrize("degrees", ANGLES, ids=str)
+@pytest.mark.parametrize("center", [None, (0, 0), (11, 3), (7.5, 20.25)], ids=str)
+def test_sizes_of_expanding_rotations(degrees, center):
+    """Those of what torchvision makes of such images: PIL, and tensors by v1 and v2."""
+    sizes = np.random.default_rng(0).integers(1, 40, (40, 2))
+    sizes[::4] = sizes[::4, :1]  # squares
+    for like in ("pil", "v1", "v2"):
+        _, ours, after = drawn("rotation", sizes, degrees=degrees, expand=True, center=center, like=like)
+        rotate = v2.functional.rotate if like == "v2" else F.rotate
+        for (height, width), angle, expected in zip(sizes.tolist(), ours["angle"].tolist(), after.tolist()):
+            picture = Image.new("L", (width, height)) if like == "pil" else torch.zeros(1, height, width)
+            made = rotate(picture, angle, expand=True, center=center and list(center))
+            assert expected == ([made.height, made.width] if like == "pil" else list(made.shape[1:]))
+
+
+def test_sizes_of_large_rotations():
+    """float32's errors grow with the image."""
+    sizes = np.random.default_rng(0).integers(1000, 9000, (1000, 2))
+    for like in ("pil", "v1", "v2"):
+        _, ours, after = drawn("rotation", sizes, degrees=(-180.0, 180.0), expand=True, center=None, like=like)
+        for (height, width), angle, expected in zip(sizes.tolist(), ours["angle"].tolist(), after.tolist()):
+            if like == "pil":
+                made = _Rotated((width, height)).rotate(angle, expand=True).wanted
+            else:
+                module = v2.functional._geometry if like == "v2" else F.F_t
+                turned = angle % 360 if like == "v2" else angle
+                matrix = F._get_inverse_affine_matrix([0.0, 0.0], -turned, [0.0, 0.0], 1.0, [0.0, 0.0])
+                made = module._compute_affine_output_size(matrix, width, height)
+            assert tuple(expected[::-1]) == made
+
+
+class _Rotated(Image.Image):
+    """An image that has a size and no pixels, and notes what size is asked for."""
+
+    def __init__(self, size):
+        super().__init__()
+        self._size = size
+
+    def transform(self, size, *_, **__):
+        self.wanted = size
+        return self
+
+
+@pytest.mark.parametrize("center", [None, (3, 4)])
+def test_without_expand_sizes_stay(center):
+    for like in ("pil", "v1", "v2"):
+        _, _, after = drawn("rotation", alike(40), degrees=(90.0, 90.0), expand=False, center=center, like=like)
+        assert np.array_equal(after, alike(40))
+
+
+# ---- windows and sizes
+
+
+@pytest.mark.parametrize("height, width", [(60, 80), (20, 900), (900, 20), (2, 2), (1, 50)])
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_erasing(height, width, version):
+    """Windows of the rows that are erased; and how many are not, because no try fits."""
+    ours = values("erasing", 4000, height, width, p=1.0, **ERASING, random_value=False)
+    picture, made = image(height, width), v2.RandomErasing(**ERASING)
+
+    def sample():
+        if version == "v1":
+            *window, value = v1.RandomErasing.get_params(picture, **ERASING, value=[0.0])
+            return [value is not picture, *window]
+        p = made.make_params([picture])
+        return [p["v"] is not None, *(p[k] for k in "ijhw")]
+
+    sample = theirs(sample, 4000)
+    assert not unlike_in(ours["flag"].tolist(), sample[:, 0].tolist())
+    flag = ours["flag"] == 1
+    erased, expected = np.concatenate([ours["start"], ours["shape"]], 1)[flag], sample[sample[:, 0] == 1, 1:]
+    for column in range(4) if len(expected) > 50 else ():
+        assert not differ(erased[:, column], expected[:, column])
+    if len(expected) > 50:
+        assert not differ(erased[:, 2] * erased[:, 3], expected[:, 2] * expected[:, 3])
+        assert not differ(erased[:, 2] / (erased[:, 3] + 1), expected[:, 2] / (expected[:, 3] + 1))
+    assert (erased[:, 2] < height).all() and (erased[:, 3] < width).all()
+    assert (ours["start"] >= 0).all() and (ours["start"] + ours["shape"] <= [height, width]).all()
+    assert (ours["shape"][~flag] == 0).all()
+
+
+def test_erasing_is_for_some():
+    ours = values("erasing", p=0.3, **ERASING, random_value=True)
+    assert not misfit(np.bincount(ours["flag"], minlength=2), [0.7, 0.3]) and len(np.unique(ours["key"])) == COUNT
+
+
+@pytest.mark.parametrize("height, width", [(60, 80), (3, 500)])
+def test_zoom_out(height, width):
+    _, ours, after = drawn("zoom_out", alike(COUNT, height, width), side_range=(1.0, 4.0), p=0.5)
+    made, picture = v2.RandomZoomOut(), [image(height, width)]
+    left, top, right, bottom = theirs(lambda: made.make_params(picture)["padding"]).T
+    on = (after > [height, width]).any(1)
+    assert abs(on.mean() - 0.5) < 0.03 and (ours["start"][~on] == 0).all() and (after[~on] == [height, width]).all()
+    for a, b in ((-ours["start"][on, 0], top), (-ours["start"][on, 1], left), (after[on, 0], top + bottom + height),
+                 (after[on, 1], left + right + width)):  # fmt: skip
+        assert not differ(a, b[left + top + right + bottom > 0])
+    assert (ours["start"] <= 0).all() and (ours["shape"] + ours["start"] >= [height, width]).all()
+
+
+SIZED = [
+    ("scale_jitter", {"target_size": (400, 500), "scale_range": (0.1, 2.0)}, v2.ScaleJitter((400, 500))),
+    ("random_shortest_size", {"min_size": (50, 60, 80), "max_size": 300}, v2.RandomShortestSize([50, 60, 80], 300)),
+    ("random_shortest_size", {"min_size": (50,)}, v2.RandomShortestSize(50)),
+    ("random_resize", {"min_size": 50, "max_size": 100}, v2.RandomResize(50, 100)),
+]
+
+
+@pytest.mark.parametrize("name, args, made", SIZED, ids=lambda x: x if isinstance(x, str) else "")
+@pytest.mark.parametrize("height, width", [(60, 80), (300, 100), (40, 900)])
+def test_random_sizes(name, args, made, height, width):
+    ours = values(name, 3000, height, width, **args)["size"].astype(int)
+    picture = [image(height, width)]
+    sample = theirs(lambda: made.make_params(picture)["size"], 3000)
+    if name == "random_resize":
+        sample = np.array([F._compute_resized_output_size((height, width), s) for s in sample.tolist()])
+    assert not differ(ours[:, 0], sample[:, 0]) and not differ(ours[:, 1], sample[:, 1])
+    assert not unlike_in(list(map(tuple, ours.tolist())), list(map(tuple, sample.tolist())))
+
+
+# ---- these tests find what is wrong
+
+
+def _normal(low, high, seed=0):
+    u = np.random.default_rng(seed).random(COUNT)
+    return low + (high - low) * u
+
+
+WRONG = {
+    "a wider range": lambda: (values("blur_sigma", sigma=(0.1, 2.2))["sigma"][:, 0], _normal(0.1, 2.0)),
+    "sigma not linear": lambda: (np.exp(_normal(np.log(0.1), np.log(2.0))), _normal(0.1, 2.0)),
+    "shifts truncated": lambda: (np.trunc(_normal(-6, 6)), theirs(_shift)),
+    "a quality too few": lambda: (values("jpeg_quality", quality=(50, 52))["quality"], theirs(_quality)),
+    "degrees from zero": lambda: (
+        values("rotation", degrees=(0.0, 30.0), expand=False, center=None, like="pil")["angle"],
+        theirs(lambda: v1.RandomRotation.get_params([-30.0, 30.0])),
+    ),
+    "x and y swapped": lambda: (values("affine_parameters", **AFFINE)["translate"][:, 1], theirs(_shift)),
+}
+
+
+def _shift():
+    return v1.RandomAffine.get_params([0, 0], (0.1, 0.1), None, None, [60, 60])[1][0]
+
+
+def _quality():
+    return v2.JPEG((50, 53)).make_params([])["quality"]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_values_are_found(name):
+    ours, sample = WRONG[name]()
+    assert unlike_in(ours.tolist(), sample.tolist()) or differ(ours, sample)
+
+
+def test_wrong_orders_are_found():
+    """Swapping each place with any place, the well-known mistake, makes some orders likelier."""
+    rng, found = np.random.default_rng(0), []
+    for _ in range(COUNT):
+        order = [0, 1, 2]
+        for i in range(3):
+            j = rng.integers(3)
+            order[i], order[j] = order[j], order[i]
+        found.append(tuple(order))
+    permutations = list(itertools.permutations(range(3)))
+    assert misfit([found.count(p) for p in permutations], [1 / 6] * 6)
+    assert unlike_in(found, [tuple(p) for p in values("channel_permutation", channels=3)["order"].tolist()])
+
+
+def test_a_coin_for_each_contrast_is_found():
+    """One coin says where contrast goes; two would apply it twice, or never."""
+    ours, other = (values("photometric_distort", seed=seed, **RANGES, p=1.0) for seed in (0, 1))
+    pairs = list(zip(np.isnan(ours["contrast_before"]).tolist(), np.isnan(ours["contrast_after"]).tolist()))
+    mixed = list(zip(np.isnan(ours["contrast_before"]).tolist(), np.isnan(other["contrast_after"]).tolist()))
+    assert set(pairs) == {(True, False), (False, True)} and unlike_in(pairs, mixed)
+
+
+def test_correlations_are_found():
+    rng = np.random.default_rng(0)
+    a = rng.random(COUNT)
+    assert _correlations([a, a + 3 * rng.random(COUNT)])[0] > 4.5 / math.sqrt(COUNT)
+    assert statistic(a, a) == 0
