@@ -19,6 +19,10 @@ _HOME = {
     "FallbackWarning": "loader",
     "DALIImageFolder": "dataset",
     "ImageReadError": "dataset",
+    "DALIRecordIO": "archives.recordio",
+    "DALITFRecord": "archives.tfrecord",
+    "DALILMDB": "archives.lmdb",
+    "DALIWebDataset": "archives.webdataset",
     "on_batch": "translate",
     "register": "translate",
 }
