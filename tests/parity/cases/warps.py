@@ -33,7 +33,7 @@ WARPS = {
     # batched torch. The field is blurred in another order: .00002/1, and .00003/3 where a pixel is the nearest
     "ElasticTransform": (lambda T: T.ElasticTransform(70.0, 1.5), NEAR, NEAR),
     "ElasticTransform nearest": (lambda T: T.ElasticTransform(90.0, 2.0, InterpolationMode.NEAREST, fill=9), NEAREST, NEAREST),
-    "ElasticTransform pair": (lambda T: T.ElasticTransform([20.0, 70.0], [0.0, 2.0], fill=(10, 200, 30)), NEAR, NEAR),
+    "ElasticTransform pair": (lambda T: T.ElasticTransform([20.0, 70.0], [1.0, 2.0], fill=(10, 200, 30)), NEAR, NEAR),
 }
 for name, (make, dali, torch) in WARPS.items():
     of_pil(name, lambda T, m=make: [T.CenterCrop((64, 75)), m(T)], dali, torch, rims=True)
