@@ -3,8 +3,8 @@
 Method. One process. Every transform X through torchvision's ImageFolder and DataLoader with --workers processes, then
 every X through dali_compat's, on the same folder, with RandomResizedCrop(224), RandomHorizontalFlip, X, ToTensor, Normalize (the
 place that recipes give it; X of tensors comes after ToTensor, geometry that changes sizes before RandomResizedCrop).
-Each turn opens a fresh loader, takes --warmup batches (torchvision: two a worker), then counts images for --seconds,
---rounds times. The ratio is of medians. "simclr", "ra", "ta_wide", "augmix" and "imagenet"
+Each turn opens a fresh loader, takes --warmup batches (torchvision: one a worker), then counts images for --seconds,
+--rounds times. The ratio is of medians. A run that was cut off goes on where --json ends. "simclr", "ra", "ta_wide", "augmix" and "imagenet"
 are whole recipes: SimCLR's (Chen et al., 2020), and torchvision's reference training preset with that policy and
 RandomErasing(0.1). "callable" is what nothing translates: a function of the user's, in torch's workers and in ours.
 
@@ -17,6 +17,7 @@ Command.
 """
 
 import itertools
+import json
 import time
 
 import common
@@ -106,7 +107,7 @@ def turn(which, root, transform, settings, args):
     if which == "torchvision":
         from torchvision.datasets import ImageFolder
         opened = loaders.torchvision_loader(settings, ImageFolder(root, transform))
-        warmup = max(args.warmup, 2 * settings.workers)
+        warmup = settings.workers  # one a worker: of the slowest transforms that takes half a minute
     else:
         import dali_compat
         loader = dali_compat.DataLoader(dali_compat.DALIImageFolder(root, transform), device=settings.device,
@@ -140,11 +141,15 @@ def main():
     torch.zeros(1, device=device)
     chosen = {name: t for name, t in transforms().items() if not args.only or name in args.only}
     with common.folder(args.data, args.replicate) as root:
-        result = {"benchmark": "transforms", "facts": common.facts(), "images": common.describe(root, args.data),
+        begun = json.loads(args.json.read_text()) if args.json and args.json.exists() else None
+        result = begun or {"benchmark": "transforms", "facts": common.facts(), "images": common.describe(root, args.data),
                   "settings": {key: str(value) for key, value in vars(args).items()}, "rounds": [], "plans": {}}
         print(result["facts"], flush=True)
         settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
+        done = {(row["case"], row["transform"], row["round"]) for row in result["rounds"]}
         for which, name, number in itertools.product(["torchvision", "ours"], chosen, range(args.rounds)):
+            if (which, name, number) in done:
+                continue
             transform = chosen[name]
             row, plan = turn(which, str(root), transform, settings, args)
             result["rounds"].append({"round": number, "transform": name, "case": which, **row})

@@ -20,6 +20,10 @@ _HOME = {
     "DALIImageFolder": "dataset",
     "DALIArrayDataset": "arrays",
     "ImageReadError": "dataset",
+    "DALIRecordIO": "archives.recordio",
+    "DALITFRecord": "archives.tfrecord",
+    "DALILMDB": "archives.lmdb",
+    "DALIWebDataset": "archives.webdataset",
     "on_batch": "translate",
     "register": "translate",
 }

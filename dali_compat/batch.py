@@ -7,7 +7,6 @@ share a plan, and each of these of the rows that DALI decodes and those that go 
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ import torch
 from torch.utils.data import default_collate
 
 from .calls import as_sample, as_tensor, results_of, spec_of
-from .dataset import ImageReadError, locate
+from .dataset import ImageReadError, locate, sample
 from .engine import batch as kernels
 from .engine.device import to_device
 from .engine.replay import replay
@@ -25,6 +24,7 @@ from .headers import DALI, PIL, UNREADABLE, headers_of
 from .lower import continued
 from .params import ImageTooSmall, Randoms, compute, own_generators
 from .plan import Call, ImageSpec, Plan
+from .sources import encoded, is_record
 
 if TYPE_CHECKING:
     from .iterator import Epoch
@@ -97,12 +97,11 @@ class Batch:
 
     def _locate(self) -> None:
         self.places = [locate(self.epoch.dataset, index) for index in self.indices]
-        samples = [folder.samples[local] for folder, local in self.places]
-        self.paths = [os.fsdecode(path) for path, _ in samples]
-        with self._as_in_a_worker(any(folder.target_transform for folder, _ in self.places)):
+        self.sources, targets = zip(*(sample(part, local) for part, local in self.places)) if self.places else ((), ())
+        with self._as_in_a_worker(any(part.target_transform for part, _ in self.places)):
             self.targets = [
-                target if folder.target_transform is None else folder.target_transform(target)
-                for (_, target), (folder, _) in zip(samples, self.places)
+                target if part.target_transform is None else part.target_transform(target)
+                for target, (part, _) in zip(targets, self.places)
             ]
 
     def _as_in_a_worker(self, needed: bool = True):
@@ -112,22 +111,22 @@ class Batch:
         return own_generators(self.epoch.seed, self._position)
 
     def _group(self) -> None:
-        """Rows that share a plan, and among them those that share a decoder."""
+        """Rows that share a plan, and among them those that share a decoder and a kind of source."""
         by_folder: dict[int, list[int]] = {}
         for row, (folder, _) in enumerate(self.places):
             by_folder.setdefault(id(folder), []).append(row)
-        rows_of: dict[Plan, dict[int, list[int]]] = {}
+        rows_of: dict[Plan, dict[tuple[int, bool], list[int]]] = {}
         self.sizes = np.empty((len(self), 2), np.int64)
         for rows in by_folder.values():
             folder = self.places[rows[0]][0]
             by_kind = rows_of.setdefault(self.epoch.route.plan_of(folder), {})
             indices = [self._header(row) for row in rows]
-            sizes, kinds = headers_of(folder).look(indices, [self.paths[row] for row in rows])
+            sizes, kinds = headers_of(folder).look(indices, [self.sources[row] for row in rows])
             self.sizes[rows] = sizes
             for kind in (DALI, PIL, UNREADABLE):
                 chosen = [rows[i] for i in np.flatnonzero(kinds == kind)]
                 if chosen:
-                    by_kind.setdefault(kind, []).extend(chosen)
+                    by_kind.setdefault((kind, is_record(self.sources[chosen[0]])), []).extend(chosen)
         for plan, by_kind in rows_of.items():
             self._parts.append(part := _Part(self, plan))
             part.start(by_kind)
@@ -135,7 +134,7 @@ class Batch:
     def _header(self, row: int) -> int:
         """Where the headers of a row's folder keep it."""
         folder, local = self.places[row]
-        return local % len(folder.samples)
+        return local % len(folder)
 
     def prefer_pil(self, row: int) -> None:
         """DALI has failed on this file."""
@@ -155,7 +154,7 @@ class Batch:
         return self._position + row
 
     def name(self, row: int) -> str:
-        return f"{self.paths[row]}, index {self.indices[row]}"
+        return f"{self.sources[row]}, index {self.indices[row]}"
 
     def _collate(self, images) -> Any:
         """As torch's fetchers do."""
@@ -189,9 +188,9 @@ class _Part:
         self._groups: list[_Decoded | _Replayed] = []
         self._results: list[Future] | None = None  # of the plan's call
 
-    def start(self, by_kind: dict[int, list[int]]) -> None:
+    def start(self, by_kind: dict[tuple[int, bool], list[int]]) -> None:
         self.rows = sorted(row for rows in by_kind.values() for row in rows)
-        for kind, rows in by_kind.items():
+        for (kind, _), rows in by_kind.items():
             if kind == DALI:
                 self._groups.append(_Decoded(self.batch, self.plan, sorted(rows)))
             else:
@@ -264,9 +263,10 @@ class _Decoded:
         self.batch, self.plan, self.rows = batch, plan, rows
         arrays = batch.compute((*plan.dali, *plan.batch), rows)
         self._dali, self._batch = arrays[: len(plan.dali)], arrays[len(plan.dali) :]
-        self._paths = [batch.paths[row] for row in rows]
-        self._pipeline = batch.epoch.pipeline(plan, len(rows))
-        self._ticket = self._pipeline.submit(self._paths, self._dali)
+        self._encoded, sources = is_record(batch.sources[rows[0]]), [batch.sources[row] for row in rows]
+        self._given = encoded(sources) if self._encoded else sources
+        self._pipeline = batch.epoch.pipeline(plan, len(rows), self._encoded)
+        self._ticket = self._pipeline.submit(self._given, self._dali)
 
     def images(self):
         """(N, C, H, W), or a list of N where sizes differ."""
@@ -287,7 +287,7 @@ class _Decoded:
         """Find the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error."""
         from .engine.pipeline import undecodable
 
-        bad = undecodable(self._paths, self._pipeline.device)
+        bad = undecodable(self._given, self._pipeline.device, self._encoded)
         if not bad:
             raise error
         images: list = [None] * len(self.rows)
@@ -310,7 +310,7 @@ class _Replayed:
         for row in rows:
             steps = () if unreadable else plan.steps  # PIL's error is all that is wanted of an unreadable file
             arrays = [kernels.rows_of(values, 0) for values in batch.compute(steps, [row])]
-            self._futures.append(batch.epoch.replay_later(replay, batch.paths[row], steps, arrays))
+            self._futures.append(batch.epoch.replay_later(replay, batch.sources[row], steps, arrays))
 
     def images(self) -> list[torch.Tensor]:
         images = []

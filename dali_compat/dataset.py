@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from bisect import bisect_right
 from pathlib import Path
@@ -13,6 +14,8 @@ import torch.utils.data as data
 from torchvision import get_image_backend
 from torchvision.datasets import DatasetFolder, ImageFolder
 from torchvision.datasets.folder import default_loader, pil_loader
+
+from .sources import Source
 
 
 class DALIImageFolder(ImageFolder):
@@ -114,6 +117,16 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[data.Dataset, int]:
             dataset = dataset.datasets[part]
         else:
             return dataset, _position(index)
+
+
+def sample(dataset: DatasetFolder, index: int) -> tuple[Source, Any]:
+    """Where the image is, and its target before target_transform.
+
+    Raises:
+        IndexError, TypeError: as ``dataset[index]`` does.
+    """
+    path, target = dataset.samples[index]
+    return os.fsdecode(path), target
 
 
 def _position(index: Any) -> Any:

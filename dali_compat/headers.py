@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from PIL import Image, ImageFile
 
+from .sources import Parts, Source, opened
+
 UNKNOWN, DALI, PIL, UNREADABLE = 0, 1, 2, 3
 
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -24,29 +26,29 @@ _SAMPLE, _SLOW, _THREADS = 16, 200e-6, 32  # files to time, seconds a file, thre
 
 
 class Headers:
-    """(kind, height, width) of each file of a data set, read at first sight."""
+    """(kind, height, width) of each image of a data set, read at first sight."""
 
     def __init__(self):
         self._lock = threading.Lock()  # loaders in several threads share it
         self._allocate(0)
 
-    def look(self, indices: list[int], paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Sizes (N, 2) int64 as (height, width), and kinds (N,) of the files at ``indices`` (0 and up).
+    def look(self, indices: list[int], sources: list[Source]) -> tuple[np.ndarray, np.ndarray]:
+        """Sizes (N, 2) int64 as (height, width), and kinds (N,) of the images at ``indices`` (0 and up).
 
         A kind is DALI, PIL or UNREADABLE; the last is asked again the next time, for the file may be mended.
         """
         with self._lock:
-            return self._look(indices, paths)
+            return self._look(indices, sources)
 
-    def _look(self, indices, paths):
+    def _look(self, indices, sources):
         if max(indices) >= len(self._kinds):
             self._allocate(max(max(indices) + 1, 2 * len(self._kinds)))
         index = np.asarray(indices)
-        keys = np.fromiter(map(hash, paths), np.int64, len(paths))
+        keys = np.fromiter(map(hash, sources), np.int64, len(sources))
         kinds = self._kinds[index]
         unknown = np.flatnonzero((kinds == UNKNOWN) | (kinds == UNREADABLE) | (self._keys[index] != keys))
         if len(unknown):
-            todo = [paths[i] for i in unknown]
+            todo = [sources[i] for i in unknown]
             found = np.array(_read_many(todo), np.int32).reshape(-1, 3)
             at = index[unknown]
             self._keys[at], self._kinds[at], self._sizes[at] = keys[unknown], found[:, 0], found[:, 1:]
@@ -60,7 +62,7 @@ class Headers:
     def _allocate(self, count: int) -> None:
         old = getattr(self, "_kinds", None), getattr(self, "_keys", None), getattr(self, "_sizes", None)
         self._kinds = np.zeros(count, np.uint8)
-        self._keys = np.zeros(count, np.int64)  # hash of the path: data sets may change their samples
+        self._keys = np.zeros(count, np.int64)  # hash of the source: data sets may change their samples
         self._sizes = np.zeros((count, 2), np.int32)
         if old[0] is not None:
             for new, values in zip((self._kinds, self._keys, self._sizes), old):
@@ -85,36 +87,35 @@ def _forget(key: int, gone: weakref.ref) -> None:
         del _of_dataset[key]
 
 
-def read_header(path: str) -> tuple[int, int, int]:
-    """(kind, height, width) of a file; (UNREADABLE, 1, 1) where neither walking its markers nor PIL finds a size."""
+def read_header(source: Source) -> tuple[int, int, int]:
+    """(kind, height, width) of an image; (UNREADABLE, 1, 1) where neither walking its markers nor PIL finds a size."""
     try:
-        return _read_jpeg(path) or _ask_pil(path)
-    except Exception:  # any decoder's error: whoever decodes the file reports it, with its path
+        return _read_jpeg(source) or _ask_pil(source)
+    except Exception:  # any decoder's error: whoever decodes it reports it, with its name
         return UNREADABLE, 1, 1
 
 
-def _read_many(paths: list[str]) -> list[tuple[int, int, int]]:
+def _read_many(sources: list[Source]) -> list[tuple[int, int, int]]:
     """One after another where that is quick (threads would only wait for Python), in threads where the disk is slow."""
     begin = time.perf_counter()
-    found = [read_header(path) for path in paths[:_SAMPLE]]
-    rest = paths[_SAMPLE:]
+    found = [read_header(source) for source in sources[:_SAMPLE]]
+    rest = sources[_SAMPLE:]
     if time.perf_counter() - begin < _SAMPLE * _SLOW:
-        return found + [read_header(path) for path in rest]
+        return found + [read_header(source) for source in rest]
     with ThreadPoolExecutor(_THREADS) as pool:
         return found + list(pool.map(read_header, rest))
 
 
-def _read_jpeg(path: str) -> tuple[int, int, int] | None:
-    """ISO/IEC 10918-1 B.1.1: walk the marker segments to the frame header. None where the file is no plain JPEG."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        data, base, at, markers = os.pread(fd, 4096, 0), 0, 2, {}
+def _read_jpeg(source: Source) -> tuple[int, int, int] | None:
+    """ISO/IEC 10918-1 B.1.1: walk the marker segments to the frame header. None where the image is no plain JPEG."""
+    with Parts(source) as parts:
+        data, base, at, markers = parts.read(4096, 0), 0, 2, {}
         if data[:2] != b"\xff\xd8":
             return None
         while True:
             if at + 19 > len(data):
                 base, at = base + at, 0
-                data = os.pread(fd, 4096, base)
+                data = parts.read(4096, base)
                 if len(data) < 19:
                     return None
             if data[at] != 0xFF:
@@ -132,12 +133,10 @@ def _read_jpeg(path: str) -> tuple[int, int, int] | None:
         height, width = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8]
         plain = marker in _PLAIN_FRAMES and precision == 8 and height and width
         plain = plain and (components == 1 or (components == 3 and _is_ycc(markers, data[at + 10 : at + 17 : 3])))
-        ends = os.pread(fd, 2, os.fstat(fd).st_size - 2) == b"\xff\xd9"
-    finally:
-        os.close(fd)
+        ends = parts.read(2, parts.size - 2) == b"\xff\xd9"
     if not plain or (Image.MAX_IMAGE_PIXELS and height * width > Image.MAX_IMAGE_PIXELS):
         return None  # PIL warns of a decompression bomb, or refuses it
-    return (DALI if ends or _pil_decodes(path) else PIL), height, width
+    return (DALI if ends or _pil_decodes(source) else PIL), height, width
 
 
 def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
@@ -150,20 +149,20 @@ def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
     return component_ids != b"RGB"
 
 
-def _pil_decodes(path: str) -> bool:
+def _pil_decodes(source: Source) -> bool:
     """Whether a JPEG without an end marker is whole. A decoder that reads a window alone, or a GPU, may not notice."""
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         return False  # the user wants PIL's idea of the missing part
     try:
-        with Image.open(path) as image:
+        with opened(source) as file, Image.open(file) as image:
             image.load()
         return True
     except Exception:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
         return False
 
 
-def _ask_pil(path: str) -> tuple[int, int, int]:
-    with Image.open(path) as image:
+def _ask_pil(source: Source) -> tuple[int, int, int]:
+    with opened(source) as file, Image.open(file) as image:
         return (DALI if _same_in_dali(image) else PIL), image.height, image.width
 
 

@@ -67,18 +67,19 @@ class DaliRoute:
     def plan_of(self, folder: DatasetFolder) -> Plan:
         return self._plan_of[id(folder)][1]
 
-    def borrow(self, plan: Plan, batch_size: int) -> DecodePipeline:
-        """An idle pipeline for the plan, or a new one."""
+    def borrow(self, plan: Plan, batch_size: int, encoded: bool) -> DecodePipeline:
+        """An idle pipeline for the plan, or a new one; ``encoded``: for bytes instead of paths."""
         from .engine.pipeline import DecodePipeline
 
         batch_size = max(batch_size, self.batch_size)
         with self._lock:
             self._pipelines[:] = [p for p in self._pipelines if p.usable]
             for pipeline in self._pipelines:
-                if pipeline.plan is plan and not pipeline.borrowed and pipeline.batch_size >= batch_size:
+                same = pipeline.plan is plan and pipeline.encoded == encoded
+                if same and not pipeline.borrowed and pipeline.batch_size >= batch_size:
                     break
             else:
-                pipeline = DecodePipeline(plan, self.device, self.threads, self.depth, batch_size)
+                pipeline = DecodePipeline(plan, self.device, self.threads, self.depth, batch_size, encoded)
                 self._pipelines.append(pipeline)
             pipeline.borrowed = True
         return pipeline
@@ -96,7 +97,8 @@ class DaliRoute:
         with self._lock:
             pipeline.borrowed = False
             for other in self._pipelines:
-                if other is not pipeline and other.plan is pipeline.plan and not other.borrowed:
+                same = other.plan is pipeline.plan and other.encoded == pipeline.encoded
+                if other is not pipeline and same and not other.borrowed:
                     other.close()
             self._pipelines[:] = [p for p in self._pipelines if p.usable]
 
@@ -180,7 +182,8 @@ def _available_threads(loader) -> int:
 def _threads(loader, device: torch.device, parts: list[DatasetFolder]) -> int:
     """CPU threads of a pipeline. Where the GPU decodes, few load as fast as many and disturb a training step less."""
     available = _available_threads(loader)
-    return min(available, _GPU_JPEG_THREADS) if device.type == "cuda" and _mostly_jpeg(parts) else available
+    on_gpu = device.type == "cuda" and not loader.exact and _mostly_jpeg(parts)
+    return min(available, _GPU_JPEG_THREADS) if on_gpu else available
 
 
 def _mostly_jpeg(parts: list[DatasetFolder]) -> bool:
@@ -238,7 +241,7 @@ def _account(plan: Plan, device: torch.device, decode: str | None) -> str:
 def _decode_fidelity(device: torch.device, exact: bool) -> str:
     if device.type == "cpu":
         return "exact"
-    return "mean error .01 of 255" if exact else "mean error .2 of 255 (exact=True: .01)"
+    return "exact, on the CPU" if exact else "mean error .2 of 255 (exact=True: 0)"
 
 
 def _without_effect(loader) -> list[str]:

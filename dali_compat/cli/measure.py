@@ -19,8 +19,9 @@ from torchvision.datasets.folder import IMG_EXTENSIONS, pil_loader
 
 from ..dataset import DALIImageFolder
 from ..loader import DataLoader
+from ..lower import plans_ahead
 from ..plan import Plan
-from ..route import StockRoute, plans_ahead
+from ..route import StockRoute
 from .reference import reference
 
 BATCH = 16

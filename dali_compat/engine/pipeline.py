@@ -31,17 +31,21 @@ class PipelineError(RuntimeError):
 
 
 class DecodePipeline:
-    """Runs ``plan.dali`` on batches of files.
+    """Runs ``plan.dali`` on batches of encoded images.
 
     Args:
         plan: what to run.
+        encoded: it gets images as bytes, and not as paths of files.
         device: where images come out.
         threads: CPU threads of DALI.
         depth: batches in flight.
         batch_size: the most samples that a batch may have.
     """
 
-    def __init__(self, plan: Plan, device: torch.device, threads: int, depth: int, batch_size: int):
+    def __init__(
+        self, plan: Plan, device: torch.device, threads: int, depth: int, batch_size: int, encoded: bool = False
+    ):
+        self.encoded = encoded
         self.plan, self.device, self.threads, self.depth, self.batch_size = plan, device, threads, depth, batch_size
         self.borrowed = False  # by an iterator; see route.py
         self._pipe = None
@@ -52,8 +56,9 @@ class DecodePipeline:
         self._pid = os.getpid()
         _live.add(self)
 
-    def submit(self, paths: list[str], arrays: list[Arrays]) -> int:
-        """Start a batch of N files; returns its ticket. ``arrays`` are the per-sample arguments of each step of
+    def submit(self, images: list, arrays: list[Arrays]) -> int:
+        """Start a batch of N images, paths or (``encoded``) uint8 arrays of bytes; returns its ticket. Bytes must not
+        change before it is received. ``arrays`` are the per-sample arguments of each step of
         ``plan.dali``, N rows each."""
         self._refuse_if_closed()
         if self._pipe is None:
@@ -63,7 +68,10 @@ class DecodePipeline:
         ticket = next(self._tickets)
         self._feed.next = (
             ticket,
-            [_as_matrix(paths), *(np.ascontiguousarray(a) for step in arrays for a in step.values())],
+            [
+                list(images) if self.encoded else _as_matrix(images),
+                *(np.ascontiguousarray(a) for step in arrays for a in step.values()),
+            ],
         )
         self._pipe.schedule_run()
         return ticket
@@ -122,7 +130,7 @@ class DecodePipeline:
             self.batch_size, self.threads, device_id, prefetch_queue_depth=self.depth, exec_dynamic=True
         )
         with pipe:
-            paths, *inputs = fn.external_source(
+            images, *inputs = fn.external_source(
                 self._feed.take,  # not a method of self: a cycle would keep the GPU's memory after the last reference
                 num_outputs=1 + len(arrays),
                 batch=True,
@@ -131,16 +139,16 @@ class DecodePipeline:
             )
             inputs = iter(inputs)
             nodes = [{name: next(inputs) for name in step} for step in template]
-            pipe.set_outputs(self._images(paths, nodes))
+            pipe.set_outputs(self._images(images if self.encoded else fn.io.file.read(images, dont_use_mmap=True), nodes))
         pipe.build()
         self._pipe = pipe
 
-    def _images(self, paths, nodes):
+    def _images(self, encoded, nodes):
         steps = list(zip(self.plan.dali, nodes))
         device, window = "mixed" if self.device.type == "cuda" else "cpu", None
         if steps and steps[0][0].op == "crop" and steps[0][0].kwargs["inside"]:
             window = steps.pop(0)[1]
-        images = graph.decode(fn.io.file.read(paths, dont_use_mmap=True), device, self.plan.exact, window)
+        images = graph.decode(encoded, device, self.plan.exact, window)
         for step, arrays in steps:
             images = getattr(graph, step.op)(images, arrays, **step.kwargs)
         return images
@@ -161,14 +169,14 @@ class _Feed:
         return arrays
 
 
-def undecodable(paths: list[str], device: torch.device) -> list[int]:
-    """Which of the files DALI fails to decode, one by one; for finding the culprit of a failed batch."""
+def undecodable(images: list, device: torch.device, encoded: bool) -> list[int]:
+    """Which of the images (as submit() takes them) DALI fails to decode, one by one: the culprits of a failed batch."""
     plan = Plan((), (), (), exact=False, channels_last=False)
     bad = []
-    pipeline = DecodePipeline(plan, device, threads=1, depth=1, batch_size=1)
-    for i, path in enumerate(paths):
+    pipeline = DecodePipeline(plan, device, threads=1, depth=1, batch_size=1, encoded=encoded)
+    for i, image in enumerate(images):
         try:
-            pipeline.receive(pipeline.submit([path], []))
+            pipeline.receive(pipeline.submit([image], []))
         except PipelineError:
             bad.append(i)
     return bad

@@ -15,11 +15,12 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
 from ..plan import Step
+from ..sources import Source, opened
 
 
-def replay(path: str, steps: tuple[Step, ...], rows: list[dict]) -> torch.Tensor:
-    """Decode one file as torchvision's pil_loader does and run the steps; gives a CHW tensor (of a PIL image, too)."""
-    with open(path, "rb") as file:
+def replay(source: Source, steps: tuple[Step, ...], rows: list[dict]) -> torch.Tensor:
+    """Decode one image as torchvision's pil_loader does and run the steps; gives a CHW tensor (of a PIL image, too)."""
+    with opened(source) as file:
         image = Image.open(file).convert("RGB")
     for step, row in zip(steps, rows):
         image = play(image, step, row)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from PIL import Image
+from torchvision.transforms import functional
 
 
 @dataclass(frozen=True)
@@ -55,5 +57,13 @@ def assert_same(mine, theirs) -> None:
 
 
 def as_tensors(images) -> list[torch.Tensor]:
-    """Plain tensors of what a loader gave (tv_tensors.Image included), on the CPU."""
-    return [torch.as_tensor(image).detach().cpu().as_subclass(torch.Tensor) for image in images]
+    """Plain tensors, on the CPU, of what a transform or a loader gives: tensors, PIL images, or tuples of either."""
+    return [_as_tensor(image) for image in images]
+
+
+def _as_tensor(image) -> torch.Tensor:
+    if isinstance(image, (tuple, list)):
+        return torch.stack([_as_tensor(view) for view in image])
+    if isinstance(image, Image.Image):
+        return functional.pil_to_tensor(image)
+    return torch.as_tensor(image).detach().cpu().as_subclass(torch.Tensor)

@@ -1,6 +1,7 @@
 """The comparer and the reference find what is wrong with an image."""
 
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from dali_compat import DALIImageFolder
+from dali_compat.cli.reference import Disagreement, _Numbers, _sources, reference
 from parity.compare import Error, as_tensors, assert_same, error
-from parity.drawn import dictated, reference
 from parity.run import epoch, plan_of
 
 
@@ -103,42 +104,124 @@ def test_not_a_number_is_within_nothing():
 
 
 def test_as_tensors_gives_plain_tensors():
-    (plain,) = as_tensors([tv_tensors.Image(_picture())])
-    assert type(plain) is torch.Tensor and torch.equal(plain, _picture())
+    for image in (tv_tensors.Image(_picture()), v1.functional.to_pil_image(_picture())):
+        (plain,) = as_tensors([image])
+        assert type(plain) is torch.Tensor and torch.equal(plain, _picture())
+    (views,) = as_tensors([(_picture(), _picture(1))])
+    assert torch.equal(views[1], _picture(1))
 
 
+# ---- the reference
+
+_CROP = v2.CenterCrop(50)
 RANDOM = {
-    "v1 RandomCrop": v1.RandomCrop(40),
-    "v2 RandomCrop": v2.RandomCrop(40),
-    "v1 RandomResizedCrop": v1.RandomResizedCrop(40),
-    "v2 RandomResizedCrop": v2.RandomResizedCrop(40),
-    "v1 RandomHorizontalFlip": v1.Compose([v1.CenterCrop(50), v1.RandomHorizontalFlip()]),
-    "v2 RandomVerticalFlip": v2.Compose([v2.CenterCrop(50), v2.RandomVerticalFlip()]),
-    "v1 RandomGrayscale": v1.Compose([v1.CenterCrop(50), v1.RandomGrayscale(0.5)]),
+    f"{name} {type(make(T)).__name__}": make(T)
+    for name, T in (("v1", v1), ("v2", v2))
+    for make in (
+        lambda T: T.RandomCrop(40),
+        lambda T: T.RandomResizedCrop(40),
+        lambda T: T.RandomHorizontalFlip(),
+        lambda T: T.RandomGrayscale(0.5),
+        lambda T: T.ColorJitter(0.5),
+        lambda T: T.RandomRotation(30),
+        lambda T: T.RandomAffine(30, (0.1, 0.2), (0.5, 1), (-9, 9, 3, 5)),
+        lambda T: T.RandomPerspective(0.5, 0.8),
+        lambda T: T.ElasticTransform(200.0),
+        lambda T: T.GaussianBlur(9, (0.1, 9)),
+        lambda T: T.RandomSolarize(90),
+        lambda T: T.RandomApply([T.RandomInvert(1)]),
+        lambda T: T.RandomChoice([T.RandomInvert(1), T.RandomVerticalFlip(1), T.RandomSolarize(90, 1)]),
+        lambda T: T.RandomOrder([T.RandomInvert(1), T.RandomSolarize(90, 1), T.RandomPosterize(1, 1)]),
+        lambda T: T.AutoAugment(),
+        lambda T: T.RandAugment(4),
+        lambda T: T.TrivialAugmentWide(),
+        lambda T: T.AugMix(),
+        lambda T: T.Compose([T.ToTensor(), T.RandomErasing(value="random")]),
+    )
+} | {
+    f"v2 {type(transform).__name__}": transform
+    for transform in (
+        v2.RandomPhotometricDistort(),
+        v2.RandomChannelPermutation(),
+        v2.RandomZoomOut(side_range=(1, 1.1)),
+        v2.RandomResize(30, 90),
+        v2.ScaleJitter((60, 60)),
+        v2.RandomShortestSize([30, 40, 50]),
+        v2.JPEG((1, 90)),
+        v2.Compose([v2.ToImage(), v2.GaussianNoise()]),
+    )
 }
 
 
 @pytest.mark.parametrize("name", RANDOM)
 def test_the_reference_follows_the_draws(name, image_root):
-    """Another seed gives other images, so that agreement says something; torchvision's classes are as they were after it."""
-    transform = v2.Compose([RANDOM[name], v2.PILToTensor()])
-    paths = [path for path, _ in DALIImageFolder(image_root).samples]
-    before = [vars(c).get(n) for c in (v1.RandomCrop, v2.RandomCrop) for n in ("get_params", "make_params")] + [torch.rand]
-    first, again, other = (reference(transform, plan_of(transform), paths, seed) for seed in (1, 1, 2))
+    """Another seed gives other images, so that agreement says something; torchvision is as it was afterwards."""
+    transform = v2.Compose([_CROP, RANDOM[name]])
+    paths = [path for path, _ in DALIImageFolder(image_root).samples[:10]]
+    before = [getattr(owner, name) for owner, name, _ in _sources(_Numbers())]
+    first, again, other = (as_tensors(reference(transform, plan_of(transform), paths, seed)) for seed in (1, 1, 2))
     assert_same(first, again)
-    assert error(first, other).mean > 1
-    after = [vars(c).get(n) for c in (v1.RandomCrop, v2.RandomCrop) for n in ("get_params", "make_params")] + [torch.rand]
-    assert before == after
+    assert [getattr(owner, name) for owner, name, _ in _sources(_Numbers())] == before
+    if [image.shape for image in first] == [image.shape for image in other]:
+        assert error(first, other).mean > 1
 
 
-def test_the_reference_notices_another_order_of_draws():
-    from collections import deque
+def test_torchvision_draws_for_itself_afterwards(image_root):
+    path, _ = DALIImageFolder(image_root).samples[0]
+    for _ in range(2):
+        torch.manual_seed(3)
+        expected = torch.rand(2), v1.RandomHorizontalFlip()(_picture()), torch.empty(3).uniform_()
+        reference(RANDOM["v1 ColorJitter"], plan_of(RANDOM["v1 ColorJitter"]), [path])
+        torch.manual_seed(3)
+        found = torch.rand(2), v1.RandomHorizontalFlip()(_picture()), torch.empty(3).uniform_()
+        assert all(map(torch.equal, expected, found))
+    with pytest.raises(RuntimeError, match="mine"):
+        reference(_fails, plan_of(None), [path])
+    assert torch.rand(100).unique().numel() > 90
 
-    row = {"flag": np.int32(1)}
-    with dictated(deque([("bernoulli", row)])), pytest.raises(AssertionError, match="random_crop"):
-        v1.RandomCrop(5)(_picture())
-    with dictated(deque()), pytest.raises(IndexError):
-        v1.RandomHorizontalFlip()(_picture())
+
+def _fails(image):
+    raise RuntimeError("mine")
+
+
+WRONG_PLANS = {
+    "another draw": (v1.RandomCrop(5), v1.RandomHorizontalFlip(), "asks for window where the plan has coin"),
+    "no draw": (v1.RandomHorizontalFlip(), None, "asks for coin where the plan has nothing"),
+    "one draw too many": (v1.RandomHorizontalFlip(), [v1.RandomHorizontalFlip(), v1.RandomVerticalFlip()], "not asked for coin"),
+    "another order": ([v1.RandomInvert(), v1.RandomCrop(5)], [v1.RandomCrop(5), v1.RandomInvert()], "asks for coin"),
+    "a window beyond the image": ([v1.CenterCrop(9), v1.RandomCrop(5)], v1.RandomCrop(5), "in an image of 9 x 9"),
+    "another size": (v2.RandomCrop(6), v2.RandomCrop(5), "a window of 5 x 5 instead of 6 x 6"),
+    "a number out of range": (v1.RandomRotation(5), v1.RandomRotation((20, 21)), "not between -5"),
+    "another choice": (v2.RandomChoice([v2.RandomInvert(1)]), v2.RandomChoice([_CROP, v2.RandomInvert(1)], p=[0, 1]), "not between"),
+    "another kind of noise": (v2.Compose([v2.ToImage(), v2.GaussianNoise()]), v2.ElasticTransform(), "asks for noise"),
+    "fewer operations": (v1.RandAugment(1), v1.RandAugment(2), "not asked for operation"),
+    "more operations": (v1.RandAugment(3), v1.RandAugment(2), "asks for"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_PLANS)
+def test_the_reference_notices_a_plan_that_draws_something_else(name, image_root):
+    transform, drawn, words = WRONG_PLANS[name]
+    transform, drawn = (v2.Compose(t) if isinstance(t, list) else t for t in (transform, drawn))
+    path, _ = DALIImageFolder(image_root).samples[0]
+    with pytest.raises(Disagreement, match=words):
+        reference(transform, plan_of(drawn), [path])
+
+
+def test_other_threads_draw_for_themselves(image_root):
+    """A loader may be at work beside the reference."""
+    flip = v1.RandomHorizontalFlip()
+    drawn = []
+
+    def transform(image):
+        thread = threading.Thread(target=lambda: drawn.append(torch.rand(5)))
+        thread.start()
+        thread.join()
+        return flip(image)
+
+    path, _ = DALIImageFolder(image_root).samples[0]
+    reference(transform, plan_of(flip), [path])
+    assert drawn[0].unique().numel() == 5
 
 
 def test_an_epoch_against_another_seed_is_wrong(image_root, monkeypatch):

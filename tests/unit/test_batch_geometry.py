@@ -194,10 +194,13 @@ def _matrices(kind, count, height, width, seed=0):
         if kind == "whole":  # turned by right angles and shifted by halves of pixels: coordinates are on edges
             a, b = [(1, 0), (0, 1), (-1, 0), (0, -1)][i % 4]
             row = [a, b, round(2 * shift[0] + width) / 2, -b, a, round(2 * shift[1] + height) / 2]
-        elif kind == "scaled":  # ImagingScaleAffine
-            row[1] = row[3] = 0.0
+        elif kind == "scaled":  # ImagingScaleAffine; thirds come close to edges, and fixed point differs there
+            row = [row[0], 0.0, row[2], 0.0, row[4], row[5]] if i % 2 else [2 / 3, 0.0, 0.0, 0.0, 4 / 3, i - 4.0]
         elif kind == "beyond":  # coordinates that fixed point does not hold
-            row[i % 6] *= 10.0 ** rng.integers(3, 12)
+            if i % 2:
+                row[i % 6] *= 10.0 ** rng.integers(3, 12)
+            else:  # but for those of the first row
+                row = [2 / 3, 4e4, -2e4 + i, 4 / 3, 8e4, -4e4 - i]
         elif kind == "singular":
             row = [[0.0] * 6, [0, 0, 3.5, 0, 0, 2.5], [1, 1, 0, 1, 1, 0], [1e-9, 0, 5, 0, 1e-9, 5]][i % 4]
         rows.append(row)

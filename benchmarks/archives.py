@@ -1,0 +1,187 @@
+"""Question: how fast are archives packed, indexed and read, by which way of reading, and what does a cached list save?
+
+Method. The images of --data, --replicate times as hard links in memory, are packed into each format in --work. Then, in
+turns over --rounds rounds:
+- index: a new data set without and with a cached index; for TFRecord also with NumPy's checksums, for tar also Python's
+  tarfile. The archive is in the page cache.
+- read: 256 random images by each way below, from the page cache (hot) and after the archive was dropped from it (cold).
+  views: Archive.read() and a touch of each page, as a decoder does; views_no_advice: the same without posix_fadvise;
+  pread: one after another; pread_pool: 8 threads that share the batch; pread_pool_tasks: a pool's task per image;
+  files: open, read and close of the images' own files (in memory, so hot only).
+- list: --files empty files in 1,000 folders in memory: torchvision's ImageFolder, cached_samples at first and again.
+
+Confounders.
+- Nothing decodes: on two cores decoding takes 100 times as long. On a GPU reading competes with DALI's threads.
+- Dropping a file from the page cache leaves the caches of the disk and of the virtual machine's host.
+- A first list of 1.28 million files on a disk or a network takes far longer than in memory; the second one does not,
+  for it reads one file and asks for 1,001 folders' times.
+
+Command.
+    python benchmarks/archives.py --data PHOTOS --replicate 20 --work DIR --json OUT.json
+"""
+import mmap
+import os
+import pathlib
+import shutil
+import tarfile
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import common
+import numpy as np
+from torchvision.datasets import ImageFolder
+
+import dali_compat
+from dali_compat.archives import checksum
+from dali_compat.archives.folder_index import cached_samples
+from dali_compat.archives.pack import pack
+
+KINDS = {"rec": "DALIRecordIO", "tfrecord": "DALITFRecord", "lmdb": "DALILMDB", "tar": "DALIWebDataset"}
+BATCH, THREADS = 256, 8
+
+
+def seconds(run):
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
+def opened(path):
+    return getattr(dali_compat, KINDS[path.suffix[1:]])(path)
+
+
+def inside(path):
+    return path / "data.mdb" if path.is_dir() else path
+
+
+def forget_index(path):
+    for index in inside(path).parent.glob(f".{inside(path).name}.*.npz"):
+        index.unlink()
+
+
+def index(path):
+    """{case: seconds}"""
+    forget_index(path)
+    made = {"first": seconds(lambda: opened(path)), "again": seconds(lambda: opened(path))}
+    if path.suffix == ".tfrecord":
+        forget_index(path)
+        fast, checksum._implementation = checksum._implementation, lambda: checksum.numpy_crc32c
+        made["numpy_checksums"] = seconds(lambda: opened(path))
+        checksum._implementation = fast
+    if path.suffix == ".tar":
+        made["tarfile"] = seconds(lambda: tarfile.open(path).getmembers())
+    return made
+
+
+def touch(arrays):
+    for array in arrays:
+        array[:: mmap.PAGESIZE].max()
+
+
+def ways(path, folder):
+    """{name: reads the images of these indices}, each with files of its own."""
+    dataset, plain = opened(path), opened(path)
+    pool = ThreadPoolExecutor(THREADS)
+
+    def one(index):
+        return dataset.part(index, 0, 1 << 30)
+
+    def without_advice(indices):
+        advise, os.posix_fadvise = os.posix_fadvise, lambda *_: None
+        touch(plain.read(indices))
+        os.posix_fadvise = advise
+
+    def shared(indices):
+        return list(pool.map(lambda part: list(map(one, part)), [indices[i::THREADS] for i in range(THREADS)]))
+
+    return {
+        "views": lambda indices: touch(plain.read(indices)),
+        "views_no_advice": without_advice,
+        "pread": lambda indices: list(map(one, indices)),
+        "pread_pool": shared,
+        "pread_pool_tasks": lambda indices: list(pool.map(one, indices)),
+        "files": lambda indices: [pathlib.Path(folder.samples[i][0]).read_bytes() for i in indices],
+    }
+
+
+def drop(path):
+    with open(inside(path), "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def read(path, folder, rng, rounds):
+    rows = []
+    names = list(ways(path, folder))
+    for number, name in common.in_turn(names, rounds):
+        for state in ("cold", "hot"):
+            indices = rng.choice(len(folder), BATCH, replace=False).tolist()
+            run = ways(path, folder)[name]
+            if state == "hot":
+                for _ in range(2):
+                    run(indices)
+            elif name == "files":
+                continue
+            else:
+                drop(path)
+            rows.append({"round": number, "case": f"{name} {state}", "ms": 1000 * seconds(lambda: run(indices))})
+    return rows
+
+
+def lists(count, rounds):
+    root = pathlib.Path(tempfile.mkdtemp(prefix="dali-compat-bench-", dir="/dev/shm"))
+    try:
+        for label in range(1000):
+            (root / f"n{label:08d}").mkdir()
+            for number in range(count // 1000):
+                os.close(os.open(root / f"n{label:08d}" / f"n{label:08d}_{7 * number}.JPEG", os.O_CREAT))
+        for path, _, _ in os.walk(root):
+            os.utime(path, (1, 1))
+        rows = []
+        for number in range(rounds):
+            shutil.rmtree(pathlib.Path(os.environ["XDG_CACHE_HOME"]) / "dali_compat", ignore_errors=True)
+            for name, run in (("torchvision", ImageFolder), ("first", cached_samples), ("again", cached_samples)):
+                rows.append({"round": number, "case": f"list {name}", "s": seconds(lambda: run(root))})
+                print(common.line(rows[-1]), flush=True)
+        return rows
+    finally:
+        shutil.rmtree(root)
+
+
+def main():
+    options = common.parser(__doc__)
+    options.add_argument("--work", type=pathlib.Path, required=True, help="folder on the disk to measure")
+    options.add_argument("--files", type=int, default=1_280_000, help="of the folder that is listed")
+    args = options.parse_args()
+    work = pathlib.Path(tempfile.mkdtemp(prefix="dali-compat-bench-", dir=args.work))
+    os.environ["XDG_CACHE_HOME"] = str(work / "cache")
+    result = {"benchmark": "archives", "facts": common.facts(), "images": common.describe(args.data, args.data),
+              "rounds": []}
+    rounds = result["rounds"]
+    rng = np.random.default_rng(0)
+    try:
+        with common.folder(args.data, args.replicate) as root:
+            folder = ImageFolder(root)
+            for kind in KINDS:
+                path = work / f"all.{kind}"
+                rounds.append({"round": 0, "case": f"{kind} pack", "s": seconds(lambda: pack(root, path))})
+                size = inside(path).stat().st_size
+                for number in range(args.rounds):
+                    for name, took in index(path).items():
+                        rounds.append({"round": number, "case": f"{kind} index {name}", "s": took})
+                if kind == "rec":
+                    rounds += read(path, folder, rng, args.rounds)
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                common.write_json(args.json, result)
+            result["archive"] = {"images": len(folder), "bytes": size}
+        rounds += lists(args.files, args.rounds)
+        common.write_json(args.json, result)
+    finally:
+        shutil.rmtree(work)
+    for key, form in (("s", ".3f"), ("ms", ".2f")):
+        rows = [[case, *common.spread(entry, form)] for case, entry in common.medians(rounds, key).items()]
+        print(common.markdown([f"{result['archive']['images']} images", key, "range"], rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Archive: what data sets over RecordIO, TFRecord, LMDB and tar files have in common."""
+
+from __future__ import annotations
+
+import io
+import operator
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from torchvision.datasets import VisionDataset
+
+from ..dataset import ImageReadError
+from .files import Files
+from .index import Progress, indexed
+from .paths import PathLike, expand
+from .table import GAP, Rows, Table
+
+
+class Archive(VisionDataset):
+    """Images and targets of one or more archive files, with random access.
+
+    ``dataset[i]`` is ``(transform(image), target_transform(target))``, with the index as a third item where
+    ``return_index`` is set. The image is a PIL image in RGB, as torchvision.datasets.ImageFolder gives for a file of
+    the same bytes.
+
+    Subclasses say where the images are: ``_scan(path, progress)`` gives the rows of a file, ``_options(path)`` what
+    that depends on.
+
+    Args:
+        path: a file, a pattern, a brace expression, or a list of these; see paths.expand.
+        transform: takes a PIL image, usually a torchvision Compose.
+        target_transform: takes the target.
+        return_index: samples are (image, target, index).
+
+    Attributes:
+        files: paths of the files that hold the images.
+        classes, class_to_idx: names of the targets, where a file ``<path>.classes.txt`` has them (the pack command
+            writes it); None elsewhere.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ImageReadError: a record is damaged; the text names file, position and reason.
+        ValueError: a record is of a kind that cannot be used; the same.
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        transform: Callable | None = None,
+        target_transform: Callable | None = None,
+        *,
+        return_index: bool = False,
+    ):
+        super().__init__(path, transform=transform, target_transform=target_transform)
+        self.return_index = return_index
+        self.files = [self._file(name) for name in expand(path)]
+        rows, marks = indexed(self.files, self._options, self._scan)
+        self._table = Table(rows)
+        if not len(self._table):
+            raise ValueError(f"{path} holds no image")
+        self._files = Files(self.files, [(size, time) for size, time, _ in marks])
+        self._target_list: list[int] | None = None
+        self.classes = _classes_beside(path)
+        self.class_to_idx = self.classes and {name: number for number, name in enumerate(self.classes)}
+        self._indexed(rows)
+
+    def _file(self, name: str) -> str:
+        """The file that holds the images, of a name that the user gave."""
+        return name
+
+    def _options(self, path: str) -> dict:
+        return {"format": type(self).__name__}
+
+    def _scan(self, path: str, progress: Progress) -> Rows:
+        raise NotImplementedError
+
+    def _indexed(self, rows: list[Rows]) -> None:
+        """Called at the end of the construction."""
+
+    @property
+    def targets(self) -> list[int]:
+        """The target of every sample, before target_transform."""
+        if self._target_list is None:
+            self._target_list = self._table.targets.tolist()
+        return self._target_list
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getitem__(self, index: int) -> tuple:
+        row = self._row(index)
+        image = self._image(row)
+        if self.transform is not None:
+            image = self.transform(image)
+        target = int(self._table.targets[row])
+        if self.target_transform is not None:
+            target = self.target_transform(target)
+        return (image, target, index) if self.return_index else (image, target)
+
+    def locations(self, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Where images lie: numbers into ``files`` (N,) int32, byte offsets (N,) int64 and lengths (N,) int64.
+
+        An image that RecordIO keeps in several parts does not lie in one piece there; read() gives it whole.
+
+        Raises:
+            IndexError: as a list does.
+        """
+        rows = self._rows(indices)
+        return self._table.files[rows], self._table.offsets[rows], self._table.lengths[rows]
+
+    def read(self, indices: Sequence[int]) -> list[np.ndarray]:
+        """The encoded bytes of images: read-only uint8 arrays of shape (length,), views of the mapped files.
+
+        Returns at once: what is not in memory is being read from disk meanwhile, and waited for where it is touched.
+        An image that RecordIO keeps in several parts is copied once, and waited for.
+
+        Raises:
+            IndexError: as a list does.
+            ImageReadError: a file is missing, or has changed since it was indexed.
+        """
+        rows = self._rows(indices)
+        table, gaps = self._table, self._table.gaps
+        lengths = table.lengths[rows]
+        split = [i for i, row in enumerate(rows.tolist()) if row in gaps] if gaps else []
+        for i in split:
+            lengths[i] += GAP * len(gaps[int(rows[i])])
+        views = self._files.views(table.files[rows].tolist(), table.offsets[rows].tolist(), lengths.tolist())
+        for i in split:
+            whole = np.concatenate(_pieces(views[i], gaps[int(rows[i])]))
+            whole.flags.writeable = False
+            views[i] = whole
+        return views
+
+    def head(self, index: int, count: int) -> bytes:
+        """The first ``count`` bytes of an image, or all where it is shorter. Other threads run meanwhile."""
+        return self.part(index, 0, count)
+
+    def part(self, index: int, start: int, count: int) -> bytes:
+        """Up to ``count`` bytes of an encoded image from ``start`` on; a negative ``start`` counts from its end, as
+        slices do.
+
+        Raises:
+            IndexError: as a list does.
+            ImageReadError: the file is missing or has changed.
+        """
+        row = self._row(index)
+        length = int(self._table.lengths[row])
+        start = max(0, length + start) if start < 0 else min(start, length)
+        count = min(count, length - start)
+        if row in self._table.gaps:
+            return self._bytes(row)[start : start + count]
+        return self._files.bytes(int(self._table.files[row]), int(self._table.offsets[row]) + start, count)
+
+    def name(self, index: int) -> str:
+        """For messages: file, byte and index."""
+        row = self._row(index)
+        return f"{self.files[self._table.files[row]]}, byte {self._table.offsets[row]}, index {row}"
+
+    def extra_repr(self) -> str:
+        return f"Files: {len(self.files)}" if len(self.files) > 1 else ""
+
+    def _image(self, row: int) -> Image.Image:
+        data = self._bytes(row)
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                return image.convert("RGB")
+        except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
+            raise ImageReadError(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}") from error
+
+    def _bytes(self, row: int) -> bytes:
+        gaps = self._table.gaps.get(row, ())
+        length = int(self._table.lengths[row]) + GAP * len(gaps)
+        data = self._files.bytes(int(self._table.files[row]), int(self._table.offsets[row]), length)
+        return b"".join(_pieces(data, gaps)) if gaps else data
+
+    def _row(self, index: int) -> int:
+        """As lists do."""
+        index, count = operator.index(index), len(self._table)
+        if not -count <= index < count:
+            raise IndexError(f"index {index} is out of range for {count} images")
+        return index % count
+
+    def _rows(self, indices: Sequence[int]) -> np.ndarray:
+        return np.fromiter(map(self._row, indices), np.int64, len(indices))
+
+    def __getstate__(self) -> dict:
+        return {**vars(self), "_target_list": None}
+
+
+def _pieces(data, gaps: Sequence[int]) -> list:
+    """Slices of what lies in the file, without the gaps; they are at these positions of the image itself."""
+    ends = [position + GAP * i for i, position in enumerate(gaps)]
+    starts = [0, *(end + GAP for end in ends)]
+    return [data[start:end] for start, end in zip(starts, [*ends, len(data)])]
+
+
+def classes_file(path: PathLike) -> Path:
+    """Where the pack command writes the class names of an archive, one a line."""
+    return Path(f"{os.path.abspath(os.path.expanduser(path))}.classes.txt")
+
+
+def _classes_beside(path) -> list[str] | None:
+    if isinstance(path, (list, tuple)) or not classes_file(path).is_file():
+        return None
+    return classes_file(path).read_bytes().decode("utf-8", "surrogateescape").split("\n")[:-1]

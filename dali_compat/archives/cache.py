@@ -1,0 +1,68 @@
+"""Files that spare a later start its work: written whole or not at all, and by one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import uuid
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+
+def cache_folder() -> Path:
+    """The user's cache folder of dali_compat; it may not exist yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "dali_compat"
+
+
+def digest(*values) -> str:
+    """32 hexadecimal digits for values that JSON can hold."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray]) -> None:
+    """Write ``meta`` (of what JSON can hold) and arrays; nobody ever sees half of the file.
+
+    Raises:
+        OSError: the folder cannot be written, or is full.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{uuid.uuid4().hex}.tmp"
+    try:
+        with open(temporary, "xb") as file:
+            np.savez(file, meta=np.frombuffer(json.dumps(meta).encode(), np.uint8), **arrays)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def load(path: str | Path) -> tuple[dict, dict[str, np.ndarray]] | None:
+    """What save() wrote, or None where there is no such file or it is damaged."""
+    try:
+        with np.load(path) as stored:
+            arrays = dict(stored)
+        return json.loads(arrays.pop("meta").tobytes()), arrays
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+@contextlib.contextmanager
+def lock(name: str) -> Iterator[None]:
+    """Held by one process of this machine at a time, so that the ranks of a training job do not all do the same work.
+    Where locks do not work, nothing is held: save() keeps the result right."""
+    folder = cache_folder() / "locks"
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError, ImportError):
+            import fcntl
+
+            folder.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(folder / name, "w"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,139 @@
+"""The index of an archive file: scanned once, cached beside the file or in the user's cache folder.
+
+The cached index of ``train.rec`` is ``.train.rec.<digits>.dali_compat-index.npz``: its name begins with a dot, so that
+patterns such as ``train*`` do not match it. The digits stand for what the scan depends on, its options and this version
+of the layout. A file that has changed is noticed by its fingerprint and scanned again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tqdm import tqdm
+
+from ..dataset import ImageReadError
+from . import cache
+from .table import Rows
+
+_LAYOUT = 1  # of the cached arrays; another number leaves older caches alone
+_ENDS = 8192  # bytes; the first 8 KB of an LMDB file change with every transaction
+_THREADS = 8
+_SLOW = 1.0  # seconds before a progress bar shows
+
+Progress = Callable[[int], None]
+"""Told the position in the file, in bytes, from time to time."""
+
+
+def fingerprint(path: str) -> list[int]:
+    """[size, modification time in ns, CRC-32 of the first and last 8 KB]."""
+    with open(path, "rb") as file:
+        stat = os.fstat(file.fileno())
+        ends = zlib.crc32(file.read(_ENDS))
+        file.seek(max(0, stat.st_size - _ENDS))
+        return [stat.st_size, stat.st_mtime_ns, zlib.crc32(file.read(_ENDS), ends)]
+
+
+def indexed(
+    paths: list[str], options: Callable[[str], dict], scan: Callable[[str, Progress], Rows]
+) -> tuple[list[Rows], list[list[int]]]:
+    """The rows of each file, from its cached index or by scanning it, and the fingerprints that they belong to.
+
+    Args:
+        paths: the files.
+        options: what the scan of a file depends on besides the file; JSON can hold it.
+        scan: finds the images of a file; called in several threads where several files need it.
+
+    Raises:
+        ImageReadError, ValueError: as ``scan`` does; the first of them.
+    """
+    entries = [_Entry(path, options(path)) for path in paths]
+    for entry in entries:
+        entry.load()
+    if any(entry.rows is None for entry in entries):
+        with cache.lock(cache.digest(os.path.realpath(paths[0]))):
+            for entry in entries:
+                if entry.rows is None:
+                    entry.load()  # another process may have built it meanwhile
+            todo = [entry for entry in entries if entry.rows is None]
+            if todo:
+                _build(todo, scan)
+    return [entry.rows for entry in entries], [entry.fingerprint for entry in entries]
+
+
+def _build(entries: list[_Entry], scan) -> None:
+    total = sum(entry.fingerprint[0] for entry in entries)
+    name = Path(entries[0].path).name if len(entries) == 1 else f"{len(entries)} files"
+    with tqdm(total=total, desc=f"indexing {name}", unit="B", unit_scale=True, delay=_SLOW) as bar:
+        guard = threading.Lock()
+
+        def build(entry: _Entry) -> None:
+            done = 0
+
+            def progress(position: int) -> None:
+                nonlocal done
+                with guard:
+                    bar.update(position - done)
+                done = position
+
+            entry.build(scan, progress)
+            progress(entry.fingerprint[0])
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            futures = [pool.submit(build, entry) for entry in entries]
+            try:
+                for future in futures:
+                    future.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+    unsaved = [entry for entry in entries if not entry.saved]
+    if unsaved:
+        warnings.warn(
+            f"the index of {unsaved[0].path} can be saved neither beside it nor in {cache.cache_folder()}: "
+            "it will be built again at the next start",
+            stacklevel=2,
+        )
+
+
+class _Entry:
+    """One file and its index."""
+
+    def __init__(self, path: str, options: dict):
+        self.path, self.fingerprint = path, fingerprint(path)
+        self.rows: Rows | None = None
+        self.saved = False
+        version = cache.digest(options, _LAYOUT)
+        folder, name = os.path.split(os.path.abspath(path))
+        self._places = (
+            Path(folder) / f".{name}.{version[:8]}.dali_compat-index.npz",
+            cache.cache_folder() / "index" / f"{cache.digest(os.path.realpath(path), version)}.npz",
+        )
+
+    def load(self) -> None:
+        for place in self._places:
+            stored = cache.load(place)
+            if stored and stored[0].get("fingerprint") == self.fingerprint:
+                try:
+                    self.rows = Rows.of_arrays(stored[1])
+                    return
+                except (ValueError, KeyError):
+                    continue
+
+    def build(self, scan, progress: Progress) -> None:
+        rows = scan(self.path, progress)
+        if fingerprint(self.path) != self.fingerprint:
+            raise ImageReadError(f"{self.path} changed while it was indexed")
+        self.rows = rows
+        for place in self._places:
+            try:
+                cache.save(place, {"fingerprint": self.fingerprint}, rows.arrays())
+                self.saved = True
+                return
+            except OSError:
+                continue

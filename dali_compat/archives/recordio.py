@@ -1,0 +1,158 @@
+"""MXNet's RecordIO files of images (.rec), read and written without MXNet.
+
+Sources: dmlc-core's include/dmlc/recordio.h and src/recordio.cc; MXNet's python/mxnet/recordio.py (IRHeader, pack).
+
+A record is the magic number 0xced7230a, a uint32 of 3 bits "part" above 29 bits "length", and the data, padded with
+zeros to a multiple of 4; little-endian. Part is 0 for a whole record. Where the data itself has the magic number at a
+multiple of 4, the record is split there into parts 1 (first), 2 (middle) and 3 (last), and that magic number is left
+out; since each part begins with one, the file still shows it in its place, followed by 4 bytes of length, the gap. An
+image's data begin with IRHeader: uint32 flag, float32 label, uint64 id, uint64 id2. A flag above 0 is the number of
+float32 labels that follow.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from .archive import Archive
+from .index import Progress, fingerprint
+from .table import GAP, Rows, RowsBuilder
+from .trouble import corrupt, refused
+
+MAGIC = 0xCED7230A
+_MAGIC_BYTES = struct.pack("<I", MAGIC)
+_LENGTH_BITS = 29
+_LENGTH_MASK = (1 << _LENGTH_BITS) - 1
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
+_PREFIX = struct.Struct("<II")
+_IMAGE_HEADER = struct.Struct("<IfQQ")
+_LABEL = struct.Struct("<f")
+_HEAD = _PREFIX.size + _IMAGE_HEADER.size + _LABEL.size
+_REPORT = 1024  # records between reports of progress
+
+
+class DALIRecordIO(Archive):
+    """Images of MXNet RecordIO files (.rec), one label each.
+
+    A .idx file beside a .rec (``train.idx`` of ``train.rec``) tells which records are taken, in which order, as in
+    MXNet's MXIndexedRecordIO; without one all are, in the order of the file. Records with several labels, as of
+    detection or face data, are refused. Arguments as in Archive.
+    """
+
+    def _options(self, path: str) -> dict:
+        beside = _idx_of(path)
+        return {**super()._options(path), "idx": beside and fingerprint(beside)}
+
+    def _scan(self, path: str, progress: Progress) -> Rows:
+        built = RowsBuilder()
+        beside = _idx_of(path)
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if beside:
+                offsets = _idx_offsets(beside)
+                for number, offset in enumerate(offsets):
+                    _add(built, file.fileno(), path, size, number, offset, beside)
+                    if number % _REPORT == 0:
+                        progress(size * number // len(offsets))
+            else:
+                offset = number = 0
+                while offset < size:
+                    offset = _add(built, file.fileno(), path, size, number, offset)
+                    number += 1
+                    if number % _REPORT == 0:
+                        progress(offset)
+        return built.rows()
+
+
+def _idx_of(path: str) -> str | None:
+    beside = os.path.splitext(path)[0] + ".idx"
+    return beside if beside != path and os.path.isfile(beside) else None
+
+
+def _idx_offsets(path: str) -> list[int]:
+    """The second column; the first is the record's key."""
+    offsets = []
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file):
+            try:
+                offsets.append(int(line.split()[1]))
+            except (IndexError, ValueError):
+                raise refused(path, f"line {number + 1}", f"{line.strip()!r} is not a key and an offset") from None
+    return offsets
+
+
+def _add(built: RowsBuilder, fd: int, path: str, size: int, number: int, offset: int, idx: str | None = None) -> int:
+    """Adds the record at ``offset``. Returns where the next one begins."""
+    where = f"record {number} at byte {offset}"
+    head = os.pread(fd, _HEAD, offset)
+    if len(head) < _PREFIX.size:
+        raise corrupt(path, where, f"the file ends there{_blame(idx)}")
+    magic, word = _PREFIX.unpack_from(head)
+    part, length = word >> _LENGTH_BITS, word & _LENGTH_MASK
+    if magic != MAGIC:
+        raise corrupt(path, where, f"it begins with {magic:#010x} instead of {MAGIC:#010x}{_blame(idx)}")
+    if part not in (_WHOLE, _FIRST):
+        raise corrupt(path, where, f"it is the middle of a record{_blame(idx)}")
+    gaps, end = [], offset + _PREFIX.size + length
+    total = length
+    while part in (_FIRST, _MIDDLE):
+        prefix = os.pread(fd, _PREFIX.size, end)
+        if length % 4 or len(prefix) < _PREFIX.size or _PREFIX.unpack(prefix)[0] != MAGIC:
+            raise corrupt(path, where, f"the record has another part, which is not at byte {end}")
+        word = _PREFIX.unpack(prefix)[1]
+        part, length = word >> _LENGTH_BITS, word & _LENGTH_MASK
+        if part not in (_MIDDLE, _LAST):
+            raise corrupt(path, where, f"another record begins at byte {end}, before the last part of this one")
+        total += GAP  # the magic number, which is of the data
+        gaps.append(total)
+        total += length
+        end += _PREFIX.size + length
+    if end > size:
+        raise corrupt(path, where, f"the file ends {end - size} bytes before the record does")
+    if total < _IMAGE_HEADER.size:
+        raise corrupt(path, where, f"its {total} bytes are too few for an image's header")
+    begin, label = _label(path, where, head[_PREFIX.size :])
+    if total < begin or (gaps and gaps[0] <= begin):
+        raise refused(path, where, "its header is cut short or in several parts")
+    built.add(offset + _PREFIX.size + begin, total - begin, label, tuple(gap - begin for gap in gaps))
+    return end + -end % 4
+
+
+def _label(path: str, where: str, data: bytes) -> tuple[int, int]:
+    """(bytes before the image, label)."""
+    flag, label, _, _ = _IMAGE_HEADER.unpack_from(data)
+    begin = _IMAGE_HEADER.size
+    if flag > 1:
+        what = f"it has {flag} labels (the flag of its header); only records of one class label can be used"
+        raise refused(path, where, what)
+    if flag == 1:
+        (label,) = _LABEL.unpack_from(data.ljust(begin + _LABEL.size, b"\0"), begin)
+        begin += _LABEL.size
+    if not label.is_integer():  # nor are inf and nan
+        raise refused(path, where, f"its label {label} is not a class number")
+    return begin, int(label)
+
+
+def _blame(idx: str | None) -> str:
+    return f"; {idx} may belong to another file: remove it to read all records" if idx else ""
+
+
+def encode(number: int, label: int, image: bytes) -> bytes:
+    """The record of an image, as MXNet's recordio.pack and dmlc's RecordIOWriter write it; ``number`` is its id."""
+    data = _IMAGE_HEADER.pack(0, label, number, 0) + image
+    parts, begin, at = [], 0, data.find(_MAGIC_BYTES)
+    while at >= 0:
+        if at % 4 == 0:
+            parts.append(data[begin:at])
+            begin = at + 4
+        at = data.find(_MAGIC_BYTES, at + (4 if at % 4 == 0 else 1))
+    parts.append(data[begin:])
+    kinds = [_WHOLE] if len(parts) == 1 else [_FIRST, *[_MIDDLE] * (len(parts) - 2), _LAST]
+    if max(map(len, parts)) > _LENGTH_MASK:
+        raise ValueError(f"an image of {len(image)} bytes is too large for RecordIO, whose limit is {_LENGTH_MASK}")
+    written = [
+        _PREFIX.pack(MAGIC, kind << _LENGTH_BITS | len(part)) + part + bytes(-len(part) % 4)
+        for kind, part in zip(kinds, parts)
+    ]
+    return b"".join(written)

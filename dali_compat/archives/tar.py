@@ -1,0 +1,135 @@
+"""The members of a tar file, by its headers alone: where each one's bytes lie.
+
+Python's tarfile keeps an object for every member and takes 40 us each here; this walk takes 8 and keeps nothing.
+
+Sources: POSIX.1-2017, pax (ustar and pax formats); GNU tar manual, "Basic Tar Format".
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+
+from .trouble import corrupt, refused
+
+BLOCK = 512
+END = bytes(2 * BLOCK)
+_REGULAR = b"0\x007"
+_NO_DATA = b"123456"  # links, devices, folders, pipes: their size says nothing about the file
+_LONG_NAME, _LONG_LINK, _PAX, _PAX_GLOBAL, _SPARSE = b"LKxgS"
+_OTHER_FORMATS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+_MAGIC = slice(257, 263)
+_CHECKSUM = slice(148, 156)
+
+
+def members(fd: int, path: str) -> Iterator[tuple[str, int, int]]:
+    """Yields (name, offset, size) of each regular file, in order.
+
+    Args:
+        fd: of the open file.
+        path: for messages.
+
+    Raises:
+        ImageReadError: a header is damaged or the file ends early.
+        ValueError: the file is compressed, or has sparse files.
+    """
+    end, at = os.fstat(fd).st_size, 0
+    name = size = None  # what the headers before a member say of it
+    while at < end:
+        where = f"header at byte {at}"
+        header = os.pread(fd, BLOCK, at)
+        if at == 0:
+            _refuse_compressed(header, path)
+        if not header.strip(b"\0") and len(header) == BLOCK:
+            return
+        if len(header) < BLOCK or not _sound(header):
+            raise corrupt(path, where, "the file ends inside it" if len(header) < BLOCK else "its checksum is wrong")
+        kind = header[156]
+        length = _number(header[124:136])
+        if length < 0:
+            raise corrupt(path, where, "its size is not a number")
+        if kind == _PAX:
+            said = _pax(os.pread(fd, length, at + BLOCK), path, where)
+            name, size = said.get("path", name), said.get("size", size)
+        elif kind == _LONG_NAME:
+            name = _text(os.pread(fd, length, at + BLOCK))
+        elif kind == _SPARSE:
+            raise refused(path, where, "it is a sparse file; write the tar file without --sparse")
+        elif kind not in (_LONG_LINK, _PAX_GLOBAL):
+            length = length if size is None else int(size)
+            if kind in _REGULAR:
+                if at + BLOCK + length > end:
+                    raise corrupt(
+                        path, where, f"the file ends {at + BLOCK + length - end} bytes before the member does"
+                    )
+                yield name or _name(header), at + BLOCK, length
+            elif kind in _NO_DATA:
+                length = 0
+            name = size = None
+        at += BLOCK + length + -length % BLOCK
+
+
+def _refuse_compressed(header: bytes, path: str) -> None:
+    for magic, name in _OTHER_FORMATS.items():
+        if header.startswith(magic):
+            raise refused(path, "byte 0", f"the file is compressed ({name}), which has no random access: decompress it")
+
+
+def _sound(header: bytes) -> bool:
+    """Whether the sum of the header's bytes, with its checksum as spaces, is its checksum; modulo 65521, for the low
+    half of Adler-32 is one more than that sum and 20 times as fast as Python's."""
+    blank = header[: _CHECKSUM.start] + b" " * 8 + header[_CHECKSUM.stop :]
+    return (zlib.adler32(blank) & 0xFFFF) == (_number(header[_CHECKSUM]) + 1) % 65521
+
+
+def _number(field: bytes) -> int:
+    """Octal digits, or GNU's base 256 where the first bit is set; -1 where it is neither."""
+    if field[0] & 0x80:
+        return int.from_bytes(field, "big") & ~(0x80 << 8 * (len(field) - 1))
+    try:
+        return int(field.split(b"\0", 1)[0].strip() or b"0", 8)
+    except ValueError:
+        return -1
+
+
+def _name(header: bytes) -> str:
+    name, prefix = _text(header[:100]), _text(header[345:500])
+    return f"{prefix}/{name}" if prefix and header[_MAGIC] == b"ustar\0" else name
+
+
+def _text(field: bytes) -> str:
+    return field.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
+
+
+def _pax(data: bytes, path: str, where: str) -> dict[str, str]:
+    """Records of "length key=value newline", where length counts all of the record."""
+    said, at = {}, 0
+    while at < len(data) and data[at]:
+        digits, _, _ = data[at : at + 20].partition(b" ")
+        key, _, value = data[at + len(digits) + 1 : at + int(digits) - 1 if digits.isdigit() else 0].partition(b"=")
+        if not key or (key == b"size" and not value.isdigit()):
+            raise corrupt(path, where, "its extended header is damaged")
+        said[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
+        at += int(digits)
+    if any(key.startswith("GNU.sparse") for key in said):
+        raise refused(path, where, "it is a sparse file; write the tar file without --sparse")
+    return said
+
+
+def encode(name: str, data: bytes) -> bytes:
+    """A regular file as a member: ustar header, data, zeros to a multiple of 512. ``name`` has at most 100 bytes."""
+    fields = {
+        0: name.encode(),
+        100: b"0000644\0" + b"0000000\0" * 2,
+        124: b"%011o\0" % len(data),
+        136: b"%011o\0" % 0,  # modification time: one input, one output
+        148: b" " * 8,
+        156: b"0",
+        257: b"ustar\x0000",
+    }
+    header = bytearray(BLOCK)
+    for at, value in fields.items():
+        header[at : at + len(value)] = value
+    header[_CHECKSUM] = b"%06o\0 " % sum(header)
+    return bytes(header) + data + bytes(-len(data) % BLOCK)

@@ -1,0 +1,158 @@
+"""TensorFlow's TFRecord files of tf.train.Example, read and written without TensorFlow.
+
+Sources: tensorflow/core/lib/io/record_writer.h and crc32c.h, tensorflow/core/example/example.proto and feature.proto.
+
+A record is uint64 length, masked CRC-32C of these 8 bytes, the data, masked CRC-32C of the data; little-endian. The
+data are an Example: a Features (field 1), that is a map of names to Feature, which is a list of bytes (1), floats (2)
+or int64s (3).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Sequence
+
+from . import protobuf
+from .archive import Archive
+from .checksum import masked_crc32c
+from .index import Progress
+from .paths import PathLike
+from .protobuf import BYTES, Malformed
+from .table import Rows, RowsBuilder
+from .trouble import corrupt, refused
+
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+_HEAD, _TAIL = _LENGTH.size + _CRC.size, _CRC.size
+_KINDS = {1: "bytes", 2: "floats", 3: "int64s"}
+_REPORT = 1 << 26  # bytes between reports of progress
+_BUFFER = 1 << 20
+
+
+class DALITFRecord(Archive):
+    """Images of TFRecord files, one in each tf.train.Example. Checksums are verified while a file is indexed.
+
+    Args:
+        path: a file, a pattern such as ``train-*``, or a list; compressed files are refused.
+        transform, target_transform, return_index: as in Archive.
+        image_key: feature with the encoded image, one value of bytes.
+        label_key: feature with the target, one int64.
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        transform: Callable | None = None,
+        target_transform: Callable | None = None,
+        *,
+        return_index: bool = False,
+        image_key: str = "image/encoded",
+        label_key: str = "image/class/label",
+    ):
+        self.image_key, self.label_key = image_key, label_key
+        super().__init__(path, transform, target_transform, return_index=return_index)
+
+    def _options(self, path: str) -> dict:
+        return {**super()._options(path), "image": self.image_key, "label": self.label_key}
+
+    def _scan(self, path: str, progress: Progress) -> Rows:
+        built, offset, reported = RowsBuilder(), 0, 0
+        with open(path, "rb", buffering=_BUFFER) as file:
+            size = os.fstat(file.fileno()).st_size
+            while offset < size:
+                where = f"record {len(built)} at byte {offset}"
+                data = _record(file, path, where, size - offset)
+                try:
+                    begin, end, label = self._find(data, path, where)
+                except Malformed as error:
+                    raise corrupt(path, where, f"it is no tf.train.Example: {error}") from None
+                built.add(offset + _HEAD + begin, end - begin, label)
+                offset += _HEAD + len(data) + _TAIL
+                if offset - reported >= _REPORT:
+                    progress(offset)
+                    reported = offset
+        return built.rows()
+
+    def _find(self, data: bytes, path: str, where: str) -> tuple[int, int, int]:
+        """(begin of the image in ``data``, its end, label)."""
+        features = _features(data)
+        for key in (self.image_key, self.label_key):
+            if key not in features:
+                raise refused(path, where, f"it has no feature {key!r}, but {', '.join(sorted(features)) or 'none'}")
+        images, labels = _list(data, *features[self.image_key]), _list(data, *features[self.label_key])
+        if images[0] != "bytes" or len(images[1]) != 1:
+            raise refused(path, where, f"{self.image_key!r} is {len(images[1])} {images[0]}, not one of bytes")
+        if labels[0] != "int64s" or len(labels[1]) != 1:
+            raise refused(path, where, f"{self.label_key!r} is {len(labels[1])} {labels[0]}, not one int64")
+        return *images[1][0], labels[1][0]
+
+
+def _record(file, path: str, where: str, left: int) -> bytes:
+    """The data of the record that begins where ``file`` stands, checked."""
+    head = file.read(_HEAD)
+    if len(head) < _HEAD:
+        raise corrupt(path, where, "the file ends inside it")
+    (length,), (crc,) = _LENGTH.unpack_from(head), _CRC.unpack_from(head, _LENGTH.size)
+    if masked_crc32c(head[: _LENGTH.size]) != crc:
+        if head[:2] == b"\x1f\x8b":
+            raise refused(path, where, "the file is compressed (gzip), which has no random access: decompress it")
+        raise corrupt(path, where, "the checksum of its length is wrong: damaged, compressed or no TFRecord file")
+    if _HEAD + length + _TAIL > left:
+        raise corrupt(path, where, f"the file ends {_HEAD + length + _TAIL - left} bytes before the record does")
+    data, tail = file.read(length), file.read(_TAIL)
+    if len(tail) < _TAIL or masked_crc32c(data) != _CRC.unpack(tail)[0]:
+        raise corrupt(path, where, "the checksum of its data is wrong")
+    return data
+
+
+def _features(data: bytes) -> dict[str, tuple[int, int]]:
+    """Where each Feature of an Example lies; of two with one name the last counts, as in protobuf."""
+    found = {}
+    for number, kind, begin, end in protobuf.fields(data, 0, len(data)):
+        if (number, kind) != (1, BYTES):
+            continue
+        for number, kind, first, last in protobuf.fields(data, begin, end):
+            if (number, kind) != (1, BYTES):
+                continue
+            name, feature = "", (last, last)
+            for number, kind, a, b in protobuf.fields(data, first, last):
+                if (number, kind) == (1, BYTES):
+                    name = data[a:b].decode("utf-8", "replace")
+                elif (number, kind) == (2, BYTES):
+                    feature = a, b
+            found[name] = feature
+    return found
+
+
+def _list(data: bytes, begin: int, end: int) -> tuple[str, list]:
+    """A Feature's kind and values: (begin, end) of bytes, ints of int64s; of floats only how many fields hold them."""
+    name, values = "nothing", []
+    for number, kind, a, b in protobuf.fields(data, begin, end):
+        if number not in _KINDS or kind != BYTES:
+            continue
+        name, values = _KINDS[number], []
+        for number, kind, first, last in protobuf.fields(data, a, b):
+            if number != 1:
+                continue
+            if name == "int64s" and kind == BYTES:  # packed
+                while first < last:
+                    value, first = protobuf.varint(data, first, last)
+                    values.append(protobuf.signed(value))
+            else:
+                values.append(protobuf.signed(first) if name == "int64s" else (first, last))
+    return name, values
+
+
+def encode(features: dict[str, int | bytes]) -> bytes:
+    """The record of an Example whose features have one int64 or one of bytes each."""
+    entries = b""
+    for name, value in features.items():
+        if isinstance(value, int):
+            feature = protobuf.encode(3, protobuf.encode(1, protobuf.encode_varint(value)))
+        else:
+            feature = protobuf.encode(1, protobuf.encode(1, value))
+        entries += protobuf.encode(1, protobuf.encode(1, name.encode()) + protobuf.encode(2, feature))
+    data = protobuf.encode(1, entries)
+    length = _LENGTH.pack(len(data))
+    return b"".join((length, _CRC.pack(masked_crc32c(length)), data, _CRC.pack(masked_crc32c(data))))

@@ -1,0 +1,13 @@
+"""Errors of archives' contents; each names the file, the place in it and the reason."""
+
+from ..dataset import ImageReadError
+
+
+def corrupt(path: str, where: str, reason: str) -> ImageReadError:
+    """The file is damaged."""
+    return ImageReadError(f"{path}, {where}: {reason}")
+
+
+def refused(path: str, where: str, reason: str) -> ValueError:
+    """The file is sound, but not of a kind that can be used."""
+    return ValueError(f"{path}, {where}: {reason}")

@@ -1,0 +1,116 @@
+"""WebDataset's tar shards: files of one base name are one sample. Read and written without the webdataset package.
+
+Source: https://github.com/webdataset/webdataset, README and webdataset/tariterators.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+
+from .archive import Archive
+from .index import Progress
+from .paths import PathLike
+from .table import Rows, RowsBuilder
+from .tar import encode as member
+from .tar import members
+from .trouble import refused
+
+IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp")
+"""torchvision's IMG_EXTENSIONS without the dots."""
+
+_NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+_META = re.compile(r"__[^/]*__")
+_REPORT = 1024  # files between reports of progress
+
+
+class DALIWebDataset(Archive):
+    """Images of WebDataset's tar shards, with random access.
+
+    Files that follow each other and have the same name up to the first dot of the base name are a sample, as in
+    webdataset. The target is the number in its ``.cls`` file, else a field of its ``.json`` file.
+
+    Args:
+        path: a tar file, a pattern, braces as in ``train-{000000..000146}.tar``, or a list. Compressed files are
+            refused.
+        transform, target_transform, return_index: as in Archive.
+        image_extensions: which files are images; of several in a sample, the one whose extension comes first here.
+        json_field: the field of ``.json`` files that holds the target.
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        transform: Callable | None = None,
+        target_transform: Callable | None = None,
+        *,
+        return_index: bool = False,
+        image_extensions: Sequence[str] = IMAGE_EXTENSIONS,
+        json_field: str = "label",
+    ):
+        self.image_extensions = tuple(extension.lower().lstrip(".") for extension in image_extensions)
+        self.json_field = json_field
+        super().__init__(path, transform, target_transform, return_index=return_index)
+
+    def _options(self, path: str) -> dict:
+        return {**super()._options(path), "images": self.image_extensions, "json": self.json_field}
+
+    def _scan(self, path: str, progress: Progress) -> Rows:
+        built = RowsBuilder()
+        with open(path, "rb") as file:
+            key, sample = None, {}
+            for number, (name, offset, size) in enumerate(members(file.fileno(), path)):
+                match = _NAME.fullmatch(name)
+                if not match or _META.fullmatch(name):
+                    continue
+                if match[1] != key:
+                    self._add(built, file.fileno(), path, key, sample)
+                    key, sample = match[1], {}
+                extension = match[2].lower()
+                if extension in sample:
+                    raise refused(path, f"header at byte {offset}", f"{name!r} is there twice")
+                sample[extension] = offset, size
+                if number % _REPORT == 0:
+                    progress(offset)
+            self._add(built, file.fileno(), path, key, sample)
+        return built.rows()
+
+    def _add(self, built: RowsBuilder, fd: int, path: str, key: str | None, sample: dict[str, tuple[int, int]]) -> None:
+        """One sample: {extension: (offset, size)}."""
+        if key is None:
+            return
+        where = f"sample {key!r} at byte {min(sample.values())[0]}"
+        for extension in self.image_extensions:
+            if extension in sample:
+                break
+        else:
+            raise refused(path, where, f"it has no image, but {', '.join(map(repr, sorted(sample)))}")
+        for source in ("cls", "json"):
+            if source in sample:
+                offset, size = sample[source]
+                text = os.pread(fd, size, offset)
+                built.add(*sample[extension], self._label(source, text, path, where))
+                return
+        raise refused(path, where, f"it has neither .cls nor .json, but {', '.join(map(repr, sorted(sample)))}")
+
+    def _label(self, source: str, text: bytes, path: str, where: str) -> int:
+        try:
+            if source == "cls":
+                return int(text)
+            value = json.loads(text)[self.json_field]
+        except KeyError:
+            raise refused(path, where, f"its .json has no field {self.json_field!r}; say json_field=") from None
+        except (ValueError, TypeError):
+            raise refused(path, where, f"its .{source} holds {text[:40]!r}, not a class number") from None
+        if type(value) is not int:
+            raise refused(path, where, f"{self.json_field!r} of its .json is {value!r}, not a class number")
+        return value
+
+
+def encode(number: int, extension: str, label: int, image: bytes) -> bytes:
+    """The members of a sample: the image and its .cls file. The sample's name is its number, for names of files may
+    have dots, which part the name from the extension here."""
+    key = f"{number:09d}"
+    return member(f"{key}.{extension}", image) + member(f"{key}.cls", str(label).encode())

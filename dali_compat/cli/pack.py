@@ -1,0 +1,62 @@
+"""Pack a folder of images into one archive: RecordIO, TFRecord, LMDB or tar.
+
+The files' bytes are stored as they are. An interrupted run continues when it is started again.
+"""
+
+import os
+import sys
+
+from tqdm import tqdm
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("folder", help="of class folders of images, as torchvision's ImageFolder takes it")
+    parser.add_argument("out", help="what to write: its ending, .rec, .tfrecord, .lmdb or .tar, says the format")
+
+
+def run(args) -> int:
+    """Pack, then index what was packed. Returns 0, 1 if it cannot be done, 130 after Ctrl-C."""
+    from dali_compat.archives.pack import CannotPack, pack
+
+    bar = None
+
+    def begun(total: int, before: int) -> None:
+        nonlocal bar
+        if before:
+            print(f"{before:,} of {total:,} images are packed already")
+        bar = tqdm(total=total, initial=before, desc="packing", unit="img")
+
+    try:
+        count = pack(args.folder, args.out, begun, lambda: bar.update())
+    except (CannotPack, ImportError) as error:
+        print(f"pack: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        kept = "\nWhat is packed is kept: the same command continues." if bar is not None else ""
+        print(f"pack: {error}{kept}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\npack: interrupted; the same command continues", file=sys.stderr)
+        return 130
+    finally:
+        if bar is not None:
+            bar.close()
+    dataset = _reader(args.out)
+    if len(dataset) != count:
+        print(f"pack: {args.out} shows {len(dataset)} images after {count} were packed", file=sys.stderr)
+        return 1
+    print(f"{args.out}: {count:,} images of {len(dataset.classes):,} classes, {_size(args.out) / 1e6:,.1f} MB")
+    print(f"read it with dali_compat.{type(dataset).__name__}({args.out!r}, transform)")
+    return 0
+
+
+def _reader(out: str):
+    """The data set over an archive; making it builds the index, so that training starts at once."""
+    import dali_compat
+
+    names = {".rec": "DALIRecordIO", ".tfrecord": "DALITFRecord", ".lmdb": "DALILMDB", ".tar": "DALIWebDataset"}
+    return getattr(dali_compat, names[os.path.splitext(out)[1]])(out)
+
+
+def _size(out: str) -> int:
+    return os.path.getsize(os.path.join(out, "data.mdb") if os.path.isdir(out) else out)

@@ -1,0 +1,250 @@
+"""What all four data sets promise, beside torchvision's ImageFolder of the same files."""
+
+import copy
+import multiprocessing
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import dali_compat
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms as T
+from dali_compat import ImageReadError
+from dali_compat.archives import files
+from PIL import Image
+from torch.utils.data import DataLoader, Subset
+
+from archives.conftest import KINDS, inside, opened
+
+TENSOR = T.Compose([T.Resize((24, 24)), T.PILToTensor()])
+
+
+def same(ours, theirs) -> bool:
+    return ours[0].mode == "RGB" and ours[0].tobytes() == theirs[0].tobytes() and ours[1] == theirs[1]
+
+
+def test_samples_are_torchvisions(make, stock):
+    dataset = make()
+    assert len(dataset) == len(stock) == 12
+    assert all(same(dataset[i], stock[i]) for i in range(12))
+    assert dataset.targets == stock.targets and all(type(target) is int for target in dataset.targets)
+    assert (dataset.classes, dataset.class_to_idx) == (stock.classes, stock.class_to_idx)
+
+
+def test_transforms_and_index(make, stock):
+    dataset = make(TENSOR, lambda target: f"class {target}", return_index=True)
+    stock.transform = TENSOR
+    image, target, index = dataset[5]
+    assert torch.equal(image, stock[5][0]) and (target, index) == (f"class {stock.targets[5]}", 5)
+    dataset.transform = dataset.target_transform = stock.transform = None  # as timm does, later
+    assert same(dataset[5], stock[5]) and dataset[5][2] == 5
+
+
+@pytest.mark.parametrize("index", [-1, -12, 11, np.int64(3), torch.tensor(2)])
+def test_indices_are_a_lists(make, stock, index):
+    dataset = make()
+    assert same(dataset[index], stock[int(index)])
+    assert dataset.read([index])[0].tobytes() == Path(stock.samples[int(index)][0]).read_bytes()
+
+
+@pytest.mark.parametrize("index, error", [(12, IndexError), (-13, IndexError), (1.5, TypeError), ("1", TypeError)])
+def test_wrong_indices_are_refused_everywhere(make, index, error):
+    dataset = make()
+    for ask in (
+        dataset.__getitem__,
+        lambda i: dataset.read([0, i]),
+        lambda i: dataset.locations([0, i]),
+        lambda i: dataset.head(i, 4),
+    ):
+        with pytest.raises(error):
+            ask(index)
+
+
+def test_read_gives_the_files_bytes_without_a_copy(make, stock):
+    dataset = make()
+    order = [7, 0, 11, 0, -1]
+    arrays = dataset.read(order)
+    for array, index in zip(arrays, order, strict=True):
+        assert array.dtype == np.uint8 and array.ndim == 1 and not array.flags.writeable and not array.flags.owndata
+        assert array.tobytes() == Path(stock.samples[index][0]).read_bytes()
+    assert dataset.read([]) == []
+
+
+def test_views_outlive_the_data_set(make, stock):
+    dataset = make()
+    array = dataset.read([3])[0]
+    del dataset
+    assert array.tobytes() == Path(stock.samples[3][0]).read_bytes()
+
+
+def test_locations_are_where_the_bytes_are(make, stock):
+    dataset = make()
+    numbers, offsets, lengths = dataset.locations([4, -2])
+    assert (offsets.dtype, lengths.dtype, numbers.shape) == (np.int64, np.int64, (2,))
+    for row, index in enumerate([4, -2]):
+        whole = Path(dataset.files[numbers[row]]).read_bytes()
+        image = whole[offsets[row] : offsets[row] + lengths[row]]
+        assert image == Path(stock.samples[index][0]).read_bytes()
+
+
+def test_parts_are_slices(make, stock):
+    dataset, data = make(), Path(stock.samples[6][0]).read_bytes()
+    assert dataset.head(6, 20) == data[:20]
+    assert dataset.head(6, 1 << 20) == data
+    assert dataset.part(6, -2, 2) == data[-2:] == b"\xff\xd9"
+    assert dataset.part(6, 100, 50) == data[100:150]
+    assert dataset.part(6, len(data), 5) == dataset.part(6, len(data) + 9, 5) == b""
+    assert dataset.part(6, -(1 << 20), 3) == data[:3]
+
+
+def test_repr_is_torchvisions(make):
+    dataset = make(TENSOR)
+    text = repr(dataset)
+    assert text.startswith(f"Dataset {type(dataset).__name__}\n") and "Number of datapoints: 12" in text
+    assert str(dataset.root) in text and "PILToTensor" in text and "Files:" not in text
+
+
+def test_pickle_and_copy(make, stock):
+    dataset = make(TENSOR, return_index=True)
+    dataset.read([0])
+    assert dataset.targets
+    for other in (pickle.loads(pickle.dumps(dataset)), copy.deepcopy(dataset)):
+        assert torch.equal(other[5][0], dataset[5][0]) and other[5][1:] == dataset[5][1:]
+        assert other.read([4])[0].tobytes() == dataset.read([4])[0].tobytes()
+        assert other.targets == dataset.targets
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_torchs_loader_with_workers(make, stock, context):
+    if context == "spawn" and type(make()).__name__ != "DALIRecordIO":
+        pytest.skip("starting processes takes seconds; one kind is enough")
+    dataset = make(TENSOR, return_index=True)
+    dataset[0], dataset.read([0])  # files are open when the workers start
+    stock.transform = TENSOR
+    loader = DataLoader(Subset(dataset, range(11, -1, -1)), 4, num_workers=2, multiprocessing_context=context)
+    images, labels, indices = (torch.cat(column) for column in zip(*loader, strict=True))
+    assert indices.tolist() == list(range(11, -1, -1))
+    assert labels.tolist() == stock.targets[::-1]
+    assert torch.equal(images, torch.stack([stock[i][0] for i in indices]))
+
+
+def test_fork_and_parent_read_at_once(make, stock):
+    dataset = make()
+    expected = [Path(path).read_bytes() for path, _ in stock.samples]
+    dataset[0]
+
+    def child() -> None:
+        ok = all(dataset.part(i, 0, 1 << 30) == expected[i] for i in range(12) for _ in range(50))
+        os._exit(0 if ok and [a.tobytes() for a in dataset.read(range(12))] == expected else 1)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    assert all(dataset.part(i, 0, 1 << 30) == expected[i] for i in range(12) for _ in range(50))
+    process.join(20)
+    assert process.exitcode == 0
+
+
+def test_threads(make, stock):
+    dataset = make()
+    expected = [Path(path).read_bytes() for path, _ in stock.samples]
+
+    def read(seed: int) -> bool:
+        order = np.random.default_rng(seed).permutation(12).tolist()
+        arrays = dataset.read(order)
+        return all(
+            a.tobytes() == expected[i] == dataset.part(i, 0, 1 << 30) for i, a in zip(order, arrays, strict=True)
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, range(100)))
+
+
+def test_more_files_than_may_be_open(packed, kind, tmp_path, stock, monkeypatch):
+    monkeypatch.setattr(files, "_limit", lambda: 2)
+    if kind == "lmdb":
+        paths = [packed / "all.lmdb"] * 5
+    else:
+        paths = [tmp_path / f"part-{i}.{kind}" for i in range(5)]
+        for path in paths:
+            path.symlink_to(packed / f"all.{kind}")
+    dataset = getattr(dali_compat, KINDS[kind])(paths)
+    assert len(dataset) == 60 and dataset.targets == stock.targets * 5 and "Files: 5" in repr(dataset)
+    assert dataset.locations([0, 12, 59])[0].tolist() == [0, 1, 4]
+    order = [(7 * i) % 60 for i in range(60)]
+    arrays = dataset.read(order)
+    for index, array in zip(order, arrays, strict=True):
+        assert array.tobytes() == Path(stock.samples[index % 12][0]).read_bytes()
+        assert same(dataset[index], stock[index % 12])
+    assert sum(file is not None for file in dataset._files._open) <= 2
+
+
+def test_an_undecodable_image_is_named(own):
+    dataset = opened(own)
+    _, [offset], [length] = dataset.locations([5])
+    data = bytearray(inside(own).read_bytes())
+    if own.suffix == ".tfrecord":  # whose checksum is another test's affair: damage it unseen
+        stat = inside(own).stat()
+    data[offset : offset + length] = bytes(length)
+    inside(own).write_bytes(data)
+    if own.suffix == ".tfrecord":
+        os.utime(inside(own), ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    else:
+        dataset = opened(own)
+    with pytest.raises(ImageReadError) as caught:
+        dataset[5]
+    text = str(caught.value)
+    assert str(inside(own)) in text and f"byte {offset}" in text and "index 5" in text and "UnidentifiedImage" in text
+    assert isinstance(dataset[4][0], Image.Image)
+    if own.suffix == ".rec":  # one is enough: ending workers after an error takes torch 5 s, now and then
+        with pytest.raises(ImageReadError, match="index 5"):
+            list(DataLoader(Subset(dataset, [5]), num_workers=1, collate_fn=list))
+
+
+@pytest.mark.parametrize("change", ["shorter", "touched", "gone"])
+def test_a_file_that_changed_before_it_was_opened(own, change):
+    dataset = opened(own)
+    path = inside(own)
+    if change == "shorter":
+        os.truncate(path, path.stat().st_size // 2)
+    elif change == "touched":
+        os.utime(path, (1, 1))
+    else:
+        path.unlink()
+    for ask in (dataset.__getitem__, lambda i: dataset.read([i]), lambda i: dataset.head(i, 4)):
+        with pytest.raises(ImageReadError) as caught:
+            ask(11)
+        assert str(path) in str(caught.value)
+        assert ("No such file" if change == "gone" else "has changed since it was indexed") in str(caught.value)
+
+
+def test_a_file_cut_while_it_is_open_is_an_error_not_a_crash(own):
+    """To touch a map beyond its file's end is SIGBUS: in a process of its own."""
+    dataset = opened(own)
+    dataset.read([0, 11])
+    os.truncate(inside(own), 4096)
+
+    def child() -> None:
+        with pytest.raises(ImageReadError, match="the file ends early"):
+            dataset[11]
+        with pytest.raises(ImageReadError, match="has changed since it was indexed"):
+            dataset.read([11])
+        os._exit(0)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(20)
+    assert process.exitcode == 0
+
+
+def test_missing_files_and_empty_archives(kind, tmp_path):
+    dataset = getattr(dali_compat, KINDS[kind])
+    for path in (tmp_path / f"none.{kind}", tmp_path / f"none-*.{kind}", []):
+        with pytest.raises(FileNotFoundError):
+            dataset(path)
+    if kind != "lmdb":
+        (tmp_path / f"empty.{kind}").touch()
+        with pytest.raises(ValueError, match="holds no image"):
+            dataset(tmp_path / f"empty.{kind}")

@@ -1,0 +1,219 @@
+"""The cached index: used where it holds, built again where it does not, wherever it can be written, by several at
+once."""
+
+import multiprocessing
+import os
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+from dali_compat import DALIRecordIO, DALITFRecord, ImageReadError
+from dali_compat.archives import cache, index, recordio
+
+from archives.conftest import inside, opened
+
+
+@pytest.fixture
+def scans(monkeypatch):
+    """The paths that are scanned during the test."""
+    seen = []
+    build = index._Entry.build
+
+    def spy(entry, scan, progress):
+        seen.append(os.path.basename(entry.path))
+        return build(entry, scan, progress)
+
+    monkeypatch.setattr(index._Entry, "build", spy)
+    return seen
+
+
+@pytest.fixture
+def rec(packed, tmp_path):
+    """A .rec of its own folder, without an index."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    shutil.copy(packed / "all.rec", folder / "all.rec")
+    return folder / "all.rec"
+
+
+def caches(folder) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*dali_compat-index.npz"))
+
+
+def test_a_second_start_scans_nothing(own, scans):
+    first = opened(own)
+    again = opened(own)
+    assert scans == [inside(own).name]
+    assert again.targets == first.targets
+    assert [a.tobytes() for a in again.read(range(12))] == [a.tobytes() for a in first.read(range(12))]
+    [name] = caches(inside(own).parent)
+    assert name.startswith(f".{inside(own).name}.")
+
+
+@pytest.mark.parametrize("change", ["longer", "touched", "same size and time"])
+def test_a_changed_file_is_scanned_again(rec, scans, change):
+    before = DALIRecordIO(rec)
+    stat = rec.stat()
+    data = bytearray(rec.read_bytes())
+    data[12:16] = np.float32(2).tobytes()  # the first record's label
+    if change == "longer":
+        data += recordio.encode(12, 1, b"another")
+    if change != "touched":
+        rec.write_bytes(data)
+    os.utime(rec, ns=(1, stat.st_mtime_ns + (change == "touched")))
+    after = DALIRecordIO(rec)
+    assert len(scans) == 2
+    assert len(after) == 12 + (change == "longer")
+    assert after.targets[0] == (0 if change == "touched" else 2) and before.targets[0] == 0
+    assert len(after.read(range(len(after)))) == len(after)
+
+
+def test_other_options_have_an_index_of_their_own(packed, tmp_path, scans):
+    path = tmp_path / "all.tfrecord"
+    shutil.copy(packed / "all.tfrecord", path)
+    assert DALITFRecord(path).targets == DALITFRecord(path).targets
+    assert DALITFRecord(path, image_key="image/filename").head(0, 100) == b"class_a/00.jpg"
+    assert len(scans) == len(caches(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\3\4 nothing", None])
+def test_a_damaged_index_is_built_again(rec, scans, damage):
+    DALIRecordIO(rec)
+    [name] = caches(rec.parent)
+    path = rec.parent / name
+    path.write_bytes(path.read_bytes()[:-40] if damage is None else damage)
+    assert len(DALIRecordIO(rec)) == 12 and len(scans) == 2
+    assert len(DALIRecordIO(rec)) == 12 and len(scans) == 2
+
+
+def test_an_index_of_other_arrays_is_built_again(rec, scans):
+    DALIRecordIO(rec)
+    [name] = caches(rec.parent)
+    meta, arrays = cache.load(rec.parent / name)
+    for wrong in ({**arrays, "lengths": arrays["lengths"][:-1]}, {**arrays, "gaps": arrays["gaps"].astype(np.int32)}):
+        cache.save(rec.parent / name, meta, wrong)
+        assert len(DALIRecordIO(rec).read([11])) == 1
+    cache.save(rec.parent / name, meta, {"offsets": arrays["offsets"]})
+    assert len(DALIRecordIO(rec)) == 12 and len(scans) == 4
+
+
+@pytest.fixture
+def no_room_beside(rec, monkeypatch):
+    """The folder of the archive cannot be written. (The tests may run as root, whom no mode stops.)"""
+    save = cache.save
+
+    def refuse(path, *args):
+        if path.parent == rec.parent:
+            raise PermissionError(13, "Permission denied", str(path))
+        return save(path, *args)
+
+    monkeypatch.setattr(cache, "save", refuse)
+
+
+def test_a_folder_that_cannot_be_written(rec, scans, no_room_beside, cache_home):
+    assert len(DALIRecordIO(rec)) == len(DALIRecordIO(rec)) == 12
+    assert scans == ["all.rec"] and caches(rec.parent) == []
+    assert len(list((cache_home / "index").glob("*.npz"))) == 1
+
+
+def test_no_place_for_the_index_is_said(rec, scans, no_room_beside, cache_home):
+    cache_home.parent.mkdir()
+    cache_home.touch()  # a file where the folder should be
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=r"all\.rec can be saved neither"):
+            assert len(DALIRecordIO(rec)) == 12
+    assert len(scans) == 2
+
+
+def test_nobody_sees_half_an_index(rec, monkeypatch):
+    def stop(file, **arrays):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "savez", stop)
+    with pytest.raises(KeyboardInterrupt):
+        DALIRecordIO(rec)
+    assert os.listdir(rec.parent) == ["all.rec"]
+
+
+def test_a_file_that_changes_while_it_is_indexed(rec, monkeypatch):
+    scan = DALIRecordIO._scan
+
+    def and_change(self, path, progress):
+        rows = scan(self, path, progress)
+        os.utime(path, (1, 1))
+        return rows
+
+    monkeypatch.setattr(DALIRecordIO, "_scan", and_change)
+    with pytest.raises(ImageReadError, match=r"all\.rec changed while it was indexed"):
+        DALIRecordIO(rec)
+    assert caches(rec.parent) == []
+
+
+def test_processes_that_start_together_scan_once(rec, tmp_path):
+    """Eight ranks of a training job: one builds, the others wait for it and load."""
+    context = multiprocessing.get_context("fork")
+    gate, log = context.Barrier(8), tmp_path / "scans"
+
+    def rank() -> None:
+        scan = DALIRecordIO._scan
+
+        def noted(self, path, progress):
+            with open(log, "a") as file:
+                file.write("x")
+            return scan(self, path, progress)
+
+        DALIRecordIO._scan = noted
+        gate.wait(20)
+        dataset = DALIRecordIO(rec)
+        os._exit(0 if len(dataset) == 12 and dataset.targets == sorted(dataset.targets) else 1)
+
+    ranks = [context.Process(target=rank) for _ in range(8)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(30)
+    assert [process.exitcode for process in ranks] == [0] * 8
+    assert log.read_text() == "x"
+    assert len(caches(rec.parent)) == 1
+
+
+def test_without_locks_ranks_build_the_same(rec, monkeypatch):
+    import fcntl
+
+    def refuse(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert len(DALIRecordIO(rec)) == 12 and len(caches(rec.parent)) == 1
+
+
+def test_only_the_changed_one_of_many_files_is_scanned(rec, scans, tmp_path):
+    paths = []
+    for i in range(4):
+        paths.append(rec.parent / f"part-{i}.rec")
+        shutil.copy(rec, paths[-1])
+    assert len(DALIRecordIO(str(rec.parent / "part-*.rec"))) == 48
+    os.utime(paths[2], (1, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(DALIRecordIO(paths)) == 48
+    assert sorted(scans[:4]) == [path.name for path in paths] and scans[4:] == ["part-2.rec"]
+
+
+def test_the_first_error_of_many_files_is_the_one_raised(rec):
+    for i in range(4):
+        shutil.copy(rec, rec.parent / f"part-{i}.rec")
+    (rec.parent / "part-2.rec").write_bytes(b"nonsense" * 100)
+    with pytest.raises(ImageReadError, match=r"part-2\.rec, record 0 at byte 0: it begins with"):
+        DALIRecordIO(str(rec.parent / "part-*.rec"))
+
+
+def test_progress_shows_only_where_it_is_slow(rec, capsys, monkeypatch):
+    DALIRecordIO(rec)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(index, "_SLOW", 0)
+    os.utime(rec, (1, 1))
+    DALIRecordIO(rec)
+    assert "indexing all.rec" in capsys.readouterr().err

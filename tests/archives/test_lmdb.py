@@ -1,0 +1,243 @@
+"""LMDB: Caffe's Datum and plain images, written and read by the lmdb package and read by DALI's Caffe reader."""
+
+import io
+import os
+import pickle
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dali_compat import DALILMDB, ImageReadError
+from dali_compat.archives import lmdb as ours
+from dali_compat.archives import protobuf
+from PIL import Image
+
+from archives.conftest import inside
+
+lmdb = pytest.importorskip("lmdb")
+
+
+def write(path: Path, items: dict[bytes, bytes], subdir: bool = True) -> Path:
+    with lmdb.open(str(path), subdir=subdir, map_size=1 << 26) as env, env.begin(write=True) as transaction:
+        for key, value in items.items():
+            transaction.put(key, value)
+    return path
+
+
+def picture(color, format: str = "JPEG", size=(20, 10)) -> bytes:
+    written = io.BytesIO()
+    Image.new("RGB", size, color).save(written, format)
+    return written.getvalue()
+
+
+def datum(label: int | None, data: bytes, encoded: bool = True, **fields: bytes | int) -> bytes:
+    """Caffe's Datum as protoc's C++ writes it: fields in order, tags spelt out."""
+    out = b"".join(bytes([tag << 3]) + protobuf.encode_varint(fields[name]) for tag, name in
+                   ((1, "channels"), (2, "height"), (3, "width")) if name in fields)  # fmt: skip
+    out += b"\x22" + protobuf.encode_varint(len(data)) + data
+    if label is not None:
+        out += b"\x28" + protobuf.encode_varint(label)
+    return out + (b"\x38\x01" if encoded else b"")
+
+
+def test_a_packed_database_is_caffes(packed, stock):
+    with lmdb.open(str(packed / "all.lmdb"), readonly=True, lock=False) as env, env.begin() as transaction:
+        items = list(transaction.cursor())
+    assert len(items) == 12
+    for number, (key, value) in enumerate(items):
+        path, target = stock.samples[number]
+        assert key.decode() == f"{number:08d}_{Path(path).relative_to(stock.root)}"  # convert_imageset.cpp
+        assert value == datum(target, Path(path).read_bytes())
+
+
+def test_dalis_own_reader_agrees(packed, stock):
+    fn = pytest.importorskip("nvidia.dali.fn")
+    from nvidia.dali import pipeline_def
+
+    @pipeline_def(batch_size=12, num_threads=1, device_id=None)
+    def theirs():
+        return tuple(fn.readers.caffe(path=str(packed / "all.lmdb")))
+
+    pipe = theirs()
+    pipe.build()
+    data, labels = pipe.run()
+    assert [int(labels.at(i)[0]) for i in range(12)] == stock.targets
+    for i, array in enumerate(DALILMDB(packed / "all.lmdb").read(range(12))):
+        assert data.at(i).tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (20, 10), (1500, 900)])
+@pytest.mark.parametrize("subdir", [True, False])
+def test_values_of_every_size(tmp_path, size, subdir):
+    """Small ones lie inside a page of the tree, large ones in pages of their own."""
+    rng = np.random.default_rng(0)
+    images = []
+    for _ in range(40):
+        written = io.BytesIO()
+        Image.fromarray(rng.integers(0, 256, (size[1], size[0], 3), np.uint8)).save(written, "JPEG", quality=30)
+        images.append(written.getvalue())
+    items = {b"%05d" % i: datum(i % 7, image) for i, image in enumerate(images)}
+    dataset = DALILMDB(write(tmp_path / "db.lmdb", items, subdir))
+    assert dataset.targets == [i % 7 for i in range(40)]
+    assert [array.tobytes() for array in dataset.read(range(40))] == images
+    numbers, offsets, lengths = dataset.locations(range(40))
+    whole = Path(dataset.files[0]).read_bytes()
+    assert [whole[a : a + n] for a, n in zip(offsets, lengths, strict=True)] == images
+
+
+def test_a_database_with_a_history(tmp_path):
+    """Deleted and rewritten values leave old pages behind; keys say the order."""
+    path = tmp_path / "db"
+    rng = np.random.default_rng(1)
+    images = {i: picture(tuple(rng.integers(0, 256, 3).tolist()), size=(50 + i, 60)) for i in range(60)}
+    write(path, {b"%d" % i: datum(i, images[i] + bytes(5000)) for i in range(60)})
+    with lmdb.open(str(path), map_size=1 << 26) as env:
+        for i in range(0, 60, 2):
+            with env.begin(write=True) as transaction:
+                transaction.delete(b"%d" % i)
+                transaction.put(b"%d" % (i + 1), datum(i + 1, images[i + 1]))
+    dataset = DALILMDB(path)
+    order = sorted(range(1, 60, 2), key=str)
+    assert dataset.targets == order
+    assert [array.tobytes() for array in dataset.read(range(30))] == [images[i] for i in order]
+
+
+def test_every_transaction_is_noticed(tmp_path):
+    path = write(tmp_path / "db", {b"a": datum(1, picture("red"))})
+    assert DALILMDB(path).targets == [1]
+    stat = (path / "data.mdb").stat()
+    write(path, {b"a": datum(2, picture("red"))})
+    os.utime(path / "data.mdb", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert DALILMDB(path).targets == [2]
+
+
+def test_labels_of_datum(tmp_path):
+    red = picture("red")
+    items = {b"a": datum(-1, red), b"b": datum(None, red), b"c": datum(2**31 - 1, red), b"d": datum(3, red, False)}
+    dataset = DALILMDB(write(tmp_path / "db", items))
+    assert dataset.targets == [
+        -1,
+        0,
+        2**31 - 1,
+        3,
+    ]  # a missing label is proto2's default; d: encoded is not set, but true
+    assert dataset[0][1] == -1 and dataset.read([3])[0].tobytes() == red
+    assert DALILMDB(tmp_path / "db", labels={"a": 5, "b": 6, "c": 7, "d": 8}).targets == [5, 6, 7, 8]
+
+
+@pytest.fixture
+def raw(tmp_path) -> Path:
+    """Images as they are, as torchvision's LSUN has them, of several formats; and keys that are no images."""
+    items = {
+        b"dog/2.png": picture("red", "PNG"),
+        b"cat/1.jpg": picture("blue"),
+        b"cat/7.webp": picture("green", "WEBP"),
+        b"__len__": pickle.dumps(3),
+        b"__keys__": pickle.dumps([b"1", b"2"]),
+    }
+    return write(tmp_path / "raw", items)
+
+
+@pytest.mark.parametrize("arguments, targets, classes", [
+    ({"labels": 4}, [4, 4, 4], None),
+    ({"labels": {"cat/1.jpg": 1, "cat/7.webp": 2, "dog/2.png": 3, "unused": 9}}, [1, 2, 3], None),
+    ({"labels": [7, 8, 9]}, [7, 8, 9], None),
+    ({"labels": np.array([7, 8, 9], np.int32)}, [7, 8, 9], None),
+    ({"label_pattern": r"^(\w+)/"}, [0, 0, 1], ["cat", "dog"]),
+    ({"label_pattern": r"\d+"}, [1, 7, 2], None),
+])  # fmt: skip
+def test_labels_of_plain_images(raw, arguments, targets, classes):
+    dataset = DALILMDB(raw, **arguments)
+    assert dataset.targets == targets and dataset.classes == classes
+    assert dataset.class_to_idx == (classes and {"cat": 0, "dog": 1})
+    assert dataset[1][0].getpixel((3, 3)) == Image.open(io.BytesIO(picture("green", "WEBP"))).getpixel((3, 3))
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again.targets == targets and again[2][1] == targets[2]
+
+
+def test_lsun_is_a_database_a_class(raw, tmp_path):
+    other = write(tmp_path / "other", {b"x": picture("white")})
+    assert DALILMDB([raw, other], labels=[0, 0, 0, 1]).targets == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("arguments, reason", [
+    ({}, r"raw holds images without labels: say labels="),
+    ({"labels": {"cat/1.jpg": 1}}, r"no target for 2 keys, the first of them 'cat/7.webp'"),
+    ({"labels": [1, 2]}, r"labels has 2 targets for 3 images"),
+    ({"labels": [1.0, 2.0, 3.0]}, r"labels are float64, not integers"),
+    ({"label_pattern": "^dog"}, r"finds nothing in the key 'cat/1.jpg'"),
+    ({"labels": 1, "label_pattern": "."}, r"give one of them"),
+])  # fmt: skip
+def test_labels_that_do_not_fit(raw, arguments, reason):
+    with pytest.raises(ValueError, match=reason):
+        DALILMDB(raw, **arguments)
+
+
+class Bomb:
+    def __reduce__(self):
+        return sys.exit, ("unpickled",)
+
+
+@pytest.mark.parametrize("value, reason", [
+    (pickle.dumps((b"\xff\xd8\xff image", 3)), r"pickled, and unpickling it would run whatever the file says"),
+    (pickle.dumps(Bomb()), r"pickled"),
+    (datum(1, bytes(3 * 4 * 5), False, channels=3, height=4, width=5), r"decoded pixels \(3 x 4 x 5\), not an encoded"),
+    (b"\x08\x03\x10\x01\x18\x01\x35\0\0\0\0", r"decoded pixels \(3 x 1 x 1\)"),  # float_data
+    (b"nothing known", r"neither an image nor a Caffe Datum"),
+    (b"\x80", r"neither an image nor a Caffe Datum"),
+    (datum(1, picture("red"))[:100], r"neither an image nor a Caffe Datum"),
+])  # fmt: skip
+def test_other_values_are_refused(tmp_path, value, reason):
+    path = write(tmp_path / "db", {b"0": datum(1, picture("red")), b"17": value})
+    with pytest.raises(ValueError, match=reason) as caught:
+        DALILMDB(path)
+    assert str(path / "data.mdb") in str(caught.value) and "key b'17'" in str(caught.value)
+
+
+@pytest.mark.parametrize("keep", [0.5, 0.98, 8192, 5000, 100])
+def test_a_truncated_database(packed, tmp_path, keep):
+    """LMDB itself would be killed by SIGBUS."""
+    shutil.copytree(packed / "all.lmdb", tmp_path / "db", ignore=shutil.ignore_patterns("*.npz"))
+    path = tmp_path / "db" / "data.mdb"
+    os.truncate(path, int(keep if keep > 1 else path.stat().st_size * keep))
+    with pytest.raises(ImageReadError) as caught:
+        DALILMDB(tmp_path / "db")
+    assert str(path) in str(caught.value)
+
+
+def test_no_database_at_all(tmp_path):
+    path = tmp_path / "db.lmdb"
+    path.write_bytes(b"nonsense" * 2000)
+    with pytest.raises(ImageReadError, match=r"db\.lmdb, after 0 images: LMDB cannot read it: InvalidError"):
+        DALILMDB(path)
+
+
+def test_the_lmdb_package_is_needed_only_to_index(packed, tmp_path, monkeypatch, stock):
+    shutil.copytree(packed / "all.lmdb", tmp_path / "db", ignore=shutil.ignore_patterns("*.npz"))
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    with pytest.raises(ImportError, match="pip install lmdb"):
+        DALILMDB(tmp_path / "db")
+    monkeypatch.undo()
+    DALILMDB(tmp_path / "db")
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    assert DALILMDB(tmp_path / "db").targets == stock.targets
+
+
+def test_bytes_that_lmdb_does_not_show(packed, tmp_path, monkeypatch):
+    """Were an offset wrong, indexing would say so instead of giving other bytes."""
+    shutil.copytree(packed / "all.lmdb", tmp_path / "db", ignore=shutil.ignore_patterns("*.npz"))
+    true = ours._map_begin
+    monkeypatch.setattr(ours, "_map_begin", lambda *args: true(*args) + 16)
+    with pytest.raises(ImageReadError, match=r"key b'00000000_class_a/00\.jpg': LMDB shows other bytes"):
+        DALILMDB(tmp_path / "db")
+
+
+def test_a_database_open_elsewhere(packed, stock):
+    """A reader in another process, or a forked child of the one that indexed it, does no harm."""
+    dataset = DALILMDB(packed / "all.lmdb")
+    with lmdb.open(str(packed / "all.lmdb"), readonly=True, lock=False) as env, env.begin() as transaction:
+        assert transaction.stat()["entries"] == len(dataset)
+        assert dataset[3][0].tobytes() == stock[3][0].tobytes()
+    assert inside(packed / "all.lmdb").name == "data.mdb"

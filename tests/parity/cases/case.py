@@ -1,0 +1,71 @@
+"""What a case is, and how it is written down."""
+
+from dataclasses import dataclass
+from typing import Callable
+
+import torch
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+SAME = (0, 0)  # nothing is rounded otherwise than torchvision does
+FLOAT = (255e-6, 255e-6)  # DALI's float32 kernels: within 1e-6 of the range 0..1
+NEAR = (1e-4, 1)  # sums in another order: a pixel that lies within 1e-5 of the middle of two levels falls the other way
+
+
+@dataclass(frozen=True)
+class Case:
+    """A transform and its limits.
+
+    Attributes:
+        std: what normalisation divided by.
+        levels: what one unit of the values is, where that is not the dtype's usual.
+        calls: it has a part without a translation, which Python calls image by image.
+        most: how many images.
+        rims: a pixel on the border of a warped image may be inside or outside.
+    """
+
+    name: str
+    make: Callable
+    default: tuple[float, float] = SAME
+    exact: tuple[float, float] = SAME
+    std: tuple[float, ...] | None = None
+    levels: float | None = None
+    calls: bool = False
+    most: int = 12
+    rims: bool = False
+
+    def limits(self, exact: bool, device: str, dtype: torch.dtype) -> tuple[float, float]:
+        mean, most = self.exact if exact else self.default
+        if device == "cpu":
+            return mean, most
+        # CUDA contracts multiply-add; DALI's resize accumulates in another order, so that ties of nearest fall otherwise
+        # (.05 of 255 on average); the images are others there (conftest.py), and so are their rims
+        rounding = 2 * 255 * torch.finfo(dtype).eps if dtype.is_floating_point else 0
+        if "nearest" in self.name:
+            return (0.08, 255) if mean else (0, 0)
+        return 2 * mean + rounding, 255 if self.rims else most + rounding + (8 if mean > FLOAT[0] else 0)
+
+
+CASES: list[Case] = []
+
+
+def case(name: str, make: Callable, default=SAME, exact=SAME, both=None, versions=(v1, v2), **options) -> None:
+    """Adds a case for each version; ``make(T)`` gives the transforms of a Compose, or a transform. Limits are (mean, max)
+    of the default and of exact=True, or of ``both``."""
+    limits = (both, both) if both else (default, exact)
+    for T in versions:
+
+        def build(T=T):
+            made = make(T)
+            return T.Compose(made) if isinstance(made, list) else made
+
+        CASES.append(Case(f"{'v1' if T is v1 else 'v2'} {name}", build, *limits, **options))
+
+
+def of_pil(name, make, *limits, **options):
+    """A transform of PIL images, or several, then PILToTensor."""
+    case(name, lambda T: [*_list(make(T)), T.PILToTensor()], *limits, **options)
+
+
+def _list(made):
+    return made if isinstance(made, list) else [made]

@@ -1,0 +1,113 @@
+"""README's table says what the registry does and what was measured; no transform of torchvision is missing from it."""
+
+import enum
+import inspect
+import json
+import re
+from pathlib import Path
+
+import pytest
+from torch import nn
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from dali_compat.cli import catalogue, parity
+from dali_compat.translate.registry import _TRANSLATORS
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+
+
+def registered() -> set[str]:
+    return {kind.__name__ for kind in _TRANSLATORS if kind.__module__.startswith("torch")}
+
+
+def block() -> str:
+    text = README.read_text()
+    return text[text.index(parity.BEGIN) : text.index(parity.END) + len(parity.END)]
+
+
+def results() -> list[Path]:
+    return [ROOT / name for name in block().splitlines()[0].removeprefix(parity.BEGIN).removesuffix(" -->").split()]
+
+
+def test_every_registered_transform_is_measured_and_nothing_else():
+    names = [entry.name for entry in catalogue.TRANSFORMS]
+    assert set(names) == registered() and len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("entry", catalogue.TRANSFORMS, ids=lambda entry: entry.name)
+def test_what_is_measured_is_what_is_named(entry):
+    """In every version in which it is registered."""
+    kinds = {kind for kind in _TRANSLATORS if kind.__name__ == entry.name}
+    made = {type(entry.made(version).transforms[-1]) for version in entry.versions()}
+    assert made == kinds - {nn.Identity}
+
+
+def test_the_table_of_the_readme_is_what_was_measured():
+    """Also: `python -m dali_compat parity --readme README.md --results ...` has been run since the JSONs changed."""
+    assert block() == parity.written(README, results())
+
+
+def test_the_table_has_a_row_for_every_registered_transform():
+    rows = re.findall(r"^\| `(\w+)\(", block(), re.MULTILINE)
+    assert sorted(rows) == sorted(registered())
+
+
+def test_results_say_where_they_come_from():
+    for path in results():
+        result = json.loads(path.read_text())
+        facts = result["facts"]
+        assert all(facts[name] for name in ("date", "command", "DALI", "torch", "torchvision", "Pillow", "processor"))
+        assert "dali_compat parity" in facts["command"] and result["images"]["images"] >= 54
+        assert not [row for row in result["transforms"] + result["recipes"] if "error" in row]
+
+
+def test_every_transform_of_torchvision_is_in_one_table_or_the_other():
+    """A new one of a new torchvision must be translated, or be told of."""
+    known = registered() | set(catalogue.OTHERS)
+    assert not registered() & set(catalogue.OTHERS)
+    for version in (v1, v2):
+        public = {name: kind for name, kind in vars(version).items() if not name.startswith("_") and inspect.isclass(kind)}
+        transforms = {name for name, kind in public.items() if not issubclass(kind, enum.Enum) and hasattr(kind, "__call__")}
+        assert len(transforms) > 30 and transforms <= known, transforms - known
+
+
+# ---- another state of the registry or of the results
+
+
+def _changed(tmp_path, change):
+    result = json.loads(results()[0].read_text())
+    change(result)
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(result))
+    return path
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda result: result["transforms"].pop(3),
+        lambda result: result["transforms"].append(dict(result["transforms"][0], of="Blink(3)")),
+        lambda result: result["transforms"][5].update(error="ValueError: no"),
+        lambda result: result["recipes"].pop(),
+    ],
+    ids=["missing", "unknown", "failed", "a recipe is missing"],
+)
+def test_results_of_another_version_are_refused(change, tmp_path):
+    with pytest.raises(ValueError, match="measure again"):
+        parity.written(README, [_changed(tmp_path, change)])
+
+
+def test_another_number_is_another_table(tmp_path):
+    path = _changed(tmp_path, lambda result: result["transforms"][9]["exact"].update(mean=0.0321, max=12))
+    assert ".032 / 12" in parity.written(README, [path])
+    assert parity.written(README, [path]) != parity.written(README, results()[:1])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (3e-6, "<.0001"), (0.000213, ".00021"), (0.0049, ".0049"), (0.1618, ".16"), (1.00002, "1"), (12.4, "12"), (204, "204")],
+)
+def test_numbers(value, text):
+    assert parity.numbers({"mean": value, "max": value}) == f"{text} / {text}"
