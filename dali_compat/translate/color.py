@@ -15,7 +15,9 @@ def grayscale(t, spec):
     channels = t.num_output_channels
     if spec.channels == channels == 1:
         return ()
-    if spec.channels != 3 or channels not in (1, 3):
+    if spec.channels == 1 and channels == 3 and (spec.kind == "pil" or isinstance(t, v2.Grayscale)):
+        return (step("repeat_channels", spec.but(channels=3)),)
+    if spec.channels != 3 or channels not in (1, 3):  # v1 leaves tensors of one channel as they are
         raise Untranslatable(t, f"num_output_channels={channels} of an image of {spec.channels} channels")
     return (step("grayscale", spec.but(channels=channels), formula=_formula(spec), channels=channels),)
 
