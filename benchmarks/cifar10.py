@@ -17,12 +17,14 @@ Confounders.
 - ours and eager compute batches in chunks; an epoch begins with none prepared.
 - dali keeps two batches prepared from the epoch before; its random numbers are DALI's. It takes rows in torch's order.
 - All cases run with CUDA_DEVICE_MAX_CONNECTIONS=32, which dali_compat sets on import.
+- On a shared CPU torch's threads wait for one another: --threads 1 gives ours and eager one, beside torchvision's K
+  processes of one thread each. Without it a busy machine of 2 cores took 5 times as long.
 - The pixels are those of a JPEG copy (cifar10_data.py), or noise (--data random): nothing here depends on them.
 
 Table. Printed at the end in Markdown; --json has every round.
 
 Command.
-    python benchmarks/cifar10.py --data cifar10.npz --rounds 5 --json OUT.json
+    python benchmarks/cifar10.py --data CIFAR --rounds 5 --json OUT.json
 """
 import argparse
 import pathlib
@@ -33,9 +35,9 @@ import cifar10_data
 import common
 import torch
 import torchvision.transforms as T
+from cifar10_data import MEAN, STD
 from torch.utils.data import DataLoader
 
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 PADDING, SIZE = 4, 32
 TRAIN = T.Compose([T.RandomCrop(SIZE, padding=PADDING), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)])
 
@@ -184,25 +186,24 @@ def report(result, cases):
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--data", required=True, help="cifar10.npz (cifar10_data.py), a CIFAR10 root, or 'random'")
+    options.add_argument("--data", required=True, help="CIFAR10's root, the JPEG copy (a folder or tar), or 'random'")
     options.add_argument("--cases", nargs="+", default=["torchvision:2", "torchvision:16", "ours", "dali", "eager"],
                          metavar="NAME[:K]")
     options.add_argument("--batch-size", type=int, default=256)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--epochs", type=int, default=5, help="epochs of a turn; torchvision has one")
     options.add_argument("--samples", type=int, help="of an epoch, to try the script")
+    options.add_argument("--threads", type=int, help="of torch's own operations on the CPU (default: torch's)")
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=torch.device)
     options.add_argument("--json", type=pathlib.Path, help="write every round's numbers here")
     args = options.parse_args()
     unknown = {case.partition(":")[0] for case in args.cases} - set(OPEN)
     if unknown:
         options.error(f"unknown cases {sorted(unknown)}; there are {', '.join(OPEN)}")
+    torch.set_num_threads(args.threads or torch.get_num_threads())
     torch.zeros(1, device=args.device)  # CUDA's own start is nobody's
 
-    with cifar10_data.opened(args.data) as root:
-        dataset = cifar10_data.CIFAR10(root, train=True, transform=TRAIN)
-    if args.samples:
-        dataset.data, dataset.targets = dataset.data[: args.samples], dataset.targets[: args.samples]
+    dataset, _ = cifar10_data.datasets(args.data, TRAIN, TRAIN, args.samples)
     result = {"benchmark": "cifar10", "facts": common.facts(), "samples": len(dataset),
               "settings": {key: str(value) for key, value in vars(args).items()}, "plans": {}, "rounds": []}
     print(result["facts"], flush=True)

@@ -21,6 +21,7 @@ import numpy as np
 import torchvision
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 RANDOM = "random"
 
 
@@ -83,15 +84,18 @@ def write(source, root):
     (folder / CIFAR10.meta["filename"]).write_bytes(pickle.dumps({CIFAR10.meta["key"]: CLASSES}))
 
 
-@contextlib.contextmanager
-def opened(given):
-    """A root for CIFAR10(): the given one, or a temporary one that is made of the JPEG copy or of noise."""
-    if pathlib.Path(given, CIFAR10.base_folder).is_dir():
-        yield str(given)
-        return
-    with tempfile.TemporaryDirectory(prefix="cifar10-") as root:
-        write(given, root)
-        yield root
+def datasets(given, train, test, most=None):
+    """CIFAR10 with these transforms, for training and for testing, of a root of torchvision's, the JPEG copy or noise;
+    ``most`` images of each, to try a script."""
+    with contextlib.ExitStack() as stack:
+        root = given
+        if not pathlib.Path(given, CIFAR10.base_folder).is_dir():
+            root = stack.enter_context(tempfile.TemporaryDirectory(prefix="cifar10-"))
+            write(given, root)
+        made = CIFAR10(root, train=True, transform=train), CIFAR10(root, train=False, transform=test)
+    for dataset in made:
+        dataset.data, dataset.targets = dataset.data[:most], dataset.targets[:most]
+    return made
 
 
 if __name__ == "__main__":
