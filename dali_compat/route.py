@@ -200,7 +200,9 @@ def explain(loader, route: DaliRoute | StockRoute) -> str:
                 lines.append(f"part {route.plans.index(plan) + 1} of the data set:")
             lines += ["  " + line for line in _account(plan, route.device, decode).splitlines()]
         if any(plans_ahead(plan)[-1].gives.kind == "pil" for plan in route.plans):
-            lines.append("  samples are PIL images, for a collate_fn that takes them; end with ToTensor() to have tensors")
+            lines.append(
+                "  samples are PIL images, for a collate_fn that takes them; end with ToTensor() to have tensors"
+            )
         lines.append("  files that DALI decodes differently from PIL go through PIL, one by one, in the same batch")
         ignored = _without_effect(loader)
     if ignored:
