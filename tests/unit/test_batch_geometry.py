@@ -210,7 +210,7 @@ def _matrices(kind, count, height, width, seed=0):
 
 
 def _transformed(image, size, kind, data, mode, fill):
-    return tensor(pil(image).transform(size[::-1], kind, tuple(data), mode, fillcolor=fill))
+    return tensor(pil(image).transform(tuple(size[::-1]), kind, tuple(data), mode, fillcolor=fill))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -224,7 +224,7 @@ def test_affine_is_pillows(kind, interpolation, device):
                 arrays = {"matrix": matrix, "size": sizes(12, *size, np.int32)}
                 ours = geometry.warp_affine(images.to(device), arrays, interpolation=interpolation, fill=fill)
                 mode = FILTERS[interpolation]
-                same(ours, [_transformed(i, size, Image.AFFINE, m, mode, fill or 0) for i, m in zip(images, matrix)])
+                same(ours, [_transformed(i, tuple(size), Image.AFFINE, m, mode, fill or 0) for i, m in zip(images, matrix)])
 
 
 def test_kinds_of_matrices_go_together():
