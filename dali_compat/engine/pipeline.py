@@ -139,7 +139,9 @@ class DecodePipeline:
             )
             inputs = iter(inputs)
             nodes = [{name: next(inputs) for name in step} for step in template]
-            pipe.set_outputs(self._images(images if self.encoded else fn.io.file.read(images, dont_use_mmap=True), nodes))
+            pipe.set_outputs(
+                self._images(images if self.encoded else fn.io.file.read(images, dont_use_mmap=True), nodes)
+            )
         pipe.build()
         self._pipe = pipe
 

@@ -71,7 +71,7 @@ def affine(angle: float, translate, scale: float, shear, size, center=None) -> l
 
 @draws(uniforms=_uniforms)
 def perspective_coefficients(sizes, u, *, of):
-    """torchvision.transforms.functional._get_perspective_coeffs, of all rows at once; rounded to float32, as it does."""
+    """torchvision.transforms.functional._get_perspective_coeffs, of all rows at once."""
     values, after = run(of, sizes, u)
     height, width = (sizes - 1).T.astype(float)
     zero = np.zeros_like(width)
@@ -84,5 +84,5 @@ def perspective_coefficients(sizes, u, *, of):
     system = np.stack([rows_x, rows_y], 2).reshape(-1, 8, 8)
     solved = torch.linalg.lstsq(torch.from_numpy(system), torch.from_numpy(start.reshape(-1, 8, 1)), driver="gels")
     flag = {"flag": values["flag"]} if "flag" in values else {}
-    coefficients = solved.solution[..., 0].to(torch.float32).double().numpy()
-    return {"coefficients": coefficients, "size": after.astype(np.int32), **flag}, after
+    rounded = solved.solution[..., 0].float().double().numpy()  # to float32, as torchvision does
+    return {"coefficients": rounded, "size": after.astype(np.int32), **flag}, after
