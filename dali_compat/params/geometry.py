@@ -9,8 +9,8 @@ from .registry import Arrays, ImageTooSmall, draws
 
 
 def window(start, shape) -> tuple[Arrays, np.ndarray]:
-    start, shape = np.asarray(start).astype(np.int64), np.asarray(shape).astype(np.int64)
-    return {"start": start.astype(np.int32), "shape": shape.astype(np.int32)}, shape
+    start, shape = np.asarray(start).astype(np.int32), np.asarray(shape).astype(np.int64, copy=False)
+    return {"start": start, "shape": shape.astype(np.int32)}, shape
 
 
 def resized(new) -> tuple[Arrays, np.ndarray]:
