@@ -15,7 +15,7 @@ from torchvision.transforms.v2 import _auto_augment
 
 from ..engine.batch import noise
 
-_MAKE_PARAMS = "make_params" if hasattr(v2.Transform, "make_params") else "_get_params"  # torchvision 0.20
+_MAKE_PARAMS = "make_params" if "make_params" in vars(v2.RandomCrop) else "_get_params"  # torchvision 0.20
 
 
 class Disagreement(AssertionError):

@@ -45,5 +45,7 @@ def linear_transformation(t, spec):
     if spec.kind == "pil":
         raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put ToTensor() before it")
     if spec.size and len(t.transformation_matrix) != spec.channels * spec.size[0] * spec.size[1]:
-        raise Untranslatable(t, f"its matrix is for other images than {spec.channels} x {spec.size[0]} x {spec.size[1]}")
+        raise Untranslatable(
+            t, f"its matrix is for other images than {spec.channels} x {spec.size[0]} x {spec.size[1]}"
+        )
     return (step("linear_transformation", spec, matrix=t.transformation_matrix, mean=t.mean_vector),)

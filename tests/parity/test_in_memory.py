@@ -72,6 +72,8 @@ def test_images_are_torchvisions(case, name, device):
     torch.manual_seed(0)
     iterator, refusal = iter(loader), _refusal(transform, pictures)
     if refusal is not None:
+        if _refusal(transform, PICTURES["RGB 96"]) is not None:
+            pytest.skip("this torchvision cannot do it on any image")  # noise on uint8, of 0.20
         with pytest.raises(type(refusal)):
             list(iterator)
         return
