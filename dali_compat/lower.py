@@ -145,23 +145,32 @@ def _dali_can(steps, i: int, options: Options) -> bool:
         return s.op != "choose"
     if s.op not in _DALI_OPS or s.when or not options.can(s):
         return False
-    if s.op == "resize" and not _dali_resizes(s):
+    if options.exact and (s.op == "resize" or s.op.startswith("warp_")) and _is_uniform(steps, i):
+        return False  # torch's is exact to the last bit, but slow unless all images have one size
+    if s.op == "resize" and not _dali_resizes(s, options.exact):
         return False
-    if s.op.startswith("warp_") and (s.kwargs["like"] != "pil" or (options.exact and i and steps[i - 1].gives.size)):
-        return False  # torch's is exact to the last bit, but for images of one size
+    if s.op.startswith("warp_") and s.kwargs["like"] != "pil":
+        return False
     if s.op == "jpeg" and (s.gives.channels != 3 or (options.exact and options.gpu)):
         return False  # a GPU's is arithmetic of its own
     # it converts uint8 to float32 alone
     return s.op != "to_dtype" or (_dtype_before(steps, i), s.gives.dtype) == (torch.uint8, torch.float32)
 
 
-def _dali_resizes(s: Step) -> bool:
+def _is_uniform(steps, i: int) -> bool:
+    """Whether images of one size reach step i."""
+    return i > 0 and steps[i - 1].gives.size is not None
+
+
+def _dali_resizes(s: Step, exact: bool) -> bool:
     """DALI has no close form of Pillow's box and hamming filters (PARITY: measured), of nearest and lanczos as
-    torchvision has them on tensors, and of filters without antialiasing."""
+    torchvision has them on tensors, and of filters without antialiasing. Its nearest pixel differs where two are equally
+    near."""
     if s.gives.normalized or s.gives.dtype not in (torch.uint8, torch.float32):
         return False
     if s.kwargs["like"] == "pil":
-        return s.kwargs["interpolation"] in ("nearest", "nearest-exact", "bilinear", "bicubic", "lanczos")
+        nearest = () if exact else ("nearest", "nearest-exact")
+        return s.kwargs["interpolation"] in (*nearest, "bilinear", "bicubic", "lanczos")
     return s.kwargs["interpolation"] in ("bilinear", "bicubic") and s.kwargs["antialias"] is True
 
 

@@ -6,13 +6,14 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, _presets, v2
 
 from dali_compat.cli.pictures import write_folder
+from parity.cases.case import OLD_DALI
 from parity.compare import assert_same, error
 from parity.run import epoch
 
 pytestmark = pytest.mark.filterwarnings("ignore:The transform `ToTensor:UserWarning")
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-MOST = {"cpu": 27, "cuda": 54}
+MOST = {"cpu": 27, "cuda": 67}
 
 
 def _val(interpolation=InterpolationMode.BILINEAR):
@@ -87,7 +88,8 @@ def _check(found, limits):
 def test_recipes(name, exact, device, sights):
     transform, *limits = RECIPES[name]
     found = error(*epoch(sights, transform, device, exact, most=MOST[device]), STD)
-    _check(found, (GPU[name] if device == "cuda" else limits)[exact])
+    mean, most = (GPU[name] if device == "cuda" else limits)[exact]
+    _check(found, (2.5 * mean, 4 * most) if OLD_DALI else (mean, most))  # train, exact: .0034/1 with DALI 1.53
 
 
 @both
