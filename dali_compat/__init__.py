@@ -18,7 +18,7 @@ _HOME = {
     "DALIDataLoader": "loader",
     "FallbackWarning": "loader",
     "DALIImageFolder": "dataset",
-    "ImageReadError": "dataset",
+    "ImageReadError": "sources",
     "DALIRecordIO": "archives.recordio",
     "DALITFRecord": "archives.tfrecord",
     "DALILMDB": "archives.lmdb",

@@ -12,7 +12,8 @@ from torchvision import get_image_backend
 from torchvision.datasets import DatasetFolder, ImageFolder
 from torchvision.datasets.folder import default_loader, pil_loader
 
-from .sources import Source
+from .archives.archive import Archive
+from .sources import Record, Source
 
 
 class DALIImageFolder(ImageFolder):
@@ -53,16 +54,19 @@ class DALIImageFolder(ImageFolder):
         return (*sample, index) if self.return_index else sample
 
 
-class ImageReadError(OSError):
-    """A file cannot be decoded. The text names its path, its index in the data set and the reason."""
+_UNDERSTOOD = DatasetFolder.__getitem__, DALIImageFolder.__getitem__, Archive.__getitem__
 
 
 class Unsupported(Exception):
     """A data set cannot be read by DALI; the text says why, and what to do where something can be done."""
 
 
-def folders(dataset: data.Dataset) -> list[DatasetFolder]:
-    """The image folders that a data set consists of, in order.
+Images = DatasetFolder | Archive
+"""A data set that folders() accepts: it has ``transform`` and ``target_transform``, and sample() answers for it."""
+
+
+def folders(dataset: data.Dataset) -> list[Images]:
+    """The image folders and archives that a data set consists of, in order.
 
     Raises:
         Unsupported: naming what is in the way.
@@ -72,12 +76,15 @@ def folders(dataset: data.Dataset) -> list[DatasetFolder]:
     if type(dataset) is data.ConcatDataset:
         return [folder for part in dataset.datasets for folder in folders(part)]
     name = type(dataset).__name__
-    if not isinstance(dataset, DatasetFolder):
-        raise Unsupported(f"{name} is not an image folder, nor a Subset or ConcatDataset of image folders")
-    if type(dataset).__getitem__ not in (DatasetFolder.__getitem__, DALIImageFolder.__getitem__):
+    if not isinstance(dataset, Images):
+        what = "an image folder or an archive of images"
+        raise Unsupported(f"{name} is not {what}, nor a Subset or ConcatDataset of such")
+    if type(dataset).__getitem__ not in _UNDERSTOOD:
         raise Unsupported(f"{name} overrides __getitem__; move what it does into transform or target_transform")
     if hasattr(dataset, "__getitems__"):
         raise Unsupported(f"{name} has __getitems__")
+    if isinstance(dataset, Archive):
+        return [dataset]
     if dataset.loader not in (default_loader, pil_loader):
         raise Unsupported(f"{name} has a loader of its own; leave loader= out where files are ordinary images")
     if dataset.loader is default_loader and get_image_backend() != "PIL":
@@ -85,8 +92,8 @@ def folders(dataset: data.Dataset) -> list[DatasetFolder]:
     return [dataset]
 
 
-def locate(dataset: data.Dataset, index: Any) -> tuple[DatasetFolder, int]:
-    """The folder that holds a sample and its index there, as ``dataset[index]`` would find it.
+def locate(dataset: data.Dataset, index: Any) -> tuple[Images, int]:
+    """The folder or archive that holds a sample and its index there, as ``dataset[index]`` would find it.
 
     Raises:
         IndexError, TypeError: as ``dataset[index]`` does.
@@ -107,12 +114,15 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[DatasetFolder, int]:
             return dataset, _position(index)
 
 
-def sample(dataset: DatasetFolder, index: int) -> tuple[Source, Any]:
+def sample(dataset: Images, index: int) -> tuple[Source, Any]:
     """Where the image is, and its target before target_transform.
 
     Raises:
         IndexError, TypeError: as ``dataset[index]`` does.
     """
+    if isinstance(dataset, Archive):
+        target = dataset.target(index)
+        return Record(dataset, index % len(dataset)), target
     path, target = dataset.samples[index]
     return os.fsdecode(path), target
 

@@ -6,7 +6,6 @@ kept for the life of the data set. The list of files that need PIL was measured 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref

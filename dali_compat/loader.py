@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import torch
 import torch.utils.data as data
 
+from .cache import checked_budget
 from .engine.device import stock_iterator
 from .route import DaliRoute, StockRoute, choose, explain, in_python
 
@@ -39,6 +40,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             the CPU. Sizes, windows and random parameters are torchvision's either way.
         fallback: "warn" or "silent" where torchvision has to do the work, or "error" to raise.
         memory_format: torch.contiguous_format or torch.channels_last, of the images.
+        cache: host memory for decoded images, in bytes (an int) or as a share of what is free (a float, at most 1). Each
+            image is decoded in the first epoch and kept while there is room; later epochs take it from there.
 
     Raises:
         ValueError, TypeError: for the arguments, as torch does.
@@ -54,6 +57,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         exact: bool = False,
         fallback: str = "warn",
         memory_format: torch.memory_format = torch.contiguous_format,
+        cache: int | float | None = None,
         **kwargs,
     ):
         if fallback not in ("warn", "silent", "error"):
@@ -66,6 +70,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.exact = exact
         self.fallback = fallback
         self.memory_format = memory_format
+        self.cache = checked_budget(cache)
         self._route: DaliRoute | StockRoute | None = None
         self._told: set[str] = set()
         super().__init__(*args, **kwargs)

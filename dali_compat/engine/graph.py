@@ -63,6 +63,12 @@ def decode(encoded, device: str, exact: bool, window=None):
     return images.gpu() if exact and device == "mixed" else images
 
 
+def decoded(pixels, device: str, window=None):
+    """What decode() gives, of images that were decoded before. A window is taken on the CPU: it is less to copy."""
+    images = pixels if window is None else crop(pixels, window, inside=True)
+    return images.gpu() if device == "mixed" else images
+
+
 def crop(images, arrays, *, inside):
     return _slice(images, arrays, "constant", 0)
 
