@@ -8,11 +8,20 @@ import pytest
 import torch
 from dali_compat import DALIImageFolder, DALIRecordIO, DataLoader, ImageReadError
 from torch.utils import data
-from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
 from contract import test_errors, test_odd_files, test_order
-from contract.both import EXACT, EXACT_FLIPPED, RANDOM, SMALL, assert_same_epoch, assert_same_pixels, ours, pixels, stock
+from contract.both import (
+    EXACT,
+    EXACT_FLIPPED,
+    RANDOM,
+    SMALL,
+    assert_same_epoch,
+    assert_same_pixels,
+    ours,
+    pixels,
+    stock,
+)
 from contract.storages import ARCHIVES, stored
 from contract.test_batch import (  # noqa: F401
     test_batches_that_are_kept_are_not_overwritten,
@@ -93,7 +102,10 @@ def test_data_sets_made_of_data_sets(folder, case):
 def test_pixels_are_the_folders(archive, image_root, options):
     """On any device, to the last bit, with the random numbers of the same seed."""
     runs = []
-    for dataset in (archive(RANDOM, lambda target: -target), DALIImageFolder(image_root, RANDOM, lambda target: -target)):
+    for dataset in (
+        archive(RANDOM, lambda target: -target),
+        DALIImageFolder(image_root, RANDOM, lambda target: -target),
+    ):
         torch.manual_seed(0)
         loader = ours(dataset, 5, shuffle=True, **options)
         runs.append([(images.cpu(), labels.cpu()) for _ in range(2) for images, labels in loader])
