@@ -51,15 +51,7 @@ class DecodedCache:
                     break
                 self._bytes += image.numel()
                 new[Record(source.archive, source.index) if is_record(source) else source] = image
-            if new:
-                # one copy for all, which is one transfer from a GPU
-                pixels = (
-                    torch.cat([image.reshape(-1) for image in new.values()])
-                    .cpu()
-                    .split([image.numel() for image in new.values()])
-                )
-                for (source, image), part in zip(new.items(), pixels):
-                    self._images[source] = part.view(image.shape).numpy()
+            self._images |= zip(new, _on_host(list(new.values())))
 
     def __str__(self) -> str:
         rest = "; it is full: the other images are decoded each time" if self.full else ""
@@ -67,6 +59,16 @@ class DecodedCache:
             f"cache of decoded images in host memory: {len(self._images):,} images, {_size(self._bytes)} of "
             f"{_size(self._budget)}{rest}"
         )
+
+
+def _on_host(images: list[torch.Tensor]) -> list[np.ndarray]:
+    """Copies."""
+    if images and images[0].is_cuda:  # one transfer for all
+        flat = torch.cat([image.reshape(-1) for image in images]).cpu()
+        parts = flat.split([image.numel() for image in images])
+        return [part.view(image.shape).numpy() for part, image in zip(parts, images)]
+    # by NumPy: torch's threads would get in the way of DALI's
+    return [image.numpy().copy() for image in images]
 
 
 def checked_budget(budget: int | float | None) -> int | float | None:
