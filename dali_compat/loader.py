@@ -21,13 +21,13 @@ class FallbackWarning(UserWarning):
 
 
 class DataLoader(data.DataLoader[T], Generic[T]):
-    """torch.utils.data.DataLoader, with image folders read, decoded and transformed by NVIDIA DALI.
+    """torch.utils.data.DataLoader, with images of folders and archives decoded and transformed by NVIDIA DALI.
 
     Takes every argument of torch's DataLoader with torch's meaning. Samplers, batch samplers, ``len()`` and the order
-    under a seed are torch's own. Where the data set is an image folder (torchvision's ImageFolder or DALIImageFolder, or
-    Subset and ConcatDataset of them) and its transform translates, ``num_workers`` gives DALI's CPU threads (0: one a
-    core, 16 at most; 4 at most where a GPU decodes JPEG) and ``prefetch_factor`` the batches in flight; otherwise torch's own loader does the work, which a
-    FallbackWarning and :meth:`explain` tell.
+    under a seed are torch's own. Where the data set is an image folder (torchvision's ImageFolder or DALIImageFolder), an
+    archive (DALIRecordIO and its like), or Subset and ConcatDataset of them, and its transform translates, ``num_workers``
+    gives DALI's CPU threads (0: one a core, 16 at most; 4 at most where a GPU decodes JPEG) and ``prefetch_factor`` the
+    batches in flight; otherwise torch's own loader does the work, which a FallbackWarning and :meth:`explain` tell.
 
     A batch is ``[images, labels]``: images (N, C, H, W) with the dtype and range that the transform gives, labels (N,)
     int64, both on ``device``. A ``collate_fn`` gets the list of (image, target) samples, images on ``device``.
