@@ -5,6 +5,7 @@ Method. The images of --data, --replicate times as files in memory, are packed i
 turns over --rounds rounds, --parts of:
 - load: our DataLoader on the folder and on each archive, with ImageNet's training transform, as imagefolder.py counts
   images: --warmup batches, then --batches or --seconds. Indices are random with replacement, so no epoch ends meanwhile.
+  cpu_ms is processor time of all threads an image, warm-up included, which others on the machine disturb less.
 - index: a new data set without and with a cached index; for TFRecord also with NumPy's checksums, for tar also Python's
   tarfile. The archive is in the page cache.
 - read: 256 random images by each way below, from the page cache (hot) and after the archive was dropped from it (cold).
@@ -153,7 +154,10 @@ def load(root, paths, args, finished, save):
             return
         sampler = RandomSampler(data[case], replacement=True, num_samples=1 << 40)
         loader = loaders.ours_loader(settings, data[case], sampler)
+        used = time.process_time()
         row = imagefolder.steady(loader, settings, args.warmup, args.batches, args.seconds, 1)
+        used = time.process_time() - used
+        row["cpu_ms"] = 1000 * used / (row["images"] + args.warmup * args.batch_size)
         loader.close()
         del loader
         loaders.release(device)
@@ -233,7 +237,7 @@ def main():
             save()
     finally:
         shutil.rmtree(work)
-    for key, form in (("images_per_s", ",.0f"), ("s", ".3f"), ("ms", ".2f")):
+    for key, form in (("images_per_s", ",.0f"), ("cpu_ms", ".3f"), ("s", ".3f"), ("ms", ".2f")):
         rows = [
             [case, *common.spread(entry, form), common.ratio(rounds, key, case, "load folder")]
             for case, entry in common.medians(rounds, key).items()

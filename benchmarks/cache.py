@@ -56,17 +56,18 @@ def small_folder(source, count):
 
 
 def epoch(opened, settings):
-    """Images a second."""
+    """Images a second, and milliseconds of processor time an image."""
     loaders.synchronise(settings.device)
-    begin, images = time.perf_counter(), 0
+    begin, used, images = time.perf_counter(), time.process_time(), 0
     for batch in opened.epoch():
         images += len(batch[1])
     loaders.synchronise(settings.device)
-    return images / (time.perf_counter() - begin)
+    seconds, used = time.perf_counter() - begin, time.process_time() - used
+    return {"images_per_s": images / seconds, "cpu_ms": 1000 * used / images}
 
 
 def turn(case, settings, data, budget):
-    """{case: images a second} of a fresh loader."""
+    """{case: numbers} of a fresh loader."""
     opened = loaders.ours_loader(settings, data, cache=budget if case == "cache" else None)
     names = ("fill", "kept", "kept again") if case == "cache" else ("start", "off")
     made = {name: epoch(opened, settings) for name in names}
@@ -91,16 +92,17 @@ def main():
         data = dali_compat.DALIImageFolder(root, loaders.transform())
         for number, case in common.in_turn(["off", "cache"], args.rounds):
             made, result[f"plan {case}"] = turn(case, settings, data, args.budget)
-            for name, speed in made.items():
-                result["rounds"].append({"round": number, "case": name, "images_per_s": speed})
+            for name, numbers in made.items():
+                result["rounds"].append({"round": number, "case": name, **numbers})
                 print(common.line(result["rounds"][-1]), flush=True)
             loaders.release(device)
             common.write_json(args.json, result)
-    rows = [
-        [case, *common.spread(entry, ",.0f"), common.ratio(result["rounds"], "images_per_s", case, "off")]
-        for case, entry in common.medians(result["rounds"], "images_per_s").items()
-    ]
-    print("\n" + common.markdown(["case", "images/s", "range", "to off"], rows))
+    for key, form in (("images_per_s", ",.0f"), ("cpu_ms", ".3f")):
+        rows = [
+            [case, *common.spread(entry, form), common.ratio(result["rounds"], key, case, "off")]
+            for case, entry in common.medians(result["rounds"], key).items()
+        ]
+        print("\n" + common.markdown(["case", key, "range", "to off"], rows))
 
 
 if __name__ == "__main__":
