@@ -8,17 +8,15 @@ float32, normalisation and transposition in one kernel (within 7e-7 of torchvisi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
 import torch
 
+from .account import lines_of
 from .params import is_random
-from .plan import Call, ImageSpec, Line, Plan, Step, draw
-from .translate.registry import Chain, describe, translate
-
-DALI, TORCH, NOTHING = "DALI", "torch, on the batch", "-"
-EACH, PYTHON = "torch, image by image", "Python, sample by sample"
+from .plan import Call, ImageSpec, Plan, Step, draw
+from .translate.registry import Chain, translate
 
 # steps that DALI can do, and those among them that torch does as well once the batch is uniform
 _DALI_OPS = {"crop", "pad", "flip", "resize", "grayscale", "to_dtype", "warp_affine", "warp_perspective", "jpeg"}
@@ -62,7 +60,7 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
         dali = _fuse_tail(dali, "HWC" if options.channels_last else "CHW")
     batch = tuple(s for s in ordered[split:] if s.op not in ("pil_to_tensor", "identity"))
     call = Call(chain.functions, str(chain.refused), chain.rest, chain.streams) if chain.functions else None
-    lines = _lines(chain, ordered, split, options, two_pass)
+    lines = lines_of(chain, ordered, split, options, two_pass)
     return Plan(steps, dali, batch, options.exact, options.channels_last, chain.takes, call, lines)
 
 
@@ -147,23 +145,32 @@ def _dali_can(steps, i: int, options: Options) -> bool:
         return s.op != "choose"
     if s.op not in _DALI_OPS or s.when or not options.can(s):
         return False
-    if s.op == "resize" and not _dali_resizes(s):
+    if options.exact and (s.op == "resize" or s.op.startswith("warp_")) and _is_uniform(steps, i):
+        return False  # torch's is exact to the last bit, but slow unless all images have one size
+    if s.op == "resize" and not _dali_resizes(s, options.exact):
         return False
-    if s.op.startswith("warp_") and (s.kwargs["like"] != "pil" or (options.exact and i and steps[i - 1].gives.size)):
-        return False  # torch's is exact to the last bit, but for images of one size
+    if s.op.startswith("warp_") and s.kwargs["like"] != "pil":
+        return False
     if s.op == "jpeg" and (s.gives.channels != 3 or (options.exact and options.gpu)):
         return False  # a GPU's is arithmetic of its own
     # it converts uint8 to float32 alone
     return s.op != "to_dtype" or (_dtype_before(steps, i), s.gives.dtype) == (torch.uint8, torch.float32)
 
 
-def _dali_resizes(s: Step) -> bool:
+def _is_uniform(steps, i: int) -> bool:
+    """Whether images of one size reach step i."""
+    return i > 0 and steps[i - 1].gives.size is not None
+
+
+def _dali_resizes(s: Step, exact: bool) -> bool:
     """DALI has no close form of Pillow's box and hamming filters (PARITY: measured), of nearest and lanczos as
-    torchvision has them on tensors, and of filters without antialiasing."""
+    torchvision has them on tensors, and of filters without antialiasing. Its nearest pixel differs where two are equally
+    near."""
     if s.gives.normalized or s.gives.dtype not in (torch.uint8, torch.float32):
         return False
     if s.kwargs["like"] == "pil":
-        return s.kwargs["interpolation"] in ("nearest", "nearest-exact", "bilinear", "bicubic", "lanczos")
+        nearest = () if exact else ("nearest", "nearest-exact")
+        return s.kwargs["interpolation"] in (*nearest, "bilinear", "bicubic", "lanczos")
     return s.kwargs["interpolation"] in ("bilinear", "bicubic") and s.kwargs["antialias"] is True
 
 
@@ -240,62 +247,3 @@ def _fuse_tail(steps: tuple[Step, ...], layout: str) -> tuple[Step, ...]:
     if mirror:
         last = last.but(draw=mirror.draw, stream=mirror.stream)
     return (*kept, last)
-
-
-# ---- the account of it
-
-_EXACT = "exact"
-
-
-def _lines(chain: Chain, ordered, split: int, options: Options, two_pass: bool) -> tuple[Line, ...]:
-    """``ordered[split:]`` are the steps that torch runs."""
-    on_batch, size = {}, ordered[split - 1].gives.size if split else chain.takes.size
-    for s in ordered[split:]:
-        on_batch[s.stream, s.gives] = TORCH if size else EACH
-        size = s.gives.size
-    lines = []
-    for t in chain.translated:
-        places, ops, fidelity = [], [], []
-        for s in t.steps:
-            if s.op in ("pil_to_tensor", "identity"):
-                continue
-            where = "the host" if s.op == "choose" else on_batch.get((s.stream, s.gives), DALI)
-            places.append(where)
-            ops.append(s.op if s.draw is None or s.draw.name in (s.op, "bernoulli") else f"{s.op} ({s.draw.name})")
-            fidelity.append(_fidelity(s, where, options, two_pass))
-        where = " + ".join(dict.fromkeys(places)) or NOTHING
-        notes = ", ".join(dict.fromkeys(f for f in fidelity if f != _EXACT)) or _EXACT
-        if t.transform:
-            lines.append(Line(t.transform, ", ".join(dict.fromkeys(ops)) or "nothing to do", where, notes))
-    if chain.functions:
-        name = ", ".join(map(describe, chain.functions))
-        lines.append(Line(name, "called as it is", PYTHON, f"torchvision's own, because {chain.refused.reason}"))
-    return tuple(lines)
-
-
-def _fidelity(s: Step, where: str, options: Options, two_pass: bool) -> str:
-    """How far from torchvision, in words that the parity tests bear out."""
-    if s.op == "resize" and where == DALI:
-        return _fidelity_of_resize(s, options.exact, two_pass)
-    if s.op in ("rotate", "affine", "perspective") and where == DALI:
-        return "mean error .001 of 255"
-    if s.op == "gaussian_blur":
-        return "mean error .0001 of 255"
-    if s.op == "jpeg" and where == DALI and options.gpu:
-        return "mean error 1 of 255 (exact=True: 0)"
-    if where == DALI and s.op in ("to_dtype", "normalize"):
-        return "within 1e-6"
-    return _EXACT
-
-
-def _fidelity_of_resize(s: Step, exact: bool, two_pass: bool) -> str:
-    if s.kwargs["interpolation"].startswith("nearest"):
-        return "nearest pixel; a rounding tie may differ"
-    if exact:
-        return "with Pillow's borders: mean error .005 of 255"
-    if s.kwargs["like"] != "pil":
-        close = two_pass or s.kwargs["like"] == "v1"
-        return "mean error .05 of 255 (exact=True: .005)" if close else "mean error .2 of 255 (exact=True: .005)"
-    if two_pass:
-        return "two passes as Pillow: mean error .01 of 255"
-    return "one pass: mean error .2 of 255 (exact=True: .005)"

@@ -1,17 +1,19 @@
 #!/bin/bash
 # The whole GPU suite in one call:  bash tests/run_gpu.sh OUT_DIR
 #
-# Writes OUT_DIR/machine.txt, OUT_DIR/pytest.txt and OUT_DIR/junit.xml; the exit status is pytest's (124: stopped after
-# TEST_SECONDS, 400 unless set). On any machine with a GPU, DALI and pytest this is all there is to it; set DATA to a
-# folder of photos in ImageFolder layout where .gpu/photos.tar is absent.
+# Writes OUT_DIR/machine.txt, OUT_DIR/pytest.txt and a JUnit file for each part of the suite: parts run side by side. The
+# exit status is that of a part that failed (124: stopped after TEST_SECONDS, 400 unless set). On any machine with a GPU,
+# DALI and pytest this is all there is to it; set DATA to a folder of photos in ImageFolder layout where .gpu/photos.tar is
+# absent.
 #
 # A host that reaches no package index gets DALI and photos from .gpu/, which git ignores. Prepared once, here:
 #
 #     python3 ../shared/gpu/pack.py .gpu
-#     (cd ../shared/images/photos && find . -type f -printf '%s %P\n' | sort -n | awk 'NR % 2 { print $2 }' |
+#     (cd ../shared/images/photos && find . -type f -printf '%s %P\n' | sort -n |
+#         awk 'NR % 2 || (NR >= 20 && NR <= 44) { print $2 }' |
 #         tar c --owner=0 --group=0 --mode=644 -T -) > .gpu/photos.tar
 #
-# (every other photo by size, 54 of 108, so that sizes stay as varied as they were and .gpu with the tracked files stays
+# (every other photo by size and some more small ones, 67 of 108, so that .gpu with the tracked files stays
 # below 64 MiB). Then, on the device machine, with carry=[".gpu"]:
 #
 #     bash tests/run_gpu.sh $OUT
@@ -47,7 +49,21 @@ for name, version in ("python", sys.version.split()[0]), *((m.__name__, m.__vers
         echo "no CUDA GPU here: every test would be skipped" | tee "$out/pytest.txt"
         exit 1
     fi
-    timeout "${TEST_SECONDS:-400}" python3 -m pytest -m gpu tests -q -p no:cacheprovider --durations=10 \
-        --junit-xml="$out/junit.xml" 2>&1 | tee "$out/pytest.txt"
-    exit "${PIPESTATUS[0]}"
+    part() { # NAME PYTEST'S ARGUMENTS...
+        timeout "${TEST_SECONDS:-400}" python3 -m pytest -m gpu -q -p no:cacheprovider --durations=5 \
+            --junit-xml="$out/$1.xml" "${@:2}" > "$out/$1.txt" 2>&1
+        status=$?
+        { echo "== $1: exit status $status"; cat "$out/$1.txt"; } >> "$out/pytest.txt"
+        return $status
+    }
+    : > "$out/pytest.txt"
+    memory=tests/contract/test_processes.py cases=tests/parity/test_cases.py worst=0
+    part processes $memory || worst=$? # alone: it watches the GPU's free memory
+    part contract tests/contract --ignore $memory & jobs=($!)
+    part v1 $cases -k "v1" & jobs+=($!)
+    part v2 $cases -k "not v1" & jobs+=($!)
+    part rest tests --ignore tests/contract --ignore $cases & jobs+=($!)
+    for job in "${jobs[@]}"; do wait "$job" || worst=$?; done
+    grep -E "^(==|FAILED|ERROR)|(passed|failed|error).* in [0-9]" "$out/pytest.txt"
+    exit $worst
 fi

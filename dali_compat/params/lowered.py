@@ -22,7 +22,7 @@ def resize_lowered(sizes, u, *, resize, crop, passes, interpolation=None):
     if crop is not None:
         window, shape = run(crop, full, u)
         start = window["start"]
-    vertical = (_vertical_first(sizes, full) & (passes in ("as Pillow", "exact")))[:, None]
+    vertical = (vertical_first(sizes, full) & (passes in ("as Pillow", "exact")))[:, None]
     first = np.concatenate([vertical, ~vertical], 1)  # true on the axis of the first pass
     if passes.startswith("exact"):
         return _exact_calls(sizes, full, start, shape, first, passes, interpolation), shape
@@ -139,7 +139,7 @@ def _factors(size, full, start, shape, interpolation) -> np.ndarray:
     return factors
 
 
-def _vertical_first(sizes, new) -> np.ndarray:
+def vertical_first(sizes, new) -> np.ndarray:
     """Pillow resizes in two passes; which one goes first depends on its version and the sizes (PARITY: measured)."""
     shrink = sizes - new
     return (shrink[:, 0] > 0) & (shrink[:, 0] > 2 * shrink[:, 1]) & _pillow_may_start_vertically()

@@ -84,4 +84,5 @@ def perspective_coefficients(sizes, u, *, of):
     system = np.stack([rows_x, rows_y], 2).reshape(-1, 8, 8)
     solved = torch.linalg.lstsq(torch.from_numpy(system), torch.from_numpy(start.reshape(-1, 8, 1)), driver="gels")
     flag = {"flag": values["flag"]} if "flag" in values else {}
-    return {"coefficients": solved.solution[..., 0].numpy(), "size": after.astype(np.int32), **flag}, after
+    rounded = solved.solution[..., 0].float().double().numpy()  # to float32, as torchvision does
+    return {"coefficients": rounded, "size": after.astype(np.int32), **flag}, after

@@ -33,9 +33,7 @@ def random_order(t, spec):
     count = len(t.transforms)
     if count > 8:
         raise Untranslatable(t, f"an order of {count} transforms")
-    branches = tuple(
-        Branch(i, (inner,), rank) for rank in range(count) for i, inner in enumerate(t.transforms)
-    )
+    branches = tuple(Branch(i, (inner,), rank) for rank in range(count) for i, inner in enumerate(t.transforms))
     return Gated("RandomOrder", draw("order", n=count), branches, complete=True, in_order=True)
 
 

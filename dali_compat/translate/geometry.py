@@ -69,8 +69,13 @@ def _crops(t, spec: ImageSpec, views: int, **args) -> Step:
     if spec.views:
         raise Untranslatable(t, "crops of crops")
     size = _pair(t.size)
-    return step(f"{'five' if views == 5 else 'ten'}_crop", spec.but(size=size, views=views), draw("five_crop", size=size),
-                size=size, **args)
+    return step(
+        f"{'five' if views == 5 else 'ten'}_crop",
+        spec.but(size=size, views=views),
+        draw("five_crop", size=size),
+        size=size,
+        **args,
+    )
 
 
 @register(v1.Pad, v2.Pad, consumes="padding fill padding_mode")
@@ -119,7 +124,9 @@ def _resize(t, spec: ImageSpec, size, max_size=None) -> Step:
 
 def _resize_to(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None = None) -> Step:
     like, antialias = like_of(t, spec), spec.kind == "pil" or t.antialias  # PIL always does
-    return step("resize", spec.but(size=known), sizes, interpolation=interpolation_of(t), like=like, antialias=antialias)
+    return step(
+        "resize", spec.but(size=known), sizes, interpolation=interpolation_of(t), like=like, antialias=antialias
+    )
 
 
 def like_of(t, spec: ImageSpec) -> str:

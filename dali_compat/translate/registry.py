@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable, NamedTuple
+from typing import Any, NamedTuple
 
 from ..plan import Draw, Gate, ImageSpec, Step, draw, step
 
@@ -198,7 +199,9 @@ def _apply(transform, spec: ImageSpec):
         return ()
     entry = _TRANSLATORS.get(type(transform))
     if entry is None:
-        raise Untranslatable(transform, _why_unknown(transform), "to have it run on batches, dali_compat.register() a translation")
+        raise Untranslatable(
+            transform, _why_unknown(transform), "to have it run on batches, dali_compat.register() a translation"
+        )
     function, consumed = entry
     _refuse_changed_instances(transform)
     _refuse_unconsumed(transform, consumed)

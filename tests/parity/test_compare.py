@@ -12,7 +12,8 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from dali_compat import DALIImageFolder
-from dali_compat.cli.reference import Disagreement, _Numbers, _sources, reference
+from dali_compat.cli.dictation import Disagreement, _sources
+from dali_compat.cli.reference import _Numbers, reference
 from parity.compare import Error, as_tensors, assert_same, error
 from parity.run import epoch, plan_of
 

@@ -11,7 +11,7 @@ from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from dali_compat.cli import catalogue, parity
+from dali_compat.cli import catalogue, readme
 from dali_compat.translate.registry import _TRANSLATORS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,11 +24,11 @@ def registered() -> set[str]:
 
 def block() -> str:
     text = README.read_text()
-    return text[text.index(parity.BEGIN) : text.index(parity.END) + len(parity.END)]
+    return text[text.index(readme.BEGIN) : text.index(readme.END) + len(readme.END)]
 
 
 def results() -> list[Path]:
-    return [ROOT / name for name in block().splitlines()[0].removeprefix(parity.BEGIN).removesuffix(" -->").split()]
+    return [ROOT / name for name in block().splitlines()[0].removeprefix(readme.BEGIN).removesuffix(" -->").split()]
 
 
 def test_every_registered_transform_is_measured_and_nothing_else():
@@ -46,7 +46,7 @@ def test_what_is_measured_is_what_is_named(entry):
 
 def test_the_table_of_the_readme_is_what_was_measured():
     """Also: `python -m dali_compat parity --readme README.md --results ...` has been run since the JSONs changed."""
-    assert block() == parity.written(README, results())
+    assert block() == readme.written(README, results())
 
 
 def test_the_table_has_a_row_for_every_registered_transform():
@@ -96,13 +96,13 @@ def _changed(tmp_path, change):
 )
 def test_results_of_another_version_are_refused(change, tmp_path):
     with pytest.raises(ValueError, match="measure again"):
-        parity.written(README, [_changed(tmp_path, change)])
+        readme.written(README, [_changed(tmp_path, change)])
 
 
 def test_another_number_is_another_table(tmp_path):
     path = _changed(tmp_path, lambda result: result["transforms"][9]["exact"].update(mean=0.0321, max=12))
-    assert ".032 / 12" in parity.written(README, [path])
-    assert parity.written(README, [path]) != parity.written(README, results()[:1])
+    assert ".032 / 12" in readme.written(README, [path])
+    assert readme.written(README, [path]) != readme.written(README, results()[:1])
 
 
 @pytest.mark.parametrize(
@@ -110,4 +110,4 @@ def test_another_number_is_another_table(tmp_path):
     [(0, "0"), (3e-6, "<.0001"), (0.000213, ".00021"), (0.0049, ".0049"), (0.1618, ".16"), (1.00002, "1"), (12.4, "12"), (204, "204")],
 )
 def test_numbers(value, text):
-    assert parity.numbers({"mean": value, "max": value}) == f"{text} / {text}"
+    assert readme.numbers({"mean": value, "max": value}) == f"{text} / {text}"

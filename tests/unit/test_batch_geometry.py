@@ -1,18 +1,20 @@
 """Geometry on batches is Pillow's (or torchvision's on tensors), bit for bit."""
 
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from helpers import make_image
 from PIL import Image
-from torchvision.transforms import InterpolationMode, RandomPerspective
+from torchvision.transforms import ElasticTransform, InterpolationMode, RandomPerspective
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
 from dali_compat.engine.batch import geometry, resample, transform
 from dali_compat.engine.batch.noise import uniforms
+from dali_compat.params import matrices
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 FILTERS = {"nearest": 0, "nearest-exact": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
@@ -208,7 +210,7 @@ def _matrices(kind, count, height, width, seed=0):
 
 
 def _transformed(image, size, kind, data, mode, fill):
-    return tensor(pil(image).transform(size[::-1], kind, tuple(data), mode, fillcolor=fill))
+    return tensor(pil(image).transform(tuple(size[::-1]), kind, tuple(data), mode, fillcolor=fill))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -222,7 +224,7 @@ def test_affine_is_pillows(kind, interpolation, device):
                 arrays = {"matrix": matrix, "size": sizes(12, *size, np.int32)}
                 ours = geometry.warp_affine(images.to(device), arrays, interpolation=interpolation, fill=fill)
                 mode = FILTERS[interpolation]
-                same(ours, [_transformed(i, size, Image.AFFINE, m, mode, fill or 0) for i, m in zip(images, matrix)])
+                same(ours, [_transformed(i, tuple(size), Image.AFFINE, m, mode, fill or 0) for i, m in zip(images, matrix)])
 
 
 def test_kinds_of_matrices_go_together():
@@ -287,10 +289,11 @@ PARAMETERS = [(-32.5, [3, -4], 1.2, [10.0, -7.0]), (90.0, [0, 0], 1.0, [0.0, 0.0
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 @pytest.mark.parametrize("center", [None, (12.0, 30.5)])
 def test_affine_of_tensors_is_torchvisions(like, functional, interpolation, center):
-    names, mode = ("angle", "translate", "scale", "shear"), InterpolationMode(interpolation)
-    arrays = {name: np.array(values) for name, values in zip(names, zip(*PARAMETERS))}
+    mode = InterpolationMode(interpolation)
+    matrix = np.array([matrices.affine(*row, (40, 50), center) for row in PARAMETERS])
+    arrays = {"matrix": matrix, "size": np.tile((40, 50), (3, 1))}
     for images, fill in _tensors(drawn(3, 40, 50)):
-        ours = geometry.affine(images, arrays, interpolation=interpolation, fill=fill, like=like, center=center)
+        ours = geometry.warp_affine(images, arrays, interpolation=interpolation, fill=fill, like=like)
         same(ours, [functional.affine(i, *p, mode, fill=fill, center=center and list(center))
                     for i, p in zip(images, PARAMETERS)])  # fmt: skip
 
@@ -315,18 +318,11 @@ def test_perspective_of_tensors_is_torchvisions(like, functional, interpolation)
 KEYS = np.array([3, 2**52 + 17, 12345])
 
 
-def _displacement(functional, key, size, alpha, sigma):
-    """torchvision.transforms.ElasticTransform.get_params, of our noise."""
-    fields = uniforms(np.array([key]), 2 * size[0] * size[1], "cpu").reshape(1, 2, *size) * 2 - 1
-    made = []
-    for i, extent in enumerate(size[::-1]):
-        field = fields[:, i : i + 1]
-        if sigma[i] > 0:
-            taps = int(8 * sigma[i] + 1)
-            taps += taps % 2 == 0
-            field = functional.gaussian_blur(field, [taps, taps], list(sigma))
-        made.append(field * alpha[i] / extent)
-    return torch.cat(made, 1).permute(0, 2, 3, 1)
+def _displacement(key, size, alpha, sigma):
+    """torchvision's own, of our noise."""
+    noise = uniforms(np.array([key]), 2 * size[0] * size[1], "cpu").reshape(2, 1, 1, *size)
+    with mock.patch.object(torch, "rand", side_effect=list(noise)):
+        return ElasticTransform.get_params(list(alpha), list(sigma), list(size))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -334,7 +330,7 @@ def _displacement(functional, key, size, alpha, sigma):
 def test_displacement_is_torchvisions(alpha, sigma, device):
     ours = geometry.displacement(KEYS, (60, 80), alpha, sigma, torch.device(device)).cpu()
     assert ours.dtype == torch.float32
-    expected = torch.cat([_displacement(F1, key, (60, 80), alpha, sigma) for key in KEYS])
+    expected = torch.cat([_displacement(key, (60, 80), alpha, sigma) for key in KEYS])
     assert expected.abs().max() > 0.01
     assert (ours - expected).abs().max() < 1e-6  # 3e-7: torchvision adds 41 x 41 products in float32
 
@@ -343,7 +339,7 @@ def test_displacement_is_torchvisions(alpha, sigma, device):
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 def test_elastic_is_torchvisions(like, functional, interpolation):
     how, mode = {"alpha": (40.0, 60.0), "sigma": (3.0, 4.0)}, InterpolationMode(interpolation)
-    displacements = [_displacement(functional, key, (60, 80), *how.values()) for key in KEYS]
+    displacements = [_displacement(key, (60, 80), *how.values()) for key in KEYS]
     apply = functional.elastic if like == "v2" else functional.elastic_transform
     for images, fill in _tensors(drawn(3, 60, 80))[: 2 if like == "pil" else 4]:
         ours = geometry.elastic(images, {"key": KEYS}, **how, interpolation=interpolation, fill=fill, like=like)

@@ -82,7 +82,7 @@ def test_sizes_go_from_step_to_step():
 
 @pytest.mark.parametrize("filter", [Image.BILINEAR, Image.BICUBIC, Image.LANCZOS])
 def test_the_order_of_pillows_passes(filter):
-    """_vertical_first says which of two one-dimensional resizes Pillow does first."""
+    """vertical_first says which of two one-dimensional resizes Pillow does first."""
     rng, told = np.random.default_rng(1), 0
     for _ in range(150):
         (h, w), (oh, ow) = rng.integers(2, 90, 2).tolist(), rng.integers(2, 90, 2).tolist()
@@ -90,7 +90,7 @@ def test_the_order_of_pillows_passes(filter):
         both = image.resize((ow, oh), filter).tobytes()
         vertical = image.resize((w, oh), filter).resize((ow, oh), filter).tobytes()
         horizontal = image.resize((ow, h), filter).resize((ow, oh), filter).tobytes()
-        first = lowered._vertical_first(np.array([[h, w]]), np.array([[oh, ow]]))[0]
+        first = lowered.vertical_first(np.array([[h, w]]), np.array([[oh, ow]]))[0]
         assert both == (vertical if first else horizontal)
         told += vertical != horizontal
     assert told > 100
@@ -107,7 +107,7 @@ def test_pillows_order_is_asked_of_its_code(monkeypatch):
     monkeypatch.setattr(Image.Image, "resize", width_first)
     try:
         assert lowered._pillow_may_start_vertically() is False
-        assert not lowered._vertical_first(np.array([[300, 40]]), np.array([[50, 37]]))[0]
+        assert not lowered.vertical_first(np.array([[300, 40]]), np.array([[50, 37]]))[0]
     finally:
         lowered._pillow_may_start_vertically.cache_clear()
 

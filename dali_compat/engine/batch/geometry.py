@@ -6,14 +6,17 @@ import functools
 
 import numpy as np
 import torch
+import torchvision
 from torch.nn.functional import grid_sample
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
-from ...params import matrices
 from . import resample, transform
 from .noise import uniforms
+
+# before 0.26 torchvision.transforms.ElasticTransform counts x in heights and y in widths (pytorch/vision#9299)
+_SWAPS = tuple(map(int, torchvision.__version__.split(".")[:2])) < (0, 26)
 
 
 def flip(images, arrays, *, axis):
@@ -118,16 +121,6 @@ def warp_perspective(images, arrays, *, interpolation, fill, like="pil"):
     return _by_size(images, arrays["size"], to)
 
 
-def affine(images, arrays, *, interpolation, fill, like, center=None):
-    """torchvision.transforms.functional.affine, of a ``matrix`` and ``size`` or of its own parameters."""
-    if "matrix" not in arrays:
-        size = images.shape[-2:]
-        rows = zip(*(arrays[name].tolist() for name in ("angle", "translate", "scale", "shear")))
-        matrix = np.array([matrices.affine(*row, size, center) for row in rows])
-        arrays = {"matrix": matrix, "size": np.tile(size, (len(matrix), 1))}
-    return warp_affine(images, arrays, interpolation=interpolation, fill=fill, like=like)
-
-
 def elastic(images, arrays, *, alpha, sigma, interpolation, fill, like):
     """torchvision.transforms.functional.elastic_transform, which makes tensors of PIL images."""
     grid = displacement(arrays["key"], images.shape[-2:], alpha, sigma, images.device).to(_grid_dtype(images))
@@ -140,7 +133,7 @@ def displacement(keys: np.ndarray, size, alpha, sigma, device) -> torch.Tensor:
     height, width = size
     noise = uniforms(keys, 2 * height * width, device).view(-1, 2, height, width).to(torch.float64).mul_(2).sub_(1)
     fields = []
-    for i, extent in enumerate((width, height)):
+    for i, extent in enumerate((height, width) if _SWAPS else (width, height)):
         field = noise[:, i : i + 1]
         if sigma[i] > 0:
             taps = int(8 * sigma[i] + 1) | 1  # the next odd number

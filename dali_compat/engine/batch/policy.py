@@ -83,7 +83,7 @@ def augment(images, arrays, *, names, interpolation, fill, like, version=None):
         size = images.shape[-2:]
         matrices = [_matrix(names[which[row]], float(magnitude[row]), *size) for row in rows]
         warp = {"matrix": np.array(matrices), "size": np.tile(np.array(size, np.int32), (len(rows), 1))}
-        warped = geometry.affine(_rows(images, rows), warp, interpolation=interpolation, fill=fill, like=like)
+        warped = geometry.warp_affine(_rows(images, rows), warp, interpolation=interpolation, fill=fill, like=like)
         made.append((rows, warped))
     return _with(images, made)
 

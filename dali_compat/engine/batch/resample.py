@@ -11,7 +11,7 @@ import functools
 import numpy as np
 import torch
 
-from ...params.lowered import _vertical_first
+from ...params.lowered import vertical_first
 
 _PRECISION = 1 << 22
 _BLOCK = 64  # outputs that one product of matrices makes: the taps of neighbours overlap
@@ -77,7 +77,7 @@ def taps(size_in: int, size_out: int, interpolation: str) -> tuple[np.ndarray, n
 def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str) -> torch.Tensor:
     """ImagingResample on (N, C, H, W) uint8: one axis, rounded to 8 bits, then the other."""
     before = np.array(images.shape[-2:])
-    order = (-2, -1) if _vertical_first(before[None], np.array([size]))[0] else (-1, -2)
+    order = (-2, -1) if vertical_first(before[None], np.array([size]))[0] else (-1, -2)
     passes = [(axis, _matrix(images, axis, size[axis], interpolation)) for axis in order if size[axis] != before[axis]]
     if not passes:
         return images

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import Callable
 
+import nvidia.dali
 import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+OLD_DALI = int(nvidia.dali.__version__.split(".")[0]) < 2  # its kernels add in another order
 SAME = (0, 0)  # nothing is rounded otherwise than torchvision does
 FLOAT = (255e-6, 255e-6)  # DALI's float32 kernels: within 1e-6 of the range 0..1
 NEAR = (1e-4, 1)  # sums in another order: a pixel that lies within 1e-5 of the middle of two levels falls the other way

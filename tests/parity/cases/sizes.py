@@ -32,9 +32,9 @@ FILTERED = {
     ("lanczos", (64, 64)): [(0.19, 7), EXACT],  # .17/6
     ("lanczos", 240): [(0.24, 13), EXACT],  # .21/12
     # a pixel's centre on the edge between two: .0095/23; .0016/26
-    ("nearest", 40): [(0.011, 25), (0.011, 25)],
+    ("nearest", 40): [(0.011, 25), SAME],
     ("nearest", (64, 64)): [SAME, SAME],
-    ("nearest-exact", 240): [(0.0018, 28), (0.0018, 28)],
+    ("nearest-exact", 240): [(0.0018, 28), SAME],
     # batched torch
     ("box", 40): [SAME, SAME],
     ("hamming", (64, 64)): [SAME, SAME],

@@ -3,11 +3,11 @@ with exact=True."""
 
 from torchvision.transforms import InterpolationMode
 
-from .case import FLOAT, NEAR, SAME, case, of_pil
+from .case import FLOAT, NEAR, OLD_DALI, SAME, case, of_pil
 
 BILINEAR, BICUBIC = InterpolationMode.BILINEAR, InterpolationMode.BICUBIC
 NEAREST = (1e-4, 100)  # DALI counts in float32; another pixel is the nearest (.000003/1)
-FILTERED = (2e-4, 2)  # .0001/1
+FILTERED = (0.0015, 2) if OLD_DALI else (2e-4, 2)  # .00097/1; .0001/1
 RIMS = (0.01, 255)  # and a pixel of the rim is outside (.006/164)
 # where height and width are even and odd, a whole row lies on the edge between inside and outside (.15/201)
 HALF = (0.25, 255)

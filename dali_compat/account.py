@@ -1,0 +1,69 @@
+"""What explain() says of a plan: for each transform what it became, where that runs, and how faithful it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .plan import Line, Step
+from .translate.registry import Chain, describe
+
+if TYPE_CHECKING:
+    from .lower import Options
+
+DALI, TORCH, NOTHING = "DALI", "torch, on the batch", "-"
+EACH, PYTHON = "torch, image by image", "Python, sample by sample"
+_EXACT = "exact"
+
+
+def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool) -> tuple[Line, ...]:
+    """``ordered[split:]`` are the steps that torch runs."""
+    on_batch, size = {}, ordered[split - 1].gives.size if split else chain.takes.size
+    for s in ordered[split:]:
+        on_batch[s.stream, s.gives] = TORCH if size else EACH
+        size = s.gives.size
+    lines = []
+    for t in chain.translated:
+        places, ops, fidelity = [], [], []
+        for s in t.steps:
+            if s.op in ("pil_to_tensor", "identity"):
+                continue
+            where = "the host" if s.op == "choose" else on_batch.get((s.stream, s.gives), DALI)
+            places.append(where)
+            ops.append(s.op if s.draw is None or s.draw.name in (s.op, "bernoulli") else f"{s.op} ({s.draw.name})")
+            fidelity.append(_fidelity(s, where, options, two_pass))
+        where = " + ".join(dict.fromkeys(places)) or NOTHING
+        notes = ", ".join(dict.fromkeys(f for f in fidelity if f != _EXACT)) or _EXACT
+        if t.transform:
+            lines.append(Line(t.transform, ", ".join(dict.fromkeys(ops)) or "nothing to do", where, notes))
+    if chain.functions:
+        name = ", ".join(map(describe, chain.functions))
+        lines.append(Line(name, "called as it is", PYTHON, f"torchvision's own, because {chain.refused.reason}"))
+    return tuple(lines)
+
+
+def _fidelity(s: Step, where: str, options: Options, two_pass: bool) -> str:
+    """How far from torchvision, in words that the parity tests bear out."""
+    if s.op == "resize" and where == DALI:
+        return _fidelity_of_resize(s, options.exact, two_pass)
+    if s.op in ("rotate", "affine", "perspective") and where == DALI:
+        return "mean error .001 of 255"
+    if s.op == "gaussian_blur":
+        return "mean error .0001 of 255"
+    if s.op == "jpeg" and where == DALI and options.gpu:
+        return "mean error 1 of 255 (exact=True: 0)"
+    if where == DALI and s.op in ("to_dtype", "normalize"):
+        return "within 1e-6"
+    return _EXACT
+
+
+def _fidelity_of_resize(s: Step, exact: bool, two_pass: bool) -> str:
+    if s.kwargs["interpolation"].startswith("nearest"):
+        return "nearest pixel; a rounding tie may differ"
+    if exact:
+        return "with Pillow's borders: mean error .005 of 255"
+    if s.kwargs["like"] != "pil":
+        close = two_pass or s.kwargs["like"] == "v1"
+        return "mean error .05 of 255 (exact=True: .005)" if close else "mean error .2 of 255 (exact=True: .005)"
+    if two_pass:
+        return "two passes as Pillow: mean error .01 of 255"
+    return "one pass: mean error .2 of 255 (exact=True: .005)"
