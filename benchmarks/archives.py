@@ -1,23 +1,32 @@
-"""Question: how fast are archives packed, indexed and read, by which way of reading, and what does a cached list save?
+"""Question: how fast does a loader go on archives, beside the same images in a folder? How fast are archives packed,
+indexed and read, by which way of reading, and what does a cached list save?
 
-Method. The images of --data, --replicate times as hard links in memory, are packed into each format in --work. Then, in
-turns over --rounds rounds:
+Method. The images of --data, --replicate times as files in memory, are packed into each format in --work. Then, in
+turns over --rounds rounds, --parts of:
+- load: our DataLoader on the folder and on each archive, with ImageNet's training transform, as imagefolder.py counts
+  images: --warmup batches, then --batches or --seconds. Indices are random with replacement, so no epoch ends meanwhile.
+  cpu_ms is processor time of all threads an image, warm-up included, which others on the machine disturb less.
 - index: a new data set without and with a cached index; for TFRecord also with NumPy's checksums, for tar also Python's
   tarfile. The archive is in the page cache.
 - read: 256 random images by each way below, from the page cache (hot) and after the archive was dropped from it (cold).
   views: Archive.read() and a touch of each page, as a decoder does; views_no_advice: the same without posix_fadvise;
   pread: one after another; pread_pool: 8 threads that share the batch; pread_pool_tasks: a pool's task per image;
   files: open, read and close of the images' own files (in memory, so hot only).
-- list: --files empty files in 1,000 folders in memory: torchvision's ImageFolder, cached_samples at first and again.
+- list: --files empty files in 1,000 folders in memory: torchvision's ImageFolder, and DALIImageFolder(index_cache=True) at
+  first and again. Both attributes are compared once.
+--limit ends the script in time: no turn of load begins when that many seconds have passed since its start.
 
 Confounders.
-- Nothing decodes: on two cores decoding takes 100 times as long. On a GPU reading competes with DALI's threads.
+- load: the page cache holds everything, so no disk is measured. Files of the folder are not links, for few photos would
+  stay in the processor's caches there, and not in an archive.
+- Of read, nothing decodes: on two cores decoding takes 100 times as long. On a GPU reading competes with DALI's threads.
 - Dropping a file from the page cache leaves the caches of the disk and of the virtual machine's host.
 - A first list of 1.28 million files on a disk or a network takes far longer than in memory; the second one does not,
   for it reads one file and asks for 1,001 folders' times.
 
 Command.
     python benchmarks/archives.py --data PHOTOS --replicate 20 --work DIR --json OUT.json
+    python benchmarks/archives.py --data PHOTOS --replicate 60 --work /dev/shm --parts load --rounds 3 --limit 75 --json OUT.json
 """
 import mmap
 import os
@@ -29,15 +38,19 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import common
+import imagefolder
+import loaders
 import numpy as np
+import torch
+from torch.utils.data import RandomSampler
 from torchvision.datasets import ImageFolder
 
 import dali_compat
 from dali_compat.archives import checksum
-from dali_compat.archives.folder_index import cached_samples
 from dali_compat.archives.pack import pack
 
 KINDS = {"rec": "DALIRecordIO", "tfrecord": "DALITFRecord", "lmdb": "DALILMDB", "tar": "DALIWebDataset"}
+PARTS = "load", "index", "read", "list"
 BATCH, THREADS = 256, 8
 
 
@@ -47,8 +60,8 @@ def seconds(run):
     return time.perf_counter() - begin
 
 
-def opened(path):
-    return getattr(dali_compat, KINDS[path.suffix[1:]])(path)
+def opened(path, transform=None):
+    return getattr(dali_compat, KINDS[path.suffix[1:]])(path, transform)
 
 
 def inside(path):
@@ -128,6 +141,35 @@ def read(path, folder, rng, rounds):
     return rows
 
 
+def load(root, paths, args, finished, save):
+    """Adds rows of images a second to ``finished``; the folder is a case of its own."""
+    begin = time.perf_counter()
+    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
+    data = {"folder": dali_compat.DALIImageFolder(root, loaders.transform())}
+    data |= {path.suffix[1:]: opened(path, loaders.transform()) for path in paths}
+    for number, case in common.in_turn(list(data), args.rounds):
+        if args.limit and time.perf_counter() - begin > args.limit:
+            print(f"stopped by --limit before round {number}, {case}")
+            return
+        sampler = RandomSampler(data[case], replacement=True, num_samples=1 << 40)
+        loader = loaders.ours_loader(settings, data[case], sampler)
+        used = time.process_time()
+        row = imagefolder.steady(loader, settings, args.warmup, args.batches, args.seconds, 1)
+        used = time.process_time() - used
+        row["cpu_ms"] = 1000 * used / (row["images"] + args.warmup * args.batch_size)
+        loader.close()
+        del loader
+        loaders.release(device)
+        finished.append({"round": number, "case": f"load {case}", **row})
+        print(common.line(finished[-1]), flush=True)
+        save()
+
+
+def cached(root):
+    return dali_compat.DALIImageFolder(root, index_cache=True)
+
+
 def lists(count, rounds):
     root = pathlib.Path(tempfile.mkdtemp(prefix="dali-compat-bench-", dir="/dev/shm"))
     try:
@@ -138,9 +180,14 @@ def lists(count, rounds):
         for path, _, _ in os.walk(root):
             os.utime(path, (1, 1))
         rows = []
+        mine, theirs = cached(root), ImageFolder(root)
+        for name in ("classes", "class_to_idx", "samples", "targets", "imgs", "root", "loader", "extensions"):
+            if getattr(mine, name) != getattr(theirs, name):
+                raise SystemExit(f"{name} is not torchvision's")
+        del mine, theirs
         for number in range(rounds):
             shutil.rmtree(pathlib.Path(os.environ["XDG_CACHE_HOME"]) / "dali_compat", ignore_errors=True)
-            for name, run in (("torchvision", ImageFolder), ("first", cached_samples), ("again", cached_samples)):
+            for name, run in (("torchvision", ImageFolder), ("first", cached), ("again", cached)):
                 rows.append({"round": number, "case": f"list {name}", "s": seconds(lambda: run(root))})
                 print(common.line(rows[-1]), flush=True)
         return rows
@@ -152,6 +199,11 @@ def main():
     options = common.parser(__doc__)
     options.add_argument("--work", type=pathlib.Path, required=True, help="folder on the disk to measure")
     options.add_argument("--files", type=int, default=1_280_000, help="of the folder that is listed")
+    options.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    options.add_argument("--warmup", type=int, default=10, help="of load: batches before counting starts")
+    options.add_argument("--batches", type=int, default=400, help="of load: batches to count in a turn, at most")
+    options.add_argument("--seconds", type=float, default=4, help="of load: time to count for in a turn, at most")
+    options.add_argument("--limit", type=float, help="of load: seconds after which no turn begins")
     args = options.parse_args()
     work = pathlib.Path(tempfile.mkdtemp(prefix="dali-compat-bench-", dir=args.work))
     os.environ["XDG_CACHE_HOME"] = str(work / "cache")
@@ -159,28 +211,39 @@ def main():
               "rounds": []}
     rounds = result["rounds"]
     rng = np.random.default_rng(0)
-    try:
-        with common.folder(args.data, args.replicate) as root:
-            folder = ImageFolder(root)
-            for kind in KINDS:
-                path = work / f"all.{kind}"
-                rounds.append({"round": 0, "case": f"{kind} pack", "s": seconds(lambda: pack(root, path))})
-                size = inside(path).stat().st_size
-                for number in range(args.rounds):
-                    for name, took in index(path).items():
-                        rounds.append({"round": number, "case": f"{kind} index {name}", "s": took})
-                if kind == "rec":
-                    rounds += read(path, folder, rng, args.rounds)
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-                common.write_json(args.json, result)
-            result["archive"] = {"images": len(folder), "bytes": size}
-        rounds += lists(args.files, args.rounds)
+
+    def save():
         common.write_json(args.json, result)
+
+    try:
+        if set(args.parts) - {"list"}:
+            with common.folder(args.data, args.replicate, shutil.copyfile) as root:
+                paths = [work / f"all.{kind}" for kind in KINDS]
+                for path in paths:
+                    rounds.append({"round": 0, "case": f"{path.suffix[1:]} pack", "s": seconds(lambda: pack(root, path))})
+                result["archive"] = {"images": len(ImageFolder(root)), "bytes": inside(paths[-1]).stat().st_size}
+                if "load" in args.parts:
+                    load(root, paths, args, rounds, save)
+                if "index" in args.parts:
+                    for number in range(args.rounds):
+                        for path in paths:
+                            for name, took in index(path).items():
+                                rounds.append({"round": number, "case": f"{path.suffix[1:]} index {name}", "s": took})
+                if "read" in args.parts:
+                    rounds += read(paths[0], ImageFolder(root), rng, args.rounds)
+                save()
+        if "list" in args.parts:
+            rounds += lists(args.files, args.rounds)
+            save()
     finally:
         shutil.rmtree(work)
-    for key, form in (("s", ".3f"), ("ms", ".2f")):
-        rows = [[case, *common.spread(entry, form)] for case, entry in common.medians(rounds, key).items()]
-        print(common.markdown([f"{result['archive']['images']} images", key, "range"], rows))
+    for key, form in (("images_per_s", ",.0f"), ("cpu_ms", ".3f"), ("s", ".3f"), ("ms", ".2f")):
+        rows = [
+            [case, *common.spread(entry, form), common.ratio(rounds, key, case, "load folder")]
+            for case, entry in common.medians(rounds, key).items()
+        ]
+        if rows:
+            print("\n" + common.markdown(["case", key, "range", "to the folder"], rows))
 
 
 if __name__ == "__main__":

@@ -50,10 +50,10 @@ def in_turn(cases, rounds):
 
 
 @contextlib.contextmanager
-def folder(root, copies):
+def folder(root, copies, again=os.link):
     """root itself, or a temporary folder in memory with every image `copies` times.
 
-    Files are hard links to one copy of each image. Every class holds all images, so that a reader which shuffles only
+    Files are hard links to one copy of each image; again=shutil.copyfile makes each a file of its own. Every class holds all images, so that a reader which shuffles only
     within a window (DALI's does) still sees every image equally often at every point of the epoch.
     """
     root = pathlib.Path(root)
@@ -72,7 +72,7 @@ def folder(root, copies):
             label = made / "images" / f"class_{copy % MOST_CLASSES:04d}"
             label.mkdir(parents=True, exist_ok=True)
             for path in originals:
-                os.link(path, label / f"{copy:06d}_{path.name}")
+                again(path, label / f"{copy:06d}_{path.name}")
         yield made / "images"
     finally:
         shutil.rmtree(made)

@@ -19,7 +19,7 @@ _HOME = {
     "FallbackWarning": "loader",
     "DALIImageFolder": "dataset",
     "DALIArrayDataset": "arrays",
-    "ImageReadError": "dataset",
+    "ImageReadError": "sources",
     "DALIRecordIO": "archives.recordio",
     "DALITFRecord": "archives.tfrecord",
     "DALILMDB": "archives.lmdb",

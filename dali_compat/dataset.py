@@ -12,10 +12,12 @@ import numpy as np
 import torch
 import torch.utils.data as data
 from torchvision import get_image_backend
-from torchvision.datasets import DatasetFolder, ImageFolder
-from torchvision.datasets.folder import default_loader, pil_loader
+from torchvision.datasets import DatasetFolder, ImageFolder, VisionDataset
+from torchvision.datasets.folder import IMG_EXTENSIONS, default_loader, pil_loader
 
-from .sources import Source
+from .archives.archive import Archive
+from .archives.folder_index import cached_samples
+from .sources import Record, Source
 
 
 class DALIImageFolder(ImageFolder):
@@ -32,8 +34,11 @@ class DALIImageFolder(ImageFolder):
         is_valid_file: takes a path and tells whether it belongs to the data set.
         allow_empty: whether class folders without images are valid.
         return_index: samples are (image, target, index) and batches (images, labels, indices).
+        index_cache: keep the list of files, so that a later start takes it from there while the folders' modification
+            times say that it holds: True for the user's cache folder, or another folder's path.
 
     Raises:
+        ValueError: index_cache with something that makes lists of its own: is_valid_file, or a subclass.
         FileNotFoundError: ``root`` is missing, has no class folders, or one of them has no images.
     """
 
@@ -47,25 +52,42 @@ class DALIImageFolder(ImageFolder):
         allow_empty: bool = False,
         *,
         return_index: bool = False,
+        index_cache: bool | str | Path = False,
     ):
-        super().__init__(root, transform, target_transform, loader, is_valid_file, allow_empty)
+        if index_cache:
+            self._start_from_list(root, is_valid_file, allow_empty, None if index_cache is True else index_cache)
+            VisionDataset.__init__(self, root, transform=transform, target_transform=target_transform)
+            self.loader, self.extensions = loader, IMG_EXTENSIONS
+        else:
+            super().__init__(root, transform, target_transform, loader, is_valid_file, allow_empty)
         self.return_index = return_index
+
+    def _start_from_list(self, root, is_valid_file, allow_empty: bool, place: str | Path | None) -> None:
+        """The attributes that ImageFolder's constructor makes by listing the folder."""
+        lists = type(self).find_classes, type(self).make_dataset
+        if is_valid_file is not None or lists != (ImageFolder.find_classes, ImageFolder.make_dataset):
+            raise ValueError("index_cache is for ImageFolder's own list: leave out is_valid_file, or index_cache")
+        self.classes, self.class_to_idx, self.samples = cached_samples(root, IMG_EXTENSIONS, allow_empty, place)
+        self.imgs, self.targets = self.samples, [target for _, target in self.samples]
 
     def __getitem__(self, index: int) -> tuple:
         sample = super().__getitem__(index)
         return (*sample, index) if self.return_index else sample
 
 
-class ImageReadError(OSError):
-    """A file cannot be decoded. The text names its path, its index in the data set and the reason."""
+_UNDERSTOOD = DatasetFolder.__getitem__, DALIImageFolder.__getitem__, Archive.__getitem__
 
 
 class Unsupported(Exception):
     """A data set cannot be served in another way than torch's; the text says why, and what to do where something can be done."""
 
 
-def folders(dataset: data.Dataset) -> list[DatasetFolder]:
-    """The image folders that a data set consists of, in order.
+Images = DatasetFolder | Archive
+"""A data set that folders() accepts: it has ``transform`` and ``target_transform``, and sample() answers for it."""
+
+
+def folders(dataset: data.Dataset) -> list[Images]:
+    """The image folders and archives that a data set consists of, in order.
 
     Raises:
         Unsupported: naming what is in the way.
@@ -82,14 +104,17 @@ def parts(dataset: data.Dataset) -> list[data.Dataset]:
     return [dataset]
 
 
-def _folder(dataset: data.Dataset) -> DatasetFolder:
+def _folder(dataset: data.Dataset) -> Images:
     name = type(dataset).__name__
-    if not isinstance(dataset, DatasetFolder):
-        raise Unsupported(f"{name} is not an image folder, nor a Subset or ConcatDataset of image folders")
-    if type(dataset).__getitem__ not in (DatasetFolder.__getitem__, DALIImageFolder.__getitem__):
+    if not isinstance(dataset, Images):
+        what = "an image folder or an archive of images"
+        raise Unsupported(f"{name} is not {what}, nor a Subset or ConcatDataset of such")
+    if type(dataset).__getitem__ not in _UNDERSTOOD:
         raise Unsupported(f"{name} overrides __getitem__; move what it does into transform or target_transform")
     if hasattr(dataset, "__getitems__"):
         raise Unsupported(f"{name} has __getitems__")
+    if isinstance(dataset, Archive):
+        return [dataset]
     if dataset.loader not in (default_loader, pil_loader):
         raise Unsupported(f"{name} has a loader of its own; leave loader= out where files are ordinary images")
     if dataset.loader is default_loader and get_image_backend() != "PIL":
@@ -119,12 +144,15 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[data.Dataset, int]:
             return dataset, _position(index)
 
 
-def sample(dataset: DatasetFolder, index: int) -> tuple[Source, Any]:
+def sample(dataset: Images, index: int) -> tuple[Source, Any]:
     """Where the image is, and its target before target_transform.
 
     Raises:
         IndexError, TypeError: as ``dataset[index]`` does.
     """
+    if isinstance(dataset, Archive):
+        target = dataset.target(index)
+        return Record(dataset, index % len(dataset)), target
     path, target = dataset.samples[index]
     return os.fsdecode(path), target
 

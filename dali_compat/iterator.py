@@ -19,6 +19,7 @@ from .plan import Plan
 if TYPE_CHECKING:
     from .engine.pipeline import DecodePipeline
     from .route import DaliRoute
+    from .sources import Form
 
 
 class Epoch:
@@ -35,7 +36,7 @@ class Epoch:
         self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
         self.in_workers = loader.num_workers > 0
         self.route, self.seed = route, seed
-        self._pipelines: dict[tuple[Plan, bool], list[DecodePipeline]] = {}  # the last of a list is the one in use
+        self._pipelines: dict[tuple[Plan, Form], list[DecodePipeline]] = {}  # the last of a list is the one in use
         self._replays: ThreadPoolExecutor | None = None
         self.calls = Calls(seed, loader)
         for call in (ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call):
@@ -45,11 +46,11 @@ class Epoch:
     def default_collate(self) -> bool:
         return self.collate_fn is default_collate and self.batched
 
-    def pipeline(self, plan: Plan, batch_size: int, encoded: bool) -> DecodePipeline:
-        """This epoch's pipeline for a plan (and for bytes, or paths), large enough for the batch."""
-        pipelines = self._pipelines.setdefault((plan, encoded), [])
+    def pipeline(self, plan: Plan, batch_size: int, form: Form) -> DecodePipeline:
+        """This epoch's pipeline for a plan, large enough for the batch."""
+        pipelines = self._pipelines.setdefault((plan, form), [])
         if not pipelines or pipelines[-1].batch_size < batch_size:
-            pipelines.append(self.route.borrow(plan, 2 * batch_size if pipelines else batch_size, encoded))
+            pipelines.append(self.route.borrow(plan, 2 * batch_size if pipelines else batch_size, form))
         return pipelines[-1]
 
     def replay_later(self, function: Callable, *args):

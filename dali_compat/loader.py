@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import torch
 import torch.utils.data as data
 
+from .cache import checked_budget
 from .engine.device import stock_iterator
 from .resident import ResidentRoute
 from .route import DaliRoute, Route, StockRoute, choose, explain, in_python
@@ -21,13 +22,13 @@ class FallbackWarning(UserWarning):
 
 
 class DataLoader(data.DataLoader[T], Generic[T]):
-    """torch.utils.data.DataLoader, with image folders read, decoded and transformed by NVIDIA DALI.
+    """torch.utils.data.DataLoader, with images of folders and archives decoded and transformed by NVIDIA DALI.
 
     Takes every argument of torch's DataLoader with torch's meaning. Samplers, batch samplers, ``len()`` and the order
-    under a seed are torch's own. Where the data set is an image folder (torchvision's ImageFolder or DALIImageFolder, or
-    Subset and ConcatDataset of them) and its transform translates, ``num_workers`` gives DALI's CPU threads (0: one a
-    core, 16 at most; 4 at most where a GPU decodes JPEG) and ``prefetch_factor`` the batches in flight; otherwise torch's own loader does the work, which a
-    FallbackWarning and :meth:`explain` tell.
+    under a seed are torch's own. Where the data set is an image folder (torchvision's ImageFolder or DALIImageFolder), an
+    archive (DALIRecordIO and its like), or Subset and ConcatDataset of them, and its transform translates, ``num_workers``
+    gives DALI's CPU threads (0: one a core, 16 at most; 4 at most where a GPU decodes JPEG) and ``prefetch_factor`` the
+    batches in flight; otherwise torch's own loader does the work, which a FallbackWarning and :meth:`explain` tell.
 
     A batch is ``[images, labels]``: images (N, C, H, W) with the dtype and range that the transform gives, labels (N,)
     int64, both on ``device``. A ``collate_fn`` gets the list of (image, target) samples, images on ``device``.
@@ -40,6 +41,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             the CPU. Sizes, windows and random parameters are torchvision's either way.
         fallback: "warn" or "silent" where torchvision has to do the work, or "error" to raise.
         memory_format: torch.contiguous_format or torch.channels_last, of the images.
+        cache: host memory for decoded images, in bytes (an int) or as a share of what is free (a float, at most 1). Each
+            image is decoded in the first epoch and kept while there is room; later epochs take it from there.
 
     Raises:
         ValueError, TypeError: for the arguments, as torch does.
@@ -55,6 +58,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         exact: bool = False,
         fallback: str = "warn",
         memory_format: torch.memory_format = torch.contiguous_format,
+        cache: int | float | None = None,
         **kwargs,
     ):
         if fallback not in ("warn", "silent", "error"):
@@ -67,6 +71,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.exact = exact
         self.fallback = fallback
         self.memory_format = memory_format
+        self.cache = checked_budget(cache)
         self._route: Route | None = None
         self._told: set[str] = set()
         super().__init__(*args, **kwargs)

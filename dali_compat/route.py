@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torchvision.datasets import DatasetFolder
 
+from .archives.archive import Archive
 from .arrays import holds_arrays
-from .dataset import Unsupported, folders
+from .cache import DecodedCache
+from .dataset import Images, Unsupported, folders
 from .dataset import parts as parts_of
 from .engine.install import dali_problem, dali_version, max_connections, max_connections_note
 from .lower import Options, lower, plans_ahead
@@ -21,6 +22,7 @@ from .translate import translate
 
 if TYPE_CHECKING:
     from .engine.pipeline import DecodePipeline
+    from .sources import Form
 
 _DEPTH = 2  # batches in flight; deeper queues measured no faster (FIELD.md)
 _MOST_THREADS = 16
@@ -47,6 +49,7 @@ class DaliRoute:
         depth: batches in flight.
         batch_size: the most samples that a pipeline is made for at first.
         plans: one a distinct transform, in the order of the data set's parts.
+        cache: of decoded images, where the loader has one.
     """
 
     device: torch.device
@@ -54,7 +57,8 @@ class DaliRoute:
     depth: int
     batch_size: int
     plans: list[Plan]
-    _plan_of: dict[int, tuple[DatasetFolder, Plan]] = field(repr=False)
+    _plan_of: dict[int, tuple[Images, Plan]] = field(repr=False)
+    cache: DecodedCache | None = None
     # owns all pipelines, lent ones too: whatever an iterator's end looks like, it cannot take one with it
     _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -64,22 +68,22 @@ class DaliRoute:
 
         return DALIIterator(loader, self)
 
-    def plan_of(self, folder: DatasetFolder) -> Plan:
+    def plan_of(self, folder: Images) -> Plan:
         return self._plan_of[id(folder)][1]
 
-    def borrow(self, plan: Plan, batch_size: int, encoded: bool) -> DecodePipeline:
-        """An idle pipeline for the plan, or a new one; ``encoded``: for bytes instead of paths."""
+    def borrow(self, plan: Plan, batch_size: int, form: Form) -> DecodePipeline:
+        """An idle pipeline for the plan, or a new one."""
         from .engine.pipeline import DecodePipeline
 
         batch_size = max(batch_size, self.batch_size)
         with self._lock:
             self._pipelines[:] = [p for p in self._pipelines if p.usable]
             for pipeline in self._pipelines:
-                same = pipeline.plan is plan and pipeline.encoded == encoded
+                same = pipeline.plan is plan and pipeline.form == form
                 if same and not pipeline.borrowed and pipeline.batch_size >= batch_size:
                     break
             else:
-                pipeline = DecodePipeline(plan, self.device, self.threads, self.depth, batch_size, encoded)
+                pipeline = DecodePipeline(plan, self.device, self.threads, self.depth, batch_size, form)
                 self._pipelines.append(pipeline)
             pipeline.borrowed = True
         return pipeline
@@ -97,7 +101,7 @@ class DaliRoute:
         with self._lock:
             pipeline.borrowed = False
             for other in self._pipelines:
-                same = other.plan is pipeline.plan and other.encoded == pipeline.encoded
+                same = other.plan is pipeline.plan and other.form == pipeline.form
                 if other is not pipeline and same and not other.borrowed:
                     other.close()
             self._pipelines[:] = [p for p in self._pipelines if p.usable]
@@ -134,10 +138,20 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
     except Unsupported as error:
         return StockRoute(device, str(error))
     plans = list(dict.fromkeys(plan for _, plan in plan_of.values()))
-    route = DaliRoute(device, _threads(loader, device, parts), depth, loader.batch_size or 1, plans, plan_of)
+    cache = _cache(loader, device, before)
+    route = DaliRoute(device, _threads(loader, device, parts), depth, loader.batch_size or 1, plans, plan_of, cache)
     if same and before.threads == route.threads:
         route.take_over(before)
     return route
+
+
+def _cache(loader, device: torch.device, before) -> DecodedCache | None:
+    """The cache so far, if it holds what this loader would decode."""
+    if loader.cache is None:
+        return None
+    settings = loader.cache, device.type, loader.exact
+    kept = before.cache if isinstance(before, DaliRoute) else None
+    return kept if kept is not None and kept.settings == settings else DecodedCache(*settings)
 
 
 def resolve_device(device, start: bool) -> torch.device:
@@ -152,14 +166,14 @@ def resolve_device(device, start: bool) -> torch.device:
 
 
 def _plans(
-    parts: list[DatasetFolder], loader, device: torch.device, known: dict[tuple, Plan]
-) -> dict[int, tuple[DatasetFolder, Plan]]:
+    parts: list[Images], loader, device: torch.device, known: dict[tuple, Plan]
+) -> dict[int, tuple[Images, Plan]]:
     """The plan of each part, by its id(); equal plans are one object."""
     from .engine.graph import unsupported
 
     channels_last = loader.memory_format == torch.channels_last
     options = Options(loader.exact, channels_last, device.type == "cuda", lambda step: unsupported(step) is None)
-    plan_of: dict[int, tuple[DatasetFolder, Plan]] = {}
+    plan_of: dict[int, tuple[Images, Plan]] = {}
     for folder in parts:
         plan = lower(translate(folder.transform), options)
         plan_of[id(folder)] = folder, known.setdefault(plan.key, plan)
@@ -179,16 +193,23 @@ def _available_threads(loader) -> int:
     return max(1, min(len(os.sched_getaffinity(0)) // processes, _MOST_THREADS))
 
 
-def _threads(loader, device: torch.device, parts: list[DatasetFolder]) -> int:
+def _threads(loader, device: torch.device, parts: list[Images]) -> int:
     """CPU threads of a pipeline. Where the GPU decodes, few load as fast as many and disturb a training step less."""
     available = _available_threads(loader)
     on_gpu = device.type == "cuda" and not loader.exact and _mostly_jpeg(parts)
     return min(available, _GPU_JPEG_THREADS) if on_gpu else available
 
 
-def _mostly_jpeg(parts: list[DatasetFolder]) -> bool:
-    """By the names of up to a hundred files of each part."""
-    names = [os.fsdecode(path) for part in parts for path, _ in part.samples[:: len(part.samples) // 100 + 1]]
+def _mostly_jpeg(parts: list[Images]) -> bool:
+    """Whether most of the parts' images are JPEG."""
+    return 2 * sum(len(part) for part in parts if _is_mostly_jpeg(part)) > sum(map(len, parts))
+
+
+def _is_mostly_jpeg(part: Images) -> bool:
+    """Of a folder by the names of up to a hundred files."""
+    if isinstance(part, Archive):
+        return part.mostly_jpeg
+    names = [os.fsdecode(path) for path, _ in part.samples[:: len(part.samples) // 100 + 1]]
     return 2 * sum(name.lower().endswith((".jpg", ".jpeg")) for name in names) > len(names)
 
 
@@ -196,11 +217,11 @@ def explain(loader, route: Route) -> str:
     """One line a step: what it became, where it runs, how faithful it is."""
     if isinstance(route, StockRoute):
         lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
-        ours = {"exact": False, "memory_format": torch.contiguous_format}
+        ours = {"exact": False, "memory_format": torch.contiguous_format, "cache": None}
         ignored = [f"{name}={getattr(loader, name)}" for name, plain in ours.items() if getattr(loader, name) != plain]
     elif isinstance(route, ResidentRoute):
         lines = [route.describe(), *_plan_lines(route)]
-        ignored = _without_effect(loader)
+        ignored = _without_effect(loader) + ([] if loader.cache is None else [f"cache={loader.cache}"])
     else:
         threads = f"{route.threads} CPU threads"
         if route.threads < _available_threads(loader):
@@ -210,6 +231,8 @@ def explain(loader, route: Route) -> str:
         lines = [f"DALI route on {route.device}: {depth}; {kernels}"]
         lines += _plan_lines(route, _decode_fidelity(route.device, loader.exact))
         lines.append("  files that DALI decodes differently from PIL go through PIL, one by one, in the same batch")
+        if route.cache is not None:
+            lines.append(f"  {route.cache}")
         ignored = _without_effect(loader)
     if ignored:
         lines.append(f"  without effect: {', '.join(ignored)}")

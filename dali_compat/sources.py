@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
@@ -12,43 +13,74 @@ if TYPE_CHECKING:
     from .archives.archive import Archive
 
 
-class Record(NamedTuple):
-    """An image of an archive. As text it names file, byte and index."""
+class ImageReadError(OSError):
+    """A file cannot be decoded. The text names its path, its index in the data set and the reason."""
+
+
+@dataclass(eq=False)
+class Record:
+    """An image of an archive. As text it names file and byte.
+
+    Attributes:
+        archive, index: the image is ``archive[index]``, index from 0 on.
+        data: its encoded bytes, once somebody has asked for them.
+    """
 
     archive: Archive
     index: int
+    data: np.ndarray | None = None
+
+    def bytes(self) -> np.ndarray:
+        """(length,) uint8, a view of the mapped file."""
+        if self.data is None:
+            self.data = self.archive.read([self.index])[0]
+        return self.data
 
     def __hash__(self) -> int:
         return hash((id(self.archive), self.index))
 
+    def __eq__(self, other) -> bool:
+        return isinstance(other, Record) and self.archive is other.archive and self.index == other.index
+
     def __str__(self) -> str:
-        return self.archive.name(self.index)
+        return self.archive.place(self.index)
 
 
 Source = str | Record
+
+PATHS, BYTES, PIXELS = "paths", "bytes", "pixels"
+
+
+class Form(NamedTuple):
+    """What goes into a pipeline and comes out of it.
+
+    Attributes:
+        given: PATHS of files, encoded images as BYTES, or decoded images as PIXELS.
+        keep: it hands out the decoded images, too.
+    """
+
+    given: str
+    keep: bool = False
 
 
 def is_record(source: Source) -> bool:
     return isinstance(source, Record)
 
 
-def encoded(records: list[Record]) -> list[np.ndarray]:
-    """The bytes of each; those of one archive are asked for together."""
-    images: list = [None] * len(records)
-    rows_of: dict[int, list[int]] = {}
-    for row, record in enumerate(records):
-        rows_of.setdefault(id(record.archive), []).append(row)
-    for rows in rows_of.values():
-        for row, data in zip(rows, records[rows[0]].archive.read([records[row].index for row in rows])):
-            images[row] = data
-    return images
+def fetch(sources: list[Source]) -> None:
+    """Ask for the bytes of all records at once, so that a disk can work on them together; they are not waited for."""
+    of_archive: dict[int, list[Record]] = {}
+    for source in filter(is_record, sources):
+        of_archive.setdefault(id(source.archive), []).append(source)
+    for records in of_archive.values():
+        images = records[0].archive.read([record.index for record in records])
+        for record, image in zip(records, images, strict=True):
+            record.data = image
 
 
 def opened(source: Source) -> BinaryIO:
     """For PIL. The name of the errors that it raises is in the text of the source."""
-    if is_record(source):
-        return io.BytesIO(source.archive.read([source.index])[0])
-    return open(source, "rb")
+    return io.BytesIO(source.bytes()) if is_record(source) else open(source, "rb")
 
 
 class Parts:
@@ -59,18 +91,19 @@ class Parts:
     """
 
     def __init__(self, source: Source):
-        self._source, self._file = source, None
+        self._data = self._file = None
         if is_record(source):
-            self.size = int(source.archive.locations([source.index])[2][0])
+            self._data = source.bytes()
+            self.size = len(self._data)
         else:
             self._file = os.open(source, os.O_RDONLY)
             self.size = os.fstat(self._file).st_size
 
     def read(self, count: int, start: int) -> bytes:
         """Up to ``count`` bytes from ``start`` on."""
-        if self._file is not None:
-            return os.pread(self._file, count, start)
-        return self._source.archive.part(self._source.index, start, count)
+        if self._data is not None:
+            return self._data[start : start + count].tobytes()
+        return os.pread(self._file, count, start)
 
     def __enter__(self) -> Parts:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import operator
 import os
@@ -12,7 +13,7 @@ import numpy as np
 from PIL import Image
 from torchvision.datasets import VisionDataset
 
-from ..dataset import ImageReadError
+from ..sources import ImageReadError
 from .files import Files
 from .index import Progress, indexed
 from .paths import PathLike, expand
@@ -95,10 +96,24 @@ class Archive(VisionDataset):
         image = self._image(row)
         if self.transform is not None:
             image = self.transform(image)
-        target = int(self._table.targets[row])
+        target = self.target(row)
         if self.target_transform is not None:
             target = self.target_transform(target)
         return (image, target, index) if self.return_index else (image, target)
+
+    def target(self, index: int) -> int:
+        """Before target_transform.
+
+        Raises:
+            IndexError: as a list does.
+        """
+        return int(self._table.targets[self._row(index)])
+
+    @functools.cached_property
+    def mostly_jpeg(self) -> bool:
+        """By the first bytes of up to a hundred images."""
+        found = [self.head(index, 2) == b"\xff\xd8" for index in range(0, len(self), len(self) // 100 + 1)]
+        return 2 * sum(found) > len(found)
 
     def locations(self, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Where images lie: numbers into ``files`` (N,) int32, byte offsets (N,) int64 and lengths (N,) int64.
@@ -154,10 +169,14 @@ class Archive(VisionDataset):
             return self._bytes(row)[start : start + count]
         return self._files.bytes(int(self._table.files[row]), int(self._table.offsets[row]) + start, count)
 
+    def place(self, index: int) -> str:
+        """For messages: file and byte."""
+        row = self._row(index)
+        return f"{self.files[self._table.files[row]]}, byte {self._table.offsets[row]}"
+
     def name(self, index: int) -> str:
         """For messages: file, byte and index."""
-        row = self._row(index)
-        return f"{self.files[self._table.files[row]]}, byte {self._table.offsets[row]}, index {row}"
+        return f"{self.place(index)}, index {self._row(index)}"
 
     def extra_repr(self) -> str:
         return f"Files: {len(self.files)}" if len(self.files) > 1 else ""

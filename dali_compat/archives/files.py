@@ -15,7 +15,7 @@ from collections import deque
 
 import numpy as np
 
-from ..dataset import ImageReadError
+from ..sources import ImageReadError
 
 _FALLBACK_LIMIT = 256
 

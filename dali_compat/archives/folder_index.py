@@ -8,10 +8,10 @@ time: it may have changed again within one tick of the file system's clock.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,30 +31,38 @@ Found = tuple[list[str], dict[str, int], list[tuple[str, int]]]
 
 
 def cached_samples(
-    root: str | Path, extensions: str | tuple[str, ...] = IMG_EXTENSIONS, allow_empty: bool = False
+    root: str | Path,
+    extensions: str | tuple[str, ...] = IMG_EXTENSIONS,
+    allow_empty: bool = False,
+    place: str | Path | None = None,
 ) -> Found:
     """(classes, class_to_idx, samples) of a folder of class folders: torchvision's find_classes() and make_dataset(),
-    equal in content and order, from the user's cache folder where the list there still holds.
+    equal in content and order, from a cached list where that still holds.
 
     Args:
         root: the folder. The cache belongs to its real path; paths in ``samples`` begin with it as given.
         extensions: endings of the files that count, in lower case.
         allow_empty: whether class folders without such files are valid.
+        place: a folder for the cached lists of any number of roots; by default the user's cache folder.
 
     Raises:
         FileNotFoundError: ``root`` is missing, has no class folders, or one of them has no images.
     """
     root = os.path.expanduser(root)
     name = cache.digest(os.path.realpath(root), extensions, _LAYOUT)
-    place = cache.cache_folder() / "folders" / f"{name}.npz"
-    listing = _load(place, root)
+    file = Path(os.path.expanduser(place or cache.cache_folder() / "folders")) / f"{name}.npz"
+    listing = _load(file, root)
     if listing is None:
         with cache.lock(name):
-            listing = _load(place, root)  # another process may have made it meanwhile
+            listing = _load(file, root)  # another process may have made it meanwhile
             if listing is None:
                 listing = _list(root, extensions)
-                with contextlib.suppress(OSError):  # the next start lists again
-                    _save(place, listing)
+                try:
+                    _save(file, listing)
+                except OSError as error:
+                    warnings.warn(
+                        f"the list of {root} cannot be saved, and the next start makes it again: {error}", stacklevel=3
+                    )
     return _assemble(listing, root, extensions, allow_empty)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ..dataset import ImageReadError
+from ..sources import ImageReadError
 from . import cache
 from .table import Rows
 

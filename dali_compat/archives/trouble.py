@@ -1,6 +1,6 @@
 """Errors of archives' contents; each names the file, the place in it and the reason."""
 
-from ..dataset import ImageReadError
+from ..sources import ImageReadError
 
 
 def corrupt(path: str, where: str, reason: str) -> ImageReadError:

@@ -20,6 +20,7 @@ from nvidia.dali import fn, types
 
 from ..params import Arrays
 from ..plan import Plan
+from ..sources import PATHS, PIXELS, Form
 from . import graph
 
 _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
@@ -31,11 +32,11 @@ class PipelineError(RuntimeError):
 
 
 class DecodePipeline:
-    """Runs ``plan.dali`` on batches of encoded images.
+    """Runs ``plan.dali`` on batches of images.
 
     Args:
         plan: what to run.
-        encoded: it gets images as bytes, and not as paths of files.
+        form: what it is given, and hands out.
         device: where images come out.
         threads: CPU threads of DALI.
         depth: batches in flight.
@@ -43,9 +44,9 @@ class DecodePipeline:
     """
 
     def __init__(
-        self, plan: Plan, device: torch.device, threads: int, depth: int, batch_size: int, encoded: bool = False
+        self, plan: Plan, device: torch.device, threads: int, depth: int, batch_size: int, form: Form = Form(PATHS)
     ):
-        self.encoded = encoded
+        self.form = form
         self.plan, self.device, self.threads, self.depth, self.batch_size = plan, device, threads, depth, batch_size
         self.borrowed = False  # by an iterator; see route.py
         self._pipe = None
@@ -57,9 +58,9 @@ class DecodePipeline:
         _live.add(self)
 
     def submit(self, images: list, arrays: list[Arrays]) -> int:
-        """Start a batch of N images, paths or (``encoded``) uint8 arrays of bytes; returns its ticket. Bytes must not
-        change before it is received. ``arrays`` are the per-sample arguments of each step of
-        ``plan.dali``, N rows each."""
+        """Start a batch of N images, which are paths, or uint8 arrays of encoded bytes (length,) or of pixels (H, W, 3);
+        returns its ticket. Arrays are not copied: they must not change before the batch is received. ``arrays`` are the
+        per-sample arguments of each step of ``plan.dali``, N rows each."""
         self._refuse_if_closed()
         if self._pipe is None:
             self._build(arrays)
@@ -69,7 +70,7 @@ class DecodePipeline:
         self._feed.next = (
             ticket,
             [
-                list(images) if self.encoded else _as_matrix(images),
+                _as_matrix(images) if self.form.given == PATHS else list(images),
                 *(np.ascontiguousarray(a) for step in arrays for a in step.values()),
             ],
         )
@@ -77,8 +78,9 @@ class DecodePipeline:
         return ticket
 
     def receive(self, ticket: int):
-        """The images of a ticket, waiting for them: a tensor (N, H, W, C) or (N, C, H, W) on the device, as the plan's
-        last step lays it out, or a list of N where sizes differ.
+        """(images, decoded) of a ticket, waiting for them. Images are a tensor (N, H, W, C) or (N, C, H, W) on the
+        device, as the plan's last step lays it out, or a list of N where sizes differ. Where the form keeps them, decoded
+        are the same before the first step, (H, W, 3) each; None elsewhere.
 
         Raises:
             PipelineError: the batch failed; others are not affected.
@@ -89,12 +91,13 @@ class DecodePipeline:
         outcome = self._done.pop(ticket)
         if isinstance(outcome, Exception):
             raise outcome
-        return _tensors(outcome)
+        made = [_tensors(outputs) for outputs in outcome]
+        return made[0], made[1] if self.form.keep else None
 
     def discard(self, ticket: int) -> None:
         """Nobody will ask for this ticket."""
         self._done.pop(ticket, None)
-        self._feed.flight = deque(None if t == ticket else t for t in self._feed.flight)
+        self._feed.flight = deque((None if t == ticket else t, arrays) for t, arrays in self._feed.flight)
 
     def close(self) -> None:
         """Free threads, pinned and device memory. Tensors handed out stay valid."""
@@ -112,10 +115,10 @@ class DecodePipeline:
 
     def _take(self) -> None:
         """Moves the oldest batch in flight to the results."""
-        ticket = self._feed.flight.popleft()
+        ticket, _ = self._feed.flight.popleft()
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         try:
-            (outcome,) = self._pipe.share_outputs(cuda_stream=stream)
+            outcome = self._pipe.share_outputs(cuda_stream=stream)
         except RuntimeError as error:
             outcome = PipelineError(str(error))
         self._pipe.release_outputs()
@@ -135,47 +138,58 @@ class DecodePipeline:
                 num_outputs=1 + len(arrays),
                 batch=True,
                 dtype=[types.UINT8] + [_TYPES[a.dtype.name] for a in arrays],
-                ndim=[1] + [a.ndim - 1 for a in arrays],
+                ndim=[3 if self.form.given == PIXELS else 1] + [a.ndim - 1 for a in arrays],
+                layout=["HWC" if self.form.given == PIXELS else ""] + [""] * len(arrays),
+                no_copy=True,  # _Feed.flight holds them
             )
             inputs = iter(inputs)
             nodes = [{name: next(inputs) for name in step} for step in template]
-            pipe.set_outputs(
-                self._images(images if self.encoded else fn.io.file.read(images, dont_use_mmap=True), nodes)
-            )
+            if self.form.given == PATHS:
+                images = fn.io.file.read(images, dont_use_mmap=True)
+            pipe.set_outputs(*self._images(images, nodes))
         pipe.build()
         self._pipe = pipe
 
-    def _images(self, encoded, nodes):
+    def _images(self, given, nodes) -> list:
+        """The pipeline's outputs."""
         steps = list(zip(self.plan.dali, nodes))
         device, window = "mixed" if self.device.type == "cuda" else "cpu", None
         if steps and steps[0][0].op == "crop" and steps[0][0].kwargs["inside"]:
             window = steps.pop(0)[1]
-        images = graph.decode(encoded, device, self.plan.exact, window)
+        kept = []
+        if self.form.given == PIXELS:
+            images = graph.decoded(given, device, window)
+        elif self.form.keep:
+            kept = [graph.decode(given, device, self.plan.exact)]
+            images = kept[0] if window is None else graph.crop(kept[0], window, inside=True)
+        else:
+            images = graph.decode(given, device, self.plan.exact, window)
         for step, arrays in steps:
             images = getattr(graph, step.op)(images, arrays, **step.kwargs)
-        return images
+        return [images, *kept]
 
 
 class _Feed:
-    """What DALI's external source hands over, and the tickets in DALI's hands, oldest first (None: thrown away)."""
+    """What DALI's external source hands over, and what is in DALI's hands, oldest first: (ticket, or None where it is
+    thrown away, and the arrays, which DALI does not copy)."""
 
     def __init__(self):
         self.next: tuple | None = None
-        self.flight: deque[int | None] = deque()
+        self.flight: deque[tuple[int | None, list]] = deque()
 
     def take(self):
         """The first schedule_run() asks ``depth`` times: after the batch it gets one sample of it, to be thrown away."""
         ticket, arrays = self.next
-        self.flight.append(ticket)
+        self.flight.append((ticket, arrays))
         self.next = None, [array[:1] for array in arrays]
         return arrays
 
 
-def undecodable(images: list, device: torch.device, encoded: bool) -> list[int]:
+def undecodable(images: list, device: torch.device, given: str) -> list[int]:
     """Which of the images (as submit() takes them) DALI fails to decode, one by one: the culprits of a failed batch."""
     plan = Plan((), (), (), exact=False, channels_last=False)
     bad = []
-    pipeline = DecodePipeline(plan, device, threads=1, depth=1, batch_size=1, encoded=encoded)
+    pipeline = DecodePipeline(plan, device, threads=1, depth=1, batch_size=1, form=Form(given))
     for i, image in enumerate(images):
         try:
             pipeline.receive(pipeline.submit([image], []))

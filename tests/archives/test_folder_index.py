@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dali_compat import DALIImageFolder
 from dali_compat.archives import folder_index
 from dali_compat.archives.folder_index import cached_samples, listed_samples
+from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset
 
 
@@ -180,7 +182,9 @@ def test_a_damaged_cache_and_no_room_for_one(root, lists, cache_home):
     assert cached_samples(root) == torchvisions(root) and len(lists) == 2
     shutil.rmtree(cache_home)
     cache_home.touch()
-    assert cached_samples(root) == torchvisions(root) and len(lists) == 3
+    with pytest.warns(UserWarning, match="cannot be saved"):
+        assert cached_samples(root) == torchvisions(root)
+    assert len(lists) == 3
 
 
 def test_ranks_walk_once(root, tmp_path):
@@ -231,3 +235,47 @@ def test_progress_shows_only_where_it_is_slow(root, capsys, monkeypatch):
     monkeypatch.setattr(folder_index, "_SLOW", 0)
     listed_samples(root)
     assert "listing root" in capsys.readouterr().err
+
+
+# ---- DALIImageFolder(index_cache=...)
+
+
+@pytest.mark.parametrize("place", [True, "here", Path("here")])
+def test_a_data_set_of_the_cached_list(root, place, lists, cache_home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    theirs = ImageFolder(root, len, abs, allow_empty=True)
+    for _ in range(2):
+        mine = DALIImageFolder(root, len, abs, allow_empty=True, index_cache=place)
+        attributes = vars(theirs) | {"return_index": False}
+        assert vars(mine).keys() == attributes.keys() and mine.imgs is mine.samples
+        for name in attributes.keys() - {"transforms"}:
+            assert getattr(mine, name) == attributes[name], name
+        assert repr(mine) == repr(theirs).replace("ImageFolder", "DALIImageFolder")
+    folder = cache_home / "folders" if place is True else tmp_path / "here"
+    assert len(lists) == 1 and len(list(folder.glob("*.npz"))) == 1
+    fill(root, ["b/new.jpg"])
+    assert DALIImageFolder(root, allow_empty=True, index_cache=place).samples == ImageFolder(root, allow_empty=True).samples
+
+
+def test_a_data_set_without_a_cached_list(root, lists, cache_home):
+    DALIImageFolder(root, allow_empty=True)
+    assert not lists and not cache_home.exists()
+
+
+def test_errors_of_the_data_set_are_torchvisions(root):
+    with pytest.raises(FileNotFoundError) as theirs:
+        ImageFolder(root.parent / "missing")
+    with pytest.raises(FileNotFoundError) as mine:
+        DALIImageFolder(root.parent / "missing", index_cache=True)
+    assert str(mine.value) == str(theirs.value)
+
+
+def test_lists_of_ones_own_are_not_cached(root):
+    class OwnClasses(DALIImageFolder):
+        def find_classes(self, directory):
+            return ["b"], {"b": 0}
+
+    for kind, options in ((OwnClasses, {}), (DALIImageFolder, {"is_valid_file": os.path.isfile})):
+        with pytest.raises(ValueError, match="index_cache"):
+            kind(root, index_cache=True, **options)
+        assert kind(root, **options).samples

@@ -28,6 +28,7 @@ Composer DataSpec                         test_frameworks: test_composer_asks_..
 torchdata StatefulDataLoader              test_frameworks: test_torchdata_...; skipped where it is not installed
 fastai                                    no test: its own DataLoader takes the folder alone
 
-Iteration is in test_iteration, threads, fork and memory in test_processes; bad and odd files in test_errors and
-test_odd_files; fallbacks, a machine without DALI and the import rules in test_fallback.
+Archives go through the same tests in test_storages; cache= is in test_cache. Iteration is in test_iteration, threads,
+fork and memory in test_processes; bad and odd files in test_errors and test_odd_files; fallbacks, a machine without DALI
+and the import rules in test_fallback.
 """

@@ -12,7 +12,7 @@ from torchvision.datasets import ImageFolder
 
 from contract.both import EXACT, error_of, ours, outlines, stock
 
-OPTIONS = {"device": None, "exact": False, "fallback": "warn", "memory_format": torch.contiguous_format}
+OPTIONS = {"device": None, "exact": False, "fallback": "warn", "memory_format": torch.contiguous_format, "cache": None}
 
 
 def _parameters(function):
@@ -29,10 +29,12 @@ def test_signature_is_torchs_and_our_options(of):
     assert mine[len(torchs) :] == [(name, inspect.Parameter.KEYWORD_ONLY, value) for name, value in OPTIONS.items()]
 
 
-def test_signature_of_the_folder_is_torchvisions_and_return_index():
+def test_signature_of_the_folder_is_torchvisions_and_ours():
     torchvisions, mine = _parameters(ImageFolder), _parameters(DALIImageFolder)
     assert mine[: len(torchvisions)] == torchvisions
-    assert mine[len(torchvisions) :] == [("return_index", inspect.Parameter.KEYWORD_ONLY, False)]
+    assert mine[len(torchvisions) :] == [
+        (name, inspect.Parameter.KEYWORD_ONLY, False) for name in ("return_index", "index_cache")
+    ]
 
 
 def test_names_and_types(folder):
@@ -108,7 +110,14 @@ def test_shuffling_nothing_raises_as_torchs(tmp_path):
     assert list(ours(dataset)) == list(stock(dataset)) == []
 
 
-@pytest.mark.parametrize("wrong", [dict(fallback="loud"), dict(memory_format=torch.preserve_format)])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        dict(fallback="loud"),
+        dict(memory_format=torch.preserve_format),
+        *(dict(cache=wrong) for wrong in (0, -1, 0.0, 1.5, True, "1 GB")),
+    ],
+)
 def test_errors_of_our_own_options(folder, wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         DataLoader(folder, **wrong)

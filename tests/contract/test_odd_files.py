@@ -80,13 +80,18 @@ def _make(path, name):
         pytest.skip(f"this Pillow cannot write it: {error}")
 
 
-def test_every_odd_file_among_ordinary_ones(tmp_path):
-    """One epoch over all of them, mixed with ordinary JPEGs in each batch."""
-    root = make_folder(tmp_path / "odd", classes=1, per_class=20, special=False)
+def make_odd_folder(root):
+    """All of them, and 20 ordinary JPEGs. Returns root."""
+    make_folder(root, classes=1, per_class=20, special=False)
     (root / "class_b").mkdir()
     for name in ODD:
         _make(root / "class_b" / name, name)
-    dataset = DALIImageFolder(root, EXACT)
+    return root
+
+
+def test_every_odd_file_among_ordinary_ones(tmp_path):
+    """One epoch over all of them, mixed with ordinary JPEGs in each batch."""
+    dataset = DALIImageFolder(make_odd_folder(tmp_path / "odd"), EXACT)
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
     assert len(dataset) == 20 + len(ODD)
     loader = ours(dataset, 6, sampler=order, device="cpu")

@@ -1,0 +1,109 @@
+"""Question: what does DataLoader(cache=...) give on a small folder, and what does filling it cost?
+
+Method. --images files of the size of Kaggle's dogs and cats (500 x 375, JPEG; --data's photos resized, then hard links
+in memory), batches of 64, ImageNet's training transform. One process; the cases take turns over --rounds rounds:
+- off: no cache. A fresh loader runs one epoch to warm up and one that counts.
+- fill: a fresh loader with a cache, its first epoch (all of it, from iter() on, with DALI's start);
+- kept: its second and third epoch.
+- start: the first epoch of a fresh loader without a cache, to compare fill with.
+The device is synchronised at both ends of an epoch.
+
+Confounders.
+- Nothing consumes the batches: a training step that is slower than "off" gains nothing but CPU and decoder time.
+- Hard links: few encoded bytes, which stay in the processor's caches; the decoded images are all kept apart.
+- Other folders than small ones do not fit: 25,000 of these images take 14 GB.
+
+Command.
+    python benchmarks/cache.py --data PHOTOS --images 25000 --batch-size 64 --rounds 3 --json OUT.json
+"""
+import contextlib
+import os
+import pathlib
+import shutil
+import tempfile
+import time
+
+import common
+import loaders
+import torch
+from PIL import Image
+
+import dali_compat
+
+WIDTH, HEIGHT, QUALITY = 500, 375, 85
+CLASSES = "cat", "dog"
+
+
+@contextlib.contextmanager
+def small_folder(source, count):
+    """A folder of two classes in memory, with ``count`` images."""
+    made = pathlib.Path(tempfile.mkdtemp(prefix="dali-compat-bench-", dir="/dev/shm"))
+    try:
+        (made / "originals").mkdir()
+        for number, path in enumerate(sorted(p for p in pathlib.Path(source).glob("*/*") if p.is_file())):
+            image = Image.open(path).convert("RGB")
+            size = (WIDTH, HEIGHT) if image.width >= image.height else (HEIGHT, WIDTH)
+            image.resize(size, Image.LANCZOS).save(made / "originals" / f"{number:03d}.jpg", quality=QUALITY)
+        originals = sorted((made / "originals").iterdir())
+        for name in CLASSES:
+            (made / "images" / name).mkdir(parents=True)
+        for number in range(count):
+            original = originals[number % len(originals)]
+            os.link(original, made / "images" / CLASSES[number % 2] / f"{number:06d}.jpg")
+        yield made / "images"
+    finally:
+        shutil.rmtree(made)
+
+
+def epoch(opened, settings):
+    """Images a second, and milliseconds of processor time an image."""
+    loaders.synchronise(settings.device)
+    begin, used, images = time.perf_counter(), time.process_time(), 0
+    for batch in opened.epoch():
+        images += len(batch[1])
+    loaders.synchronise(settings.device)
+    seconds, used = time.perf_counter() - begin, time.process_time() - used
+    return {"images_per_s": images / seconds, "cpu_ms": 1000 * used / images}
+
+
+def turn(case, settings, data, budget):
+    """{case: numbers} of a fresh loader."""
+    opened = loaders.ours_loader(settings, data, cache=budget if case == "cache" else None)
+    names = ("fill", "kept", "kept again") if case == "cache" else ("start", "off")
+    made = {name: epoch(opened, settings) for name in names}
+    plan = opened.plan
+    opened.close()
+    return made, plan
+
+
+def main():
+    options = common.parser(__doc__)
+    options.add_argument("--images", type=int, default=25_000)
+    options.add_argument("--budget", type=int, default=20_000_000_000, help="cache=, in bytes")
+    options.set_defaults(batch_size=64, rounds=3)
+    args = options.parse_args()
+    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    with small_folder(args.data, args.images) as root:
+        originals = root.parent / "originals"
+        result = {"benchmark": "cache", "facts": common.facts(), "images": common.describe(root, originals.parent),
+                  "settings": {key: str(value) for key, value in vars(args).items()}, "rounds": []}
+        print(result["facts"], result["images"], sep="\n", flush=True)
+        settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
+        data = dali_compat.DALIImageFolder(root, loaders.transform())
+        for number, case in common.in_turn(["off", "cache"], args.rounds):
+            made, result[f"plan {case}"] = turn(case, settings, data, args.budget)
+            for name, numbers in made.items():
+                result["rounds"].append({"round": number, "case": name, **numbers})
+                print(common.line(result["rounds"][-1]), flush=True)
+            loaders.release(device)
+            common.write_json(args.json, result)
+    for key, form in (("images_per_s", ",.0f"), ("cpu_ms", ".3f")):
+        rows = [
+            [case, *common.spread(entry, form), common.ratio(result["rounds"], key, case, "off")]
+            for case, entry in common.medians(result["rounds"], key).items()
+        ]
+        print("\n" + common.markdown(["case", key, "range", "to off"], rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""The contract over archives. Tests of the folder run here once more, with data sets over archives of the same images in
+the place of their fixtures; the tests below compare storages with each other, and look at what archives alone have."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from dali_compat import DALIImageFolder, DALIRecordIO, DataLoader, ImageReadError
+from torch.utils import data
+from torchvision.datasets import ImageFolder
+
+from contract import test_errors, test_odd_files, test_order
+from contract.both import (
+    EXACT,
+    EXACT_FLIPPED,
+    RANDOM,
+    SMALL,
+    assert_same_epoch,
+    assert_same_pixels,
+    ours,
+    pixels,
+    stock,
+)
+from contract.storages import ARCHIVES, stored
+from contract.test_batch import (  # noqa: F401
+    test_batches_that_are_kept_are_not_overwritten,
+    test_one_image_outlives_its_batch_and_loader,
+)
+from contract.test_iteration import (  # noqa: F401
+    test_a_loader_may_go_before_its_iterator,
+    test_close_and_go_on,
+    test_order_after_an_abandoned_epoch_is_torchs,
+    test_persistent_workers_keep_their_iterator,
+    test_the_end_is_the_end,
+    test_two_iterators_at_once,
+)
+from contract.test_order import (  # noqa: F401
+    test_global_rng_after_the_epoch_without_workers,
+    test_wrong_indices_of_a_concat_raise_as_torchs,
+    test_wrong_indices_raise_as_torchs,
+)
+from contract.test_processes import (  # noqa: F401
+    test_a_forked_child_can_iterate,
+    test_several_threads_each_with_an_iterator,
+    test_torchs_workers_beside_a_running_epoch,
+)
+
+BAD = test_errors.BAD
+
+
+@pytest.fixture(scope="module", params=ARCHIVES)
+def storage(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Where the archives of image_root are; the user's cache folder is there, too."""
+    place = tmp_path_factory.mktemp("archives")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+        yield place
+
+
+@pytest.fixture
+def archive(storage, image_root, place):
+    """Opens the archive of image_root."""
+    return stored(image_root, storage, place)
+
+
+@pytest.fixture
+def folder(archive):
+    return archive(SMALL, return_index=True)
+
+
+@pytest.fixture
+def exact_folder(archive):
+    return archive(EXACT, return_index=True)
+
+
+# ---- the same samples and pixels as the folder's
+
+
+@pytest.mark.parametrize(
+    "case", ["shuffle", "drop_last", "weighted", "negative", "varying batches", "tensor", "batch_size=None, sampler"]
+)
+def test_batches_are_torchs(folder, case):
+    test_order.test_batches_are_torchs(folder, case, num_workers=0)
+
+
+def test_batches_are_torchs_with_workers(folder):
+    test_order.test_batches_are_torchs(folder, "shuffle", num_workers=2)
+
+
+@pytest.mark.parametrize("case", ["subset of an array", "random_split", "concat by +", "subset of a concat, tensor"])
+def test_data_sets_made_of_data_sets(folder, case):
+    test_order.test_data_sets_made_of_data_sets(folder, case, shuffle=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"exact": True}, {"num_workers": 2}], ids=str)
+def test_pixels_are_the_folders(archive, image_root, options):
+    """On any device, to the last bit, with the random numbers of the same seed."""
+    runs = []
+    for dataset in (
+        archive(RANDOM, lambda target: -target),
+        DALIImageFolder(image_root, RANDOM, lambda target: -target),
+    ):
+        torch.manual_seed(0)
+        loader = ours(dataset, 5, shuffle=True, **options)
+        runs.append([(images.cpu(), labels.cpu()) for _ in range(2) for images, labels in loader])
+    assert_same_epoch(*runs)
+
+
+def test_the_account_is_the_folders(archive, image_root):
+    assert ours(archive(RANDOM)).explain() == ours(DALIImageFolder(image_root, RANDOM)).explain()
+
+
+def test_odd_files_among_ordinary_ones(storage, tmp_path):
+    """Those that PIL has to decode, in one batch with ordinary JPEGs."""
+    root = test_odd_files.make_odd_folder(tmp_path / "odd")
+    dataset = stored(root, storage, tmp_path)(EXACT)
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
+    loader = ours(dataset, 6, sampler=order, device="cpu")
+    expected = pixels(stock(ImageFolder(root, EXACT), 6, sampler=order))
+    for _ in range(2):
+        assert_same_pixels(pixels(loader), expected)
+
+
+def test_mixed_with_a_folder(archive, image_root):
+    """One plan for both parts, and another transform for a third: a batch has rows of each."""
+
+    def parts(kind):
+        return data.ConcatDataset(
+            [DALIImageFolder(image_root, EXACT), kind(EXACT, lambda target: target + 10), kind(EXACT_FLIPPED)]
+        )
+
+    order = torch.randperm(72, generator=torch.Generator().manual_seed(0)).tolist()
+    mine = ours(parts(archive), 7, sampler=order, device="cpu")
+    folders = parts(lambda *args: ImageFolder(image_root, *args))
+    assert_same_epoch(mine, stock(folders, 7, sampler=order))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda dataset: pickle.loads(pickle.dumps(dataset))])
+def test_copies(exact_folder, copied):
+    first = ours(exact_folder, 5, device="cpu")
+    expected = pixels(first)
+    assert_same_pixels(pixels(ours(copied(exact_folder), 5, device="cpu")), expected)
+    assert_same_pixels(pixels(copied(first)), expected)
+
+
+# ---- errors
+
+
+@pytest.fixture
+def damaged(storage, own_root, tmp_path):
+    """An archive of eight images, of which BAD is as ``damage`` left it."""
+
+    def make(damage):
+        dataset = ImageFolder(own_root)
+        test_errors.DAMAGE[damage](test_errors._path(dataset))
+        return stored(own_root, storage, tmp_path)(EXACT, return_index=True)
+
+    return make
+
+
+@pytest.mark.parametrize("damage", ["zero bytes", "cut at 70 %", "garbage", "cut PNG"])
+def test_a_bad_record(damaged, damage):
+    dataset = damaged(damage)
+    loader = ours(dataset, 2)
+    for _ in range(2):
+        results = test_errors._run(loader)
+        assert [type(r) for r in results if isinstance(r, Exception)] == [ImageReadError]
+        assert str(results[2]).startswith(f"cannot decode {dataset.files[0]}, byte {dataset.locations([BAD])[1][0]}, ")
+        assert str(results[2]).count(f"index {BAD}") == 1
+        assert [r[2].tolist() for r in results if not isinstance(r, Exception)] == [[0, 1], [2, 3], [6, 7]]
+
+
+def test_a_file_that_changed(storage, own_root, tmp_path):
+    """Its positions hold no more: no batch comes, rather than a wrong one."""
+    dataset = stored(own_root, storage, tmp_path)(EXACT)
+    with open(dataset.files[0], "ab") as file:
+        file.write(bytes(4096))
+    for result in test_errors._run(ours(dataset, 2)):
+        assert isinstance(result, ImageReadError)
+        assert dataset.files[0] in str(result) and "has changed since it was indexed" in str(result)
+
+
+# ---- what falls back
+
+
+class OwnItems(DALIRecordIO):
+    def __getitem__(self, index):
+        image, target = super().__getitem__(index)
+        return image, target + 100
+
+
+@pytest.fixture
+def record_file(image_root, place):
+    return stored(image_root, "rec", place)().files[0]
+
+
+def test_a_subclass_with_its_own_items_falls_back(record_file):
+    loader = DataLoader(OwnItems(record_file, EXACT), 5, fallback="silent")
+    assert "OwnItems overrides __getitem__" in loader.explain()
+    assert [batch[1].min() >= 100 for batch in loader] == [True] * 5
+
+
+def test_a_subclass_without_is_an_archive(record_file):
+    class Named(DALIRecordIO):
+        title = "mine"
+
+    assert ours(Named(record_file, EXACT)).explain().startswith("DALI route")
+
+
+# ---- reading
+
+
+def test_bytes_are_read_once(record_file, monkeypatch):
+    """Headers are parsed of the bytes that DALI gets; these are views of the file."""
+    dataset, reads = DALIRecordIO(record_file, EXACT), []
+    read = dataset.read
+    monkeypatch.setattr(dataset, "read", lambda indices: reads.append(list(indices)) or read(indices))
+    for name in ("part", "head", "_bytes"):
+        monkeypatch.setattr(dataset, name, None)
+    list(ours(dataset, 12, device="cpu"))
+    assert reads == [list(range(12)), list(range(12, 24))]
+
+
+def test_jpegs_are_known_by_their_first_bytes(image_root, own_root, tmp_path, place):
+    assert stored(image_root, "tar", place)().mostly_jpeg
+    for path, _ in ImageFolder(own_root).samples[:5]:
+        test_odd_files.ODD["gray.png"](test_errors.Path(path).with_suffix(".png"))
+        test_errors.Path(path).unlink()
+    assert not stored(own_root, "tar", tmp_path)().mostly_jpeg
