@@ -114,7 +114,7 @@ def _folder(dataset: data.Dataset) -> Images:
     if hasattr(dataset, "__getitems__"):
         raise Unsupported(f"{name} has __getitems__")
     if isinstance(dataset, Archive):
-        return [dataset]
+        return dataset
     if dataset.loader not in (default_loader, pil_loader):
         raise Unsupported(f"{name} has a loader of its own; leave loader= out where files are ordinary images")
     if dataset.loader is default_loader and get_image_backend() != "PIL":
