@@ -11,11 +11,12 @@ import torch
 import torch.utils.data as data
 
 from .arrays import target
-from .batch import Batch, _in_format, _Part
+from .batch import Batch
 from .dataset import from_the_front, locate, places
 from .engine.resident import to_device
 from .iterator import DALIIterator, Epoch
 from .params import ImageTooSmall, Randoms, compute
+from .parts import Part, in_format
 from .plan import Plan
 from .resident import Held, ResidentRoute
 from .samplers import may_draw
@@ -259,7 +260,7 @@ class Chunk:
             images = first.new_empty((len(self), *first.shape[1:]))
             for part, one in made:
                 images.index_copy_(0, to_device(np.array(part.rows), images.device), one)
-            return _in_format(images, made[0][0].plan) if images.ndim == 4 else images
+            return in_format(images, made[0][0].plan) if images.ndim == 4 else images
         images = [None] * len(self)
         for part, several in made:
             for row, image in zip(part.rows, several, strict=True):
@@ -281,7 +282,7 @@ class _Source(NamedTuple):
     index: torch.Tensor
 
 
-class _Rows(_Part):
+class _Rows(Part):
     """Rows of a chunk that share a plan."""
 
     def __init__(self, chunk: Chunk, plan: Plan, sources: list[_Source]):
