@@ -168,6 +168,8 @@ ACCEPTED = {
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_arguments_are_honoured_or_said_to_do_nothing(folder, name):
     arguments, line = ACCEPTED[name]
+    if name not in {*inspect.signature(data.DataLoader).parameters}:
+        pytest.skip("not an argument of this torch")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # pin_memory on a machine without GPU: torch's own warning
         loader = ours(folder, 5, **arguments)

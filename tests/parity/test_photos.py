@@ -6,7 +6,6 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, _presets, v2
 
 from dali_compat.cli.pictures import write_folder
-from parity.cases.case import OLD_DALI
 from parity.compare import assert_same, error
 from parity.run import epoch
 
@@ -34,18 +33,18 @@ SIMCLR = v1.Compose([
 BILINEAR = {"interpolation": InterpolationMode.BILINEAR}
 
 # recipe: transform; limits (mean, max) in levels on the CPU, of the default and of exact=True. The comments say what was
-# measured on 27 photos. A policy makes a level a bit, or more than one step of an equalisation: hence its maxima.
+# measured on 27 photos. Builds of DALI add in other orders: train is .0034/1 with 1.53 and with CUDA 12's 2.4. A policy makes a level a bit, or more than one step of an equalisation: hence its maxima.
 RECIPES = {
     "val": (_val(), (0.2, 2), (0.001, 2)),  # .16/1; .00063/1
     "preset": (_presets.ImageClassification(crop_size=224), (0.2, 2), (0.001, 2)),
-    "train": (TRAIN, (0.2, 18), (0.002, 2)),  # .16/7; .0013/1
-    "idiom": (IDIOM, (0.2, 15), (0.002, 2)),  # .17/10; .0013/1
+    "train": (TRAIN, (0.2, 18), (0.005, 2)),  # .16/7; .0013/1
+    "idiom": (IDIOM, (0.2, 15), (0.005, 2)),  # .17/10; .0013/1
     "bicubic": (_val(InterpolationMode.BICUBIC), (0.2, 20), (0.005, 3)),  # .17/16; .0037/2
     "lanczos": (_val(InterpolationMode.LANCZOS), (0.2, 40), (0.005, 3)),  # .18/31; .0041/2
-    "simclr": (SIMCLR, (0.2, 15), (0.002, 8)),  # .15/9; .0012/5
-    "ra": (_preset(v1.RandAugment(**BILINEAR)), (0.25, 200), (0.003, 20)),  # .20/149; .0015/14
-    "ta_wide": (_preset(v1.TrivialAugmentWide(**BILINEAR)), (0.25, 130), (0.003, 20)),  # .16/87; .0015/11
-    "augmix": (_preset(v1.AugMix(**BILINEAR)), (0.25, 70), (0.003, 20)),  # .18/45; .0016/11
+    "simclr": (SIMCLR, (0.2, 15), (0.006, 15)),  # .15/9; .0012/5
+    "ra": (_preset(v1.RandAugment(**BILINEAR)), (0.25, 200), (0.006, 60)),  # .20/149; .0015/14
+    "ta_wide": (_preset(v1.TrivialAugmentWide(**BILINEAR)), (0.25, 130), (0.006, 60)),  # .16/87; .0015/11
+    "augmix": (_preset(v1.AugMix(**BILINEAR)), (0.25, 200), (0.006, 60)),  # .18/45; .0016/11
     "imagenet": (_preset(v1.AutoAugment(**BILINEAR)), (0.4, 255), (0.02, 200)),  # .31/198; .011/142
 }
 # On 54 photos, an H200 and an H100, where DALI decodes and adds otherwise (default). Chroma makes the default's maxima;
@@ -88,8 +87,7 @@ def _check(found, limits):
 def test_recipes(name, exact, device, sights):
     transform, *limits = RECIPES[name]
     found = error(*epoch(sights, transform, device, exact, most=MOST[device]), STD)
-    mean, most = (GPU[name] if device == "cuda" else limits)[exact]
-    _check(found, (2.5 * mean, 4 * most) if OLD_DALI else (mean, most))  # train, exact: .0034/1 with DALI 1.53
+    _check(found, (GPU[name] if device == "cuda" else limits)[exact])
 
 
 @both

@@ -228,6 +228,8 @@ def test_gaussian_blur(images, like, kernel_size):
 def test_gaussian_blur_of_floating_point(like, dtype, limit):
     batch = (as_batch(batches()["drawn"]) / 255).to(dtype)
     function = (F2 if like == "v2" else F1).gaussian_blur
+    if dtype == torch.float16 and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
+        pytest.skip("this torch does not reflect half-precision images")
     wanted = [function(image, [7, 5], sigma) for image, sigma in zip(batch.contiguous(), SIGMA.tolist())]
     made = kernel("gaussian_blur")(batch, {"sigma": SIGMA}, kernel_size=(7, 5), like=like)
     torch.testing.assert_close(made, torch.stack(wanted), rtol=0, atol=limit)
