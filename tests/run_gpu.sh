@@ -1,10 +1,9 @@
 #!/bin/bash
 # The whole GPU suite in one call:  bash tests/run_gpu.sh OUT_DIR
 #
-# Writes OUT_DIR/machine.txt, OUT_DIR/pytest.txt and a JUnit file for each part of the suite: parts run side by side. The
-# exit status is that of a part that failed (124: stopped after TEST_SECONDS, 400 unless set). On any machine with a GPU,
-# DALI and pytest this is all there is to it; set DATA to a folder of photos in ImageFolder layout where .gpu/photos.tar is
-# absent.
+# Writes OUT_DIR/machine.txt and a log for each part of the suite: parts run side by side. The exit status is that of a part
+# that failed (124: stopped after TEST_SECONDS, 400 unless set). On any machine with a GPU, DALI and pytest this is all there
+# is to it; set DATA to a folder of photos in ImageFolder layout where .gpu/photos.tar is absent.
 #
 # A host that reaches no package index gets DALI and photos from .gpu/, which git ignores. Prepared once, here:
 #
@@ -50,13 +49,9 @@ for name, version in ("python", sys.version.split()[0]), *((m.__name__, m.__vers
         exit 1
     fi
     part() { # NAME PYTEST'S ARGUMENTS...
-        timeout "${TEST_SECONDS:-400}" python3 -m pytest -m gpu -q -p no:cacheprovider --durations=5 \
-            --junit-xml="$out/$1.xml" "${@:2}" > "$out/$1.txt" 2>&1
-        status=$?
-        { echo "== $1: exit status $status"; cat "$out/$1.txt"; } >> "$out/pytest.txt"
-        return $status
+        timeout "${TEST_SECONDS:-400}" python3 -m pytest -m gpu -q -p no:cacheprovider --durations=5 "${@:2}" \
+            > "$out/$1.txt" 2>&1
     }
-    : > "$out/pytest.txt"
     memory=tests/contract/test_processes.py cases=tests/parity/test_cases.py worst=0
     part processes $memory || worst=$? # alone: it watches the GPU's free memory
     part contract tests/contract --ignore $memory & jobs=($!)
@@ -64,6 +59,9 @@ for name, version in ("python", sys.version.split()[0]), *((m.__name__, m.__vers
     part v2 $cases -k "not v1" & jobs+=($!)
     part rest tests --ignore tests/contract --ignore $cases & jobs+=($!)
     for job in "${jobs[@]}"; do wait "$job" || worst=$?; done
-    grep -E "^(==|FAILED|ERROR)|(passed|failed|error).* in [0-9]" "$out/pytest.txt"
+    for name in processes contract v1 v2 rest; do
+        echo "== $name"
+        grep -E "^(FAILED|ERROR|E   +[A-Z]\w*(Error|Exception|Disagreement))|(passed|failed|error).* in [0-9]" "$out/$name.txt"
+    done
     exit $worst
 fi
