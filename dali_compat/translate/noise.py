@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+from ..engine.install import TORCHVISION
 from ..plan import draw, step
 from .geometry import like_of
 from .registry import Untranslatable, register
@@ -32,6 +33,10 @@ def random_erasing(t, spec):
 def gaussian_noise(t, spec):
     if spec.kind == "pil":
         raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put ToImage() before it")
+    if not spec.dtype.is_floating_point and TORCHVISION < (0, 21):
+        raise Untranslatable(
+            t, "this torchvision's takes floating point alone", "put ToDtype(torch.float32, scale=True) before it"
+        )
     return (step("gaussian_noise", spec, draw("random_key"), mean=t.mean, sigma=t.sigma, clip=t.clip),)
 
 

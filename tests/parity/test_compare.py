@@ -115,6 +115,7 @@ def test_as_tensors_gives_plain_tensors():
 # ---- the reference
 
 _CROP = v2.CenterCrop(50)
+_NOISE = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.GaussianNoise()])
 RANDOM = {
     f"{name} {type(make(T)).__name__}": make(T)
     for name, T in (("v1", v1), ("v2", v2))
@@ -149,7 +150,7 @@ RANDOM = {
         v2.ScaleJitter((60, 60)),
         v2.RandomShortestSize([30, 40, 50]),
         v2.JPEG((1, 90)),
-        v2.Compose([v2.ToImage(), v2.GaussianNoise()]),
+        _NOISE,
     )
 }
 
@@ -194,7 +195,7 @@ WRONG_PLANS = {
     "another size": (v2.RandomCrop(6), v2.RandomCrop(5), "a window of 5 x 5 instead of 6 x 6"),
     "a number out of range": (v1.RandomRotation(5), v1.RandomRotation((20, 21)), "not between -5"),
     "another choice": (v2.RandomChoice([v2.RandomInvert(1)]), v2.RandomChoice([_CROP, v2.RandomInvert(1)], p=[0, 1]), "not between"),
-    "another kind of noise": (v2.Compose([v2.ToImage(), v2.GaussianNoise()]), v2.ElasticTransform(), "asks for noise"),
+    "another kind of noise": (_NOISE, v2.ElasticTransform(), "asks for noise"),
     "fewer operations": (v1.RandAugment(1), v1.RandAugment(2), "not asked for operation"),
     "more operations": (v1.RandAugment(3), v1.RandAugment(2), "asks for"),
 }

@@ -6,17 +6,17 @@ import functools
 
 import numpy as np
 import torch
-import torchvision
 from torch.nn.functional import grid_sample
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
+from ..install import TORCHVISION
 from . import resample, transform
 from .noise import uniforms
 
 # before 0.26 torchvision.transforms.ElasticTransform counts x in heights and y in widths (pytorch/vision#9299)
-_SWAPS = tuple(map(int, torchvision.__version__.split(".")[:2])) < (0, 26)
+_SWAPS = TORCHVISION < (0, 26)
 
 
 def flip(images, arrays, *, axis):
