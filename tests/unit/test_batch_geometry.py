@@ -126,6 +126,18 @@ def test_chunks_are_small_and_whole():
         assert all(part.stop - part.start == 1 or (part.stop - part.start) * numbers <= 2**19 for part in parts)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("antialias", [True, False])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_resize_of_uint8_tensors_is_that_of_the_cpu(interpolation, antialias, device):
+    """torchvision's v2 leaves these to PyTorch, whose kernels on a GPU round once instead of after each axis."""
+    shapes = [(40, 50, 17, 23), (40, 50, 81, 90), (40, 50, 20, 25), (1, 9, 5, 3), (300, 3, 7, 2), (64, 64, 32, 96), (33, 21, 33, 8)]
+    for height, width, *size in shapes:
+        images = noise(3, height, width)
+        ours = resample.resize(images.to(device), size, interpolation, "v2", antialias).cpu()
+        assert torch.equal(ours, F2.resize(images, size, InterpolationMode(interpolation), antialias=antialias)), size
+
+
 @pytest.mark.parametrize("like, functional", [("v1", F1), ("v2", F2)])
 @pytest.mark.parametrize("interpolation", ["nearest", "nearest-exact", "bilinear", "bicubic"])
 @pytest.mark.parametrize("antialias", [True, False])

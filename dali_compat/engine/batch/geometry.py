@@ -80,6 +80,8 @@ def resize(images, arrays, *, interpolation, like, antialias=True):
     """torchvision.transforms.functional.resize; PIL always antialiases."""
 
     def to(images, rows, size):
+        if like == "v2" and images.is_cuda and images.dtype == torch.uint8 and interpolation in ("bilinear", "bicubic"):
+            return resample.resize(images, size, interpolation, like, antialias)  # torch's own on a GPU rounds once
         if like != "pil":
             function = (v1 if like == "v1" else v2).resize
             return function(images, list(size), InterpolationMode(interpolation), antialias=antialias)

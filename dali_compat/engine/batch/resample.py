@@ -1,7 +1,7 @@
-"""Pillow's Image.resize (Resample.c) as batched torch, bit for bit.
+"""Image.resize of Pillow (Resample.c), and of PyTorch's CPU on uint8, as batched torch, bit for bit.
 
-Weights are computed on the host in double precision, in the order in which Pillow's C code adds. They are whole
-multiples of 2**-22, so sums of weighted pixels are exact in float64, whatever the device and the order of adding.
+Weights are computed on the host in double precision, in the order in which their C code adds. They are whole multiples
+of 2**-22 or more, so sums of weighted pixels are exact in float64, whatever the device and the order of adding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 from ...params.lowered import vertical_first
 
-_PRECISION = 1 << 22
+_BITS = 22  # of a weight, behind the point
 _BLOCK = 64  # outputs that one product of matrices makes: the taps of neighbours overlap
 
 
@@ -33,8 +33,8 @@ def _hamming(x):
     return np.where(x == 0, 1.0, np.where(x < 1, value, 0.0))
 
 
-def _bicubic(x):
-    x, a = np.abs(x), -0.5
+def _bicubic(x, a=-0.5):
+    x = np.abs(x)
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     return np.where(x < 1, near, np.where(x < 2, (((x - 5) * x + 8) * x - 4) * a, 0.0))
 
@@ -54,11 +54,30 @@ _FILTERS = {
     "bicubic": (_bicubic, 2.0),
     "lanczos": (_lanczos, 3.0),
 }
+_NEIGHBOURS = {
+    "bilinear": (np.arange(2), _bilinear),
+    "bicubic": (np.arange(-1, 3), functools.partial(_bicubic, a=-0.75)),
+}
 
 
 @functools.lru_cache(256)
-def taps(size_in: int, size_out: int, interpolation: str) -> tuple[np.ndarray, np.ndarray]:
-    """Weights (size_out, taps) and the first input of each (size_out,): precompute_coeffs and normalize_coeffs_8bpc."""
+def taps(
+    size_in: int, size_out: int, interpolation: str, like: str = "pil", antialias: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weights (size_out, taps) and the first input of each (size_out,).
+
+    Pillow's precompute_coeffs and normalize_coeffs_8bpc; where ``like`` is "v2", what PyTorch's CPU kernels for uint8 make
+    of them (UpSampleKernel.cpp): as many bits as 16-bit weights have room for.
+    """
+    weights, first = (_filtered if antialias else _interpolated)(size_in, size_out, interpolation)
+    if like == "pil":
+        bits = _BITS
+    else:
+        bits = next((bits for bits in range(_BITS) if int(0.5 + weights.max() * 2 ** (bits + 1)) >= 2**15), _BITS)
+    return np.trunc(np.where(weights < 0, -0.5, 0.5) + weights * 2**bits) / 2**bits, first
+
+
+def _filtered(size_in, size_out, interpolation):
     function, support = _FILTERS[interpolation]
     scale = size_in / size_out
     filter_scale = max(scale, 1.0)
@@ -71,14 +90,32 @@ def taps(size_in: int, size_out: int, interpolation: str) -> tuple[np.ndarray, n
     weights[x >= count[:, None]] = 0
     total = np.cumsum(weights, 1)[:, -1:]  # one after the other, as C adds
     np.divide(weights, total, out=weights, where=total != 0)
-    return np.trunc(np.where(weights < 0, -0.5, 0.5) + weights * _PRECISION) / _PRECISION, first
+    return weights, first
 
 
-def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str) -> torch.Tensor:
-    """ImagingResample on (N, C, H, W) uint8: one axis, rounded to 8 bits, then the other."""
+def _interpolated(size_in, size_out, interpolation):
+    """Two or four neighbours, which PyTorch takes where it does not antialias; those beyond the border are the border."""
+    around, function = _NEIGHBOURS[interpolation]
+    center = (np.arange(size_out) + 0.5) * (size_in / size_out) - 0.5
+    if interpolation == "bilinear":
+        center = np.maximum(center, 0)
+    floor = np.floor(center).astype(np.int64)
+    count = min(len(around), size_in)
+    first = np.clip(floor + around[0], 0, size_in - count)
+    index = np.clip(floor[:, None] + around, 0, size_in - 1) - first[:, None]
+    weights = np.zeros((size_out, count))
+    np.add.at(weights, (np.arange(size_out)[:, None], index), function(around - (center - floor)[:, None]))
+    return weights, first
+
+
+def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str, like: str = "pil", antialias: bool = True):
+    """(N, C, H, W) uint8: one axis, rounded to 8 bits, then the other. Pillow's ImagingResample or, where ``like`` is "v2",
+    torch.nn.functional.interpolate on the CPU, on any device."""
     before = np.array(images.shape[-2:])
-    order = (-2, -1) if vertical_first(before[None], np.array([size]))[0] else (-1, -2)
-    passes = [(axis, _matrix(images, axis, size[axis], interpolation)) for axis in order if size[axis] != before[axis]]
+    vertical = like == "pil" and vertical_first(before[None], np.array([size]))[0]
+    order = (-2, -1) if vertical else (-1, -2)
+    how = interpolation, like, antialias
+    passes = [(axis, _matrix(images, axis, size[axis], how)) for axis in order if size[axis] != before[axis]]
     if not passes:
         return images
     made = []
@@ -90,10 +127,10 @@ def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str) -> t
     return made[0] if len(made) == 1 else torch.cat(made)
 
 
-def _matrix(images, axis, size_out, interpolation):
+def _matrix(images, axis, size_out, how):
     """Weights as a matrix (in, out) on the device, and which inputs each block of outputs takes."""
     size_in = images.shape[axis]
-    weights, first = taps(size_in, size_out, interpolation)
+    weights, first = taps(size_in, size_out, *how)
     columns = np.minimum(first[:, None] + np.arange(weights.shape[1]), size_in - 1)  # beyond it weights are 0
     columns, weights = (torch.from_numpy(a).to(images.device, non_blocking=True) for a in (columns, weights))
     matrix = torch.zeros(size_out, size_in, dtype=torch.float64, device=images.device)
