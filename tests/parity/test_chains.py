@@ -15,14 +15,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:The transform `ToTensor:UserWarn
 INTERPOLATIONS = [InterpolationMode.NEAREST, InterpolationMode.BILINEAR, InterpolationMode.BICUBIC]
 WARPS = INTERPOLATIONS[:2]  # torchvision has no others on tensors
 FILLS = [0, 77, (10, 200, 30)]
-MODES = ["constant", "edge", "reflect", "symmetric"]
+BORDERS = [((10, 200, 30), "constant"), (77, "constant"), (0, "edge"), (0, "reflect"), (0, "symmetric")]
 # by name: (T, pick) -> a transform of PIL images, where pick(list) chooses
 STEPS = {
     "Resize": lambda T, pick: T.Resize(pick([64, (70, 50), 33]), pick(INTERPOLATIONS)),
     "CenterCrop": lambda T, pick: T.CenterCrop(pick([50, (60, 90)])),
-    "RandomCrop": lambda T, pick: T.RandomCrop(40, pick([None, 4]), True, pick(FILLS), pick(MODES)),
+    "RandomCrop": lambda T, pick: T.RandomCrop(40, pick([None, 4]), True, *pick(BORDERS)),
     "RandomResizedCrop": lambda T, pick: T.RandomResizedCrop(pick([48, (50, 70)]), interpolation=pick(INTERPOLATIONS)),
-    "Pad": lambda T, pick: T.Pad(pick([3, (2, 5), (1, 2, 3, 4)]), pick(FILLS), pick(MODES)),
+    "Pad": lambda T, pick: T.Pad(pick([3, (2, 5), (1, 2, 3, 4)]), *pick(BORDERS)),
     "RandomHorizontalFlip": lambda T, pick: T.RandomHorizontalFlip(),
     "RandomRotation": lambda T, pick: T.RandomRotation(pick([30, (90, 90)]), pick(WARPS), pick([False, True])),
     "RandomAffine": lambda T, pick: T.RandomAffine(20, (0.1, 0.2), (0.5, 1.5), 10, pick(WARPS), pick(FILLS)),
