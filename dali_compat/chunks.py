@@ -163,12 +163,12 @@ class ResidentBatch(Batch):
             ]
 
     def _images(self):
-        return self.chunk.rows_of(self.chunk.images(), self.rows)
+        images, self._labels = self.chunk.take(self.rows)
+        return images
 
     def _collate(self, images) -> Any:
-        labels = self.chunk.labels
-        if labels is not None and len(self) and isinstance(images, torch.Tensor):
-            return [images, self.chunk.rows_of(labels, self.rows)]
+        if self._labels is not None and len(self) and isinstance(images, torch.Tensor):
+            return [images, self._labels]
         self._locate()
         return super()._collate(images)
 
@@ -215,17 +215,21 @@ class Chunk:
             self._images = self._made()
         return self._images
 
-    def rows_of(self, values, rows: slice):
-        """No view of a tensor, to autograd: who writes to one batch must not make another's look changed."""
-        if not isinstance(values, torch.Tensor):
-            return values[rows]
-        part = values[rows].data
+    def take(self, rows: slice) -> tuple[Any, torch.Tensor | None]:
+        """Images and labels of some rows. No views, to autograd: who writes to one batch must not make another's look
+        changed."""
+        images, labels = self.images(), self.labels
+        taken = [values[rows].data if isinstance(values, torch.Tensor) else values for values in (images, labels)]
+        if not isinstance(images, torch.Tensor):
+            taken[0] = images[rows]
         if self._stream is not None:
-            stream = torch.cuda.current_stream(part.device)
+            stream = torch.cuda.current_stream(self._stream.device)
             if stream != self._stream:
                 stream.wait_event(self._done)
-                part.record_stream(stream)
-        return part
+                for values in taken:
+                    if isinstance(values, torch.Tensor):
+                        values.record_stream(stream)
+        return tuple(taken)
 
     def position(self, row: int) -> int:
         return self._position + row
