@@ -29,10 +29,9 @@ class ResidentIterator(DALIIterator):
         self._held = route.held
         self._ahead = loader.num_workers * (loader.prefetch_factor or 0) or 1  # as torch
         self._may_draw = may_draw(self._index_sampler)
-        arrays = in_arrays(self._index_sampler)
-        self._in_arrays = arrays is not None
-        if self._in_arrays:
-            self._sampler_iter = arrays
+        in_bulk = in_arrays(self._index_sampler)
+        self._in_arrays = in_bulk is not None
+        self._sampler_iter = in_bulk or self._sampler_iter
         self._calls = any(plan.call for plan in route.plans)
         self._taken = 0
         super()._begin(loader, route)
@@ -218,18 +217,16 @@ class Chunk:
     def take(self, rows: slice) -> tuple[Any, torch.Tensor | None]:
         """Images and labels of some rows. No views, to autograd: who writes to one batch must not make another's look
         changed."""
-        images, labels = self.images(), self.labels
-        taken = [values[rows].data if isinstance(values, torch.Tensor) else values for values in (images, labels)]
-        if not isinstance(images, torch.Tensor):
-            taken[0] = images[rows]
+        taken = self.images()[rows], None if self.labels is None else self.labels[rows]
+        taken = tuple(part.data if isinstance(part, torch.Tensor) else part for part in taken)
         if self._stream is not None:
             stream = torch.cuda.current_stream(self._stream.device)
             if stream != self._stream:
                 stream.wait_event(self._done)
-                for values in taken:
-                    if isinstance(values, torch.Tensor):
-                        values.record_stream(stream)
-        return tuple(taken)
+                for part in taken:
+                    if isinstance(part, torch.Tensor):
+                        part.record_stream(stream)
+        return taken
 
     def position(self, row: int) -> int:
         return self._position + row

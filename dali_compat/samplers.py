@@ -56,7 +56,7 @@ def _batches(sampler, size: int, drop_last: bool) -> Iterator[np.ndarray]:
     for begin in range(0, full, size):
         yield order[begin : begin + size]
     if generator is not None:
-        _shuffled(count, generator)  # RandomSampler makes one more, of which it takes nothing, when it is asked for more
+        _shuffled(count, generator)  # as RandomSampler does when it is asked for more; it takes nothing of that
     if full < count and not drop_last:
         yield order[full:]
 
