@@ -168,7 +168,7 @@ class Batch:
         with_index = {getattr(folder, "return_index", False) for folder, _ in self.places}
         if with_index == {True}:
             columns.append([local for _, local in self.places])
-        if epoch.default_collate and self.indices and len(with_index) == 1:
+        if epoch.default_collate and len(self) and len(with_index) == 1:
             if not isinstance(images, torch.Tensor):
                 images = to_device(default_collate(images), epoch.route.device)
             return [images, *(to_device(default_collate(column), epoch.route.device) for column in columns)]

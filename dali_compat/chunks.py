@@ -19,7 +19,7 @@ from .params import ImageTooSmall, Randoms, compute
 from .parts import Part, in_format
 from .plan import Plan
 from .resident import Held, ResidentRoute
-from .samplers import may_draw
+from .samplers import in_arrays, may_draw
 
 
 class ResidentIterator(DALIIterator):
@@ -29,12 +29,18 @@ class ResidentIterator(DALIIterator):
         self._held = route.held
         self._ahead = loader.num_workers * (loader.prefetch_factor or 0) or 1  # as torch
         self._may_draw = may_draw(self._index_sampler)
+        in_bulk = in_arrays(self._index_sampler)
+        self._in_arrays = in_bulk is not None
+        self._sampler_iter = in_bulk or self._sampler_iter
         self._calls = any(plan.call for plan in route.plans)
         self._taken = 0
         super()._begin(loader, route)
 
     def _batch(self, *args) -> ResidentBatch:
         return ResidentBatch(*args)
+
+    def _indices(self, index) -> list | np.ndarray:
+        return index if self._in_arrays else super()._indices(index)
 
     def __next__(self):
         if torch.autograd._profiler_enabled():
@@ -104,6 +110,7 @@ class ResidentBatch(Batch):
     """Rows of a chunk.
 
     Attributes:
+        indices: a list, or an int64 array.
         chunk, rows: which; None before it is computed.
         alone: not to be computed with others, for one of them fails.
     """
@@ -133,7 +140,7 @@ class ResidentBatch(Batch):
     def look_up(self) -> list[tuple[data.Dataset, np.ndarray, np.ndarray]]:
         """As places(), one index after another: indices that are no plain numbers, and errors as torch raises them."""
         found: dict[int, tuple[data.Dataset, list, list]] = {}
-        for row, index in enumerate(self.indices):
+        for row, index in enumerate(self._listed()):
             dataset, local = locate(self.epoch.dataset, index)
             target(dataset, local)
             _, rows, locals_ = found.setdefault(id(dataset), (dataset, [], []))
@@ -141,8 +148,11 @@ class ResidentBatch(Batch):
             locals_.append(local if local >= 0 else local + len(dataset.data))
         return [(dataset, np.array(rows), np.array(indices)) for dataset, rows, indices in found.values()]
 
+    def _listed(self) -> list:
+        return self.indices.tolist() if isinstance(self.indices, np.ndarray) else self.indices
+
     def _locate(self) -> None:
-        self.places = [locate(self.epoch.dataset, index) for index in self.indices]
+        self.places = [locate(self.epoch.dataset, index) for index in self._listed()]
         with self._as_in_a_worker(any(dataset.target_transform for dataset, _ in self.places)):
             self.targets = [
                 target(dataset, local)
@@ -152,12 +162,12 @@ class ResidentBatch(Batch):
             ]
 
     def _images(self):
-        return self.chunk.rows_of(self.chunk.images(), self.rows)
+        images, self._labels = self.chunk.take(self.rows)
+        return images
 
     def _collate(self, images) -> Any:
-        labels = self.chunk.labels
-        if labels is not None and self.indices and isinstance(images, torch.Tensor):
-            return [images, self.chunk.rows_of(labels, self.rows)]
+        if self._labels is not None and len(self) and isinstance(images, torch.Tensor):
+            return [images, self._labels]
         self._locate()
         return super()._collate(images)
 
@@ -171,7 +181,8 @@ class Chunk:
 
     def __init__(self, epoch: Epoch, held: dict[int, Held], batches: list[ResidentBatch]):
         self.epoch, self._position = epoch, batches[0].position(0)
-        self._indices = list(chain.from_iterable(batch.indices for batch in batches))
+        self._indices = [batch.indices for batch in batches]
+        self._count = sum(map(len, self._indices))
         sources = self._sources(held, batches)
         by_plan: dict[Plan, list[_Source]] = {}
         for source in sources:
@@ -187,7 +198,7 @@ class Chunk:
             self._done = self._stream.record_event()
 
     def __len__(self) -> int:
-        return len(self._indices)
+        return self._count
 
     def advance(self) -> None:
         for part in self._parts:
@@ -203,17 +214,19 @@ class Chunk:
             self._images = self._made()
         return self._images
 
-    def rows_of(self, values, rows: slice):
-        """No view of a tensor, to autograd: who writes to one batch must not make another's look changed."""
-        if not isinstance(values, torch.Tensor):
-            return values[rows]
-        part = values[rows].data
+    def take(self, rows: slice) -> tuple[Any, torch.Tensor | None]:
+        """Images and labels of some rows. No views, to autograd: who writes to one batch must not make another's look
+        changed."""
+        taken = self.images()[rows], None if self.labels is None else self.labels[rows]
+        taken = tuple(part.data if isinstance(part, torch.Tensor) else part for part in taken)
         if self._stream is not None:
-            stream = torch.cuda.current_stream(part.device)
+            stream = torch.cuda.current_stream(self._stream.device)
             if stream != self._stream:
                 stream.wait_event(self._done)
-                part.record_stream(stream)
-        return part
+                for part in taken:
+                    if isinstance(part, torch.Tensor):
+                        part.record_stream(stream)
+        return taken
 
     def position(self, row: int) -> int:
         return self._position + row
@@ -223,18 +236,14 @@ class Chunk:
         try:
             return compute(steps, sizes, Randoms(self.epoch.seed, self._position, len(self)), rows)
         except ImageTooSmall as error:
-            index = self._indices[np.arange(len(self))[rows][error.row]]
+            index = list(chain.from_iterable(self._indices))[np.arange(len(self))[rows][error.row]]
             raise ValueError(f"{error} (index {index})") from None
 
     def _sources(self, held: dict[int, Held], batches: list[ResidentBatch]) -> list[_Source]:
         device = self.epoch.route.device
         try:
-            indices = array("q")
-            indices.fromlist(self._indices)
-            found = [
-                (held[id(dataset)], rows, index)
-                for dataset, rows, index in places(self.epoch.dataset, np.frombuffer(indices, np.int64))
-            ]
+            indices = np.concatenate([_whole_numbers(given) for given in self._indices])
+            found = [(held[id(dataset)], rows, index) for dataset, rows, index in places(self.epoch.dataset, indices)]
             found = [(one, rows, from_the_front(index, len(one))) for one, rows, index in found if len(index)]
         except Exception:
             if len(batches) > 1:
@@ -290,7 +299,7 @@ class _Rows(Part):
         whole = sum(len(source.index) for source in sources) == len(chunk)
         rows = None if whole else np.sort(np.concatenate([source.rows for source in sources]))
         self.rows = range(len(chunk)) if whole else rows.tolist()
-        sizes = np.broadcast_to(np.array(plan.takes.size), (len(self.rows), 2))
+        sizes = np.broadcast_to(np.array(plan.takes.size), (len(self.rows), 2)).copy(order="F")  # as Randoms does
         self._arrays = chunk.compute(plan.batch, slice(None) if whole else rows, sizes)
         self._sources = [
             (s.held.pixels.images, s.rows if whole else np.searchsorted(rows, s.rows), s.index) for s in sources
@@ -299,6 +308,11 @@ class _Rows(Part):
     def _images(self):
         images = _selected(self._sources, len(self.rows))
         return self.batch.epoch.route.program(self.plan)(images, self._arrays)
+
+
+def _whole_numbers(indices: list | np.ndarray) -> np.ndarray:
+    """(N,) int64. Raises TypeError, OverflowError for other things."""
+    return indices if isinstance(indices, np.ndarray) else np.array(array("q", indices), np.int64)
 
 
 def _selected(sources: list[tuple[torch.Tensor, np.ndarray | None, torch.Tensor]], count: int) -> torch.Tensor:

@@ -111,6 +111,10 @@ class DALIIterator(_BaseDataLoaderIter):
     def _batch(self, *args) -> Batch:
         return Batch(*args)
 
+    def _indices(self, index) -> list:
+        """Of one batch, from what the sampler gave."""
+        return list(index) if self._auto_collation else [index]
+
     def _check_process(self) -> None:
         if self._pid != os.getpid():
             raise RuntimeError("this iterator belongs to the parent process; call iter(loader) in the child")
@@ -145,7 +149,7 @@ class DALIIterator(_BaseDataLoaderIter):
                 # it belongs after the batches that were drawn before it
                 self._drawn.append(self._batch(self._epoch, [], self._position, error))
                 return
-            batch = self._batch(self._epoch, list(index) if self._auto_collation else [index], self._position)
+            batch = self._batch(self._epoch, self._indices(index), self._position)
             self._position += len(batch)
             self._drawn.append(batch)
 

@@ -20,7 +20,7 @@ from .translate import translate
 SHARE = 0.5  # of the device's free memory, which the images may take
 # Output of the batches that are computed together. While they are, a GPU needs about 2.5 times as much; on the CPU what is
 # larger does not stay in its cache.
-_TOGETHER = {"cuda": 128 << 20, "cpu": 16 << 20}
+_TOGETHER = {"cuda": 256 << 20, "cpu": 16 << 20}
 _AT_A_TIME = 64 << 20  # bytes of images that are copied and brought into order at a time
 
 

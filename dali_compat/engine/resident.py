@@ -7,6 +7,9 @@ table is exact, which a GPU's division by a number is not (torch multiplies by t
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -83,57 +86,78 @@ def gather(images: torch.Tensor, steps, arrays) -> torch.Tensor:
     """Crops, paddings and flips in one go. What lies outside of an image is read from one more pixel behind its last,
     which has the color of the padding."""
     n, channels, height, width = images.shape
-    count = height * width
+    count, device = height * width, images.device
     # where each line of the result begins in the image, (length,) of all images alike or (N, length); count: outside
     lines = [np.arange(height) * width, np.arange(width)]
+    columns = [column for values in arrays for column in (*values.get("start", np.empty((0, 0))).T, values.get("flag"))]
+    numbers = iter(_in_one_copy([column for column in columns if column is not None], device))
     for step, values in zip(steps, arrays, strict=True):
         if step.op == "flip":
             axis = int(step.kwargs["axis"] == "horizontal")
-            lines[axis] = _flipped(lines[axis], values.get("flag"), images.device)
+            lines[axis] = _flipped(lines[axis], next(numbers) if "flag" in values else 1, device)
         else:
-            start, size = values["start"].astype(np.int64), step.gives.size
             for axis in (0, 1):
-                lines[axis] = _window(lines[axis], start[:, axis], size[axis], _mode(step), count, images.device)
-    y, x = (_of_each(line, images.device) for line in lines)
+                lines[axis] = _window(lines[axis], next(numbers), step.gives.size[axis], _mode(step), count, device)
+    y, x = (_of_each(line, device) for line in lines)
     index, shape = y[:, :, None] + x[:, None, :], (y.shape[1], x.shape[1])
     fill = next(filter(None, (_fill(step, channels) for step in steps)), None)
     pixels = images.reshape(n, channels, count)
     if fill is not None:
         index.clamp_(max=count)
-        behind = transform.fill_like(images, fill).view(1, -1, 1).expand(n, channels, 1)
-        pixels = torch.cat([pixels, behind], 2)
+        pixels = torch.cat([pixels, _color(fill, device).expand(n, channels, 1)], 2)
     index = index.reshape(len(index), 1, -1).expand(n, channels, -1)
     return pixels.gather(2, index).view(n, channels, *shape)
 
 
-def _flipped(line, flag: np.ndarray | None, device: torch.device):
-    if flag is None:
-        return line[::-1] if isinstance(line, np.ndarray) else line.flip(1)
+def _in_one_copy(columns: list[np.ndarray], device: torch.device) -> list[int | torch.Tensor]:
+    """Whole numbers, (N,) each: one of them where all are alike, or (N, 1) on the device."""
+    alike = [bool((column == column[0]).all()) for column in columns]
+    varied = [column for column, same in zip(columns, alike) if not same]
+    moved = iter(to_device(np.array(varied, np.int64), device)[:, :, None] if varied else ())
+    return [int(column[0]) if same else next(moved) for column, same in zip(columns, alike)]
+
+
+def _flipped(line, flag: int | torch.Tensor, device: torch.device):
+    if not isinstance(flag, torch.Tensor):
+        return line if not flag else line[::-1] if isinstance(line, np.ndarray) else line.flip(1)
     line = _of_each(line, device)
-    return torch.where(to_device(flag.astype(bool), device)[:, None], line.flip(1), line)
+    return torch.where(flag != 0, line.flip(1), line)
 
 
-def _window(line, start: np.ndarray, length: int, mode: str, outside: int, device: torch.device):
+def _window(line, start: int | torch.Tensor, length: int, mode: str, outside: int, device: torch.device):
     """``length`` lines from ``start`` on."""
-    before = line.shape[-1]
-    if mode not in ("inside", "constant") or (isinstance(line, np.ndarray) and (start == start[0]).all()):
-        index = np.arange(length) + start[0]
+    alike, before = not isinstance(start, torch.Tensor), line.shape[-1]
+    if alike and mode == "inside":
+        return line[..., start : start + length]
+    if alike and (mode != "constant" or isinstance(line, np.ndarray)):
+        index = np.arange(start, start + length)
         inside = (index >= 0) & (index < before)
         index = border(index, before, mode)
         if isinstance(line, torch.Tensor):
-            return line.index_select(1, to_device(index, device))
+            return line.index_select(1, _constant(tuple(index.tolist()), device)[0])
         return line[index] if mode != "constant" else np.where(inside, line[index], outside)
-    index = to_device(start, device)[:, None] + torch.arange(length, device=device)
-    line = _of_each(line, device)
+    index, line = start + _constant(range(length), device), _of_each(line, device)
     if mode == "constant":
         line = torch.cat([line, line.new_full((len(line), 1), outside)], 1)
         index = torch.where((index >= 0) & (index < before), index, before)
-    return line[0][index] if len(line) == 1 else line.gather(1, index)
+    return line.take(index) if len(line) == 1 else line.gather(1, index.expand(len(line), -1))
 
 
 def _of_each(line, device: torch.device) -> torch.Tensor:
     """(N, length), or (1, length) of all."""
-    return to_device(np.ascontiguousarray(line), device)[None] if isinstance(line, np.ndarray) else line
+    return _constant(tuple(line.tolist()), device) if isinstance(line, np.ndarray) else line
+
+
+@functools.lru_cache(256)
+def _constant(numbers: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    """(1, length); for reading alone, as it is copied to the device once."""
+    return torch.tensor([list(numbers)], dtype=dtype, device=device)
+
+
+@functools.lru_cache(256)
+def _color(fill: tuple, device: torch.device) -> torch.Tensor:
+    """(1, channels, 1) uint8; for reading alone, too."""
+    return transform.fill_like(torch.empty(0, dtype=torch.uint8), fill).view(1, -1, 1).to(device)
 
 
 # ---- conversions
@@ -168,8 +192,8 @@ def _fits(images, table: torch.Tensor) -> bool:
 
 def look_up(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """``table[channel, value]`` of uint8 images (..., C, H, W)."""
-    begin = torch.arange(0, table.numel(), 256, dtype=torch.int32, device=images.device)
-    index = images + begin[:, None, None]
+    begin = _constant(range(0, table.numel(), 256), images.device, torch.int32)
+    index = images + begin.view(-1, 1, 1)
     return table.view(-1).index_select(0, index.view(-1)).view(images.shape)
 
 

@@ -69,4 +69,4 @@ def bernoulli_with(sizes, u, *, p, values):
 @draws(uniforms=lambda count: count)
 def uniforms(sizes, u, *, count):
     """``count`` numbers in [0, 1) for a translation of one's own."""
-    return {"uniforms": rand(u)}, sizes
+    return {"uniforms": np.ascontiguousarray(rand(u))}, sizes

@@ -43,6 +43,8 @@ WINDOWS = {
     "flips": ([*FLIPS], 2),
     "all": ([*FLIPS, T.RandomCrop(9, padding=(3, 1)), *FLIPS, T.CenterCrop(7)], 7),
     "padding of padding": ([T.Pad(2), *FLIPS, T.Pad((1, 4)), T.RandomCrop(15)], 5),
+    "always and never": ([T.RandomHorizontalFlip(1.0), T.RandomCrop(9), T.RandomVerticalFlip(1.0), T.RandomVerticalFlip(0.0)], 4),
+    "beyond, of one": ([T.RandomCrop(9), T.CenterCrop(20), T.RandomHorizontalFlip(1.0)], 3),
     "color": ([*FLIPS, T.RandomCrop(12, padding=2, fill=9), *FLIPS], 6),
     "beyond": ([*FLIPS, T.CenterCrop((20, 8)), *FLIPS, T.CenterCrop(9)], 6),
     "cut, then padded": ([T.RandomCrop(6), *FLIPS, T.Pad(3), *FLIPS, T.RandomCrop(8)], 7),

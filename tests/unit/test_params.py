@@ -139,6 +139,14 @@ def test_a_resize_with_a_crop_reads_the_crops_part_of_the_input(passes):
 # ---- keys
 
 
+@pytest.mark.parametrize("k", [1, 2, 4, 22])
+def test_numbers_are_numpys(k):
+    """Those of numpy's Generator, bit for bit: results of older versions stay."""
+    blocks = -(-k // 4)
+    numbers = np.random.Generator(np.random.Philox(key=[7, 3], counter=5 * blocks)).random((100, 4 * blocks))
+    assert np.array_equal(Randoms(7, 5, 100)(3, k), numbers[:, :k])
+
+
 def test_draws_do_not_depend_on_the_batch():
     whole = Randoms(7, 0, 100)(3, 22)
     assert whole.shape == (100, 22) and whole.min() >= 0 and whole.max() < 1
