@@ -193,8 +193,11 @@ class Chunk:
         if not any(part.plan.call for part in self._parts):
             self._images = self._made()
         self._stream = self._done = None
-        if epoch.route.device.type == "cuda":
-            self._stream = torch.cuda.current_stream(epoch.route.device)
+        self._record()
+
+    def _record(self) -> None:
+        if self.epoch.route.device.type == "cuda":
+            self._stream = torch.cuda.current_stream(self.epoch.route.device)
             self._done = self._stream.record_event()
 
     def __len__(self) -> int:
@@ -210,8 +213,11 @@ class Chunk:
 
     def images(self):
         """(N, C, H, W), or a list of N where sizes differ or they are no images."""
-        if self._images is None:
+        if self._images is None:  # they wait for Python; by now another stream may be the current one
+            if self._stream is not None:
+                torch.cuda.current_stream(self._stream.device).wait_event(self._done)
             self._images = self._made()
+            self._record()
         return self._images
 
     def take(self, rows: slice) -> tuple[Any, torch.Tensor | None]:
