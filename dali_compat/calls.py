@@ -20,8 +20,8 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 from torchvision import tv_tensors
 
-from .parcel import Parcel, parcel
 from .params import own_generators, seed_generators
+from .parcel import Parcel, parcel
 from .plan import Call, ImageSpec
 
 
