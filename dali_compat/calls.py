@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.multiprocessing
 from PIL import Image
+from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 from torchvision import tv_tensors
 
 from .params import own_generators, seed_generators
+from .parcel import Parcel, parcel
 from .plan import Call, ImageSpec
 
 
@@ -94,7 +97,8 @@ class Calls:
             part, where = images[start : start + size], positions[start : start + size]
             samples = pack(part, kind) if kind else list(part)
             if self._workers:
-                futures.append(self._pool(call).submit(_in_worker, samples, where))
+                samples = samples if kind else parcel(samples)
+                futures.append(self._submitted(call, samples, where))
             else:
                 futures.append(_done(self._here, call.functions, samples, where))
         return futures
@@ -107,6 +111,12 @@ class Calls:
         with own_generators(self._seed, positions[0]):
             return _run(functions, self._seed, samples, positions)
 
+    def _submitted(self, call: Call, samples, positions) -> Future:
+        try:
+            return self._pool(call).submit(_in_worker, samples, positions)
+        except BrokenProcessPool as error:
+            return _done(_raise, error)
+
     def _pool(self, call: Call) -> ProcessPoolExecutor:
         if call not in self._pools:
             numbers = self._context.SimpleQueue()
@@ -118,11 +128,28 @@ class Calls:
 
 
 def results_of(futures: list[Future]) -> list:
+    """
+    Raises:
+        Exception: what a function has raised, with the worker's traceback in its text, as torch's loader raises it.
+        RuntimeError: a worker has died.
+    """
     results: list = []
     for future in futures:
-        made = future.result()
-        results += made.unpack() if isinstance(made, Packed) else made
+        try:
+            made = future.result()
+        except BrokenProcessPool as error:
+            raise RuntimeError(
+                "a DataLoader worker process exited unexpectedly (a function of yours ended it, or the system did, for "
+                "want of memory perhaps); iter(loader) starts new ones"
+            ) from error
+        if isinstance(made, ExceptionWrapper):
+            made.reraise()
+        results += made.unpack() if isinstance(made, (Packed, Parcel)) else made
     return results
+
+
+def _raise(error: Exception):
+    raise error
 
 
 def _done(function, *args) -> Future:
@@ -136,7 +163,8 @@ def _done(function, *args) -> Future:
 
 def _run(functions, seed: int, samples, positions) -> list:
     results = []
-    for sample, position in zip(samples.unpack() if isinstance(samples, Packed) else samples, positions, strict=True):
+    samples = samples.unpack() if isinstance(samples, (Packed, Parcel)) else samples
+    for sample, position in zip(samples, positions, strict=True):
         seed_generators(seed, position)
         for function in functions:
             sample = function(sample)
@@ -146,30 +174,43 @@ def _run(functions, seed: int, samples, positions) -> list:
 
 # ---- in a worker process
 
-_state: tuple = ()
+_state: tuple = ()  # functions, seed, and what worker_init_fn has raised
 
 
 def _start_worker(functions, seed, numbers, workers, init, dataset) -> None:
     """As torch's worker loop begins: one thread, its seed, get_worker_info() and worker_init_fn."""
     global _state
-    _state = functions, seed
     number = numbers.get()
     torch.set_num_threads(1)
     seed_generators(seed, number)
     info = _utils.worker.WorkerInfo(id=number, num_workers=workers, seed=seed + number, dataset=dataset)
     _utils.worker._worker_info = info
-    if init is not None:
-        init(number)
+    error = None
+    try:
+        if init is not None:
+            init(number)
+    except Exception:
+        error = _wrapped()
+    _state = functions, seed, error
 
 
-def _in_worker(samples, positions: list[int]):
-    functions, seed = _state
-    results = _run(functions, seed, samples, positions)
-    specs = {spec and spec.but(size=None) for spec in map(spec_of, results)}
-    if len(specs) != 1 or None in specs:
-        return results
-    kind = specs.pop().kind
-    return pack([as_tensor(result) for result in results], kind)
+def _in_worker(samples: Packed | Parcel, positions: list[int]) -> Packed | Parcel | ExceptionWrapper:
+    """What the functions give; or their error as text, for not every exception can be unpickled."""
+    functions, seed, error = _state
+    if error is not None:
+        return error
+    try:
+        results = _run(functions, seed, samples, positions)
+        specs = {spec and spec.but(size=None) for spec in map(spec_of, results)}
+        if len(specs) != 1 or None in specs:
+            return parcel(results)
+        return pack([as_tensor(result) for result in results], specs.pop().kind)
+    except Exception:
+        return _wrapped()
+
+
+def _wrapped() -> ExceptionWrapper:
+    return ExceptionWrapper(where=f"in DataLoader worker process {_utils.worker._worker_info.id}")
 
 
 def as_tensor(result) -> torch.Tensor:

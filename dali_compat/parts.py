@@ -143,11 +143,12 @@ class Decoded:
         good = [i for i in range(len(self.rows)) if i not in bad]
         for i in bad:
             self.batch.prefer_pil(self.rows[i])
-        groups = [(Replayed(self.batch, self.plan, [self.rows[i] for i in bad]), bad)]
-        if good:
-            groups.append((Decoded(self.batch, self.plan, [self.rows[i] for i in good], self._given), good))
-        for group, places in groups:
-            for i, image in zip(places, group.images(), strict=True):
+        replayed = Replayed(self.batch, self.plan, [self.rows[i] for i in bad]).images()
+        decoded = []
+        if good:  # not before PIL is done: where it raises, nobody would ask for what DALI has made
+            decoded = Decoded(self.batch, self.plan, [self.rows[i] for i in good], self._given).images()
+        for places, made in ((bad, replayed), (good, decoded)):
+            for i, image in zip(places, made, strict=True):
                 images[i] = image
         return images
 

@@ -97,14 +97,22 @@ class DaliRoute:
                     pipeline.close()
 
     def give_back(self, pipeline: DecodePipeline) -> None:
-        """Keeps one idle pipeline a plan for the next epoch and frees the rest."""
-        with self._lock:
-            pipeline.borrowed = False
+        """Keeps one idle pipeline a plan for the next epoch and frees the rest.
+
+        It waits for nobody: the garbage collector ends iterators, too, and may do so in a thread that is just borrowing.
+        What is not freed then is the next time.
+        """
+        pipeline.borrowed = False
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             for other in self._pipelines:
                 same = other.plan is pipeline.plan and other.form == pipeline.form
                 if other is not pipeline and same and not other.borrowed:
                     other.close()
             self._pipelines[:] = [p for p in self._pipelines if p.usable]
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         while self._pipelines:

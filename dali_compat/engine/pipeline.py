@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import resource
 import weakref
 from collections import deque
 
@@ -24,6 +25,7 @@ from ..sources import PATHS, PIXELS, Form
 from . import graph
 
 _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
+_SPARE_FILES = 1024  # descriptors, besides those of batches
 _live: weakref.WeakSet[DecodePipeline] = weakref.WeakSet()
 
 
@@ -127,6 +129,7 @@ class DecodePipeline:
 
     def _build(self, template: list[Arrays]) -> None:
         """Builds the pipeline; the first batch's arrays tell how many inputs there are and their types."""
+        _allow_open_files()
         arrays = [a for step in template for a in step.values()]
         device_id = self.device.index if self.device.type == "cuda" else None
         pipe = dali.Pipeline(
@@ -183,6 +186,15 @@ class _Feed:
         self.flight.append((ticket, arrays))
         self.next = None, [array[:1] for array in arrays]
         return arrays
+
+
+def _allow_open_files() -> None:
+    """DALI opens all files of a batch before it reads the first; systems often allow a process 1024 until it asks."""
+    needed = _SPARE_FILES + sum(p.batch_size for p in list(_live) if p.form.given == PATHS and p.usable)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def undecodable(images: list, device: torch.device, given: str) -> list[int]:

@@ -110,6 +110,17 @@ def test_a_file_goes_bad_between_epochs(own_root, damage):
     assert str(_path(dataset)) in str(results[2]) and f"index {BAD}" in str(results[2])
 
 
+def test_nothing_is_kept_of_the_batch_of_a_bad_file(own_root):
+    """What DALI has made of the other files is asked for, or not made."""
+    dataset = DALIImageFolder(own_root, EXACT)
+    loader = ours(dataset, 4, device="cpu")
+    pixels(loader)
+    DAMAGE["cut at 70 %"](_path(dataset))
+    assert [isinstance(result, ImageReadError) for result in _run(loader)] == [False, True]
+    (pipeline,) = loader._route._pipelines
+    assert not pipeline._done and {ticket for ticket, _ in pipeline._feed.flight} <= {None}
+
+
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_file_is_mended(own_root, damage):
     """After the error the file is put right; the next epoch has it, as torchvision's would."""

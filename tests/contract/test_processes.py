@@ -1,5 +1,6 @@
 """Threads, forked children, the end of the program; what is freed, and when."""
 
+import gc
 import multiprocessing
 import threading
 import weakref
@@ -101,6 +102,42 @@ def test_torchs_workers_beside_a_running_epoch(exact_folder):
     next(iterator)
     assert outlines(stock(exact_folder, 5, num_workers=2), epochs=1) == outlines(stock(exact_folder, 5), epochs=1)
     assert len(list(iterator)) == 4
+
+
+def test_the_garbage_collector_ends_an_iterator_anywhere(exact_folder, monkeypatch):
+    """As where an error's traceback holds one: it gives its pipelines back while another iterator borrows one."""
+    from dali_compat.engine.pipeline import DecodePipeline
+
+    loader = ours(exact_folder, 5, device="cpu")
+    expected = pixels(loader)
+    with no_gc():
+        cycle = [iter(loader)]
+        next(cycle[0])
+        cycle.append(cycle)
+        del cycle
+        init = DecodePipeline.__init__
+        monkeypatch.setattr(DecodePipeline, "__init__", lambda *args: (init(*args), gc.collect())[0])
+        results = []
+        thread = threading.Thread(target=lambda: results.append(pixels(loader)), daemon=True)
+        thread.start()
+        thread.join(30)
+    assert results, "it waits for itself"
+    assert_same_pixels(results[0], expected)
+
+
+def test_batches_of_more_files_than_a_process_may_open(image_root):
+    """Until it asks; 1024 is what most systems begin with."""
+    code = """
+import resource
+from dali_compat import DataLoader, DALIImageFolder
+from contract.both import SMALL
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+dataset = DALIImageFolder(sys.argv[1], SMALL)
+for size in (300, 600):  # the second needs larger pipelines
+    loader = DataLoader(dataset, size, sampler=list(range(24)) * 50, fallback="error", device="cpu")
+    print(sum(len(labels) for images, labels in loader))
+"""
+    assert said(python(code, str(image_root))) == "1200\n1200\n"
 
 
 @pytest.mark.parametrize("where", ["new", "mid-epoch", "held", "done"])
