@@ -1,4 +1,4 @@
-"""Facts about DALI's and torchvision's installations, the driver and the GPUs. Nothing here builds a pipeline."""
+"""Facts about the DALI installation, the driver and the GPUs. Nothing here builds a pipeline."""
 
 import ctypes
 import ctypes.util
@@ -13,10 +13,7 @@ import sys
 from dataclasses import dataclass
 
 import torch
-import torchvision
 
-TORCHVISION = tuple(int(number) for number in torchvision.__version__.split(".")[:2])
-"""Its version, (0, 26) for example."""
 WANTED_CONNECTIONS = 32
 CUDA_DEFAULT_CONNECTIONS = 8
 OLDEST_DRIVER = {11: "450.80", 12: "525.60", 13: "580"}

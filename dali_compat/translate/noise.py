@@ -5,8 +5,8 @@ from __future__ import annotations
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from ..engine.install import TORCHVISION
 from ..plan import draw, step
+from ..versions import TORCHVISION
 from .geometry import like_of
 from .registry import Untranslatable, register
 

@@ -11,7 +11,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
-from ..install import TORCHVISION
+from ...versions import TORCHVISION
 from . import resample, transform
 from .noise import uniforms
 

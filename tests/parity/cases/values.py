@@ -7,7 +7,7 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from dali_compat.engine.install import TORCHVISION
+from dali_compat.versions import TORCHVISION
 
 from .case import FLOAT, NEAR, SAME, case, of_pil
 
