@@ -104,6 +104,34 @@ def test_torchs_workers_beside_a_running_epoch(exact_folder):
     assert len(list(iterator)) == 4
 
 
+def test_a_forked_child_ends_no_pipeline_that_is_garbage(image_root):
+    """Its threads are not there: whatever the child, or Python between fork and child, collects, it must not wait for them."""
+    code = """
+import gc, os, signal, sys
+from dali_compat import DALIImageFolder, DataLoader
+from torchvision import transforms as T
+loader = DataLoader(DALIImageFolder(sys.argv[1], T.CenterCrop(32)), 4, collate_fn=list, device="cpu", fallback="silent")
+gc.disable()
+next(iter(loader))
+cycle = [loader._route._pipelines[0]._pipe]
+cycle.append(cycle)
+loader.close()
+del cycle
+def collect_soon():
+    gc.set_threshold(1)
+    gc.enable()
+os.register_at_fork(before=collect_soon)  # runs before those that are registered already
+child = os.fork()
+if child == 0:
+    gc.collect()
+    os._exit(3)
+signal.signal(signal.SIGALRM, lambda *_: os.kill(child, signal.SIGKILL))
+signal.alarm(20)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert said(python(code, str(image_root))).split()[-1] == "3"
+
+
 def test_the_garbage_collector_ends_an_iterator_anywhere(exact_folder, monkeypatch):
     """As where an error's traceback holds one: it gives its pipelines back while another iterator borrows one."""
     from dali_compat.engine.pipeline import DecodePipeline
