@@ -42,7 +42,7 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class Draw:
-    """Per-sample arguments of a step: the function of params.py and its constant arguments."""
+    """Per-sample arguments of a step: the function of params/ and its constant arguments."""
 
     name: str
     args: Arguments = ()

@@ -16,7 +16,7 @@ import torch
 from ..plan import ImageSpec, Step
 from . import batch as kernels
 from .batch import transform
-from .batch.geometry import _border as border
+from .batch.geometry import border
 
 _CONVERSIONS = ("to_dtype", "normalize")
 

@@ -1,4 +1,4 @@
-"""Sizes, windows and flips. Geometry is exactly torchvision's; params.py holds the arithmetic."""
+"""Sizes, windows and flips. Geometry is exactly torchvision's; params/geometry.py holds the arithmetic."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _window(images, start, size, mode, fill):
         (top, left), (height, width) = start[0], size
         return images[..., top : top + height, left : left + width]
     lines = [(start[:1] if same else start)[:, [i]] + np.arange(size[i]) for i in (0, 1)]
-    y, x = (_to(_border(line, n, mode), images) for line, n in zip(lines, shape))
+    y, x = (_to(border(line, n, mode), images) for line, n in zip(lines, shape))
     made = (
         images.index_select(-2, y[0]).index_select(-1, x[0])
         if same
@@ -62,7 +62,7 @@ def _window(images, start, size, mode, fill):
     return torch.where((in_y[:, :, None] & in_x[:, None, :])[:, None], made, transform.fill_like(images, fill))
 
 
-def _border(index: np.ndarray, size: int, mode: str) -> np.ndarray:
+def border(index: np.ndarray, size: int, mode: str) -> np.ndarray:
     """The pixel that stands for each index, which may be outside 0 .. size - 1, in numpy.pad's modes."""
     if mode == "reflect":
         period = max(2 * size - 2, 1)
@@ -97,30 +97,26 @@ def resize(images, arrays, *, interpolation, like, antialias=True):
 
 def warp_affine(images, arrays, *, interpolation, fill, like="pil"):
     """Image.transform(AFFINE), as torchvision's affine and rotate do on PIL images, or what they do on tensors."""
-
-    def to(images, rows, size):
-        matrix = arrays["matrix"][rows]
-        if like != "pil":
-            return _grid_sample(images, _affine_grid(images, matrix, size), interpolation, fill, like)
-        if interpolation.startswith("nearest"):
-            return transform.transform_nearest(images, matrix, size, fill)
-        coordinates = transform.coordinates_of(matrix, size, images.device)
-        return transform.transform(images, coordinates, size, interpolation, fill)
-
-    return _by_size(images, arrays["size"], to)
+    return _warp(images, arrays["matrix"], arrays["size"], _affine_grid, interpolation, fill, like)
 
 
 def warp_perspective(images, arrays, *, interpolation, fill, like="pil"):
     """Image.transform(PERSPECTIVE), as torchvision's perspective does on PIL images, or what it does on tensors."""
+    return _warp(images, arrays["coefficients"], arrays["size"], _perspective_grid, interpolation, fill, like)
+
+
+def _warp(images, data, sizes, grid, interpolation, fill, like):
+    """``data``: (N, 6) of an affine transform, (N, 8) of a perspective one; ``grid`` makes torchvision's grid of it."""
 
     def to(images, rows, size):
-        coefficients = arrays["coefficients"][rows]
         if like != "pil":
-            return _grid_sample(images, _perspective_grid(images, coefficients, size), interpolation, fill, like)
-        coordinates = transform.coordinates_of(coefficients, size, images.device)
+            return _grid_sample(images, grid(images, data[rows], size), interpolation, fill, like)
+        if grid is _affine_grid and interpolation.startswith("nearest"):
+            return transform.transform_nearest(images, data[rows], size, fill)
+        coordinates = transform.coordinates_of(data[rows], size, images.device)
         return transform.transform(images, coordinates, size, interpolation, fill)
 
-    return _by_size(images, arrays["size"], to)
+    return _by_size(images, sizes, to)
 
 
 def elastic(images, arrays, *, alpha, sigma, interpolation, fill, like):
@@ -154,7 +150,7 @@ def _gaussian(size, taps, sigma):
     weights = np.exp(-0.5 * (x / sigma) ** 2)
     outputs = np.arange(size)
     matrix = np.zeros((size, size))
-    np.add.at(matrix, (_border(outputs + x[:, None], size, "reflect"), outputs), weights[:, None] / weights.sum())
+    np.add.at(matrix, (border(outputs + x[:, None], size, "reflect"), outputs), weights[:, None] / weights.sum())
     return matrix, resample.band(np.maximum(outputs - reach, 0), outputs + reach + 1, size)
 
 
