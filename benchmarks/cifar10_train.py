@@ -2,8 +2,9 @@
 PyTorch's loader, how long does it take, and how much of that does it wait for data?
 
 Method. A ResNet-9 (resnet9.py), bf16, batch --batch-size, --epochs epochs; loaders take turns within each of --seeds seeds,
-which set weights, order and augmentation. Both are opened as in cifar10.py (crop with a padding of 4, flip, normalise;
-torchvision with --workers persistent workers and pinned memory). Every network is judged on the same test images, which
+which set weights, order and augmentation. Both are opened as in cifar10.py (crop with a padding of 4, flip, normalise,
+and then an 8x8 hole as in Cutout, DeVries and Taylor 2017; torchvision with --workers persistent workers and pinned
+memory). Every network is judged on the same test images, which
 torchvision has prepared. One epoch of another network comes first, so that libraries and kernels are loaded and chosen.
 
 waited: the seconds that the loop spent in asking for batches, workers' start included. The loop does not wait for the
@@ -30,6 +31,8 @@ import torch
 import torchvision.transforms as T
 from cifar10_data import MEAN, STD
 
+HOLE = T.RandomErasing(1.0, scale=(1 / 16, 1 / 16), ratio=(1, 1))
+TRAIN = T.Compose([*cifar10.TRAIN.transforms, HOLE])
 TEST = T.Compose([T.ToTensor(), T.Normalize(MEAN, STD)])
 
 
@@ -59,7 +62,7 @@ def main():
     options.add_argument("--json", type=pathlib.Path, help="write every round's numbers here")
     args = options.parse_args()
     torch.backends.cudnn.benchmark = True
-    data, test = cifar10_data.datasets(args.data, cifar10.TRAIN, TEST, args.samples)
+    data, test = cifar10_data.datasets(args.data, TRAIN, TEST, args.samples)
     judged = [(images.to(args.device), labels.to(args.device)) for images, labels in torch.utils.data.DataLoader(test, 1000)]
     result = {"benchmark": "cifar10_train", "facts": common.facts(), "samples": len(data), "rounds": [],
               "settings": {key: str(value) for key, value in vars(args).items()}}
