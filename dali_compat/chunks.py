@@ -100,10 +100,8 @@ class ResidentIterator(DALIIterator):
                 batch.alone = True
             self._compute(batches[:1])
             return
-        end = 0
-        for batch in batches:
-            begin, end = end, end + len(batch)
-            batch.chunk, batch.rows = chunk, slice(begin, end)
+        for number, batch in enumerate(batches):
+            batch.chunk, batch.number = chunk, number
 
 
 class ResidentBatch(Batch):
@@ -111,12 +109,13 @@ class ResidentBatch(Batch):
 
     Attributes:
         indices: a list, or an int64 array.
-        chunk, rows: which; None before it is computed.
+        chunk: which; None before it is computed.
+        number: its place among the chunk's batches.
         alone: not to be computed with others, for one of them fails.
     """
 
     chunk: Chunk | None = None
-    rows: slice | None = None
+    number = 0
     alone = False
 
     @property
@@ -162,7 +161,7 @@ class ResidentBatch(Batch):
             ]
 
     def _images(self):
-        images, self._labels = self.chunk.take(self.rows)
+        images, self._labels = self.chunk.take(self.number)
         return images
 
     def _collate(self, images) -> Any:
@@ -182,18 +181,20 @@ class Chunk:
     def __init__(self, epoch: Epoch, held: dict[int, Held], batches: list[ResidentBatch]):
         self.epoch, self._position = epoch, batches[0].position(0)
         self._indices = [batch.indices for batch in batches]
-        self._count = sum(map(len, self._indices))
+        self._lengths = [len(batch) for batch in batches]
+        self._count = sum(self._lengths)
         sources = self._sources(held, batches)
         by_plan: dict[Plan, list[_Source]] = {}
         for source in sources:
             by_plan.setdefault(source.held.plan, []).append(source)
         self._parts = [_Rows(self, plan, of_plan) for plan, of_plan in by_plan.items()]
         self.labels = self._labels(sources) if epoch.default_collate else None
-        self._images = None
-        if not any(part.plan.call for part in self._parts):
-            self._images = self._made()
+        self._taken: list[tuple[Any, torch.Tensor | None]] | None = None
         self._stream = self._done = None
-        self._record()
+        if any(part.plan.call for part in self._parts):
+            self._record()
+        else:
+            self._make()
 
     def _record(self) -> None:
         if self.epoch.route.device.type == "cuda":
@@ -211,28 +212,25 @@ class Chunk:
         while self._parts:
             self._parts.pop().discard()
 
-    def images(self):
-        """(N, C, H, W), or a list of N where sizes differ or they are no images."""
-        if self._images is None:  # they wait for Python; by now another stream may be the current one
+    def take(self, number: int) -> tuple[Any, torch.Tensor | None]:
+        """Images and labels of a batch, by its number: (N, C, H, W), or a list of N where sizes differ or they are none."""
+        if self._taken is None:  # they wait for Python; by now another stream may be the current one
             if self._stream is not None:
                 torch.cuda.current_stream(self._stream.device).wait_event(self._done)
-            self._images = self._made()
-            self._record()
-        return self._images
-
-    def take(self, rows: slice) -> tuple[Any, torch.Tensor | None]:
-        """Images and labels of some rows. No views, to autograd: who writes to one batch must not make another's look
-        changed."""
-        taken = self.images()[rows], None if self.labels is None else self.labels[rows]
-        taken = tuple(part.data if isinstance(part, torch.Tensor) else part for part in taken)
-        if self._stream is not None:
+            self._make()
+        taken = self._taken[number]
+        if self._stream is not None and _current_stream(self._stream.device_index) != self._stream.cuda_stream:
             stream = torch.cuda.current_stream(self._stream.device)
-            if stream != self._stream:
-                stream.wait_event(self._done)
-                for part in taken:
-                    if isinstance(part, torch.Tensor):
-                        part.record_stream(stream)
+            stream.wait_event(self._done)
+            for part in taken:
+                if isinstance(part, torch.Tensor):
+                    part.record_stream(stream)
         return taken
+
+    def _make(self) -> None:
+        images, labels = _cut(self._made(), self._lengths), [None] * len(self._lengths)
+        self._taken = list(zip(images, labels if self.labels is None else _cut(self.labels, self._lengths)))
+        self._record()
 
     def position(self, row: int) -> int:
         return self._position + row
@@ -314,6 +312,19 @@ class _Rows(Part):
     def _images(self):
         images = _selected(self._sources, len(self.rows))
         return self.batch.epoch.route.program(self.plan)(images, self._arrays)
+
+
+def _cut(whole, lengths: list[int]) -> list:
+    """Consecutive parts. No views, to autograd: who writes to one batch must not make another's look changed."""
+    if isinstance(whole, torch.Tensor):
+        return [part.data for part in whole.split(lengths)]
+    rows = iter(whole)
+    return [list(islice(rows, length)) for length in lengths]
+
+
+def _current_stream(device_index: int) -> int:
+    """torch.cuda.current_stream(device_index).cuda_stream, without the 3 us that its object takes: every batch asks."""
+    return torch._C._cuda_getCurrentRawStream(device_index)
 
 
 def _whole_numbers(indices: list | np.ndarray) -> np.ndarray:

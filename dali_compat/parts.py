@@ -112,7 +112,8 @@ class Decoded:
             self._images = [source.bytes() for source in self._sources] if given == BYTES else self._sources
         cache = batch.epoch.route.cache
         self._cache = cache if given != PIXELS and cache is not None and not cache.full else None
-        self._pipeline = batch.epoch.pipeline(plan, len(rows), Form(given, keep=self._cache is not None))
+        form = Form(given, self._cache is not None, given != PIXELS and batch.epoch.route.fancy)
+        self._pipeline = batch.epoch.pipeline(plan, len(rows), form)
         self._ticket = self._pipeline.submit(self._images, self._dali)
 
     def images(self):

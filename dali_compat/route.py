@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .archives.archive import Archive
 from .arrays import holds_arrays
 from .cache import DecodedCache
 from .dataset import Images, Unsupported, folders
 from .dataset import parts as parts_of
+from .encoded import mostly_jpeg, mostly_small
 from .engine.install import dali_problem, dali_version, max_connections, max_connections_note
 from .lower import Options, lower, plans_ahead
 from .plan import Plan, table
@@ -49,6 +49,7 @@ class DaliRoute:
         depth: batches in flight.
         batch_size: the most samples that a pipeline is made for at first.
         plans: one a distinct transform, in the order of the data set's parts.
+        fancy: whether a GPU's decoder interpolates chroma as libjpeg does.
         cache: of decoded images, where the loader has one.
     """
 
@@ -58,6 +59,7 @@ class DaliRoute:
     batch_size: int
     plans: list[Plan]
     _plan_of: dict[int, tuple[Images, Plan]] = field(repr=False)
+    fancy: bool = False
     cache: DecodedCache | None = None
     # owns all pipelines, lent ones too: whatever an iterator's end looks like, it cannot take one with it
     _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)
@@ -146,8 +148,12 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
     except Unsupported as error:
         return StockRoute(device, str(error))
     plans = list(dict.fromkeys(plan for _, plan in plan_of.values()))
-    cache = _cache(loader, device, before)
-    route = DaliRoute(device, _threads(loader, device, parts), depth, loader.batch_size or 1, plans, plan_of, cache)
+    if same and before._plan_of.keys() == plan_of.keys():
+        fancy = before.fancy
+    else:
+        fancy = device.type == "cuda" and not loader.exact and mostly_small(parts)
+    cache, threads = _cache(loader, device, before), _threads(loader, device, parts)
+    route = DaliRoute(device, threads, depth, loader.batch_size or 1, plans, plan_of, fancy, cache)
     if same and before.threads == route.threads:
         route.take_over(before)
     return route
@@ -204,21 +210,8 @@ def _available_threads(loader) -> int:
 def _threads(loader, device: torch.device, parts: list[Images]) -> int:
     """CPU threads of a pipeline. Where the GPU decodes, few load as fast as many and disturb a training step less."""
     available = _available_threads(loader)
-    on_gpu = device.type == "cuda" and not loader.exact and _mostly_jpeg(parts)
+    on_gpu = device.type == "cuda" and not loader.exact and mostly_jpeg(parts)
     return min(available, _GPU_JPEG_THREADS) if on_gpu else available
-
-
-def _mostly_jpeg(parts: list[Images]) -> bool:
-    """Whether most of the parts' images are JPEG."""
-    return 2 * sum(len(part) for part in parts if _is_mostly_jpeg(part)) > sum(map(len, parts))
-
-
-def _is_mostly_jpeg(part: Images) -> bool:
-    """Of a folder by the names of up to a hundred files."""
-    if isinstance(part, Archive):
-        return part.mostly_jpeg
-    names = [os.fsdecode(path) for path, _ in part.samples[:: len(part.samples) // 100 + 1]]
-    return 2 * sum(name.lower().endswith((".jpg", ".jpeg")) for name in names) > len(names)
 
 
 def explain(loader, route: Route) -> str:
@@ -237,7 +230,7 @@ def explain(loader, route: Route) -> str:
         depth = f"{threads}, {route.depth} batches in flight, DALI {dali_version()}"
         kernels = "exact=True" if loader.exact else "exact=False, the fastest kernels"
         lines = [f"DALI route on {route.device}: {depth}; {kernels}"]
-        lines += _plan_lines(route, _decode_fidelity(route.device, loader.exact))
+        lines += _plan_lines(route, _decode_fidelity(route, loader.exact))
         lines.append("  files that DALI decodes differently from PIL go through PIL, one by one, in the same batch")
         if route.cache is not None:
             lines.append(f"  {route.cache}")
@@ -269,10 +262,14 @@ def _account(plan: Plan, device: torch.device, decode: str | None) -> str:
     return table(rows) if rows else ""
 
 
-def _decode_fidelity(device: torch.device, exact: bool) -> str:
-    if device.type == "cpu":
+def _decode_fidelity(route: DaliRoute, exact: bool) -> str:
+    if route.device.type == "cpu":
         return "exact"
-    return "exact, on the CPU" if exact else "mean error .2 of 255 (exact=True: 0)"
+    if exact:
+        return "exact, on the CPU"
+    if route.fancy:
+        return "small images, chroma as libjpeg: mean error .01 of 255 (exact=True: 0)"
+    return "mean error .2 of 255 (exact=True: 0)"
 
 
 def _without_effect(loader) -> list[str]:

@@ -57,10 +57,12 @@ class Form(NamedTuple):
     Attributes:
         given: PATHS of files, encoded images as BYTES, or decoded images as PIXELS.
         keep: it hands out the decoded images, too.
+        fancy: a GPU's decoder interpolates chroma as libjpeg does (its "fancy upsampling").
     """
 
     given: str
     keep: bool = False
+    fancy: bool = False
 
 
 def is_record(source: Source) -> bool:

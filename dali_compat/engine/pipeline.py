@@ -163,11 +163,12 @@ class DecodePipeline:
         kept = []
         if self.form.given == PIXELS:
             images = graph.decoded(given, device, window)
-        elif self.form.keep:
-            kept = [graph.decode(given, device, self.plan.exact)]
-            images = kept[0] if window is None else graph.crop(kept[0], window, inside=True)
+        elif self.form.keep or self.form.fancy:  # nvJPEG before 13.2 warns of every window that it decodes so
+            images = graph.decode(given, device, self.plan.exact, self.form.fancy)
+            kept = [images] if self.form.keep else []
+            images = images if window is None else graph.crop(images, window, inside=True)
         else:
-            images = graph.decode(given, device, self.plan.exact, window)
+            images = graph.decode(given, device, self.plan.exact, window=window)
         for step, arrays in steps:
             images = getattr(graph, step.op)(images, arrays, **step.kwargs)
         return [images, *kept]

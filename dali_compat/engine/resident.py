@@ -113,8 +113,15 @@ def _in_one_copy(columns: list[np.ndarray], device: torch.device) -> list[int | 
     """Whole numbers, (N,) each: one of them where all are alike, or (N, 1) on the device."""
     alike = [bool((column == column[0]).all()) for column in columns]
     varied = [column for column, same in zip(columns, alike) if not same]
-    moved = iter(to_device(np.array(varied, np.int64), device)[:, :, None] if varied else ())
+    moved = iter(_stacked(varied, device)[:, :, None] if varied else ())
     return [int(column[0]) if same else next(moved) for column, same in zip(columns, alike)]
+
+
+def _stacked(columns: list[np.ndarray], device: torch.device) -> torch.Tensor:
+    """(columns, N) int64 on the device."""
+    numbers = torch.empty((len(columns), len(columns[0])), dtype=torch.int64, pin_memory=device.type == "cuda")
+    np.stack(columns, out=numbers.numpy(), casting="unsafe")
+    return numbers.to(device, non_blocking=True)
 
 
 def _flipped(line, flag: int | torch.Tensor, device: torch.device):

@@ -11,8 +11,10 @@ from torchvision.transforms import InterpolationMode, autoaugment, v2
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
+from dali_compat.engine import batch
 from dali_compat.engine.batch import color, hue, kernel
 from dali_compat.params.policy import AUGMENTATIONS
+from dali_compat.plan import ImageSpec, step
 
 FUNCTIONS = {
     "brightness": "adjust_brightness",
@@ -386,6 +388,29 @@ def test_augmix(version, dtype):
 def centre_crops(root) -> np.ndarray:
     files = sorted(root.glob("*/*"))[:64]
     return np.stack([np.asarray(F1.center_crop(Image.open(file).convert("RGB"), 224)) for file in files])
+
+
+@pytest.mark.parametrize("op", sorted(batch._BY_PIXEL))
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_of_different_sizes_in_frames(op, channels):
+    rng, count = np.random.default_rng(8), 40
+    sizes = [(1, 1), (90, 3), (3, 90), *rng.integers(5, 60, (count - 3, 2)).tolist()]
+    images = [torch.from_numpy(rng.integers(0, 256, (channels, *size), np.uint8)) for size in sizes]
+    jitter = {name: rng.uniform(0, 3, count) for name in ("brightness", "contrast", "saturation")}
+    jitter |= {"hue": rng.uniform(-0.5, 0.5, count)}
+    order = rng.permuted(np.tile(np.arange(4), (count, 1)), axis=1)
+    distort = {f"contrast_{when}": np.where(chosen, jitter["contrast"], np.nan) for when, chosen in
+               (("before", order[:, 0] < 2), ("after", order[:, 0] >= 2))} | jitter
+    arrays = {"color_jitter": jitter | {"order": order}, "hue": {"factor": jitter["hue"]},
+              "photometric_distort": distort | {"order": np.full((count, 3), -1)}}.get(op, {"factor": jitter["contrast"]})
+    one = step(op, ImageSpec(channels=channels), like="pil")
+    framed = batch.framed(one, images, arrays)
+    alone = [batch._same_size(one, image[None], batch.rows_of(arrays, [row]))[0] for row, image in enumerate(images)]
+    assert all(torch.equal(a, b) for a, b in zip(framed, alone, strict=True))
+    batches = list(batch._of_similar_size(images))
+    assert sorted(np.concatenate([rows for rows, *_ in batches]).tolist()) == list(range(count)) and len(batches) < 12
+    for rows, height, width in batches:
+        assert 2 * sum(images[row][0].numel() for row in rows) >= len(rows) * height * width
 
 
 @pytest.mark.parametrize("op", OPS)

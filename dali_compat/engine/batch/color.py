@@ -86,17 +86,19 @@ def brightness(images, arrays, *, like):
 
 @in_parts
 def contrast(images, arrays, *, like):
-    """ImageEnhance.Contrast: blended with the mean of the image's gray."""
+    """ImageEnhance.Contrast: blended with the mean of the image's gray. Of framed() images ``area`` pixels count."""
     if is_half(images):
         return one_by_one(of(like).adjust_contrast, images, arrays["factor"])
-    mean = _mean(_gray(images, like), like)
+    mean = _mean(_gray(images, like), like, arrays.get("area"))
     return _by_value(images, lambda values: blend(values, mean, arrays["factor"], like))
 
 
-def _mean(gray, like):
+def _mean(gray, like, area=None):
     if gray.is_floating_point():
         return gray.mean((-3, -2, -1), keepdim=True)
     total, count = gray.sum((-3, -2, -1), keepdim=True), gray[0].numel()
+    if area is not None:
+        count = to(gray, area, np.int64)
     if like == "pil":  # int(mean + 0.5)
         return ((2 * total + count) // (2 * count)).to(torch.float32)
     return total.to(torch.float32) / torch.full_like(total, count, dtype=torch.float32)

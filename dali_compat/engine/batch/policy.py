@@ -22,7 +22,7 @@ def color_jitter(images, arrays, *, like):
         for number, name in enumerate(_ADJUST):
             rows = np.flatnonzero(place == number)
             if name in arrays and len(rows):
-                made.append((rows, _adjusted(name, images, arrays[name], rows, like)))
+                made.append((rows, _adjusted(name, images, arrays, name, rows, like)))
         images = _with(images, made)
     return images
 
@@ -33,15 +33,16 @@ def photometric_distort(images, arrays, *, like):
     for name in ("brightness", "contrast_before", "saturation", "hue", "contrast_after"):
         rows = np.flatnonzero(~np.isnan(arrays[name]))
         if len(rows):
-            images = _with(images, [(rows, _adjusted(name.split("_")[0], images, arrays[name], rows, like))])
+            images = _with(images, [(rows, _adjusted(name, images, arrays, name.split("_")[0], rows, like))])
     rows = np.flatnonzero(arrays["order"][:, 0] >= 0)
     if not len(rows):
         return images
     return _with(images, [(rows, color.permute_channels(_rows(images, rows), {"order": arrays["order"][rows]}))])
 
 
-def _adjusted(name, images, factors, rows, like):
-    return _ADJUST[name](_rows(images, rows), {"factor": factors[rows]}, like=like)
+def _adjusted(factors, images, arrays, name, rows, like):
+    given = {"factor": arrays[factors][rows]} | ({"area": arrays["area"][rows]} if "area" in arrays else {})
+    return _ADJUST[name](_rows(images, rows), given, like=like)
 
 
 def _rows(images, rows):

@@ -1,0 +1,48 @@
+"""Data sets of small images are decoded with libjpeg's interpolation of chroma, where a GPU decodes."""
+
+import os
+
+import numpy as np
+import pytest
+from helpers import make_image
+from PIL import Image
+from torchvision import transforms as T
+
+from dali_compat import DALIImageFolder, DataLoader
+from dali_compat.encoded import mostly_jpeg, mostly_small
+from parity.compare import error
+
+
+def folder(root, side: int, ending: str = "jpg", count: int = 20) -> DALIImageFolder:
+    rng = np.random.default_rng(side)
+    (root / "class_a").mkdir(parents=True)
+    for i in range(count):
+        Image.fromarray(make_image(rng, side, side)).save(root / "class_a" / f"{i:02d}.{ending}", quality=90)
+    return DALIImageFolder(root, T.PILToTensor())
+
+
+def test_what_a_folder_holds(tmp_path):
+    small, large, png = folder(tmp_path / "a", 32), folder(tmp_path / "b", 400), folder(tmp_path / "c", 20, "png", 50)
+    assert mostly_small([small]) and not mostly_small([large]) and mostly_small([small, large, png])
+    assert mostly_jpeg([small]) and not mostly_jpeg([png]) and not mostly_jpeg([small, png])
+    os.remove(small.samples[0][0])
+    small.samples.append(("/nowhere", 0))
+    assert mostly_small([small])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("side, transform, limit, text", [  # measured: see benchmarks/results/gpu_suite_h100.txt
+    (32, T.PILToTensor(), 0.02, "chroma as libjpeg"),
+    (96, T.Compose([T.CenterCrop(33), T.PILToTensor()]), 0.02, "chroma as libjpeg"),
+    (400, T.PILToTensor(), 3, "mean error .2 of 255"),
+])
+def test_how_a_gpu_decodes(tmp_path, side, transform, limit, text):
+    data = folder(tmp_path / "a", side)
+    data.transform = transform
+    loader = DataLoader(data, 7, device="cuda", fallback="error")
+    assert text in loader.explain()
+    found = error([image for images, _ in loader for image in images], [image for image, _ in data])
+    print(f"measured {side}: {found}")
+    assert found.mean <= limit, found
+    exact = DataLoader(data, 7, device="cuda", fallback="error", exact=True)
+    assert error([image for images, _ in exact for image in images], [image for image, _ in data]).within(0, 0)
