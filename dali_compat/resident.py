@@ -103,7 +103,7 @@ class ResidentRoute:
     _programs: dict[Plan, Program] = field(default_factory=dict, repr=False)
 
     def iterate(self, loader):
-        from .chunks import ResidentIterator
+        from .resident_iterator import ResidentIterator
 
         return ResidentIterator(loader, self)
 

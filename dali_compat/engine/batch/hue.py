@@ -6,7 +6,6 @@ import functools
 
 import numpy as np
 import torch
-from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
 from .color import in_parts, is_half, of, one_by_one, to
@@ -93,7 +92,7 @@ def _hue(images, factors, like):
     rc, gc, bc = (value.sub(c).div_(span) for c in (r, g, b))
     h = torch.where(value == g, rc.add(2).sub_(bc), gc.add(4).sub_(rc))
     h = torch.where(value == r, bc.sub_(gc), h)
-    h = h.div_(6) if like == "v1" else h.mul_(1.0 / 6.0)
+    h = h.div_(_number(6, h)) if like == "v1" else h.mul_(1.0 / 6.0)
     h = h.add_(1).fmod_(1).add_(to(images, factors, np.float32)[:, 0]).remainder_(1)
 
     h.mul_(6)
@@ -127,4 +126,11 @@ def _among(sector, numbers):
 def _to_float(images, like):
     if images.is_floating_point():
         return images.to(torch.float32)
-    return v1.convert_image_dtype(images) if like == "v1" else v2.to_dtype(images, torch.float32, scale=True)
+    if like == "v1":  # v1.convert_image_dtype
+        return images.to(torch.float32).div_(_number(255, images))
+    return v2.to_dtype(images, torch.float32, scale=True)
+
+
+def _number(value, images):
+    """To divide by as the CPU does: by a plain number a GPU does not divide, but multiplies by the reciprocal."""
+    return torch.full((1,), value, dtype=torch.float32, device=images.device)
