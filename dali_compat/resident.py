@@ -18,9 +18,10 @@ from .plan import Plan
 from .translate import translate
 
 SHARE = 0.5  # of the device's free memory, which the images may take
-# Output of the batches that are computed together. While they are, a GPU needs about 2.5 times as much; on the CPU what is
-# larger does not stay in its cache.
-_TOGETHER = {"cuda": 256 << 20, "cpu": 16 << 20}
+# Bytes of output of the batches that are computed together. On the CPU what is larger does not stay in its cache. A GPU
+# takes longer to begin than to compute: as many as a small share of its memory holds, 2.5 times as much while they are made.
+_TOGETHER = {"cuda": 1 << 30, "cpu": 16 << 20}
+_TOGETHER_SHARE = 1 / 64
 _AT_A_TIME = 64 << 20  # bytes of images that are copied and brought into order at a time
 
 
@@ -122,7 +123,11 @@ class ResidentRoute:
         if any(s.gives.size is None and s.op != "crop" for plan in self.plans for s in plan.batch):
             return 1
         most = max(max(map(_bytes, (plan.takes, *(s.gives for s in plan.batch)))) for plan in self.plans)
-        return max(1, _TOGETHER[self.device.type] // most)
+        budget = _TOGETHER[self.device.type]
+        if self.device.type == "cuda" and torch.cuda.is_initialized():  # explain() must not start CUDA
+            total = torch.cuda.get_device_properties(self.device).total_memory
+            budget = min(budget, int(_TOGETHER_SHARE * total))
+        return max(1, budget // most)
 
     def check(self, before: ResidentRoute | None) -> None:
         """Whether what is not on the device yet may go there, now that ``before`` gives its place.

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 from torchvision import transforms as v1
 from torchvision import tv_tensors
-from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms import v2
 
-from dali_compat.lower import lower
 from dali_compat.plan import step
 from dali_compat.translate import Untranslatable, register, translate
 from dali_compat.translate.registry import _TRANSLATORS, describe

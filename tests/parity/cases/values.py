@@ -4,7 +4,6 @@ On the batch (of one size) and image by image (ragged); on PIL images, gray ones
 """
 
 import torch
-from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from dali_compat.versions import TORCHVISION
