@@ -101,7 +101,9 @@ def _resize(images, size, *, interpolation, like, antialias):
         return resample.resize(images, size, interpolation, like, antialias)
     if like == "pil":
         return transform.resize_nearest(images, size)
-    return (v1 if like == "v1" else v2).resize(images, list(size), InterpolationMode(interpolation), antialias=antialias)
+    return (v1 if like == "v1" else v2).resize(
+        images, list(size), InterpolationMode(interpolation), antialias=antialias
+    )
 
 
 def _as_pillow(images, interpolation, like) -> bool:

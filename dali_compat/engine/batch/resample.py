@@ -149,16 +149,18 @@ def resize_each(images: list[torch.Tensor], sizes: np.ndarray, interpolation: st
     return made
 
 
-def _alike(before, sizes, vertical, channels: int) -> list[np.ndarray]:
+def _alike(before, sizes, vertical, channels: int) -> list[list[int]]:
     """Rows that go together: they begin with the same axis, and come to _NUMBERS at most."""
-    groups, begin = [], 0
-    order = np.lexsort([before[:, 1], before[:, 0], vertical])
-    for end in range(1, len(order) + 1):
-        rows = order[begin : end + 1]
-        largest = np.maximum(before[rows], sizes[rows]).max(0).prod()
-        if end == len(order) or vertical[rows[0]] != vertical[rows[-1]] or len(rows) * largest * channels * 3 > _NUMBERS:
-            groups.append(order[begin:end])
-            begin = end
+    groups, height, width = [[]], 0, 0
+    largest = np.maximum(before, sizes).tolist()
+    for row in np.lexsort([before[:, 1], before[:, 0], vertical]).tolist():
+        group, (h, w) = groups[-1], largest[row]
+        height, width = max(height, h), max(width, w)
+        full = (len(group) + 1) * channels * height * width * 3 > _NUMBERS
+        if group and (full or vertical[row] != vertical[group[0]]):
+            groups.append(group := [])
+            height, width = h, w
+        group.append(row)
     return groups
 
 
