@@ -71,7 +71,7 @@ def _fidelity_of_resize(s: Step, two_pass: bool) -> str:
         return "nearest pixel; a rounding tie may differ (exact=True: 0)"
     if s.kwargs["like"] != "pil":
         close = two_pass or s.kwargs["like"] == "v1"
-        return "mean error .05 of 255 (exact=True: 0)" if close else "mean error .2 of 255 (exact=True: exact)"
+        return "mean error .05 of 255 (exact=True: 0)" if close else "mean error .2 of 255 (exact=True: 0)"
     if two_pass:
         return "two passes as Pillow: mean error .01 of 255 (exact=True: 0)"
     return "one pass: mean error .2 of 255 (exact=True: 0)"
