@@ -176,7 +176,7 @@ def _matrices(sizes_in, sizes_out, how, device) -> torch.Tensor:
     """Weights of one axis, (N, largest out, largest in)."""
     found = [taps(*pair, *how) for pair in zip(sizes_in.tolist(), sizes_out.tolist())]
     most = max(weights.shape[1] for weights, _ in found)
-    shape = len(found), sizes_out.max(), most
+    shape = len(found), int(sizes_out.max()), most
     weights, first = np.zeros(shape), np.zeros(shape[:2], np.int64)
     for i, (of_image, begin) in enumerate(found):
         weights[i, : len(begin), : of_image.shape[1]] = of_image
