@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
