@@ -3,7 +3,8 @@
 DALI takes every step while images are ragged, and geometry always. Once every image of a batch has one size, pixel
 arithmetic belongs to torch operations on the whole batch: they are torchvision's own, exact, and the same on every
 device. One exception pays for itself: at the end of a chain DALI's crop_mirror_normalize does flip, conversion to
-float32, normalisation and transposition in one kernel (within 7e-7 of torchvision), so the default uses it.
+float32, normalisation and transposition in one kernel (within 7e-7 of torchvision), so the default uses it. The other way
+about, DALI cannot resize to the last bit: where that is asked for, torch's part begins before the first resize.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Options:
     """How a chain is lowered.
 
     Attributes:
-        exact: two-pass resizing and torch's own conversions, instead of the fastest kernels.
+        exact: torchvision's own resizing and conversions, instead of the fastest kernels.
         channels_last: batches in ``torch.channels_last``.
         gpu: whether it will run there. On a GPU two-pass resizing costs a training step 1.5% and evaluation nothing, so
             a chain without random steps has it by default.
@@ -54,8 +55,8 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     if not options.exact and not decoded:
         split = _after_float32(ordered, split)
     dali = tuple(s for s in ordered[:split] if s.op not in _NO_KERNEL)
-    two_pass = options.exact or (options.gpu and not any(map(is_random, steps)))
-    dali = tuple(map(_warp_in_dali, _lower_resize(dali, options.exact, two_pass)))
+    two_pass = options.gpu and not any(map(is_random, steps))
+    dali = tuple(map(_warp_in_dali, _lower_resize(dali, two_pass)))
     if not options.exact:
         dali = _fuse_tail(dali, "HWC" if options.channels_last else "CHW")
     batch = tuple(s for s in ordered[split:] if s.op not in ("pil_to_tensor", "identity"))
@@ -145,9 +146,9 @@ def _dali_can(steps, i: int, options: Options) -> bool:
         return s.op != "choose"
     if s.op not in _DALI_OPS or s.when or not options.can(s):
         return False
-    if options.exact and (s.op == "resize" or s.op.startswith("warp_")) and _is_uniform(steps, i):
+    if options.exact and s.op.startswith("warp_") and _is_uniform(steps, i):
         return False  # torch's is exact to the last bit, but slow unless all images have one size
-    if s.op == "resize" and not _dali_resizes(s, options.exact):
+    if s.op == "resize" and (options.exact or not _dali_resizes(s)):
         return False
     if s.op.startswith("warp_") and s.kwargs["like"] != "pil":
         return False
@@ -162,15 +163,13 @@ def _is_uniform(steps, i: int) -> bool:
     return i > 0 and steps[i - 1].gives.size is not None
 
 
-def _dali_resizes(s: Step, exact: bool) -> bool:
+def _dali_resizes(s: Step) -> bool:
     """DALI has no close form of Pillow's box and hamming filters (PARITY: measured), of nearest and lanczos as
-    torchvision has them on tensors, and of filters without antialiasing. Its nearest pixel differs where two are equally
-    near."""
+    torchvision has them on tensors, and of filters without antialiasing."""
     if s.gives.normalized or s.gives.dtype not in (torch.uint8, torch.float32):
         return False
     if s.kwargs["like"] == "pil":
-        nearest = () if exact else ("nearest", "nearest-exact")
-        return s.kwargs["interpolation"] in (*nearest, "bilinear", "bicubic", "lanczos")
+        return s.kwargs["interpolation"] in ("nearest", "nearest-exact", "bilinear", "bicubic", "lanczos")
     return s.kwargs["interpolation"] in ("bilinear", "bicubic") and s.kwargs["antialias"] is True
 
 
@@ -191,7 +190,7 @@ def _after_float32(steps, split: int) -> int:
     return i + 2 if i + 1 < len(steps) and steps[i + 1].op == "normalize" and not steps[i + 1].when else i + 1
 
 
-def _lower_resize(steps: tuple[Step, ...], exact: bool, two_pass: bool) -> tuple[Step, ...]:
+def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
     """One pass or two; of a resize followed by a crop within it only the window is computed.
 
     PARITY: that is closer to Pillow, too, and 40% cheaper.
@@ -200,9 +199,7 @@ def _lower_resize(steps: tuple[Step, ...], exact: bool, two_pass: bool) -> tuple
     for s in steps:
         before = lowered[-1] if lowered else None
         if s.op == "resize":
-            passes = _passes(s, exact) if two_pass else "one"
-            how = {"passes": passes, "interpolation": s.kwargs["interpolation"]}
-            s = s.but(draw=draw("resize_lowered", resize=s.draw, crop=None, **how))
+            s = s.but(draw=draw("resize_lowered", resize=s.draw, crop=None, passes=_passes(s) if two_pass else "one"))
         elif before is not None and before.op == "resize" and _crops_inside(before, s):
             args = dict(before.draw.args) | {"crop": s.draw}
             lowered[-1] = before.but(gives=s.gives, draw=draw("resize_lowered", **args), stream=s.stream)
@@ -211,16 +208,12 @@ def _lower_resize(steps: tuple[Step, ...], exact: bool, two_pass: bool) -> tuple
     return tuple(lowered)
 
 
-def _passes(s: Step, exact: bool) -> str:
+def _passes(s: Step) -> str:
     """How torchvision resizes: PIL in two passes rounded to 8 bits, v2 on uint8 tensors likewise but always width first,
-    v1 on tensors (and v2 on floats) in floating point. ``exact``: with Pillow's borders, too."""
-    if s.kwargs["interpolation"].startswith("nearest"):
+    v1 on tensors (and v2 on floats) in floating point."""
+    if s.kwargs["interpolation"].startswith("nearest") or s.gives.dtype != torch.uint8 or s.kwargs["like"] == "v1":
         return "one"
-    if s.gives.dtype != torch.uint8 or s.kwargs["like"] == "v1":
-        return "exact one" if exact else "one"
-    if s.kwargs["like"] == "pil":
-        return "exact" if exact else "as Pillow"
-    return "exact width first" if exact else "width first"
+    return "as Pillow" if s.kwargs["like"] == "pil" else "width first"
 
 
 def _crops_inside(resize: Step, crop: Step) -> bool:

@@ -70,6 +70,15 @@ def decoded(pixels, device: str, window=None):
     return images.gpu() if device == "mixed" else images
 
 
+def _window(images, start, shape):
+    """On the CPU, as lines of numbers rather than of pixels: fn.slice takes less than half the time."""
+    channels = images.shape(dtype=types.INT32)[2:]
+    per = fn.cat(types.Constant(np.array([1], np.int32)), channels)
+    lines = fn.reshape(images, rel_shape=[1.0, -1.0])
+    lines = _slice(lines, {"start": start * per, "shape": shape * per}, "constant", 0)
+    return fn.reshape(lines, shape=fn.cat(shape, channels), layout="HWC")
+
+
 def crop(images, arrays, *, inside):
     return _slice(images, arrays, "constant", 0)
 
@@ -90,51 +99,14 @@ def _slice(images, arrays, mode, fill):
 
 
 def resize(images, arrays, *, interpolation, like, antialias=True):
-    one_pass = _exact_pass if "factors" in arrays else _pass
     how = {"interp_type": _FILTERS[interpolation], "antialias": antialias}
-    images = one_pass(images, arrays, "", **how)
-    return one_pass(images, arrays, "second_", **how) if "second_size" in arrays else images
+    images = _pass(images, arrays, "", **how)
+    return _pass(images, arrays, "second_", **how) if "second_size" in arrays else images
 
 
 def _pass(images, arrays, prefix, **how):
     roi = {name: arrays[prefix + name] for name in ("roi_start", "roi_end") if prefix + name in arrays}
     return fn.resize(images, size=arrays[prefix + "size"], **roi, **how)
-
-
-def _exact_pass(images, arrays, prefix, **how):
-    """With Pillow's borders; params/lowered.py tells how."""
-    framed = _framed(images, arrays[prefix + "start"], arrays[prefix + "extent"])
-    made = _pass(framed, arrays, prefix, dtype=types.FLOAT, **how)
-    # one after the other: DALI 2.4 reads beyond a column times a row, where in a batch either may be one number
-    for factors, along in (("factors", "along"), ("column_factors", "along_columns")):
-        if prefix + factors in arrays:
-            made = made * _on(images, _shaped(arrays[prefix + factors], arrays[prefix + along]))
-    return fn.cast_like(made, images)
-
-
-def _shaped(numbers, shape):
-    """As many of them as ``shape`` (height, width, 1) takes, in that shape."""
-    return fn.reshape(numbers[: shape[0] * shape[1]], shape=shape)
-
-
-def _on(images, node):
-    return node.gpu() if images.device == "gpu" else node
-
-
-def _framed(images, start, extent):
-    """A window, with zeros where it is outside."""
-    if images.device == "gpu":
-        return _slice(images, {"start": start, "shape": extent}, "constant", 0)
-    return _window(images, start, extent)
-
-
-def _window(images, start, extent):
-    """The same on the CPU, as lines of numbers rather than of pixels: fn.slice takes less than half the time."""
-    channels = images.shape(dtype=types.INT32)[2:]
-    per = fn.cat(types.Constant(np.array([1], np.int32)), channels)
-    lines = fn.reshape(images, rel_shape=[1.0, -1.0])
-    lines = _slice(lines, {"start": start * per, "shape": extent * per}, "constant", 0)
-    return fn.reshape(lines, shape=fn.cat(extent, channels), layout="HWC")
 
 
 def flip(images, arrays, *, axis):

@@ -32,13 +32,6 @@ def pictures():
     return [make_image(rng, *shape) for shape in shapes]
 
 
-@pytest.fixture(scope="module")
-def tiny():
-    rng = np.random.default_rng(1)
-    shapes = [(1, 1), (1, 7), (2, 3), (3, 500), (500, 3), (9, 1), (50, 50)]
-    return [rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in shapes]
-
-
 def sizes_of(images):
     return np.array([image.shape[:2] for image in images])
 
@@ -85,7 +78,7 @@ def windows(crop, full, seed=0):
 def resized(images, size, interpolation, passes, crop=None, device="cpu", like="pil", seed=0):
     """(DALI's, Pillow's)"""
     resize = draw("resize", size=size)
-    arrays = drawn("resize_lowered", images, seed, resize=resize, crop=crop, passes=passes, interpolation=interpolation)
+    arrays = drawn("resize_lowered", images, seed, resize=resize, crop=crop, passes=passes)
     full = drawn("resize", images, size=size)["size"].astype(int)
     ours = dali("resize", images, arrays, device, interpolation=interpolation, like=like, antialias=True)
     expected = []
@@ -95,132 +88,41 @@ def resized(images, size, interpolation, passes, crop=None, device="cpu", like="
     return ours, expected
 
 
-# ---- exact resize
-
-# measured: .0006, .0024, .0028 (256); .0010, .0034, .0036 (64); .0011, .0031, .0038 (20); windows .0010, .0041, .0044
-LIMITS = {"bilinear": 0.002, "bicubic": 0.006, "lanczos": 0.0065}
+# ---- resize in two passes
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("interpolation", LIMITS)
-@pytest.mark.parametrize("size", [(256,), (64, 64), (20, 20)])
-def test_exact_is_close_to_pillow(pictures, size, interpolation, device):
-    mean, most = error(*resized(pictures, size, interpolation, "exact", device=device))
-    assert mean < LIMITS[interpolation] and most <= 2
+# of the filters measured: .019, .022, .028 whole, for DALI repeats the border where Pillow leaves taps out; .0028, .0037,
+# .0042 within; .0072, .0088, .011 where some windows are at the border. One pass gives .12 to .15
+WINDOWS = {None: (0.032, 16), draw("center_crop", size=(30, 50)): (0.005, 2), draw("random_crop", size=(60, 20)): (0.013, 3)}
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("interpolation, limit", [("bilinear", 0.006), ("bicubic", 0.006), ("lanczos", 0.0065)])
-def test_exact_enlarged(pictures, interpolation, limit, device):
-    """.0030, .0022, .0027. The worst for bilinear, .018, is 60 to 200 pixels: sixths and the like, which make halves
-    that Pillow's own weights miss, by 2**-23, to either side."""
-    mean, most = error(*resized(pictures, (200, 310), interpolation, "exact", device=device))
-    assert mean < limit and most <= 2
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
+@pytest.mark.parametrize("crop", WINDOWS)
+def test_two_passes_are_closer_to_pillow_than_one(pictures, crop, interpolation, device):
+    one, two = (error(*resized(pictures, (61,), interpolation, passes, crop, device)) for passes in ("one", "as Pillow"))
+    (mean, most), slack = WINDOWS[crop], 1 if device == "cpu" else 1.4
+    assert two[0] < mean * slack and two[1] <= most * slack
+    assert two[0] < one[0] / 4
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("interpolation", LIMITS)
-@pytest.mark.parametrize("crop", [draw("center_crop", size=(30, 50)), draw("random_crop", size=(60, 20))])
-def test_exact_window(pictures, crop, interpolation, device):
-    """Taps reach into the rest of the image; only at its border are some left out."""
-    for seed in range(3):
-        both = resized(pictures, (61,), interpolation, "exact", crop, device, seed=seed)
-        mean, most = error(*both)
-        assert mean < LIMITS[interpolation] and most <= 2
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("interpolation", LIMITS)
-def test_exact_on_tiny_images(tiny, interpolation, device):
-    """Together in a batch: rows and columns of one pixel, and Pillow begins with either axis."""
-    for size in [(1, 1), (5, 4), (40, 70), (1, 9), (30, 1)]:
-        _, most = error(*resized(tiny, size, interpolation, "exact", device=device))
-        # on the GPU, and in CUDA 12's build, filters of more than 256 taps are less exact; here, of noise, by 4 and 8
-        assert most <= (2 if interpolation == "bilinear" else 10)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("before, after", [((400, 600), (200, 300)), ((200, 300), (400, 600)), ((300, 450), (200, 300)),
-                                           ((400, 600), (100, 150)), ((400, 600), (300, 450))])  # fmt: skip
-def test_halves_are_rounded_up(before, after, device):
-    """At simple ratios a tenth of the pixels and more are halves. DALI rounds them to even: mean .003 to .24."""
-    rng = np.random.default_rng(2)
-    images = [make_image(rng, *before) for _ in range(3)]
-    ours, expected = resized(images, after, "bilinear", "exact", device=device)
-    mean, most = error(ours, expected)
-    assert mean < 0.001 and most <= 1  # 0; .0005 for 4:3
-    plain, _ = error(*resized(images, after, "bilinear", "as Pillow", device=device))
-    assert plain > 0.002
-
-
-def test_other_ratios_leave_ties():
-    """What README's ".04" is: Pillow's weights have 22 bits, and whether a half is one depends on their last."""
-    rng = np.random.default_rng(2)
-    images = [make_image(rng, 320, 320) for _ in range(3)]
-    mean, most = error(*resized(images, (256, 256), "bilinear", "exact"))
-    assert mean < 0.05 and most <= 2  # .040/2
-
-
-def test_exact_is_better_at_the_border(pictures):
-    """What it is for: DALI repeats the border, where Pillow leaves taps out."""
-    for interpolation in LIMITS:
-        plain, most = error(*resized(pictures, (20, 20), interpolation, "as Pillow"))
-        assert plain > 10 * LIMITS[interpolation] and most > 5
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("interpolation, limit", [("bilinear", 0.006), ("bicubic", 0.006)])  # .0043, .0042
-def test_width_first_is_close_to_v2_on_tensors(pictures, interpolation, limit, device):
-    arrays = drawn("resize_lowered", pictures, resize=draw("resize", size=(64, 50)), crop=None,
-                   passes="exact width first", interpolation=interpolation)  # fmt: skip
-    ours = dali("resize", pictures, arrays, device, interpolation=interpolation, like="v2", antialias=True)
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_width_first_is_close_to_v2_on_tensors(pictures, interpolation, device):
+    """.043/14, .033/9; one pass .13/14, .14/9."""
+    found = {}
     expected = [_on_tensor(F2, image, (64, 50), interpolation) for image in pictures]
-    mean, most = error(ours, expected)
-    assert mean < limit and most <= 2
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("interpolation, whole, real", [("bilinear", 0.0015, 0.0001), ("bicubic", 0.004, 0.004)])
-def test_one_exact_pass_is_close_to_floating_point(pictures, interpolation, whole, real, device):
-    """.0007 of bytes, .00002 of floating point numbers; bicubic .0023."""
-    floats = [image / np.float32(255) for image in pictures]
-    for images, scale, limit in ((pictures, 1, whole), (floats, 255, real)):
-        arrays = drawn("resize_lowered", images, resize=draw("resize", size=(64, 50)), crop=None, passes="exact one",
-                       interpolation=interpolation)  # fmt: skip
-        ours = dali("resize", images, arrays, device, interpolation=interpolation, like="v1", antialias=True)
-        assert {image.dtype for image in ours} == {images[0].dtype}
-        expected = [_on_tensor(F1, image, (64, 50), interpolation) for image in images]
-        mean, most = error(ours, expected)
-        assert mean * scale < limit and most * scale <= 1
+    for passes in ("one", "width first"):
+        arrays = drawn("resize_lowered", pictures, resize=draw("resize", size=(64, 50)), crop=None, passes=passes)
+        ours = dali("resize", pictures, arrays, device, interpolation=interpolation, like="v2", antialias=True)
+        found[passes] = error(ours, expected)[0]
+    assert found["width first"] < 0.05 and found["width first"] < found["one"] / 2
 
 
 def _on_tensor(functional, image, size, interpolation):
     image = torch.from_numpy(image.copy()).permute(2, 0, 1)
     made = functional.resize(image, list(size), InterpolationMode(interpolation), antialias=True)
     return made.permute(1, 2, 0).numpy()
-
-
-def test_gray_images(pictures):
-    gray = [np.array(Image.fromarray(image).convert("L"))[:, :, None] for image in pictures]
-    arrays = drawn("resize_lowered", gray, resize=draw("resize", size=(64,)), crop=None, passes="exact",
-                   interpolation="bilinear")  # fmt: skip
-    ours = dali("resize", gray, arrays, interpolation="bilinear", like="pil")
-    full = drawn("resize", gray, size=(64,))["size"].astype(int)
-    expected = [np.array(Image.fromarray(g[:, :, 0]).resize((w, h), 2))[:, :, None] for g, (h, w) in zip(gray, full)]
-    mean, most = error(ours, expected)
-    assert mean < 0.002 and most <= 1
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_photos(photos, device):
-    """64 photos; measured .0005, .0044, .0048 (256), .0008, .0057, .0068 (64), .0005, .0069, .0084 (20)."""
-    files = sorted(photos.rglob("*.JPEG"))[:64]
-    images = [np.array(Image.open(file).convert("RGB")) for file in files]
-    for interpolation, limit in (("bilinear", 0.0015), ("bicubic", 0.009), ("lanczos", 0.011)):
-        for size in [(256,), (64, 64), (20, 20)]:
-            mean, most = error(*resized(images, size, interpolation, "exact", device=device))
-            # on an H200 .0119 for lanczos at 20, the others as here
-            assert mean < (limit if device == "cpu" else 1.4 * limit) and most <= 2
 
 
 # ---- warps

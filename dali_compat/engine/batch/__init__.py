@@ -3,7 +3,7 @@
 ``images`` is (N, C, H, W) on any device, uint8 0..255 or floating point; ``arrays`` the step's per-sample arguments as
 numpy arrays of N rows. A kernel gives (N, C, H, W), or a list of N images (C, H, W) where their sizes differ. The same
 code runs on every device; nothing is changed in place. Which rows a step is for (``arrays["flag"]``), and images of
-different sizes, are run()'s affair: kernels never see either.
+different sizes, are run()'s affair: kernels never see either, but for geometry.resize_each.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 
 from ...plan import Step
 from . import color, convert, filters, geometry, hue, noise, policy, views
+from .lists import uniform
 
 _MODULES = (color, convert, filters, geometry, hue, noise, policy, views)
 # What works pixel by pixel and leaves black as it is. The mean that contrast takes is told how much of the black is frame.
@@ -60,12 +61,14 @@ def _all(step: Step, images, arrays):
         return _same_size(step, images, arrays)
     if images[0].is_cuda and images[0].ndim == 3 and step.op in _BY_PIXEL and step.kwargs["like"] == "pil":
         return uniform(framed(step, images, arrays))
+    if step.op == "resize" and images[0].ndim == 3:
+        return uniform(geometry.resize_each(images, arrays, **step.kwargs))
     by_shape: dict[tuple, list[int]] = {}
     for row, image in enumerate(images):
         by_shape.setdefault((image.dtype, *image.shape), []).append(row)
     changed = [None] * len(images)
     for rows in by_shape.values():
-        same = images[rows[0]][None] if len(rows) == 1 else torch.stack([images[row] for row in rows])
+        same = images[rows[0]][None] if len(rows) == 1 else uniform([images[row] for row in rows])
         for row, image in zip(rows, _same_size(step, same, rows_of(arrays, rows)), strict=True):
             changed[row] = image
     return uniform(changed)
@@ -121,18 +124,6 @@ def _one_by_one(op: str, images, arrays, *, like, **args):
     return uniform(
         [play_on_tensor(op, image, rows_of(arrays, row), like=like, **args) for row, image in enumerate(images)]
     )
-
-
-def uniform(images: list[torch.Tensor]):
-    """A batch where all images have one shape and dtype, else the list."""
-    first = images[0]
-    if not all(image.shape == first.shape and image.dtype == first.dtype for image in images):
-        return images
-    if first.is_cuda or first.dtype == torch.bfloat16:  # which NumPy has not
-        return torch.stack(images)
-    # torch's threads wait for each other where DALI's keep the cores busy: 64 float images of 224 x 224 take torch.stack
-    # 60 to 760 ms then, and this 10
-    return torch.from_numpy(np.stack([image.numpy() for image in images]))
 
 
 def rows_of(arrays: dict[str, np.ndarray], rows) -> dict[str, np.ndarray]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
 from .color import in_parts
+from .lists import each
 
 # ---- the generator
 
@@ -137,8 +137,7 @@ def jpeg(images, arrays, *, like):
             return v1.pil_to_tensor(v2.jpeg(v1.to_pil_image(image), quality))
         return v2.jpeg(image, quality)
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        coded = list(pool.map(code, images.cpu(), arrays["quality"].tolist()))
+    coded = each(code, images.cpu(), arrays["quality"].tolist())
     return torch.stack(coded).to(images.device, non_blocking=True)
 
 

@@ -14,6 +14,7 @@ import torch
 from ...params.lowered import vertical_first
 
 _BITS = 22  # of a weight, behind the point
+_NUMBERS = 2**27  # float64 that a GPU works on at a time
 _BLOCK = 64  # outputs that one product of matrices makes: the taps of neighbours overlap
 
 
@@ -60,7 +61,7 @@ _NEIGHBOURS = {
 }
 
 
-@functools.lru_cache(256)
+@functools.lru_cache(1024)  # 20 MB; windows of photos have some 500 sizes
 def taps(
     size_in: int, size_out: int, interpolation: str, like: str = "pil", antialias: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -127,6 +128,66 @@ def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str, like
     return made[0] if len(made) == 1 else torch.cat(made)
 
 
+def resize_each(images: list[torch.Tensor], sizes: np.ndarray, interpolation: str, like="pil", antialias=True) -> list:
+    """The same of images (C, H, W) of several sizes, to ``sizes`` (N, 2): as few products of matrices as memory allows, for a
+    GPU's time goes into their number. Images of a product are padded to the largest; their padding has no weights."""
+    before = np.array([image.shape[-2:] for image in images])
+    vertical = vertical_first(before, sizes) & (like == "pil")
+    made: list = [None] * len(images)
+    for rows in _alike(before, sizes, vertical, len(images[0])):
+        x = _padded([images[row] for row in rows], *before[rows].max(0).tolist())
+        for axis in (0, 1) if vertical[rows[0]] else (1, 0):
+            matrices = _matrices(before[rows, axis], sizes[rows, axis], (interpolation, like, antialias), x.device)
+            if axis == 0:
+                x = (matrices @ x.flatten(2)).unflatten(2, x.shape[2:])
+            else:
+                x = (x.flatten(1, 2) @ matrices.mT).unflatten(1, x.shape[1:3])
+            x.add_(0.5).floor_().clamp_(0, 255)
+        x = x.movedim(2, 1).to(torch.uint8, memory_format=torch.contiguous_format)
+        for row, image in zip(rows, x, strict=True):
+            made[row] = image[:, : sizes[row, 0], : sizes[row, 1]]
+    return made
+
+
+def _alike(before, sizes, vertical, channels: int) -> list[list[int]]:
+    """Rows that go together: they begin with the same axis, and come to _NUMBERS at most."""
+    groups, height, width = [[]], 0, 0
+    largest = np.maximum(before, sizes).tolist()
+    for row in np.lexsort([before[:, 1], before[:, 0], vertical]).tolist():
+        group, (h, w) = groups[-1], largest[row]
+        height, width = max(height, h), max(width, w)
+        full = (len(group) + 1) * channels * height * width * 3 > _NUMBERS
+        if group and (full or vertical[row] != vertical[group[0]]):
+            groups.append(group := [])
+            height, width = h, w
+        group.append(row)
+    return groups
+
+
+def _padded(images: list[torch.Tensor], height: int, width: int) -> torch.Tensor:
+    """(N, height, C, width) float64: so both axes are products of matrices as they lie."""
+    x = torch.zeros(len(images), height, len(images[0]), width, dtype=torch.float64, device=images[0].device)
+    for place, image in zip(x.movedim(2, 1), images):
+        place[:, : image.shape[1], : image.shape[2]] = image
+    return x
+
+
+def _matrices(sizes_in, sizes_out, how, device) -> torch.Tensor:
+    """Weights of one axis, (N, largest out, largest in)."""
+    found = [taps(*pair, *how) for pair in zip(sizes_in.tolist(), sizes_out.tolist())]
+    most = max(weights.shape[1] for weights, _ in found)
+    shape = len(found), int(sizes_out.max()), most
+    weights, first = np.zeros(shape), np.zeros(shape[:2], np.int64)
+    for i, (of_image, begin) in enumerate(found):
+        weights[i, : len(begin), : of_image.shape[1]] = of_image
+        first[i, : len(begin)] = begin
+    weights, first = (torch.from_numpy(a).to(device, non_blocking=True) for a in (weights, first))
+    columns = first[:, :, None] + torch.arange(most, device=device)
+    size_in = int(sizes_in.max())
+    matrices = torch.zeros(*shape[:2], size_in, dtype=torch.float64, device=device)
+    return matrices.scatter_add_(2, columns.clamp_(max=size_in - 1), weights)  # beyond the image weights are 0
+
+
 def _matrix(images, axis, size_out, how):
     """Weights as a matrix (in, out) on the device, and which inputs each block of outputs takes."""
     size_in = images.shape[axis]
@@ -154,6 +215,6 @@ def banded(x: torch.Tensor, matrix: torch.Tensor, blocks, axis: int) -> torch.Te
 
 def chunks(images: torch.Tensor, numbers: int):
     """Slices of the rows, so that ``numbers`` float64 a row come to less than 1 GB on a GPU, and fit a CPU's cache."""
-    budget = 2**27 if images.is_cuda else 2**19
+    budget = _NUMBERS if images.is_cuda else 2**19
     step = max(1, budget // max(numbers, 1))
     return [slice(i, min(i + step, len(images))) for i in range(0, len(images), step)]

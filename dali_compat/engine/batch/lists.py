@@ -1,0 +1,49 @@
+"""Images one by one, by threads, and how a list of them becomes a batch again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+_pool: ThreadPoolExecutor | None = None
+
+
+def each(function: Callable, *columns) -> list:
+    """``function(*row)`` of every row of the columns, in order, by as many threads as the process has cores. It is for
+    what works without Python's lock, as Pillow does; it must not call each() again."""
+    global _pool
+    rows = list(zip(*columns, strict=True))
+    if len(rows) > 1:
+        pool = _pool = _pool or ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="dali_compat-each")
+        try:
+            futures = [pool.submit(function, *row) for row in rows]
+        except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
+            pass
+        else:
+            return [future.result() for future in futures]
+    return [function(*row) for row in rows]
+
+
+def _forget_pool() -> None:
+    """A forked child has the parent's executor without its threads."""
+    global _pool
+    _pool = None
+
+
+os.register_at_fork(after_in_child=_forget_pool)
+
+
+def uniform(images: list[torch.Tensor]):
+    """A batch where all images have one shape and dtype, else the list."""
+    first = images[0]
+    if not all(image.shape == first.shape and image.dtype == first.dtype for image in images):
+        return images
+    if first.is_cuda or first.dtype == torch.bfloat16:  # which NumPy has not
+        return torch.stack(images)
+    # torch's threads wait for each other where DALI's keep the cores busy: 64 float images of 224 x 224 take torch.stack
+    # 60 to 760 ms then, and this 10
+    return torch.from_numpy(np.stack([image.numpy() for image in images]))

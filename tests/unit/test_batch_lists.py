@@ -1,0 +1,61 @@
+"""Threads that resize image by image: in order, with errors, after a fork, and when the interpreter ends."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from dali_compat.engine.batch.lists import each, uniform
+
+
+def test_rows_come_in_order_and_from_several_threads():
+    barrier = threading.Barrier(min(2, len(os.sched_getaffinity(0))), timeout=60)
+
+    def add(a, b):
+        barrier.wait()  # which one thread alone would not pass
+        return a + b
+
+    assert each(add, range(10), range(10, 20)) == list(range(10, 30, 2))
+    assert each(add, [], []) == []
+
+
+def test_an_error_is_the_callers():
+    with pytest.raises(ZeroDivisionError):
+        each(lambda x: 1 // x, [2, 1, 0, 3])
+    assert each(lambda x: 1 // x, [2, 1]) == [0, 1]
+
+
+def test_a_forked_child_has_threads_of_its_own():
+    assert each(abs, [-1, -2]) == [1, 2]
+    child = os.fork()
+    if not child:
+        os._exit(0 if each(abs, [-3, -4]) == [3, 4] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("before", ["", "each(abs, [-1, -2])"], ids=["unused", "used"])
+def test_a_thread_that_outlives_the_main_thread(before):
+    code = f"""
+import threading, time
+from dali_compat.engine.batch.lists import each
+{before}
+def late():
+    threading.main_thread().join()
+    time.sleep(0.2)
+    print(each(abs, [-3, -4]))
+threading.Thread(target=late).start()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "[3, 4]\n"), done.stderr
+
+
+def test_uniform():
+    images = [torch.from_numpy(np.full((3, 4, 5), i, np.uint8)) for i in range(3)]
+    assert torch.equal(uniform(images), torch.stack(images))
+    for other in (images[0][:, :2], images[0].float()):
+        ragged = [*images, other]
+        assert uniform(ragged) is ragged
