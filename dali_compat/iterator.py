@@ -38,7 +38,7 @@ class Epoch:
         self.route, self.seed = route, seed
         self._pipelines: dict[tuple[Plan, Form], list[DecodePipeline]] = {}  # the last of a list is the one in use
         self._replays: ThreadPoolExecutor | None = None
-        self.calls = Calls(seed, loader)
+        self.calls = Calls(seed, loader, route.device, route.depth)
         for call in (ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call):
             self.calls.prepare(call)
 
