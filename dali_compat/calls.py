@@ -22,8 +22,8 @@ import torch.multiprocessing
 from torch._utils import ExceptionWrapper
 
 from .packed import Packed, alike, as_tensor, copy, pack, pack_into, split
-from .parcel import Parcel, parcel
 from .params import own_generators
+from .parcel import Parcel, parcel
 from .plan import Call, ImageSpec
 from .shared import Place, Slot, aligned
 from .worker import in_worker, run, start_worker

@@ -14,7 +14,6 @@ from torchvision import tv_tensors
 from .plan import ImageSpec
 from .shared import Place
 
-
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
