@@ -4,9 +4,9 @@ Each gets what torchvision would give it, a PIL image or a CHW tensor on the CPU
 torch's loader runs them; without, in the caller's thread. Either way torch, random and numpy are seeded by the sample's
 place in the epoch, so that a function which draws gives the same for one seed, whatever the number of workers.
 
-Images go to the processes, and come back, in memory that is shared with them (shared.py): a batch is copied there at once,
-and back. What has no place there travels with the message: the results of the first batches, for nobody knows how large
-they are, and what is no image.
+Images go to the processes, and come back, in memory that is shared with them (shared.py): a batch is copied there at
+once, and back. What has no place there travels with the message: the results of the first batches, for nobody knows how
+large they are, and what is no image.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Calls:
             self._pool(call).executor.submit(int)
 
     def submit(self, call: Call, images, kind: str, positions: list[int]) -> Called:
-        """Set them to work. ``images``: of that kind, on the device, as pack() takes them; or, where it is "", a list of
-        samples as they are."""
+        """Set them to work. ``images``: of that kind, on the device, as pack() takes them; or, where it is "", a list
+        of samples as they are."""
         size = max(1, -(-len(positions) // (2 * self._workers or 1)))
         chunks = [slice(start, start + size) for start in range(0, len(positions), size)]
         if not self._workers:
@@ -75,18 +75,16 @@ class Calls:
 
 
 class Called:
-    """A batch in Python's hands: futures of its parts, in order."""
+    """A batch in Python's hands: futures of its parts, in order, and the memory that they share, if there is any."""
 
-    def __init__(self, futures: list[Future], pool: _Pool | None = None):
-        self._futures, self._pool = futures, pool
-        self._copied: torch.cuda.Event | None = None
+    def __init__(self, futures: list[Future], pool: _Pool | None = None, slot: Slot | None = None):
+        self._futures, self._pool, self._slot = futures, pool, slot
         self._over = False
 
     @property
     def done(self) -> bool:
-        """Whether nobody will touch its shared memory again."""
-        copied = self._copied is None or self._copied.query()
-        return self._over and copied and all(future.done() for future in self._futures)
+        """Whether no process will touch its shared memory again."""
+        return self._over and all(future.done() for future in self._futures)
 
     def cancel(self) -> None:
         self._over = True
@@ -94,8 +92,8 @@ class Called:
             future.cancel()
 
     def images(self, device: torch.device) -> tuple[ImageSpec, torch.Tensor | list[torch.Tensor]] | None:
-        """What the functions have given, and what that is: (N, C, H, W) on the device, or a list of (C, H, W) where sizes
-        differ; None where they have given something else, or not all the same.
+        """What the functions have given, and what that is: (N, C, H, W) on the device, or a list of (C, H, W) where
+        sizes differ; None where they have given something else, or not all the same.
 
         Raises:
             Exception: what a function has raised, with the worker's traceback in its text, as torch's loader raises it.
@@ -109,9 +107,8 @@ class Called:
             self._pool.room = max(self._pool.room, *(math.ceil(part.size / len(part.shapes)) for part in parts))
         shapes = {shape for part in parts for shape in part.shapes}
         made = self._uniform(parts, shapes.pop(), device) if len(shapes) == 1 else self._ragged(parts, device)
-        if device.type == "cuda":
-            self._copied = torch.cuda.Event()
-            self._copied.record()
+        if self._slot is not None:
+            self._slot.being_read()
         self._over = True
         spec = specs.pop()
         if spec.kind == "pil":
@@ -192,7 +189,7 @@ class _Pool:
         self._call = call
         kept = _kept.setdefault(call, _Kept())
         self.room = kept.room
-        self._slots = _slots(kept, depth, device.type == "cuda")
+        self._slots = _slots(kept, depth, device)
         self._lent: dict[int, Called] = {}
         workers = start[0]
         numbers = context.SimpleQueue()
@@ -211,9 +208,10 @@ class _Pool:
                 number = None
         if samples is None:
             samples = [pack(images[chunk], kind) if kind else parcel(list(images[chunk])) for chunk in chunks]
-        called = Called([self._submitted(s, positions[c], r) for s, c, r in zip(samples, chunks, rooms)], self)
-        if number is not None:
-            self._lent[number] = called
+        futures = [self._submitted(s, positions[c], r) for s, c, r in zip(samples, chunks, rooms)]
+        if number is None:
+            return Called(futures, self)
+        called = self._lent[number] = Called(futures, self, self._slots[number])
         return called
 
     def view(self, place: Place) -> torch.Tensor:
@@ -256,16 +254,17 @@ class _Pool:
             return _done(_raise, error)
 
 
-def _slots(kept: _Kept, count: int, lock: bool) -> list[Slot]:
+def _slots(kept: _Kept, count: int, device: torch.device) -> list[Slot]:
     """Those that are kept, of this process, and new ones; none where the system gives none."""
     slots: list[Slot] = []
     while kept.slots and len(slots) < count:
         slot = kept.slots.pop()
         if slot.own:
+            slot.wait()  # no process is born with events
             slots.append(slot)
     try:
         while len(slots) < count:
-            slots.append(Slot(lock))
+            slots.append(Slot(device))
     except OSError:
         pass
     return slots

@@ -21,8 +21,8 @@ class Packed(NamedTuple):
     """Images of one kind and dtype.
 
     Attributes:
-        values: (sum of sizes,) of all pixels, or where these are in shared memory; a PIL image's as (H, W, C), a tensor's as
-            (C, H, W), views' before it.
+        values: (sum of sizes,) of all pixels, or where these are in shared memory; a PIL image's as (H, W, C), a
+            tensor's as (C, H, W), views' before it.
         dtype: of the values.
         shapes: of each image.
         kind: as in ImageSpec.

@@ -43,9 +43,9 @@ def start_worker(functions, seed, slots: list[Slot], numbers, workers, init, dat
 
 
 def in_worker(samples: Packed | Parcel, positions: list[int], room: Place | None) -> Packed | Parcel | ExceptionWrapper:
-    """What the functions give, in shared memory where there is ``room``; or their error as text, for not every exception
-    can be unpickled."""
-    functions, seed, slots, error = _state
+    """What the functions give, in shared memory where there is ``room``; or their error as text, for not every
+    exception can be unpickled."""
+    functions, seed, _, error = _state
     if error is not None:
         return error
     try:

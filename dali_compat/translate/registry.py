@@ -162,8 +162,8 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0) -
 
 def _first_of_views(translated: list[Translated]) -> int:
     """From where on a call had better begin: five or ten views of an image are as many times the pixels to bring to a
-    process, which makes them itself to the last bit. Not before what draws (its numbers are those of its stream), or has
-    a translation of the user's."""
+    process, which makes them itself to the last bit. Not before what draws (its numbers are those of its stream), or
+    has a translation of the user's."""
     for i, entry in enumerate(translated):
         if entry.steps and entry.steps[-1].gives.views:
             steps = [s for later in translated[i:] for s in later.steps]
