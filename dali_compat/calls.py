@@ -6,7 +6,7 @@ place in the epoch, so that a function which draws gives the same for one seed, 
 
 Images go to the processes, and come back, in memory that is shared with them (shared.py): a batch is copied there at
 once, and back. What has no place there travels with the message: the results of the first batches, for nobody knows how
-large they are, and what is no image.
+large they are, and what is not alike.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 import torch.multiprocessing
 from torch._utils import ExceptionWrapper
 
-from .packed import Packed, alike, as_tensor, copy, pack, pack_into, split
+from .packed import Packed, as_tensor, copy, kind_of, pack, pack_into, split
 from .params import own_generators
 from .parcel import Parcel, parcel
 from .plan import Call, ImageSpec
@@ -100,20 +100,23 @@ class Called:
             RuntimeError: a worker has died.
         """
         parts = [_packed(part) for part in self._parts()]
-        specs = {part and part.spec.but(size=None) for part in parts}
+        specs = {part and part.spec and part.spec.but(size=None) for part in parts}
         if None in specs or len(specs) != 1:
             return None
-        if self._pool is not None:
-            self._pool.room = max(self._pool.room, *(math.ceil(part.size / len(part.shapes)) for part in parts))
-        shapes = {shape for part in parts for shape in part.shapes}
-        made = self._uniform(parts, shapes.pop(), device) if len(shapes) == 1 else self._ragged(parts, device)
-        if self._slot is not None:
-            self._slot.being_read()
-        self._over = True
+        made = self._on(device, parts)
         spec = specs.pop()
         if spec.kind == "pil":
             made = made.movedim(-1, -3) if isinstance(made, torch.Tensor) else [one.movedim(-1, -3) for one in made]
         return spec.but(size=tuple(made.shape[-2:])) if isinstance(made, torch.Tensor) else spec, made
+
+    def tensor(self, device: torch.device) -> torch.Tensor | None:
+        """What torch's default_collate would make of tensors that are no images (ten crops, stacked), on the device;
+        None where it has to see for itself. Raises what images() does."""
+        parts = self._parts()
+        if not all(isinstance(part, Packed) and not part.kind for part in parts):
+            return None
+        made = self._on(device, parts) if len({part.dtype for part in parts}) == 1 else None
+        return made if isinstance(made, torch.Tensor) else None
 
     def samples(self) -> list:
         """The same as the functions have given it. Raises what images() does."""
@@ -139,6 +142,17 @@ class Called:
                 made.reraise()
             parts.append(made)
         return parts
+
+    def _on(self, device: torch.device, parts: list[Packed]) -> torch.Tensor | list[torch.Tensor]:
+        """All of them, one tensor where their shape is one."""
+        if self._pool is not None:
+            self._pool.room = max(self._pool.room, *(math.ceil(part.size / len(part.shapes)) for part in parts))
+        shapes = {shape for part in parts for shape in part.shapes}
+        made = self._uniform(parts, shapes.pop(), device) if len(shapes) == 1 else self._ragged(parts, device)
+        if self._slot is not None:
+            self._slot.being_read()
+        self._over = True
+        return made
 
     def _uniform(self, parts: list[Packed], shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
         made = torch.empty((sum(len(part.shapes) for part in parts), *shape), dtype=parts[0].dtype, device=device)
@@ -273,8 +287,8 @@ def _slots(kept: _Kept, count: int, device: torch.device) -> list[Slot]:
 def _packed(part) -> Packed | None:
     """Results of the caller's thread, too, where they are images and alike."""
     if isinstance(part, list):
-        spec = alike(part)
-        return spec and pack([as_tensor(one) for one in part], spec.kind)
+        kind = kind_of(part)
+        return pack([as_tensor(one) for one in part], kind) if kind else None
     return part if isinstance(part, Packed) else None
 
 

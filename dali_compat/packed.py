@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torchvision import tv_tensors
 
+from .parcel import is_plain
 from .plan import ImageSpec
 from .shared import Place
 
@@ -18,14 +19,14 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Packed(NamedTuple):
-    """Images of one kind and dtype.
+    """Images of one kind and dtype, or tensors that are no images, of one dtype and shape.
 
     Attributes:
         values: (sum of sizes,) of all pixels, or where these are in shared memory; a PIL image's as (H, W, C), a
             tensor's as (C, H, W), views' before it.
         dtype: of the values.
         shapes: of each image.
-        kind: as in ImageSpec.
+        kind: as in ImageSpec; "" where they are no images.
     """
 
     values: torch.Tensor | Place
@@ -39,8 +40,10 @@ class Packed(NamedTuple):
         return sum(map(math.prod, self.shapes)) * self.dtype.itemsize
 
     @property
-    def spec(self) -> ImageSpec:
-        """What the images are, with their size where it is one."""
+    def spec(self) -> ImageSpec | None:
+        """What the images are, with their size where it is one; None where they are none."""
+        if not self.kind:
+            return None
         channels = {shape[-1 if self.kind == "pil" else -3] for shape in self.shapes}
         sizes = {shape[-3:-1] if self.kind == "pil" else shape[-2:] for shape in self.shapes}
         size = sizes.pop() if len(sizes) == 1 else None
@@ -49,7 +52,8 @@ class Packed(NamedTuple):
     def unpack(self, view: Callable[[Place], torch.Tensor] | None = None) -> list:
         """The samples. They do not share memory that others use again: ``view`` gives what is shared."""
         values = view(self.values).clone().view(self.dtype) if isinstance(self.values, Place) else self.values
-        return [as_sample(image, self.kind) for image in split(values, self.shapes)]
+        made = split(values, self.shapes)
+        return [as_sample(image, self.kind) for image in made] if self.kind else made
 
 
 def split(values: torch.Tensor, shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
@@ -129,7 +133,13 @@ def spec_of(result: Any) -> ImageSpec | None:
     return ImageSpec(kind, result.dtype, channels=result.shape[0], size=tuple(result.shape[1:]))
 
 
-def alike(results: list) -> ImageSpec | None:
-    """What all results are, without a size; None where they are not images or not alike."""
-    kinds = {spec and spec.but(size=None) for spec in map(spec_of, results)}
-    return kinds.pop() if len(kinds) == 1 else None
+def kind_of(results: list) -> str | None:
+    """The kind of a Packed of them; None where they are not alike."""
+    specs = {spec and spec.but(size=None) for spec in map(spec_of, results)}
+    if len(specs) != 1:
+        return None
+    spec = specs.pop()
+    if spec is not None:
+        return spec.kind
+    tensors = all(type(result) is torch.Tensor and is_plain(result) for result in results)
+    return "" if tensors and len({(result.shape, result.dtype) for result in results}) == 1 else None

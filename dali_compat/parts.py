@@ -43,7 +43,8 @@ class Part:
             self._called = self._call(self.plan.call, self._images(), self.plan.gives.kind)
 
     def outcome(self):
-        """What the transform gives: (N, C, H, W), a list of N images (C, H, W), or of N other things."""
+        """What the transform gives: (N, C, H, W), a list of N images (C, H, W), or of N other things (a tensor of
+        these where they are stacked)."""
         plan = self.plan
         images, spec = (self._images(), plan.gives) if self._called is None else (None, None)
         while plan.call is not None:
@@ -51,18 +52,23 @@ class Part:
                 self._called = self._call(plan.call, images, spec.kind)
             made = self._called.images(self.batch.epoch.route.device)
             if made is None:  # not images, or not alike: the rest takes them as they are
-                given = self._called.samples()
                 rest = plan.call.plans.setdefault(None, Call(plan.call.rest, plan.call.reason))
-                if not rest.functions:
-                    return given
-                self._called = self._call(rest, given, "")
-                return self._called.samples()
+                if rest.functions:
+                    self._called = self._call(rest, self._called.samples(), "")
+                return self._collated()
             spec, images = made
             plan, self._called = continued(plan, spec), None
             sizes = np.array([image.shape[-2:] for image in images], np.int64)
             images = run(plan.batch, images, self.batch.compute(plan.batch, self.rows, sizes))
             spec = plan.gives
         return self._as_samples(images, spec, plan)
+
+    def _collated(self):
+        """What is no image: a tensor where a whole batch is stacked anyway, else what the functions have given."""
+        epoch, called = self.batch.epoch, self._called
+        stacked = epoch.default_collate and len(self.rows) == len(self.batch)
+        made = called.tensor(epoch.route.device) if stacked else None
+        return called.samples() if made is None else made
 
     def discard(self) -> None:
         while self._groups:

@@ -6,7 +6,7 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 
-from .packed import Packed, alike, as_tensor, pack, pack_into
+from .packed import Packed, as_tensor, kind_of, pack, pack_into
 from .params import seed_generators
 from .parcel import Parcel, parcel
 from .shared import Place, Slot
@@ -51,15 +51,15 @@ def in_worker(samples: Packed | Parcel, positions: list[int], room: Place | None
     try:
         samples = samples.unpack(_view) if isinstance(samples, Packed) else samples.unpack()
         results = run(functions, seed, samples, positions)
-        spec = alike(results)
-        if spec is None:
+        kind = kind_of(results)
+        if kind is None:
             return parcel(results)
         images = [as_tensor(result) for result in results]
-        size = sum(image.numel() for image in images) * spec.dtype.itemsize
+        size = sum(image.numel() for image in images) * images[0].itemsize
         if room is None or size > room.end - room.begin:
-            return pack(images, spec.kind)
+            return pack(images, kind)
         place = Place(room.slot, room.begin, room.begin + size)
-        return pack_into(_view(place), place, images, spec.kind)
+        return pack_into(_view(place), place, images, kind)
     except Exception:
         return _wrapped()
 

@@ -297,7 +297,8 @@ def test_dali_works_ahead_of_the_processes(image_root, monkeypatch):
     monkeypatch.setattr(calls.Called, "images", lambda *args: (order.append("wait"), images(*args))[1])
     for workers, begun in ((2, {0, 3, 6, 9}), (0, {0, 3})):
         order.clear()
-        next(iter(DataLoader(DALIImageFolder(image_root, ROTATED), 3, fallback="silent", device="cpu", num_workers=workers)))
+        dataset = DALIImageFolder(image_root, ROTATED)
+        next(iter(DataLoader(dataset, 3, fallback="silent", device="cpu", num_workers=workers)))
         assert set(order[: order.index("wait")]) == begun
 
 
@@ -310,6 +311,35 @@ def _stack(crops):
 
 def _second(crops):
     return crops[1]
+
+
+def _numbers(image):
+    return torch.tensor(image.getpixel((3, 3)), dtype=torch.float64)
+
+
+def _some(image):
+    return torch.ones(2 if image.getpixel((3, 3))[0] % 2 else 3)
+
+
+@pytest.mark.parametrize("functions", [[_numbers], [T.FiveCrop(20), _stack], [T.TenCrop(24), _stack]])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_tensors_that_are_no_images(image_root, functions, workers):
+    """They are stacked; a collate_fn gets them as samples."""
+    dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), *functions]))
+    options = dict(sampler=list(range(24)) * 2, num_workers=workers)
+    mine = DataLoader(dataset, 6, fallback="silent", device="cpu", **options)
+    assert_same_pixels([b[0] for b in mine], [b[0] for b in stock(dataset, 6, **options)])
+    mine.collate_fn = list
+    for a, b in zip(mine, stock(dataset, 6, collate_fn=list, **options), strict=True):
+        assert_same_pixels([image for image, _ in a], [image for image, _ in b])
+
+
+def test_tensors_that_cannot_be_stacked(image_root):
+    mine, theirs = (
+        error_of(list, make(DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), _some])), 12, num_workers=2))
+        for make in (lambda *a, **o: DataLoader(*a, fallback="silent", device="cpu", **o), stock)
+    )
+    assert type(mine) is type(theirs) is RuntimeError and "stack expects each tensor to be equal size" in str(mine)
 
 
 @pytest.mark.parametrize("crops", [T.FiveCrop(24), T.TenCrop(24, vertical_flip=True)])
