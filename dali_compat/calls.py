@@ -123,7 +123,7 @@ class Called:
         results: list = []
         for part in self._parts():
             if isinstance(part, Packed):
-                part = part.unpack(self._pool and self._pool.view)
+                part = part.unpack(self._slot and self._slot.bytes)
             results += part.unpack() if isinstance(part, Parcel) else part
         self._over = True
         return results
@@ -170,7 +170,7 @@ class Called:
         return images
 
     def _values(self, part: Packed) -> torch.Tensor:
-        return self._pool.view(part.values).view(part.dtype) if isinstance(part.values, Place) else part.values
+        return self._slot.bytes(part.values).view(part.dtype) if isinstance(part.values, Place) else part.values
 
 
 @dataclass
@@ -228,9 +228,6 @@ class _Pool:
         called = self._lent[number] = Called(futures, self, self._slots[number])
         return called
 
-    def view(self, place: Place) -> torch.Tensor:
-        return self._slots[place.slot].bytes(place)
-
     def close(self) -> None:
         """What is still in use nobody gets: it goes when the last process has let go of it."""
         self.executor.shutdown(wait=False, cancel_futures=True)
@@ -257,7 +254,7 @@ class _Pool:
             end = aligned(rooms[-1].end)
         self._slots[number].reserve(end)
         place = Place(number, 0, bounds[-1])
-        whole = pack_into(self.view(place), place, images, kind)
+        whole = pack_into(self._slots[number].bytes(place), place, images, kind)
         places = [Place(number, *between) for between in zip(bounds, bounds[1:])]
         return [whole._replace(values=p, shapes=whole.shapes[chunk]) for p, chunk in zip(places, chunks)], rooms
 

@@ -258,6 +258,9 @@ def test_shared_memory_comes_back(image_root):
         list(loader)
         next(iter(loader))
         assert 1 <= _memfds() <= 2  # as many as batches in flight
+    loader.close()
+    assert _memfds() == 0 and descriptors() <= before
+    list(loader)
     del loader
     assert _memfds() == 0 and descriptors() <= before
 
