@@ -178,12 +178,32 @@ class _Kept:
     """What the next epoch takes over from a call.
 
     Attributes:
-        slots: that no process uses.
+        slots: all, lent ones too: an iterator that ends as garbage gives back what must not be garbage with it.
+        spare: those that no pool has.
         room: bytes that a result takes, at most, as far as it is known; 0 before.
     """
 
     slots: list[Slot] = field(default_factory=list)
+    spare: list[Slot] = field(default_factory=list)
     room: int = 0
+
+    def take(self, count: int, device: torch.device) -> list[Slot]:
+        """Slots of this process, new ones too; fewer where the system gives none."""
+        taken: list[Slot] = []
+        while self.spare and len(taken) < count:
+            slot = self.spare.pop()
+            if slot.own:
+                slot.wait()  # no process is born with events
+                taken.append(slot)
+            else:
+                self.slots.remove(slot)
+        try:
+            while len(taken) < count:
+                self.slots.append(Slot(device))
+                taken.append(self.slots[-1])
+        except OSError:
+            pass
+        return taken
 
 
 _kept: WeakKeyDictionary[Call, _Kept] = WeakKeyDictionary()
@@ -200,10 +220,9 @@ class _Pool:
     """
 
     def __init__(self, call: Call, seed: int, context, start: tuple, device: torch.device, depth: int):
-        self._call = call
-        kept = _kept.setdefault(call, _Kept())
-        self.room = kept.room
-        self._slots = _slots(kept, depth, device)
+        self._kept = _kept.setdefault(call, _Kept())
+        self.room = self._kept.room
+        self._slots = self._kept.take(depth, device)
         self._lent: dict[int, Called] = {}
         workers = start[0]
         numbers = context.SimpleQueue()
@@ -231,9 +250,12 @@ class _Pool:
     def close(self) -> None:
         """What is still in use nobody gets: it goes when the last process has let go of it."""
         self.executor.shutdown(wait=False, cancel_futures=True)
-        kept = _kept.setdefault(self._call, _Kept())
-        kept.room = max(kept.room, self.room)
-        kept.slots += [slot for number, slot in enumerate(self._slots) if self._is_free(number)]
+        self._kept.room = max(self._kept.room, self.room)
+        for number, slot in enumerate(self._slots):
+            if self._is_free(number):
+                self._kept.spare.append(slot)
+            else:
+                self._kept.slots.remove(slot)
         self._slots, self._lent = [], {}
 
     def _free(self) -> int | None:
@@ -263,22 +285,6 @@ class _Pool:
             return self.executor.submit(in_worker, samples, positions, room)
         except BrokenProcessPool as error:
             return _done(_raise, error)
-
-
-def _slots(kept: _Kept, count: int, device: torch.device) -> list[Slot]:
-    """Those that are kept, of this process, and new ones; none where the system gives none."""
-    slots: list[Slot] = []
-    while kept.slots and len(slots) < count:
-        slot = kept.slots.pop()
-        if slot.own:
-            slot.wait()  # no process is born with events
-            slots.append(slot)
-    try:
-        while len(slots) < count:
-            slots.append(Slot(device))
-    except OSError:
-        pass
-    return slots
 
 
 def _packed(part) -> Packed | None:

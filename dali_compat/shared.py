@@ -99,6 +99,7 @@ class Slot:
         self._unmap()
         if self._fd >= 0:
             os.close(self._fd)
+            self._fd = -1
 
     @property
     def _on_gpu(self) -> bool:

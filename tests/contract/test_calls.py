@@ -10,7 +10,7 @@ import torch
 from dali_compat import DALIImageFolder, DataLoader, calls
 from dali_compat.batch import Batch
 from dali_compat.parcel import parcel
-from dali_compat.shared import Place, Slot
+from dali_compat.shared import Place
 from torchvision import transforms as T
 from torchvision import tv_tensors
 
@@ -267,17 +267,36 @@ def test_shared_memory_comes_back(image_root):
 
 def test_a_forked_child_takes_no_slot_of_its_parent():
     """They would write into each other's batches."""
-    kept = calls._Kept([Slot(), Slot()])
+    kept, cpu = calls._Kept(), torch.device("cpu")
+    kept.spare += kept.take(2, cpu)
+    mine = list(kept.slots)
     child = os.fork()
     if not child:
         try:
-            mine = [os.fstat(slot._fd).st_ino for slot in kept.slots]
-            taken = calls._slots(kept, 2, torch.device("cpu"))
-            os._exit(int(bool({os.fstat(slot._fd).st_ino for slot in taken} & set(mine)) or len(taken) != 2))
+            taken = kept.take(2, cpu)
+            os._exit(int(len(taken) != 2 or taken != kept.slots or bool({*taken} & {*mine})))
         except BaseException:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
-    assert len(calls._slots(kept, 2, torch.device("cpu"))) == 2
+    assert {*kept.take(2, cpu)} == {*mine}
+
+
+def test_an_iterator_that_ends_as_garbage(image_root):
+    """It gives back its shared memory, which must not have ended with it: another file had its descriptor then."""
+    loader = _loader(image_root, ROTATED, 6)
+    wanted = [batch[0] for batch in stock(DALIImageFolder(image_root, ROTATED), 6)]
+    for _ in range(3):
+        cycle = [iter(loader)]
+        assert_same_pixels([batch[0] for batch in cycle[0]], wanted)
+        cycle[0] = iter(loader)
+        next(cycle[0])
+        cycle.append(cycle)
+        del cycle
+        gc.collect()
+        (kept,) = [calls._kept[plan.call] for plan in loader._route.plans]
+        for slot in kept.slots:
+            assert os.readlink(f"/proc/self/fd/{slot._fd}").startswith("/memfd:dali_compat")
+        time.sleep(0.1)
 
 
 def test_without_shared_memory(image_root, monkeypatch):
