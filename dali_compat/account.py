@@ -35,8 +35,12 @@ def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool
         notes = ", ".join(dict.fromkeys(f for f in fidelity if f != _EXACT)) or _EXACT
         if t.transform:
             lines.append(Line(t.transform, ", ".join(dict.fromkeys(ops)) or "nothing to do", where, notes))
-    if chain.functions:
-        name = ", ".join(map(describe, chain.functions))
+    brought, functions = chain.functions[: chain.brought], chain.functions[chain.brought :]
+    for function in brought:
+        why = "torchvision's own, beside what follows: its views are too many pixels to bring there"
+        lines.append(Line(describe(function), "called as it is", PYTHON, why))
+    if functions:
+        name = ", ".join(map(describe, functions))
         lines.append(Line(name, "called as it is", PYTHON, f"torchvision's own, because {chain.refused.reason}"))
     return tuple(lines)
 

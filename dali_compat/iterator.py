@@ -30,6 +30,7 @@ class Epoch:
         batched: whether torch's automatic batching is on.
         route: of the loader at iter().
         seed: of this epoch's random parameters.
+        calls_processes: whether batches go from DALI to processes.
     """
 
     def __init__(self, loader, route: DaliRoute, seed: int):
@@ -38,9 +39,11 @@ class Epoch:
         self.route, self.seed = route, seed
         self._pipelines: dict[tuple[Plan, Form], list[DecodePipeline]] = {}  # the last of a list is the one in use
         self._replays: ThreadPoolExecutor | None = None
-        self.calls = Calls(seed, loader)
-        for call in (ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call):
+        self.calls = Calls(seed, loader, route.device, route.depth)
+        calls = [ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call]
+        for call in calls:
             self.calls.prepare(call)
+        self.calls_processes = bool(calls) and self.in_workers
 
     @property
     def default_collate(self) -> bool:
@@ -126,8 +129,10 @@ class DALIIterator(_BaseDataLoaderIter):
         if not self._drawn:
             self._epoch.end()
             raise StopIteration
-        for batch in islice(self._drawn, self._epoch.route.depth):
+        for called, batch in enumerate(islice(self._drawn, self._epoch.route.depth), 1):
             batch.advance()
+            if self._epoch.calls_processes:  # DALI is done with this one, and must not wait for the processes
+                self._start_batches(called)
         batch = self._drawn.popleft()
         try:
             return batch.finish()
@@ -153,8 +158,9 @@ class DALIIterator(_BaseDataLoaderIter):
             self._position += len(batch)
             self._drawn.append(batch)
 
-    def _start_batches(self) -> None:
-        for i in range(min(self._epoch.route.depth, len(self._drawn))):
+    def _start_batches(self, called: int = 0) -> None:
+        """``called``: how many of the first have left DALI."""
+        for i in range(min(self._epoch.route.depth + called, len(self._drawn))):
             self._drawn[i].start()
 
     def _abandon(self) -> None:

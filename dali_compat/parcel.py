@@ -53,7 +53,7 @@ class _Pickler(pickle.Pickler):
         self._alive: list[torch.Tensor] = []  # so that no other object gets the id
 
     def persistent_id(self, obj):
-        if type(obj) not in _NAMES or not _plain(obj):
+        if type(obj) not in _NAMES or not is_plain(obj):
             return None
         if id(obj) not in self._known:
             self._known[id(obj)] = _NAMES[type(obj)], self._end, obj.dtype, tuple(obj.shape)
@@ -79,7 +79,7 @@ class _Unpickler(pickle.Unpickler):
         return self._known[pid]
 
 
-def _plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
     """Whether its bytes, dtype and shape are all there is to it."""
     odd = tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
     return tensor.layout == torch.strided and tensor.device.type == "cpu" and not odd and not vars(tensor)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from .calls import as_sample, as_tensor, results_of, spec_of
+from .calls import Called
 from .engine import batch as kernels
 from .engine.replay import replay
 from .headers import DALI, UNREADABLE
 from .lower import continued
+from .packed import as_sample
 from .plan import Call, ImageSpec, Plan
 from .sources import BYTES, PIXELS, Form, ImageReadError
 
@@ -27,7 +27,7 @@ class Part:
         self.batch, self.plan = batch, plan
         self.rows: list[int] = []
         self._groups: list[Decoded | Replayed] = []
-        self._results: list[Future] | None = None  # of the plan's call
+        self._called: Called | None = None  # the plan's call
 
     def start(self, by_kind: dict[tuple[int, str], list[int]]) -> None:
         """``by_kind``: rows by who decodes them (headers.py) and what DALI is given (pipeline.py)."""
@@ -39,33 +39,42 @@ class Part:
                 self._groups.append(Replayed(self.batch, self.plan, sorted(rows), kind == UNREADABLE))
 
     def advance(self) -> None:
-        if self.plan.call is not None and self._results is None:
-            self._results = self._call(self.plan.call, self._images(), self.plan.gives.kind)
+        if self.plan.call is not None and self._called is None:
+            self._called = self._call(self.plan.call, self._images(), self.plan.gives.kind)
 
     def outcome(self):
-        """What the transform gives: (N, C, H, W), a list of N images (C, H, W), or of N other things."""
-        plan, results = self.plan, self._results
-        images, spec = (self._images(), plan.gives) if results is None else (None, None)
+        """What the transform gives: (N, C, H, W), a list of N images (C, H, W), or of N other things (a tensor of
+        these where they are stacked)."""
+        plan = self.plan
+        images, spec = (self._images(), plan.gives) if self._called is None else (None, None)
         while plan.call is not None:
-            if results is None:
-                results = self._call(plan.call, images, spec.kind)
-            given = results_of(results)
-            spec = _common(given)
-            if spec is None:  # not images, or not alike: the rest takes them as they are
+            if self._called is None:
+                self._called = self._call(plan.call, images, spec.kind)
+            made = self._called.images(self.batch.epoch.route.device)
+            if made is None:  # not images, or not alike: the rest takes them as they are
                 rest = plan.call.plans.setdefault(None, Call(plan.call.rest, plan.call.reason))
-                return results_of(self._call(rest, given, "")) if rest.functions else given
-            plan, results = continued(plan, spec), None
-            images = kernels.uniform([as_tensor(one).to(self.batch.epoch.route.device) for one in given])
+                if rest.functions:
+                    self._called = self._call(rest, self._called.samples(), "")
+                return self._collated()
+            spec, images = made
+            plan, self._called = continued(plan, spec), None
             sizes = np.array([image.shape[-2:] for image in images], np.int64)
             images = run(plan.batch, images, self.batch.compute(plan.batch, self.rows, sizes))
             spec = plan.gives
         return self._as_samples(images, spec, plan)
 
+    def _collated(self):
+        """What is no image: a tensor where a whole batch is stacked anyway, else what the functions have given."""
+        epoch, called = self.batch.epoch, self._called
+        stacked = epoch.default_collate and len(self.rows) == len(self.batch)
+        made = called.tensor(epoch.route.device) if stacked else None
+        return called.samples() if made is None else made
+
     def discard(self) -> None:
         while self._groups:
             self._groups.pop().discard()
-        for future in self._results or ():
-            future.cancel()
+        if self._called is not None:
+            self._called.cancel()
 
     def _images(self):
         """What the steps before a call give, on the device."""
@@ -81,7 +90,7 @@ class Part:
                 images[place[row]] = image
         return kernels.uniform(images)
 
-    def _call(self, call: Call, images, kind: str) -> list[Future]:
+    def _call(self, call: Call, images, kind: str) -> Called:
         positions = [self.batch.position(row) for row in self.rows]
         return self.batch.epoch.calls.submit(call, images, kind, positions)
 
@@ -192,15 +201,6 @@ def run(steps, images, arrays: list[dict]):
         if step.op != "choose":
             images = kernels.run(step, images, values)
     return images
-
-
-def _common(results: list) -> ImageSpec | None:
-    """What all results are, with their size where it is one; None where they are not images or not alike."""
-    specs = {spec_of(result) for result in results}
-    kinds = {spec and spec.but(size=None) for spec in specs}
-    if None in kinds or len(kinds) != 1:
-        return None
-    return specs.pop() if len(specs) == 1 else kinds.pop()
 
 
 def in_format(images, plan: Plan):

@@ -78,8 +78,8 @@ class ResidentIterator(DALIIterator):
             batches.append(batch)
         self._compute(batches)
 
-    def _start_batches(self) -> None:
-        for batch in islice(self._drawn, self._epoch.route.depth):
+    def _start_batches(self, called: int = 0) -> None:
+        for batch in islice(self._drawn, self._epoch.route.depth + called):
             if not batch.ready:
                 self._compute([batch])
 

@@ -21,8 +21,8 @@ from torchvision import transforms as v1
 from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import v2
 
-from ..calls import spec_of
 from ..lower import continued
+from ..packed import spec_of
 from ..params import Randoms, compute, is_random, own_generators
 from ..params.registry import lookup, run
 from ..plan import Plan, Step

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ..params import is_random
 from ..plan import Draw, Gate, ImageSpec, Step, draw, step
 
 _TRANSLATORS: dict[type, tuple[Callable, frozenset[str]]] = {}
@@ -99,7 +100,8 @@ class Chain:
         takes: the image before it.
         translated: one entry a leaf transform, in order.
         functions: the first transforms without a translation, in a row; () where all translate.
-        refused: why the first of them has none.
+        brought: how many of the functions have a translation, but are called before those that have none.
+        refused: why the first of these has none.
         rest: the transforms after them.
         streams: how many random streams the steps have.
     """
@@ -107,6 +109,7 @@ class Chain:
     takes: ImageSpec
     translated: tuple[Translated, ...] = ()
     functions: tuple[Any, ...] = ()
+    brought: int = 0
     refused: Untranslatable | None = None
     rest: tuple[Any, ...] = ()
     streams: int = 0
@@ -126,6 +129,7 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0) -
     """
     waiting = list(reversed(transforms)) if isinstance(transforms, tuple) else [transforms]
     translated: list[Translated] = []
+    made_of: list[Any] = []  # the transforms of these
     takes, refused = spec, None
     while waiting:
         transform = waiting.pop()
@@ -143,13 +147,29 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0) -
             waiting.append(transform)
             break
         translated += entries
+        made_of += [transform] * len(entries)
         steps = [s for entry in entries for s in entry.steps]
         if steps:
             spec, stream = steps[-1].gives, max(s.stream for s in steps) + 1
     functions = []
     while waiting and not (functions and type(waiting[-1]) in _TRANSLATORS):
         functions.append(waiting.pop())
-    return Chain(takes, tuple(translated), tuple(functions), refused, tuple(reversed(waiting)), stream)
+    kept = _first_of_views(translated) if functions else len(translated)
+    functions = (*made_of[kept:], *functions)
+    brought = len(translated) - kept
+    return Chain(takes, tuple(translated[:kept]), functions, brought, refused, tuple(reversed(waiting)), stream)
+
+
+def _first_of_views(translated: list[Translated]) -> int:
+    """From where on a call had better begin: five or ten views of an image are as many times the pixels to bring to a
+    process, which makes them itself to the last bit. Not before what draws (its numbers are those of its stream), or
+    has a translation of the user's."""
+    for i, entry in enumerate(translated):
+        if entry.steps and entry.steps[-1].gives.views:
+            steps = [s for later in translated[i:] for s in later.steps]
+            plain = not any(s.when or s.op in ("choose", "apply") or is_random(s) for s in steps)
+            return i if plain else len(translated)
+    return len(translated)
 
 
 def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:

@@ -1,11 +1,16 @@
 """Functions without a translation, in worker processes: their results, their errors, and what they cost."""
 
+import gc
 import os
 import resource
+import time
 
+import pytest
 import torch
-from dali_compat import DALIImageFolder, DataLoader
+from dali_compat import DALIImageFolder, DataLoader, calls
+from dali_compat.batch import Batch
 from dali_compat.parcel import parcel
+from dali_compat.shared import Place
 from torchvision import transforms as T
 from torchvision import tv_tensors
 
@@ -130,3 +135,240 @@ def test_a_result_that_cannot_be_pickled(image_root):
     loader = _loader(image_root, lambda image: lambda: image, 6, collate_fn=list)
     for _ in range(2):
         assert "lambda" in str(error_of(next, iter(loader)))
+
+
+# ---- shared memory
+
+
+def _memfds() -> int:
+    """How many mappings of ours this process has."""
+    with open("/proc/self/maps") as maps:
+        return maps.read().count("memfd:dali_compat")
+
+
+class _Odds:
+    """Sizes of its own for every image, and ever larger ones."""
+
+    def __call__(self, image):
+        side = 8 + image.getpixel((3, 3))[0] % 32
+        return image.resize((side, 40 + side))
+
+
+ODD = T.Compose([T.CenterCrop(48), _Odds(), T.PILToTensor()])
+ROTATED = T.Compose([T.CenterCrop(41), _rotate, T.PILToTensor()])
+TENSORS = T.Compose([T.CenterCrop(41), T.ToTensor(), torch.neg, T.Normalize(0.5, 0.25)])
+RAGGED = T.Compose([_rotate, T.CenterCrop(40), T.PILToTensor()])
+BFLOATS = T.Compose([T.CenterCrop(41), T.PILToTensor(), T.ConvertImageDtype(torch.bfloat16), torch.neg])
+
+
+@pytest.mark.parametrize(
+    ("transform", "context"), [*((t, "fork") for t in (ROTATED, TENSORS, RAGGED, ODD, BFLOATS)), (ROTATED, "spawn")]
+)
+def test_batches_in_shared_memory(image_root, transform, context):
+    """Batches that are kept stay what they were; DALI's to_dtype and normalisation are within 1e-6."""
+    dataset = DALIImageFolder(image_root, transform)
+    sampler = list(range(24)) * 3
+    options = dict(batch_size=7, sampler=sampler, collate_fn=list if transform is ODD else None)
+    loader = _loader(image_root, transform, multiprocessing_context=context, **options)
+    mine, theirs = [*loader, *(loader if context == "fork" else ())], [*stock(dataset, **options)]
+    assert len(mine) == len(theirs) * (2 if context == "fork" else 1)
+    for a, b in zip(mine, theirs * 2):
+        for x, y in zip(*([image for image, _ in batch] if transform is ODD else batch[0] for batch in (a, b))):
+            assert x.dtype == y.dtype
+            torch.testing.assert_close(x, y, rtol=0, atol=2e-6 if transform is TENSORS else 0)
+
+
+def test_uniform_batches_travel_in_shared_memory(image_root, monkeypatch):
+    """All images that go; and of the results all but those of the batches that are on their way before one is back."""
+    by_message = []
+    monkeypatch.setattr(calls, "pack", lambda *args: pytest.fail("by message"))
+    parts = calls.Called._parts
+
+    def counted(self):
+        made = parts(self)
+        by_message.append(sum(not isinstance(part.values, Place) for part in made))
+        return made
+
+    monkeypatch.setattr(calls.Called, "_parts", counted)
+    loader = _loader(image_root, ROTATED, 8, sampler=list(range(24)) * 2)
+    list(loader)
+    assert by_message == [4, 4, 0, 0, 0, 0]
+    by_message.clear()
+    list(loader)
+    assert by_message == [0] * 6
+
+
+class _Keeps:
+    """Fails where what it was given before is another now."""
+
+    def __init__(self):
+        self.kept = []
+
+    def __call__(self, image):
+        assert all(torch.equal(one, copy) for one, copy in self.kept)
+        self.kept.append((image, image.clone()))
+        return image
+
+
+def test_what_a_function_keeps(image_root):
+    transform = T.Compose([T.CenterCrop(41), T.PILToTensor(), _Keeps()])
+    assert len(list(_loader(image_root, transform, 4, sampler=list(range(24)) * 3))) == 18
+
+
+class _Slow:
+    """Fails on one image, at once, and takes its time for another."""
+
+    def __init__(self, bad, slow):
+        self.bad, self.slow = bad.getpixel((20, 20)), slow.getpixel((20, 20))
+
+    def __call__(self, image):
+        if image.getpixel((20, 20)) == self.bad:
+            raise ValueError("bad one")
+        time.sleep(0.3 * (image.getpixel((20, 20)) == self.slow))
+        return image.rotate(5)
+
+
+def test_what_is_late_hurts_nobody(image_root):
+    """A batch has failed, or its iterator was left, and a process has still to write a part of it."""
+    crop, images = T.CenterCrop(41), DALIImageFolder(image_root)
+    slow = _Slow(crop(images[1][0]), crop(images[2][0]))
+    wanted = [batch[0] for batch in stock(DALIImageFolder(image_root, ROTATED), 4)]
+    loader = _loader(image_root, T.Compose([crop, slow, T.PILToTensor()]), 4)
+    for _ in range(3):
+        iterator = iter(loader)
+        assert "bad one" in str(error_of(next, iterator))
+        assert torch.equal(next(iterator)[0], wanted[1])
+        time.sleep(0.5)  # the third batch is ready, in the memory that the first one had
+        assert_same_pixels([batch[0] for batch in iterator], wanted[2:])
+        iterator = iter(loader)
+        assert "bad one" in str(error_of(next, iterator))
+        del iterator
+
+
+def test_shared_memory_comes_back(image_root):
+    def descriptors():
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    list(_loader(image_root, ROTATED, 6))  # what DALI and multiprocessing keep for good
+    before = descriptors()
+    assert _memfds() == 0
+    loader = _loader(image_root, ROTATED, 6)
+    for _ in range(3):
+        list(loader)
+        next(iter(loader))
+        assert 1 <= _memfds() <= 2  # as many as batches in flight
+    loader.close()
+    assert _memfds() == 0 and descriptors() <= before
+    list(loader)
+    del loader
+    assert _memfds() == 0 and descriptors() <= before
+
+
+def test_a_forked_child_takes_no_slot_of_its_parent():
+    """They would write into each other's batches."""
+    kept, cpu = calls._Kept(), torch.device("cpu")
+    kept.spare += kept.take(2, cpu)
+    mine = list(kept.slots)
+    child = os.fork()
+    if not child:
+        try:
+            taken = kept.take(2, cpu)
+            os._exit(int(len(taken) != 2 or taken != kept.slots or bool({*taken} & {*mine})))
+        except BaseException:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert {*kept.take(2, cpu)} == {*mine}
+
+
+def test_an_iterator_that_ends_as_garbage(image_root):
+    """It gives back its shared memory, which must not have ended with it: another file had its descriptor then."""
+    loader = _loader(image_root, ROTATED, 6)
+    wanted = [batch[0] for batch in stock(DALIImageFolder(image_root, ROTATED), 6)]
+    for _ in range(3):
+        cycle = [iter(loader)]
+        assert_same_pixels([batch[0] for batch in cycle[0]], wanted)
+        cycle[0] = iter(loader)
+        next(cycle[0])
+        cycle.append(cycle)
+        del cycle
+        gc.collect()
+        (kept,) = [calls._kept[plan.call] for plan in loader._route.plans]
+        for slot in kept.slots:
+            assert os.readlink(f"/proc/self/fd/{slot._fd}").startswith("/memfd:dali_compat")
+        time.sleep(0.1)
+
+
+def test_without_shared_memory(image_root, monkeypatch):
+    """Where the system has none to give, all goes by message."""
+
+    def none(*args):
+        raise OSError("no descriptors")
+
+    monkeypatch.setattr(os, "memfd_create", none)
+    wanted = stock(DALIImageFolder(image_root, ROTATED), 6)
+    assert_same_pixels([b[0] for b in _loader(image_root, ROTATED, 6)], [b[0] for b in wanted])
+
+
+def test_dali_works_ahead_of_the_processes(image_root, monkeypatch):
+    """It begins with batches 3 and 4 before the first one is waited for, and with as many as it has in flight only
+    when there is no process."""
+    order = []
+    start, images = Batch.start, calls.Called.images
+    monkeypatch.setattr(Batch, "start", lambda self: (order.append(self.position(0)), start(self))[1])
+    monkeypatch.setattr(calls.Called, "images", lambda *args: (order.append("wait"), images(*args))[1])
+    for workers, begun in ((2, {0, 3, 6, 9}), (0, {0, 3})):
+        order.clear()
+        dataset = DALIImageFolder(image_root, ROTATED)
+        next(iter(DataLoader(dataset, 3, fallback="silent", device="cpu", num_workers=workers)))
+        assert set(order[: order.index("wait")]) == begun
+
+
+# ---- several views
+
+
+def _stack(crops):
+    return torch.stack([T.functional.pil_to_tensor(crop) for crop in crops])
+
+
+def _second(crops):
+    return crops[1]
+
+
+def _numbers(image):
+    return torch.tensor(image.getpixel((3, 3)), dtype=torch.float64)
+
+
+def _some(image):
+    return torch.ones(2 if image.getpixel((3, 3))[0] % 2 else 3)
+
+
+@pytest.mark.parametrize("functions", [[_numbers], [T.FiveCrop(20), _stack], [T.TenCrop(24), _stack]])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_tensors_that_are_no_images(image_root, functions, workers):
+    """They are stacked; a collate_fn gets them as samples."""
+    dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), *functions]))
+    options = dict(sampler=list(range(24)) * 2, num_workers=workers)
+    mine = DataLoader(dataset, 6, fallback="silent", device="cpu", **options)
+    assert_same_pixels([b[0] for b in mine], [b[0] for b in stock(dataset, 6, **options)])
+    mine.collate_fn = list
+    for a, b in zip(mine, stock(dataset, 6, collate_fn=list, **options), strict=True):
+        assert_same_pixels([image for image, _ in a], [image for image, _ in b])
+
+
+def test_tensors_that_cannot_be_stacked(image_root):
+    mine, theirs = (
+        error_of(list, make(DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), _some])), 12, num_workers=2))
+        for make in (lambda *a, **o: DataLoader(*a, fallback="silent", device="cpu", **o), stock)
+    )
+    assert type(mine) is type(theirs) is RuntimeError and "stack expects each tensor to be equal size" in str(mine)
+
+
+@pytest.mark.parametrize("crops", [T.FiveCrop(24), T.TenCrop(24, vertical_flip=True)])
+def test_views_are_made_where_the_function_runs(image_root, crops):
+    for last in ([_stack], [_second, T.PILToTensor()]):
+        dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), crops, *last]))
+        loader = _loader(image_root, dataset.transform, 6)
+        assert_same_pixels([b[0] for b in loader], [b[0] for b in stock(dataset, 6)])
+        line = next(line for line in loader.explain().splitlines() if type(crops).__name__ in line)
+        assert "Python, sample by sample" in line and "no translation" not in line
