@@ -10,6 +10,7 @@ import torch
 from dali_compat import DALIImageFolder, DataLoader, ImageReadError
 from dali_compat import cache as cache_module
 from dali_compat.engine import graph
+from dali_compat.sources import Form
 from helpers import make_image
 from PIL import Image
 from torch.utils import data
@@ -109,7 +110,7 @@ def test_a_full_cache(image_root, decodes):
     used = kept(loader)
     assert_same_pixels(pixels(loader), first)
     assert kept(loader) == used
-    assert decodes == [("paths", True), ("pixels", False), ("paths", False)]
+    assert decodes == [Form("paths", keep=True), Form("pixels"), Form("paths")]
 
 
 def test_a_share_of_memory(image_root, monkeypatch):
@@ -122,7 +123,7 @@ def test_a_share_of_memory(image_root, monkeypatch):
 def test_off_by_default(image_root, decodes):
     loader = ours(DALIImageFolder(image_root, EXACT), 24)
     assert "cache" not in loader.explain()
-    assert len(pixels(loader)) == 1 and decodes == [("paths", False)]
+    assert len(pixels(loader)) == 1 and decodes == [Form("paths")]
 
 
 def test_other_transforms_share_it(image_root, decodes):

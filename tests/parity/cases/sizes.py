@@ -87,7 +87,7 @@ for T, limits, on_gpu in ((v1, (0.016, 10), ON_GPU), (v2, (0.18, 9), {})):
     case("RandomGrayscale of tensors, Resize", lambda T: [T.PILToTensor(), T.RandomGrayscale(0.5), T.Resize(64, antialias=True)],
          limits, versions=[T], **on_gpu)
 case("RandomGrayscale of floats, Resize", lambda T: [T.ToTensor(), T.RandomGrayscale(0.5), T.Resize((64, 64), antialias=True)],
-     (0.016, 9), (2e-6, 4e-5), **FLOATS)  # 8e-7/3e-5: what v1 adds for gray
+     (0.016, 9), (2e-6, 7e-5), **FLOATS)  # 8e-7/4.6e-5: what v1 adds for gray
 
 # ---- what DALI does not do as torchvision does it on tensors: batched torch
 
