@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torchvision import tv_tensors
 
-_ALIGNED = 16  # bytes: a multiple of every dtype's size
+from .shared import aligned
+
 _CLASSES = {"tensor": torch.Tensor, "Image": tv_tensors.Image}
 _NAMES = {kind: name for name, kind in _CLASSES.items()}
 
@@ -59,7 +60,7 @@ class _Pickler(pickle.Pickler):
             self._known[id(obj)] = _NAMES[type(obj)], self._end, obj.dtype, tuple(obj.shape)
             self._alive.append(obj)
             part = obj.as_subclass(torch.Tensor).contiguous().view(-1).view(torch.uint8)
-            self.parts += [part, part.new_zeros(-len(part) % _ALIGNED)]
+            self.parts += [part, part.new_zeros(aligned(len(part)) - len(part))]
             self._end += len(part) + len(self.parts[-1])
         return self._known[id(obj)]
 

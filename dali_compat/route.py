@@ -148,10 +148,7 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
     except Unsupported as error:
         return StockRoute(device, str(error))
     plans = list(dict.fromkeys(plan for _, plan in plan_of.values()))
-    if same and before._plan_of.keys() == plan_of.keys():
-        fancy = before.fancy
-    else:
-        fancy = device.type == "cuda" and not loader.exact and mostly_small(parts)
+    fancy = device.type == "cuda" and not loader.exact and mostly_small(parts)
     cache, threads = _cache(loader, device, before), _threads(loader, device, parts)
     route = DaliRoute(device, threads, depth, loader.batch_size or 1, plans, plan_of, fancy, cache)
     if same and before.threads == route.threads:

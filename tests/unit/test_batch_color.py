@@ -13,6 +13,7 @@ from torchvision.transforms.v2 import functional as F2
 
 from dali_compat.engine import batch
 from dali_compat.engine.batch import color, hue, kernel
+from dali_compat.engine.batch.lists import of_similar_size
 from dali_compat.params.policy import AUGMENTATIONS
 from dali_compat.plan import ImageSpec, step
 
@@ -407,7 +408,7 @@ def test_images_of_different_sizes_in_frames(op, channels):
     framed = batch.framed(one, images, arrays)
     alone = [batch._same_size(one, image[None], batch.rows_of(arrays, [row]))[0] for row, image in enumerate(images)]
     assert all(torch.equal(a, b) for a, b in zip(framed, alone, strict=True))
-    batches = list(batch._of_similar_size(images))
+    batches = list(of_similar_size(images))
     assert sorted(np.concatenate([rows for rows, *_ in batches]).tolist()) == list(range(count)) and len(batches) < 12
     for rows, height, width in batches:
         assert 2 * sum(images[row][0].numel() for row in rows) >= len(rows) * height * width

@@ -15,7 +15,7 @@ import torch
 
 from ...plan import Step
 from . import color, convert, filters, geometry, hue, noise, policy, views
-from .lists import uniform
+from .lists import of_similar_size, put, uniform
 
 _MODULES = (color, convert, filters, geometry, hue, noise, policy, views)
 # What works pixel by pixel and leaves black as it is. The mean that contrast takes is told how much of the black is frame.
@@ -78,34 +78,15 @@ def framed(step: Step, images: list[torch.Tensor], arrays) -> list[torch.Tensor]
     """A step of _BY_PIXEL, on PIL's terms, on images of different sizes: on a few batches in which each has black to its
     right and below. A GPU takes longer to begin the operations on one image than to do them."""
     changed = [None] * len(images)
-    for rows, height, width in _of_similar_size(images):
+    for rows, height, width in of_similar_size(images):
         some = [images[row] for row in rows]
         frames = some[0].new_zeros(len(some), len(some[0]), height, width)
-        inside = [frame[:, : image.shape[1], : image.shape[2]] for frame, image in zip(frames, some)]
-        torch._foreach_copy_(inside, some)
+        put(frames, some)
         area = np.array([image[0].numel() for image in some])
         made = _same_size(step, frames, rows_of(arrays, rows) | {"area": area})
         for row, image, frame in zip(rows, some, made, strict=True):
             changed[row] = frame[:, : image.shape[1], : image.shape[2]].contiguous()
     return changed
-
-
-def _of_similar_size(images: list[torch.Tensor]):
-    """(rows, height, width) of batches; in none of them is more than half of the pixels frame."""
-    sizes = np.array([image.shape[1:] for image in images])
-    order = np.lexsort((sizes.max(1), sizes[:, 0] > sizes[:, 1]))
-    begin = 0
-    while begin < len(order):
-        area, end, largest = 0, begin, np.zeros(2, int)
-        for end in range(begin, len(order)):
-            size = sizes[order[end]]
-            if 2 * (area + size.prod()) < (end + 1 - begin) * np.maximum(largest, size).prod():
-                break
-            area, largest = area + size.prod(), np.maximum(largest, size)
-        else:
-            end = len(order)
-        yield order[begin:end], *largest.tolist()
-        begin = end
 
 
 def _same_size(step: Step, images: torch.Tensor, arrays):

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ...params.lowered import vertical_first
+from .lists import put
 
 _BITS = 22  # of a weight, behind the point
 _NUMBERS = 2**27  # float64 that a GPU works on at a time
@@ -167,8 +168,7 @@ def _alike(before, sizes, vertical, channels: int) -> list[list[int]]:
 def _padded(images: list[torch.Tensor], height: int, width: int) -> torch.Tensor:
     """(N, height, C, width) float64: so both axes are products of matrices as they lie."""
     x = torch.zeros(len(images), height, len(images[0]), width, dtype=torch.float64, device=images[0].device)
-    for place, image in zip(x.movedim(2, 1), images):
-        place[:, : image.shape[1], : image.shape[2]] = image
+    put(x.movedim(2, 1), images)
     return x
 
 
