@@ -40,19 +40,22 @@ def resize_lowered(sizes, u, *, resize, crop, passes):
 
 
 def vertical_first(sizes, new) -> np.ndarray:
-    """Pillow resizes in two passes; which one goes first depends on its version and the sizes (PARITY: measured)."""
+    """Pillow resizes in two passes; which one goes first depends on its version and the sizes (PARITY: measured). From 13 on
+    the C code takes the cheaper order; before, Image.resize began with the height of what is 100 times as tall as wide."""
     shrink = sizes - new
-    return (shrink[:, 0] > 0) & (shrink[:, 0] > 2 * shrink[:, 1]) & _pillow_may_start_vertically()
+    cheaper = (shrink[:, 0] > 2 * shrink[:, 1]) & _pillow_starts_vertically((300, 40), (50, 37))
+    tall = (sizes[:, 0] > 100 * sizes[:, 1]) & _pillow_starts_vertically((404, 4), (402, 2))
+    return (shrink[:, 0] > 0) & (cheaper | tall)
 
 
 @functools.cache
-def _pillow_may_start_vertically() -> bool:
-    """Pillow >= 13 runs the vertical pass first where that is cheaper; asked of the code rather than of its version."""
+def _pillow_starts_vertically(size, new) -> bool:
+    """Asked of the code rather than of its version."""
     from PIL import Image
 
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 40), dtype=np.uint8))
-    both = image.resize((37, 50), Image.BILINEAR)
-    vertical_first = image.resize((40, 50), Image.BILINEAR).resize((37, 50), Image.BILINEAR)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8))
+    both = image.resize(new[::-1], Image.BILINEAR)
+    vertical_first = image.resize((size[1], new[0]), Image.BILINEAR).resize(new[::-1], Image.BILINEAR)
     return both.tobytes() == vertical_first.tobytes()
 
 
