@@ -4,7 +4,8 @@ Method. --images files of the size of Kaggle's dogs and cats (500 x 375, JPEG; -
 in memory), batches of 64, ImageNet's training transform. One process; the cases take turns over --rounds rounds:
 - off: no cache. A fresh loader runs one epoch to warm up and one that counts.
 - fill: a fresh loader with a cache, its first epoch (all of it, from iter() on, with DALI's start);
-- kept: its second and third epoch.
+- kept: its second and third epoch;
+- fill, host and kept, host: on a GPU the same with the cache in host memory.
 - start: the first epoch of a fresh loader without a cache, to compare fill with.
 The device is synchronised at both ends of an epoch.
 
@@ -68,8 +69,13 @@ def epoch(opened, settings):
 
 def turn(case, settings, data, budget):
     """{case: numbers} of a fresh loader."""
-    opened = loaders.ours_loader(settings, data, cache=budget if case == "cache" else None)
-    names = ("fill", "kept", "kept again") if case == "cache" else ("start", "off")
+    options = {"off": {}, "cache": {"cache": budget}, "host": {"cache": budget, "cache_device": "cpu"}}
+    names = {
+        "off": ("start", "off"),
+        "cache": ("fill", "kept", "kept again"),
+        "host": ("fill, host", "kept, host", "kept again, host"),
+    }[case]
+    opened = loaders.ours_loader(settings, data, **options[case])
     made = {name: epoch(opened, settings) for name in names}
     plan = opened.plan
     opened.close()
@@ -90,7 +96,7 @@ def main():
         print(result["facts"], result["images"], sep="\n", flush=True)
         settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
         data = dali_compat.DALIImageFolder(root, loaders.transform())
-        for number, case in common.in_turn(["off", "cache"], args.rounds):
+        for number, case in common.in_turn(["off", "cache"] + ["host"] * (device.type == "cuda"), args.rounds):
             made, result[f"plan {case}"] = turn(case, settings, data, args.budget)
             for name, numbers in made.items():
                 result["rounds"].append({"round": number, "case": name, **numbers})

@@ -20,7 +20,7 @@ from .headers import DALI, headers_of
 from .params import ImageTooSmall, Randoms, compute, own_generators
 from .parts import Part
 from .plan import Plan
-from .sources import BYTES, PATHS, PIXELS, fetch, is_record
+from .sources import BYTES, PATHS, fetch, is_record
 
 if TYPE_CHECKING:
     from .iterator import Epoch
@@ -133,7 +133,7 @@ class Batch:
         if kind != DALI:
             return ""
         if self.pixels[row] is not None:
-            return PIXELS
+            return self.epoch.route.cache.form
         return BYTES if is_record(self.sources[row]) else PATHS
 
     def _header(self, row: int) -> int:

@@ -1,47 +1,69 @@
-"""Decoded images, kept in host memory within a budget, so that later epochs need not decode them.
-
-Host memory rather than the GPU's, which training needs: what a crop takes of an image is cut out by the CPU, and only
-that goes over.
-"""
+"""Decoded images, kept within a budget, so that later epochs need not decode them."""
 
 from __future__ import annotations
 
 import threading
-from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 
-from .sources import Record, Source, is_record
+from .engine.device import free_memory
+from .sources import PIXELS, PIXELS_ON_GPU, Record, Source, is_record
+
+_SHARE = 0.5  # of a GPU's free memory: training needs the rest
 
 
 class DecodedCache:
     """Images by their source. Whatever is in, stays in.
 
+    A GPU's loader keeps them in the GPU's memory, where that costs half of what is free there at most. From the host's,
+    what a crop takes of an image is cut out by the CPU, and only that goes over: slower than a GPU that decodes JPEG, but
+    not than a CPU that decodes what the GPU cannot (benchmarks/results).
+
     Args:
-        budget: bytes (an int), or a share of the memory that is free now (a float).
-        device, exact: of the loader; they decide what an image's pixels are.
+        budget: bytes (an int), or a share of the memory that is free (a float).
+        device: the type of the loader's device. With ``exact`` it decides what an image's pixels are.
+        exact: of the loader.
+        place: "cpu" or "cuda", where images are kept; None decides as above.
 
     Attributes:
         settings: the arguments.
         full: an image had no room; nothing is added any more.
     """
 
-    def __init__(self, budget: int | float, device: str, exact: bool):
-        self.settings = budget, device, exact
-        self._budget = budget if isinstance(budget, int) else int(budget * free_memory())
-        self._images: dict[Source, np.ndarray] = {}
+    def __init__(self, budget: int | float, device: str, exact: bool, place: str | None = None):
+        self.settings = budget, device, exact, place
+        self._images: dict[Source, Any] = {}
         self._bytes = 0
         self._lock = threading.Lock()  # iterators of several threads share it
         self.full = False
+        self._place = self._budget = None
+        if "cpu" in (device, place):
+            self._settle(torch.device("cpu"))
 
-    def get(self, source: Source) -> np.ndarray | None:
-        """(H, W, 3) uint8, or None where it is not here."""
+    def _settle(self, device: torch.device) -> None:
+        """Where images are kept, and in how many bytes. Not before CUDA has started, for that is not the cache's to do."""
+        budget, _, _, place = self.settings
+        free = free_memory(device)
+        if device.type == "cuda" and place is None and budget > _SHARE * (free if isinstance(budget, int) else 1):
+            device = torch.device("cpu")
+            free = free_memory(device)
+        self._place, self._budget = device, budget if isinstance(budget, int) else int(budget * free)
+
+    @property
+    def form(self) -> str:
+        """Of what get() gives."""
+        return PIXELS if self._place.type == "cpu" else PIXELS_ON_GPU
+
+    def get(self, source: Source):
+        """(H, W, 3) uint8, for a pipeline of that form, or None where it is not here."""
         return self._images.get(source)
 
     def add(self, sources: list[Source], images) -> None:
         """Copies of the images that are new and fit: uint8 tensors (H, W, 3) on any device."""
         with self._lock:
+            if self._place is None:
+                self._settle(images[0].device)
             new: dict[Source, torch.Tensor] = {}
             for source, image in zip(sources, images, strict=True):
                 if source in self._images or source in new:
@@ -51,24 +73,31 @@ class DecodedCache:
                     break
                 self._bytes += image.numel()
                 new[Record(source.archive, source.index) if is_record(source) else source] = image
-            self._images |= zip(new, _on_host(list(new.values())))
+            self._images |= zip(new, _copies(list(new.values()), self._place))
 
     def __str__(self) -> str:
         rest = "; it is full: the other images are decoded each time" if self.full else ""
+        if self._place is None:
+            return "cache of decoded images: 0 images"
+        memory = "host memory" if self._place.type == "cpu" else f"{self._place}'s memory"
         return (
-            f"cache of decoded images in host memory: {len(self._images):,} images, {_size(self._bytes)} of "
+            f"cache of decoded images in {memory}: {len(self._images):,} images, {_size(self._bytes)} of "
             f"{_size(self._budget)}{rest}"
         )
 
 
-def _on_host(images: list[torch.Tensor]) -> list[np.ndarray]:
-    """Copies."""
-    if images and images[0].is_cuda:  # one transfer for all
-        flat = torch.cat([image.reshape(-1) for image in images]).cpu()
-        parts = flat.split([image.numel() for image in images])
-        return [part.view(image.shape).numpy() for part, image in zip(parts, images)]
-    # by NumPy: torch's threads would get in the way of DALI's
-    return [image.numpy().copy() for image in images]
+def _copies(images: list[torch.Tensor], place: torch.device) -> list:
+    """On the host NumPy arrays, on a GPU DALI's tensors, which its pipelines take without a word of Python about each."""
+    if not images or not images[0].is_cuda:
+        return [image.numpy().copy() for image in images]  # by NumPy: torch's threads would get in the way of DALI's
+    flat = torch.cat([image.reshape(-1) for image in images]).to(place)  # one transfer for all
+    parts = [part.view(image.shape) for part, image in zip(flat.split([image.numel() for image in images]), images)]
+    if place.type == "cpu":
+        return [part.numpy() for part in parts]
+    from .engine.pipeline import given
+
+    torch.cuda.current_stream(place).synchronize()  # DALI reads on streams of its own
+    return given(parts)
 
 
 def checked_budget(budget: int | float | None) -> int | float | None:
@@ -81,16 +110,15 @@ def checked_budget(budget: int | float | None) -> int | float | None:
     raise ValueError(f"cache must be bytes (an int above 0) or a share of memory (a float in (0, 1]), got {budget!r}")
 
 
-def free_memory() -> int:
-    """Bytes of host memory that are free, for this machine and for this process's control group (Linux, v2)."""
-    meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    free = 1024 * int(meminfo["MemAvailable"].split()[0])
-    try:
-        group = Path("/sys/fs/cgroup")
-        limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
-    except OSError:
-        return free
-    return free if limit == "max" else max(0, min(free, int(limit) - int(used)))
+def checked_place(place: torch.device | str | None) -> str | None:
+    """
+    Raises:
+        ValueError: images cannot be kept there.
+    """
+    kind = str(place).partition(":")[0]
+    if kind in ("None", "cpu", "cuda"):
+        return None if place is None else kind
+    raise ValueError(f"cache_device must be 'cpu', 'cuda' or None, got {place!r}")
 
 
 def _size(count: int) -> str:

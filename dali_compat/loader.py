@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import torch
 import torch.utils.data as data
 
-from .cache import checked_budget
+from .cache import checked_budget, checked_place
 from .engine.device import stock_iterator
 from .resident import ResidentRoute
 from .route import DaliRoute, Route, StockRoute, choose, explain, in_python
@@ -41,8 +41,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             windows and random parameters are torchvision's either way.
         fallback: "warn" or "silent" where torchvision has to do the work, or "error" to raise.
         memory_format: torch.contiguous_format or torch.channels_last, of the images.
-        cache: host memory for decoded images, in bytes (an int) or as a share of what is free (a float, at most 1). Each
-            image is decoded in the first epoch and kept while there is room; later epochs take it from there.
+        cache: memory for decoded images, in bytes (an int) or as a share of what is free (a float, at most 1). Each image
+            is decoded in the first epoch and kept while there is room; later epochs take it from there.
+        cache_device: where they are kept, "cpu" or "cuda" (``device``). None is ``device``, where that takes at most half
+            of the memory that is free there in the first epoch, or the host.
 
     Raises:
         ValueError, TypeError: for the arguments, as torch does.
@@ -59,6 +61,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         fallback: str = "warn",
         memory_format: torch.memory_format = torch.contiguous_format,
         cache: int | float | None = None,
+        cache_device: torch.device | str | None = None,
         **kwargs,
     ):
         if fallback not in ("warn", "silent", "error"):
@@ -72,6 +75,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.fallback = fallback
         self.memory_format = memory_format
         self.cache = checked_budget(cache)
+        self.cache_device = checked_place(cache_device)
         self._route: Route | None = None
         self._told: set[str] = set()
         super().__init__(*args, **kwargs)

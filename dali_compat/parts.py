@@ -14,7 +14,7 @@ from .headers import DALI, UNREADABLE
 from .lower import continued
 from .packed import as_sample
 from .plan import Call, ImageSpec, Plan
-from .sources import BYTES, PIXELS, Form, ImageReadError
+from .sources import BYTES, DECODED, Form, ImageReadError
 
 if TYPE_CHECKING:
     from .batch import Batch
@@ -108,20 +108,20 @@ class Part:
 
 
 class Decoded:
-    """Rows that DALI decodes, or that it has decoded before (``given`` PIXELS)."""
+    """Rows that DALI decodes, or that it has decoded before (``given`` one of DECODED)."""
 
     def __init__(self, batch: Batch, plan: Plan, rows: list[int], given: str):
         self.batch, self.plan, self.rows, self._given = batch, plan, rows, given
         arrays = batch.compute((*plan.dali, *plan.batch), rows)
         self._dali, self._batch = arrays[: len(plan.dali)], arrays[len(plan.dali) :]
         self._sources = [batch.sources[row] for row in rows]
-        if given == PIXELS:
+        if given in DECODED:
             self._images = [batch.pixels[row] for row in rows]
         else:
             self._images = [source.bytes() for source in self._sources] if given == BYTES else self._sources
         cache = batch.epoch.route.cache
-        self._cache = cache if given != PIXELS and cache is not None and not cache.full else None
-        form = Form(given, self._cache is not None, given != PIXELS and batch.epoch.route.fancy)
+        self._cache = cache if given not in DECODED and cache is not None and not cache.full else None
+        form = Form(given, self._cache is not None, given not in DECODED and batch.epoch.route.fancy)
         self._pipeline = batch.epoch.pipeline(plan, len(rows), form)
         self._ticket = self._pipeline.submit(self._images, self._dali)
 
@@ -146,7 +146,7 @@ class Decoded:
         """Find the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error."""
         from .engine.pipeline import undecodable
 
-        bad = [] if self._given == PIXELS else undecodable(self._images, self._pipeline.device, self._given)
+        bad = [] if self._given in DECODED else undecodable(self._images, self._pipeline.device, self._given)
         if not bad:
             raise error
         images: list = [None] * len(self.rows)

@@ -12,6 +12,7 @@ import torch.utils.data as data
 
 from .arrays import images_of, raw_targets, spec_of, target_table
 from .dataset import Unsupported, parts
+from .engine.device import free_memory
 from .engine.resident import Program
 from .lower import Options, lower
 from .plan import Plan
@@ -141,7 +142,7 @@ class ResidentRoute:
         kept = {one.key for one in self.held.values()}
         old = {one.key: one.bytes for one in before.held.values() if one.pixels} if before else {}
         left = sum(size for key, size in old.items() if key not in kept)
-        needed, room = sum(missing.values()), int(SHARE * (_free_memory(self.device) + left))
+        needed, room = sum(missing.values()), int(SHARE * (free_memory(self.device) + left))
         if needed > room:
             raise Unsupported(
                 f"its images take {_megabytes(needed)}, and more than {SHARE:.0%} of the free memory of {self.device}, "
@@ -221,16 +222,6 @@ def _copy(images: torch.Tensor, device: torch.device) -> torch.Tensor:
     for begin in range(0, len(images), count):
         made[begin : begin + count] = images[begin : begin + count].to(device)
     return made
-
-
-def _free_memory(device: torch.device) -> int:
-    """Bytes."""
-    if device.type == "cpu":
-        with open("/proc/meminfo") as file:
-            lines = dict(line.split(":") for line in file)
-        return int(lines["MemAvailable"].split()[0]) << 10
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + unused
 
 
 def _bytes(spec) -> int:

@@ -160,7 +160,9 @@ def _cache(loader, device: torch.device, before) -> DecodedCache | None:
     """The cache so far, if it holds what this loader would decode."""
     if loader.cache is None:
         return None
-    settings = loader.cache, device.type, loader.exact
+    if loader.cache_device == "cuda" and device.type == "cpu":
+        raise ValueError("cache_device='cuda' needs batches on a GPU, but this loader's are on the CPU")
+    settings = loader.cache, device.type, loader.exact, loader.cache_device
     kept = before.cache if isinstance(before, DaliRoute) else None
     return kept if kept is not None and kept.settings == settings else DecodedCache(*settings)
 

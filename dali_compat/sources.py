@@ -48,14 +48,16 @@ class Record:
 
 Source = str | Record
 
-PATHS, BYTES, PIXELS = "paths", "bytes", "pixels"
+PATHS, BYTES = "paths", "bytes"  # what is encoded
+PIXELS, PIXELS_ON_GPU = "pixels", "pixels on the GPU"
+DECODED = PIXELS, PIXELS_ON_GPU
 
 
 class Form(NamedTuple):
     """What goes into a pipeline and comes out of it.
 
     Attributes:
-        given: PATHS of files, encoded images as BYTES, or decoded images as PIXELS.
+        given: PATHS of files, encoded images as BYTES, or decoded images as PIXELS or PIXELS_ON_GPU.
         keep: it hands out the decoded images, too.
         fancy: a GPU's decoder interpolates chroma as libjpeg does (its "fancy upsampling").
     """

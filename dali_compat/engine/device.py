@@ -1,12 +1,29 @@
-"""Batches that were made on the CPU, on their way to the device."""
+"""Devices: how much room they have, and batches that were made on the CPU on their way there."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free: of a GPU, what torch holds unused included; of the host, for this machine and for this process's
+    control group (Linux, v2)."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused
+    meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    free = 1024 * int(meminfo["MemAvailable"].split()[0])
+    try:
+        group = Path("/sys/fs/cgroup")
+        limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return free
+    return free if limit == "max" else max(0, min(free, int(limit) - int(used)))
 
 
 def to_device(data: Any, device: torch.device) -> Any:

@@ -64,8 +64,11 @@ def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None):
     return images.gpu() if exact and device == "mixed" else images
 
 
-def decoded(pixels, device: str, window=None):
-    """What decode() gives, of images that were decoded before. A window is taken on the CPU: it is less to copy."""
+def decoded(pixels, device: str, on_gpu: bool, window=None):
+    """What decode() gives, of images that were decoded before and are on the GPU or on the host. There a window is taken by
+    the CPU: it is less to copy."""
+    if on_gpu:
+        return pixels if window is None else crop(pixels, window, inside=True)
     images = pixels if window is None else _window(pixels, window["start"], window["shape"])
     return images.gpu() if device == "mixed" else images
 

@@ -19,10 +19,11 @@ import numpy as np
 import nvidia.dali as dali
 import torch
 from nvidia.dali import fn, types
+from nvidia.dali.tensors import TensorGPU
 
 from ..params import Arrays
 from ..plan import Plan
-from ..sources import PATHS, PIXELS, Form
+from ..sources import DECODED, PATHS, PIXELS_ON_GPU, Form
 from . import graph
 
 _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
@@ -61,8 +62,8 @@ class DecodePipeline:
         _live.add(self)
 
     def submit(self, images: list, arrays: list[Arrays]) -> int:
-        """Start a batch of N images, which are paths, or uint8 arrays of encoded bytes (length,) or of pixels (H, W, 3);
-        returns its ticket. Arrays are not copied: they must not change before the batch is received. ``arrays`` are the
+        """Start a batch of N images, which are paths, uint8 arrays of encoded bytes (length,) or of pixels (H, W, 3), or what
+        given() made of pixels on the GPU; returns its ticket. Arrays are not copied: they must not change before the batch is received. ``arrays`` are the
         per-sample arguments of each step of ``plan.dali``, N rows each."""
         self._refuse_if_closed()
         if self._pipe is None:
@@ -137,15 +138,14 @@ class DecodePipeline:
             self.batch_size, self.threads, device_id, prefetch_queue_depth=self.depth, exec_dynamic=True
         )
         with pipe:
-            images, *inputs = fn.external_source(
-                self._feed.take,  # not a method of self: a cycle would keep the GPU's memory after the last reference
-                num_outputs=1 + len(arrays),
-                batch=True,
-                dtype=[types.UINT8] + [_TYPES[a.dtype.name] for a in arrays],
-                ndim=[3 if self.form.given == PIXELS else 1] + [a.ndim - 1 for a in arrays],
-                layout=["HWC" if self.form.given == PIXELS else ""] + [""] * len(arrays),
-                no_copy=True,  # _Feed.flight holds them
-            )
+            dtypes = [types.UINT8] + [_TYPES[a.dtype.name] for a in arrays]
+            ndim = [3 if self.form.given in DECODED else 1] + [a.ndim - 1 for a in arrays]
+            layout = ["HWC" if self.form.given in DECODED else ""] + [""] * len(arrays)
+            if self.form.given == PIXELS_ON_GPU:
+                images, *inputs = self._feed.source(dtypes[:1], ndim[:1], layout[:1], "gpu")
+                inputs += self._feed.source(dtypes[1:], ndim[1:], layout[1:])
+            else:
+                images, *inputs = self._feed.source(dtypes, ndim, layout)
             inputs = iter(inputs)
             nodes = [{name: next(inputs) for name in step} for step in template]
             if self.form.given == PATHS:
@@ -161,8 +161,8 @@ class DecodePipeline:
         if steps and steps[0][0].op == "crop" and steps[0][0].kwargs["inside"]:
             window = steps.pop(0)[1]
         kept = []
-        if self.form.given == PIXELS:
-            images = graph.decoded(given, device, window)
+        if self.form.given in DECODED:
+            images = graph.decoded(given, device, self.form.given == PIXELS_ON_GPU, window)
         elif self.form.keep or self.form.fancy:  # nvJPEG before 13.2 warns of every window that it decodes so
             images = graph.decode(given, device, self.plan.exact, self.form.fancy)
             kept = [images] if self.form.keep else []
@@ -181,13 +181,37 @@ class _Feed:
     def __init__(self):
         self.next: tuple | None = None
         self.flight: deque[tuple[int | None, list]] = deque()
+        self._waiting: list[tuple[slice, deque]] = []  # for each source, which arrays are its, and those of batches to come
 
-    def take(self):
+    def source(self, dtypes: list, ndim: list[int], layout: list[str], device: str = "cpu") -> list:
+        """Nodes of the next arrays of a batch."""
+        if not dtypes:
+            return []
+        begin = self._waiting[-1][0].stop if self._waiting else 0
+        self._waiting.append((slice(begin, begin + len(dtypes)), deque()))
+        number = len(self._waiting) - 1
+        return fn.external_source(
+            lambda: self._take(number),  # no method of the pipeline: a cycle would keep the GPU's memory for ever
+            num_outputs=len(dtypes),
+            batch=True,
+            dtype=dtypes,
+            ndim=ndim,
+            layout=layout,
+            device=device,
+            cuda_stream=None if device == "cpu" else -1,  # what is on the GPU is there already
+            no_copy=True,  # self.flight holds them
+        )
+
+    def _take(self, source: int) -> list:
         """The first schedule_run() asks ``depth`` times: after the batch it gets one sample of it, to be thrown away."""
-        ticket, arrays = self.next
-        self.flight.append((ticket, arrays))
-        self.next = None, [array[:1] for array in arrays]
-        return arrays
+        _, waiting = self._waiting[source]
+        if not waiting:
+            ticket, arrays = self.next
+            self.flight.append((ticket, arrays))
+            self.next = None, [array[:1] for array in arrays]
+            for part, queue in self._waiting:
+                queue.append(arrays[part])
+        return waiting.popleft()
 
 
 def _allow_open_files() -> None:
@@ -197,6 +221,11 @@ def _allow_open_files() -> None:
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+
+
+def given(images: list[torch.Tensor]) -> list:
+    """Images (H, W, 3) on the GPU, as DALI takes them time and again; they are not copied."""
+    return [TensorGPU(torch.utils.dlpack.to_dlpack(image), "HWC") for image in images]
 
 
 def undecodable(images: list, device: torch.device, given: str) -> list[int]:

@@ -12,7 +12,9 @@ from torchvision.datasets import ImageFolder
 
 from contract.both import EXACT, error_of, ours, outlines, stock
 
-OPTIONS = {"device": None, "exact": False, "fallback": "warn", "memory_format": torch.contiguous_format, "cache": None}
+OPTIONS = {"device": None, "exact": False, "fallback": "warn", "memory_format": torch.contiguous_format} | dict.fromkeys(
+    ("cache", "cache_device")
+)
 
 
 def _parameters(function):
@@ -116,6 +118,8 @@ def test_shuffling_nothing_raises_as_torchs(tmp_path):
         dict(fallback="loud"),
         dict(memory_format=torch.preserve_format),
         *(dict(cache=wrong) for wrong in (0, -1, 0.0, 1.5, True, "1 GB")),
+        dict(cache_device="tpu"),
+        dict(cache_device="cuda", cache=10**6, device="cpu"),
     ],
 )
 def test_errors_of_our_own_options(folder, wrong):

@@ -114,10 +114,10 @@ def test_a_full_cache(image_root, decodes):
 
 
 def test_a_share_of_memory(image_root, monkeypatch):
-    monkeypatch.setattr(cache_module, "free_memory", lambda: 4_000_000)
+    monkeypatch.setattr(cache_module, "free_memory", lambda device: 4_000_000)
     assert "of 1.0 MB" in ours(DALIImageFolder(image_root, EXACT), cache=0.25).explain()
     monkeypatch.undo()
-    assert 10_000_000 < cache_module.free_memory() < 1 << 50
+    assert 10_000_000 < cache_module.free_memory(torch.device("cpu")) < 1 << 50
 
 
 def test_off_by_default(image_root, decodes):
@@ -243,6 +243,65 @@ def test_one_image_smaller_than_the_crop(own_root):
     dataset.transform = T.Compose([T.RandomCrop(50), T.PILToTensor()])
     error = error_of(list, loader)
     assert isinstance(error, ValueError) and small in str(error)
+
+
+# ---- in the GPU's memory
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("place", [None, "cpu"])
+@pytest.mark.parametrize("budget", [ENOUGH, SOME])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_batches_are_the_same_from_a_gpu(image_root, transform, budget, place):
+    dataset = DALIImageFolder(image_root, TRANSFORMS[transform])
+    mine = _on_host(epochs(dataset, exact=True, cache=budget, cache_device=place))
+    assert_same_epoch(mine, _on_host(epochs(dataset, exact=True)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("place, given", [(None, "pixels on the GPU"), ("cuda:0", "pixels on the GPU"), ("cpu", "pixels")])
+def test_each_image_is_decoded_once_to_a_gpu(image_root, decodes, monkeypatch, place, given):
+    loader = ours(DALIImageFolder(image_root, EXACT), 5, cache=ENOUGH, cache_device=place)
+    expected = pixels(loader)
+    assert kept(loader) == 24 and ("in host memory" if place == "cpu" else "in cuda:0's memory") in loader.explain()
+    monkeypatch.setattr(graph, "decode", None)
+    decodes.clear()
+    for _ in range(3):
+        assert_same_pixels(pixels(loader), expected)
+    assert [form.given for form in decodes] == [given]
+
+
+@pytest.mark.gpu
+def test_an_image_that_is_kept_is_read_at_once(image_root):
+    """By a batch that is started while the one that kept it is on its way; and by many of the same batch."""
+    order = [0, 1, 2, 0, 0, 1] * 20 + list(range(24)) * 5
+    dataset = DALIImageFolder(image_root, RANDOM)
+    mine = epochs(data.Subset(dataset, order), 2, exact=True, cache=ENOUGH)
+    assert_same_epoch(_on_host(mine), _on_host(epochs(data.Subset(dataset, order), 2, exact=True)))
+
+
+@pytest.mark.gpu
+def test_what_a_gpu_has_no_room_for_stays_on_the_host(image_root, monkeypatch):
+    dataset = DALIImageFolder(image_root, EXACT)
+    host, gpu = "in host memory", "in cuda:0's memory"
+    for cache, free, place in (
+        (ENOUGH, 2 * ENOUGH, gpu), (ENOUGH, 2 * ENOUGH - 1, host), (0.5, 4 * ENOUGH, gpu), (0.6, 4 * ENOUGH, host)
+    ):
+        monkeypatch.setattr(cache_module, "free_memory", lambda device, free=free: free)
+        loader = ours(dataset, 5, cache=cache)
+        pixels(loader)
+        assert place in loader.explain() and kept(loader) == 24
+        assert place == host or "200.0 MB" in loader.explain() or cache == ENOUGH
+
+
+@pytest.mark.gpu
+def test_close_frees_a_gpus_memory(image_root):
+    loader = ours(DALIImageFolder(image_root, EXACT), 5, cache=ENOUGH)
+    pixels(loader)
+    before = torch.cuda.memory_allocated()
+    used = sum(Image.open(path).size[0] * Image.open(path).size[1] * 3 for path, _ in loader.dataset.samples)
+    loader.close()
+    assert before - torch.cuda.memory_allocated() >= used
 
 
 def test_without_effect_where_torchvision_works(image_root):

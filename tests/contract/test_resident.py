@@ -695,7 +695,7 @@ def test_planes_are_not_copied_on_the_cpu(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_too_large_for_the_memory(dataset, monkeypatch, device):
-    monkeypatch.setattr(resident, "_free_memory", lambda device: 2 * dataset.data.nbytes - 10)
+    monkeypatch.setattr(resident, "free_memory", lambda device: 2 * dataset.data.nbytes - 10)
     loader = DataLoader(dataset, 7, device=device, fallback="silent")
     batches = list(loader)
     explained = loader.explain()
@@ -704,22 +704,22 @@ def test_too_large_for_the_memory(dataset, monkeypatch, device):
     assert_same_epoch(batches, stock(dataset, 7))
     with pytest.raises(RuntimeError, match="free memory"):
         list(DataLoader(dataset, 7, device=device, fallback="error"))
-    monkeypatch.setattr(resident, "_free_memory", lambda device: 2 * dataset.data.nbytes)
+    monkeypatch.setattr(resident, "free_memory", lambda device: 2 * dataset.data.nbytes)
     assert_same_epoch(loader, stock(dataset, 7))
     assert loader.explain().startswith("resident on")
     dataset.data = dataset.data.copy()  # the copy that goes makes room for the new one
-    monkeypatch.setattr(resident, "_free_memory", lambda device: dataset.data.nbytes)
+    monkeypatch.setattr(resident, "free_memory", lambda device: dataset.data.nbytes)
     assert_same_epoch(loader, stock(dataset, 7))
     assert loader.explain().startswith("resident on")
 
 
 @pytest.mark.gpu
 def test_free_memory_of_a_gpu():
-    free = resident._free_memory(torch.device("cuda", 0))
+    free = resident.free_memory(torch.device("cuda", 0))
     block = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    assert free - resident._free_memory(torch.device("cuda", 0)) >= 200 << 20
+    assert free - resident.free_memory(torch.device("cuda", 0)) >= 200 << 20
     del block  # torch keeps it, and would use it
-    assert abs(free - resident._free_memory(torch.device("cuda", 0))) < 64 << 20
+    assert abs(free - resident.free_memory(torch.device("cuda", 0))) < 64 << 20
 
 
 @pytest.mark.gpu
