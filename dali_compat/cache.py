@@ -17,8 +17,8 @@ class DecodedCache:
     """Images by their source. Whatever is in, stays in.
 
     A GPU's loader keeps them in the GPU's memory, where that costs half of what is free there at most. From the host's,
-    what a crop takes of an image is cut out by the CPU, and only that goes over: slower than a GPU that decodes JPEG, but
-    not than a CPU that decodes what the GPU cannot (benchmarks/results).
+    what a crop takes of an image is cut out by the CPU, and only that goes over: an H100 decodes JPEG faster
+    (benchmarks/results).
 
     Args:
         budget: bytes (an int), or a share of the memory that is free (a float).

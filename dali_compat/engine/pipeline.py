@@ -63,8 +63,8 @@ class DecodePipeline:
 
     def submit(self, images: list, arrays: list[Arrays]) -> int:
         """Start a batch of N images, which are paths, uint8 arrays of encoded bytes (length,) or of pixels (H, W, 3), or what
-        given() made of pixels on the GPU; returns its ticket. Arrays are not copied: they must not change before the batch is received. ``arrays`` are the
-        per-sample arguments of each step of ``plan.dali``, N rows each."""
+        given() made of pixels on the GPU; returns its ticket. Arrays are not copied: they must not change before the batch
+        is received. ``arrays`` are the per-sample arguments of each step of ``plan.dali``, N rows each."""
         self._refuse_if_closed()
         if self._pipe is None:
             self._build(arrays)
@@ -142,7 +142,7 @@ class DecodePipeline:
             ndim = [3 if self.form.given in DECODED else 1] + [a.ndim - 1 for a in arrays]
             layout = ["HWC" if self.form.given in DECODED else ""] + [""] * len(arrays)
             if self.form.given == PIXELS_ON_GPU:
-                images, *inputs = self._feed.source(dtypes[:1], ndim[:1], layout[:1], "gpu")
+                images, *inputs = self._feed.source(dtypes[:1], ndim[:1], None, torch.cuda.Stream(self.device))
                 inputs += self._feed.source(dtypes[1:], ndim[1:], layout[1:])
             else:
                 images, *inputs = self._feed.source(dtypes, ndim, layout)
@@ -175,16 +175,17 @@ class DecodePipeline:
 
 
 class _Feed:
-    """What DALI's external source hands over, and what is in DALI's hands, oldest first: (ticket, or None where it is
-    thrown away, and the arrays, which DALI does not copy)."""
+    """What DALI's external sources hand over, and what is in DALI's hands, oldest first: (ticket, or None where it is
+    thrown away, and the arrays, which DALI does not copy, or not at once)."""
 
     def __init__(self):
         self.next: tuple | None = None
         self.flight: deque[tuple[int | None, list]] = deque()
         self._waiting: list[tuple[slice, deque]] = []  # for each source, which arrays are its, and those of batches to come
 
-    def source(self, dtypes: list, ndim: list[int], layout: list[str], device: str = "cpu") -> list:
-        """Nodes of the next arrays of a batch."""
+    def source(self, dtypes: list, ndim: list[int], layout: list[str] | None, stream=None) -> list:
+        """Nodes of the next arrays of a batch. Those on the GPU are copied to one place, on a CUDA ``stream``: DALI does so at
+        any rate, and complains where it was told not to."""
         if not dtypes:
             return []
         begin = self._waiting[-1][0].stop if self._waiting else 0
@@ -197,9 +198,10 @@ class _Feed:
             dtype=dtypes,
             ndim=ndim,
             layout=layout,
-            device=device,
-            cuda_stream=None if device == "cpu" else -1,  # what is on the GPU is there already
-            no_copy=True,  # self.flight holds them
+            device="gpu" if stream else "cpu",
+            cuda_stream=stream,
+            use_copy_kernel=stream is not None,
+            no_copy=stream is None,
         )
 
     def _take(self, source: int) -> list:

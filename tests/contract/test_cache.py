@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 import threading
 
 import numpy as np
@@ -48,7 +49,7 @@ def epochs(dataset, count=3, **options) -> list:
 def kept(loader) -> int:
     """How many images the account says."""
     (line,) = [line for line in loader.explain().splitlines() if "cache of decoded images" in line]
-    return int(line.split(":")[1].split()[0].replace(",", ""))
+    return int(re.search(r": ([\d,]+) images", line)[1].replace(",", ""))
 
 
 @pytest.fixture
