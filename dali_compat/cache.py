@@ -10,45 +10,45 @@ import torch
 from .engine.device import free_memory
 from .sources import PIXELS, PIXELS_ON_GPU, Record, Source, is_record
 
-_SHARE = 0.5  # of a GPU's free memory: training needs the rest
+_SHARE = 0.5  # of a GPU's free memory, where nobody asked for it: training needs the rest
 
 
 class DecodedCache:
     """Images by their source. Whatever is in, stays in.
 
-    A GPU's loader keeps them in the GPU's memory, where that costs half of what is free there at most. From the host's,
-    what a crop takes of an image is cut out by the CPU, and only that goes over: an H100 decodes JPEG faster
-    (benchmarks/results).
+    A GPU's loader keeps them in the GPU's memory. From the host's, what a crop takes of an image is cut out by the CPU, and
+    only that goes over: an H100 decodes JPEG faster (benchmarks/results).
 
     Args:
         budget: bytes (an int), or a share of the memory that is free (a float).
-        device: the type of the loader's device. With ``exact`` it decides what an image's pixels are.
+        device: of the loader. With ``exact`` it decides what an image's pixels are.
         exact: of the loader.
-        place: "cpu" or "cuda", where images are kept; None decides as above.
+        place: "cpu" or "cuda", where images are kept. None is where the loader's device is, but for at most half of the
+            memory that is free on a GPU.
 
     Attributes:
         settings: the arguments.
         full: an image had no room; nothing is added any more.
     """
 
-    def __init__(self, budget: int | float, device: str, exact: bool, place: str | None = None):
+    def __init__(self, budget: int | float, device: torch.device, exact: bool, place: str | None = None):
         self.settings = budget, device, exact, place
         self._images: dict[Source, Any] = {}
         self._bytes = 0
         self._lock = threading.Lock()  # iterators of several threads share it
         self.full = False
-        self._place = self._budget = None
-        if "cpu" in (device, place):
-            self._settle(torch.device("cpu"))
+        self._place = device if place is None or place == device.type else torch.device("cpu")
+        self._most: int | None = None
+        if self._place.type == "cpu":
+            self._settle()
 
-    def _settle(self, device: torch.device) -> None:
-        """Where images are kept, and in how many bytes. Not before CUDA has started, for that is not the cache's to do."""
+    def _settle(self) -> None:
+        """How many bytes it may have. Of a GPU not before the first images are there: CUDA may not have started."""
         budget, _, _, place = self.settings
-        free = free_memory(device)
-        if device.type == "cuda" and place is None and budget > _SHARE * (free if isinstance(budget, int) else 1):
-            device = torch.device("cpu")
-            free = free_memory(device)
-        self._place, self._budget = device, budget if isinstance(budget, int) else int(budget * free)
+        free = free_memory(self._place)
+        self._most = budget if isinstance(budget, int) else int(budget * free)
+        if place is None and self._place.type == "cuda":
+            self._most = min(self._most, int(_SHARE * free))
 
     @property
     def form(self) -> str:
@@ -62,27 +62,39 @@ class DecodedCache:
     def add(self, sources: list[Source], images) -> None:
         """Copies of the images that are new and fit: uint8 tensors (H, W, 3) on any device."""
         with self._lock:
-            if self._place is None:
-                self._settle(images[0].device)
+            if self.full:
+                return
+            if self._most is None:
+                self._place = images[0].device  # with its index
+                self._settle()
             new: dict[Source, torch.Tensor] = {}
+            size = self._bytes
             for source, image in zip(sources, images, strict=True):
                 if source in self._images or source in new:
                     continue
-                if self._bytes + image.numel() > self._budget:
+                if size + image.numel() > self._most:
                     self.full = True
                     break
-                self._bytes += image.numel()
+                size += image.numel()
                 new[Record(source.archive, source.index) if is_record(source) else source] = image
-            self._images |= zip(new, _copies(list(new.values()), self._place))
+            try:
+                self._images |= zip(new, _copies(list(new.values()), self._place))
+                self._bytes = size
+            except (MemoryError, torch.cuda.OutOfMemoryError):  # others have taken what was free
+                self.full = True
+
+    def clear(self) -> None:
+        """Free the images; no others come."""
+        with self._lock:
+            self._images, self._bytes, self.full = {}, 0, True
 
     def __str__(self) -> str:
         rest = "; it is full: the other images are decoded each time" if self.full else ""
-        if self._place is None:
-            return "cache of decoded images: 0 images"
-        memory = "host memory" if self._place.type == "cpu" else f"{self._place}'s memory"
+        budget = self.settings[0]
+        most = _size(budget) if isinstance(budget, int) else f"{budget:.0%} of what is free"
         return (
-            f"cache of decoded images in {memory}: {len(self._images):,} images, {_size(self._bytes)} of "
-            f"{_size(self._budget)}{rest}"
+            f"cache of decoded images in {'host memory' if self._place.type == 'cpu' else 'GPU memory'}: "
+            f"{len(self._images):,} images, {_size(self._bytes)} of {most if self._most is None else _size(self._most)}{rest}"
         )
 
 
@@ -110,15 +122,19 @@ def checked_budget(budget: int | float | None) -> int | float | None:
     raise ValueError(f"cache must be bytes (an int above 0) or a share of memory (a float in (0, 1]), got {budget!r}")
 
 
-def checked_place(place: torch.device | str | None) -> str | None:
+def checked_place(place: torch.device | str | None, device: torch.device | str | int | None) -> str | None:
     """
     Raises:
-        ValueError: images cannot be kept there.
+        ValueError: images cannot be kept there by a loader of this device.
     """
-    kind = str(place).partition(":")[0]
-    if kind in ("None", "cpu", "cuda"):
-        return None if place is None else kind
-    raise ValueError(f"cache_device must be 'cpu', 'cuda' or None, got {place!r}")
+    if place is None:
+        return None
+    kind = str(place)
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"cache_device must be 'cpu', 'cuda' (the GPU that batches are on) or None, got {place!r}")
+    if kind == "cuda" and str(device) == "cpu":
+        raise ValueError("cache_device='cuda' needs batches on a GPU, but device is 'cpu'")
+    return kind
 
 
 def _size(count: int) -> str:

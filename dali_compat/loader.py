@@ -43,8 +43,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         memory_format: torch.contiguous_format or torch.channels_last, of the images.
         cache: memory for decoded images, in bytes (an int) or as a share of what is free (a float, at most 1). Each image
             is decoded in the first epoch and kept while there is room; later epochs take it from there.
-        cache_device: where they are kept, "cpu" or "cuda" (``device``). None is ``device``, where that takes at most half
-            of the memory that is free there in the first epoch, or the host.
+        cache_device: where they are kept, "cpu" or "cuda" (the GPU that batches are on). None is where batches are; on a
+            GPU for at most half of the memory that is free when the first batch is there.
 
     Raises:
         ValueError, TypeError: for the arguments, as torch does.
@@ -75,7 +75,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.fallback = fallback
         self.memory_format = memory_format
         self.cache = checked_budget(cache)
-        self.cache_device = checked_place(cache_device)
+        self.cache_device = checked_place(cache_device, device)
         self._route: Route | None = None
         self._told: set[str] = set()
         super().__init__(*args, **kwargs)

@@ -117,6 +117,8 @@ class DaliRoute:
             self._lock.release()
 
     def close(self) -> None:
+        if self.cache is not None:
+            self.cache.clear()  # rather than forget it: iterators that live on have this route
         while self._pipelines:
             self._pipelines.pop().close()
 
@@ -160,9 +162,7 @@ def _cache(loader, device: torch.device, before) -> DecodedCache | None:
     """The cache so far, if it holds what this loader would decode."""
     if loader.cache is None:
         return None
-    if loader.cache_device == "cuda" and device.type == "cpu":
-        raise ValueError("cache_device='cuda' needs batches on a GPU, but this loader's are on the CPU")
-    settings = loader.cache, device.type, loader.exact, loader.cache_device
+    settings = loader.cache, device, loader.exact, loader.cache_device
     kept = before.cache if isinstance(before, DaliRoute) else None
     return kept if kept is not None and kept.settings == settings else DecodedCache(*settings)
 
@@ -217,11 +217,12 @@ def explain(loader, route: Route) -> str:
     """One line a step: what it became, where it runs, how faithful it is."""
     if isinstance(route, StockRoute):
         lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
-        ours = {"exact": False, "memory_format": torch.contiguous_format, "cache": None}
+        ours = {"exact": False, "memory_format": torch.contiguous_format, "cache": None, "cache_device": None}
         ignored = [f"{name}={getattr(loader, name)}" for name, plain in ours.items() if getattr(loader, name) != plain]
     elif isinstance(route, ResidentRoute):
         lines = [route.describe(), *_plan_lines(route)]
-        ignored = _without_effect(loader) + ([] if loader.cache is None else [f"cache={loader.cache}"])
+        ignored = _without_effect(loader)
+        ignored += [f"{name}={value}" for name in ("cache", "cache_device") if (value := getattr(loader, name)) is not None]
     else:
         threads = f"{route.threads} CPU threads"
         if route.threads < _available_threads(loader):

@@ -12,7 +12,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleP
 
 def free_memory(device: torch.device) -> int:
     """Bytes that are free: of a GPU, what torch holds unused included; of the host, for this machine and for this process's
-    control group (Linux, v2)."""
+    control group (Linux, v2), where files that the system has cached and not used lately count as free."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
@@ -21,9 +21,11 @@ def free_memory(device: torch.device) -> int:
     try:
         group = Path("/sys/fs/cgroup")
         limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except OSError:
         return free
-    return free if limit == "max" else max(0, min(free, int(limit) - int(used)))
+    used = int(used) - int(counts.get("inactive_file", 0))
+    return free if limit == "max" else max(0, min(free, int(limit) - used))
 
 
 def to_device(data: Any, device: torch.device) -> Any:

@@ -78,8 +78,19 @@ class DecodePipeline:
                 *(np.ascontiguousarray(a) for step in arrays for a in step.values()),
             ],
         )
-        self._pipe.schedule_run()
+        self._schedule()
         return ticket
+
+    def _schedule(self) -> None:
+        accepted = list(self._feed.flight)
+        try:
+            self._pipe.schedule_run()
+        except BaseException:  # a GPU without memory for the batch, an interrupt: DALI may have a part of it
+            self._feed.flight = deque(accepted)
+            while self._feed.flight:
+                self._take()
+            self._pipe, self._feed = None, _Feed()  # the next batch builds another
+            raise
 
     def receive(self, ticket: int):
         """(images, decoded) of a ticket, waiting for them. Images are a tensor (N, H, W, C) or (N, C, H, W) on the
@@ -107,7 +118,7 @@ class DecodePipeline:
         """Free threads, pinned and device memory. Tensors handed out stay valid."""
         self._closed = True
         self._done.clear()
-        self._pipe = None
+        self._pipe, self._feed = None, _Feed()
 
     @property
     def usable(self) -> bool:

@@ -118,8 +118,8 @@ def test_shuffling_nothing_raises_as_torchs(tmp_path):
         dict(fallback="loud"),
         dict(memory_format=torch.preserve_format),
         *(dict(cache=wrong) for wrong in (0, -1, 0.0, 1.5, True, "1 GB")),
-        dict(cache_device="tpu"),
-        dict(cache_device="cuda", cache=10**6, device="cpu"),
+        *(dict(cache_device=wrong) for wrong in ("tpu", "None", "", "cpu:0", "cuda:1", torch.device("cuda", 0), 0)),
+        dict(cache_device="cuda", device="cpu"),
     ],
 )
 def test_errors_of_our_own_options(folder, wrong):

@@ -4,13 +4,18 @@ import copy
 import pickle
 import re
 import threading
+import weakref
+from types import SimpleNamespace
 
 import numpy as np
+import nvidia.dali as dali
 import pytest
 import torch
-from dali_compat import DALIImageFolder, DataLoader, ImageReadError
+from dali_compat import DALIImageFolder, DataLoader, ImageReadError, route
 from dali_compat import cache as cache_module
+from dali_compat.cache import DecodedCache
 from dali_compat.engine import graph
+from dali_compat.route import DaliRoute
 from dali_compat.sources import Form
 from helpers import make_image
 from PIL import Image
@@ -260,11 +265,11 @@ def test_batches_are_the_same_from_a_gpu(image_root, transform, budget, place):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("place, given", [(None, "pixels on the GPU"), ("cuda:0", "pixels on the GPU"), ("cpu", "pixels")])
+@pytest.mark.parametrize("place, given", [(None, "pixels on the GPU"), ("cuda", "pixels on the GPU"), ("cpu", "pixels")])
 def test_each_image_is_decoded_once_to_a_gpu(image_root, decodes, monkeypatch, place, given):
     loader = ours(DALIImageFolder(image_root, EXACT), 5, cache=ENOUGH, cache_device=place)
     expected = pixels(loader)
-    assert kept(loader) == 24 and ("in host memory" if place == "cpu" else "in cuda:0's memory") in loader.explain()
+    assert kept(loader) == 24 and ("in host memory" if place == "cpu" else "in GPU memory") in loader.explain()
     monkeypatch.setattr(graph, "decode", None)
     decodes.clear()
     for _ in range(3):
@@ -282,27 +287,104 @@ def test_an_image_that_is_kept_is_read_at_once(image_root):
 
 
 @pytest.mark.gpu
-def test_what_a_gpu_has_no_room_for_stays_on_the_host(image_root, monkeypatch):
-    dataset = DALIImageFolder(image_root, EXACT)
-    host, gpu = "in host memory", "in cuda:0's memory"
-    for cache, free, place in (
-        (ENOUGH, 2 * ENOUGH, gpu), (ENOUGH, 2 * ENOUGH - 1, host), (0.5, 4 * ENOUGH, gpu), (0.6, 4 * ENOUGH, host)
-    ):
-        monkeypatch.setattr(cache_module, "free_memory", lambda device, free=free: free)
-        loader = ours(dataset, 5, cache=cache)
-        pixels(loader)
-        assert place in loader.explain() and kept(loader) == 24
-        assert place == host or "200.0 MB" in loader.explain() or cache == ENOUGH
+def test_archives_and_folders_from_a_gpu(image_root, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    both = data.ConcatDataset([stored(image_root, "tar", tmp_path)(EXACT), DALIImageFolder(image_root, EXACT)])
+    loader = ours(both, 5, cache=ENOUGH, exact=True)
+    expected = pixels(ours(both, 5, exact=True))
+    for _ in range(2):
+        assert_same_pixels(pixels(loader), expected)
+    assert kept(loader) == 48
 
 
 @pytest.mark.gpu
 def test_close_frees_a_gpus_memory(image_root):
     loader = ours(DALIImageFolder(image_root, EXACT), 5, cache=ENOUGH)
-    pixels(loader)
-    before = torch.cuda.memory_allocated()
-    used = sum(Image.open(path).size[0] * Image.open(path).size[1] * 3 for path, _ in loader.dataset.samples)
+    iterator = iter(loader)
+    batches = list(iterator)
+    before, used = torch.cuda.memory_allocated(), loader._route.cache._bytes
     loader.close()
-    assert before - torch.cuda.memory_allocated() >= used
+    assert used > 0 and before - torch.cuda.memory_allocated() >= used
+    del batches, iterator
+
+
+@pytest.mark.parametrize(
+    "budget, place, most",
+    [(1000, None, 1000), (4000, None, 2000), (0.25, None, 1000), (0.75, None, 2000), (3000, "cuda", 3000), (0.75, "cuda", 3000)],
+)
+def test_at_most_half_of_a_gpu_unless_it_is_asked_for(monkeypatch, budget, place, most):
+    """What is free is asked for when the first batch is there: CUDA may not have started before."""
+    monkeypatch.setattr(cache_module, "free_memory", lambda device: 4000 if device.type == "cuda" else 1 / 0)
+    cache = DecodedCache(budget, torch.device("cuda"), False, place)
+    assert cache._most is None and "in GPU memory: 0 images" in str(cache)
+    cache._settle()
+    assert cache._most == most
+
+
+def test_another_gpu_begins_anew():
+    """Pixels stay where they are."""
+    loader = SimpleNamespace(cache=ENOUGH, exact=False, cache_device=None)
+    first, second = torch.device("cuda", 0), torch.device("cuda", 1)
+    before = DaliRoute(first, 1, 2, 5, [], {}, cache=route._cache(loader, first, None))
+    assert route._cache(loader, first, before) is before.cache
+    assert route._cache(loader, second, before) is not before.cache
+
+
+# ---- memory
+
+
+@pytest.mark.parametrize("error", [torch.cuda.OutOfMemoryError("CUDA out of memory"), MemoryError()])
+def test_no_memory_is_left_in_the_middle_of_an_epoch(image_root, monkeypatch, error):
+    """It is as if the budget had ended there: batches come as before."""
+    dataset = DALIImageFolder(image_root, EXACT)
+    loader = ours(dataset, 5, cache=ENOUGH, device="cpu")
+    copies, calls = cache_module._copies, []
+
+    def fail(images, place):
+        calls.append(images)
+        if len(calls) == 3:
+            raise error
+        return copies(images, place)
+
+    monkeypatch.setattr(cache_module, "_copies", fail)
+    expected = pixels(stock(dataset, 5))
+    for _ in range(2):
+        assert_same_pixels(pixels(loader), expected)
+        assert kept(loader) == 10 and "it is full" in loader.explain()
+
+
+@pytest.mark.parametrize("at", [1, 2, 5])
+def test_dali_takes_no_batch(image_root, monkeypatch, at):
+    """A GPU without memory for it, say. That batch is an error; none is mistaken for another."""
+    dataset = DALIImageFolder(image_root, EXACT)
+    loader = ours(dataset, 5, cache=ENOUGH, device="cpu")
+    expected = pixels(loader)
+    feed, calls = dali.Pipeline._feed_input, []
+
+    def fail(self, *arguments, **options):
+        calls.append(None)
+        if len(calls) == at:
+            raise RuntimeError("cudaErrorMemoryAllocation")
+        return feed(self, *arguments, **options)
+
+    monkeypatch.setattr(dali.Pipeline, "_feed_input", fail)
+    results = test_errors._run(loader)
+    (bad,) = [i for i, result in enumerate(results) if isinstance(result, Exception)]
+    assert "cudaErrorMemoryAllocation" in str(results[bad])
+    for i, result in enumerate(results):
+        if i != bad:
+            assert torch.equal(result[0], expected[i])
+    assert_same_pixels(pixels(loader), expected)
+
+
+def test_close_frees_it_under_a_living_iterator(image_root):
+    loader = ours(DALIImageFolder(image_root, EXACT), 5, cache=ENOUGH, device="cpu")
+    iterator = iter(loader)
+    assert len(list(iterator)) == 5
+    images = list(map(weakref.ref, loader._route.cache._images.values()))
+    assert len(images) == 24
+    loader.close()
+    assert not any(image() is not None for image in images)
 
 
 def test_without_effect_where_torchvision_works(image_root):
