@@ -77,7 +77,7 @@ def turn(case, settings, data, budget):
     }[case]
     opened = loaders.ours_loader(settings, data, **options[case])
     made = {name: epoch(opened, settings) for name in names}
-    plan = opened.plan
+    plan = opened.explain()
     opened.close()
     return made, plan
 

@@ -100,7 +100,7 @@ def turn(case, settings, args, data):
     warmup = max(args.warmup, 2 * workers) if bursts else args.warmup
     row |= steady(opened, settings, warmup, args.batches, args.seconds, workers if bursts and workers else 1)
     opened.close()
-    plan = opened.plan
+    plan = opened.explain()
     del opened
     loaders.release(settings.device)
     return row, plan

@@ -18,10 +18,10 @@ HINT_WIDTH, HINT_HEIGHT = 5980, 6430  # the largest image of ImageNet, as NVIDIA
 
 @dataclass
 class Opened:
-    """One loader: epoch() starts an epoch, close() gives back what it holds."""
+    """One loader: epoch() starts an epoch, close() gives back what it holds, explain() says what it does (ours alone)."""
     epoch: Callable[[], Iterator[Any]]
     close: Callable[[], None]
-    plan: Optional[str] = None
+    explain: Callable[[], Optional[str]] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def ours_loader(settings, data, sampler=None, **options):
     import dali_compat
     loader = dali_compat.DataLoader(data, **torch_arguments(settings, sampler), device=settings.device,
                                     fallback="error", **options)
-    return Opened(lambda: iter(loader), loader.close, loader.explain())
+    return Opened(lambda: iter(loader), loader.close, loader.explain)
 
 
 def ours_exact(settings, data, sampler=None):

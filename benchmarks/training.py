@@ -85,7 +85,7 @@ def measure(args):
     loaders.synchronise(device)
     elapsed = time.perf_counter() - begin
     row = {"workers": workers, "images_per_s": steps * settings.batch_size / elapsed,
-           "ms_per_step": 1e3 * elapsed / steps, "steps": steps, "warmup_steps": warmup, "loss": loss.item(), "plan": opened.plan}
+           "ms_per_step": 1e3 * elapsed / steps, "steps": steps, "warmup_steps": warmup, "loss": loss.item(), "plan": opened.explain()}
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         row["device_mib_in_use"] = (total - free) >> 20

@@ -114,7 +114,7 @@ def turn(which, root, transform, settings, args):
         import dali_compat
         loader = dali_compat.DataLoader(dali_compat.DALIImageFolder(root, transform), device=settings.device,
                                         fallback="silent", **loaders.torch_arguments(settings, None))
-        opened, warmup = loaders.Opened(lambda: iter(loader), loader.close, loader.explain()), args.warmup
+        opened, warmup = loaders.Opened(lambda: iter(loader), loader.close, loader.explain), args.warmup
     batches = loaders.endless(opened)
     for _ in range(warmup):
         images, _ = next(batches)
@@ -127,7 +127,7 @@ def turn(which, root, transform, settings, args):
     speed = count * len(images) / (time.perf_counter() - begin)
     del batches, images
     opened.close()
-    plan = opened.plan
+    plan = opened.explain()
     del opened
     loaders.release(settings.device)
     return {"images_per_s": speed, "batches": count}, plan
