@@ -37,6 +37,9 @@ def write_package(site, name, version, files):
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    for file in files:  # Python 3.13 lists those alone that exist
+        (site / file).parent.mkdir(parents=True, exist_ok=True)
+        (site / file).touch()
 
 
 # --- is DALI there -------------------------------------------------------------------------------------------------
