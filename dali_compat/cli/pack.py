@@ -35,7 +35,10 @@ def run(args) -> int:
         kept = "\nWhat is packed is kept: the same command continues." if bar is not None else ""
         print(f"pack: {error}{kept}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        # an interrupt in the midst of threading's own code comes as that code's complaint of a lock (CPython 3.11)
+        if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__context__, KeyboardInterrupt):
+            raise
         print("\npack: interrupted; the same command continues", file=sys.stderr)
         return 130
     finally:

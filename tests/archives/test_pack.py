@@ -242,6 +242,26 @@ def test_without_the_lmdb_package(packed, tmp_path, capsys, monkeypatch):
     assert "pip install lmdb" in capsys.readouterr().err
 
 
+def test_interrupt_amid_a_lock(packed, tmp_path, monkeypatch, capsys):
+    """threading.Semaphore.acquire(), interrupted as it leaves its condition, raises a RuntimeError. Another one is a bug."""
+    out = tmp_path / "all.tar"
+    for cause, told in ((KeyboardInterrupt, 130), (ValueError, RuntimeError)):
+
+        def fail(self, number, cause=cause):
+            try:
+                raise cause
+            finally:
+                raise RuntimeError("release unlocked lock")
+
+        monkeypatch.setattr(packing._Source, "_sample", fail)
+        if told == 130:
+            assert cli.main(["pack", str(packed / "images"), str(out)]) == told
+            assert "the same command continues" in capsys.readouterr().err
+        else:
+            with pytest.raises(told):
+                cli.main(["pack", str(packed / "images"), str(out)])
+
+
 def test_interrupt_of_a_real_process(tmp_path):
     """Ctrl-C while the command runs, then the same command again."""
     source, out = tmp_path / "many", tmp_path / "all.tar"
