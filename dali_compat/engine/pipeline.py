@@ -7,12 +7,9 @@ leave by DLPack without a copy, and a batch that fails leaves the next ones alon
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import itertools
 import os
 import resource
-import weakref
 from collections import deque
 
 import numpy as np
@@ -25,10 +22,10 @@ from ..params import Arrays
 from ..plan import Plan
 from ..sources import DECODED, PATHS, PIXELS_ON_GPU, Form
 from . import graph
+from .forks import live
 
 _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
 _SPARE_FILES = 1024  # descriptors, besides those of batches
-_live: weakref.WeakSet[DecodePipeline] = weakref.WeakSet()
 
 
 class PipelineError(RuntimeError):
@@ -59,7 +56,7 @@ class DecodePipeline:
         self._tickets = itertools.count()
         self._closed = False
         self._pid = os.getpid()
-        _live.add(self)
+        live.add(self)
 
     def submit(self, images: list, arrays: list[Arrays]) -> int:
         """Start a batch of N images, which are paths, uint8 arrays of encoded bytes (length,) or of pixels (H, W, 3), or what
@@ -229,7 +226,7 @@ class _Feed:
 
 def _allow_open_files() -> None:
     """DALI opens all files of a batch before it reads the first; systems often allow a process 1024 until it asks."""
-    needed = _SPARE_FILES + sum(p.batch_size for p in list(_live) if p.form.given == PATHS and p.usable)
+    needed = _SPARE_FILES + sum(p.batch_size for p in list(live) if p.form.given == PATHS and p.usable)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
@@ -265,40 +262,3 @@ def _tensors(outputs):
     if outputs.is_dense_tensor():
         return torch.from_dlpack(outputs.as_tensor())
     return [torch.from_dlpack(outputs[i]) for i in range(len(outputs))]
-
-
-# ---- forks: a child has the parent's pipelines without their threads. It must neither run nor end them, or it waits for ever
-
-_forks, _collecting = 0, False
-
-
-def _before_fork() -> None:
-    """No garbage collection until the child has forgotten the pipelines: what a cycle holds would be ended there."""
-    global _forks, _collecting
-    if not _forks:
-        _collecting = gc.isenabled()
-        gc.disable()
-    _forks += 1
-
-
-def _after_fork_in_parent() -> None:
-    global _forks
-    _forks -= 1
-    if not _forks and _collecting:
-        gc.enable()
-
-
-def _after_fork_in_child() -> None:
-    """Also for pipelines that are garbage already, or the user's own."""
-    global _forks
-    for pipeline in filter(None, [reference() for reference in dali.Pipeline._pipes]):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline))  # for ever: nothing of it may be destroyed
-    for pipeline in _live:
-        pipeline._pipe = None
-    dali.Pipeline._pipes.clear()  # DALI's own atexit hook would tear them down
-    _forks = 0
-    if _collecting:
-        gc.enable()
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -191,9 +191,9 @@ print("done")
 
 
 def _pipelines():
-    from dali_compat.engine import pipeline
+    from dali_compat.engine import forks
 
-    return weakref.WeakSet(pipeline._live)
+    return weakref.WeakSet(forks.live)
 
 
 @pytest.mark.parametrize("how", ["epoch", "mid-epoch", "persistent", "two iterators", "bad file", "image too small"])
