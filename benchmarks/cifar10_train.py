@@ -16,7 +16,7 @@ loader. Batch order is the same for a seed; random parameters have the same dist
 copy of CIFAR-10 gives less accuracy than the original's pixels (cifar10_data.py).
 
 Command.
-    python benchmarks/cifar10_train.py --data CIFAR --workers 16 --seeds 3 --epochs 16 --json OUT.json
+    python benchmarks/cifar10_train.py --data CIFAR --workers 16 --seeds 3 --epochs 40 --json OUT.json
 """
 import argparse
 import os
@@ -55,10 +55,8 @@ def main():
                          help="eager: what plain torch on the device would give, as a floor")
     options.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="of torchvision's loader")
     options.add_argument("--seeds", type=int, default=3)
-    options.add_argument("--epochs", type=int, default=16)
+    options.add_argument("--epochs", type=int, default=40)
     options.add_argument("--batch-size", type=int, default=512)
-    options.add_argument("--width", type=float, default=1, help="of the network; 1 is 64 to 512 channels")
-    options.add_argument("--mirrored", action="store_true", help="judge by each test image and its mirror image together")
     options.add_argument("--samples", type=int, help="of an epoch, to try the script")
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=torch.device)
     options.add_argument("--json", type=pathlib.Path, help="write every round's numbers here")
@@ -74,11 +72,11 @@ def main():
     warm_up, explain = cifar10.OPEN["ours"](data, args, 0)
     result["plan"] = explain()
     print(f"\n{result['plan']}\n", flush=True)
-    resnet9.train(0, warm_up, 1, steps, args.device, args.width)
+    resnet9.train(0, warm_up, 1, steps, args.device)
     for seed, case in common.in_turn(args.cases, args.seeds):
         epoch, _ = cifar10.OPEN[case](data, args, args.workers)
-        net, seconds, waited = resnet9.train(seed, epoch, args.epochs, steps, args.device, args.width)
-        given, labels = resnet9.answers(net, judged, args.mirrored)
+        net, seconds, waited = resnet9.train(seed, epoch, args.epochs, steps, args.device)
+        given, labels = resnet9.answers(net, judged)
         result["rounds"].append({"round": seed, "case": case, "accuracy": (given == labels).float().mean().item(),
                                  "seconds": seconds, "waited_s": waited, "waited_share": waited / seconds})
         print(common.line(result["rounds"][-1]), flush=True)

@@ -29,6 +29,7 @@ class DecodedCache:
     Attributes:
         settings: the arguments.
         full: an image had no room; nothing is added any more.
+        form: of what get() gives (sources.py).
     """
 
     def __init__(self, budget: int | float, device: torch.device, exact: bool, place: str | None = None):
@@ -38,6 +39,7 @@ class DecodedCache:
         self._lock = threading.Lock()  # iterators of several threads share it
         self.full = False
         self._place = device if place is None or place == device.type else torch.device("cpu")
+        self.form = PIXELS if self._place.type == "cpu" else PIXELS_ON_GPU
         self._most: int | None = None
         if self._place.type == "cpu":
             self._settle()
@@ -49,11 +51,6 @@ class DecodedCache:
         self._most = budget if isinstance(budget, int) else int(budget * free)
         if place is None and self._place.type == "cuda":
             self._most = min(self._most, int(_SHARE * free))
-
-    @property
-    def form(self) -> str:
-        """Of what get() gives."""
-        return PIXELS if self._place.type == "cpu" else PIXELS_ON_GPU
 
     def get(self, source: Source):
         """(H, W, 3) uint8, for a pipeline of that form, or None where it is not here."""
