@@ -23,7 +23,7 @@ setup(
         "cuda110": ["nvidia-dali-cuda110"],
         "cuda120": ["nvidia-dali-cuda120>=1.53"],
         "cuda130": ["nvidia-dali-cuda130>=1.53"],
-        # lmdb: to index and write LMDB; google-crc32c: TFRecord's checksums, 9 times faster
+        # lmdb: to write LMDB; google-crc32c: TFRecord's checksums, 9 times faster
         "archives": ["lmdb", "google-crc32c"],
         "test": [
             *("pytest", "pytest-timeout", "lightning", "accelerate", "timm", "pytorch-ignite"),

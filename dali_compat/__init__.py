@@ -20,6 +20,8 @@ _HOME = {
     "DALIImageFolder": "dataset",
     "DALIArrayDataset": "arrays",
     "ImageReadError": "sources",
+    "BadImageWarning": "on_error",
+    "SampleError": "on_error",
     "DALIRecordIO": "archives.recordio",
     "DALITFRecord": "archives.tfrecord",
     "DALILMDB": "archives.lmdb",

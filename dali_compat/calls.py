@@ -4,17 +4,20 @@ Each gets what torchvision would give it, a PIL image or a CHW tensor on the CPU
 torch's loader runs them; without, in the caller's thread. Either way torch, random and numpy are seeded by the sample's
 place in the epoch, so that a function which draws gives the same for one seed, whatever the number of workers.
 
-Images go to the processes, and come back, in memory that is shared with them (shared.py): a batch is copied there at
+Samples go to the processes, and come back, in memory that is shared with them (shared.py): a batch is copied there at
 once, and back. What has no place there travels with the message: the results of the first batches, for nobody knows how
-large they are, and what is not alike.
+large they are, and all where the system has no such memory.
+
+Processes that have died, that hang, or whose exchange an interrupt has cut short, are given up with all the memory that
+they may still write to; the next batch starts new ones.
 """
 
 from __future__ import annotations
 
 import math
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+import pickle
+from contextlib import nullcontext
+from itertools import accumulate, pairwise
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,10 +26,13 @@ from torch._utils import ExceptionWrapper
 
 from .packed import Packed, as_tensor, copy, kind_of, pack, pack_into, split
 from .params import own_generators
-from .parcel import Parcel, parcel
+from .parcel import Parcel, Pieces, dumps
 from .plan import Call, ImageSpec
-from .shared import Place, Slot, aligned
-from .worker import in_worker, run, start_worker
+from .processes import Answer, Processes
+from .shared import Place, Slot, Store, aligned
+from .worker import run, work
+
+_stores: WeakKeyDictionary[Call, Store] = WeakKeyDictionary()  # what the next epoch takes over
 
 
 class Calls:
@@ -34,62 +40,77 @@ class Calls:
 
     Args:
         seed: of the epoch.
-        loader: its num_workers, multiprocessing_context and worker_init_fn are honoured.
+        loader: its num_workers, multiprocessing_context, worker_init_fn and timeout are honoured.
         device: where images come from and go to.
         depth: batches in the processes' hands.
     """
 
     def __init__(self, seed: int, loader, device: torch.device, depth: int):
-        self._seed, self._workers = seed, loader.num_workers
+        self._seed, self._workers, self._timeout = seed, loader.num_workers, loader.timeout
         self._context = loader.multiprocessing_context or torch.multiprocessing.get_context()
         self._start = loader.num_workers, loader.worker_init_fn, loader.dataset
         self._device, self._depth = device, depth
         self._pools: dict[Call, _Pool] = {}
 
     def prepare(self, call: Call) -> None:
-        """Start the call's processes: best before DALI's threads are at work, for they are forked."""
+        """Start the call's processes: best before DALI's threads are at work, for they are forked.
+
+        Raises:
+            OSError: the system gives no more processes, or descriptors.
+        """
         if self._workers:
-            self._pool(call).executor.submit(int)
+            self._pool(call)
 
     def submit(self, call: Call, images, kind: str, positions: list[int]) -> Called:
         """Set them to work. ``images``: of that kind, on the device, as pack() takes them; or, where it is "", a list
-        of samples as they are."""
-        size = max(1, -(-len(positions) // (2 * self._workers or 1)))
-        chunks = [slice(start, start + size) for start in range(0, len(positions), size)]
+        of samples as they are.
+
+        Raises:
+            RuntimeError: a worker has died just now.
+            OSError: the system gives no more processes, or descriptors.
+        """
         if not self._workers:
-            return Called([_done(self._here, call, images[chunk], kind, positions[chunk]) for chunk in chunks])
+            return Called([self._here(call, images, kind, positions)], [len(positions)])
+        size = max(1, -(-len(positions) // (2 * self._workers)))
+        chunks = [slice(start, start + size) for start in range(0, len(positions), size)]
         return self._pool(call).submit(images, kind, positions, chunks)
 
     def close(self) -> None:
         while self._pools:
             self._pools.popitem()[1].close()
 
-    def _here(self, call: Call, images, kind: str, positions: list[int]) -> list:
-        with own_generators(self._seed, positions[0]):
-            return run(call.functions, self._seed, pack(images, kind).unpack() if kind else images, positions)
+    def _here(self, call: Call, images, kind: str, positions: list[int]) -> list | Exception:
+        try:
+            with own_generators(self._seed, positions[0]):
+                return run(call.functions, self._seed, pack(images, kind).unpack() if kind else images, positions)
+        except Exception as error:
+            return error
 
     def _pool(self, call: Call) -> _Pool:
+        if call in self._pools and not self._pools[call].usable:
+            self._pools.pop(call).close()
         if call not in self._pools:
-            self._pools[call] = _Pool(call, self._seed, self._context, self._start, self._device, self._depth)
+            arguments = self._seed, self._context, self._start, self._device, self._depth, self._timeout
+            self._pools[call] = _Pool(call, *arguments)
         return self._pools[call]
 
 
 class Called:
-    """A batch in Python's hands: futures of its parts, in order, and the memory that they share, if there is any."""
+    """A batch in Python's hands: the answers of its parts, in order, and the memory that they share, if there is any;
+    or, without processes, what its one part has given."""
 
-    def __init__(self, futures: list[Future], pool: _Pool | None = None, slot: Slot | None = None):
-        self._futures, self._pool, self._slot = futures, pool, slot
+    def __init__(self, answers: list, counts: list[int], pool: _Pool | None = None, slot: Slot | None = None):
+        self._answers, self._counts, self._pool, self._slot = answers, counts, pool, slot
+        self._made: list[Packed | Parcel | list] = []  # of the first answers
         self._over = False
 
     @property
     def done(self) -> bool:
         """Whether no process will touch its shared memory again."""
-        return self._over and all(future.done() for future in self._futures)
+        return self._over and all(answer.there for answer in self._answers)
 
     def cancel(self) -> None:
-        self._over = True
-        for future in self._futures:
-            future.cancel()
+        self._over, self._made = True, []
 
     def images(self, device: torch.device) -> tuple[ImageSpec, torch.Tensor | list[torch.Tensor]] | None:
         """What the functions have given, and what that is: (N, C, H, W) on the device, or a list of (C, H, W) where
@@ -122,36 +143,26 @@ class Called:
         """The same as the functions have given it. Raises what images() does."""
         results: list = []
         for part in self._parts():
-            if isinstance(part, Packed):
-                part = part.unpack(self._slot and self._slot.bytes)
-            results += part.unpack() if isinstance(part, Parcel) else part
-        self._over = True
+            results += part if isinstance(part, list) else part.unpack(self._slot and self._slot.bytes)
+        self.cancel()
         return results
 
     def _parts(self) -> list[Packed | Parcel | list]:
-        parts = []
-        for future in self._futures:
-            try:
-                made = future.result()
-            except BrokenProcessPool as error:
-                raise RuntimeError(
-                    "a DataLoader worker process exited unexpectedly (a function of yours ended it, or the system did, "
-                    "for want of memory perhaps); iter(loader) starts new ones"
-                ) from error
+        for answer, count in list(zip(self._answers, self._counts))[len(self._made) :]:
+            made = answer if self._pool is None else self._pool.receive(answer, count)
             if isinstance(made, ExceptionWrapper):
                 made.reraise()
-            parts.append(made)
-        return parts
+            if isinstance(made, Exception):
+                raise made
+            self._made.append(made)
+        return self._made
 
     def _on(self, device: torch.device, parts: list[Packed]) -> torch.Tensor | list[torch.Tensor]:
         """All of them, one tensor where their shape is one."""
-        if self._pool is not None:
-            self._pool.room = max(self._pool.room, *(math.ceil(part.size / len(part.shapes)) for part in parts))
-        shapes = {shape for part in parts for shape in part.shapes}
-        made = self._uniform(parts, shapes.pop(), device) if len(shapes) == 1 else self._ragged(parts, device)
-        if self._slot is not None:
-            self._slot.being_read()
-        self._over = True
+        with nullcontext() if self._slot is None else self._slot.read():
+            shapes = {shape for part in parts for shape in part.shapes}
+            made = self._uniform(parts, shapes.pop(), device) if len(shapes) == 1 else self._ragged(parts, device)
+        self.cancel()
         return made
 
     def _uniform(self, parts: list[Packed], shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
@@ -173,89 +184,57 @@ class Called:
         return self._slot.bytes(part.values).view(part.dtype) if isinstance(part.values, Place) else part.values
 
 
-@dataclass
-class _Kept:
-    """What the next epoch takes over from a call.
-
-    Attributes:
-        slots: all, lent ones too: an iterator that ends as garbage gives back what must not be garbage with it.
-        spare: those that no pool has.
-        room: bytes that a result takes, at most, as far as it is known; 0 before.
-    """
-
-    slots: list[Slot] = field(default_factory=list)
-    spare: list[Slot] = field(default_factory=list)
-    room: int = 0
-
-    def take(self, count: int, device: torch.device) -> list[Slot]:
-        """Slots of this process, new ones too; fewer where the system gives none."""
-        taken: list[Slot] = []
-        while self.spare and len(taken) < count:
-            slot = self.spare.pop()
-            if slot.own:
-                slot.wait()  # no process is born with events
-                taken.append(slot)
-            else:
-                self.slots.remove(slot)
-        try:
-            while len(taken) < count:
-                self.slots.append(Slot(device))
-                taken.append(self.slots[-1])
-        except OSError:
-            pass
-        return taken
-
-
-_kept: WeakKeyDictionary[Call, _Kept] = WeakKeyDictionary()
-
-
 class _Pool:
     """The processes of a call for an epoch, and the memory that they share: ``depth`` slots.
 
-    A slot holds a batch: its images, and behind them room for what the functions give.
-
-    Attributes:
-        executor: of the processes.
-        room: bytes that a result has taken, at most.
+    A slot holds a batch: its samples, and behind them room for what the functions give.
     """
 
-    def __init__(self, call: Call, seed: int, context, start: tuple, device: torch.device, depth: int):
-        self._kept = _kept.setdefault(call, _Kept())
-        self.room = self._kept.room
-        self._slots = self._kept.take(depth, device)
+    def __init__(self, call: Call, seed: int, context, start: tuple, device: torch.device, depth: int, timeout: float):
+        self._store, self._timeout = _stores.setdefault(call, Store()), timeout
         self._lent: dict[int, Called] = {}
-        workers = start[0]
-        numbers = context.SimpleQueue()
-        for number in range(workers):
-            numbers.put(number)
-        arguments = (call.functions, seed, self._slots, numbers, *start)
-        self.executor = ProcessPoolExecutor(workers, context, start_worker, arguments)
+        self._slots = self._store.take(self, depth, device)
+        self._processes = Processes(context, start[0], work, (call.functions, seed, self._slots, *start))
+
+    @property
+    def usable(self) -> bool:
+        self._processes.look()
+        return not self._processes.trouble
 
     def submit(self, images, kind: str, positions: list[int], chunks: list[slice]) -> Called:
-        number = self._free() if kind else None
-        samples, rooms = None, [None] * len(chunks)
+        parts = [images[chunk] if kind else Pieces(list(images[chunk])) for chunk in chunks]
+        counts = [len(positions[chunk]) for chunk in chunks]
+        number = self._free()
+        try:
+            samples, rooms = self._written(number, images, kind, parts, counts)
+        except OSError:  # no memory to share
+            samples = [pack(part, kind) if kind else part.parcel() for part in parts]
+            number, rooms = None, [None] * len(chunks)
+        messages = [dumps((sample, positions[chunk], room)) for sample, chunk, room in zip(samples, chunks, rooms)]
+        answers = [Answer() for _ in messages]
+        called = Called(answers, counts, self, None if number is None else self._slots[number])
         if number is not None:
-            try:
-                samples, rooms = self._written(number, images, kind, chunks)
-            except OSError:  # no memory to share
-                number = None
-        if samples is None:
-            samples = [pack(images[chunk], kind) if kind else parcel(list(images[chunk])) for chunk in chunks]
-        futures = [self._submitted(s, positions[c], r) for s, c, r in zip(samples, chunks, rooms)]
-        if number is None:
-            return Called(futures, self)
-        called = self._lent[number] = Called(futures, self, self._slots[number])
+            self._lent[number] = called  # before a process knows of it
+        self._processes.ask(messages, answers)
         return called
+
+    def receive(self, answer: Answer, count: int) -> Packed | Parcel | ExceptionWrapper:
+        """What a process has made of ``count`` samples.
+
+        Raises:
+            RuntimeError: a worker has died, or none has answered for the loader's timeout.
+        """
+        self._processes.wait(answer, self._timeout)
+        made = pickle.loads(answer.message)
+        if not isinstance(made, ExceptionWrapper):
+            self._store.room = max(self._store.room, math.ceil(made.size / count))
+        return made
 
     def close(self) -> None:
         """What is still in use nobody gets: it goes when the last process has let go of it."""
-        self.executor.shutdown(wait=False, cancel_futures=True)
-        self._kept.room = max(self._kept.room, self.room)
+        self._processes.close()
         for number, slot in enumerate(self._slots):
-            if self._is_free(number):
-                self._kept.spare.append(slot)
-            else:
-                self._kept.slots.remove(slot)
+            self._store.give_back(slot, self._is_free(number))
         self._slots, self._lent = [], {}
 
     def _free(self) -> int | None:
@@ -264,27 +243,32 @@ class _Pool:
     def _is_free(self, number: int) -> bool:
         return number not in self._lent or self._lent[number].done
 
-    def _written(self, number: int, images, kind: str, chunks: list[slice]) -> tuple[list[Packed], list[Place]]:
-        """The images in a slot, and room for the results of each chunk."""
-        sizes = [image.numel() * image.itemsize for image in images]
-        bounds = [0]
-        for chunk in chunks:
-            bounds.append(bounds[-1] + sum(sizes[chunk]))
-        end, rooms = aligned(bounds[-1]), []
-        for chunk in chunks:
-            rooms.append(Place(number, end, end + self.room * len(sizes[chunk])))
-            end = aligned(rooms[-1].end)
-        self._slots[number].reserve(end)
-        place = Place(number, 0, bounds[-1])
-        whole = pack_into(self._slots[number].bytes(place), place, images, kind)
-        places = [Place(number, *between) for between in zip(bounds, bounds[1:])]
-        return [whole._replace(values=p, shapes=whole.shapes[chunk]) for p, chunk in zip(places, chunks)], rooms
+    def _written(
+        self, number: int | None, images, kind: str, parts: list, counts: list[int]
+    ) -> tuple[list, list[Place]]:
+        """The samples of each chunk in a slot, and room there for its results.
 
-    def _submitted(self, samples, positions: list[int], room: Place | None) -> Future:
-        try:
-            return self.executor.submit(in_worker, samples, positions, room)
-        except BrokenProcessPool as error:
-            return _done(_raise, error)
+        Raises:
+            OSError: there is no memory to share, or none free.
+        """
+        if number is None:
+            raise OSError("every slot is in use")
+        slot, begins = self._slots[number], accumulate(map(_size, parts), initial=0)
+        places = [Place(number, *between) for between in pairwise(begins)]
+        begins = accumulate((aligned(self._store.room * count) for count in counts), initial=aligned(places[-1].end))
+        rooms = [Place(number, *between) for between in pairwise(begins)]
+        slot.reserve(rooms[-1].end)
+        if not kind:
+            return [part.parcel_in(slot.bytes(place), place) for part, place in zip(parts, places)], rooms
+        place = Place(number, 0, places[-1].end)
+        whole = pack_into(slot.bytes(place), place, images, kind)
+        shapes = [whole.shapes[begin:end] for begin, end in pairwise(accumulate(counts, initial=0))]
+        return [whole._replace(values=place, shapes=some) for place, some in zip(places, shapes)], rooms
+
+
+def _size(part) -> int:
+    """Bytes of a chunk's samples: images on the device, or Pieces."""
+    return part.size if isinstance(part, Pieces) else sum(image.numel() * image.itemsize for image in part)
 
 
 def _packed(part) -> Packed | None:
@@ -293,16 +277,3 @@ def _packed(part) -> Packed | None:
         kind = kind_of(part)
         return pack([as_tensor(one) for one in part], kind) if kind else None
     return part if isinstance(part, Packed) else None
-
-
-def _raise(error: Exception):
-    raise error
-
-
-def _done(function, *args) -> Future:
-    future: Future = Future()
-    try:
-        future.set_result(function(*args))
-    except Exception as error:
-        future.set_exception(error)
-    return future

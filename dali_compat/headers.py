@@ -6,29 +6,39 @@ kept for the life of the data set. The list of files that need PIL was measured 
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from PIL import Image, ImageFile
+from PIL import Image
 
-from .sources import Parts, Source, opened
+from .intact import intact, is_whole_bitmap
+from .sources import Parts, Source, is_record, opened
 
 UNKNOWN, DALI, PIL, UNREADABLE = 0, 1, 2, 3
 
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_PLAIN_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive, Huffman-coded; PIL decodes no others but C9, CA
+_PLAIN_FRAMES = (0xC0, 0xC2)  # baseline and progressive, Huffman-coded
 _APPLICATION = _JFIF, _ADOBE = 0xE0, 0xEE  # APP0, APP14
+_SAME_IN_DALI = {
+    "PNG": ("1", "L", "LA", "P", "RGB", "RGBA"),
+    "BMP": ("1", "L", "P", "RGB"),
+    "PPM": ("L", "RGB"),
+    "WEBP": ("RGB", "RGBA", "RGBX"),
+    "TIFF": ("L", "RGB"),
+}
 _SAMPLE, _SLOW, _THREADS = 16, 200e-6, 32  # files to time, seconds a file, threads
 
 
 class Headers:
-    """(kind, height, width) of each image of a data set, read at first sight."""
+    """(kind, height, width) of each image of a data set, read at first sight; its bytes' length then, and whether these
+    were found to be of a structure that DALI and PIL read alike (intact.py), which is asked when DALI has read them."""
 
     def __init__(self):
-        self._lock = threading.Lock()  # loaders in several threads share it
+        self._lock = threading.RLock()  # loaders in several threads share it; re-entrant, as route.py has it
         self._allocate(0)
 
     def look(self, indices: list[int], sources: list[Source]) -> tuple[np.ndarray, np.ndarray]:
@@ -48,26 +58,48 @@ class Headers:
         unknown = np.flatnonzero((kinds == UNKNOWN) | (kinds == UNREADABLE) | (self._keys[index] != keys))
         if len(unknown):
             todo = [sources[i] for i in unknown]
+            lengths = list(map(_length, todo))  # first: a file that changes between the two is found out
             found = np.array(_read_many(todo), np.int32).reshape(-1, 3)
             at = index[unknown]
             self._keys[at], self._kinds[at], self._sizes[at] = keys[unknown], found[:, 0], found[:, 1:]
-        return self._sizes[index].astype(np.int64), self._kinds[index]
+            self._lengths[at], self._intact[at] = lengths, False
+        return _allowed(self._sizes[index].astype(np.int64), self._kinds[index])
+
+    def bytes(self, indices: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Lengths in bytes (N,) int64, and whether these bytes are known to be intact (N,) bool."""
+        return self._lengths[indices], self._intact[indices]
+
+    def set_intact(self, indices: list[int]) -> None:
+        with self._lock:
+            self._intact[indices] = True
 
     def use_pil(self, index: int) -> None:
-        """DALI has failed on this file."""
+        """DALI has failed on this file, or may read it otherwise."""
         with self._lock:
             self._kinds[index] = PIL
 
+    def forget(self, index: int) -> None:
+        """The file has changed."""
+        with self._lock:
+            self._kinds[index] = UNKNOWN
+
     def _allocate(self, count: int) -> None:
-        old = getattr(self, "_kinds", None), getattr(self, "_keys", None), getattr(self, "_sizes", None)
-        self._kinds = np.zeros(count, np.uint8)
-        self._keys = np.zeros(count, np.int64)  # hash of the source: data sets may change their samples
-        self._sizes = np.zeros((count, 2), np.int32)
-        if old[0] is not None:
-            for new, values in zip((self._kinds, self._keys, self._sizes), old):
-                new[: len(values)] = values
+        old = [getattr(self, name, None) for name in _ARRAYS]
+        for (name, (dtype, *shape)), values in zip(_ARRAYS.items(), old):
+            made = np.zeros((count, *shape), dtype)
+            if values is not None:
+                made[: len(values)] = values
+            setattr(self, name, made)
 
 
+# _keys: hash of the source, for data sets may change their samples
+_ARRAYS = {
+    "_kinds": (np.uint8,),
+    "_keys": (np.int64,),
+    "_sizes": (np.int32, 2),
+    "_lengths": (np.int64,),
+    "_intact": (np.bool_,),
+}
 _of_dataset: dict[int, tuple[weakref.ref, Headers]] = {}  # by id(): a data set may not be hashable
 
 
@@ -86,12 +118,27 @@ def _forget(key: int, gone: weakref.ref) -> None:
         del _of_dataset[key]
 
 
+def _allowed(sizes: np.ndarray, kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """PIL warns of an image above its limit, or refuses it; the limit may change at any time."""
+    if Image.MAX_IMAGE_PIXELS:
+        kinds[(kinds == DALI) & (sizes[:, 0] * sizes[:, 1] > Image.MAX_IMAGE_PIXELS)] = PIL
+    return sizes, kinds
+
+
 def read_header(source: Source) -> tuple[int, int, int]:
     """(kind, height, width) of an image; (UNREADABLE, 1, 1) where neither walking its markers nor PIL finds a size."""
     try:
         return _read_jpeg(source) or _ask_pil(source)
     except Exception:  # any decoder's error: whoever decodes it reports it, with its name
         return UNREADABLE, 1, 1
+
+
+def _length(source: Source) -> int:
+    """In bytes; -1 where there is none."""
+    try:
+        return len(source.bytes()) if is_record(source) else os.stat(source).st_size
+    except OSError:  # whoever reads it says so
+        return -1
 
 
 def _read_many(sources: list[Source]) -> list[tuple[int, int, int]]:
@@ -132,10 +179,11 @@ def _read_jpeg(source: Source) -> tuple[int, int, int] | None:
         height, width = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8]
         plain = marker in _PLAIN_FRAMES and precision == 8 and height and width
         plain = plain and (components == 1 or (components == 3 and _is_ycc(markers, data[at + 10 : at + 17 : 3])))
+        if not plain:
+            return None
         ends = parts.read(2, parts.size - 2) == b"\xff\xd9"
-    if not plain or (Image.MAX_IMAGE_PIXELS and height * width > Image.MAX_IMAGE_PIXELS):
-        return None  # PIL warns of a decompression bomb, or refuses it
-    return (DALI if ends or _pil_decodes(source) else PIL), height, width
+        known = ends or intact(np.frombuffer(parts.read(parts.size, 0), np.uint8))
+    return (DALI if known else PIL), height, width
 
 
 def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
@@ -148,39 +196,28 @@ def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
     return component_ids != b"RGB"
 
 
-def _pil_decodes(source: Source) -> bool:
-    """Whether a JPEG without an end marker is whole. A decoder that reads a window alone, or a GPU, may not notice."""
-    if ImageFile.LOAD_TRUNCATED_IMAGES:
-        return False  # the user wants PIL's idea of the missing part
-    try:
-        with opened(source) as file, Image.open(file) as image:
-            image.load()
-        return True
-    except Exception:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
-        return False
-
-
 def _ask_pil(source: Source) -> tuple[int, int, int]:
     with opened(source) as file, Image.open(file) as image:
-        return (DALI if _same_in_dali(image) else PIL), image.height, image.width
+        height, width = image.height, image.width  # what comes next may turn to other pages
+        return (DALI if _same_in_dali(image) else PIL), height, width
 
 
 def _same_in_dali(image: Image.Image) -> bool:
-    """Formats other than JPEG that DALI decodes to PIL's very pixels (PARITY: measured)."""
-    if getattr(image, "n_frames", 1) != 1:
+    """Of formats other than JPEG, those that were measured to be PIL's very pixels in DALI (tests/faults/originals.py).
+    The rest of what was measured is in the bytes: intact.py."""
+    modes = _SAME_IN_DALI.get(image.format, ())
+    if image.mode not in modes or "exif" in image.info and image.format == "WEBP":
         return False
+    try:
+        if getattr(image, "n_frames", 1) != 1:
+            return False
+    except Exception:  # PIL's plugins raise all kinds of what they find on further pages, which nobody asks for
+        return False
+    if image.format in ("BMP", "PPM"):
+        size = image.fp.seek(0, os.SEEK_END)
+        image.fp.seek(0)
+        return is_whole_bitmap(image.fp.read(64), size)
     if image.format == "PNG":
         image.fp.seek(24)
-        bit_depth = image.fp.read(1)
-        return bit_depth != b"\x10" and image.mode in ("1", "L", "LA", "P", "RGB", "RGBA")
-    if image.format == "BMP":
-        return image.mode in ("1", "L", "P", "RGB")
-    if image.format == "PPM":
-        return image.mode in ("L", "RGB") and image.tile[0][0] == "raw"  # 8 bits, maximum 255
-    if image.format == "WEBP":
-        return "exif" not in image.info
-    if image.format == "TIFF":
-        orientation, bits = image.tag_v2.get(274, 1), image.tag_v2.get(258, (1,))
-        plain = image.tile[0][0] == "raw"  # damaged LZW data passes DALI, and not PIL
-        return plain and image.mode in ("L", "RGB") and orientation == 1 and set(bits) == {8}
-    return False
+        return image.fp.read(1) == b"\x08"  # bits: a GPU takes those of fewer for others
+    return image.format != "TIFF" or (image.tile[0][0] == "raw" and image.tag_v2.get(274, 1) == 1)  # not turned

@@ -10,9 +10,10 @@ import torch
 import torch.utils.data as data
 
 from .cache import checked_budget, checked_place
-from .engine.device import stock_iterator
+from .on_error import Errors, SampleError, checked_policy
 from .resident import ResidentRoute
 from .route import DaliRoute, Route, StockRoute, choose, explain, in_python
+from .stock import stock_iterator
 
 T = TypeVar("T", covariant=True)
 
@@ -45,6 +46,12 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             is decoded in the first epoch and kept while there is room; later epochs take it from there.
         cache_device: where they are kept, "cpu" or "cuda" (the GPU that batches are on). None is where batches are; on a
             GPU for at most half of the memory that is free when the first batch is there.
+        on_error: what a sample does that cannot be read, or is too small for its transform. "raise": its error ends the
+            epoch. "replace": another sample of the data set stands in, with its label and index, drawn by the epoch's seed
+            and the place in the epoch; batches keep their size. "skip": the batch is shorter, and an empty one is passed
+            over: ``len()`` is an upper bound, then. :attr:`errors` lists such samples; a BadImageWarning tells of the
+            first, and another at the end of the epoch how many there were.
+        on_error_in_python: whether that is also for errors of your own functions: a Lambda, target_transform.
 
     Raises:
         ValueError, TypeError: for the arguments, as torch does.
@@ -62,6 +69,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         memory_format: torch.memory_format = torch.contiguous_format,
         cache: int | float | None = None,
         cache_device: torch.device | str | None = None,
+        on_error: str = "raise",
+        on_error_in_python: bool = False,
         **kwargs,
     ):
         if fallback not in ("warn", "silent", "error"):
@@ -74,12 +83,19 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.exact = exact
         self.fallback = fallback
         self.memory_format = memory_format
+        self.on_error, self.on_error_in_python = checked_policy(on_error), on_error_in_python
+        self._errors = Errors(on_error, on_error_in_python)
         self.cache = checked_budget(cache)
         self.cache_device = checked_place(cache_device, device)
         self._route: Route | None = None
         self._told: set[str] = set()
         super().__init__(*args, **kwargs)
         self._choose_route()
+
+    @property
+    def errors(self) -> list[SampleError]:
+        """Samples that could not be read so far, each once: (path, index, epoch, reason)."""
+        return list(self._errors.found)
 
     def explain(self) -> str:
         """What this loader does, one line a transform: what it became, where it runs, and how faithful it is; for a
@@ -102,6 +118,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     def _choose_route(self, stacklevel: int = 4, start: bool = False) -> Route:
         """Anew each epoch: frameworks change transforms, samples and collate_fn after construction. ``stacklevel`` is
         the user's line, for a warning."""
+        self._errors.policy, self._errors.in_python = checked_policy(self.on_error), self.on_error_in_python
         self._route = route = choose(self, self._route, start)
         if isinstance(route, StockRoute):
             self._tell(f"torchvision does the work: {route.reason}", stacklevel)

@@ -3,8 +3,9 @@
 DALI takes every step while images are ragged, and geometry always. Once every image of a batch has one size, pixel
 arithmetic belongs to torch operations on the whole batch: they are torchvision's own, exact, and the same on every
 device. One exception pays for itself: at the end of a chain DALI's crop_mirror_normalize does flip, conversion to
-float32, normalisation and transposition in one kernel (within 7e-7 of torchvision), so the default uses it. The other way
-about, DALI cannot resize to the last bit: where that is asked for, torch's part begins before the first resize.
+float32, normalisation and transposition in one kernel (within 7e-7 of torchvision), so the default uses it. The other
+way about, DALI can neither resize nor warp to the last bit: where that is asked for, torch's part begins before the first
+of these.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ def _as_warp(s: Step) -> Step:
     how = tuple((name, s.kwargs[name]) for name in ("interpolation", "fill", "like"))
     if s.op == "perspective":
         return s.but(op="warp_perspective", args=how, draw=draw("perspective_coefficients", of=s.draw))
-    matrix = draw("rotation_matrix" if s.op == "rotate" else "affine_matrix", of=s.draw, center=s.kwargs["center"])
+    name = "rotation_matrix" if s.op == "rotate" else "affine_matrix"
+    matrix = draw(name, of=s.draw, center=s.kwargs["center"], like=s.kwargs["like"])
     return s.but(op="warp_affine", args=how, draw=matrix)
 
 
@@ -146,21 +148,14 @@ def _dali_can(steps, i: int, options: Options) -> bool:
         return s.op != "choose"
     if s.op not in _DALI_OPS or s.when or not options.can(s):
         return False
-    if options.exact and s.op.startswith("warp_") and _is_uniform(steps, i):
-        return False  # torch's is exact to the last bit, but slow unless all images have one size
     if s.op == "resize" and (options.exact or not _dali_resizes(s)):
         return False
-    if s.op.startswith("warp_") and s.kwargs["like"] != "pil":
+    if s.op.startswith("warp_") and (options.exact or s.kwargs["like"] != "pil"):
         return False
     if s.op == "jpeg" and (s.gives.channels != 3 or (options.exact and options.gpu)):
         return False  # a GPU's is arithmetic of its own
     # it converts uint8 to float32 alone
     return s.op != "to_dtype" or (_dtype_before(steps, i), s.gives.dtype) == (torch.uint8, torch.float32)
-
-
-def _is_uniform(steps, i: int) -> bool:
-    """Whether images of one size reach step i."""
-    return i > 0 and steps[i - 1].gives.size is not None
 
 
 def _dali_resizes(s: Step) -> bool:

@@ -13,7 +13,7 @@ from torchvision import tv_tensors
 
 from .parcel import is_plain
 from .plan import ImageSpec
-from .shared import Place
+from .shared import Place, private
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -51,7 +51,7 @@ class Packed(NamedTuple):
 
     def unpack(self, view: Callable[[Place], torch.Tensor] | None = None) -> list:
         """The samples. They do not share memory that others use again: ``view`` gives what is shared."""
-        values = view(self.values).clone().view(self.dtype) if isinstance(self.values, Place) else self.values
+        values = private(view(self.values)).view(self.dtype) if isinstance(self.values, Place) else self.values
         made = split(values, self.shapes)
         return [as_sample(image, self.kind) for image in made] if self.kind else made
 

@@ -1,37 +1,73 @@
-"""What travels between processes: any samples, with all their tensors in one piece of shared memory.
+"""What travels between processes: any samples, in one piece of memory.
 
 Left to torch.multiprocessing each tensor travels in a file descriptor of its own, and a batch of 512 pairs of views
-needs more of them than a process may usually have.
+needs more of them than a process may usually have; and /dev/shm, where it puts their bytes, is small in containers.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torchvision import tv_tensors
 
-from .shared import aligned
-
-_CLASSES = {"tensor": torch.Tensor, "Image": tv_tensors.Image}
-_NAMES = {kind: name for name, kind in _CLASSES.items()}
+from .shared import Place, aligned, private
 
 
 class Parcel(NamedTuple):
     """Samples on their way.
 
     Attributes:
-        text: the pickled samples; in the place of each tensor (class, begin in ``values``, dtype, shape).
-        values: (sum of sizes,) uint8, the bytes of all tensors.
+        values: uint8: the pickled samples, and behind them the bytes of their tensors and arrays; or where these are in
+            shared memory.
+        sizes: of each of these pieces, in bytes. The next one begins where it may (shared.aligned).
     """
 
-    text: bytes
-    values: torch.Tensor
+    values: torch.Tensor | Place
+    sizes: list[int]
 
-    def unpack(self) -> Any:
-        return _Unpickler(io.BytesIO(self.text), self.values).load()
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(map(aligned, self.sizes))
+
+    def unpack(self, view: Callable[[Place], torch.Tensor] | None = None) -> Any:
+        """The samples. They do not share memory that others use again: ``view`` gives what is shared."""
+        values = private(view(self.values)) if isinstance(self.values, Place) else self.values
+        text, *arrays = (array[:size] for array, size in zip(_split(values, self.sizes), self.sizes))
+        return pickle.loads(text, buffers=arrays)
+
+
+class Pieces:
+    """Samples that are about to become a Parcel.
+
+    Raises:
+        Exception: as pickle does where something cannot be pickled.
+    """
+
+    def __init__(self, samples: Any):
+        buffers: list[pickle.PickleBuffer] = []
+        text = dumps(samples, buffers.append)
+        self._pieces = [memoryview(text), *(buffer.raw() for buffer in buffers)]
+        self._sizes = [piece.nbytes for piece in self._pieces]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the parcel."""
+        return sum(map(aligned, self._sizes))
+
+    def parcel(self) -> Parcel:
+        return self.parcel_in(torch.empty(self.size, dtype=torch.uint8))
+
+    def parcel_in(self, memory: torch.Tensor, place: Place | None = None) -> Parcel:
+        """``memory``: uint8, and large enough; the ``place``'s, if it is shared."""
+        for array, piece in zip(_split(memory, self._sizes), self._pieces):
+            array[: piece.nbytes] = piece
+        return Parcel(memory if place is None else place, self._sizes)
 
 
 def parcel(samples: Any) -> Parcel:
@@ -39,45 +75,31 @@ def parcel(samples: Any) -> Parcel:
     Raises:
         Exception: as pickle does where something cannot be pickled.
     """
+    return Pieces(samples).parcel()
+
+
+def dumps(what: Any, buffer_callback: Callable | None = None) -> bytes:
+    """As pickle.dumps, but tensors are no more than their bytes."""
     text = io.BytesIO()
-    pickler = _Pickler(text)
-    pickler.dump(samples)
-    return Parcel(text.getvalue(), torch.cat(pickler.parts) if pickler.parts else torch.empty(0, dtype=torch.uint8))
+    _Pickler(text, 5, buffer_callback=buffer_callback).dump(what)
+    return text.getvalue()
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, file):
-        super().__init__(file)
-        self.parts: list[torch.Tensor] = []
-        self._end = 0
-        self._known: dict[int, tuple] = {}  # by id(): one object twice stays one object
-        self._alive: list[torch.Tensor] = []  # so that no other object gets the id
-
-    def persistent_id(self, obj):
-        if type(obj) not in _NAMES or not is_plain(obj):
-            return None
-        if id(obj) not in self._known:
-            self._known[id(obj)] = _NAMES[type(obj)], self._end, obj.dtype, tuple(obj.shape)
-            self._alive.append(obj)
-            part = obj.as_subclass(torch.Tensor).contiguous().view(-1).view(torch.uint8)
-            self.parts += [part, part.new_zeros(aligned(len(part)) - len(part))]
-            self._end += len(part) + len(self.parts[-1])
-        return self._known[id(obj)]
+    def reducer_override(self, obj):
+        if type(obj) not in (torch.Tensor, tv_tensors.Image) or not is_plain(obj):
+            return NotImplemented
+        values = obj.as_subclass(torch.Tensor).contiguous().view(-1).view(torch.uint8).numpy()
+        return _tensor, (values, obj.dtype, tuple(obj.shape), type(obj))
 
 
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file, values: torch.Tensor):
-        super().__init__(file)
-        self._values = values
-        self._known: dict[tuple, torch.Tensor] = {}
+def _tensor(values: np.ndarray, dtype: torch.dtype, shape: tuple[int, ...], kind: type) -> torch.Tensor:
+    return torch.from_numpy(values).view(dtype).view(shape).as_subclass(kind)
 
-    def persistent_load(self, pid):
-        if pid not in self._known:
-            name, begin, dtype, shape = pid
-            count = dtype.itemsize * torch.Size(shape).numel()
-            values = self._values[begin : begin + count].view(dtype).view(shape)
-            self._known[pid] = values.as_subclass(_CLASSES[name])
-        return self._known[pid]
+
+def _split(values: torch.Tensor, sizes: list[int]) -> list[np.ndarray]:
+    ends = np.cumsum([aligned(size) for size in sizes], dtype=int)
+    return np.split(values.numpy()[: ends[-1]], ends[:-1])
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from .calls import Called
 from .engine import batch as kernels
+from .engine.device import sent
 from .engine.replay import replay
-from .headers import DALI, UNREADABLE
+from .headers import DALI
+from .intact import is_intact
 from .lower import continued
 from .packed import as_sample
 from .plan import Call, ImageSpec, Plan
-from .sources import BYTES, DECODED, Form, ImageReadError
+from .sources import BYTES, DECODED, PATHS, Form, ImageReadError
 
 if TYPE_CHECKING:
     from .batch import Batch
@@ -28,23 +31,75 @@ class Part:
         self.rows: list[int] = []
         self._groups: list[Decoded | Replayed] = []
         self._called: Called | None = None  # the plan's call
+        self._given: Any = None  # to that, where on_error may need it again
 
     def start(self, by_kind: dict[tuple[int, str], list[int]]) -> None:
         """``by_kind``: rows by who decodes them (headers.py) and what DALI is given (pipeline.py)."""
         self.rows = sorted(row for rows in by_kind.values() for row in rows)
         for (kind, given), rows in by_kind.items():
-            if kind == DALI:
-                self._groups.append(Decoded(self.batch, self.plan, sorted(rows), given))
-            else:
-                self._groups.append(Replayed(self.batch, self.plan, sorted(rows), kind == UNREADABLE))
+            rows = sorted(rows)  # several data sets with one transform come one after another
+            group = self._decoded(rows, given) if kind == DALI else Replayed(self.batch, self.plan, rows)
+            if group.rows:
+                self._groups.append(group)
+
+    def _decoded(self, rows: list[int], given: str) -> Decoded:
+        while True:
+            try:
+                return Decoded(self.batch, self.plan, rows, given)
+            except ValueError as error:
+                if not hasattr(error, "row"):
+                    raise
+                self.batch.give_up(error.row, error)
+                rows = [row for row in rows if row != error.row]
+
+    def look(self) -> None:
+        """Whether PIL has failed already; it may still be at work."""
+        for group in self._groups:
+            group.look()
 
     def advance(self) -> None:
         if self.plan.call is not None and self._called is None:
-            self._called = self._call(self.plan.call, self._images(), self.plan.gives.kind)
+            images = self._images()
+            if self.rows:
+                self._given = images if self.batch.epoch.errors.policy != "raise" else None
+                self._called = self._call(self.plan.call, images, self.plan.gives.kind)
 
     def outcome(self):
-        """What the transform gives: (N, C, H, W), a list of N images (C, H, W), or of N other things (a tensor of
-        these where they are stacked)."""
+        """What the transform gives for ``rows``, without those that are given up: (N, C, H, W), a list of N images
+        (C, H, W), or of N other things (a tensor of these where they are stacked)."""
+        self.advance()
+        try:
+            return self._outcome() if self.rows else []
+        except Exception as error:
+            if not self._is_bad(error):
+                raise
+        return self._one_by_one()
+
+    def _is_bad(self, error: Exception) -> bool:
+        """Whether it is what on_error is for: an image that is too small, or what a function of the user's has raised."""
+        if self._given is None or hasattr(error, "workers_lost"):
+            return False
+        return self.batch.epoch.errors.in_python or hasattr(error, "row")
+
+    def _one_by_one(self):
+        """The results of rows that do not fail."""
+        made, given, all_rows, self.rows = [], self._given, self.rows, []
+        for i, row in enumerate(all_rows):
+            part = Part(self.batch, self.plan)
+            part.rows = [row]
+            try:
+                part._called = part._call(self.plan.call, given[i : i + 1], self.plan.gives.kind)
+                images = part.outcome()
+            except Exception as error:
+                if not self._is_bad(error):
+                    raise
+                self.batch.give_up(row, error)
+            else:
+                made.append(([row], images))
+                self.rows.append(row)
+        return stacked(made)
+
+    def _outcome(self):
         plan = self.plan
         images, spec = (self._images(), plan.gives) if self._called is None else (None, None)
         while plan.call is not None:
@@ -77,18 +132,17 @@ class Part:
             self._called.cancel()
 
     def _images(self):
-        """What the steps before a call give, on the device."""
-        images = [None] * len(self.rows)
-        place = {row: i for i, row in enumerate(self.rows)}
+        """What the steps before a call give, on the device. Leaves in ``rows`` those that are not given up."""
+        made = []
         while self._groups:
             group = self._groups[-1]
-            made = group.images()
+            images = group.images()
             self._groups.pop()
-            if len(group.rows) == len(self.rows):
-                return made
-            for row, image in zip(group.rows, made, strict=True):
-                images[place[row]] = image
-        return kernels.uniform(images)
+            if group.rows:
+                made.append((group.rows, images))
+        self.rows = sorted(row for rows, _ in made for row in rows)
+        whole = len(made) == 1 and isinstance(made[0][1], torch.Tensor)
+        return made[0][1] if whole else stacked(made)
 
     def _call(self, call: Call, images, kind: str) -> Called:
         positions = [self.batch.position(row) for row in self.rows]
@@ -112,6 +166,8 @@ class Decoded:
 
     def __init__(self, batch: Batch, plan: Plan, rows: list[int], given: str):
         self.batch, self.plan, self.rows, self._given = batch, plan, rows, given
+        if not rows:
+            return
         arrays = batch.compute((*plan.dali, *plan.batch), rows)
         self._dali, self._batch = arrays[: len(plan.dali)], arrays[len(plan.dali) :]
         self._sources = [batch.sources[row] for row in rows]
@@ -130,14 +186,44 @@ class Decoded:
         from .engine.pipeline import PipelineError  # here, for other routes do without DALI
 
         try:
-            images, decoded = self._pipeline.receive(self._ticket)
+            images, decoded, encoded = self._pipeline.receive(self._ticket)
         except PipelineError as error:
             return self._retry(error)
+        doubtful = set() if self._given in DECODED else self._doubtful(encoded)
         if self._cache is not None:
-            self._cache.add(self._sources, decoded)
+            sure = [i for i in range(len(self.rows)) if i not in doubtful]
+            self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
         if not (self.plan.dali and self.plan.dali[-1].kwargs.get("layout") == "CHW"):
             images = images.movedim(-1, 1) if isinstance(images, torch.Tensor) else [i.movedim(-1, 0) for i in images]
-        return run(self.plan.batch, images, self._batch)
+        images = run(self.plan.batch, images, self._batch)
+        return self._with_pil(sorted(doubtful), images) if doubtful else images
+
+    def _doubtful(self, encoded) -> set[int]:
+        """Which images PIL has to read: ``encoded``, the bytes that DALI has decoded, are not those that the header was read
+        from; or, at their first sight, not of a structure that both are known to read alike."""
+        batch, rows = self.batch, np.array(self.rows)
+        changed, files = np.zeros(len(rows), bool), self._images
+        if self._given == PATHS:
+            changed, files = np.array([length for (length,) in encoded.shape()]) != batch.lengths[rows], encoded
+        doubtful = set(np.flatnonzero(changed).tolist())
+        for i in doubtful:
+            batch.read_header_again(self.rows[i])
+        new = np.flatnonzero(~changed & ~batch.intact[rows]).tolist()
+        unknown = {i for i in new if not is_intact(files[i])}  # in this thread: others would wait for Python
+        for i in unknown:
+            batch.prefer_pil(self.rows[i])
+        batch.set_intact([self.rows[i] for i in new if i not in unknown])
+        return doubtful | unknown
+
+    def _with_pil(self, doubtful: list[int], images):
+        """The images, those in doubt from PIL."""
+        replayed = Replayed(self.batch, self.plan, [self.rows[i] for i in doubtful])
+        theirs = replayed.images()
+        sure = [i for i in range(len(self.rows)) if i not in doubtful]
+        return self._in_order([(replayed.rows, theirs), ([self.rows[i] for i in sure], [images[i] for i in sure])])
+
+    def look(self) -> None:
+        """DALI tells when it is asked."""
 
     def discard(self) -> None:
         self._pipeline.discard(self._ticket)
@@ -146,53 +232,83 @@ class Decoded:
         """Find the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error."""
         from .engine.pipeline import undecodable
 
-        bad = [] if self._given in DECODED else undecodable(self._images, self._pipeline.device, self._given)
+        bad = []
+        if self._given not in DECODED:
+            bad = [i for i, image in enumerate(self._images) if not is_intact(image)]
+            bad = bad or undecodable(self._images, self._pipeline.device, self._given)
         if not bad:
             raise error
-        images: list = [None] * len(self.rows)
-        good = [i for i in range(len(self.rows)) if i not in bad]
         for i in bad:
             self.batch.prefer_pil(self.rows[i])
-        replayed = Replayed(self.batch, self.plan, [self.rows[i] for i in bad]).images()
-        decoded = []
+        replayed = Replayed(self.batch, self.plan, [self.rows[i] for i in bad])
+        groups = [(replayed, replayed.images())]
+        good = [row for i, row in enumerate(self.rows) if i not in bad]
         if good:  # not before PIL is done: where it raises, nobody would ask for what DALI has made
-            decoded = Decoded(self.batch, self.plan, [self.rows[i] for i in good], self._given).images()
-        for places, made in ((bad, replayed), (good, decoded)):
-            for i, image in zip(places, made, strict=True):
-                images[i] = image
-        return images
+            decoded = Decoded(self.batch, self.plan, good, self._given)
+            groups.append((decoded, decoded.images()))
+        return self._in_order([(group.rows, images) for group, images in groups])
+
+    def _in_order(self, made: list[tuple[list[int], Any]]) -> list:
+        self.rows = sorted(row for rows, _ in made for row in rows)
+        return in_order(made)
 
 
 class Replayed:
-    """Rows that go through PIL and torchvision's own functions, with the parameters drawn for them."""
+    """Rows that go through PIL and torchvision's own functions, with the parameters drawn for them. Their sizes are those
+    that PIL finds: nothing hangs on what the headers say."""
 
-    def __init__(self, batch: Batch, plan: Plan, rows: list[int], unreadable: bool = False):
+    def __init__(self, batch: Batch, plan: Plan, rows: list[int]):
         self.batch, self.plan, self.rows = batch, plan, rows
-        self._futures = []
+        self._futures = {}
         for row in rows:
-            steps = () if unreadable else plan.steps  # PIL's error is all that is wanted of an unreadable file
-            arrays = [kernels.rows_of(values, 0) for values in batch.compute(steps, [row])]
-            self._futures.append(batch.epoch.replay_later(replay, batch.sources[row], steps, arrays))
+            draw = partial(batch.compute_one, plan.steps, row)
+            self._futures[row] = batch.epoch.in_thread(replay, batch.sources[row], plan.steps, draw)
+
+    def look(self) -> None:
+        """Give up what has failed already."""
+        for row in [row for row, future in self._futures.items() if future.done() and future.exception()]:
+            self._give_up(row, self._futures[row].exception())
 
     def images(self) -> list[torch.Tensor]:
         images = []
-        futures, self._futures = self._futures[::-1], []
-        for row in self.rows:
+        while self._futures:
+            row = next(iter(self._futures))
             try:
-                image = futures.pop().result()
-                if not isinstance(image, torch.Tensor):
-                    raise OSError("it changed while it was read")
+                images.append(sent(self._futures[row].result(), self.batch.epoch.route.device))
+                del self._futures[row]
             except Exception as error:
-                message = f"cannot decode {self.batch.name(row)}: {type(error).__name__}: {error}"
-                while futures:
-                    futures.pop().cancel()
-                raise ImageReadError(message) from error
-            images.append(image.to(self.batch.epoch.route.device))
+                self._give_up(row, error)
         return images
 
     def discard(self) -> None:
         while self._futures:
-            self._futures.pop().cancel()
+            self._futures.popitem()[1].cancel()
+
+    def _give_up(self, row: int, error: Exception) -> None:
+        if not hasattr(error, "row"):
+            message = f"cannot decode {self.batch.name(row)}: {type(error).__name__}: {error}"
+            read_error = ImageReadError(message)
+            read_error.__cause__ = error
+            error = read_error
+            del read_error
+        try:
+            self.batch.give_up(row, error)
+        finally:
+            del error  # it refers to its traceback, and that to this frame
+        del self._futures[row]
+        self.rows = [other for other in self.rows if other != row]
+
+
+def in_order(made: list[tuple[list[int], Any]]) -> list:
+    """The images of (rows, images), by their rows."""
+    images = {row: image for rows, several in made for row, image in zip(rows, several, strict=True)}
+    return [images[row] for row in sorted(images)]
+
+
+def stacked(made: list[tuple[list[int], Any]]):
+    """The same in a tensor, where all have one shape and dtype."""
+    images = in_order(made)
+    return kernels.uniform(images) if images else images
 
 
 def run(steps, images, arrays: list[dict]):

@@ -29,7 +29,6 @@ class ResidentIterator(DALIIterator):
         self._in_arrays = in_bulk is not None
         self._sampler_iter = in_bulk or self._sampler_iter
         self._calls = any(plan.call for plan in route.plans)
-        self._taken = 0
         super()._begin(loader, route)
 
     def _batch(self, *args) -> ResidentBatch:
@@ -45,22 +44,19 @@ class ResidentIterator(DALIIterator):
         self._num_yielded += 1
         return data
 
-    def _next_data(self):
+    def _make(self) -> None:
         if self._calls:  # Python works on batches one by one, in other processes
-            return super()._next_data()
-        self._check_process()
+            return super()._make()
         if not self._drawn or not self._drawn[0].ready:
             self._fill()
-        if not self._drawn:
-            self._epoch.end()
-            raise StopIteration
-        batch = self._drawn.popleft()
-        self._taken += 1
-        try:
-            return batch.finish()
-        finally:
-            if self._num_workers:
-                self._draw_indices()
+        self._stop_at_the_end()
+        self._finish_first()
+
+    def _look_ahead(self) -> None:
+        if self._calls:
+            super()._look_ahead()
+        elif self._num_workers:
+            self._draw_indices()
 
     def _fill(self) -> None:
         """The next chunk. The first is one batch, which comes at once."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
+from torch.utils.data import IterableDataset
 
 from .arrays import holds_arrays
 from .cache import DecodedCache
@@ -22,6 +24,7 @@ from .translate import translate
 
 if TYPE_CHECKING:
     from .engine.pipeline import DecodePipeline
+    from .iterator import Epoch
     from .sources import Form
 
 _DEPTH = 2  # batches in flight; deeper queues measured no faster (FIELD.md)
@@ -63,7 +66,9 @@ class DaliRoute:
     cache: DecodedCache | None = None
     # owns all pipelines, lent ones too: whatever an iterator's end looks like, it cannot take one with it
     _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    # re-entrant: the garbage collector ends epochs, too, and may do so in a thread that is just borrowing; and whoever stops
+    # this thread between the end of a block and the lock's own (a debugger, a trace function) stops it alone
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def iterate(self, loader):
         from .iterator import DALIIterator
@@ -73,48 +78,50 @@ class DaliRoute:
     def plan_of(self, folder: Images) -> Plan:
         return self._plan_of[id(folder)][1]
 
-    def borrow(self, plan: Plan, batch_size: int, form: Form) -> DecodePipeline:
-        """An idle pipeline for the plan, or a new one."""
+    def borrow(self, plan: Plan, batch_size: int, form: Form, epoch: Epoch) -> DecodePipeline:
+        """An idle pipeline for the plan, or a new one. It is idle again when the epoch is over, or gone."""
         from .engine.pipeline import DecodePipeline
 
         batch_size = max(batch_size, self.batch_size)
         with self._lock:
-            self._pipelines[:] = [p for p in self._pipelines if p.usable]
-            for pipeline in self._pipelines:
+            self._tidy()
+            for pipeline in list(self._pipelines):
                 same = pipeline.plan is plan and pipeline.form == form
-                if same and not pipeline.borrowed and pipeline.batch_size >= batch_size:
-                    break
-            else:
-                pipeline = DecodePipeline(plan, self.device, self.threads, self.depth, batch_size, form)
-                self._pipelines.append(pipeline)
-            pipeline.borrowed = True
-        return pipeline
+                if same and pipeline.idle and pipeline.batch_size >= batch_size:
+                    pipeline.user = weakref.ref(epoch)
+                    pipeline.discard_all()  # of the epoch before
+                    if pipeline.usable:  # another epoch may have ended just now, as garbage, and closed it
+                        return pipeline
+            pipeline = DecodePipeline(plan, self.device, self.threads, self.depth, batch_size, form)
+            pipeline.user = weakref.ref(epoch)
+            self._pipelines.append(pipeline)
+            return pipeline
 
     def take_over(self, before: DaliRoute) -> None:
         """Share the pipelines of the route so far, for as long as its iterators live; idle ones of other plans go."""
         self._pipelines, self._lock = before._pipelines, before._lock
         with self._lock:
             for pipeline in self._pipelines:
-                if pipeline.plan not in self.plans and not pipeline.borrowed:
+                if pipeline.plan not in self.plans and pipeline.idle:
                     pipeline.close()
 
-    def give_back(self, pipeline: DecodePipeline) -> None:
-        """Keeps one idle pipeline a plan for the next epoch and frees the rest.
+    def epoch_is_over(self) -> None:
+        """Keeps one idle pipeline a plan for the next epoch and frees the rest."""
+        with self._lock:
+            kept: dict[tuple[Plan, Form], DecodePipeline] = {}
+            for pipeline in [pipeline for pipeline in self._pipelines if pipeline.idle]:
+                smaller = kept.get((pipeline.plan, pipeline.form))
+                if smaller is not None:
+                    smaller.close()
+                kept[pipeline.plan, pipeline.form] = pipeline
+            self._tidy()
 
-        It waits for nobody: the garbage collector ends iterators, too, and may do so in a thread that is just borrowing.
-        What is not freed then is the next time.
-        """
-        pipeline.borrowed = False
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            for other in self._pipelines:
-                same = other.plan is pipeline.plan and other.form == pipeline.form
-                if other is not pipeline and same and not other.borrowed:
-                    other.close()
-            self._pipelines[:] = [p for p in self._pipelines if p.usable]
-        finally:
-            self._lock.release()
+    def _tidy(self) -> None:
+        """Without idle ones that cannot be used any more: closed, of another process, or interrupted."""
+        gone = [pipeline for pipeline in self._pipelines if pipeline.idle and not pipeline.usable]
+        self._pipelines[:] = [pipeline for pipeline in self._pipelines if pipeline not in gone]
+        for pipeline in gone:
+            pipeline.close()
 
     def close(self) -> None:
         if self.cache is not None:
@@ -215,13 +222,16 @@ def _threads(loader, device: torch.device, parts: list[Images]) -> int:
 
 def explain(loader, route: Route) -> str:
     """One line a step: what it became, where it runs, how faithful it is."""
+    tolerant = not isinstance(loader.dataset, IterableDataset)  # whose errors end it
     if isinstance(route, StockRoute):
         lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
         ours = {"exact": False, "memory_format": torch.contiguous_format, "cache": None, "cache_device": None}
+        if not tolerant:
+            ours["on_error"] = "raise"
         ignored = [f"{name}={getattr(loader, name)}" for name, plain in ours.items() if getattr(loader, name) != plain]
     elif isinstance(route, ResidentRoute):
         lines = [route.describe(), *_plan_lines(route)]
-        ignored = _without_effect(loader)
+        ignored = _without_effect(loader, route)
         ignored += [f"{name}={value}" for name in ("cache", "cache_device") if (value := getattr(loader, name)) is not None]
     else:
         threads = f"{route.threads} CPU threads"
@@ -234,7 +244,10 @@ def explain(loader, route: Route) -> str:
         lines.append("  files that DALI decodes differently from PIL go through PIL, one by one, in the same batch")
         if route.cache is not None:
             lines.append(f"  {route.cache}")
-        ignored = _without_effect(loader)
+        ignored = _without_effect(loader, route)
+    if loader.on_error != "raise" and tolerant:
+        what = "raises an error" if loader.on_error_in_python else "cannot be read"
+        lines.append(f"  a sample that {what} is {'skipped' if loader.on_error == 'skip' else 'replaced by another'}")
     if ignored:
         lines.append(f"  without effect: {', '.join(ignored)}")
     if route.device.type == "cuda":
@@ -272,17 +285,11 @@ def _decode_fidelity(route: DaliRoute, exact: bool) -> str:
     return "mean error .2 of 255 (exact=True: 0)"
 
 
-def _without_effect(loader) -> list[str]:
+def _without_effect(loader, route: DaliRoute | ResidentRoute) -> list[str]:
     """Arguments that torch takes and that have nothing to do here."""
-    names = {
-        "pin_memory": False,
-        "pin_memory_device": "",
-        "timeout": 0,
-        "worker_init_fn": None,
-        "multiprocessing_context": None,
-        "persistent_workers": False,
-        "in_order": True,
-    }
+    names = {"pin_memory": False, "pin_memory_device": "", "persistent_workers": False, "in_order": True}
+    if not (loader.num_workers and in_python(route)):
+        names |= {"timeout": 0, "worker_init_fn": None, "multiprocessing_context": None}  # of processes
     given = {name: getattr(loader, name, default) for name, default in names.items()}
     shown = {name: getattr(value, "__name__", value) for name, value in given.items() if value != names[name]}
     return [f"{name}={value}" for name, value in shown.items()]

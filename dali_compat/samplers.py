@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -17,21 +17,31 @@ _AT_ONCE = {
 }
 
 
-def may_draw(sampler) -> int:
+def may_draw(sampler, unknown: int = 0) -> int:
     """How many batches of an epoch may be drawn before their time, so that every generator is, whenever the user looks,
-    where torch would have it.
+    where torch would have it; ``unknown`` of samplers that are not torch's.
 
-    Only a RandomSampler with a generator of its own tells: it draws from that when it ends.
+    Of torch's only a RandomSampler with a generator of its own tells: it draws from that when it ends.
     """
     inner = sampler.sampler if type(sampler) is data.BatchSampler else sampler
     if type(inner) in _AT_ONCE:
         return sys.maxsize
     if type(inner) is not data.RandomSampler:
-        return 0
+        return unknown
     if inner.generator is None:
         return sys.maxsize
     once = not inner.replacement and inner.num_samples <= len(inner.data_source)
     return len(sampler) - 1 if once else 0
+
+
+def indices_among(loader) -> Sequence[int]:
+    """A data set's samples; where the sampler keeps to some of them, these."""
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    if type(sampler) is data.SubsetRandomSampler:
+        return sampler.indices
+    if type(sampler) in (list, tuple, range, np.ndarray, torch.Tensor) and loader.batch_size is not None and len(sampler):
+        return sampler
+    return range(len(loader.dataset))
 
 
 def in_arrays(sampler) -> Iterator[np.ndarray] | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import sys
+import weakref
 from multiprocessing import reduction
 from typing import NamedTuple
 
@@ -41,13 +43,14 @@ class Slot:
         OSError: the system gives none.
     """
 
+    _fd, _locked, _bytes = -1, False, None  # of one that is not quite made
+
     def __init__(self, device: torch.device | None = None):
-        self._fd = -1
-        self._device, self._locked = device, False
+        self._device = device
         self._read: torch.cuda.Event | None = None  # the end of the last copy to the device
-        self._bytes: torch.Tensor | None = None
-        self._fd = os.memfd_create("dali_compat")
+        self._reading = False  # a copy has begun whose end is not known yet
         self._pid = self._mapped_by = os.getpid()
+        self._fd = os.memfd_create("dali_compat")
 
     def __reduce__(self):
         return _received, (reduction.DupFd(self._fd),)
@@ -67,7 +70,7 @@ class Slot:
         if self._bytes is not None and len(self._bytes) >= size:
             return
         self._unmap()
-        os.ftruncate(self._fd, max(-(-size // _PAGE) * _PAGE, os.fstat(self._fd).st_size))
+        os.posix_fallocate(self._fd, 0, -(-size // _PAGE) * _PAGE)  # now: later it would be a signal, SIGBUS
         self._map()
         if self._on_gpu:
             with torch.cuda.device(self._device):
@@ -77,16 +80,22 @@ class Slot:
                     with contextlib.suppress(RuntimeError):  # CUDA keeps the error for whoever asks next
                         torch.ones(1, device=self._device)
 
-    def being_read(self) -> None:
-        """Copies to the device are under way."""
+    @contextlib.contextmanager
+    def read(self):
+        """Within it copies to the device are begun."""
+        self._reading = self._on_gpu
+        yield
         if self._on_gpu:
             self._read = torch.cuda.current_stream(self._device).record_event()
+        self._reading = False
 
     def wait(self) -> None:
         """Until they are over."""
+        if self._reading:  # an interrupt came before the event
+            torch.cuda.synchronize(self._device)
         if self._read is not None:
             self._read.synchronize()
-            self._read = None
+        self._reading, self._read = False, None
 
     def bytes(self, place: Place) -> torch.Tensor:
         """A uint8 view of them."""
@@ -94,8 +103,10 @@ class Slot:
             self._map()
         return self._bytes[place.begin : place.end]
 
-    def __del__(self):
-        """Views of it live on."""
+    def __del__(self, ending=sys.is_finalizing):
+        """Views of it live on. At the program's end the modules are gone, and the system frees it all."""
+        if ending():
+            return
         self._unmap()
         if self._fd >= 0:
             os.close(self._fd)
@@ -118,10 +129,56 @@ class Slot:
 
 def _received(descriptor) -> Slot:
     slot = Slot.__new__(Slot)
-    slot._fd, slot._device, slot._locked, slot._read, slot._bytes = descriptor.detach(), None, False, None, None
+    slot._fd, slot._device, slot._read, slot._reading = descriptor.detach(), None, None, False
     slot._pid = slot._mapped_by = -1
     return slot
 
 
+class Store:
+    """Slots that one holder takes over from another.
+
+    It owns them all, lent ones too: a holder that ends as garbage gives back what must not be garbage with it. Whatever
+    an interrupt leaves undone, a slot has one holder at most, and one whose holder is no more is forgotten.
+
+    Attributes:
+        slots: all.
+        room: bytes that a result takes, at most, as far as it is known; 0 before.
+    """
+
+    def __init__(self):
+        self.slots: list[Slot] = []
+        self.room = 0
+        self._holders: dict[Slot, weakref.ref] = {}
+
+    def take(self, holder, count: int, device: torch.device) -> list[Slot]:
+        """Slots of this process, new ones too; fewer where the system gives none."""
+        for slot in list(self.slots):
+            if not slot.own or (slot in self._holders and self._holders[slot]() is None):
+                self.give_back(slot, free=False)
+        me = weakref.ref(holder)
+        taken = [slot for slot in list(self.slots)[:count] if self._holders.setdefault(slot, me) is me]
+        for slot in taken:
+            slot.wait()  # no process is born with events
+        with contextlib.suppress(OSError, AttributeError):  # AttributeError: a Python that was built without memfd
+            while len(taken) < count:
+                slot = Slot(device)
+                self._holders[slot] = me
+                self.slots.append(slot)
+                taken.append(slot)
+        return taken
+
+    def give_back(self, slot: Slot, free: bool) -> None:
+        """Unless it is ``free`` a process may still write there: nobody gets it, and it goes when that one ends."""
+        if not free:
+            with contextlib.suppress(ValueError):
+                self.slots.remove(slot)
+        self._holders.pop(slot, None)
+
+
 def aligned(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED
+
+
+def private(values: torch.Tensor) -> torch.Tensor:
+    """A copy, through NumPy: torch's threads wait for each other where DALI's keep the cores busy."""
+    return torch.from_numpy(values.numpy().copy())

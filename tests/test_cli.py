@@ -151,7 +151,8 @@ def test_every_problem_comes_with_a_remedy_and_checks_are_frozen(machine):
     )
     wrong = [found for found in doctor.checks() if found.problem]
     assert len(wrong) == 4 and all(found.remedy for found in wrong)
-    assert all(found.problem for found in doctor.checks() if found.stops_dali)
+    stopping = [found.name for found in doctor.checks() if found.stops_dali]
+    assert stopping == ["DALI", "DALI package", "NVIDIA driver"] and set(stopping) < {found.name for found in wrong}
     with pytest.raises(AttributeError):
         wrong[0].value = "changed"
 
@@ -228,6 +229,19 @@ def test_the_difference_that_demo_prints_sees_a_wrong_image(tmp_path, monkeypatc
     monkeypatch.setattr(dali_compat, "DataLoader", Brighter)
     mean, largest = demo.compare_pixels(str(tmp_path / "images"), torch.device("cpu"), str(tmp_path / "out.png"))
     assert 10 < mean < 64 and 40 < largest <= 64
+
+
+def test_the_rate_counts_images(monkeypatch):
+    """Three batches of 4, 4 and 2 images. The clock ticks once each time it is asked: at the begin, at the first batch and
+    at the end."""
+    clock = iter(range(10, 1000))
+    monkeypatch.setattr(demo.time, "perf_counter", lambda: next(clock))
+
+    class Loader(list):
+        sampler = range(10)
+
+    loader = Loader([(torch.zeros(n, 3, 2, 2), torch.zeros(n)) for n in (4, 4, 2)])
+    assert demo.one_pass(loader, torch.device("cpu"), "") == (1, 10 / 2)
 
 
 def run_demo(out, *before):

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import uuid
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,8 +23,8 @@ def digest(*values) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray]) -> None:
-    """Write ``meta`` (of what JSON can hold) and arrays; nobody ever sees half of the file.
+def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray], mode: int = 0o600) -> None:
+    """Write ``meta`` (of what JSON can hold) and arrays; nobody ever sees half of the file. ``mode``: who may read it.
 
     Raises:
         OSError: the folder cannot be written, or is full.
@@ -34,7 +33,7 @@ def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{uuid.uuid4().hex}.tmp"
     try:
-        with open(temporary, "xb") as file:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             np.savez(file, meta=np.frombuffer(json.dumps(meta).encode(), np.uint8), **arrays)
         os.replace(temporary, path)
     except BaseException:
@@ -43,13 +42,18 @@ def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray]) -> None:
         raise
 
 
-def load(path: str | Path) -> tuple[dict, dict[str, np.ndarray]] | None:
-    """What save() wrote, or None where there is no such file or it is damaged."""
+def load(path: str | Path, owners: tuple[int, ...] = ()) -> tuple[dict, dict[str, np.ndarray]] | None:
+    """What save() wrote, or None where there is no such file, it is damaged, or others may have written it: it has to be
+    this user's, or that of one of the ``owners`` (user ids), and nobody else's to write."""
     try:
-        with np.load(path) as stored:
-            arrays = dict(stored)
+        with open(path, "rb") as file:
+            stat = os.fstat(file.fileno())
+            if stat.st_uid not in (os.geteuid(), *owners) or stat.st_mode & 0o022:
+                return None
+            with np.load(file, allow_pickle=False) as stored:
+                arrays = dict(stored)
         return json.loads(arrays.pop("meta").tobytes()), arrays
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except Exception:  # zipfile, zlib and NumPy have many for a file that is none of theirs
         return None
 
 

@@ -3,7 +3,8 @@
 What is cached are names; whether they still hold is told by the modification time and inode of the root and of every
 folder below it, which change when a file or folder is added, removed or renamed. Files whose contents change stay in
 the list, as they should. A folder that was modified within two seconds before it was listed is not trusted the next
-time: it may have changed again within one tick of the file system's clock.
+time: it may have changed again within one tick of the file system's clock. The cached list is its user's alone (mode
+0600); one that others may have written (cache.py), or that names what is not below the root, is made anew.
 """
 
 from __future__ import annotations
@@ -135,23 +136,36 @@ def _load(place: Path, root: str) -> _Listing | None:
     stored = cache.load(place)
     if stored is None:
         return None
-    meta, arrays = stored
-    folders = _split(arrays["folders"])
     try:
-        marks = np.array([_mark(os.path.join(root, folder)) for folder in folders], np.int64)
-    except OSError:
+        listing = _listing(*stored)
+        marks = np.array([_mark(os.path.join(root, folder)) for folder in listing.folders], np.int64)
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    if not np.array_equal(marks, arrays["marks"]) or marks[:, 0].max() > meta["time"] - _TICK:
+    if not np.array_equal(marks, listing.marks) or marks[:, 0].max() > listing.time - _TICK:
         return None
-    return _Listing(
-        _split(arrays["classes"]),
-        folders,
-        arrays["targets"],
-        marks,
-        arrays["counts"],
-        _split(arrays["names"]),
-        meta["time"],
-    )
+    return listing
+
+
+def _listing(meta: dict, arrays: dict[str, np.ndarray]) -> _Listing:
+    """What _save() stored.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is no listing, or names what does not lie below the root.
+    """
+    names = {name: _split(arrays[name]) for name in ("classes", "folders", "names")}
+    numbers = {name: arrays[name] for name in ("targets", "marks", "counts")}
+    listing = _Listing(**names, **numbers, time=int(meta["time"]))
+    shapes = {"targets": (len(listing.folders),), "marks": (len(listing.folders), 2), "counts": (len(listing.folders),)}
+    if any(array.dtype != np.int64 or array.shape != shapes[name] for name, array in numbers.items()):
+        raise ValueError("its arrays are others")
+    if (listing.counts < 0).any() or listing.counts.sum() != len(listing.names) or listing.folders[0] != "":
+        raise ValueError("its arrays do not fit each other")
+    if (listing.targets < -1).any() or (listing.targets >= len(listing.classes)).any():
+        raise ValueError("it has targets without a class")
+    outside = [folder for folder in listing.folders if os.path.isabs(folder) or ".." in folder.split("/")]
+    if outside or b"/" in arrays["names"].tobytes() or ".." in listing.names:
+        raise ValueError("it names what is not below the root")
+    return listing
 
 
 def _save(place: Path, listing: _Listing) -> None:

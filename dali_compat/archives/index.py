@@ -2,7 +2,8 @@
 
 The cached index of ``train.rec`` is ``.train.rec.<digits>.dali_compat-index.npz``: its name begins with a dot, so that
 patterns such as ``train*`` do not match it. The digits stand for what the scan depends on, its options and this version
-of the layout. A file that has changed is noticed by its fingerprint and scanned again.
+of the layout. A file that has changed is noticed by its fingerprint and scanned again. An index is believed where it is
+this user's or that of the archive's owner, nobody else may write it, and its rows lie within the file.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from . import cache
 from .table import Rows
 
 _LAYOUT = 1  # of the cached arrays; another number leaves older caches alone
+_MODE = 0o644  # whoever may read the archive may use its index
 _ENDS = 8192  # bytes; the first 8 KB of an LMDB file change with every transaction
 _THREADS = 8
 _SLOW = 1.0  # seconds before a progress bar shows
@@ -110,6 +112,7 @@ class _Entry:
         self.saved = False
         version = cache.digest(options, _LAYOUT)
         folder, name = os.path.split(os.path.abspath(path))
+        self._owners = (os.stat(path).st_uid,)
         self._places = (
             Path(folder) / f".{name}.{version[:8]}.dali_compat-index.npz",
             cache.cache_folder() / "index" / f"{cache.digest(os.path.realpath(path), version)}.npz",
@@ -117,10 +120,10 @@ class _Entry:
 
     def load(self) -> None:
         for place in self._places:
-            stored = cache.load(place)
+            stored = cache.load(place, self._owners)
             if stored and stored[0].get("fingerprint") == self.fingerprint:
                 try:
-                    self.rows = Rows.of_arrays(stored[1])
+                    self.rows = Rows.of_arrays(stored[1], self.fingerprint[0])
                     return
                 except (ValueError, KeyError):
                     continue
@@ -132,7 +135,7 @@ class _Entry:
         self.rows = rows
         for place in self._places:
             try:
-                cache.save(place, {"fingerprint": self.fingerprint}, rows.arrays())
+                cache.save(place, {"fingerprint": self.fingerprint}, rows.arrays(), _MODE)
                 self.saved = True
                 return
             except OSError:

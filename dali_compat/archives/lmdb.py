@@ -1,15 +1,15 @@
 """LMDB databases of images: Caffe's Datum, or images as they are.
 
-The lmdb package is needed to index a database, not to read it afterwards: LMDB keeps every value in one piece, and the
-offset of a value in the file is its address less that of LMDB's map of the file, which /proc/self/maps tells. Read by
-position, images are as parallel as those of the other formats, work after a fork (an LMDB environment does not), and
-need no look-up of keys. That the bytes at the offset are the value's is checked for every record.
+The lmdb package is not needed: LMDB keeps every value in one piece, and lmdb_pages.py finds where. Read by position,
+images are as parallel as those of the other formats, work after a fork (an LMDB environment does not), and need no
+look-up of keys.
 
 Sources: Caffe's src/caffe/proto/caffe.proto (Datum) and tools/convert_imageset.cpp; http://www.lmdb.tech/doc
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,10 +19,11 @@ import numpy as np
 from . import protobuf
 from .archive import Archive
 from .index import Progress
+from .lmdb_pages import Database
 from .paths import PathLike
 from .protobuf import BYTES, VARINT, Malformed
 from .table import Rows, RowsBuilder
-from .trouble import corrupt, refused
+from .trouble import corrupt, is_target, refused
 
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)
 _SPECIAL = re.compile(rb"__.*__")
@@ -73,37 +74,21 @@ class DALILMDB(Archive):
         return os.path.join(name, "data.mdb") if os.path.isdir(name) else name
 
     def _scan(self, path: str, progress: Progress) -> Rows:
-        try:
-            import lmdb
-        except ImportError:
-            raise ImportError(
-                f"{path} is not indexed yet, for which the lmdb package is needed: pip install lmdb"
-            ) from None
         built = RowsBuilder()
-        try:
-            with _open(lmdb, path) as env, env.begin(buffers=True) as transaction, open(path, "rb") as file:
-                _refuse_truncated(env, file.fileno(), path)
-                self._walk(transaction, file.fileno(), path, built, progress)
-        except lmdb.Error as error:
-            where = f"after {len(built)} images"
-            raise corrupt(path, where, f"LMDB cannot read it: {type(error).__name__}: {error}") from error
-        return built.rows()
-
-    def _walk(self, transaction, fd: int, path: str, built: RowsBuilder, progress: Progress) -> None:
-        size, count, base = os.fstat(fd).st_size, transaction.stat()["entries"], None
-        for number, (key, value) in enumerate(transaction.cursor()):
-            key = bytes(key)
-            if _SPECIAL.fullmatch(key) or not len(value):
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if not size:
+                raise corrupt(path, "byte 0", "the file is empty")
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        database = Database(data, path)
+        for number, (key, at, length) in enumerate(database.items()):
+            if _SPECIAL.fullmatch(key) or not length:
                 continue
-            where = f"key {key!r}"
-            address = _address(value)
-            base = _map_begin(address, path) if base is None else base
-            if os.pread(fd, min(_HEAD, len(value)), address - base) != bytes(value[:_HEAD]):
-                raise corrupt(path, where, "LMDB shows other bytes than the file has; is it being written?")
-            begin, end, label = _image(value, path, where)
-            built.add(address - base + begin, end - begin, label, key=key)
+            begin, end, label = _image(data[at : at + length], path, f"key {key!r}")
+            built.add(at + begin, end - begin, label, key=key)
             if number % _REPORT == 0:
-                progress(size * number // count)
+                progress(size * number // max(1, database.entries))
+        return built.rows()
 
     def _indexed(self, rows: list[Rows]) -> None:
         """The targets that the user's arguments say."""
@@ -115,6 +100,9 @@ class DALILMDB(Archive):
                 )
             return
         keys = [key.decode("utf-8", "surrogateescape") for part in rows for key in part.key_list()]
+        if len(keys) != len(self._table):
+            what = f"{len(keys)} keys for {len(self._table)} images"
+            raise ValueError(f"the cached index of {self.root} has {what}: remove it")
         targets = self._by_pattern(keys) if self._labels is None else _by_labels(self._labels, keys)
         self._table.targets[:] = targets
 
@@ -126,25 +114,13 @@ class DALILMDB(Archive):
                 raise ValueError(f"label_pattern {self.label_pattern!r} finds nothing in the key {key!r}")
             found.append(match[1] if match.re.groups else match[0])
         if all(name.isdecimal() for name in found):
-            return [int(name) for name in found]
+            numbers = [int(name) for name in found]
+            if not is_target(max(numbers)):
+                raise ValueError(f"label_pattern {self.label_pattern!r} finds {max(numbers)}, which is no class number")
+            return numbers
         self.classes = sorted(set(found))
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
         return [self.class_to_idx[name] for name in found]
-
-
-def _open(lmdb, path: str):
-    """The environment, which LMDB names by its folder where the file has the usual name."""
-    folder = os.path.basename(path) == "data.mdb"
-    name = os.path.dirname(path) or "." if folder else path
-    return lmdb.open(name, subdir=folder, readonly=True, lock=False, readahead=False)
-
-
-def _refuse_truncated(env, fd: int, path: str) -> None:
-    """LMDB maps what its header says is there; to read beyond the file's end would kill the process."""
-    wanted, size = (env.info()["last_pgno"] + 1) * env.stat()["psize"], os.fstat(fd).st_size
-    if size < wanted:
-        reason = f"the file ends there, {wanted - size} bytes before its last page does"
-        raise corrupt(path, f"byte {size}", f"{reason}; if LMDB itself can read it, mdb_copy makes a whole one of it")
 
 
 _NO_LABEL = np.iinfo(np.int64).min
@@ -190,21 +166,6 @@ def _image(value: memoryview, path: str, where: str) -> tuple[int, int, int]:
     if _LABEL not in found:
         return begin, end, 0  # proto2 writers may leave out the default
     return begin, end, protobuf.signed(found[_LABEL][0])
-
-
-def _address(view: memoryview) -> int:
-    return np.frombuffer(view, np.uint8).__array_interface__["data"][0]
-
-
-def _map_begin(address: int, path: str) -> int:
-    """Where the first byte of the file that is mapped at ``address`` would be (Linux: man 5 proc_pid_maps)."""
-    with open("/proc/self/maps") as file:
-        for line in file:
-            span, _, offset, *_ = line.split(maxsplit=3)
-            first, last = (int(part, 16) for part in span.split("-"))
-            if first <= address < last:
-                return first - int(offset, 16)
-    raise OSError(f"{path}: LMDB's map of it is not in /proc/self/maps")
 
 
 def encode(label: int, image: bytes) -> bytes:

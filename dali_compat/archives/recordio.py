@@ -18,7 +18,7 @@ import struct
 from .archive import Archive
 from .index import Progress, fingerprint
 from .table import GAP, Rows, RowsBuilder
-from .trouble import corrupt, refused
+from .trouble import corrupt, is_target, refused
 
 MAGIC = 0xCED7230A
 _MAGIC_BYTES = struct.pack("<I", MAGIC)
@@ -30,6 +30,7 @@ _IMAGE_HEADER = struct.Struct("<IfQQ")
 _LABEL = struct.Struct("<f")
 _HEAD = _PREFIX.size + _IMAGE_HEADER.size + _LABEL.size
 _REPORT = 1024  # records between reports of progress
+_LINE = 200  # characters; no line of an .idx is longer, and one without an end must not fill the memory
 
 
 class DALIRecordIO(Archive):
@@ -74,8 +75,10 @@ def _idx_offsets(path: str) -> list[int]:
     """The second column; the first is the record's key."""
     offsets = []
     with open(path, encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file):
+        for number, line in enumerate(iter(lambda: file.readline(_LINE), "")):
             try:
+                if len(line) == _LINE:
+                    raise ValueError
                 offsets.append(int(line.split()[1]))
             except (IndexError, ValueError):
                 raise refused(path, f"line {number + 1}", f"{line.strip()!r} is not a key and an offset") from None
@@ -85,9 +88,9 @@ def _idx_offsets(path: str) -> list[int]:
 def _add(built: RowsBuilder, fd: int, path: str, size: int, number: int, offset: int, idx: str | None = None) -> int:
     """Adds the record at ``offset``. Returns where the next one begins."""
     where = f"record {number} at byte {offset}"
-    head = os.pread(fd, _HEAD, offset)
+    head = os.pread(fd, _HEAD, offset) if 0 <= offset < size else b""
     if len(head) < _PREFIX.size:
-        raise corrupt(path, where, f"the file ends there{_blame(idx)}")
+        raise corrupt(path, where, f"the file {'begins behind' if offset < 0 else 'ends'} there{_blame(idx)}")
     magic, word = _PREFIX.unpack_from(head)
     part, length = word >> _LENGTH_BITS, word & _LENGTH_MASK
     if magic != MAGIC:
@@ -129,7 +132,7 @@ def _label(path: str, where: str, data: bytes) -> tuple[int, int]:
     if flag == 1:
         (label,) = _LABEL.unpack_from(data.ljust(begin + _LABEL.size, b"\0"), begin)
         begin += _LABEL.size
-    if not label.is_integer():  # nor are inf and nan
+    if not (label.is_integer() and is_target(label)):  # inf and nan are no integers
         raise refused(path, where, f"its label {label} is not a class number")
     return begin, int(label)
 

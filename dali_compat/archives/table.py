@@ -35,8 +35,8 @@ class Rows:
         return {name: getattr(self, name) for name in _DTYPES}
 
     @classmethod
-    def of_arrays(cls, arrays: dict[str, np.ndarray]) -> Rows:
-        """Raises ValueError or KeyError where the arrays are not those of rows."""
+    def of_arrays(cls, arrays: dict[str, np.ndarray], size: int) -> Rows:
+        """Raises ValueError or KeyError where the arrays are not those of rows of a file of ``size`` bytes."""
         rows = cls(**{name: arrays[name] for name in _DTYPES})
         n = len(rows.offsets)
         shapes = {"offsets": (n,), "lengths": (n,), "targets": (n,), "gaps": (len(rows.gaps), 2)}
@@ -44,15 +44,30 @@ class Rows:
             found = getattr(rows, name)
             if found.dtype != dtype or found.shape != shapes.get(name, (found.size,)):
                 raise ValueError(f"{name} is {found.dtype} {found.shape}")
+        if not rows._within(size):
+            raise ValueError(f"rows beyond the file's {size} bytes")
         return rows
 
+    def _within(self, size: int) -> bool:
+        """Whether all that is said lies in a file of ``size`` bytes."""
+        if not (_in(self.gaps[:, 0], len(self.offsets) - 1) and _in(self.gaps[:, 1], size) and _in(self.offsets, size)):
+            return False
+        room = size - self.offsets - GAP * np.bincount(self.gaps[:, 0], minlength=len(self.offsets))
+        return _in(self.lengths, room)
+
     def key_list(self) -> list[bytes]:
+        """One a row; fewer or more where a cached index is damaged."""
         keys, blob, end = [], self.keys.tobytes(), len(self.keys)
-        while end:
+        while end > 0:
             size = int.from_bytes(blob[end - 4 : end], "little")
             keys.append(blob[end - 4 - size : end - 4])
             end -= 4 + size
         return keys[::-1]
+
+
+def _in(values: np.ndarray, most: int | np.ndarray) -> bool:
+    """Whether all are from 0 to ``most``."""
+    return bool(((values >= 0) & (values <= most)).all())
 
 
 class RowsBuilder:

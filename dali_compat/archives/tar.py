@@ -18,9 +18,12 @@ END = bytes(2 * BLOCK)
 _REGULAR = b"0\x007"
 _NO_DATA = b"123456"  # links, devices, folders, pipes: their size says nothing about the file
 _LONG_NAME, _LONG_LINK, _PAX, _PAX_GLOBAL, _SPARSE = b"LKxgS"
+_SAYING = bytes((_LONG_NAME, _LONG_LINK, _PAX, _PAX_GLOBAL))  # what they say is told by the bytes behind them
 _OTHER_FORMATS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _MAGIC = slice(257, 263)
 _CHECKSUM = slice(148, 156)
+_MOST = 1 << 20  # bytes of such text: names and numbers
+_DIGITS = 20  # of a number in an extended header, with the space behind it
 
 
 def members(fd: int, path: str) -> Iterator[tuple[str, int, int]]:
@@ -49,6 +52,8 @@ def members(fd: int, path: str) -> Iterator[tuple[str, int, int]]:
         length = _number(header[124:136])
         if length < 0:
             raise corrupt(path, where, "its size is not a number")
+        if kind in _SAYING and length > min(_MOST, end - at - BLOCK):
+            raise corrupt(path, where, f"the {length} bytes of its text are more than the file has, or than {_MOST}")
         if kind == _PAX:
             said = _pax(os.pread(fd, length, at + BLOCK), path, where)
             name, size = said.get("path", name), said.get("size", size)
@@ -106,12 +111,14 @@ def _pax(data: bytes, path: str, where: str) -> dict[str, str]:
     """Records of "length key=value newline", where length counts all of the record."""
     said, at = {}, 0
     while at < len(data) and data[at]:
-        digits, _, _ = data[at : at + 20].partition(b" ")
-        key, _, value = data[at + len(digits) + 1 : at + int(digits) - 1 if digits.isdigit() else 0].partition(b"=")
-        if not key or (key == b"size" and not value.isdigit()):
+        digits, _, _ = data[at : at + _DIGITS].partition(b" ")
+        end = at + int(digits) if digits.isdigit() else 0
+        key, _, value = data[at + len(digits) + 1 : max(end - 1, 0)].partition(b"=")
+        number = value.isdigit() and len(value) < _DIGITS
+        if not (at < end <= len(data) and key and (key != b"size" or number)):
             raise corrupt(path, where, "its extended header is damaged")
         said[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
-        at += int(digits)
+        at = end
     if any(key.startswith("GNU.sparse") for key in said):
         raise refused(path, where, "it is a sparse file; write the tar file without --sparse")
     return said

@@ -16,14 +16,15 @@ from .paths import PathLike
 from .table import Rows, RowsBuilder
 from .tar import encode as member
 from .tar import members
-from .trouble import refused
+from .trouble import is_target, refused
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp")
 """torchvision's IMG_EXTENSIONS without the dots."""
 
-_NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+_NAME = re.compile(r"((?:.*/|)[^./]+/?)[.]([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__")
 _REPORT = 1024  # files between reports of progress
+_MOST = 1 << 24  # bytes of a file that holds a target; a .json may hold much more than it
 
 
 class DALIWebDataset(Archive):
@@ -90,6 +91,8 @@ class DALIWebDataset(Archive):
         for source in ("cls", "json"):
             if source in sample:
                 offset, size = sample[source]
+                if size > _MOST:
+                    raise refused(path, where, f"its .{source} has {size} bytes: too many to look for a class number")
                 text = os.pread(fd, size, offset)
                 built.add(*sample[extension], self._label(source, text, path, where))
                 return
@@ -97,15 +100,14 @@ class DALIWebDataset(Archive):
 
     def _label(self, source: str, text: bytes, path: str, where: str) -> int:
         try:
-            if source == "cls":
-                return int(text)
-            value = json.loads(text)[self.json_field]
+            value = int(text) if source == "cls" else json.loads(text)[self.json_field]
         except KeyError:
             raise refused(path, where, f"its .json has no field {self.json_field!r}; say json_field=") from None
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, IndexError, RecursionError):
             raise refused(path, where, f"its .{source} holds {text[:40]!r}, not a class number") from None
-        if type(value) is not int:
-            raise refused(path, where, f"{self.json_field!r} of its .json is {value!r}, not a class number")
+        if type(value) is not int or not is_target(value):
+            what = f"{self.json_field!r} of its .json" if source == "json" else "its .cls"
+            raise refused(path, where, f"{what} is {value!r:.40}, not a class number")
         return value
 
 

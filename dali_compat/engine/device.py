@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 
 def free_memory(device: torch.device) -> int:
@@ -26,6 +25,11 @@ def free_memory(device: torch.device) -> int:
         return free
     used = int(used) - int(counts.get("inactive_file", 0))
     return free if limit == "max" else max(0, min(free, int(limit) - used))
+
+
+def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A CPU tensor on the device. Nobody waits for what a GPU has to do before, as a copy from ordinary memory would."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def to_device(data: Any, device: torch.device) -> Any:
@@ -51,31 +55,3 @@ def _rebuilt(data, moved):
         return type(data)(moved)
     except TypeError:  # a container that is not made from one argument
         return moved
-
-
-class _OnDevice:
-    """torch's own iterator, whose batches end on the loader's device."""
-
-    def __init__(self, loader, device: torch.device):
-        super().__init__(loader)
-        self._device = device
-
-    def _next_data(self):
-        data = super()._next_data()
-        return data if self._device.type == "cpu" else to_device(data, self._device)
-
-
-class StockIterator(_OnDevice, _SingleProcessDataLoaderIter):
-    pass
-
-
-class StockWorkersIterator(_OnDevice, _MultiProcessingDataLoaderIter):
-    pass
-
-
-def stock_iterator(loader, device: torch.device):
-    """What torch's loader would iterate with, followed by a copy to ``device``."""
-    if not loader.num_workers:
-        return StockIterator(loader, device)
-    loader.check_worker_number_rationality()
-    return StockWorkersIterator(loader, device)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
+import threading
 import weakref
 from typing import TYPE_CHECKING
 
@@ -16,36 +16,29 @@ if TYPE_CHECKING:
 live: weakref.WeakSet[DecodePipeline] = weakref.WeakSet()
 """All of this process."""
 
-_forks, _collecting = 0, False
+_held: dict[int, list] = {}  # pipelines, by the thread in which a fork is under way
 
 
 def _before_fork() -> None:
-    """No garbage collection until the child has forgotten the pipelines: what a cycle holds would be ended there."""
-    global _forks, _collecting
-    if not _forks:
-        _collecting = gc.isenabled()
-        gc.disable()
-    _forks += 1
+    """The garbage collector must not end one, ours or the user's, before the child has forgotten them."""
+    _held[threading.get_ident()] = _all()
 
 
 def _after_fork_in_parent() -> None:
-    global _forks
-    _forks -= 1
-    if not _forks and _collecting:
-        gc.enable()
+    _held.pop(threading.get_ident(), None)
 
 
 def _after_fork_in_child() -> None:
-    """Also for pipelines that are garbage already, or the user's own."""
-    global _forks
-    for pipeline in filter(None, [reference() for reference in dali.Pipeline._pipes]):
+    for pipeline in _all():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline))  # for ever: nothing of it may be destroyed
     for pipeline in live:
         pipeline._pipe = None
     dali.Pipeline._pipes.clear()  # DALI's own atexit hook would tear them down
-    _forks = 0
-    if _collecting:
-        gc.enable()
+    _held.clear()
+
+
+def _all() -> list:
+    return [pipeline for reference in list(dali.Pipeline._pipes) if (pipeline := reference()) is not None]
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

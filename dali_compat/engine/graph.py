@@ -145,6 +145,7 @@ def _truncated_inside(images, made, arrays, fill):
     made = fn.cast(made - (0.5 - 1e-4), dtype=types.UINT8)  # fn.cast rounds
     all_bits = types.Constant(255, dtype=types.UINT8)
     ones = fn.slice(images, start=[0], shape=[1], axes=[2]) | all_bits
+    arrays = arrays | {"matrix": arrays.get("inside", arrays["matrix"])}
     inside = _warp(ones, arrays, types.INTERP_NN, fill_value=[0.0])
     made = made & inside
     if not any(fill or ()):

@@ -7,6 +7,8 @@ also what the other engines are measured against.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from PIL import Image
@@ -18,11 +20,12 @@ from ..plan import Step
 from ..sources import Source, opened
 
 
-def replay(source: Source, steps: tuple[Step, ...], rows: list[dict]) -> torch.Tensor:
-    """Decode one image as torchvision's pil_loader does and run the steps; gives a CHW tensor (of a PIL image, too)."""
+def replay(source: Source, steps: tuple[Step, ...], draw: Callable[[tuple[int, int]], list[dict]]) -> torch.Tensor:
+    """Decode one image as torchvision's pil_loader does and run the steps; gives a CHW tensor (of a PIL image, too).
+    ``draw`` gives each step's arguments for an image of a size, (height, width)."""
     with opened(source) as file:
         image = Image.open(file).convert("RGB")
-    for step, row in zip(steps, rows):
+    for step, row in zip(steps, draw(image.size[::-1]), strict=True):
         image = play(image, step, row)
     if isinstance(image, tuple):
         return torch.stack(list(map(_as_tensor, image)))
@@ -96,8 +99,8 @@ def rotate(image, row, *, interpolation, expand, center, fill, like):
     return _of(like).rotate(image, float(row["angle"]), InterpolationMode(interpolation), **options)
 
 
-def affine(image, row, *, interpolation, center, fill, like):
-    return _of(like).affine(
+def affine(image, row, *, interpolation, center, fill, like, version):
+    return _of(version).affine(
         image,
         float(row["angle"]),
         _ints(row["translate"]),

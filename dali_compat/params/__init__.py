@@ -6,7 +6,16 @@ is torchvision's own arithmetic, vectorised with numpy, and the engines only car
 """
 
 from . import choices, color, geometry, lowered, matrices, policy, warp  # noqa: F401  (each registers its functions)
-from .keyed import Randoms, own_generators, seed_generators
+from .keyed import Randoms, own_generators, replacement, seed_generators
 from .registry import Arrays, ImageTooSmall, compute, is_random
 
-__all__ = ["Arrays", "ImageTooSmall", "Randoms", "compute", "is_random", "own_generators", "seed_generators"]
+__all__ = [
+    "Arrays",
+    "ImageTooSmall",
+    "Randoms",
+    "compute",
+    "is_random",
+    "own_generators",
+    "replacement",
+    "seed_generators",
+]

@@ -38,13 +38,19 @@ class Randoms:
         return (raw[:, :k].copy(order="F") >> np.uint64(11)) * 2.0**-53  # as Generator.random, of the k alone
 
 
+def replacement(seed: int, position: int, attempt: int, count: int) -> int:
+    """Which of ``count`` samples stands in for the one at a position of an epoch, if ``attempt`` others could not."""
+    key = np.random.SeedSequence((seed, position, attempt))
+    return int(np.random.Generator(np.random.Philox(key)).integers(count))
+
+
 @contextmanager
 def own_generators(seed: int, position: int):
     """Within it torch (CPU), random and numpy draw from generators seeded by (seed, position); after it they are where
     they were. So a user's function leaves the sampler's next order alone, as it does in torch's workers."""
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()
-    seed_generators(seed, position)
     try:
+        seed_generators(seed, position)
         yield
     finally:
         torch.set_rng_state(before[0])

@@ -1,4 +1,5 @@
-"""Matrices of warps on PIL images, as torchvision hands them to PIL.Image.transform: from output to input pixels.
+"""Matrices of warps as torchvision hands them to PIL.Image.transform: from output to input pixels. Those of tensors
+count from the images' centres, as torchvision's grids do.
 
 Each takes the draw of the transform's own parameters (``of``) and gives ``matrix`` (N, 6), or ``coefficients`` (N, 8), in
 float64, and ``size`` (N, 2) of the output; a ``flag`` is passed on.
@@ -10,9 +11,13 @@ import math
 
 import numpy as np
 import torch
-from torchvision.transforms.functional import _get_inverse_affine_matrix
+from torchvision.transforms import functional
+from torchvision.transforms.v2.functional import _geometry
 
 from .registry import draws, lookup, run
+
+# their sums are in other orders: a tie may hang on the last bit
+_INVERSE = {"v1": functional._get_inverse_affine_matrix, "v2": _geometry._get_inverse_affine_matrix}
 
 
 def _uniforms(of, **_) -> int:
@@ -20,11 +25,14 @@ def _uniforms(of, **_) -> int:
 
 
 @draws(uniforms=_uniforms)
-def rotation_matrix(sizes, u, *, of, center):
-    """PIL.Image.Image.rotate."""
+def rotation_matrix(sizes, u, *, of, center, like):
+    """PIL.Image.Image.rotate, or torchvision's rotate of tensors."""
     values, after = run(of, sizes, u)
     rows = zip(values["angle"].tolist(), sizes.tolist(), after.tolist())
-    matrix = np.array([rotation(angle, size, new, center) for angle, size, new in rows])
+    if like == "pil":
+        matrix = np.array([rotation(angle, size, new, center) for angle, size, new in rows])
+    else:
+        matrix = np.array([rotation_of_tensors(angle, size, new, center, like) for angle, size, new in rows])
     return {"matrix": matrix.reshape(-1, 6), "size": after.astype(np.int32)}, after
 
 
@@ -32,7 +40,7 @@ def rotation(angle: float, size, new_size, center=None) -> list[float]:
     """The AFFINE data of a rotation by ``angle`` degrees from (height, width) to a new (height, width)."""
     (height, width), (new_height, new_width) = size, new_size
     angle = angle % 360.0
-    if center is None and angle in (0, 90, 180, 270) and _is_transposed(angle, size, new_size):
+    if center is None and _is_transposed(angle, size, new_size):
         return {  # a transposition in Pillow, which this does exactly
             0: [1.0, 0.0, 0.0, 0.0, 1.0, 0.0],
             90: [0.0, -1.0, float(width), 1.0, 0.0, 0.0],
@@ -50,23 +58,40 @@ def rotation(angle: float, size, new_size, center=None) -> list[float]:
     return [a, b, c, d, e, f]
 
 
+def rotation_of_tensors(angle: float, size, new_size, center=None, like: str = "v1") -> list[float]:
+    """The same of tensors; v2 transposes them, v1 does not."""
+    angle = angle % 360 if like == "v2" else angle
+    if like == "v2" and center is None and _is_transposed(angle, size, new_size):
+        cos, sin = {0: (1.0, 0.0), 90: (0.0, 1.0), 180: (-1.0, 0.0), 270: (0.0, -1.0)}[int(angle)]
+        return [cos, -sin, 0.0, sin, cos, 0.0]
+    return _INVERSE[like](_from_centre(center, size), -angle, [0.0, 0.0], 1.0, [0.0, 0.0])
+
+
 def _is_transposed(angle: float, size, new_size) -> bool:
-    return angle in (0, 180) or tuple(new_size) == tuple(size)[::-1]
+    return angle in (0, 180) or (angle in (90, 270) and tuple(new_size) == tuple(size)[::-1])
+
+
+def _from_centre(center, size) -> list[float]:
+    return [0.0, 0.0] if center is None else [x - length * 0.5 for x, length in zip(center, size[::-1])]
 
 
 @draws(uniforms=_uniforms)
-def affine_matrix(sizes, u, *, of, center):
-    """torchvision.transforms.functional.affine."""
+def affine_matrix(sizes, u, *, of, center, like):
+    """torchvision.transforms.functional.affine, or v2's, as the parameters (``of``) say."""
     values, after = run(of, sizes, u)
+    version = dict(of.args).get("version", "v1")
     rows = zip(*(values[name].tolist() for name in ("angle", "translate", "scale", "shear")), sizes.tolist())
-    matrix = np.array([affine(*row, center) for row in rows])
+    matrix = np.array([affine(*row, center, like, version) for row in rows])
     return {"matrix": matrix.reshape(-1, 6), "size": after.astype(np.int32)}, after
 
 
-def affine(angle: float, translate, scale: float, shear, size, center=None) -> list[float]:
+def affine(angle, translate, scale, shear, size, center=None, like: str = "pil", version: str = "v1") -> list[float]:
     """The AFFINE data; angles in degrees, ``translate`` and ``shear`` as (x, y), ``size`` as (height, width)."""
-    center = [size[1] * 0.5, size[0] * 0.5] if center is None else list(center)
-    return _get_inverse_affine_matrix(center, angle, [float(t) for t in translate], scale, list(shear))
+    if like != "pil":
+        center = _from_centre(center, size)
+    elif center is None:
+        center = [size[1] * 0.5, size[0] * 0.5]
+    return _INVERSE[version](list(center), angle, [float(t) for t in translate], scale, list(shear))
 
 
 @draws(uniforms=_uniforms)

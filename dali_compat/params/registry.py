@@ -17,7 +17,7 @@ _DRAWS: dict[str, tuple[int | Callable[..., int], Callable]] = {}
 class ImageTooSmall(ValueError):
     """An image does not suit a transform; torchvision raises ValueError with the same words.
 
-    ``row`` is its place in the batch."""
+    ``row`` is its place among the ``rows`` that compute() was given."""
 
     def __init__(self, row: int, message: str):
         super().__init__(message)
@@ -29,6 +29,9 @@ def compute(steps: tuple[Step, ...], sizes: np.ndarray, randoms: Randoms, rows: 
 
     A step with gates, or with a chance of its own, has a ``flag`` (0 or 1) among its arrays. Where gates are shut, its
     other arrays are zeros.
+
+    Raises:
+        ImageTooSmall: of the first step that an image does not suit.
     """
     arrays, chosen = [], {}
     for step in steps:
@@ -38,7 +41,10 @@ def compute(steps: tuple[Step, ...], sizes: np.ndarray, randoms: Randoms, rows: 
         if step.draw is not None and len(after):
             uniforms, _ = lookup(step.draw)
             u = randoms(step.stream, uniforms)[rows][at] if uniforms else None
-            values, after = run(step.draw, sizes[at], u)
+            try:
+                values, after = run(step.draw, sizes[at], u)
+            except ImageTooSmall as error:  # its row counts those that passed the gates
+                raise ImageTooSmall(int(np.arange(len(sizes))[at][error.row]), str(error)) from None
         if flag is not None:
             values = {name: _scattered(array, at, len(sizes)) for name, array in values.items()}
             values["flag"] = values.get("flag", flag)

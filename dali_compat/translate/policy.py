@@ -7,8 +7,9 @@ from torchvision.transforms import v2
 
 from ..params.policy import AUGMENTATIONS
 from ..plan import Draw, Step, draw, step
-from .geometry import fill_of, interpolation_of, like_of
+from .geometry import fill_of, like_of
 from .registry import register
+from .warp import OF_TENSORS, warp_interpolation
 
 
 @register(v1.AutoAugment, v2.AutoAugment, consumes="policy interpolation fill")
@@ -35,15 +36,15 @@ def aug_mix(t, spec):
     names = ("severity", "mixture_width", "chain_depth", "alpha", "all_ops")
     chains = draw("aug_mix", **{name: getattr(t, name) for name in names}, like=_version(t))
     # torchvision mixes tensors, of PIL images too
-    return (step("augmix", spec, chains, **_args(t, spec), like=_version(t)),)
+    return (step("augmix", spec, chains, **_args(t, spec, OF_TENSORS), like=_version(t)),)
 
 
 def _augment(t, spec, drawn: Draw) -> Step:
     return step("augment", spec, drawn, **_args(t, spec), like=like_of(t, spec), version=_version(t))
 
 
-def _args(t, spec) -> dict:
-    return {"names": AUGMENTATIONS, "interpolation": interpolation_of(t), "fill": fill_of(t, spec)}
+def _args(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
+    return {"names": AUGMENTATIONS, "interpolation": warp_interpolation(t, spec, allowed), "fill": fill_of(t, spec)}
 
 
 def _version(t) -> str:

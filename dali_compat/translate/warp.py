@@ -7,7 +7,11 @@ from torchvision.transforms import v2
 
 from ..plan import draw, step
 from .geometry import fill_of, interpolation_of, like_of
-from .registry import register
+from .registry import Untranslatable, register
+
+# what torchvision takes of PIL images, of tensors, and where it makes tensors of both
+_OF_PIL, OF_TENSORS = ("nearest", "nearest-exact", "bilinear", "bicubic"), ("nearest", "bilinear")
+_OF_GRIDS = ("nearest", "bilinear", "bicubic")
 
 
 @register(v1.RandomRotation, v2.RandomRotation, consumes="degrees interpolation expand center fill")
@@ -23,7 +27,9 @@ def random_rotation(t, spec):
 def random_affine(t, spec):
     values = {name: getattr(t, name) and tuple(getattr(t, name)) for name in ("degrees", "translate", "scale", "shear")}
     center = t.center and tuple(t.center)
-    return (step("affine", spec, draw("affine_parameters", **values), center=center, **_how(t, spec)),)
+    version = "v2" if isinstance(t, v2.Transform) else "v1"
+    parameters = draw("affine_parameters", **values, version=version)
+    return (step("affine", spec, parameters, center=center, version=version, **_how(t, spec)),)
 
 
 @register(v1.RandomPerspective, v2.RandomPerspective, consumes="distortion_scale p interpolation fill")
@@ -35,8 +41,21 @@ def random_perspective(t, spec):
 @register(v1.ElasticTransform, v2.ElasticTransform, consumes="alpha sigma interpolation fill")
 def elastic_transform(t, spec):
     alpha, sigma = tuple(map(float, t.alpha)), tuple(map(float, t.sigma))
-    return (step("elastic", spec, draw("random_key"), alpha=alpha, sigma=sigma, **_how(t, spec)),)
+    return (step("elastic", spec, draw("random_key"), alpha=alpha, sigma=sigma, **_how(t, spec, _OF_GRIDS)),)
 
 
-def _how(t, spec) -> dict:
-    return {"interpolation": interpolation_of(t), "fill": fill_of(t, spec), "like": like_of(t, spec)}
+def warp_interpolation(t, spec, allowed: tuple[str, ...] | None = None) -> str:
+    """The transform's, if torchvision warps such images by it.
+
+    Raises:
+        Untranslatable: it does not.
+    """
+    interpolation = interpolation_of(t)
+    if interpolation not in (allowed or (_OF_PIL if like_of(t, spec) == "pil" else OF_TENSORS)):
+        raise Untranslatable(t, f"torchvision refuses interpolation={interpolation!r} there")
+    return interpolation
+
+
+def _how(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
+    interpolation = warp_interpolation(t, spec, allowed)
+    return {"interpolation": interpolation, "fill": fill_of(t, spec), "like": like_of(t, spec)}

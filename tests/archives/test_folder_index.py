@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dali_compat import DALIImageFolder
-from dali_compat.archives import folder_index
+from dali_compat.archives import cache, folder_index
 from dali_compat.archives.folder_index import cached_samples, listed_samples
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset
@@ -279,3 +279,90 @@ def test_lists_of_ones_own_are_not_cached(root):
         with pytest.raises(ValueError, match="index_cache"):
             kind(root, index_cache=True, **options)
         assert kind(root, **options).samples
+
+
+# ---- a cached list that somebody else has made, or changed
+
+
+@pytest.fixture
+def stored(root, lists, cache_home):
+    """(path of the cached list, its meta, its arrays)."""
+    cached_samples(root)
+    [path] = (cache_home / "folders").glob("*.npz")
+    return path, *cache.load(path)
+
+
+def test_the_list_is_its_users_alone(root, cache_home):
+    before = os.umask(0)
+    try:
+        cached_samples(root)
+    finally:
+        os.umask(before)
+    [path] = (cache_home / "folders").glob("*.npz")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666, 0o664])
+def test_a_list_that_others_may_write_is_made_anew(root, stored, lists, mode):
+    stored[0].chmod(mode)
+    assert cached_samples(root) == torchvisions(root) and len(lists) == 2
+    assert stored[0].stat().st_mode & 0o777 == 0o600
+    assert cached_samples(root) == torchvisions(root) and len(lists) == 2
+
+
+def test_a_list_of_another_user_is_made_anew(root, stored, lists, monkeypatch):
+    mine = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    assert cached_samples(root) == torchvisions(root) and len(lists) == 2
+
+
+def _joined(*names) -> np.ndarray:
+    return folder_index._joined(list(names))
+
+
+def _replaced(array: np.ndarray, name: str, by: str) -> np.ndarray:
+    names = folder_index._split(array)
+    names[names.index(name)] = by
+    return _joined(*names)
+
+
+POISON = {
+    "an absolute folder": lambda a: {"folders": _replaced(a["folders"], "b", "/etc")},
+    "a folder above the root": lambda a: {"folders": _replaced(a["folders"], "b", "b/../../elsewhere")},
+    "an absolute file": lambda a: {"names": _replaced(a["names"], "2.jpg", "/etc/passwd")},
+    "a file above": lambda a: {"names": _replaced(a["names"], "2.jpg", "../../elsewhere/q.jpg")},
+    "a file in a folder": lambda a: {"names": _replaced(a["names"], "2.jpg", "deep/4.webp")},
+    "a parent": lambda a: {"names": _replaced(a["names"], "2.jpg", "..")},
+    "another root": lambda a: {"folders": _replaced(a["folders"], "", "b")},
+    "a target without a class": lambda a: {"targets": a["targets"] + 1},
+    "a target below": lambda a: {"targets": a["targets"] - 1},
+    "more names": lambda a: {"names": np.concatenate([a["names"], _joined("1.jpg")])},
+    "negative counts": lambda a: {"counts": a["counts"] - np.eye(1, len(a["counts"]), dtype=np.int64)[0]},
+    "other numbers": lambda a: {"targets": a["targets"].astype(np.float64)},
+    "fewer numbers": lambda a: {"counts": a["counts"][:-1]},
+    "no folders": lambda a: {"folders": _joined()},
+    "objects": lambda a: {"names": np.array([print], dtype=object)},
+}
+
+
+@pytest.mark.parametrize("poison", POISON)
+def test_a_poisoned_list_is_made_anew(root, stored, lists, poison, monkeypatch):
+    """Even where it is this user's. The times of the folders that it names are those that it says."""
+    path, meta, arrays = stored
+    arrays |= POISON[poison](arrays)
+    monkeypatch.setattr(folder_index, "_mark", lambda _, marks=iter(arrays["marks"].tolist() * 2): next(marks))
+    cache.save(path, meta, arrays)
+    assert cached_samples(root) == torchvisions(root) and len(lists) == 2
+
+
+@pytest.mark.parametrize("meta", [{}, {"time": None}, {"time": "x"}, []])
+def test_a_list_without_its_time_is_made_anew(root, stored, lists, meta):
+    cache.save(stored[0], meta, stored[2])
+    assert cached_samples(root) == torchvisions(root) and len(lists) == 2
+
+
+def test_links_that_lead_out_of_the_root_are_followed(root, stored, lists):
+    """As torchvision does: the recorded path is what must stay within."""
+    found = cached_samples(root)
+    assert len(lists) == 1 and found == torchvisions(root)
+    assert str(root / "link" / "sub" / "r.jpg") in [path for path, _ in found[2]]

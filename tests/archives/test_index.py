@@ -217,3 +217,59 @@ def test_progress_shows_only_where_it_is_slow(rec, capsys, monkeypatch):
     os.utime(rec, (1, 1))
     DALIRecordIO(rec)
     assert "indexing all.rec" in capsys.readouterr().err
+
+
+# ---- an index that somebody else has made, or changed
+
+
+def _saved(rec):
+    DALIRecordIO(rec)
+    [name] = caches(rec.parent)
+    return rec.parent / name
+
+
+def test_whoever_reads_the_archive_may_read_its_index(rec):
+    before = os.umask(0)
+    try:
+        assert _saved(rec).stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
+def test_an_index_that_others_may_write_is_built_again(rec, scans, mode):
+    _saved(rec).chmod(mode)
+    assert len(DALIRecordIO(rec)) == len(DALIRecordIO(rec)) == 12 and len(scans) == 2
+
+
+@pytest.mark.parametrize("owner, believed", [("the archive's", True), ("somebody else's", False)])
+def test_whose_index_is_believed(rec, scans, monkeypatch, owner, believed):
+    _saved(rec)
+    mine, stat = os.geteuid(), os.stat
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    if not believed:
+        other = list(stat(rec)[:10])
+        other[4] = mine + 2
+        monkeypatch.setattr(index.os, "stat", lambda path, **kw: os.stat_result(other) if str(path) == str(rec) else stat(path, **kw))
+    assert len(DALIRecordIO(rec)) == 12 and len(scans) == (1 if believed else 2)
+
+
+@pytest.mark.parametrize(
+    "name, row, value",
+    [("offsets", 0, -1), ("offsets", 3, 1 << 40), ("lengths", 0, -1), ("lengths", 11, 1 << 40), ("lengths", 5, 2**63 - 1)],
+)
+def test_rows_beyond_the_file_are_built_again(rec, scans, name, row, value):
+    path = _saved(rec)
+    meta, arrays = cache.load(path)
+    arrays[name][row] = value
+    cache.save(path, meta, arrays)
+    images = DALIRecordIO(rec).read(range(12))
+    assert all(image[0] == 0xFF or image[0] == 0x89 for image in images) and len(images) == 12 and len(scans) == 2
+
+
+@pytest.mark.parametrize("gap", [(-1, 0), (12, 0), (0, -1), (0, 1 << 40)])
+def test_gaps_beyond_the_rows_are_built_again(rec, scans, gap):
+    path = _saved(rec)
+    meta, arrays = cache.load(path)
+    cache.save(path, meta, arrays | {"gaps": np.array([gap], np.int64)})
+    assert len(DALIRecordIO(rec).read(range(12))) == 12 and len(scans) == 2

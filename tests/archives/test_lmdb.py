@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dali_compat import DALILMDB, ImageReadError
-from dali_compat.archives import lmdb as ours
 from dali_compat.archives import protobuf
+from dali_compat.archives.lmdb_pages import Database
 from PIL import Image
 
 from archives.conftest import inside
@@ -140,6 +140,14 @@ def raw(tmp_path) -> Path:
     return write(tmp_path / "raw", items)
 
 
+def test_classes_are_sorted_whatever_the_order_of_the_keys(tmp_path):
+    names = ["goat", "dog", "ant", "fox", "cat", "eel", "bat"]
+    path = write(tmp_path / "db", {b"%d_%s" % (i, name.encode()): picture("red") for i, name in enumerate(names)})
+    dataset = DALILMDB(path, label_pattern=r"_(\w+)")
+    assert dataset.classes == sorted(names) and [dataset.classes[target] for target in dataset.targets] == names
+    assert dataset.class_to_idx == {name: number for number, name in enumerate(sorted(names))}
+
+
 @pytest.mark.parametrize("arguments, targets, classes", [
     ({"labels": 4}, [4, 4, 4], None),
     ({"labels": {"cat/1.jpg": 1, "cat/7.webp": 2, "dog/2.png": 3, "unused": 9}}, [1, 2, 3], None),
@@ -210,28 +218,41 @@ def test_a_truncated_database(packed, tmp_path, keep):
 def test_no_database_at_all(tmp_path):
     path = tmp_path / "db.lmdb"
     path.write_bytes(b"nonsense" * 2000)
-    with pytest.raises(ImageReadError, match=r"db\.lmdb, after 0 images: LMDB cannot read it: InvalidError"):
+    with pytest.raises(ImageReadError, match=r"db\.lmdb, byte 16: it is no LMDB database"):
         DALILMDB(path)
 
 
-def test_the_lmdb_package_is_needed_only_to_index(packed, tmp_path, monkeypatch, stock):
+def test_the_lmdb_package_is_not_needed(packed, tmp_path, monkeypatch, stock):
     shutil.copytree(packed / "all.lmdb", tmp_path / "db", ignore=shutil.ignore_patterns("*.npz"))
-    monkeypatch.setitem(sys.modules, "lmdb", None)
-    with pytest.raises(ImportError, match="pip install lmdb"):
-        DALILMDB(tmp_path / "db")
-    monkeypatch.undo()
-    DALILMDB(tmp_path / "db")
     monkeypatch.setitem(sys.modules, "lmdb", None)
     assert DALILMDB(tmp_path / "db").targets == stock.targets
 
 
-def test_bytes_that_lmdb_does_not_show(packed, tmp_path, monkeypatch):
-    """Were an offset wrong, indexing would say so instead of giving other bytes."""
-    shutil.copytree(packed / "all.lmdb", tmp_path / "db", ignore=shutil.ignore_patterns("*.npz"))
-    true = ours._map_begin
-    monkeypatch.setattr(ours, "_map_begin", lambda *args: true(*args) + 16)
-    with pytest.raises(ImageReadError, match=r"key b'00000000_class_a/00\.jpg': LMDB shows other bytes"):
-        DALILMDB(tmp_path / "db")
+@pytest.mark.parametrize("subdir", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 40, 2000])
+def test_every_key_and_value_is_found(tmp_path, count, subdir):
+    """After some have been deleted: sizes of every kind, branches of several levels, pages that are free."""
+    rng, path = np.random.default_rng(count), tmp_path / "db"
+    for _ in range(3):
+        sizes = rng.choice([0, 1, 100, 1990, 2020, 2040, 5000, 9000], count)
+        write(path, {rng.bytes(int(rng.integers(1, 300))): rng.bytes(int(size)) for size in sizes}, subdir)
+        with lmdb.open(str(path), subdir=subdir, map_size=1 << 26) as env, env.begin(write=True) as transaction:
+            for key in [key for key, _ in transaction.cursor()][:: 3]:
+                transaction.delete(key)
+            expected = list(transaction.cursor())
+    data = memoryview((path / "data.mdb" if subdir else path).read_bytes())
+    database = Database(data, "db")
+    assert [(key, data[at : at + size]) for key, at, size in database.items()] == expected
+    assert database.entries == len(expected)
+
+
+def test_other_databases_are_refused(tmp_path):
+    for name, options in (("named", {}), ("sorted", {"dupsort": True})):
+        with lmdb.open(str(tmp_path / name), max_dbs=1, map_size=1 << 20) as env:
+            with env.begin(write=True) as transaction:
+                transaction.put(b"a", b"b", db=env.open_db(b"inner", transaction, **options))
+        with pytest.raises(ValueError, match=r"data\.mdb, page \d+ at byte \d+: it holds another database"):
+            DALILMDB(tmp_path / name)
 
 
 def test_a_database_open_elsewhere(packed, stock):

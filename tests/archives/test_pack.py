@@ -14,6 +14,7 @@ import pytest
 from dali_compat import cli
 from dali_compat.archives import pack as packing
 from dali_compat.archives.pack import CannotPack, pack
+from helpers import make_folder
 from tqdm import tqdm
 
 from archives.conftest import KINDS, inside, opened
@@ -281,3 +282,18 @@ def test_interrupt_of_a_real_process(tmp_path):
     assert dataset.targets == [label for label in range(4) for _ in range(500)]
     names = [name for label in range(4) for name in sorted(map(str, range(500)), key=lambda name: f"{name}.jpg")]
     assert [array.tobytes() for array in dataset.read(range(2000))] == [name.encode() * 200 for name in names]
+
+
+def test_long_names_in_lmdb(tmp_path):
+    """LMDB's keys have at most 511 bytes; the number at a key's beginning keeps it unique."""
+    lmdb = pytest.importorskip("lmdb")
+    folder = tmp_path / "images" / "class" / "/".join("n" * 200 for _ in range(3))
+    make_folder(tmp_path / "some", classes=1, per_class=3, special=False)
+    shutil.copytree(tmp_path / "some" / "class_a", folder)
+    pack(tmp_path / "images", tmp_path / "all.lmdb")
+    with lmdb.open(str(tmp_path / "all.lmdb"), readonly=True, lock=False) as env, env.begin() as transaction:
+        keys = [key for key, _ in transaction.cursor()]
+    assert keys == [(b"%08d_class/" % number + b"/".join([b"n" * 200] * 3))[:511] for number in range(3)]
+    assert [a.tobytes() for a in opened(tmp_path / "all.lmdb").read(range(3))] == [
+        path.read_bytes() for path in sorted(folder.iterdir())
+    ]

@@ -70,7 +70,8 @@ def qmnist(root, monkeypatch, **options):
 
 def usps(root, monkeypatch):
     values = np.random.default_rng(0).uniform(-1, 1, (COUNT, 256))
-    lines = [" ".join([str(y + 1), *(f"{i + 1}:{v:.6f}" for i, v in enumerate(x))]) for y, x in zip(labels(), values)]
+    rows = zip(labels(), values, strict=True)
+    lines = [" ".join([str(y + 1), *(f"{i + 1}:{v:.6f}" for i, v in enumerate(x))]) for y, x in rows]
     with bz2.open(Path(root, "usps.bz2"), "wt") as file:
         file.write("\n".join(lines) + "\n")
     return tv.USPS(str(root))

@@ -54,8 +54,8 @@ def pixels(loader) -> list[torch.Tensor]:
 
 def assert_same_pixels(mine, theirs) -> None:
     mine, theirs = list(mine), list(theirs)
-    assert len(mine) == len(theirs)
-    for a, b in zip(mine, theirs):
+    assert len(mine) == len(theirs) > 0
+    for a, b in zip(mine, theirs, strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype
         assert torch.equal(a, b), f"{int((a != b).sum())} of {a.numel()} values differ"
 

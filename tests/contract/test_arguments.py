@@ -15,6 +15,7 @@ from contract.both import EXACT, error_of, ours, outlines, stock
 OPTIONS = {"device": None, "exact": False, "fallback": "warn", "memory_format": torch.contiguous_format} | dict.fromkeys(
     ("cache", "cache_device")
 )
+OPTIONS |= {"on_error": "raise", "on_error_in_python": False}
 
 
 def _parameters(function):

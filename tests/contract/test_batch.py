@@ -83,7 +83,7 @@ def test_collates_of_any_container(image_root):
     dataset = DALIImageFolder(image_root, SMALL)
 
     def collate(samples):
-        images, targets = zip(*samples)
+        images, targets = zip(*samples, strict=True)
         return {"pixels": torch.stack(images), "meta": {"target": torch.tensor(targets), "names": ["a"] * len(targets)}}
 
     mine, theirs = (list(make(dataset, 7, collate_fn=collate)) for make in (ours, stock))
@@ -134,6 +134,28 @@ def test_memory_format(image_root):
     assert torch.equal(plain, last)
 
 
+RAGGED = {
+    "as they are": [T.PILToTensor()],
+    "flipped": [T.RandomHorizontalFlip(1.0), T.PILToTensor()],
+    "padded": [T.Pad(3), T.ToTensor()],
+    "inverted": [T.RandomInvert(1.0), T.PILToTensor()],
+    "normalized": [T.ToTensor(), T.Normalize([0.5] * 3, [0.2] * 3)],
+}
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("transforms", RAGGED)
+def test_memory_format_of_images_of_different_sizes(image_root, transforms, memory_format):
+    """Also of those that PIL decodes: some of the first class."""
+    dataset = DALIImageFolder(image_root, T.Compose(RAGGED[transforms]))
+    batches = list(ours(dataset, 5, collate_fn=list, memory_format=memory_format, device="cpu"))
+    images = [image for batch in batches for image, _ in batch]
+    assert len(images) == len(dataset) and len({image.shape for image in images}) > 5
+    assert all(image[None].is_contiguous(memory_format=memory_format) for image in images)
+    expected = [image for batch in stock(dataset, 5, collate_fn=list) for image, _ in batch]
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(images, expected, strict=True))
+
+
 def test_default_dtype(image_root):
     torch.set_default_dtype(torch.float64)
     try:
@@ -161,8 +183,7 @@ def test_a_loader_can_be_copied_as_torchs(folder, copied, iterated):
 @pytest.mark.gpu
 def test_batches_are_on_the_current_gpu(folder):
     current = torch.device("cuda", torch.cuda.current_device())
-    for batch in ours(folder, 5):
-        assert [part.device for part in batch] == [current] * 3
+    assert [[part.device for part in batch] for batch in ours(folder, 5)] == [[current] * 3] * 5
 
 
 @pytest.mark.gpu
@@ -170,8 +191,7 @@ def test_batches_are_on_the_current_gpu(folder):
 def test_device(folder, device):
     expected = torch.device("cpu") if device == "cpu" else torch.device("cuda", 0)
     for arguments in (dict(), dict(batch_size=None), dict(collate_fn=data.default_collate)):
-        for batch in ours(folder, device=device, **arguments):
-            assert batch[0].device == expected
+        assert [batch[0].device for batch in ours(folder, device=device, **arguments)] == [expected] * 24
 
 
 @pytest.mark.gpu

@@ -119,6 +119,18 @@ def test_a_full_cache(image_root, decodes):
     assert decodes == [Form("paths", keep=True), Form("pixels"), Form("paths")]
 
 
+@pytest.mark.parametrize("budget, count", [(59, 0), (60, 1), (119, 1), (120, 2), (179, 2), (180, 3), (1000, 4)])
+def test_the_budget_is_never_exceeded(budget, count):
+    """Four images of 60 bytes."""
+    cache = DecodedCache(budget, torch.device("cpu"), False)
+    images = [torch.full((4, 5, 3), number, dtype=torch.uint8) for number in range(4)]
+    cache.add(["0", "1"], images[:2])
+    cache.add(["1", "2", "3"], images[1:])
+    assert [name for name in "0123" if cache.get(name) is not None] == list("0123"[:count])
+    assert sum(cache.get(name).nbytes for name in "0123"[:count]) <= budget and cache.full == (count < 4)
+    assert all((cache.get(name) == int(name)).all() for name in "0123"[:count])
+
+
 def test_a_share_of_memory(image_root, monkeypatch):
     monkeypatch.setattr(cache_module, "free_memory", lambda device: 4_000_000)
     assert "of 1.0 MB" in ours(DALIImageFolder(image_root, EXACT), cache=0.25).explain()
@@ -371,9 +383,8 @@ def test_dali_takes_no_batch(image_root, monkeypatch, at):
     results = test_errors._run(loader)
     (bad,) = [i for i, result in enumerate(results) if isinstance(result, Exception)]
     assert "cudaErrorMemoryAllocation" in str(results[bad])
-    for i, result in enumerate(results):
-        if i != bad:
-            assert torch.equal(result[0], expected[i])
+    for i, (result, images) in enumerate(zip(results, expected, strict=True)):
+        assert i == bad or torch.equal(result[0], images)
     assert_same_pixels(pixels(loader), expected)
 
 

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from dali_compat import DALIImageFolder
@@ -56,7 +57,7 @@ def test_two_iterators_at_once(exact_folder):
     expected = pixels(stock(exact_folder, 3))
     first, second = iter(loader), iter(loader)
     taken = [[next(first), next(first)], []]
-    for a, b in zip(first, second):
+    for a, b in zip(first, second):  # the second has two more
         taken[0].append(a)
         taken[1].append(b)
     taken[1] += second
@@ -200,3 +201,75 @@ def test_samples_of_one_batch_are_drawn_apart(image_root):
     torch.manual_seed(0)
     images = next(iter(ours(DALIImageFolder(image_root, RANDOM), 12, sampler=[5] * 12)))[0]
     assert len({image.cpu().numpy().tobytes() for image in images}) == 12
+
+
+# ---- nothing is left behind
+
+
+def _only_pipeline(loader):
+    (pipeline,) = loader._route._pipelines
+    return pipeline
+
+
+def test_results_that_nobody_asks_for_are_not_kept(exact_folder):
+    loader = ours(exact_folder, 4, device="cpu")
+    for _ in range(10):
+        next(iter(loader))
+    pipeline = _only_pipeline(loader)
+    assert len(pipeline._done) <= pipeline.depth and len(pipeline._wanted) <= pipeline.depth
+    list(loader)
+    assert not pipeline._done and not pipeline._wanted
+
+
+def test_discarded_tickets_are_forgotten(exact_folder):
+    """Also those whose results have come out already."""
+    from dali_compat.engine.pipeline import DecodePipeline
+
+    loader = ours(exact_folder, 4, device="cpu")
+    list(loader)
+    own = _only_pipeline(loader)
+    pipeline = DecodePipeline(own.plan, torch.device("cpu"), threads=1, depth=2, batch_size=4)
+    paths = [path for path, _ in exact_folder.samples[:4]]
+    arrays = [{"start": np.zeros((4, 2), np.int32), "shape": np.full((4, 2), 40, np.int32)} for _ in own.plan.dali]
+    tickets = [pipeline.submit(paths, arrays) for _ in range(6)]
+    for ticket in tickets:
+        pipeline.discard(ticket)
+    pipeline.receive(pipeline.submit(paths, arrays))
+    assert not pipeline._done and not pipeline._wanted
+
+
+def test_the_end_of_an_epoch_frees_its_pipelines(exact_folder):
+    """While its iterator lives."""
+    loader = ours(exact_folder, 4, device="cpu")
+    iterator = iter(loader)
+    for _ in range(6):
+        next(iterator)
+    assert not _only_pipeline(loader).idle
+    assert next(iterator, None) is None
+    assert _only_pipeline(loader).idle
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+@pytest.mark.parametrize("taken", [1, 2, 5, 6])
+def test_a_generator_is_where_torch_would_have_it(exact_folder, taken, replacement):
+    """After an epoch that is left behind ``taken`` batches; there are six."""
+    states = []
+    for make in (ours, stock):
+        generator = torch.Generator().manual_seed(3)
+        sampler = data.RandomSampler(exact_folder, replacement=replacement, generator=generator)
+        iterator = iter(make(exact_folder, 4, sampler=sampler, generator=generator))
+        for _ in range(taken):
+            next(iterator)
+        del iterator
+        states.append(generator.get_state())
+    assert torch.equal(*states)
+
+
+def test_parts_that_share_a_transform_in_any_order(own_root):
+    """Rows of two data sets, in turn, with one plan."""
+    first, second = (DALIImageFolder(own_root, EXACT, return_index=True) for _ in range(2))
+    both = data.ConcatDataset([data.Subset(first, range(0, 8, 2)), data.Subset(second, range(1, 8, 2))])
+    for batch in ours(both, batch_sampler=[[0, 4, 1, 5], [7, 2, 6, 3]], device="cpu"):
+        for image, label, index in zip(batch[0], batch[1].tolist(), batch[2].tolist(), strict=True):
+            expected, target, _ = first[index]
+            assert label == target and torch.equal(image, expected)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 from dali_compat import DALIImageFolder
+from dali_compat.headers import DALI, PIL, read_header
 from helpers import make_folder, make_image
 from PIL import Image
+from torchvision import transforms as T
 
 from contract.both import EXACT, assert_same_pixels, ours, pixels, stock
 
@@ -100,6 +102,23 @@ def test_every_odd_file_among_ordinary_ones(tmp_path):
         assert_same_pixels(pixels(loader), expected)
 
 
+def test_what_pil_reads_is_transformed_as_what_dali_reads(tmp_path):
+    """Each image by the numbers that are drawn for its place, whoever reads it."""
+    readers = {"PNG": DALI, "TIFF": PIL}
+    for kind in readers:
+        (tmp_path / kind / "class_a").mkdir(parents=True)
+        for seed in range(8):
+            path = tmp_path / kind / "class_a" / f"{seed}.{kind.lower()}"
+            _photo(seed=seed).save(path, kind, **({"compression": "tiff_lzw"} if kind == "TIFF" else {}))
+            assert read_header(str(path))[0] == readers[kind]
+    transform = T.Compose([T.RandomCrop(40), T.RandomHorizontalFlip(), T.PILToTensor()])
+    given = []
+    for kind in readers:
+        torch.manual_seed(0)
+        given.append(pixels(ours(DALIImageFolder(tmp_path / kind, transform), 3, device="cpu")))
+    assert_same_pixels(*given)
+
+
 @pytest.mark.parametrize("name", ODD)
 def test_odd_files_one_by_one(tmp_path, name):
     root = make_folder(tmp_path / "odd", classes=1, per_class=2, special=False)
@@ -113,3 +132,25 @@ def test_odd_files_of_this_machine(odd, own_root):
         shutil.copy(path, own_root / "class_a")
     dataset = DALIImageFolder(own_root, EXACT)
     assert_same_pixels(pixels(ours(dataset, 5, device="cpu")), pixels(stock(dataset, 5)))
+
+
+@pytest.mark.parametrize("odd", [[0], [0, 1, 2, 3]])
+def test_channels_last_of_what_pil_reads(own_root, odd):
+    """A part of a batch, or all of it."""
+    dataset = DALIImageFolder(own_root, EXACT)
+    for index in odd:
+        path = dataset.samples[index][0]
+        Image.open(path).convert("CMYK").save(path)
+    images, _ = next(iter(ours(dataset, 4, memory_format=torch.channels_last, device="cpu")))
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert_same_pixels([images], [next(iter(stock(dataset, 4)))[0]])
+
+
+def test_channels_last_of_a_batch_with_a_file_that_has_changed(own_root):
+    dataset = DALIImageFolder(own_root, EXACT)
+    loader = ours(dataset, 4, memory_format=torch.channels_last, device="cpu")
+    pixels(loader)
+    _photo().save(dataset.samples[1][0])
+    images, _ = next(iter(loader))
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert_same_pixels([images], [next(iter(stock(dataset, 4)))[0]])

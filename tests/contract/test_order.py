@@ -209,6 +209,19 @@ def test_a_generator_is_drawn_from_alone(folder):
     assert torch.equal(*states)
 
 
+@pytest.mark.parametrize("taken", range(6))
+def test_an_epoch_that_is_left_has_drawn_what_torchs_has(folder, taken):
+    """With its last batch a RandomSampler draws from its generator again: not before that batch is asked for."""
+    states = []
+    for make in (ours, stock):
+        generator = _seeded()
+        iterator = iter(make(folder, 5, shuffle=True, generator=generator))
+        for _ in range(taken):
+            next(iterator, None)
+        states.append(generator.get_state())
+    assert torch.equal(*states)
+
+
 def test_python_and_numpy_random_are_left_alone(random_folder):
     random.seed(1)
     np.random.seed(1)

@@ -55,7 +55,7 @@ def test_random_numbers_of_a_translation_follow_the_seed(image_root, registry):
         epochs.append(torch.cat([images for images, _ in ours(dataset, batch_size)]))
     before = torch.cat([images for images, _ in ours(plain, 24)])
     assert torch.equal(*epochs)
-    changed = [not torch.equal(a, b) for a, b in zip(epochs[0], before)]
+    changed = [not torch.equal(a, b) for a, b in zip(epochs[0], before, strict=True)]
     assert 0 < sum(changed) < len(changed)
 
 
@@ -103,6 +103,7 @@ def test_a_callable_gets_what_torchvision_gives_it(image_root, place, workers):
     got, Spy.seen = Spy.seen, []
     assert_same_pixels(mine, theirs)
     if not workers:  # workers remember for themselves
+        assert len(got) == len(expected) > 0
         assert {type(image) for image in got} == {type(image) for image in expected}
         assert all(isinstance(image, kind) for image in got)
         for type_ in {type(image) for image in got}:  # a batch goes through one callable before the next
@@ -131,7 +132,7 @@ def test_several_views(image_root, workers):
     mine = list(DataLoader(dataset, 5, device="cpu", num_workers=workers))
     for (views, labels), (expected, theirs) in zip(mine, stock(dataset, 5), strict=True):
         assert len(views) == 2 and torch.equal(labels, theirs)
-        for view, other in zip(views, expected):
+        for view, other in zip(views, expected, strict=True):
             assert torch.equal(view, other)
 
 
@@ -143,7 +144,7 @@ def test_five_crops_and_a_lambda(image_root):
     dataset.transform = v2.Compose([v2.CenterCrop(50), v2.TenCrop(30), v2.ToImage()])
     for (views, _), (expected, _) in zip(ours(dataset, 5), stock(dataset, 5), strict=True):
         assert len(views) == len(expected) == 10
-        assert all(torch.equal(a, b) for a, b in zip(views, expected))
+        assert all(torch.equal(a, b) for a, b in zip(views, expected, strict=True))
 
 
 def _stacked(crops):
@@ -165,7 +166,7 @@ def test_draws_of_a_callable_follow_the_seed(image_root):
         batches = [images for images, _ in DataLoader(dataset, batch_size, device="cpu", num_workers=workers)]
         epochs.append(([torch.cat([b[i] for b in batches]) for i in range(3)], torch.initial_seed(), torch.rand(3)))
     for values, seed, after in epochs[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(values, epochs[0][0]))
+        assert all(torch.equal(a, b) for a, b in zip(values, epochs[0][0], strict=True))
         assert len(set(values[2].tolist())) > 15
     assert torch.equal(epochs[0][2], epochs[1][2]) and torch.equal(epochs[2][2], epochs[3][2])
 
@@ -210,9 +211,8 @@ def test_torchvisions_policies_of_batches(image_root):
     """CutMix and MixUp take the batch that the loader gives, or stand in collate_fn."""
     dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), T.ToTensor()]))
     mix = v2.RandomChoice([v2.CutMix(num_classes=3), v2.MixUp(num_classes=3)])
-    for images, labels in ours(dataset, 6):
-        images, labels = mix(images, labels)
-        assert images.shape[1:] == (3, 40, 40) and labels.shape == (len(images), 3)
-        assert torch.allclose(labels.sum(1), torch.ones(len(labels)))
-    for images, labels in ours(dataset, 6, collate_fn=lambda batch: mix(*torch.utils.data.default_collate(batch))):
-        assert images.shape[1:] == (3, 40, 40) and labels.shape == (len(images), 3)
+    after = [mix(images, labels) for images, labels in ours(dataset, 6)]
+    within = list(ours(dataset, 6, collate_fn=lambda batch: mix(*torch.utils.data.default_collate(batch))))
+    assert [images.shape for images, _ in after + within] == [(6, 3, 40, 40)] * 8
+    assert [labels.shape for _, labels in after + within] == [(6, 3)] * 8
+    assert all(torch.allclose(labels.sum(1), torch.ones(6)) for _, labels in after)

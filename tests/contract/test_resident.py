@@ -309,6 +309,18 @@ def test_channels_last(transform):
     assert_same_pixels(*runs)
 
 
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_channels_last_of_parts_with_different_plans(memory_format, together, request):
+    if not together:
+        request.getfixturevalue("small_chunks")
+    dataset = data.ConcatDataset([make(transform=TEST), make(transform=T.Compose([T.RandomVerticalFlip(1), TEST]))])
+    options = dict(batch_size=7, sampler=[i * 29 % (2 * COUNT) for i in range(2 * COUNT)])
+    batches = list(ours(dataset, memory_format=memory_format, **options))
+    assert len(batches) > 3 and all(images.is_contiguous(memory_format=memory_format) for images, _ in batches)
+    assert_same_epoch(batches, stock(dataset, **options))
+
+
 def _times_two(image):
     return image * 2
 
@@ -478,7 +490,7 @@ def test_two_iterators_at_once(dataset, small_chunks):
     loader, expected = ours(dataset, 3), [batch[0] for batch in stock(dataset, 3)]
     first, second = iter(loader), iter(loader)
     taken = [[next(first), next(first)], []]
-    for a, b in zip(first, second):
+    for a, b in zip(first, second):  # the second has two more
         taken[0].append(a)
         taken[1].append(b)
     taken[1] += second
@@ -522,8 +534,8 @@ def test_seeds():
 def test_writing_to_a_batch_leaves_the_others_alone(dataset):
     expected = [images for images, _ in stock(dataset, 4)]
     batches = list(ours(dataset, 4))
-    for number, (images, targets) in enumerate(batches):
-        assert torch.equal(images, expected[number])
+    for (images, targets), wanted in zip(batches, expected, strict=True):
+        assert torch.equal(images, wanted)
         images.zero_()
         targets.fill_(-1)
     assert all(targets.tolist() == [-1] * len(targets) for _, targets in batches)

@@ -81,7 +81,7 @@ def test_decompression_bombs_are_pils(tmp_path, monkeypatch):
 def test_growing_batches_give_their_pipelines_back(image_root):
     loader = _loader(image_root, batch_sampler=[list(range(n)) for n in range(1, 20)])
     assert [len(labels) for _, labels in loader] == list(range(1, 20))
-    assert len(loader._route._pipelines) == 1 and not loader._route._pipelines[0].borrowed
+    assert len(loader._route._pipelines) == 1 and loader._route._pipelines[0].idle
 
 
 def test_a_pad_after_conversion_reaches_pils_files(tmp_path):
@@ -104,8 +104,8 @@ def test_an_interrupt_leaves_no_half_batch(image_root, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             for _ in iterator:
                 pass
-    for images, labels in _drain(iterator):
-        assert len(images) == len(labels)
+    rest = list(_drain(iterator))
+    assert len(rest) == 5 and all(len(images) == len(labels) == 4 for images, labels in rest)
 
 
 def _drain(iterator):

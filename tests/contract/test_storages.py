@@ -181,7 +181,9 @@ def test_a_file_that_changed(storage, own_root, tmp_path):
     dataset = stored(own_root, storage, tmp_path)(EXACT)
     with open(dataset.files[0], "ab") as file:
         file.write(bytes(4096))
-    for result in test_errors._run(ours(dataset, 2)):
+    results = test_errors._run(ours(dataset, 2))
+    assert len(results) == 4
+    for result in results:
         assert isinstance(result, ImageReadError)
         assert dataset.files[0] in str(result) and "has changed since it was indexed" in str(result)
 

@@ -37,7 +37,7 @@ def error(mine, theirs, std=None, levels=None) -> Error:
     mine, theirs = list(mine), list(theirs)
     assert len(mine) == len(theirs) > 0, f"{len(mine)} images instead of {len(theirs)}"
     total, count, largest = 0.0, 0, 0.0
-    for i, (a, b) in enumerate(zip(mine, theirs)):
+    for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
         assert a.shape == b.shape, f"image {i}: shape {tuple(a.shape)} instead of {tuple(b.shape)}"
         assert a.dtype == b.dtype, f"image {i}: {a.dtype} instead of {b.dtype}"
         assert a.numel(), f"image {i} is empty"

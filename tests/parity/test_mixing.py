@@ -24,7 +24,7 @@ def test_on_the_batches_of_the_loader(mix, lossless_root, device):
     for theirs, mine in zip(stock, ours, strict=True):
         mine = _seeded(mix, *mine)
         assert {part.device.type for part in mine} == {device}
-        for a, b in zip(mine, _seeded(mix, *theirs)):
+        for a, b in zip(mine, _seeded(mix, *theirs), strict=True):
             assert a.dtype == b.dtype
             torch.testing.assert_close(a.cpu(), b, rtol=0, atol=1e-6)
         images, labels = mine
@@ -41,7 +41,7 @@ def test_in_collate_fn(mix, lossless_root, device):
     stock, ours = loaders(lossless_root, device, collate_fn=collate)
     for theirs, mine in zip(stock, ours, strict=True):
         assert {part.device.type for part in mine} == {device}
-        for a, b in zip(mine, theirs):
+        for a, b in zip(mine, theirs, strict=True):
             torch.testing.assert_close(a.cpu(), b, rtol=0, atol=1e-6)
 
 

@@ -55,6 +55,7 @@ def test_the_table_has_a_row_for_every_registered_transform():
 
 
 def test_results_say_where_they_come_from():
+    assert results()
     for path in results():
         result = json.loads(path.read_text())
         facts = result["facts"]

@@ -78,7 +78,7 @@ def reference(op: str, like: str, image: torch.Tensor, *value) -> torch.Tensor:
 
 def expected(op: str, like: str, batch: torch.Tensor, values) -> torch.Tensor:
     name, _ = OPS[op]
-    rows = zip(batch.contiguous(), np.array(values).tolist())
+    rows = zip(batch.contiguous(), np.array(values).tolist(), strict=True)
     return torch.stack([reference(op, like, image, *([value] if name else [])) for image, value in rows])
 
 
@@ -158,7 +158,7 @@ def test_hue_of_every_colour():
     pixels = all_colours().reshape(256, 256, 256, 3)
     shifts = (np.random.default_rng(0).permutation(256) - 128) / 256  # another one for each 65536 colours
     made = kernel("hue")(as_batch(pixels), {"factor": shifts}, like="pil")
-    for image, shift, got in zip(pixels, shifts, made):
+    for image, shift, got in zip(pixels, shifts, made, strict=True):
         want = F1.pil_to_tensor(F1.adjust_hue(Image.fromarray(image), float(shift)))
         assert torch.equal(got, want)
 
@@ -200,7 +200,7 @@ def test_permute_channels(images):
     batch = as_batch(batches()[images])
     order = np.random.default_rng(0).permuted(np.tile(np.arange(batch.shape[1], dtype=np.int32), (8, 1)), axis=1)
     made = kernel("permute_channels")(batch, {"order": order})
-    wanted = [F2.permute_channels(image, row.tolist()) for image, row in zip(batch, order)]
+    wanted = [F2.permute_channels(image, row.tolist()) for image, row in zip(batch, order, strict=True)]
     assert torch.equal(made, torch.stack(wanted))
 
 
@@ -216,7 +216,7 @@ def test_gaussian_blur(images, like, kernel_size):
     batch = as_batch(batches()[images])
     function = (F2 if "v2" in like else F1).gaussian_blur
     wanted = []
-    for image, sigma in zip(batch.contiguous(), SIGMA.tolist()):
+    for image, sigma in zip(batch.contiguous(), SIGMA.tolist(), strict=True):
         made = function(as_pil(image) if "pil" in like else image, list(kernel_size), sigma)
         wanted.append(F1.pil_to_tensor(made) if "pil" in like else made)
     made = kernel("gaussian_blur")(batch, {"sigma": SIGMA}, kernel_size=kernel_size, like=like[:3].strip())
@@ -233,7 +233,7 @@ def test_gaussian_blur_of_floating_point(like, dtype, limit):
     function = (F2 if like == "v2" else F1).gaussian_blur
     if dtype == torch.float16 and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
         pytest.skip("this torch does not reflect half-precision images")
-    wanted = [function(image, [7, 5], sigma) for image, sigma in zip(batch.contiguous(), SIGMA.tolist())]
+    wanted = [function(image, [7, 5], sigma) for image, sigma in zip(batch.contiguous(), SIGMA.tolist(), strict=True)]
     made = kernel("gaussian_blur")(batch, {"sigma": SIGMA}, kernel_size=(7, 5), like=like)
     torch.testing.assert_close(made, torch.stack(wanted), rtol=0, atol=limit)
 
@@ -259,7 +259,7 @@ def test_color_jitter(images, without, like):
     arrays |= {name: rng.uniform(*r, 8) for name, r in ranges.items() if name not in without}
     made = kernel("color_jitter")(batch, arrays, like=like)
     rows = ({name: array[i] for name, array in arrays.items()} for i in range(8))
-    wanted = torch.stack([jittered(like, image, row) for image, row in zip(batch.contiguous(), rows)])
+    wanted = torch.stack([jittered(like, image, row) for image, row in zip(batch.contiguous(), rows, strict=True)])
     assert torch.equal(made, wanted)
 
 
@@ -313,7 +313,7 @@ def check_augment(batch, name, magnitudes, like, version, interpolation="nearest
     arrays = {"which": which, "magnitude": np.array(magnitudes, float)}
     options = {"interpolation": interpolation, "fill": fill, "like": like, "version": version}
     made = kernel("augment")(batch, arrays, names=AUGMENTATIONS, **options)
-    for image, magnitude, got in zip(batch.contiguous(), magnitudes, made):
+    for image, magnitude, got in zip(batch.contiguous(), magnitudes, made, strict=True):
         source = as_pil(image) if like == "pil" else image
         colour = None if fill is None else list(fill)
         want = augmented(name, magnitude, source, interpolation, colour, version)
@@ -347,7 +347,7 @@ def test_augment_of_everything_at_once():
     magnitude = np.array([MAGNITUDES.get(AUGMENTATIONS[i], ENHANCED)[rng.integers(8)] for i in which])
     made = kernel("augment")(batch, {"which": which, "magnitude": magnitude}, names=AUGMENTATIONS,
                              interpolation="nearest", fill=None, like="pil")
-    for image, i, m, got in zip(batch, which, magnitude.tolist(), made):
+    for image, i, m, got in zip(batch, which, magnitude.tolist(), made, strict=True):
         name = "Identity" if i < 0 else AUGMENTATIONS[i]
         assert torch.equal(got, F1.pil_to_tensor(augmented(name, m, as_pil(image))))
 
@@ -374,7 +374,7 @@ def test_augmix(version, dtype):
         wanted = weights[:, 0].view(1, 1, 1, 1) * image[None]
         for chain in range(width):
             link = image[None]
-            for k, m in zip(which[i, chain], magnitude[i, chain].tolist()):
+            for k, m in zip(which[i, chain], magnitude[i, chain].tolist(), strict=True):
                 if k >= 0:
                     link = augmented(names[k], m, link, "bilinear", None, version)
             wanted.add_(weights[:, 1 + chain].view(1, 1, 1, 1) * link)
@@ -426,7 +426,8 @@ def test_photos(op, photos):
 def test_photos_blurred(photos):
     batch, sigma = as_batch(centre_crops(photos))[::8], SIGMA[:, :1].repeat(2, 1)
     made = kernel("gaussian_blur")(batch, {"sigma": sigma}, kernel_size=(23, 23), like="pil")
-    wanted = [F1.pil_to_tensor(F1.gaussian_blur(as_pil(image), [23, 23], s)) for image, s in zip(batch, sigma.tolist())]
+    pairs = zip(batch, sigma.tolist(), strict=True)
+    wanted = [F1.pil_to_tensor(F1.gaussian_blur(as_pil(image), [23, 23], s)) for image, s in pairs]
     different = (made.int() - torch.stack(wanted).int()).abs()
     assert different.max() <= 1 and different.float().mean() < 1e-4  # 1.7e-5
 

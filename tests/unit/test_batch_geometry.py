@@ -47,7 +47,7 @@ def pil(image):
 
 def same(ours, expected):
     assert len(ours) == len(expected)
-    for mine, theirs in zip(ours, expected):
+    for mine, theirs in zip(ours, expected, strict=True):
         assert torch.equal(mine.cpu(), theirs)
 
 
@@ -82,7 +82,8 @@ def test_resize_to_sizes_of_their_own(interpolation, device):
     to[3] = to[5] = to[0]
     ours = geometry.resize(images.to(device), {"size": to.astype(np.float32)}, interpolation=interpolation, like="pil")
     assert isinstance(ours, list)
-    same(ours, [tensor(pil(i).resize((w, h), FILTERS[interpolation])) for i, (h, w) in zip(images, to.tolist())])
+    pairs = zip(images, to.tolist(), strict=True)
+    same(ours, [tensor(pil(i).resize((w, h), FILTERS[interpolation])) for i, (h, w) in pairs])
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -98,11 +99,12 @@ def test_resize_of_images_of_several_sizes(numbers, device, monkeypatch):
     given = [image.to(device) for image in images]
     for interpolation in ("bilinear", "bicubic", "lanczos", "box", "hamming"):
         ours = resample.resize_each(given, to, interpolation)
-        same(ours, [tensor(pil(i).resize((w, h), FILTERS[interpolation])) for i, (h, w) in zip(images, to.tolist())])
+        pairs = zip(images, to.tolist(), strict=True)
+        same(ours, [tensor(pil(i).resize((w, h), FILTERS[interpolation])) for i, (h, w) in pairs])
     for interpolation, antialias in itertools.product(("bilinear", "bicubic"), (True, False)):
         ours = resample.resize_each(given, to, interpolation, "v2", antialias)
         how = {"interpolation": InterpolationMode(interpolation), "antialias": antialias}
-        same(ours, [F2.resize(image, size, **how) for image, size in zip(images, to.tolist())])
+        same(ours, [F2.resize(image, size, **how) for image, size in zip(images, to.tolist(), strict=True)])
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -121,7 +123,7 @@ def test_any_memory_format_and_number(channels):
                 ours = geometry.warp_affine(given, arrays, interpolation=interpolation, fill=FILL[:channels])
                 fill = FILL[:channels] if channels > 1 else FILL[0]
                 same(ours, [_transformed(i, (30, 20), Image.AFFINE, arrays["matrix"][0], mode, fill) for i in images])
-            places = zip(images, window["start"].tolist())
+            places = zip(images, window["start"].tolist(), strict=True)
             same(geometry.crop(given, window, inside=False), [tensor(F1.crop(pil(i), *at, 20, 60)) for i, at in places])
         assert torch.equal(images, before)
 
@@ -137,7 +139,7 @@ def test_chunks_do_not_show(device, monkeypatch):
     whole = run()
     for module in (resample, transform):
         monkeypatch.setattr(module, "chunks", lambda images, _: [slice(i, i + 3) for i in range(0, len(images), 3)])
-    for ours, expected in zip(run(), whole):
+    for ours, expected in zip(run(), whole, strict=True):
         assert torch.equal(ours, expected)
 
 
@@ -188,11 +190,12 @@ def test_crop_is_pillows(shape, device):
             arrays = {"start": rows, "shape": sizes(12, *size, np.int32)}
             ours = geometry.crop(images.to(device), arrays, inside=False)
             assert isinstance(ours, torch.Tensor)
-            same(ours, [tensor(F1.crop(pil(i), *at, *size)) for i, at in zip(images, rows.tolist())])
+            same(ours, [tensor(F1.crop(pil(i), *at, *size)) for i, at in zip(images, rows.tolist(), strict=True)])
     shape = rng.integers(1, 50, (12, 2)).astype(np.int32)
     ours = geometry.crop(images.to(device), {"start": start, "shape": shape}, inside=False)
     assert isinstance(ours, list)
-    same(ours, [tensor(F1.crop(pil(i), *at, *s)) for i, at, s in zip(images, start.tolist(), shape.tolist())])
+    pairs = zip(images, start.tolist(), shape.tolist(), strict=True)
+    same(ours, [tensor(F1.crop(pil(i), *at, *s)) for i, at, s in pairs])
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -207,7 +210,7 @@ def test_pad_is_torchvisions_on_pil_images(shape, mode, device):
         new = np.stack([top + bottom, left + right], 1).astype(np.int32) + np.array(shape, np.int32)
         for fill in [(0, 0, 0), FILL]:
             ours = geometry.pad(images.to(device), {"start": start, "shape": new}, mode=mode, fill=fill)
-            expected = [F2.pad(pil(i), p, list(fill), mode) for i, p in zip(images, padding.tolist())]
+            expected = [F2.pad(pil(i), p, list(fill), mode) for i, p in zip(images, padding.tolist(), strict=True)]
             same(ours, [tensor(picture) for picture in expected])
 
 
@@ -260,7 +263,8 @@ def test_affine_is_pillows(kind, interpolation, device):
                 arrays = {"matrix": matrix, "size": sizes(12, *size, np.int32)}
                 ours = geometry.warp_affine(images.to(device), arrays, interpolation=interpolation, fill=fill)
                 mode = FILTERS[interpolation]
-                same(ours, [_transformed(i, tuple(size), Image.AFFINE, m, mode, fill or 0) for i, m in zip(images, matrix)])
+                pairs = zip(images, matrix, strict=True)
+                same(ours, [_transformed(i, tuple(size), Image.AFFINE, m, mode, fill or 0) for i, m in pairs])
 
 
 def test_kinds_of_matrices_go_together():
@@ -270,7 +274,7 @@ def test_kinds_of_matrices_go_together():
     images = noise(len(matrix), 40, 50)
     ours = geometry.warp_affine(images, {"matrix": matrix, "size": sizes(40, 40, 50, np.int32)}, interpolation="nearest",
                                 fill=FILL)
-    same(ours, [_transformed(i, (40, 50), Image.AFFINE, m, 0, FILL) for i, m in zip(images, matrix)])
+    same(ours, [_transformed(i, (40, 50), Image.AFFINE, m, 0, FILL) for i, m in zip(images, matrix, strict=True)])
 
 
 def test_affine_to_sizes_of_their_own():
@@ -278,7 +282,8 @@ def test_affine_to_sizes_of_their_own():
     size = np.array([[40, 50], [60, 70], [40, 50], [9, 9], [60, 70], [1, 1]], np.int32)
     ours = geometry.warp_affine(images, {"matrix": matrix, "size": size}, interpolation="bilinear", fill=None)
     assert isinstance(ours, list)
-    same(ours, [_transformed(i, s, Image.AFFINE, m, 2, 0) for i, s, m in zip(images, size.tolist(), matrix)])
+    pairs = zip(images, size.tolist(), matrix, strict=True)
+    same(ours, [_transformed(i, s, Image.AFFINE, m, 2, 0) for i, s, m in pairs])
 
 
 def test_nearest_exact_is_nearest_on_pil_images():
@@ -307,7 +312,8 @@ def test_perspective_is_pillows(interpolation, device):
             arrays = {"coefficients": data, "size": sizes(12, height, width, np.int32)}
             ours = geometry.warp_perspective(images.to(device), arrays, interpolation=interpolation, fill=fill)
             mode, size = FILTERS[interpolation], (height, width)
-            same(ours, [_transformed(i, size, Image.PERSPECTIVE, d, mode, fill or 0) for i, d in zip(images, data)])
+            pairs = zip(images, data, strict=True)
+            same(ours, [_transformed(i, size, Image.PERSPECTIVE, d, mode, fill or 0) for i, d in pairs])
 
 
 # ---- warps of tensors
@@ -326,12 +332,12 @@ PARAMETERS = [(-32.5, [3, -4], 1.2, [10.0, -7.0]), (90.0, [0, 0], 1.0, [0.0, 0.0
 @pytest.mark.parametrize("center", [None, (12.0, 30.5)])
 def test_affine_of_tensors_is_torchvisions(like, functional, interpolation, center):
     mode = InterpolationMode(interpolation)
-    matrix = np.array([matrices.affine(*row, (40, 50), center) for row in PARAMETERS])
+    matrix = np.array([matrices.affine(*row, (40, 50), center, like, like) for row in PARAMETERS])
     arrays = {"matrix": matrix, "size": np.tile((40, 50), (3, 1))}
     for images, fill in _tensors(drawn(3, 40, 50)):
         ours = geometry.warp_affine(images, arrays, interpolation=interpolation, fill=fill, like=like)
         same(ours, [functional.affine(i, *p, mode, fill=fill, center=center and list(center))
-                    for i, p in zip(images, PARAMETERS)])  # fmt: skip
+                    for i, p in zip(images, PARAMETERS, strict=True)])  # fmt: skip
 
 
 @pytest.mark.parametrize("like, functional", [("v1", F1), ("v2", F2)])
@@ -345,7 +351,7 @@ def test_perspective_of_tensors_is_torchvisions(like, functional, interpolation)
     }
     for images, fill in _tensors(drawn(3, 40, 50)):
         ours = geometry.warp_perspective(images, arrays, interpolation=interpolation, fill=fill, like=like)
-        same(ours, [functional.perspective(i, *p, mode, fill=fill) for i, p in zip(images, points)])
+        same(ours, [functional.perspective(i, *p, mode, fill=fill) for i, p in zip(images, points, strict=True)])
 
 
 # ---- elastic
@@ -380,7 +386,7 @@ def test_elastic_is_torchvisions(like, functional, interpolation):
     for images, fill in _tensors(drawn(3, 60, 80))[: 2 if like == "pil" else 4]:
         ours = geometry.elastic(images, {"key": KEYS}, **how, interpolation=interpolation, fill=fill, like=like)
         given = map(pil, images) if like == "pil" else images
-        expected = [apply(image, d, mode, fill) for image, d in zip(given, displacements)]
+        expected = [apply(image, d, mode, fill) for image, d in zip(given, displacements, strict=True)]
         expected = torch.stack([tensor(e) for e in expected] if like == "pil" else expected)
         assert (expected != images).any()
         levels = 255 if images.is_floating_point() else 1

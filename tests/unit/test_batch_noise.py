@@ -50,7 +50,7 @@ def test_squares():
     assert len(set(keys.tolist())) == len(KEYS) and (keys % 2 == 1).all()
     counters = [0, 1, 2, 1000, 2**40 + 3]
     made = noise.squares(torch.tensor(counters), torch.from_numpy(keys)[:, None])
-    for row, key in zip(made.tolist(), keys.tolist()):
+    for row, key in zip(made.tolist(), keys.tolist(), strict=True):
         assert [number % 2**64 for number in row] == [squares64(counter, key % 2**64) for counter in counters]
 
 
@@ -98,7 +98,7 @@ def test_erase(dtype, value):
     before = batch.clone()
     made = kernel("erase")(batch, WINDOWS, value=value)
     assert torch.equal(batch, before) and made.dtype == dtype
-    for image, start, shape, got in zip(batch, WINDOWS["start"], WINDOWS["shape"], made):
+    for image, start, shape, got in zip(batch, WINDOWS["start"], WINDOWS["shape"], made, strict=True):
         v = torch.tensor(value)[:, None, None]
         assert torch.equal(got, F1.erase(image, *start.tolist(), *shape.tolist(), v))
 
@@ -111,7 +111,7 @@ def test_erase_with_random_pixels(dtype, channels):
     pixels = noise.normals(KEYS, batch[0].numel(), CPU).view(batch.shape)
     if dtype == torch.uint8:
         pixels = pixels.to(torch.int32) % 256
-    for image, random, start, shape, got in zip(batch, pixels, WINDOWS["start"], WINDOWS["shape"], made):
+    for image, random, start, shape, got in zip(batch, pixels, WINDOWS["start"], WINDOWS["shape"], made, strict=True):
         (top, left), (height, width) = start.tolist(), shape.tolist()
         v = random[:, top : top + height, left : left + width]
         assert torch.equal(got, F1.erase(image, top, left, height, width, v))
@@ -131,7 +131,7 @@ def test_gaussian_noise(dtype, clip, monkeypatch):
     made = kernel("gaussian_noise")(batch, {"key": KEYS}, mean=0.1, sigma=0.3, clip=clip)
     assert made.dtype == dtype
     numbers = noise.normals(KEYS, batch[0].numel(), CPU).view(batch.shape)
-    for image, random, got in zip(batch, numbers, made):
+    for image, random, got in zip(batch, numbers, made, strict=True):
         drawn_now = random.to(torch.float32 if dtype == torch.uint8 else dtype)
         monkeypatch.setattr(torch, "randn_like", lambda image, dtype=None, made=drawn_now: made)
         want = F2.gaussian_noise(image, mean=0.1, sigma=0.3) if clip else F2.gaussian_noise_image(image, 0.1, 0.3, False)
@@ -152,13 +152,13 @@ def test_parts_do_not_matter(monkeypatch):
 def test_jpeg(channels):
     batch, quality = drawn(channels), np.array([1, 5, 25, 50, 75, 90, 99, 100], np.int32)
     made = kernel("jpeg")(batch, {"quality": quality}, like="pil")
-    for image, q, got in zip(batch, quality.tolist(), made):
+    for image, q, got in zip(batch, quality.tolist(), made, strict=True):
         file = io.BytesIO()
         F1.to_pil_image(image).save(file, "JPEG", quality=q)
         assert torch.equal(got, F1.pil_to_tensor(Image.open(file)))
     assert len({image.numpy().tobytes() for image in made}) == 8
     made = kernel("jpeg")(batch, {"quality": quality}, like="v2")
-    assert torch.equal(made, torch.stack([F2.jpeg(image, q) for image, q in zip(batch, quality.tolist())]))
+    assert torch.equal(made, torch.stack([F2.jpeg(image, q) for image, q in zip(batch, quality.tolist(), strict=True)]))
 
 
 # ---- linear transformation

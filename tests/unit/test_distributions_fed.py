@@ -284,9 +284,9 @@ def test_auto_augment(version, policy):
             numbers = {"randint": u[row, :1], "rand": u[row, asked]}
         with recorded(version, transform) as calls, fed(**numbers):
             transform(image(height, width))
-        mine = [(n, ours["magnitude"][row]) for n, ours in zip(names, both) if ours["flag"][row]]
+        mine = [(n, ours["magnitude"][row]) for n, ours in zip(names, both, strict=True) if ours["flag"][row]]
         assert mine == calls
-        assert all(n == "Identity" for n, ours in zip(names, both) if not ours["flag"][row])
+        assert all(n == "Identity" for n, ours in zip(names, both, strict=True) if not ours["flag"][row])
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])

@@ -28,7 +28,8 @@ def ours(name, count=COUNT, seed=0, **args):
 
 def pairs(arrays) -> list:
     """The (operation, magnitude) of each row, as recorded() has them."""
-    return [(AUGMENTATIONS[which], m) for which, m in zip(arrays["which"].tolist(), arrays["magnitude"].tolist())]
+    both = zip(arrays["which"].tolist(), arrays["magnitude"].tolist(), strict=True)
+    return [(AUGMENTATIONS[which], m) for which, m in both]
 
 
 @functools.cache
@@ -59,7 +60,7 @@ def sub_policies(policy):
 def applied(policy, version, **how):
     """The operations applied to each row, as recorded() has them."""
     both = [ours("auto_augment", policy=policy, like=version, at=at, **how) for at in (0, 1)]
-    rows = zip(*(zip(pairs(a), a["flag"].tolist()) for a in both))
+    rows = zip(*(zip(pairs(a), a["flag"].tolist(), strict=True) for a in both), strict=True)
     return [tuple(pair for pair, flag in row if flag) for row in rows]
 
 
@@ -101,7 +102,8 @@ def test_auto_augments_signs(policy):
 def test_wrong_tables_are_found():
     assert unlike_in(applied("imagenet", "v1"), records("v1", "AutoAugment", v1.AutoAugmentPolicy("cifar10")))
     both = [ours("auto_augment", policy="imagenet", like="v1", at=at, seed=at) for at in (0, 1)]
-    apart = [tuple(p for p, flag in row if flag) for row in zip(*(zip(pairs(a), a["flag"].tolist()) for a in both))]
+    rows = zip(*(zip(pairs(a), a["flag"].tolist(), strict=True) for a in both), strict=True)
+    apart = [tuple(p for p, flag in row if flag) for row in rows]
     expected = records("v1", "AutoAugment", v1.AutoAugmentPolicy("imagenet"))
     assert unlike_in(apart, expected), "two streams take the operations of two sub-policies"
 

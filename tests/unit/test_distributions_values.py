@@ -204,7 +204,7 @@ def test_color_jitter(version):
     else:
         made = v2.ColorJitter(**RANGES)
         sample = theirs(lambda: [p[f"{name}_factor"] for p in [made.make_params([])] for name in RANGES])
-    for name, column in zip(RANGES, sample.T):
+    for name, column in zip(RANGES, sample.T, strict=True):
         assert not differ(ours[name], column), name
         assert RANGES[name][0] - 1e-6 <= ours[name].min() and ours[name].max() <= RANGES[name][1] + 1e-6
 
@@ -224,7 +224,7 @@ def test_photometric_distort(p):
     made, pixels = v2.RandomPhotometricDistort(**RANGES, p=p), [torch.empty(3, 2, 2)]
     sample = theirs(lambda: _distorted(made.make_params(pixels)), 3000)
     names = ("brightness", "saturation", "hue", "contrast_before", "contrast_after")
-    for name, column in zip(names, sample.T):
+    for name, column in zip(names, sample[:, :5].T, strict=True):
         applied, expected = ours[name][~np.isnan(ours[name])], column[~np.isnan(column)]
         assert not (len(applied) and differ(applied, expected)), name
     pattern = np.stack([~np.isnan(ours[name]) for name in names], 1).tolist()
@@ -272,7 +272,7 @@ def test_affine(height, width):
 def test_perspective(height, width, distortion_scale):
     ours = values("perspective_points", 3000, height, width, distortion_scale=distortion_scale, p=0.25)
     sample = theirs(lambda: v1.RandomPerspective.get_params(width, height, distortion_scale)[1], 3000)
-    for a, b in zip(ours["endpoints"].reshape(-1, 8).T, sample.reshape(-1, 8).T):
+    for a, b in zip(ours["endpoints"].reshape(-1, 8).T, sample.reshape(-1, 8).T, strict=True):
         assert not differ(a, b) and not unlike_in(a.tolist(), b.tolist())
     assert not misfit(np.bincount(ours["flag"], minlength=2), [0.75, 0.25])
 
@@ -290,7 +290,8 @@ def test_sizes_of_expanding_rotations(degrees, center):
     for like in ("pil", "v1", "v2"):
         _, ours, after = drawn("rotation", sizes, degrees=degrees, expand=True, center=center, like=like)
         rotate = v2.functional.rotate if like == "v2" else F.rotate
-        for (height, width), angle, expected in zip(sizes.tolist(), ours["angle"].tolist(), after.tolist()):
+        rows = zip(sizes.tolist(), ours["angle"].tolist(), after.tolist(), strict=True)
+        for (height, width), angle, expected in rows:
             picture = Image.new("L", (width, height)) if like == "pil" else torch.zeros(1, height, width)
             made = rotate(picture, angle, expand=True, center=center and list(center))
             assert expected == ([made.height, made.width] if like == "pil" else list(made.shape[1:]))
@@ -301,7 +302,8 @@ def test_sizes_of_large_rotations():
     sizes = np.random.default_rng(0).integers(1000, 9000, (1000, 2))
     for like in ("pil", "v1", "v2"):
         _, ours, after = drawn("rotation", sizes, degrees=(-180.0, 180.0), expand=True, center=None, like=like)
-        for (height, width), angle, expected in zip(sizes.tolist(), ours["angle"].tolist(), after.tolist()):
+        rows = zip(sizes.tolist(), ours["angle"].tolist(), after.tolist(), strict=True)
+        for (height, width), angle, expected in rows:
             if like == "pil":
                 made = _Rotated((width, height)).rotate(angle, expand=True).wanted
             else:
@@ -452,8 +454,9 @@ def test_wrong_orders_are_found():
 def test_a_coin_for_each_contrast_is_found():
     """One coin says where contrast goes; two would apply it twice, or never."""
     ours, other = (values("photometric_distort", seed=seed, **RANGES, p=1.0) for seed in (0, 1))
-    pairs = list(zip(np.isnan(ours["contrast_before"]).tolist(), np.isnan(ours["contrast_after"]).tolist()))
-    mixed = list(zip(np.isnan(ours["contrast_before"]).tolist(), np.isnan(other["contrast_after"]).tolist()))
+    before, after = (np.isnan(ours[name]).tolist() for name in ("contrast_before", "contrast_after"))
+    others = np.isnan(other["contrast_after"]).tolist()
+    pairs, mixed = list(zip(before, after, strict=True)), list(zip(before, others, strict=True))
     assert set(pairs) == {(True, False), (False, True)} and unlike_in(pairs, mixed)
 
 

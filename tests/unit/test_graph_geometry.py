@@ -15,6 +15,7 @@ from torchvision.transforms.v2 import functional as F2
 
 from dali_compat.engine import graph
 from dali_compat.params import Randoms, compute
+from dali_compat.params.matrices import affine, rotation
 from dali_compat.params.registry import draws
 from dali_compat.plan import ImageSpec, Step, draw
 
@@ -53,7 +54,7 @@ def dali(op, images, arrays, device="cpu", **args):
             dtype=[TYPES[a.dtype.name] for a in arrays.values()], ndim=[a.ndim - 1 for a in arrays.values()],
         )  # fmt: skip
         given = given.gpu() if device == "gpu" else given
-        pipe.set_outputs(getattr(graph, op)(given, dict(zip(arrays, nodes)), **args))
+        pipe.set_outputs(getattr(graph, op)(given, dict(zip(arrays, nodes, strict=True)), **args))
     pipe.build()
     (made,) = pipe.run()
     made = made.as_cpu() if device == "gpu" else made
@@ -63,7 +64,7 @@ def dali(op, images, arrays, device="cpu", **args):
 def error(ours, expected):
     """Mean over images of the mean difference, and the greatest difference."""
     assert [a.shape for a in ours] == [np.shape(b) for b in expected]
-    differences = [abs(a.astype(float) - np.asarray(b)) for a, b in zip(ours, expected)]
+    differences = [abs(a.astype(float) - np.asarray(b)) for a, b in zip(ours, expected, strict=True)]
     return np.mean([d.mean() for d in differences]), max(d.max() for d in differences)
 
 
@@ -82,7 +83,7 @@ def resized(images, size, interpolation, passes, crop=None, device="cpu", like="
     full = drawn("resize", images, size=size)["size"].astype(int)
     ours = dali("resize", images, arrays, device, interpolation=interpolation, like=like, antialias=True)
     expected = []
-    for image, (h, w), (top, left), (height, width) in zip(images, full, *windows(crop, full, seed)):
+    for image, (h, w), (top, left), (height, width) in zip(images, full, *windows(crop, full, seed), strict=True):
         picture = Image.fromarray(image).resize((w, h), FILTERS[interpolation])
         expected.append(np.array(picture)[top : top + height, left : left + width])
     return ours, expected
@@ -147,7 +148,7 @@ def warped(op, kind, images, values, interpolation, fill, device, size=None):
     ours = dali(op, images, arrays, device, interpolation=interpolation, fill=fill)
     expected = [
         Image.fromarray(i).transform((w, h), kind, tuple(v), FILTERS[interpolation], fillcolor=fill or 0)
-        for i, v, (h, w) in zip(images, values, new.tolist())
+        for i, v, (h, w) in zip(images, values, new.tolist(), strict=True)
     ]
     return ours, list(map(np.array, expected))
 
@@ -170,7 +171,7 @@ def _matrices(images, kind, seed=0):
 def _few_differ(ours, expected, share, level=0):
     """Less than ``share`` of the values differ by more than ``level``."""
     assert [a.shape for a in ours] == [b.shape for b in expected]
-    differ = [abs(a.astype(int) - b) > level for a, b in zip(ours, expected)]
+    differ = [abs(a.astype(int) - b) > level for a, b in zip(ours, expected, strict=True)]
     assert sum(d.sum() for d in differ) < share * sum(d.size for d in differ)
 
 
@@ -185,6 +186,20 @@ def test_affine(pictures, kind, fill, device):
         both = warped("warp_affine", Image.AFFINE, pictures, matrix, "bilinear", fill, device, size)
         _few_differ(*both, 0.005)  # 1e-4 (DALI 1.53: 3e-3) are truncated to the level below or above
         _few_differ(*both, 1e-5, level=1)  # none
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("angle, scale", [(90, 1), (180, 1), (270, 1), (0, 0.5), (0, 2)])
+def test_lines_of_pixels_on_edges(pictures, angle, scale, device):
+    """Right angles about the centre, where height and width are even and odd, and simple scales: whole lines of
+    coordinates are on the edges of pixels, and DALI counts in float32."""
+    shapes = sizes_of(pictures).tolist()
+    matrix = np.array([rotation(angle, shape, shape) for shape in shapes])
+    if scale != 1:
+        matrix = np.array([affine(0.0, (0, 0), scale, (0.0, 0.0), shape) for shape in shapes])
+    for interpolation in ("nearest", "bilinear"):
+        ours, expected = warped("warp_affine", Image.AFFINE, pictures, matrix, interpolation, (10, 120, 250), device)
+        assert all(map(np.array_equal, ours, expected))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -212,7 +227,7 @@ def test_rows_without_a_flag_stay(pictures, device):
         arrays = drawn("dali_matrix", pictures, of=draw("given_here"), interpolation=interpolation)
         assert set(arrays) == {"matrix", "size"}
         ours = dali("warp_perspective", pictures, arrays, device, interpolation=interpolation, fill=(9, 9, 9))
-        for image, made, changed in zip(pictures, ours, flag):
+        for image, made, changed in zip(pictures, ours, flag, strict=True):
             assert np.array_equal(image, made) != bool(changed)
 
 
@@ -228,8 +243,8 @@ def test_what_dali_cannot_warp():
 
 def test_uniforms_are_those_of_the_inner_draw():
     inner = draw("affine_parameters", degrees=(-30, 30), translate=None, scale=None, shear=None)
-    of = draw("affine_matrix", of=inner, center=None)
+    of = draw("affine_matrix", of=inner, center=None, like="pil")
     images = [np.zeros((20, 30, 3), np.uint8)] * 3
     outer = drawn("dali_matrix", images, seed=5, of=of, interpolation="bilinear")["matrix"]
-    expected = drawn("affine_matrix", images, seed=5, of=inner, center=None)["matrix"]
+    expected = drawn("affine_matrix", images, seed=5, of=inner, center=None, like="pil")["matrix"]
     assert np.allclose(outer[:, :2].reshape(-1, 6), expected)

@@ -1,5 +1,7 @@
 """Geometry is torchvision's arithmetic, and draws follow torchvision's distributions, keyed by seed, stream and position."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,8 @@ from torchvision.transforms.functional import _compute_resized_output_size
 
 from dali_compat.params import lowered
 from dali_compat.lower import Options, lower
-from dali_compat.params import ImageTooSmall, Randoms, compute
-from dali_compat.plan import ImageSpec, Step, draw
+from dali_compat.params import ImageTooSmall, Randoms, compute, own_generators, registry, seed_generators
+from dali_compat.plan import Gate, ImageSpec, Step, draw
 from dali_compat.translate import translate
 
 RNG = np.random.default_rng(0)
@@ -60,14 +62,14 @@ SMALL = RNG.integers(1, 60, (300, 2))
 @pytest.mark.parametrize("size", [(1, 1), (20, 20), (21, 34), (60, 7), (64, 65)])
 def test_center_crop_is_torchvisions(size):
     ours = run("center_crop", SMALL, size=size)
-    for (h, w), start, shape in zip(SMALL.tolist(), ours["start"].tolist(), ours["shape"].tolist()):
+    for (h, w), start, shape in zip(SMALL.tolist(), ours["start"].tolist(), ours["shape"].tolist(), strict=True):
         assert (start, shape) == _window_of(F.center_crop(_numbered(h, w), list(size)), w)
 
 
 @pytest.mark.parametrize("padding", [(0, 0, 0, 0), (3, 3, 3, 3), (1, 2, 3, 4), (9, 0, 0, 5)])
 def test_pad_is_torchvisions(padding):
     ours = run("pad", SMALL, padding=padding)
-    for (h, w), start, shape in zip(SMALL.tolist(), ours["start"].tolist(), ours["shape"].tolist()):
+    for (h, w), start, shape in zip(SMALL.tolist(), ours["start"].tolist(), ours["shape"].tolist(), strict=True):
         assert (start, shape) == _window_of(F.pad(_numbered(h, w), list(padding)), w)
 
 
@@ -188,14 +190,52 @@ def test_streams_survive_lowering(exact):
     lowered = (*plan.dali, *plan.batch)
     assert len(lowered) < len(plan.steps)
     arrays = compute(lowered, sizes, randoms, slice(None))
-    flags = {s.stream: a["flag"] for s, a in zip(plan.steps, chain) if "flag" in a}
+    flags = {s.stream: a["flag"] for s, a in zip(plan.steps, chain, strict=True) if "flag" in a}
     assert len(flags) == 3 and len({f.tobytes() for f in flags.values()}) == 3
-    found = {s.stream: a["flag"] for s, a in zip(lowered, arrays) if "flag" in a}
+    found = {s.stream: a["flag"] for s, a in zip(lowered, arrays, strict=True) if "flag" in a}
     assert found.keys() == flags.keys() and all(np.array_equal(found[k], flags[k]) for k in flags)
 
     unfused = lower(translate(v1.Compose([v1.RandomCrop(40), v1.ToTensor()])))
     window = run("random_crop", np.full((64, 2), 90), 5, 128, size=(40, 40))["start"]
     assert np.array_equal(compute(unfused.dali, np.full((64, 2), 90), randoms, slice(None))[0]["start"], window)
-    resized = next(a for s, a in zip(lowered, arrays) if s.op == "resize")
+    resized = next(a for s, a in zip(lowered, arrays, strict=True) if s.op == "resize")
     if not exact:
         assert np.allclose(resized["roi_start"], chain[1]["start"] * sizes / chain[0]["size"], atol=1e-3)
+
+
+def test_steps_after_a_gate_see_the_sizes_behind_it():
+    """Half of the images are 10 x 10 when the crop comes, the others what they were."""
+    chooses = Step("choose", ImageSpec(), draw=draw("bernoulli", p=0.5), stream=0)
+    resize = Step("resize", ImageSpec(), draw=draw("resize", size=(10, 10)), stream=1, when=(Gate(0, 1),))
+    crop = Step("crop", ImageSpec(), draw=draw("center_crop", size=(4, 4)), stream=2)
+    sizes = np.full((200, 2), 60)
+    _, gated, cropped = compute((chooses, resize, crop), sizes, Randoms(0, 0, 200), slice(None))
+    assert 60 < gated["flag"].sum() < 140 and (sizes == 60).all()
+    assert np.array_equal(cropped["start"], np.where(gated["flag"][:, None], 3, 28).repeat(2, 1))
+
+
+def test_what_has_no_weight_is_never_chosen():
+    """Not even by the number 0, which is drawn once in 2**53 times."""
+    for p, chosen in (((0.0, 1.0), 1), ((0.0, 0.0, 2.0, 0.0), 2), ((1.0, 0.0), 0)):
+        arrays, _ = registry.run(draw("choice", p=p), np.full((2, 2), 5), np.array([[0.0], [1 - 2**-53]]))
+        assert arrays["choice"].tolist() == [chosen, chosen]
+
+
+GENERATORS = {"torch": torch.rand, "random": lambda count: [random.random()] * count, "numpy": np.random.rand}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_own_generators_leave_the_others_where_they_were(name):
+    def some() -> list[float]:
+        return list(map(float, GENERATORS[name](3)))
+
+    seed_generators(5)
+    expected = [some(), some()]
+    seed_generators(5)
+    found = [some()]
+    with own_generators(1, 2):
+        own = some()
+    with pytest.raises(KeyError), own_generators(1, 2):
+        assert some() == own
+        raise KeyError
+    assert [*found, some()] == expected and own not in expected

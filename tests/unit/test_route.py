@@ -1,9 +1,12 @@
-"""Which device a loader's batches come out on."""
+"""Which device a loader's batches come out on; its pipelines, and their threads."""
+
+import os
 
 import pytest
 import torch
 
 from dali_compat.route import resolve_device
+from dali_compat.sources import BYTES, PATHS, Form
 
 
 @pytest.fixture
@@ -44,3 +47,95 @@ def test_making_a_loader_does_not_start_cuda(gpu, monkeypatch, image_root):
 def test_without_a_gpu_it_is_the_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve_device(None, start=True) == torch.device("cpu")
+
+
+# ---- pipelines, lent and kept
+
+
+@pytest.fixture
+def loader(image_root):
+    from torchvision import transforms as T
+
+    from dali_compat import DALIImageFolder, DataLoader
+
+    dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), T.PILToTensor()]))
+    loader = DataLoader(dataset, 4, device="cpu", fallback="error")
+    yield loader
+    loader.close()
+
+
+def test_an_idle_pipeline_serves_batches_that_it_has_room_for(loader):
+    route, [plan] = loader._route, loader._route.plans
+    small = route.borrow(plan, 3, Form(PATHS))
+    assert small.batch_size == 4  # the loader's
+    route.give_back(small)
+    assert route.borrow(plan, 4, Form(PATHS)) is small
+    route.give_back(small)
+    large = route.borrow(plan, 5, Form(PATHS))
+    assert large is not small and large.batch_size == 5
+    assert route.borrow(plan, 4, Form(PATHS)) is small  # the other one is lent
+    route.give_back(large)
+    assert route._pipelines == [small, large]
+
+
+def test_a_pipeline_is_lent_for_its_plan_and_form_alone(loader):
+    route, [plan] = loader._route, loader._route.plans
+    idle = route.borrow(plan, 4, Form(PATHS))
+    route.give_back(idle)
+    assert route.borrow(plan, 4, Form(BYTES)) is not idle
+    assert route.borrow(plan.__class__(**vars(plan)), 4, Form(PATHS)) is not idle
+
+
+def test_idle_pipelines_of_old_plans_go(loader):
+    from torchvision import transforms as T
+
+    before = len(list(loader))
+    [old], [plan] = loader._route._pipelines, loader._route.plans
+    loader.dataset.transform = T.Compose([T.CenterCrop(41), T.PILToTensor()])
+    assert len(list(loader)) == before
+    assert plan not in loader._route.plans and not old.usable
+    assert [pipeline.plan for pipeline in loader._route._pipelines] == loader._route.plans
+
+
+def test_lent_pipelines_of_old_plans_stay(loader):
+    from torchvision import transforms as T
+
+    iterator = iter(loader)
+    next(iterator)
+    [old] = loader._route._pipelines
+    loader.dataset.transform = T.Compose([T.CenterCrop(41), T.PILToTensor()])
+    next(iter(loader))
+    assert old.usable and old in loader._route._pipelines
+    assert {tuple(images.shape[2:]) for images, _ in iterator} == {(40, 40)}
+
+
+@pytest.mark.parametrize("cores, processes, workers, threads", [
+    (12, None, 0, 12), (12, "4", 0, 3), (12, "5", 0, 2), (12, "100", 0, 1), (100, None, 0, 16), (100, "2", 0, 16),
+    (12, "4", 5, 5),
+])  # fmt: skip
+def test_threads_are_this_processs_share_of_the_cores(image_root, monkeypatch, cores, processes, workers, threads):
+    """LOCAL_WORLD_SIZE is torchrun's: how many processes share the machine."""
+    from torchvision import transforms as T
+
+    from dali_compat import DALIImageFolder, DataLoader
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    if processes is None:
+        monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    else:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+    dataset = DALIImageFolder(image_root, T.ToTensor())
+    assert DataLoader(dataset, device="cpu", num_workers=workers)._route.threads == threads
+
+
+@pytest.mark.parametrize("exact, workers, threads", [(False, 0, 4), (False, 3, 3), (False, 9, 4), (True, 0, 12), (True, 9, 9)])
+def test_few_threads_where_a_gpu_decodes_jpeg(image_root, monkeypatch, exact, workers, threads):
+    """More would slow a training step. The CPU decodes what has to be exact."""
+    from dali_compat import DALIImageFolder, DataLoader, route
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    dataset = DALIImageFolder(image_root)
+    loader = DataLoader(dataset, device="cpu", exact=exact, num_workers=workers)
+    assert route._threads(loader, torch.device("cuda", 0), [dataset]) == threads
+    assert route._threads(loader, torch.device("cpu"), [dataset]) == (workers or 12)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torchvision import transforms as v1
 from torchvision import tv_tensors
-from torchvision.transforms import v2
+from torchvision.transforms import InterpolationMode, v2
 
 from dali_compat.plan import step
 from dali_compat.translate import Untranslatable, register, translate
@@ -187,3 +187,15 @@ def test_views_before_a_call_are_left_to_it():
     chain = translate(v2.Compose([crops, invert, _last]))  # what draws stays, and so do the views before it
     assert chain.functions == (_last,) and chain.brought == 0 and len(chain.translated) == 2
     assert translate(v2.Compose([crops, v2.ToImage()])).functions == ()
+
+
+@pytest.mark.parametrize("interpolation", [InterpolationMode.BOX, InterpolationMode.LANCZOS])
+@pytest.mark.parametrize("policy", [v1.AutoAugment, v1.RandAugment, v1.TrivialAugmentWide, v2.RandAugment, v1.AugMix])
+def test_policies_by_an_interpolation_that_torchvision_refuses(policy, interpolation):
+    chain = translate(policy(interpolation=interpolation))
+    assert chain.functions and f"interpolation={interpolation.value!r}" in str(chain.refused)
+
+
+def test_aug_mix_mixes_tensors():
+    assert translate(v1.AugMix(interpolation=InterpolationMode.BICUBIC)).functions
+    assert not translate(v1.RandAugment(interpolation=InterpolationMode.BICUBIC)).functions

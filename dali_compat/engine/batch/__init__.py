@@ -61,8 +61,8 @@ def _all(step: Step, images, arrays):
         return _same_size(step, images, arrays)
     if images[0].is_cuda and images[0].ndim == 3 and step.op in _BY_PIXEL and step.kwargs["like"] == "pil":
         return uniform(framed(step, images, arrays))
-    if step.op == "resize" and images[0].ndim == 3:
-        return uniform(geometry.resize_each(images, arrays, **step.kwargs))
+    if step.op in geometry.EACH and images[0].ndim == 3:
+        return uniform(geometry.EACH[step.op](images, arrays, **step.kwargs))
     by_shape: dict[tuple, list[int]] = {}
     for row, image in enumerate(images):
         by_shape.setdefault((image.dtype, *image.shape), []).append(row)

@@ -6,14 +6,15 @@ import functools
 
 import numpy as np
 import torch
-from torch.nn.functional import grid_sample
+from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
 from ...versions import TORCHVISION
 from ..replay import play_on_tensor
-from . import resample, transform
+from . import grids, resample, transform
+from .grids import to_device
 from .lists import each, uniform
 from .noise import uniforms
 
@@ -52,7 +53,7 @@ def _window(images, start, size, mode, fill):
         (top, left), (height, width) = start[0], size
         return images[..., top : top + height, left : left + width]
     lines = [(start[:1] if same else start)[:, [i]] + np.arange(size[i]) for i in (0, 1)]
-    y, x = (_to(border(line, n, mode), images) for line, n in zip(lines, shape))
+    y, x = (to_device(border(line, n, mode), images) for line, n in zip(lines, shape))
     made = (
         images.index_select(-2, y[0]).index_select(-1, x[0])
         if same
@@ -60,7 +61,7 @@ def _window(images, start, size, mode, fill):
     )
     if inside or mode != "constant":
         return made
-    in_y, in_x = (_to((line >= 0) & (line < n), images) for line, n in zip(lines, shape))
+    in_y, in_x = (to_device((line >= 0) & (line < n), images) for line, n in zip(lines, shape))
     return torch.where((in_y[:, :, None] & in_x[:, None, :])[:, None], made, transform.fill_like(images, fill))
 
 
@@ -89,15 +90,21 @@ def resize(images, arrays, *, interpolation, like, antialias=True):
 def resize_each(images, arrays, *, interpolation, like, antialias=True):
     """The same of a list of images (C, H, W), whose sizes may differ; gives a list."""
     sizes, how = arrays["size"].astype(np.int64), {"interpolation": interpolation, "like": like, "antialias": antialias}
-    if not images[0].is_cuda:
-        return each(lambda image, size: play_on_tensor("resize", image, {"size": size}, **how), images, sizes)
-    if _as_pillow(images[0], interpolation, like):
+    if images[0].is_cuda and _as_pillow(images[0], sizes[0], interpolation, like):
         return resample.resize_each(images, sizes, interpolation, like, antialias)
-    return [_resize(image[None], tuple(size), **how)[0] for image, size in zip(images, sizes.tolist(), strict=True)]
+
+    def to(image, size):
+        if like == "pil" and not image.is_cuda:
+            return play_on_tensor("resize", image, {"size": size}, **how)
+        return _resize(image[None], tuple(size.tolist()), **how)[0]
+
+    if images[0].is_cuda:
+        return [to(*row) for row in zip(images, sizes, strict=True)]
+    return each(to, images, sizes)
 
 
 def _resize(images, size, *, interpolation, like, antialias):
-    if _as_pillow(images, interpolation, like):
+    if _as_pillow(images, size, interpolation, like):
         return resample.resize(images, size, interpolation, like, antialias)
     if like == "pil":
         return transform.resize_nearest(images, size)
@@ -106,11 +113,13 @@ def _resize(images, size, *, interpolation, like, antialias):
     )
 
 
-def _as_pillow(images, interpolation, like) -> bool:
-    """In two passes, each rounded. So does PyTorch with uint8 for v2, but on a GPU it rounds once."""
+def _as_pillow(images, size, interpolation, like) -> bool:
+    """In two passes, each rounded. So does PyTorch with uint8 for v2, but on a GPU it rounds once, and to a single pixel
+    it fails an assertion of its own, unless the channels are last."""
     if like == "pil":
         return not interpolation.startswith("nearest")
-    return like == "v2" and images.is_cuda and images.dtype == torch.uint8 and interpolation in ("bilinear", "bicubic")
+    ours = like == "v2" and (images.is_cuda or tuple(size) == (1, 1))
+    return ours and images.dtype == torch.uint8 and interpolation in ("bilinear", "bicubic")
 
 
 def _tiny(images, sizes) -> bool:
@@ -123,21 +132,34 @@ def _tiny(images, sizes) -> bool:
 
 def warp_affine(images, arrays, *, interpolation, fill, like="pil"):
     """Image.transform(AFFINE), as torchvision's affine and rotate do on PIL images, or what they do on tensors."""
-    return _warp(images, arrays["matrix"], arrays["size"], _affine_grid, interpolation, fill, like)
+    return _warp(images, arrays["matrix"], arrays["size"], interpolation, fill, like)
 
 
 def warp_perspective(images, arrays, *, interpolation, fill, like="pil"):
     """Image.transform(PERSPECTIVE), as torchvision's perspective does on PIL images, or what it does on tensors."""
-    return _warp(images, arrays["coefficients"], arrays["size"], _perspective_grid, interpolation, fill, like)
+    return _warp(images, arrays["coefficients"], arrays["size"], interpolation, fill, like)
 
 
-def _warp(images, data, sizes, grid, interpolation, fill, like):
-    """``data``: (N, 6) of an affine transform, (N, 8) of a perspective one; ``grid`` makes torchvision's grid of it."""
+def warp_each(images, arrays, *, interpolation, fill, like="pil"):
+    """Either of a list of images (C, H, W), whose sizes may differ; gives a list. On a CPU Pillow does it."""
+    data, sizes = arrays["matrix" if "matrix" in arrays else "coefficients"], arrays["size"]
+    if like == "pil" and not images[0].is_cuda:
+        return _by_pillow(images, data, sizes, interpolation, fill)
+    rows = zip(images, data[:, None], sizes[:, None], strict=True)
+    return [_warp(image[None], *row, interpolation, fill, like)[0] for image, *row in rows]
+
+
+def _warp(images, data, sizes, interpolation, fill, like):
+    """``data``: (N, 6) of an affine transform, (N, 8) of a perspective one."""
+    if like == "pil" and not images.is_cuda and _is_pillow_faster(images, sizes, interpolation):
+        return uniform(_by_pillow(list(images), data, sizes, interpolation, fill))
+    affine = data.shape[1] == 6
 
     def to(images, rows, size):
         if like != "pil":
-            return _grid_sample(images, grid(images, data[rows], size), interpolation, fill, like)
-        if grid is _affine_grid and interpolation.startswith("nearest"):
+            grid = (grids.affine if affine else grids.perspective)(images, data[rows], size)
+            return grids.sample(images, grid, interpolation, fill, like)
+        if affine and interpolation.startswith("nearest"):
             return transform.transform_nearest(images, data[rows], size, fill)
         coordinates = transform.coordinates_of(data[rows], size, images.device)
         return transform.transform(images, coordinates, size, interpolation, fill)
@@ -145,10 +167,42 @@ def _warp(images, data, sizes, grid, interpolation, fill, like):
     return _by_size(images, sizes, to)
 
 
+# a CPU's Pillow is faster from so many pixels on: a call takes .1 ms, and its filters half of the batch's time, or less
+_PILLOW_FROM = {"nearest": 160**2, "bilinear": 64**2, "bicubic": 32**2}
+
+
+def _is_pillow_faster(images, sizes, interpolation) -> bool:
+    pixels = max(images.shape[-2] * images.shape[-1], np.prod(sizes, 1).max())
+    return pixels >= _PILLOW_FROM[interpolation.removesuffix("-exact")]
+
+
+def _by_pillow(images, data, sizes, interpolation, fill) -> list[torch.Tensor]:
+    mode, color = InterpolationMode(interpolation), transform.fill_like(images[0], fill).flatten().tolist()
+    kind = Image.Transform.AFFINE if data.shape[1] == 6 else Image.Transform.PERSPECTIVE
+
+    def to(image, row, size):
+        how = InterpolationMode.NEAREST if _is_between_centres(row) else mode
+        picture = v1.to_pil_image(image)
+        bands = len(picture.getbands())
+        filled = tuple(color if len(color) == bands else color * bands)
+        made = picture.transform(tuple(size[::-1]), kind, row, v1.pil_modes_mapping[how], fillcolor=filled)
+        return v1.pil_to_tensor(made)
+
+    return each(to, images, data.tolist(), sizes.astype(np.int64).tolist())
+
+
+def _is_between_centres(row: list[float]) -> bool:
+    """An affine transform from centres of pixels to centres, as right angles may be: filters change nothing."""
+    if len(row) != 6 or not all(map(float.is_integer, row)):
+        return False
+    a, b, _, d, e, _ = row
+    return (a + b) % 2 == 1 == (d + e) % 2
+
+
 def elastic(images, arrays, *, alpha, sigma, interpolation, fill, like):
     """torchvision.transforms.functional.elastic_transform, which makes tensors of PIL images."""
-    grid = displacement(arrays["key"], images.shape[-2:], alpha, sigma, images.device).to(_grid_dtype(images))
-    return _grid_sample(images, grid.add_(_identity_grid(images)), interpolation, fill, like)
+    grid = displacement(arrays["key"], images.shape[-2:], alpha, sigma, images.device).to(grids.dtype_of(images))
+    return grids.sample(images, grid.add_(grids.identity(images)), interpolation, fill, like)
 
 
 def displacement(keys: np.ndarray, size, alpha, sigma, device) -> torch.Tensor:
@@ -180,74 +234,6 @@ def _gaussian(size, taps, sigma):
     return matrix, resample.band(np.maximum(outputs - reach, 0), outputs + reach + 1, size)
 
 
-# ---- grids on tensors: torchvision's functionals take one grid, these one an image
-
-
-def _grid_dtype(images):
-    return images.dtype if images.is_floating_point() else torch.float32
-
-
-def _base_grid(images, size, first):
-    """(1, h * w, 3): x, y and 1 of each pixel; x and y count from ``first(length)``."""
-    dtype, (h, w) = _grid_dtype(images), size
-    x, y = (first(n) + torch.arange(n, dtype=dtype, device=images.device) for n in (w, h))
-    return torch.stack([x.expand(h, w), y[:, None].expand(h, w), torch.ones_like(x).expand(h, w)], -1).reshape(1, -1, 3)
-
-
-def _affine_grid(images, matrix, size):
-    """torchvision's _affine_grid (_gen_affine_grid): coordinates count from the centres, which PIL's matrices do not."""
-    (height, width), (h, w) = images.shape[-2:], size
-    theta = matrix.reshape(-1, 2, 3).copy()
-    theta[:, :, 2] += theta[:, :, 0] * (w / 2) + theta[:, :, 1] * (h / 2) - np.array([width / 2, height / 2])
-    grid = _base_grid(images, size, lambda n: (1 - n) * 0.5)
-    return _times(grid, _to(theta, images), (height, width)).reshape(-1, h, w, 2)
-
-
-def _perspective_grid(images, coefficients, size):
-    """torchvision's _perspective_grid."""
-    h, w = size
-    base = _base_grid(images, size, lambda n: 0.5)
-    theta = _to(coefficients[:, :6].reshape(-1, 2, 3), images)
-    last = np.concatenate([coefficients[:, 6:], np.ones((len(coefficients), 1))], 1)
-    below = _times(base, _to(np.repeat(last[:, None], 2, 1), images), (2, 2))
-    return (_times(base, theta, size) / below - 1).reshape(-1, h, w, 2)
-
-
-def _times(base, theta, size):
-    """base (1, P, 3) times theta (N, 2, 3), in halves of ``size``."""
-    theta = theta.to(base.dtype).transpose(1, 2)
-    theta = theta / torch.tensor([0.5 * size[1], 0.5 * size[0]], dtype=base.dtype, device=base.device)
-    return base.expand(len(theta), -1, -1).bmm(theta)
-
-
-def _identity_grid(images):
-    """torchvision's _create_identity_grid."""
-    lines = [
-        torch.linspace((1 - n) / n, (n - 1) / n, n, dtype=_grid_dtype(images), device=images.device)
-        for n in images.shape[-2:]
-    ]
-    y, x = torch.meshgrid(*lines, indexing="ij")
-    return torch.stack([x, y], -1)[None]
-
-
-def _grid_sample(images, grid, interpolation, fill, like):
-    """torchvision's _apply_grid_transform; a channel of ones says where to fill."""
-    x = images.to(grid.dtype)
-    if fill is not None:
-        x = torch.cat([x, torch.ones_like(x[:, :1])], 1)
-    x = grid_sample(x, grid, interpolation, "zeros", align_corners=False)
-    if fill is not None:
-        x, mask = x[:, :-1], x[:, -1:]
-        color = torch.tensor(fill, dtype=x.dtype, device=x.device)[:, None, None]
-        if interpolation == "nearest":
-            x = torch.where(mask < 0.5, color, x)
-        elif like == "v1":
-            x = x * mask + (1 - mask) * color
-        else:
-            x = (x - color) * mask + color
-    return x if images.is_floating_point() else x.round().to(images.dtype)
-
-
 # ---- shared
 
 
@@ -260,10 +246,10 @@ def _by_size(images, sizes, function):
     unique, which = np.unique(sizes, axis=0, return_inverse=True)
     for i, size in enumerate(unique.tolist()):
         rows = np.flatnonzero(which.reshape(-1) == i)
-        for row, image in zip(rows, function(images[_to(rows, images)], rows, tuple(size)), strict=True):
+        for row, image in zip(rows, function(images[to_device(rows, images)], rows, tuple(size)), strict=True):
             made[row] = image
     return made
 
 
-def _to(array, images):
-    return torch.from_numpy(array).to(images.device, non_blocking=True)
+# what takes a list of images of several sizes
+EACH = {"resize": resize_each, "warp_affine": warp_each, "warp_perspective": warp_each}

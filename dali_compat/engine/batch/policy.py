@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import torch
-from torchvision.transforms.functional import _get_inverse_affine_matrix
 
+from ...params.matrices import affine, rotation, rotation_of_tensors
 from . import color, filters, geometry
 from .hue import hue
 
@@ -82,7 +82,7 @@ def augment(images, arrays, *, names, interpolation, fill, like, version=None):
     rows = np.flatnonzero(np.isin(which, [number for number, name in enumerate(names) if name in _WARPS]))
     if len(rows):
         size = images.shape[-2:]
-        matrices = [_matrix(names[which[row]], float(magnitude[row]), *size) for row in rows]
+        matrices = [_matrix(names[which[row]], float(magnitude[row]), size, like, version or like) for row in rows]
         warp = {"matrix": np.array(matrices), "size": np.tile(np.array(size, np.int32), (len(rows), 1))}
         warped = geometry.warp_affine(_rows(images, rows), warp, interpolation=interpolation, fill=fill, like=like)
         made.append((rows, warped))
@@ -110,22 +110,20 @@ _ENHANCERS = {
 _CONSTANT = {"AutoContrast": color.autocontrast, "Equalize": color.equalize, "Invert": color.invert}
 
 
-def _matrix(name, magnitude, height, width) -> list[float]:
-    """From output to input, as Image.transform(AFFINE) takes it, which is how torchvision shears and translates PIL
-    images; Rotate is PIL.Image.Image.rotate's own."""
-    centre = [width * 0.5, height * 0.5]
+def _matrix(name, magnitude, size, like, version) -> list[float]:
+    """From output to input, as torchvision's affine and rotate have it."""
+    if name == "Rotate" and like == "pil":
+        return rotation(magnitude, size, size)
     if name == "Rotate":
-        angle = -math.radians(magnitude % 360.0)
-        cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)
-        (x, y), minus_sin = centre, round(-math.sin(angle), 15)
-        return [cos, sin, cos * -x + sin * -y + 0.0 + x, minus_sin, cos, minus_sin * -x + cos * -y + 0.0 + y]
-    degrees = math.degrees(math.atan(magnitude))
-    if name == "ShearX":
-        return _get_inverse_affine_matrix([0, 0], 0.0, [0, 0], 1.0, [degrees, 0.0])
-    if name == "ShearY":
-        return _get_inverse_affine_matrix([0, 0], 0.0, [0, 0], 1.0, [0.0, degrees])
-    shift = [int(magnitude), 0] if name == "TranslateX" else [0, int(magnitude)]
-    return _get_inverse_affine_matrix(centre, 0.0, shift, 1.0, [0.0, 0.0])
+        return rotation_of_tensors(magnitude, size, size, like=like)
+    degrees, shift = math.degrees(math.atan(magnitude)), int(magnitude)
+    translate, shear, center = {
+        "ShearX": ([0, 0], [degrees, 0.0], [0, 0]),
+        "ShearY": ([0, 0], [0.0, degrees], [0, 0]),
+        "TranslateX": ([shift, 0], [0.0, 0.0], None),
+        "TranslateY": ([0, shift], [0.0, 0.0], None),
+    }[name]
+    return affine(0.0, translate, 1.0, shear, size, center, like, version)
 
 
 def augmix(images, arrays, *, names, interpolation, fill, like):

@@ -1,0 +1,320 @@
+"""Whether a JPEG is whole: ISO/IEC 10918-1, annexes B and G, without what decoders differ on. Asked by intact.py."""
+
+from __future__ import annotations
+
+import io
+import struct
+from functools import lru_cache
+
+import numpy as np
+from PIL import Image
+
+_EOI, _SOS, _DQT, _DHT, _DRI, _COMMENT = 0xD9, 0xDA, 0xDB, 0xC4, 0xDD, 0xFE
+_BASELINE, _PROGRESSIVE = 0xC0, 0xC2
+_APP0, _APP2, _APP13, _APP14, _APP15 = 0xE0, 0xE2, 0xED, 0xEE, 0xEF
+_SAMPLINGS = {(0x11,), *((luma, 0x11, 0x11) for luma in (0x11, 0x21, 0x12, 0x22))}  # horizontal and vertical, by component
+_ALL = [0] * 64  # bits that are still to come
+_DC_SYMBOLS = bytes(range(12))
+_AC_SYMBOLS = bytes(16 * run + size for run in range(16) for size in range(11))
+
+
+class Unknown(Exception):
+    """Of a structure that is not among those known."""
+
+
+def demand(known) -> None:
+    if not known:
+        raise Unknown
+
+
+def is_whole(data: np.ndarray) -> bool:
+    """Of a whole JPEG, uint8 (length,).
+
+    Raises:
+        Unknown, IndexError, struct.error: it is of another structure.
+    """
+    view = memoryview(data)
+    found = _to_scan(view)
+    if found is None:
+        return Jpeg(data).is_whole()
+    frame, start = found  # many files begin alike but for their size
+    header = _header(bytes(view[: frame + 5]), bytes(view[frame + 9 : start]))
+    height, width = struct.unpack_from(">HH", view, frame + 5)
+    if header is None or header.is_special:
+        return Jpeg(data).is_whole()
+    end = start + _first_mark(data[start:])
+    demand(height and width and 8 * (end - start) >= header.blocks(height, width))
+    return view[end + 1] == _EOI
+
+
+def _to_scan(view: memoryview) -> tuple[int, int] | None:
+    """Where the frame's segment begins, and the coded data, of a baseline picture; None of others."""
+    at, frame = 2, 0
+    while True:
+        marker = view[at + 1]
+        if marker == _BASELINE:
+            frame = at
+        elif view[at] != 0xFF or marker == _PROGRESSIVE:
+            return None
+        at += 2 + (view[at + 2] << 8 | view[at + 3])
+        if marker == _SOS:
+            return (frame, at) if frame else None
+
+
+def _first_mark(data: np.ndarray) -> int:
+    """Of the first byte FF before another than 0."""
+    demand(len(data) > 1)
+    marks = (data[:-1] == 0xFF).view(np.uint8)
+    np.minimum(marks, data[1:], out=marks)
+    first = int(marks.argmax())
+    demand(marks[first])
+    return first
+
+
+@lru_cache(maxsize=1024)
+def _header(before: bytes, behind: bytes) -> Jpeg | None:
+    """Of a baseline picture, to its coded data: what is before its size, and behind it."""
+    try:
+        jpeg = Jpeg(np.frombuffer(before + b"\0\x01\0\x01" + behind, np.uint8))
+        jpeg.read_header()
+        return jpeg
+    except (Unknown, IndexError, struct.error):
+        return None
+
+
+class Jpeg:
+    """Walks the segments of a JPEG. The methods that read one raise Unknown where another decoder may do something else."""
+
+    def __init__(self, data: np.ndarray):
+        self._data, self._view = data, memoryview(data)
+        self._marks = data[:-1] == 0xFF  # where markers begin, and what looks like one in a segment
+        self._marks &= data[1:] != 0
+        self._frame = self._interval = 0
+        self._seen: set = set()  # segments that may come once
+        self._quantisers: set[int] = set()
+        self._huffman: set[int] = set()
+        self._identifiers = b""
+        self._samplings: list[tuple[int, int]] = []  # horizontal and vertical, by component
+        self._left: list[list] = []  # by component and coefficient: how many low bits are still to come
+        self._ask_pillow = False
+
+    @property
+    def is_special(self) -> bool:
+        """Whether more is to be looked at than where the coded data end."""
+        return bool(self._interval or self._ask_pillow)
+
+    def blocks(self, height: int, width: int) -> int:
+        """Of all components, for a picture of that size."""
+        self._height, self._width = height, width
+        return self._units(list(range(len(self._identifiers))))[1]
+
+    def read_header(self) -> None:
+        """To the coded data of the first scan.
+
+        Raises:
+            Unknown, IndexError, struct.error: it is of another structure.
+        """
+        at = 2
+        while True:
+            demand(self._view[at] == 0xFF)
+            marker = self._view[at + 1]
+            end = at + 2 + (self._view[at + 2] << 8 | self._view[at + 3])
+            demand(at + 4 <= end <= len(self._view))
+            content = self._view[at + 4 : end]
+            if marker == _SOS:
+                self._begin_scan(bytes(content))
+                return
+            self._segment(marker, content)
+            at = end
+
+    def is_whole(self) -> bool:
+        at = 2
+        while True:
+            demand(self._view[at] == 0xFF)
+            marker = self._view[at + 1]
+            if marker == _EOI:
+                break
+            end = at + 2 + (self._view[at + 2] << 8 | self._view[at + 3])
+            if end < at + 4 or end > len(self._view):
+                return False
+            content = self._view[at + 4 : end]
+            if marker == _SOS:
+                at = self._scan(bytes(content), end)
+            else:
+                self._segment(marker, content)
+                at = end
+        done = self._left and all(left == _ALL for left in self._left)
+        return bool(done) and (not self._ask_pillow or _pillow_opens(self._data))
+
+    def _segment(self, marker: int, content: memoryview) -> None:
+        if _APP0 <= marker <= _APP15:
+            self._application(marker, bytes(content))
+        elif marker == _DHT:
+            self._define_huffman(bytes(content))
+        elif marker == _DQT:
+            self._define_quantisers(bytes(content))
+        elif marker in (_BASELINE, _PROGRESSIVE):
+            self._begin_frame(marker, bytes(content))
+        elif marker == _DRI:
+            self._once(marker)
+            (self._interval,) = struct.unpack(">H", content)
+        else:
+            demand(marker == _COMMENT)
+
+    def _once(self, what) -> None:
+        demand(what not in self._seen)
+        self._seen.add(what)
+
+    def _application(self, marker: int, content: bytes) -> None:
+        """What these say of colours must come before the frame, for headers.py reads no further."""
+        if marker == _APP0 and content.startswith(b"JFIF"):
+            demand(content.startswith(b"JFIF\0") and len(content) >= 14 and not self._frame)
+            self._once(_APP0)
+        elif marker == _APP14 and content.startswith(b"Adobe"):
+            demand(len(content) >= 12 and not self._frame)
+            self._once(_APP14)
+        elif marker == _APP2 and content.startswith(b"ICC_PROFILE\0"):
+            demand(len(content) >= 14)
+        elif marker == _APP2 and content.startswith(b"MPF\0"):
+            self._ask_pillow = True  # it reads more of these, and refuses some
+        elif marker == _APP13 and content.startswith(b"Phot") and not _is_whole_photoshop(content):
+            self._ask_pillow = True
+
+    def _define_quantisers(self, content: bytes) -> None:
+        demand(content and len(content) % 65 == 0 and not self._left)
+        for at in range(0, len(content), 65):
+            demand(content[at] <= 3 and 0 not in content[at + 1 : at + 65])
+            self._once((_DQT, content[at]))
+            self._quantisers.add(content[at])
+
+    def _define_huffman(self, content: bytes) -> None:
+        tables = _huffman_tables(content)
+        demand(tables is not None)
+        if not self._left:
+            for table in tables:
+                self._once((_DHT, table))
+        self._huffman.update(tables)
+
+    def _begin_frame(self, marker: int, content: bytes) -> None:
+        """B.2.2"""
+        self._once("frame")
+        precision, self._height, self._width, count = struct.unpack_from(">BHHB", content)
+        demand(precision == 8 and self._height and self._width and len(content) == 6 + 3 * count)
+        identifiers, samplings, tables = content[6::3], tuple(content[7::3]), content[8::3]
+        demand(samplings in _SAMPLINGS and len(set(identifiers)) == count)
+        self._frame, self._tables, self._identifiers = marker, tables, identifiers
+        self._samplings = [(sampling >> 4, sampling & 15) for sampling in samplings]
+
+    def _scan(self, header: bytes, start: int) -> int:
+        """Returns where the scan ends."""
+        return self._scan_end(start, *self._begin_scan(header))
+
+    def _begin_scan(self, header: bytes) -> tuple[list[int], int, int]:
+        """B.2.3: which components, and which of their coefficients from the first to the last."""
+        count = header[0]
+        demand(self._frame and len(header) == 4 + 2 * count)
+        selected = [self._identifiers.find(one) for one in header[1 : 1 + 2 * count : 2]]
+        demand(selected and selected[0] >= 0 and selected == sorted(set(selected)))
+        first, last, high, low = header[-3], header[-2], header[-1] >> 4, header[-1] & 15
+        for tables in header[2 : 2 + 2 * count : 2]:
+            self._demand_tables(tables, first, last, high)
+        if not self._left:
+            demand(self._quantisers.issuperset(self._tables))
+        if self._frame == _BASELINE:
+            demand((first, last, high, low, count) == (0, 63, 0, 0, len(self._identifiers)) and not self._left)
+            self._left = [_ALL] * count
+        else:
+            self._left = self._left or [[None] * 64 for _ in self._identifiers]
+            demand(last == 0 if first == 0 else first <= last <= 63 and count == 1)
+            for component in selected:
+                self._progress(self._left[component], first, last, high, low)
+        return selected, first, last
+
+    def _demand_tables(self, tables: int, first: int, last: int, high: int) -> None:
+        """DC coefficients that are refined need none."""
+        demand(first or high or tables >> 4 in self._huffman)
+        demand(last == 0 or 0x10 | tables & 15 in self._huffman and tables & 15 < 16)
+
+    def _progress(self, left: list, first: int, last: int, high: int, low: int) -> None:
+        """G.1.1.1: a coefficient comes without its low bits, which follow one by one; DC before all others."""
+        band = left[first : last + 1]
+        demand(low <= 13 if high == 0 else low == high - 1)
+        demand(band.count(high or None) == len(band) and (first == 0 or left[0] is not None))
+        left[first : last + 1] = [low] * len(band)
+
+    def _scan_end(self, start: int, selected: list[int], first: int, last: int) -> int:
+        """Only coded data and restart markers come before it, all of them and in order."""
+        units, blocks = self._units(selected)
+        demand(start < len(self._marks))
+        end = self._restarts_end(start, units) if self._interval else start + int(self._marks[start:].argmax())
+        bits = blocks * (2 if first == 0 < last else first == 0)  # a symbol of DC, and one at the block's end
+        demand(8 * (end - start) >= bits)
+        return end
+
+    def _restarts_end(self, start: int, units: int) -> int:
+        """Where the marker stands that follows all restart markers."""
+        at = np.flatnonzero(self._marks[start:])[: -(-units // self._interval)] + start
+        codes = self._data[at + 1]
+        in_order = 0xD0 + np.arange(len(at) - 1) % 8
+        demand(len(at) == -(-units // self._interval) and np.array_equal(codes[:-1], in_order))
+        return int(at[-1])
+
+    def _units(self, selected: list[int]) -> tuple[int, int]:
+        """A.2: how many minimum coded units a scan has, and blocks."""
+        widest, highest = self._samplings[0]  # of those known, the first component has the most samples
+        if len(selected) > 1:
+            units = -(-self._width // (8 * widest)) * -(-self._height // (8 * highest))
+            return units, units * sum(across * down for across, down in map(self._samplings.__getitem__, selected))
+        across, down = self._samplings[selected[0]]
+        units = -(-self._width * across // (8 * widest)) * -(-self._height * down // (8 * highest))
+        return units, units
+
+
+def _is_whole_photoshop(content: bytes) -> bool:
+    """Adobe Photoshop File Formats, "Image Resource Blocks": all of them are there."""
+    at = len(b"Photoshop 3.0\0")
+    try:
+        while content[at : at + 4] == b"8BIM":
+            name = content[at + 6]
+            at += 7 + name
+            at += at % 2
+            (size,) = struct.unpack_from(">I", content, at)
+            at += 4 + size
+            at += at % 2
+    except (IndexError, struct.error):
+        return False
+    return at in (len(content), len(content) + 1)
+
+
+@lru_cache(maxsize=64)  # most files have the standard's own
+def _huffman_tables(content: bytes) -> tuple[int, ...] | None:
+    """B.2.4.2: which tables a segment defines (16 and up: of AC coefficients); None where one of them is none."""
+    found, at = [], 0
+    while at < len(content):
+        table, lengths = content[at], content[at + 1 : at + 17]
+        symbols = content[at + 17 : at + 17 + sum(lengths)]
+        valid = _AC_SYMBOLS if table & 16 else _DC_SYMBOLS
+        right = not table & ~0x11 and 0 < len(symbols) == sum(lengths)
+        if not right or symbols.translate(None, valid) or not _codes_fit(lengths):
+            return None
+        found.append(table)
+        at += 17 + len(symbols)
+    return tuple(found)
+
+
+def _codes_fit(lengths: bytes) -> bool:
+    """C.2: codes of 1 to 16 bits, none of ones alone."""
+    code = 0
+    for size, count in enumerate(lengths, 1):
+        code = 2 * code + count
+        if code >= 1 << size:
+            return False
+    return True
+
+
+def _pillow_opens(data: np.ndarray) -> bool:
+    try:
+        Image.open(io.BytesIO(data)).close()
+        return True
+    except Exception:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
+        return False

@@ -1,0 +1,553 @@
+"""on_error: samples that cannot be read are replaced or skipped, and listed; the epoch goes on."""
+
+import os
+import pickle
+import warnings
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from dali_compat import BadImageWarning, DALIImageFolder, SampleError
+from torch.utils import data
+from torch.utils.data import default_collate
+from torchvision import transforms as T
+from torchvision.datasets import CIFAR10
+
+from contract.both import EXACT, error_of, no_gc, ours, stock
+from contract.storages import ARCHIVES, stored
+
+BAD = (1, 4)  # of eight
+GOOD = [i for i in range(8) if i not in BAD]
+ON_CPU = dict(device="cpu", fallback="silent")
+
+
+def _cut(path):
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+
+
+DAMAGE = {"no image": lambda path: path.write_bytes(b"bad"), "cut": _cut, "missing": Path.unlink}
+
+
+def _damaged(root, damage="no image", transform=EXACT, bad=BAD, **options):
+    dataset = DALIImageFolder(root, transform, return_index=True, **options)
+    for index in bad:
+        DAMAGE[damage](Path(dataset.samples[index][0]))
+    return dataset
+
+
+def _epoch(loader, quiet=True):
+    with warnings.catch_warnings():
+        if quiet:
+            warnings.simplefilter("ignore", BadImageWarning)
+        return list(loader)
+
+
+def _indices(batches) -> list[list[int]]:
+    return [batch[2].tolist() for batch in batches]
+
+
+def _assert_true(batches, dataset) -> None:
+    """Every image and label is that of its index."""
+    for images, labels, indices in batches:
+        for image, label, index in zip(images, labels.tolist(), indices.tolist(), strict=True):
+            expected, target, _ = dataset[index]
+            assert label == target and torch.equal(image.cpu(), expected)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_skip(own_root, damage, num_workers):
+    dataset = _damaged(own_root, damage)
+    loader = ours(dataset, 3, on_error="skip", num_workers=num_workers, device="cpu")
+    for _ in range(2):
+        batches = _epoch(loader)
+        assert _indices(batches) == [[0, 2], [3, 5], [6, 7]]
+        _assert_true(batches, dataset)
+    assert [(e.path, e.index, e.epoch) for e in loader.errors] == [(dataset.samples[i][0], i, 0) for i in BAD]
+    assert len(loader) == 3
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_replace(own_root, damage, num_workers):
+    dataset = _damaged(own_root, damage)
+    loader = ours(dataset, 3, on_error="replace", num_workers=num_workers, device="cpu")
+    epochs = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        batches = _epoch(loader)
+        found = sum(_indices(batches), [])
+        assert [len(batch[0]) for batch in batches] == [3, 3, 2]
+        assert [found[i] for i in GOOD] == GOOD and all(found[i] in GOOD for i in BAD)
+        _assert_true(batches, dataset)
+        epochs.append(found)
+    assert epochs[0] == epochs[1]  # found late or known: the same samples stand in
+    assert {error.index for error in loader.errors} == set(BAD)
+    torch.manual_seed(1)
+    others = [sum(_indices(_epoch(loader)), []) for _ in range(5)]
+    assert len({tuple(found[i] for i in BAD) for found in others}) > 1  # drawn for each epoch
+
+
+def test_a_replacement_is_the_same_found_late_or_known(own_root):
+    """To the last bit, with random transforms."""
+    transform = T.Compose([T.RandomResizedCrop(24), T.ColorJitter(0.4), T.RandomHorizontalFlip(), T.ToTensor()])
+    dataset = _damaged(own_root, "cut", transform)
+    loader = ours(dataset, 4, on_error="replace", device="cpu")
+    epochs = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        epochs.append(_epoch(loader))
+    for first, second in zip(*epochs, strict=True):
+        assert all(map(torch.equal, first, second))
+
+
+def test_an_empty_batch_is_passed_over(own_root):
+    dataset = _damaged(own_root, bad=(2, 3))
+    assert _indices(_epoch(ours(dataset, 2, on_error="skip", device="cpu"))) == [[0, 1], [4, 5], [6, 7]]
+    dataset = _damaged(own_root, bad=range(8))
+    loader = ours(dataset, 2, on_error="skip", device="cpu")
+    assert _epoch(loader) == [] and len(loader.errors) == 8
+    assert _epoch(loader) == []
+
+
+def test_nothing_can_be_read(own_root):
+    error = error_of(_epoch, ours(_damaged(own_root, bad=range(8)), 2, on_error="replace", device="cpu"))
+    assert isinstance(error, OSError) and "cannot decode" in str(error)
+
+
+def test_without_batches(own_root):
+    dataset = _damaged(own_root)
+    skipped = _epoch(ours(dataset, None, on_error="skip", device="cpu"))
+    assert [index for _, _, index in skipped] == GOOD
+    replaced = _epoch(ours(dataset, None, on_error="replace", device="cpu"))
+    assert len(replaced) == 8 and [replaced[i][2] for i in GOOD] == GOOD
+
+
+def test_a_mended_file_comes_back(own_root):
+    dataset = DALIImageFolder(own_root, EXACT, return_index=True)
+    path = Path(dataset.samples[1][0])
+    good = path.read_bytes()
+    path.write_bytes(b"bad")
+    loader = ours(dataset, 4, on_error="skip", device="cpu")
+    assert _indices(_epoch(loader)) == _indices(_epoch(loader)) == [[0, 2, 3], [4, 5, 6, 7]]
+    path.write_bytes(good)
+    batches = _epoch(loader)
+    assert _indices(batches) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    _assert_true(batches, dataset)
+
+
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_an_image_that_is_too_small(own_root, policy):
+    """torchvision's transform refuses it."""
+    dataset = DALIImageFolder(own_root, T.Compose([T.RandomCrop(100), T.PILToTensor()]), return_index=True)
+    sizes = [dataset.loader(path).size for path, _ in dataset.samples]
+    small = {i for i, size in enumerate(sizes) if min(size) < 100}
+    assert 0 < len(small) < 8
+    loader = ours(dataset, 8, on_error=policy, device="cpu")
+    (batch,) = _epoch(loader)
+    assert batch[0].shape[0] == (8 if policy == "replace" else 8 - len(small))
+    assert not small & set(batch[2].tolist()) and {error.index for error in loader.errors} == small
+    assert all(error.reason.startswith("ValueError: Required crop size") for error in loader.errors)
+
+
+def test_what_is_said(own_root):
+    dataset = _damaged(own_root)
+    loader = ours(dataset, 3, on_error="skip", device="cpu")
+    with pytest.warns(BadImageWarning) as caught:
+        _epoch(loader, quiet=False)
+    first, last = (str(warning.message) for warning in caught)
+    assert dataset.samples[1][0] in first and "index 1" in first and "skipped" in first
+    assert "epoch 0: 2 of 8 samples were skipped" in last
+    with pytest.warns(BadImageWarning) as caught:
+        _epoch(loader, quiet=False)
+    assert [str(warning.message)[:8] for warning in caught] == ["epoch 1:"]
+    assert "a sample that cannot be read is skipped" in loader.explain()
+    error = loader.errors[0]
+    assert isinstance(error, SampleError) and "UnidentifiedImageError" in error.reason
+
+
+def test_a_clean_folder_says_nothing(own_root):
+    loader = ours(DALIImageFolder(own_root, EXACT, return_index=True), 3, on_error="replace", device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BadImageWarning)
+        assert sum(_indices(list(loader)), []) == list(range(8))
+    assert loader.errors == []
+
+
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+@pytest.mark.parametrize("storage", ARCHIVES)
+def test_records(own_root, tmp_path, storage, policy):
+    _damaged(own_root)
+    dataset = stored(own_root, storage, tmp_path)(EXACT, return_index=True)
+    loader = ours(dataset, 3, on_error=policy, device="cpu")
+    for _ in range(2):
+        batches = _epoch(loader)
+        found = sum(_indices(batches), [])
+        assert found == GOOD if policy == "skip" else [found[i] for i in GOOD] == GOOD
+        _assert_true(batches, dataset)
+    assert [error.path for error in loader.errors] == [dataset.place(i) for i in BAD]
+
+
+def test_an_archive_that_goes(own_root, tmp_path):
+    """Its samples are replaced by those of the folder beside it."""
+    archive = stored(own_root, "tar", tmp_path)(EXACT)
+    both = data.ConcatDataset([DALIImageFolder(own_root, EXACT), archive])
+    (tmp_path / "all.tar").unlink()
+    loader = ours(both, 16, on_error="skip", device="cpu")
+    (batch,) = _epoch(loader)
+    assert len(batch[0]) == 8 and len(loader.errors) == 8
+
+
+def _fussy(image):
+    if image.float().mean() > _fussy.most:
+        raise LookupError("too bright")
+    return image
+
+
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_errors_of_functions_are_raised_unless_asked_for(own_root, policy, num_workers):
+    plain = DALIImageFolder(own_root, EXACT, return_index=True)
+    means = [plain[i][0].float().mean().item() for i in range(8)]
+    _fussy.most = sorted(means)[5]
+    bright = {i for i in range(8) if means[i] > _fussy.most}
+    dataset = DALIImageFolder(own_root, T.Compose([*EXACT.transforms, T.Lambda(_fussy)]), return_index=True)
+    options = dict(on_error=policy, num_workers=num_workers, **ON_CPU)
+    assert isinstance(error_of(_epoch, ours(dataset, 4, **options)), LookupError)
+    loader = ours(dataset, 4, on_error_in_python=True, **options)
+    batches = _epoch(loader)
+    found = sum(_indices(batches), [])
+    assert not bright & set(found) and len(found) == (8 if policy == "replace" else 6)
+    _assert_true(batches, dataset)
+    assert {error.index for error in loader.errors} == bright
+
+
+def _fussy_and_random(image):
+    return _fussy(image) // 2 + torch.randint(0, 100, image.shape, dtype=torch.uint8)
+
+
+def test_a_function_draws_the_same_beside_one_that_fails(own_root):
+    """Its numbers are those of the sample's place, in a batch without one of its rows, too."""
+    dataset = _damaged(own_root, transform=T.Compose([*EXACT.transforms, T.Lambda(_fussy_and_random)]))
+    means = [DALIImageFolder(own_root, EXACT)[i][0].float().mean().item() for i in GOOD]
+    given = []
+    for _fussy.most in (255, sorted(means)[-2]):
+        torch.manual_seed(0)
+        loader = ours(dataset, 8, on_error="skip", on_error_in_python=True, **ON_CPU)
+        ((images, _, indices),) = _epoch(loader)
+        given.append(dict(zip(indices.tolist(), images, strict=True)))
+    all_of_them, fewer = given
+    assert list(all_of_them) == GOOD and len(fewer) == len(GOOD) - 1
+    assert all(torch.equal(image, all_of_them[index]) for index, image in fewer.items())
+
+
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_errors_of_target_transform(own_root, policy):
+    def refuse(target):
+        if target:
+            raise LookupError("no such target")
+        return target
+
+    dataset = DALIImageFolder(own_root, EXACT, refuse, return_index=True)
+    assert isinstance(error_of(_epoch, ours(dataset, 4, on_error=policy, device="cpu")), LookupError)
+    batches = _epoch(ours(dataset, 4, on_error=policy, on_error_in_python=True, device="cpu"))
+    assert all(label == 0 for _, labels, _ in batches for label in labels.tolist())
+    assert sum(len(batch[0]) for batch in batches) == (8 if policy == "replace" else 4)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_torchs_loader(own_root, policy, num_workers):
+    """A data set that only torch's loader can serve."""
+    dataset = _Own(_damaged(own_root))
+    loader = ours(dataset, 3, on_error=policy, num_workers=num_workers, **ON_CPU)
+    for epoch in range(2):
+        torch.manual_seed(0)
+        batches = _epoch(loader)
+        found = sum(_indices(batches), [])
+        if policy == "skip":
+            assert _indices(batches) == [[0, 2], [3, 5], [6, 7]]
+        else:
+            assert len(found) == 8 and [found[i] for i in GOOD] == GOOD and all(found[i] in GOOD for i in BAD)
+        _assert_true(batches, dataset)
+    assert {(error.index, error.epoch) for error in loader.errors} == {(i, 0) for i in BAD}
+    assert "torchvision route" in loader.explain()
+
+
+class _Own(data.Dataset):
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __len__(self):
+        return len(self.folder)
+
+    def __getitem__(self, index):
+        return self.folder[index]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_torchs_loader_in_epochs(own_root, persistent):
+    dataset = _Own(_damaged(own_root, bad=range(8)))
+    loader = ours(dataset, 3, on_error="skip", num_workers=1, persistent_workers=persistent, **ON_CPU)
+    assert [_epoch(loader), _epoch(loader)] == [[], []] and len(loader.errors) == 8
+
+
+def test_torchs_loader_counts_each_epochs_samples(own_root):
+    dataset = _Own(_damaged(own_root))
+    loader = ours(dataset, 3, on_error="skip", num_workers=1, persistent_workers=True, **ON_CPU)
+    for epoch in range(2):
+        with pytest.warns(BadImageWarning, match=f"epoch {epoch}: 2 of 8 samples were skipped"):
+            _epoch(loader, quiet=False)
+
+
+def test_torchs_loader_replaces_alike_with_any_number_of_workers(own_root):
+    dataset = _Own(_damaged(own_root))
+    for seed in range(3):
+        given = []
+        for num_workers in (0, 1, 2):
+            torch.manual_seed(seed)
+            given.append(_indices(_epoch(ours(dataset, 3, on_error="replace", num_workers=num_workers, **ON_CPU))))
+        assert given[0] == given[1] == given[2]
+
+
+SPLITS = {"subset": data.SubsetRandomSampler([0, 1, 2]), "list": [0, 1, 2], "tensor": torch.arange(3)}
+
+
+@pytest.mark.parametrize("sampler", SPLITS.values(), ids=SPLITS)
+def test_a_split_is_kept_to(own_root, sampler):
+    """What stands in comes from the sampler's own indices."""
+    dataset = _damaged(own_root)
+    for seed in range(10):
+        torch.manual_seed(seed)
+        loader = ours(dataset, 3, sampler=sampler, on_error="replace", device="cpu")
+        assert set(sum(_indices(_epoch(loader)), [])) <= {0, 2}
+
+
+def test_parts_with_transforms_of_their_own(own_root):
+    """One that stands in comes with its own part's transform."""
+    _damaged(own_root)
+    small = T.Compose([T.CenterCrop(40), T.PILToTensor()])
+    parts = [DALIImageFolder(own_root, transform, return_index=True) for transform in (small, EXACT)]
+    loader = ours(data.ConcatDataset(parts), 5, on_error="replace", device="cpu")
+    batches = _epoch(loader)
+    assert sum(len(batch[0]) for batch in batches) == 16 and {error.index for error in loader.errors} == {1, 4, 9, 12}
+    _assert_true(batches, parts[0])
+
+
+def test_a_collate_fn_of_the_users(own_root):
+    seen = []
+
+    def collate(samples):
+        seen.append(len(samples))
+        return default_collate(samples)
+
+    dataset = _damaged(own_root)
+    assert _indices(_epoch(ours(dataset, 3, on_error="skip", collate_fn=collate, device="cpu"))) == [[0, 2], [3, 5], [6, 7]]
+    assert seen == [2, 2, 2]
+
+
+def test_other_errors_are_raised(own_root):
+    dataset = _damaged(own_root)
+    for make in (ours, stock):
+        options = dict(on_error="skip", device="cpu") if make is ours else {}
+        assert isinstance(error_of(list, make(dataset, batch_sampler=[[0, 99]], **options)), IndexError)
+
+
+def test_wrong_policies(own_root):
+    error = error_of(ours, DALIImageFolder(own_root, EXACT), on_error="ignore")
+    assert isinstance(error, ValueError) and "on_error must be 'raise', 'skip' or 'replace', got 'ignore'" == str(error)
+
+
+def test_a_loader_is_pickled_with_its_policy(own_root):
+    loader = ours(_damaged(own_root), 3, on_error="skip", device="cpu")
+    _epoch(loader)
+    copy = pickle.loads(pickle.dumps(loader))
+    assert _indices(_epoch(copy)) == [[0, 2], [3, 5], [6, 7]] and len(copy.errors) == 2
+
+
+@pytest.mark.parametrize("sampler", [data.SubsetRandomSampler(torch.arange(8)), torch.arange(8)])
+def test_indices_in_tensors_are_listed_once(own_root, sampler):
+    loader = ours(_damaged(own_root), 3, sampler=sampler, on_error="skip", device="cpu")
+    for _ in range(2):
+        _epoch(loader)
+    assert sorted(error.index for error in loader.errors) == list(BAD)
+
+
+class _OfLists(_Own):
+    def __getitem__(self, indices):
+        return default_collate([self.folder[index] for index in indices])
+
+
+def test_torchs_loader_with_lists_for_indices(own_root):
+    dataset = _OfLists(_damaged(own_root))
+    loader = ours(dataset, None, sampler=[[0, 2], [1, 3], [5, 6]], on_error="skip", **ON_CPU)
+    assert _indices(_epoch(loader)) == [[0, 2], [5, 6]] and [error.index for error in loader.errors] == [[1, 3]]
+
+
+class _WithoutLength(data.Dataset):
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __getitem__(self, index):
+        return self.folder[index]
+
+
+def test_skipping_needs_no_length(own_root):
+    dataset = _WithoutLength(_damaged(own_root))
+    assert _indices(_epoch(ours(dataset, 3, sampler=[0, 1, 2], on_error="skip", **ON_CPU))) == [[0, 2]]
+
+
+class _SetUp(_Own):
+    worker = None
+
+    def __getnewargs__(self):
+        return (self.folder,)
+
+    def __new__(cls, folder):
+        return super().__new__(cls)
+
+    def __getitem__(self, index):
+        return self.worker
+
+
+def _set_up(worker):
+    data.get_worker_info().dataset.worker = worker
+
+
+def test_a_worker_init_fn_sets_up_the_data_set(own_root):
+    dataset = _SetUp(_damaged(own_root))
+    options = dict(num_workers=1, worker_init_fn=_set_up, multiprocessing_context="spawn")
+    (batch,) = ours(dataset, 8, on_error="skip", **options, **ON_CPU)
+    assert batch.tolist() == [0] * 8
+
+
+class _Stream(data.IterableDataset):
+    def __iter__(self):
+        return iter(range(4))
+
+
+def test_a_stream_has_no_samples_to_skip():
+    said = ours(_Stream(), 2, on_error="skip", **ON_CPU).explain()
+    assert "without effect: on_error=skip" in said and "is skipped" not in said
+
+
+def test_a_policy_of_later(own_root):
+    loader = ours(_damaged(own_root), 3, device="cpu")
+    loader.on_error = "skip"
+    assert _indices(_epoch(loader)) == [[0, 2], [3, 5], [6, 7]]
+
+
+def test_an_interrupt_after_skipping(own_root):
+    """The batch is made again as it was, at its place in the epoch."""
+    transform = T.Compose([T.RandomResizedCrop(16), T.PILToTensor()])
+    interrupts = []
+
+    def collate(samples):
+        if interrupts:
+            raise interrupts.pop()
+        return default_collate(samples)
+
+    loader = ours(_damaged(own_root, transform=transform, bad=[0]), 3, on_error="skip", collate_fn=collate, device="cpu")
+    epochs = []
+    for interrupt in (KeyboardInterrupt(), None):
+        torch.manual_seed(0)
+        iterator = iter(loader)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BadImageWarning)
+            if interrupt is not None:
+                interrupts.append(interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    next(iterator)
+            epochs.append(list(iterator))
+    for first, second in zip(*epochs, strict=True):
+        assert all(map(torch.equal, first, second))
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip", "replace"])
+def test_bad_images_keep_nothing_alive(own_root, policy):
+    """Errors refer to their tracebacks, and these to batches, and these to pipelines."""
+    loader = ours(_damaged(own_root), 3, on_error=policy, device="cpu")
+    with no_gc():
+        for _ in range(2):  # found, and known
+            iterator = iter(loader)
+            epoch = weakref.ref(iterator._epoch)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", BadImageWarning)
+                for _ in range(2):
+                    try:
+                        next(iterator)
+                    except OSError:
+                        assert policy == "raise"
+            del iterator
+            assert epoch() is None
+
+
+def test_replacements_keep_the_memory_format(own_root):
+    transform = T.Compose([T.CenterCrop(40), T.ToTensor()])
+    dataset = _damaged(own_root, transform=transform)
+    for size in (1, 3):
+        loader = ours(dataset, size, on_error="replace", memory_format=torch.channels_last, device="cpu")
+        assert all(batch[0].is_contiguous(memory_format=torch.channels_last) for batch in _epoch(loader))
+
+
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_an_image_that_is_too_small_after_a_function(own_root, policy):
+    transform = T.Compose([T.PILToTensor(), T.Lambda(_same), T.RandomCrop(100)])
+    dataset = DALIImageFolder(own_root, transform, return_index=True)
+    small = {i for i, (path, _) in enumerate(dataset.samples) if min(dataset.loader(path).size) < 100}
+    assert 0 < len(small) < 8
+    loader = ours(dataset, 8, on_error=policy, **ON_CPU)
+    (batch,) = _epoch(loader)
+    assert len(batch[0]) == (8 if policy == "replace" else 8 - len(small))
+    assert not small & set(batch[2].tolist()) and {error.index for error in loader.errors} == small
+
+
+def _same(image):
+    return image
+
+
+def test_target_transform_of_arrays():
+    def refuse(target):
+        if target == 3:
+            raise LookupError("no such target")
+        return target
+
+    dataset = CIFAR10.__new__(CIFAR10)  # without its files
+    dataset.data, dataset.targets = np.zeros((8, 32, 32, 3), np.uint8), list(range(8))
+    dataset.transform, dataset.target_transform = T.ToTensor(), refuse
+    loader = ours(dataset, 4, on_error="skip", on_error_in_python=True, **ON_CPU)
+    assert [labels.tolist() for _, labels in _epoch(loader)] == [[0, 1, 2], [4, 5, 6, 7]]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_on_a_gpu(own_root, damage, policy, exact):
+    dataset = _damaged(own_root, damage)
+    loader = ours(dataset, 3, on_error=policy, device="cuda", exact=exact)
+    epochs = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        batches = _epoch(loader)
+        found = sum(_indices(batches), [])
+        assert found == GOOD if policy == "skip" else len(found) == 8 and [found[i] for i in GOOD] == GOOD
+        assert all(batch[0].is_cuda for batch in batches)
+        if exact:
+            _assert_true(batches, dataset)
+        epochs.append(found)
+    assert epochs[0] == epochs[1] and {error.index for error in loader.errors} == set(BAD)
+
+
+def _dies(image):
+    os._exit(1)
+
+
+def test_a_worker_that_dies_is_no_bad_sample(own_root):
+    dataset = DALIImageFolder(own_root, T.Compose([*EXACT.transforms, T.Lambda(_dies)]))
+    loader = ours(dataset, 4, on_error="skip", on_error_in_python=True, num_workers=1, **ON_CPU)
+    error = error_of(_epoch, loader)
+    assert isinstance(error, RuntimeError) and "exited unexpectedly" in str(error) and loader.errors == []

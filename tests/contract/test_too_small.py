@@ -1,0 +1,103 @@
+"""An image that is too small for a crop that only some images get: the error names that image, whatever the gates."""
+
+import numpy as np
+import pytest
+import torch
+from dali_compat import DALIImageFolder
+from dali_compat.params import ImageTooSmall, Randoms, compute
+from dali_compat.plan import Gate, ImageSpec, Step, draw
+from PIL import Image
+from torchvision import transforms as T
+from torchvision.transforms import v2
+
+from contract.both import ours
+
+SMALL, LARGE, CROP = 20, 60, 50
+COUNT, BAD = 24, (5, 13, 22)
+
+
+@pytest.fixture
+def some_small(tmp_path):
+    """24 images of 60 x 60, but for three of 20 x 20."""
+    (tmp_path / "a").mkdir()
+    for number in range(COUNT):
+        side = SMALL if number in BAD else LARGE
+        Image.new("RGB", (side, side), (number, 0, 0)).save(tmp_path / "a" / f"{number:02d}.png")
+    return tmp_path
+
+
+def _same(image):
+    return image
+
+
+GATED = {
+    "RandomApply": lambda m: [m.RandomApply([m.RandomCrop(CROP)], 0.5)],
+    "RandomChoice": lambda m: [m.RandomChoice([m.RandomCrop(CROP), m.CenterCrop(CROP), m.Resize((LARGE, LARGE))])],
+    "RandomOrder in RandomApply": lambda m: [
+        m.RandomApply([m.RandomOrder([m.RandomHorizontalFlip(), m.RandomCrop(CROP)])], 0.6)
+    ],
+    "RandomApply in RandomChoice": lambda m: [
+        m.RandomChoice([m.RandomApply([m.RandomCrop(CROP)], 0.7), m.RandomVerticalFlip(), m.RandomCrop(CROP)])
+    ],
+    "RandomChoice in RandomApply in RandomApply": lambda m: [
+        m.RandomApply([m.RandomApply([m.RandomChoice([m.RandomCrop(CROP), m.RandomVerticalFlip()])], 0.8)], 0.8)
+    ],
+    "several, one after another": lambda m: [
+        m.RandomApply([m.RandomHorizontalFlip()], 0.5),
+        m.RandomApply([m.RandomCrop(CROP)], 0.3),
+        m.RandomChoice([m.RandomCrop(CROP - 1), m.RandomVerticalFlip()]),
+    ],
+    "after a function": lambda m: [_same, m.RandomApply([m.RandomCrop(CROP)], 0.5)],
+}
+
+
+@pytest.mark.parametrize("name", GATED)
+@pytest.mark.parametrize("module", [T, v2], ids=["v1", "v2"])
+def test_the_error_names_an_image_that_is_too_small(some_small, module, name):
+    transform = module.Compose([*GATED[name](module), module.Resize((8, 8)), module.PILToTensor()])
+    dataset = DALIImageFolder(some_small, transform)
+    loader, order = ours(dataset, 12, device="cpu", fallback="silent"), torch.arange(COUNT).split(12)
+    torch.manual_seed(0)
+    named = []
+    for _ in range(20):
+        iterator = iter(loader)
+        for batch in order:
+            try:
+                images, _ = next(iterator)
+                assert images[:, 0, 4, 4].tolist() == batch.tolist()
+            except ValueError as error:
+                named += [i for i in batch.tolist() if f"({dataset.samples[i][0]}, index {i})" in str(error)] or [str(error)]
+    assert len(named) > 6 and set(named) == set(BAD), named
+
+
+def test_the_error_names_an_image_that_pil_reads(tmp_path):
+    (tmp_path / "a").mkdir()
+    for number, side in enumerate((LARGE, LARGE, SMALL, LARGE)):
+        Image.new("CMYK", (side, side)).save(tmp_path / "a" / f"{number}.jpg")
+    loader = ours(DALIImageFolder(tmp_path, T.Compose([T.RandomCrop(CROP), T.PILToTensor()])), 4, device="cpu")
+    with pytest.raises(ValueError, match=r"2\.jpg, index 2\)"):
+        next(iter(loader))
+
+
+def _step(op, stream, when=(), **drawn):
+    return Step(op, ImageSpec(), draw=draw(**drawn), stream=stream, when=when)
+
+
+@pytest.mark.parametrize("rows", [slice(None), list(range(0, 64, 2))], ids=["all rows", "some rows"])
+@pytest.mark.parametrize("depth", [0, 1, 2, 3])
+def test_the_row_is_that_of_the_sizes(depth, rows):
+    """However many gates come before the step, and whatever rows of the batch are asked for."""
+    gates = tuple(Gate(stream, 1) for stream in range(depth))
+    chooses = [_step("choose", gate.stream, gates[:i], name="bernoulli", p=0.8) for i, gate in enumerate(gates)]
+    crop = _step("crop", depth, gates, name="random_crop", size=(CROP, CROP))
+    count, seen = len(np.arange(64)[rows]), set()
+    for seed in range(40):
+        bad = seed % count
+        sizes = np.full((count, 2), LARGE)
+        sizes[bad] = SMALL
+        try:
+            compute((*chooses, crop), sizes, Randoms(seed, 0, 64), rows)
+        except ImageTooSmall as error:
+            assert error.row == bad and str(error).startswith("Required crop size")
+            seen.add(bad)
+    assert len(seen) > 10

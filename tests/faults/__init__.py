@@ -1,0 +1,1 @@
+"""Damaged and unusual image files, compared with torchvision one by one: python tests/faults/run.py --files 100000."""

@@ -1,0 +1,84 @@
+"""Some thousand damaged files: torchvision and our loader agree on each of them, pixel by pixel.
+
+What is not the same on purpose: a JPEG of which only coded data are flipped or missing, structure and end being whole, is
+accepted by both (libjpeg warns, and nobody asks). On the CPU its pixels are the same as well; a GPU's decoder may make
+another picture of what is none, so its pixels are compared where exact=True alone.
+"""
+
+import os
+
+import pytest
+import torch
+
+from faults import run
+from faults.compare import AGREED, CRASHED, PIXELS, Found, compare, write
+from faults.originals import originals, saved
+
+FILES = 1000
+
+
+def _disagreed(outcomes: list) -> list[str]:
+    wrong = [outcome for outcome in outcomes if outcome.found.outcome != AGREED]
+    return [f"{one.job.seed}-{one.number} {one.found.outcome}: {one.name} {one.found.text}" for one in wrong]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_damaged_files(seed):
+    outcomes = list(run.hunt(FILES, seed))
+    assert len(outcomes) > 0.9 * FILES  # windows leave out the smallest
+    assert not _disagreed(outcomes), run.table(outcomes)
+
+
+def test_damaged_photos(photos):
+    outcomes = list(run.hunt(FILES // 2, 3, photos=str(photos)))
+    assert any("photo" in outcome.name for outcome in outcomes)
+    assert not _disagreed(outcomes), run.table(outcomes)
+
+
+@pytest.mark.gpu
+def test_damaged_files_on_a_gpu():
+    outcomes = list(run.hunt(2 * FILES, 4, "cuda", processes=4))
+    assert not _disagreed(outcomes), run.table(outcomes)
+
+
+@pytest.mark.parametrize("window", [False, True], ids=["whole", "window"])
+def test_whole_files(window, tmp_path):
+    files = originals()
+    for number, name in enumerate(files):
+        write(tmp_path / f"class_{number % 3}" / name, files[name])
+    found = list(compare(tmp_path, window=window))
+    assert len(found) == len(files) and not [one for one in found if one.outcome != AGREED]
+
+
+# ---- the harness notices
+
+
+def test_other_pixels_are_found(tmp_path, monkeypatch):
+    write(tmp_path / "class_a" / "a.jpg", saved("JPEG"))
+    monkeypatch.setattr("faults.compare.expected", lambda root: [torch.zeros(3, 53, 71, dtype=torch.uint8)])
+    for window in (False, True):
+        (found,) = compare(tmp_path, window=window)
+        assert found.outcome == PIXELS and found.mean > 10 and found.max > 100
+
+
+def test_a_file_that_torchvision_alone_accepts_or_rejects_is_found(tmp_path, monkeypatch):
+    write(tmp_path / "class_a" / "a.jpg", saved("JPEG"))
+    write(tmp_path / "class_a" / "b.jpg", b"no image")
+    theirs = [None, torch.zeros(3, 53, 71, dtype=torch.uint8)]
+    monkeypatch.setattr("faults.compare.expected", lambda root: theirs)
+    assert {found.file: found.outcome for found in compare(tmp_path)} == {"a.jpg": "accepted", "b.jpg": "rejected"}
+
+
+def _crashes_on_seven(job, connection):
+    for number in job.numbers:
+        if number == 7:
+            os.abort()
+        connection.send(run.Outcome(job, number, "a.jpg", Found(f"{number}.img", AGREED)))
+    connection.send(None)
+
+
+def test_a_crash_is_one_finding(monkeypatch):
+    monkeypatch.setattr(run, "_child", _crashes_on_seven)
+    outcomes = run.results(run.Job(tuple(range(12)), 0, "cpu", False))
+    assert sorted(outcome.number for outcome in outcomes) == list(range(12))
+    assert [outcome.number for outcome in outcomes if outcome.found.outcome == CRASHED] == [7]

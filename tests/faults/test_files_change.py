@@ -1,0 +1,147 @@
+"""Files that are deleted, replaced or made unreadable while an epoch runs: each batch is what torch gives for the files as
+they were before or after, or an ImageReadError that names one of them; never a wrong image beside a right label."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from dali_compat import DALIImageFolder, DataLoader, ImageReadError
+from helpers import make_folder, make_image
+from PIL import Image
+from torchvision import transforms as T
+
+BATCH, COUNT, SIDE = 3, 24, 80
+CHANGED = (7, 13, 19)  # of batches 2, 4 and 6: the others are as they were
+TRANSFORMS = {
+    "crop": T.Compose([T.CenterCrop(40), T.PILToTensor()]),
+    "resize": T.Compose([T.Resize((40, 50)), T.CenterCrop(40), T.PILToTensor()]),
+    "flip": T.Compose([T.Pad(9), T.CenterCrop(90), T.RandomHorizontalFlip(1.0), T.PILToTensor()]),
+}
+
+
+def _picture(seed: int, height: int, width: int) -> Image.Image:
+    return Image.fromarray(make_image(np.random.default_rng(seed), height, width))
+
+
+def _replace(path: Path, height: int, width: int, format: str = "JPEG") -> None:
+    """Atomically, as a good tool does."""
+    _picture(len(path.name), height, width).save(path.with_suffix(".new"), format)
+    os.replace(path.with_suffix(".new"), path)
+
+
+def _in_place(path: Path, height: int, width: int) -> None:
+    """The same inode, and the times that it had."""
+    stat = path.stat()
+    _picture(3, height, width).save(path, "JPEG")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+CHANGES = {
+    "deleted": Path.unlink,
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "a link to itself": lambda path: (path.unlink(), path.symlink_to(path.name)),  # not even root can read it
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": _cut,
+    "no image": lambda path: path.write_bytes(b"nonsense" * 500),
+    "another image of the same size": lambda path: _replace(path, SIDE, SIDE),
+    "another image of the same size and times": lambda path: _in_place(path, SIDE, SIDE),
+    "a larger image": lambda path: _replace(path, 120, 90),
+    "a smaller image": lambda path: _replace(path, 50, 60),
+    "a smaller image with the same times": lambda path: _in_place(path, 50, 60),
+    "one that lies on its side": lambda path: _replace(path, 100, 50),
+    "a PNG": lambda path: _replace(path, SIDE, SIDE, "PNG"),
+    "a PNG of another size": lambda path: _replace(path, 70, 96, "PNG"),
+    "a GIF": lambda path: _replace(path, SIDE, SIDE, "GIF"),
+    "a GIF of another size": lambda path: _replace(path, 70, 96, "GIF"),
+}
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    folder = make_folder(tmp_path / "own", classes=2, per_class=COUNT // 2, special=False)
+    for seed, path in enumerate(sorted(folder.glob("*/*.jpg"))):
+        _picture(1000 + seed, SIDE, SIDE).save(path)
+    return folder
+
+
+def _given(dataset, indices) -> list[torch.Tensor | None]:
+    """What torch's loader makes of each file as it is now; None where it cannot."""
+    images = []
+    for index in indices:
+        try:
+            images.append(dataset[index][0])
+        except OSError:
+            images.append(None)
+    return images
+
+
+def _results(iterator) -> list:
+    """The rest of an epoch: each batch, or the error in its place."""
+    results = []
+    while True:
+        try:
+            results.append(next(iterator))
+        except StopIteration:
+            return results
+        except ImageReadError as error:
+            results.append(error)
+
+
+def _check(results, numbers, before, after, paths) -> None:
+    for result, batch in zip(results, numbers, strict=True):
+        if isinstance(result, ImageReadError):
+            named = [i for i in batch if str(paths[i]) in str(result)]
+            assert named and set(named) <= set(CHANGED), result
+            continue
+        images, labels, indices = result
+        assert indices.tolist() == batch and labels.tolist() == [i // (COUNT // 2) for i in batch]
+        for image, index in zip(images, batch, strict=True):
+            choices = [c for c in (before[index], after[index]) if c is not None]
+            assert any(torch.equal(image, choice) for choice in choices), f"{paths[index]} is neither"
+
+
+@pytest.mark.parametrize("transform, workers", [*((name, 0) for name in TRANSFORMS), ("crop", 2)])
+@pytest.mark.parametrize("change", CHANGES)
+def test_files_that_change_during_an_epoch(root, change, transform, workers):
+    """In the first epoch, before most headers are read; in the second, when all are known; and in the one after it."""
+    dataset = DALIImageFolder(root, TRANSFORMS[transform], return_index=True)
+    paths = [Path(path) for path, _ in dataset.samples]
+    numbers = [batch.tolist() for batch in torch.arange(COUNT).split(BATCH)]
+    loader = DataLoader(dataset, BATCH, device="cpu", exact=True, num_workers=workers, fallback="error")
+    backup = root.parent / "backup"
+    shutil.copytree(root, backup)
+    before = _given(dataset, range(COUNT))
+    for _ in range(2):
+        iterator = iter(loader)
+        results = [next(iterator)]
+        for index in CHANGED:
+            CHANGES[change](paths[index])
+        after = _given(dataset, range(COUNT))
+        results += _results(iterator)
+        _check(results, numbers, before, after, paths)
+        _check(_results(iter(loader)), numbers, after, after, paths)
+        for index in CHANGED:  # for the second round they are as they were
+            path = paths[index]
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+            shutil.copy2(backup / path.relative_to(root), path)
+        _check(_results(iter(loader)), numbers, before, before, paths)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_files_that_become_unreadable(root):
+    dataset = DALIImageFolder(root, TRANSFORMS["crop"], return_index=True)
+    loader = DataLoader(dataset, BATCH, device="cpu", fallback="error")
+    iterator = iter(loader)
+    next(iterator)
+    for index in CHANGED:
+        os.chmod(dataset.samples[index][0], 0)
+    assert len(_results(iterator)) == COUNT // BATCH - 1
+    errors = [result for result in _results(iter(loader)) if isinstance(result, ImageReadError)]
+    assert len(errors) == len(CHANGED) and all("Permission" in str(error) for error in errors)

@@ -1,0 +1,181 @@
+"""After an interrupt, wherever it came, no image stands beside another one's label, and no batch is lost or given twice.
+
+CI tries some hundred places; INTERRUPT_PLACES=100000 tries them all.
+"""
+
+import os
+
+import pytest
+import torch
+from dali_compat import DALIImageFolder, DALIRecordIO
+from dali_compat.archives.pack import pack
+from helpers import make_folder
+from PIL import Image
+from torch.utils import data
+from torchvision import transforms as T
+
+from contract.both import EXACT, EXACT_FLIPPED, ours, stock
+from faults.interrupts import Alarm, Interrupt, Places, Truth
+
+PLACES = int(os.environ.get("INTERRUPT_PLACES", 40))  # of a case
+DOUBLED = T.Compose([*EXACT.transforms, T.Lambda(lambda image: image // 2)])
+
+
+def _shifted(label):
+    return label + 10
+
+
+def _records(root):
+    if not (root.parent / "all.rec").exists():
+        pack(root, root.parent / "all.rec")
+    return DALIRecordIO(root.parent / "all.rec", EXACT, return_index=True)
+
+
+def _two_plans(root):
+    first = DALIImageFolder(root, EXACT, return_index=True)
+    return data.ConcatDataset([first, DALIImageFolder(root, EXACT_FLIPPED, _shifted, return_index=True)])
+
+
+def _files(root, transform=EXACT):
+    return DALIImageFolder(root, transform, return_index=True)
+
+
+CASES = {  # name: data set of a folder, options of the loader
+    "files": (_files, dict(batch_size=3)),
+    "files drawn ahead": (_files, dict(batch_size=3, num_workers=2)),
+    "records": (_records, dict(batch_size=3)),
+    "two plans in a batch": (_two_plans, dict(batch_size=5)),
+    "a cache": (_files, dict(batch_size=3, cache=1 << 20)),
+    "a function": (lambda root: _files(root, DOUBLED), dict(batch_size=3)),
+    "a function in processes": (lambda root: _files(root, DOUBLED), dict(batch_size=4, num_workers=1)),
+    "growing batches": (_files, dict(batch_sampler=[[0], [1, 2], [3, 4, 5, 6, 7, 8], [9, 10, 11]])),
+}
+FEWER = {"a function in processes": 4}  # a quarter of the places: it starts processes each time
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """12 images of two classes; two of them are read by PIL."""
+    root = make_folder(tmp_path_factory.mktemp("interrupted") / "images", classes=2, per_class=5, special=False)
+    for name in ("class_a", "class_b"):
+        with Image.open(root / name / "00.jpg") as image:
+            image.convert("CMYK").transpose(Image.Transpose.ROTATE_90).save(root / name / "cmyk.jpg")
+    return root
+
+
+def _loader(make, dataset, options, device="cpu"):
+    shuffled = {} if "batch_sampler" in options else dict(shuffle=True)
+    if make is stock:
+        options = {name: value for name, value in options.items() if name != "cache"}
+        return stock(dataset, **shuffled, **options)
+    return ours(dataset, **shuffled, **options, device=device, exact=device == "cuda", fallback="silent")
+
+
+def _interrupted(loader, at, error, within=""):
+    """Batches until the interrupt, the iterator if there is one, and the place."""
+    batches, iterator = [], None
+    with Places(at, error, within) as places:
+        try:
+            iterator = iter(loader)
+            for batch in iterator:
+                batches.append(batch)
+        except error:
+            pass
+    return batches, iterator, places
+
+
+def _rest(iterator, error):
+    """What the same iterator gives afterwards; None where it says that it cannot know."""
+    batches = []
+    while True:
+        try:
+            batches.append(next(iterator))
+        except StopIteration:
+            return batches
+        except error:  # an exception that was taken for a batch's own comes with that batch
+            continue
+        except RuntimeError as refusal:
+            assert "iter(loader) starts another" in str(refusal)
+            return None
+
+
+def _is_all_but_one(given: list, order: list) -> bool:
+    """One batch may be lost: the one on its way to the caller."""
+    return given == order or any(given == order[:i] + order[i + 1 :] for i in range(len(order)))
+
+
+@pytest.mark.parametrize("error", [Interrupt, Alarm])
+@pytest.mark.parametrize("case", CASES)
+def test_an_interrupt_at_every_place(root, case, error):
+    _interrupt_at_every_place(root, case, error, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES)
+def test_an_interrupt_at_every_place_beside_a_gpu(root, case):
+    _interrupt_at_every_place(root, case, Interrupt, "cuda")
+
+
+def _interrupt_at_every_place(root, case, error, device):
+    """Beside a GPU at fewer places: a pipeline takes longer to build."""
+    make, options = CASES[case]
+    fewer = FEWER.get(case, 1) * (4 if device == "cuda" else 1)
+    dataset = make(root)
+    truth, loader, torchs = Truth(dataset), _loader(ours, dataset, options, device), _loader(stock, dataset, options)
+    torch.manual_seed(0)
+    list(loader)
+    lines = _interrupted(loader, None, error)[2].passed
+    assert lines > 100
+    for at in range(0, lines, max(1, lines * fewer // PLACES)):
+        torch.manual_seed(at)
+        order = [list(zip(labels.tolist(), indices.tolist())) for _, labels, indices in torchs]
+        torch.manual_seed(at)
+        batches, iterator, places = _interrupted(loader, at, error)
+        given = [truth.check(batch) for batch in batches]
+        rest = _rest(iterator, error) if iterator is not None else None
+        if rest is not None:
+            given += [truth.check(batch) for batch in rest]
+            assert _is_all_but_one(given, order), (places.where, given, order)
+        iterator = None
+        for epoch in range(2):
+            torch.manual_seed(at + epoch)
+            order = [list(zip(labels.tolist(), indices.tolist())) for _, labels, indices in torchs]
+            torch.manual_seed(at + epoch)
+            assert [truth.check(batch) for batch in loader] == order, (places.where, epoch)
+    for pipeline in loader._route._pipelines:
+        assert pipeline.idle and not pipeline._done and not pipeline._wanted
+
+
+def _plain(root):
+    """Of the folder's images those that DALI reads."""
+    dataset = _files(root)
+    return data.Subset(dataset, [i for i, (path, _) in enumerate(dataset.samples) if "cmyk" not in path])
+
+
+def test_a_batch_that_is_not_the_one_due_is_made_again(root):
+    """Should DALI ever give another: the numbers beside the pixels tell."""
+    dataset = _plain(root)
+    truth, loader = Truth(dataset), ours(dataset, 2, device="cpu")
+    iterator = iter(loader)
+    batches = [next(iterator)]
+    (pipeline,) = loader._route._pipelines
+    assert len(pipeline._feed.flight) > 1
+    pipeline._feed.flight.reverse()
+    batches += iterator
+    assert sum(map(truth.check, batches), []) == list(truth.images)
+
+
+@pytest.mark.parametrize("error", [Interrupt, Alarm])
+def test_an_interrupt_at_every_line_of_the_iterator(root, error):
+    """Of an epoch of two batches, no place left out: the same iterator goes on with the batches that nobody has got."""
+    dataset = data.Subset(_plain(root), range(4))
+    truth, loader, within = Truth(dataset), ours(dataset, 2, device="cpu"), "/iterator.py"
+    order = [truth.check(batch) for batch in loader]
+    lines = _interrupted(loader, None, error, within)[2].passed
+    assert lines > 50
+    for at in range(lines):
+        batches, iterator, places = _interrupted(loader, at, error, within)
+        rest = _rest(iterator, error) if iterator is not None else None
+        if rest is not None:
+            given = [truth.check(batch) for batch in batches + rest]
+            assert _is_all_but_one(given, order), (places.where, given)

@@ -1,0 +1,537 @@
+"""python -m dali_compat check: what it finds, what it says, and how it ends."""
+
+import faulthandler
+import io
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import make_image
+from PIL import Image
+from torchvision.datasets.folder import pil_loader
+from tqdm import tqdm
+
+from dali_compat import cli
+from dali_compat.archives.pack import pack
+from dali_compat.cli import places, workers
+from dali_compat.cli.looking import decode
+
+ARCHIVES = {"rec": "DALIRecordIO", "tfrecord": "DALITFRecord", "lmdb": "DALILMDB", "tar": "DALIWebDataset"}
+KEYS = {
+    *("path", "kind", "error", "complete", "exit_code", "counts", "dali_share", "broken", "pillow", "not_images"),
+    *("bombs", "folders", "sizes", "formats", "warnings"),
+}
+
+
+def saved(format: str, picture: Image.Image | None = None, **options) -> bytes:
+    file = io.BytesIO()
+    (picture or Image.fromarray(make_image(np.random.default_rng(0), 60, 80))).save(file, format, **options)
+    return file.getvalue()
+
+
+def sixteen_bits() -> bytes:
+    return saved("PNG", Image.fromarray((np.arange(4000, dtype=np.uint16) * 9).reshape(50, 80)))
+
+
+JPEG, PNG = saved("JPEG"), saved("PNG")
+DAMAGED = {
+    "cut.jpg": (JPEG[: len(JPEG) // 2], "OSError", "truncated"),
+    "cut.png": (PNG[: len(PNG) // 2], "OSError", "truncated"),
+    "cut.bmp": (saved("BMP")[:500], "OSError", "truncated"),
+    "cut.tif": (saved("TIFF")[:500], "OSError", "truncated"),
+    "cut.webp": (saved("WEBP")[:300], "OSError", "decoder"),
+    "flipped.png": (PNG[:60] + bytes([PNG[60] ^ 1]) + PNG[61:], "OSError", "broken data stream"),
+    "chunk.png": (PNG.replace(b"IDAT", b"\0DAT"), "UnidentifiedImageError", "header is damaged"),
+    "head.jpg": (JPEG[:3] + bytes(100), "UnidentifiedImageError", "header is damaged"),
+    "empty.jpg": (b"", "UnidentifiedImageError", "an empty file"),
+    "page.jpeg": (b"\n<!DOCTYPE html><html>404", "UnidentifiedImageError", "an HTML page"),
+    "zeros.png": (bytes(5000), "UnidentifiedImageError", "zero bytes only"),
+    "words.ppm": (b"nothing to see\n", "UnidentifiedImageError", "text"),
+    "noise.webp": (bytes(range(255, 0, -1)), "UnidentifiedImageError", "unknown data"),
+}
+NOT_IMAGES = {"empty.jpg", "page.jpeg", "zeros.png", "words.ppm", "noise.webp"}
+
+
+@pytest.fixture(autouse=True)
+def cache_home(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+def fill(folder: Path, **files: bytes) -> Path:
+    """Files by their stems; bytes tell the ending."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for stem, data in files.items():
+        (folder / f"{stem}{'.png' if data[1:4] == b'PNG' else '.jpg'}").write_bytes(data)
+    return folder
+
+
+@pytest.fixture
+def good(tmp_path) -> Path:
+    """Two classes, five images."""
+    fill(tmp_path / "good" / "a", one=JPEG, two=PNG)
+    return fill(tmp_path / "good" / "b", three=JPEG, four=JPEG, five=JPEG).parent
+
+
+def checked(capsys, *argv) -> tuple[int, dict]:
+    """Exit code and the report as JSON."""
+    code = cli.main(["check", *map(str, argv), "--json", "--workers", "2"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def said(capsys, *argv) -> tuple[int, str]:
+    """Exit code and the report as text."""
+    code = cli.main(["check", *map(str, argv), "--workers", "2"])
+    return code, capsys.readouterr().out
+
+
+def names(entries: list[dict]) -> list[str]:
+    return [os.path.basename(entry["path"]) for entry in entries]
+
+
+def with_names(entries: list[dict], *keys: str) -> list[tuple]:
+    return [(os.path.basename(entry["path"]), *(entry[key] for key in keys)) for entry in entries]
+
+
+# --- what it finds -------------------------------------------------------------------------------------------------
+
+
+def test_a_good_folder(good, capsys):
+    code, report = checked(capsys, good)
+    assert code == report["exit_code"] == 0 and report["complete"] and set(report) == KEYS
+    size = 4 * len(JPEG) + len(PNG)
+    expected = {"files": 5, "images": 5, "bytes": size, "dali": 5}
+    others = dict.fromkeys(("broken", "pillow", "not_images", "bombs", "outside"), 0)
+    assert report["counts"] == {**expected, **others} and report["dali_share"] == 1
+    assert report["sizes"]["height"] == {"min": 60, "median": 60, "max": 60}
+    assert report["sizes"]["width"]["median"] == 80 and report["sizes"]["bytes"]["median"] == len(JPEG)
+    assert report["formats"] == [
+        {"format": "JPEG", "mode": "RGB", "images": 4, "dali": 4, "pillow": 0, "broken": 0},
+        {"format": "PNG", "mode": "RGB", "images": 1, "dali": 1, "pillow": 0, "broken": 0},
+    ]
+    assert (report["path"], report["kind"]) == (str(good), "folder")
+
+
+def test_each_kind_of_damage_is_found_as_torchvision_meets_it(good, capsys):
+    for name, (data, _, _) in DAMAGED.items():
+        (good / "a" / name).write_bytes(data)
+    code, report = checked(capsys, good)
+    assert code == 1 and names(report["broken"]) == sorted(DAMAGED)
+    for entry in report["broken"]:
+        _, error, reason = DAMAGED[os.path.basename(entry["path"])]
+        assert entry["error"] == error and reason in entry["reason"], entry
+        with pytest.raises(Exception) as raised:
+            pil_loader(entry["path"])
+        assert type(raised.value).__name__ == error
+    assert all(entry["listed"] for entry in report["not_images"]) and set(names(report["not_images"])) == NOT_IMAGES
+    assert report["counts"]["images"] == 5 + len(DAMAGED) and report["counts"]["dali"] == 5
+    assert sum(row["broken"] for row in report["formats"]) == len(DAMAGED)
+
+
+def test_a_clean_verdict_agrees_with_torchvision_on_odd_files(odd, capsys):
+    code, report = checked(capsys, odd)
+    assert code == 0 and report["counts"]["images"] == report["counts"]["dali"] + report["counts"]["pillow"]
+    assert names(report["not_images"]) == ["cat-2184682_640.pbm"] and not report["not_images"][0]["listed"]
+
+
+def test_what_pillow_has_to_read(good, capsys):
+    fill(good / "b", deep=sixteen_bits())
+    code, report = checked(capsys, good)
+    assert code == 0 and report["dali_share"] == 5 / 6
+    assert report["pillow"] == [{"path": str(good / "b" / "deep.png"), "format": "PNG", "mode": "I;16"}]
+
+
+def test_files_that_imagefolder_does_not_list(good, capsys):
+    (good / "a" / "notes.txt").write_text("hello")
+    (good / "a" / "moving.gif").write_bytes(saved("GIF"))
+    (good / "a" / "UPPER.JPG").write_bytes(JPEG)
+    (good / "beside.jpg").write_bytes(JPEG)
+    code, report = checked(capsys, good)
+    assert code == 0 and report["counts"]["images"] == 7 and report["counts"]["files"] == 9
+    assert with_names(report["not_images"], "what", "listed") == [
+        ("moving.gif", "GIF image", False),
+        ("notes.txt", "text", False),
+    ]
+    assert report["counts"]["outside"] == 1
+
+
+def test_empty_class_folders_and_links_in_circles(good, capsys):
+    (good / "empty" / "below").mkdir(parents=True)
+    (good / "a" / "deeper").mkdir()
+    (good / "b" / "circle").symlink_to(good)
+    code, report = checked(capsys, good)
+    found = [(os.path.relpath(entry["path"], good), entry["problem"]) for entry in report["folders"]]
+    assert code == 0 and found == [("b/circle", "loop"), ("a/deeper", "empty"), ("empty", "empty")]
+    assert report["counts"]["images"] == 5
+
+
+def test_a_folder_without_images_is_no_success(tmp_path, capsys):
+    code, report = checked(capsys, tmp_path)
+    assert code == 1 and report["counts"]["files"] == 0 and report["dali_share"] is None
+    assert report["sizes"] == {"height": None, "width": None, "bytes": None} and report["formats"] == []
+    code, text = said(capsys, tmp_path)
+    assert code == 1 and text.splitlines()[-1] == f"There is no image in {tmp_path}; exit code 1"
+
+
+def test_links_are_followed_and_dangling_ones_are_broken(good, tmp_path, capsys):
+    fill(tmp_path / "elsewhere", far=JPEG)
+    (good / "linked").symlink_to(tmp_path / "elsewhere")
+    (good / "a" / "link.jpg").symlink_to(tmp_path / "elsewhere" / "far.jpg")
+    (good / "a" / "gone.jpg").symlink_to(tmp_path / "nowhere")
+    (good / "a" / "self.jpg").symlink_to("self.jpg")
+    code, report = checked(capsys, good)
+    assert code == 1 and report["counts"]["images"] == 9 and report["counts"]["dali"] == 7
+    assert with_names(report["broken"], "error") == [
+        ("gone.jpg", "FileNotFoundError"),
+        ("self.jpg", "OSError"),
+    ]
+
+
+def test_a_pipe_is_not_waited_for(good, capsys):
+    os.mkfifo(good / "a" / "pipe.jpg")
+    os.mkfifo(good / "a" / "pipe")
+    code, report = checked(capsys, good)
+    assert code == 1 and report["broken"][0]["reason"] == "it is not a regular file"
+    assert report["not_images"][0]["what"] == "it is not a regular file"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_files_and_folders_that_may_not_be_read(good, capsys):
+    (good / "a" / "one.jpg").chmod(0)
+    (good / "b").chmod(0)
+    try:
+        code, report = checked(capsys, good)
+    finally:
+        (good / "b").chmod(0o755)
+    assert code == 1 and [entry["error"] for entry in report["broken"]] == ["PermissionError"]
+    assert [entry["problem"] for entry in report["folders"]] == ["unreadable"]
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(good, monkeypatch, capsys):
+    scandir = os.scandir
+
+    def refusing(path):
+        if os.path.basename(path) == "b":
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    code, report = checked(capsys, good)
+    assert code == 1 and report["folders"] == [
+        {"path": str(good / "b"), "problem": "unreadable", "reason": "Permission denied"}
+    ]
+    assert said(capsys, good)[1].splitlines()[-1] == (
+        "All 2 images can be decoded, and 1 folder cannot be read; exit code 1"
+    )
+
+
+def test_names_of_any_bytes(tmp_path, capsys):
+    folder = tmp_path / "é 日本"
+    found = (b"/\xff\xfe.jpg", "/日本.jpg".encode(), b"/two\nlines\x1b[2J.jpg")
+    strange = [os.fsencode(folder / "a") + name for name in found]
+    (folder / "a").mkdir(parents=True)
+    for name in strange:
+        Path(os.fsdecode(name)).write_bytes(JPEG[:300])
+    code, report = checked(capsys, folder)
+    assert code == 1 and sorted(os.fsencode(entry["path"]) for entry in report["broken"]) == sorted(strange)
+    _, text = said(capsys, folder)
+    assert "\x1b" not in text
+    assert all(name in text for name in (r"two\nlines\x1b[2J.jpg", "日本.jpg", r"\udcff\udcfe.jpg"))
+
+
+def test_a_terminal_without_unicode(good, monkeypatch):
+    fill(good / "a", **{"日本": JPEG[:300]})
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert cli.main(["check", str(good)]) == 1
+    out.seek(0)
+    assert r"\u65e5\u672c.jpg" in out.read()
+
+
+def test_decompression_bombs(good, monkeypatch, capsys):
+    fill(good / "a", large=saved("PNG", Image.new("L", (100, 80))), huge=saved("PNG", Image.new("L", (200, 100))))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 6000)  # workers are forked
+    code, report = checked(capsys, good)
+    assert code == 1 and report["counts"]["bombs"] == 2 and report["warnings"] == []
+    assert with_names(report["bombs"], "refused") == [
+        ("huge.png", True),
+        ("large.png", False),
+    ]
+    assert [entry["error"] for entry in report["broken"]] == ["DecompressionBombError"]
+    assert "could be decompression bomb" in report["bombs"][0]["reason"]
+
+
+def test_warnings_are_counted_by_text_and_not_printed(good, capfd):
+    clear = Image.new("P", (20, 20))
+    clear.putpalette(list(range(256)) * 3)
+    for name in ("clear", "glass"):
+        fill(good / "b", **{name: saved("PNG", clear, transparency=bytes(200))})
+    for tag in (271, 272):
+        exif = Image.Exif()
+        exif[tag] = "x" * 300  # of which the file has 20
+        fill(good / "a", **{f"exif_{tag}": saved("JPEG", exif=exif.tobytes()[:60])})
+    assert cli.main(["check", str(good), "--json", "--workers", "2"]) == 0
+    out, err = capfd.readouterr()
+    complaints = {entry["text"]: entry["images"] for entry in json.loads(out)["warnings"]}
+    assert "Warning" not in err and all(count == 2 for count in complaints.values()), complaints
+    assert any(text.startswith("Palette images with Transparency") for text in complaints)
+    assert any(text.endswith("kipping tag N") for text in complaints)
+
+
+# --- archives ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=ARCHIVES)
+def archive(request, good, tmp_path) -> Path:
+    """Of six images, the second damaged."""
+    if request.param == "lmdb" and not find_spec("lmdb"):
+        pytest.skip("needs lmdb")
+    (good / "a" / "other.jpg").write_bytes(JPEG[: len(JPEG) // 2])
+    pack(good, tmp_path / f"all.{request.param}")
+    return tmp_path / f"all.{request.param}"
+
+
+def test_an_archive_with_a_damaged_image(archive, capsys):
+    code, report = checked(capsys, archive)
+    assert code == 1 and report["kind"] == ARCHIVES[archive.suffix[1:]] and report["error"] is None
+    assert report["counts"]["images"] == report["counts"]["files"] == 6 and report["counts"]["dali"] == 5
+    (entry,) = report["broken"]
+    inside = archive / "data.mdb" if archive.is_dir() else archive
+    assert (entry["path"], entry["index"], entry["error"]) == (str(inside), 1, "OSError")
+    assert inside.read_bytes()[entry["byte"] :].startswith(JPEG[: len(JPEG) // 2])
+    assert f"{inside}, byte {entry['byte']}, index 1  OSError: image file is truncated" in said(capsys, archive)[1]
+
+
+def test_archives_by_pattern_braces_list_and_content(archive, tmp_path, capsys):
+    if archive.is_dir():
+        archive = archive / "data.mdb"
+    for number in (1, 2):
+        shutil.copy(archive, tmp_path / f"part-0{number}")
+    for names in (["part-*"], ["part-0{1..2}"], ["part-01", "part-02"]):
+        code, report = checked(capsys, *(tmp_path / name for name in names))
+        assert code == 1 and report["counts"]["images"] == 12
+        assert with_names(report["broken"], "index") == [("part-01", 1), ("part-02", 7)]
+
+
+def test_an_archive_that_is_cut_short(archive, capsys):
+    inside = archive / "data.mdb" if archive.is_dir() else archive
+    inside.write_bytes(inside.read_bytes()[:-3000])
+    code, report = checked(capsys, archive)
+    assert code == 1 and str(inside) in report["error"] and report["counts"]["images"] == 0
+    assert f"{archive} cannot be opened: " in said(capsys, archive)[1].splitlines()[-1]
+
+
+def test_options_reach_the_archives_class(good, tmp_path, capsys):
+    pack(good, tmp_path / "all.tfrecord")
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["check", str(tmp_path / "all.tfrecord"), "--option", "image_key=jpg"])
+    assert stop.value.code == 2 and "jpg" in capsys.readouterr().err
+    assert checked(capsys, tmp_path / "all.tfrecord", "--option", "image_key=image/encoded")[0] == 0
+
+
+# --- what it says --------------------------------------------------------------------------------------------------
+
+
+def test_the_text(good, capsys):
+    fill(good / "a", bad=JPEG[: len(JPEG) // 2])
+    fill(good / "b", deep=sixteen_bits())
+    (good / "a" / "notes.txt").write_text("hello")
+    (good / "empty").mkdir()
+    code, text = said(capsys, good)
+    lines = text.splitlines()
+    assert code == 1 and lines[-1] == "1 of 7 images is broken; exit code 1"
+    assert lines[0].startswith(f"{good}: 7 images, 0.")
+    assert lines[2:4] == ["size    min  median    max", "height   50      60     60"]
+    assert lines[7:9] == ["format  mode  images  DALI  Pillow  broken", "JPEG    RGB        5     4       0       1"]
+    assert lines[lines.index("Broken (1):") + 1].startswith(f"  {good}/a/bad.jpg  OSError: image file is truncated")
+    assert "Not listed by ImageFolder, for their extension (1):" in lines and f"  {good}/a/notes.txt  text" in lines
+    assert lines[lines.index("Folders (1):") + 1] == f"  {good}/empty  no image in it"
+    assert f"  {good}/b/deep.png  PNG I;16" in lines
+    assert "DALI decodes 5 of 7 images (71.4%)." in lines
+    assert 'on_error="replace"' in text and 'on_error="skip"' in text
+
+
+def test_the_text_of_a_good_folder(good, capsys):
+    code, text = said(capsys, good)
+    assert (code, text.splitlines()[-1]) == (0, "All 5 images can be decoded; exit code 0")
+    assert "on_error" not in text and "Broken" not in text
+
+
+@pytest.mark.parametrize("limit, shown", [("0", 8), ("3", 3), ("8", 8), ("20", 8)])
+def test_limit_is_for_each_list(tmp_path, capsys, limit, shown):
+    fill(tmp_path / "a", **{f"bad{number}": JPEG[:300] for number in range(8)}, good=JPEG)
+    for number in range(8):
+        (tmp_path / "a" / f"{number}.txt").write_text("x")
+        (tmp_path / "a" / f"{number}.png").write_text("x")  # broken, and first of what is no image
+    code, text = said(capsys, tmp_path, "--limit", limit)
+    assert code == 1 and text.count(".txt  text") == shown
+    assert ("and 5 more: --limit 0 lists all" in text) == (shown == 3)
+    assert text.splitlines()[-1] == "16 of 17 images are broken; exit code 1"
+    broken = 16 if shown == 8 and limit in "0 20" else int(limit)
+    assert text.count("OSError") + text.count("UnidentifiedImageError") == broken
+    assert len(checked(capsys, tmp_path, "--limit", limit)[1]["broken"]) == 16
+
+
+@pytest.mark.parametrize(
+    "options", [["--limit", "-1"], ["--limit", "x"], ["--workers", "0"], ["--option", "x"], ["--nonsense"]]
+)
+def test_wrong_usage(good, options, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["check", str(good), *options])
+    assert stop.value.code == 2 and "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [["nowhere"], ["no*.tar"], [], ["good/a/one.jpg"], ["good", "good"]])
+def test_nothing_to_read(good, monkeypatch, capsys, argv):
+    monkeypatch.chdir(good.parent)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["check", *argv])
+    said = capsys.readouterr()
+    assert stop.value.code == 2 and said.out == "" and "usage:" in said.err and "Traceback" not in said.err
+    assert not argv or argv[0] in said.err
+
+
+# --- how it ends ---------------------------------------------------------------------------------------------------
+
+
+def replace_decode(monkeypatch, function) -> None:
+    """function(path) runs before a file is decoded, in the worker, which is forked."""
+    monkeypatch.setattr(places, "decode", lambda path: function(path) or decode(path))
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
+def test_a_worker_that_crashes_costs_only_its_file(tmp_path, monkeypatch, capsys, number):
+    fill(tmp_path / "a", **{f"{i:02d}": JPEG for i in range(40)}, **{"07x": JPEG, "25x": JPEG, "26x": JPEG})
+
+    def crash(path):
+        if path.endswith("x.jpg"):
+            faulthandler.disable()  # pytest's, which would print
+            os.kill(os.getpid(), number)
+
+    replace_decode(monkeypatch, crash)
+    code, report = checked(capsys, tmp_path)
+    assert code == 1 and report["counts"]["images"] == 43 and report["counts"]["dali"] == 40
+    assert with_names(report["broken"], "error", "reason") == [
+        (f"{name}.jpg", number.name, "crashes the decoder") for name in ("07x", "25x", "26x")
+    ]
+    assert not multiprocessing.active_children()
+
+
+def test_a_worker_that_is_killed_once_costs_nothing(tmp_path, monkeypatch, capsys):
+    """As by a system short of memory, which another process has taken."""
+    fill(tmp_path / "a", **{f"{i:02d}": JPEG for i in range(20)})
+
+    def killed_once(path):
+        if path.endswith("11.jpg") and not (tmp_path / "once").exists():
+            (tmp_path / "once").write_text("")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    replace_decode(monkeypatch, killed_once)
+    code, report = checked(capsys, tmp_path / "a")
+    assert code == 0 and report["counts"]["dali"] == 20 and (tmp_path / "once").exists()
+
+
+def test_results_come_in_order_however_long_they_take():
+    def slow(item: int) -> int:
+        time.sleep(0.003 * (item % 7 == 0))
+        return -item
+
+    assert list(workers.spread(slow, range(300), 3)) == [(item, -item) for item in range(300)]
+
+
+def test_few_items_are_taken_ahead():
+    asked = 0
+
+    def items():
+        nonlocal asked
+        for asked in range(10_000):
+            yield asked
+
+    for seen, _ in enumerate(workers.spread(abs, items(), 2)):
+        assert asked - seen <= (workers._AHEAD * 2 + 1) * workers._MOST
+    assert seen == 9_999
+
+
+def processes_of(group: int) -> list[str]:
+    """That run; not those that have ended and wait for their parent."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] not in "ZX":
+            found.append(folder.name)
+    return found
+
+
+@pytest.fixture
+def slow_check(tmp_path):
+    """A check that would take a minute, of 600 images with one broken before them, in a process group of its own."""
+    fill(tmp_path / "data", bad=JPEG[: len(JPEG) // 2], large=saved("PNG", Image.new("RGB", (3000, 3000))))
+    for number in range(598):
+        (tmp_path / "data" / f"large{number}.png").symlink_to("large.png")
+    started = []
+
+    def act(options) -> None:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        tqdm.set_lock(threading.RLock())  # its own is shared by processes, and whoever is killed keeps it
+        sys.stdout, sys.stderr = (open(tmp_path / name, "w", buffering=1) for name in ("out", "err"))
+        try:
+            code = cli.main(["check", str(tmp_path / "data"), "--workers", "2", *options])
+        except BaseException:
+            traceback.print_exc()
+            raise
+        os._exit(code)
+
+    def start(*options) -> multiprocessing.Process:
+        """Forked, which spares it seconds of imports."""
+        started.append(multiprocessing.get_context("fork").Process(target=act, args=(options,)))
+        started[0].start()
+        while not (tmp_path / "err").exists() or "1 broken" not in (tmp_path / "err").read_text():
+            assert started[0].is_alive(), (tmp_path / "err").read_text()
+            time.sleep(0.02)
+        return started[0]
+
+    yield start
+    for process in started:
+        for number in processes_of(process.pid):
+            os.kill(int(number), signal.SIGKILL)
+        process.join()
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_ctrl_c_gives_what_was_found(slow_check, tmp_path, options):
+    process = slow_check(*options)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    process.join(20)
+    assert process.exitcode == 130
+    out, err = ((tmp_path / name).read_text() for name in ("out", "err"))
+    assert "Traceback" not in out + err and not processes_of(process.pid)
+    if options:
+        report = json.loads(out)
+        assert not report["complete"] and report["exit_code"] == 130 and names(report["broken"]) == ["bad.jpg"]
+        assert 0 < report["counts"]["files"] < 600
+    else:
+        assert " of 600 files: 1 broken so far; exit code 130" in out.splitlines()[-1] and "bad.jpg" in out
+
+
+def test_workers_end_with_a_parent_that_is_killed(slow_check):
+    process = slow_check()
+    assert len(processes_of(process.pid)) == 3
+    process.kill()
+    process.join()
+    deadline = time.monotonic() + 60
+    while processes_of(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not processes_of(process.pid)
