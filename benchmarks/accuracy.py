@@ -29,19 +29,29 @@ from torchvision.datasets import ImageFolder
 
 TAIL = [T.ToTensor(), T.Normalize(MEAN, STD)]
 TRAIN = T.Compose([T.RandomCrop(32, padding=4), T.RandomHorizontalFlip(), T.ColorJitter(0.2, 0.2, 0.2, 0.05), *TAIL])
-TEST = {"as they are": T.Compose(TAIL), "Resize(40), CenterCrop(32)": T.Compose([T.Resize(40), T.CenterCrop(32), *TAIL])}
+TEST = {
+    "as they are": T.Compose(TAIL),
+    "Resize(40), CenterCrop(32)": T.Compose([T.Resize(40), T.CenterCrop(32), *TAIL]),
+}
 
 
 def loader(case, root, transform, device, workers, train, batch_size=512, **options):
     """Batches on the device."""
-    order = {"shuffle": train, "drop_last": train, "batch_size": batch_size, "num_workers": workers,
-             "persistent_workers": bool(workers) and train}
+    order = {
+        "shuffle": train,
+        "drop_last": train,
+        "batch_size": batch_size,
+        "num_workers": workers,
+        "persistent_workers": bool(workers) and train,
+    }
     if case == "torchvision":
         stock = torch.utils.data.DataLoader(ImageFolder(root, transform), pin_memory=device.type == "cuda", **order)
         return lambda: ((x.to(device, non_blocking=True), y.to(device, non_blocking=True)) for x, y in stock)
     import dali_compat
-    mine = dali_compat.DataLoader(dali_compat.DALIImageFolder(root, transform), device=device, fallback="error",
-                                  **order, **options)
+
+    mine = dali_compat.DataLoader(
+        dali_compat.DALIImageFolder(root, transform), device=device, fallback="error", **order, **options
+    )
     return lambda: iter(mine)
 
 
@@ -49,7 +59,9 @@ def train(case, seed, args, device):
     """A trained network, and the seconds that training took."""
     root = f"{args.data}/train"
     steps = sum(len(files) for *_, files in os.walk(root)) // 512
-    net, seconds, _ = resnet9.train(seed, loader(case, root, TRAIN, device, args.workers, True), args.epochs, steps, device)
+    net, seconds, _ = resnet9.train(
+        seed, loader(case, root, TRAIN, device, args.workers, True), args.epochs, steps, device
+    )
     return net, seconds
 
 
@@ -73,8 +85,13 @@ def main():
     args = options.parse_args()
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     torch.backends.cudnn.benchmark = True
-    result = {"benchmark": "accuracy", "facts": common.facts(), "rounds": [],
-              "settings": {key: str(value) for key, value in vars(args).items()}, "agreement": {}}
+    result = {
+        "benchmark": "accuracy",
+        "facts": common.facts(),
+        "rounds": [],
+        "settings": {key: str(value) for key, value in vars(args).items()},
+        "agreement": {},
+    }
     print(result["facts"], flush=True)
     for number, case in common.in_turn(["torchvision", "ours"], args.seeds):
         net, seconds = train(case, number, args, device)
@@ -88,10 +105,21 @@ def main():
             result["agreement"] = agreement(net, args, device)
             common.write_json(args.json, result)
     by_case = {case: [r["accuracy"] for r in result["rounds"] if r["case"] == case] for case in ("torchvision", "ours")}
-    print("\n" + common.markdown(["loader", "accuracy, mean", "of each seed", "seconds, median"], [
-        [case, f"{statistics.mean(a):.4f}", ", ".join(f"{x:.4f}" for x in a),
-         f"{statistics.median(r['seconds'] for r in result['rounds'] if r['case'] == case):.1f}"]
-        for case, a in by_case.items()]))
+    print(
+        "\n"
+        + common.markdown(
+            ["loader", "accuracy, mean", "of each seed", "seconds, median"],
+            [
+                [
+                    case,
+                    f"{statistics.mean(a):.4f}",
+                    ", ".join(f"{x:.4f}" for x in a),
+                    f"{statistics.median(r['seconds'] for r in result['rounds'] if r['case'] == case):.1f}",
+                ]
+                for case, a in by_case.items()
+            ],
+        )
+    )
     common.write_json(args.json, result)
 
 

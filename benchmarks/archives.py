@@ -28,6 +28,7 @@ Command.
     python benchmarks/archives.py --data PHOTOS --replicate 20 --work DIR --json OUT.json
     python benchmarks/archives.py --data PHOTOS --replicate 60 --work /dev/shm --parts load --rounds 3 --limit 75 --json OUT.json
 """
+
 import mmap
 import os
 import pathlib
@@ -207,8 +208,12 @@ def main():
     args = options.parse_args()
     work = pathlib.Path(tempfile.mkdtemp(prefix="dali-compat-bench-", dir=args.work))
     os.environ["XDG_CACHE_HOME"] = str(work / "cache")
-    result = {"benchmark": "archives", "facts": common.facts(), "images": common.describe(args.data, args.data),
-              "rounds": []}
+    result = {
+        "benchmark": "archives",
+        "facts": common.facts(),
+        "images": common.describe(args.data, args.data),
+        "rounds": [],
+    }
     rounds = result["rounds"]
     rng = np.random.default_rng(0)
 
@@ -220,7 +225,9 @@ def main():
             with common.folder(args.data, args.replicate, shutil.copyfile) as root:
                 paths = [work / f"all.{kind}" for kind in KINDS]
                 for path in paths:
-                    rounds.append({"round": 0, "case": f"{path.suffix[1:]} pack", "s": seconds(lambda: pack(root, path))})
+                    rounds.append(
+                        {"round": 0, "case": f"{path.suffix[1:]} pack", "s": seconds(lambda: pack(root, path))}
+                    )
                 result["archive"] = {"images": len(ImageFolder(root)), "bytes": inside(paths[-1]).stat().st_size}
                 if "load" in args.parts:
                     load(root, paths, args, rounds, save)

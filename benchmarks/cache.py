@@ -17,6 +17,7 @@ Confounders.
 Command.
     python benchmarks/cache.py --data PHOTOS --images 25000 --batch-size 64 --rounds 3 --json OUT.json
 """
+
 import contextlib
 import os
 import pathlib
@@ -91,8 +92,13 @@ def main():
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with small_folder(args.data, args.images) as root:
         originals = root.parent / "originals"
-        result = {"benchmark": "cache", "facts": common.facts(), "images": common.describe(root, originals.parent),
-                  "settings": {key: str(value) for key, value in vars(args).items()}, "rounds": []}
+        result = {
+            "benchmark": "cache",
+            "facts": common.facts(),
+            "images": common.describe(root, originals.parent),
+            "settings": {key: str(value) for key, value in vars(args).items()},
+            "rounds": [],
+        }
         print(result["facts"], result["images"], sep="\n", flush=True)
         settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
         data = dali_compat.DALIImageFolder(root, loaders.transform())

@@ -26,6 +26,7 @@ Table. Printed at the end in Markdown; --json has every round.
 Command.
     python benchmarks/cifar10.py --data CIFAR --rounds 5 --json OUT.json
 """
+
 import argparse
 import pathlib
 import statistics
@@ -43,8 +44,14 @@ TRAIN = T.Compose([T.RandomCrop(SIZE, padding=PADDING), T.RandomHorizontalFlip()
 
 
 def torchvision_loader(dataset, args, workers):
-    loader = DataLoader(dataset, args.batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0,
-                        pin_memory=args.device.type == "cuda")
+    loader = DataLoader(
+        dataset,
+        args.batch_size,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        pin_memory=args.device.type == "cuda",
+    )
 
     def epoch():
         for images, labels in loader:
@@ -55,6 +62,7 @@ def torchvision_loader(dataset, args, workers):
 
 def ours_loader(dataset, args, workers):
     import dali_compat
+
     loader = dali_compat.DataLoader(dataset, args.batch_size, shuffle=True, device=args.device, fallback="error")
     return lambda: iter(loader), loader.explain
 
@@ -81,19 +89,31 @@ def dali_loader(dataset, args, workers):
 
     @pipeline_def(exec_dynamic=True)
     def pipeline():
-        pixels, targets = fn.external_source(Rows(), num_outputs=2, batch=True, layout=["HWC", None], cycle="raise",
-                                             device=place)
+        pixels, targets = fn.external_source(
+            Rows(), num_outputs=2, batch=True, layout=["HWC", None], cycle="raise", device=place
+        )
         start = fn.random.uniform(values=[float(i) for i in range(-PADDING, PADDING + 1)], shape=[2], dtype=types.INT32)
         pixels = fn.slice(pixels, start=start, shape=[SIZE, SIZE], axes=[0, 1], out_of_bounds_policy="pad")
-        pixels = fn.crop_mirror_normalize(pixels, dtype=types.FLOAT, output_layout="CHW",
-                                          mean=[255 * m for m in MEAN], std=[255 * s for s in STD],
-                                          mirror=fn.random.coin_flip(probability=0.5))
+        pixels = fn.crop_mirror_normalize(
+            pixels,
+            dtype=types.FLOAT,
+            output_layout="CHW",
+            mean=[255 * m for m in MEAN],
+            std=[255 * s for s in STD],
+            mirror=fn.random.coin_flip(probability=0.5),
+        )
         return pixels, targets
 
-    built = pipeline(batch_size=args.batch_size, num_threads=4, seed=12,
-                     device_id=torch.cuda.current_device() if place == "gpu" else None)
+    built = pipeline(
+        batch_size=args.batch_size,
+        num_threads=4,
+        seed=12,
+        device_id=torch.cuda.current_device() if place == "gpu" else None,
+    )
     built.build()
-    loader = DALIGenericIterator(built, ["images", "labels"], auto_reset=True, last_batch_policy=LastBatchPolicy.PARTIAL)
+    loader = DALIGenericIterator(
+        built, ["images", "labels"], auto_reset=True, last_batch_policy=LastBatchPolicy.PARTIAL
+    )
 
     def epoch():
         for batch in loader:
@@ -150,7 +170,9 @@ def check(epoch, args, samples):
         if number == 0:
             wanted = (min(args.batch_size, samples), 3, SIZE, SIZE)
             if tuple(images.shape) != wanted or images.dtype != torch.float32 or images.device.type != args.device.type:
-                raise SystemExit(f"images: {tuple(images.shape)} {images.dtype} {images.device}, wanted {wanted} float32")
+                raise SystemExit(
+                    f"images: {tuple(images.shape)} {images.dtype} {images.device}, wanted {wanted} float32"
+                )
             if labels.dtype != torch.int64 or labels.device.type != args.device.type:
                 raise SystemExit(f"labels: {tuple(labels.shape)} {labels.dtype} {labels.device}")
             if not 0.5 < images.std() < 2:
@@ -179,16 +201,23 @@ def report(result, cases):
     for case in cases:
         ratio = common.ratio(result["rounds"], "epoch_ms", cases[0], case) if case != cases[0] else "1"
         rows.append([case, *common.spread(done[case], ",.1f"), *common.spread(handed[case], ",.1f"), ratio])
-    print("\n" + common.markdown(["case", "epoch, ms", "min - max", "handed out, ms", "min - max", f"times as fast as {cases[0]}"],
-                                 rows))
+    print(
+        "\n"
+        + common.markdown(
+            ["case", "epoch, ms", "min - max", "handed out, ms", "min - max", f"times as fast as {cases[0]}"], rows
+        )
+    )
     result["summary"] = {"epoch_ms": done, "handed_out_ms": handed}
 
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--data", required=True, help="CIFAR10's root, a copy of image files (a folder or tar), or 'random'")
-    options.add_argument("--cases", nargs="+", default=["torchvision:2", "torchvision:16", "ours", "dali", "eager"],
-                         metavar="NAME[:K]")
+    options.add_argument(
+        "--data", required=True, help="CIFAR10's root, a copy of image files (a folder or tar), or 'random'"
+    )
+    options.add_argument(
+        "--cases", nargs="+", default=["torchvision:2", "torchvision:16", "ours", "dali", "eager"], metavar="NAME[:K]"
+    )
     options.add_argument("--batch-size", type=int, default=256)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--epochs", type=int, default=5, help="epochs of a turn; torchvision has one")
@@ -204,8 +233,14 @@ def main():
     torch.zeros(1, device=args.device)  # CUDA's own start is nobody's
 
     dataset, _ = cifar10_data.datasets(args.data, TRAIN, TRAIN, args.samples)
-    result = {"benchmark": "cifar10", "facts": common.facts(), "samples": len(dataset),
-              "settings": {key: str(value) for key, value in vars(args).items()}, "plans": {}, "rounds": []}
+    result = {
+        "benchmark": "cifar10",
+        "facts": common.facts(),
+        "samples": len(dataset),
+        "settings": {key: str(value) for key, value in vars(args).items()},
+        "plans": {},
+        "rounds": [],
+    }
     print(result["facts"], flush=True)
 
     epochs, labels = {}, {}
@@ -228,8 +263,14 @@ def main():
         times = [one_epoch(epochs[case], args.device) for _ in range(many)]
         handed, done, counts = (statistics.median(values) for values in zip(*times))
         assert counts == len(dataset), f"{case}: {counts} samples"
-        row = {"round": number, "case": case, "epoch_ms": done, "handed_out_ms": handed, "epochs": many,
-               "images_per_s": 1e3 * len(dataset) / done}
+        row = {
+            "round": number,
+            "case": case,
+            "epoch_ms": done,
+            "handed_out_ms": handed,
+            "epochs": many,
+            "images_per_s": 1e3 * len(dataset) / done,
+        }
         result["rounds"].append(row)
         print(common.line(row), flush=True)
         common.write_json(args.json, result)

@@ -9,6 +9,7 @@ SOURCE is a copy's folder (train/airplane/NAME ...) or a tar file of it. Two cop
 torchvision's CIFAR10 compares md5 sums, which files in another order cannot have. `CIFAR10` here is a subclass without them
 that changes nothing else: dali_compat knows a data set by its __getitem__, which is torchvision's own.
 """
+
 import argparse
 import concurrent.futures
 import contextlib
@@ -54,6 +55,7 @@ def read_tar(source):
 
 def decode(files):
     from PIL import Image
+
     return np.stack([np.asarray(Image.open(io.BytesIO(content)).convert("RGB")) for content in files])
 
 
@@ -61,8 +63,10 @@ def images_and_labels(source):
     """{"train": ((N, 32, 32, 3) uint8, (N,)), "test": ...} of a copy, or of noise."""
     if source == RANDOM:
         rng = np.random.default_rng(0)
-        return {part: (rng.integers(0, 256, (count, 32, 32, 3), np.uint8), rng.integers(0, 10, count))
-                for part, count in (("train", 50_000), ("test", 10_000))}
+        return {
+            part: (rng.integers(0, 256, (count, 32, 32, 3), np.uint8), rng.integers(0, 10, count))
+            for part, count in (("train", 50_000), ("test", 10_000))
+        }
     made, files = {}, list(read(pathlib.Path(source)))
     with concurrent.futures.ProcessPoolExecutor() as pool:
         for part in ("train", "test"):

@@ -18,6 +18,7 @@ copy of CIFAR-10 gives less accuracy than the original's pixels (cifar10_data.py
 Command.
     python benchmarks/cifar10_train.py --data CIFAR --workers 16 --seeds 3 --epochs 40 --json OUT.json
 """
+
 import argparse
 import os
 import pathlib
@@ -42,17 +43,34 @@ def report(result, cases):
         of_case = [row for row in result["rounds"] if row["case"] == case]
         accuracies = [row["accuracy"] for row in of_case]
         seconds, waited = ([row[key] for row in of_case] for key in ("seconds", "waited_share"))
-        rows.append([case, f"{statistics.mean(accuracies):.4f}", ", ".join(f"{a:.4f}" for a in accuracies),
-                     f"{statistics.median(seconds):.1f}", f"{min(seconds):.1f} - {max(seconds):.1f}",
-                     f"{statistics.median(waited):.3f}"])
-    print("\n" + common.markdown(["loader", "accuracy, mean", "of each seed", "seconds", "min - max", "share waited"], rows))
+        rows.append(
+            [
+                case,
+                f"{statistics.mean(accuracies):.4f}",
+                ", ".join(f"{a:.4f}" for a in accuracies),
+                f"{statistics.median(seconds):.1f}",
+                f"{min(seconds):.1f} - {max(seconds):.1f}",
+                f"{statistics.median(waited):.3f}",
+            ]
+        )
+    print(
+        "\n"
+        + common.markdown(["loader", "accuracy, mean", "of each seed", "seconds", "min - max", "share waited"], rows)
+    )
 
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--data", required=True, help="CIFAR10's root, a copy of image files (a folder or tar), or 'random'")
-    options.add_argument("--cases", nargs="+", default=["torchvision", "ours"], choices=sorted(cifar10.OPEN),
-                         help="eager: what plain torch on the device would give, as a floor")
+    options.add_argument(
+        "--data", required=True, help="CIFAR10's root, a copy of image files (a folder or tar), or 'random'"
+    )
+    options.add_argument(
+        "--cases",
+        nargs="+",
+        default=["torchvision", "ours"],
+        choices=sorted(cifar10.OPEN),
+        help="eager: what plain torch on the device would give, as a floor",
+    )
     options.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="of torchvision's loader")
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--epochs", type=int, default=40)
@@ -63,9 +81,16 @@ def main():
     args = options.parse_args()
     torch.backends.cudnn.benchmark = True
     data, test = cifar10_data.datasets(args.data, TRAIN, TEST, args.samples)
-    judged = [(images.to(args.device), labels.to(args.device)) for images, labels in torch.utils.data.DataLoader(test, 1000)]
-    result = {"benchmark": "cifar10_train", "facts": common.facts(), "samples": len(data), "rounds": [],
-              "settings": {key: str(value) for key, value in vars(args).items()}}
+    judged = [
+        (images.to(args.device), labels.to(args.device)) for images, labels in torch.utils.data.DataLoader(test, 1000)
+    ]
+    result = {
+        "benchmark": "cifar10_train",
+        "facts": common.facts(),
+        "samples": len(data),
+        "rounds": [],
+        "settings": {key: str(value) for key, value in vars(args).items()},
+    }
     print(result["facts"], flush=True)
 
     steps = -(-len(data) // args.batch_size)
@@ -77,8 +102,16 @@ def main():
         epoch, _ = cifar10.OPEN[case](data, args, args.workers)
         net, seconds, waited = resnet9.train(seed, epoch, args.epochs, steps, args.device)
         given, labels = resnet9.answers(net, judged)
-        result["rounds"].append({"round": seed, "case": case, "accuracy": (given == labels).float().mean().item(),
-                                 "seconds": seconds, "waited_s": waited, "waited_share": waited / seconds})
+        result["rounds"].append(
+            {
+                "round": seed,
+                "case": case,
+                "accuracy": (given == labels).float().mean().item(),
+                "seconds": seconds,
+                "waited_s": waited,
+                "waited_share": waited / seconds,
+            }
+        )
         print(common.line(result["rounds"][-1]), flush=True)
         common.write_json(args.json, result)
         del epoch  # its workers end

@@ -1,4 +1,5 @@
 """What the benchmarks share: the machine's facts, a large folder made of few photos, tables of medians, and JSON."""
+
 import argparse
 import contextlib
 import importlib.metadata
@@ -23,11 +24,20 @@ def parser(doc):
     """The options that every benchmark takes."""
     options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", required=True, help="folder of images in ImageFolder layout")
-    options.add_argument("--replicate", type=int, default=0, metavar="N",
-                         help="use a folder in memory that holds every image N times, as hard links")
+    options.add_argument(
+        "--replicate",
+        type=int,
+        default=0,
+        metavar="N",
+        help="use a folder in memory that holds every image N times, as hard links",
+    )
     options.add_argument("--batch-size", type=int, default=256)
-    options.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)),
-                         help="num_workers and num_threads (default: every core)")
+    options.add_argument(
+        "--workers",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="num_workers and num_threads (default: every core)",
+    )
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--device", default=None, help="cuda or cpu (default: cuda where there is one)")
     options.add_argument("--json", type=pathlib.Path, help="write every round's numbers here")
@@ -123,6 +133,7 @@ def _dali():
 def facts():
     """Hardware and versions. Does not start CUDA."""
     import PIL.features
+
     return {
         "date": time.strftime("%Y-%m-%d"),
         "command": " ".join(["python", *sys.argv]),
@@ -146,8 +157,10 @@ def medians(rounds, key):
     for row in rounds:
         if row.get(key) is not None:
             values.setdefault(row["case"], []).append(row[key])
-    return {case: {"median": statistics.median(v), "min": min(v), "max": max(v), "first": v[0], "n": len(v)}
-            for case, v in values.items()}
+    return {
+        case: {"median": statistics.median(v), "min": min(v), "max": max(v), "first": v[0], "n": len(v)}
+        for case, v in values.items()
+    }
 
 
 def ratio(rounds, key, case, base):

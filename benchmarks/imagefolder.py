@@ -32,6 +32,7 @@ Table. Printed at the end in Markdown; --json has every round. results/README.md
 Command.
     python benchmarks/imagefolder.py --data PHOTOS --replicate 2000 --rounds 5 --json OUT.json
 """
+
 import time
 
 import common
@@ -115,19 +116,30 @@ def report(result, cases):
         ratios = [common.ratio(result["rounds"], "images_per_s", case, base) for base in BASES]
         rows.append([case, *common.spread(speed.get(case), ",.0f"), *ratios])
     print("\n" + common.markdown(["case", "images/s", "min - max", *(f"to {base}" for base in BASES)], rows))
-    rows = [[case, *common.spread(first[case], ".3f"), f"{first[case]['first']:.3f}",
-             *common.spread(second[case], ".3f")] for case in cases if case in first]
+    rows = [
+        [case, *common.spread(first[case], ".3f"), f"{first[case]['first']:.3f}", *common.spread(second[case], ".3f")]
+        for case in cases
+        if case in first
+    ]
     if rows:
-        print("\n" + common.markdown(["case", "first batch, s", "min - max", "first in process", "second epoch, s",
-                                      "min - max"], rows))
+        print(
+            "\n"
+            + common.markdown(
+                ["case", "first batch, s", "min - max", "first in process", "second epoch, s", "min - max"], rows
+            )
+        )
     result["summary"] = {"images_per_s": speed, "first_batch_s": first, "second_epoch_s": second}
 
 
 def main():
     options = common.parser(__doc__)
     options.add_argument("--cases", nargs="+", default=["torchvision", "ours", "handwritten"], metavar="NAME[:K[:D]]")
-    options.add_argument("--recipe", choices=["train", "eval"], default="train",
-                         help="eval: Resize(256), CenterCrop(224) instead of RandomResizedCrop(224), flip")
+    options.add_argument(
+        "--recipe",
+        choices=["train", "eval"],
+        default="train",
+        help="eval: Resize(256), CenterCrop(224) instead of RandomResizedCrop(224), flip",
+    )
     options.add_argument("--warmup", type=int, default=20, help="batches before counting starts")
     options.add_argument("--batches", type=int, default=400, help="batches to count in a turn, at most")
     options.add_argument("--seconds", type=float, default=6, help="time to count for in a turn, at most")
@@ -139,9 +151,15 @@ def main():
     torch.zeros(1, device=device)  # CUDA's own start is nobody's start-up time
 
     with common.folder(args.data, args.replicate) as root:
-        result = {"benchmark": "imagefolder", "facts": common.facts(), "images": common.describe(root, args.data),
-                  "settings": {key: str(value) for key, value in vars(args).items()}, "listing_s": {}, "plans": {},
-                  "rounds": []}
+        result = {
+            "benchmark": "imagefolder",
+            "facts": common.facts(),
+            "images": common.describe(root, args.data),
+            "settings": {key: str(value) for key, value in vars(args).items()},
+            "listing_s": {},
+            "plans": {},
+            "rounds": [],
+        }
         print(result["facts"], result["images"], sep="\n", flush=True)
         epoch = result["images"]["files"] // args.batch_size
         if epoch < args.warmup + args.batches:

@@ -3,9 +3,11 @@
 Every loader gives float32 (N, 3, 224, 224) and int64 (N,) on the device, drops the last short batch, and draws
 RandomResizedCrop from torchvision's ranges: scale (.08, 1), ratio (3/4, 4/3).
 """
+
 import gc
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Optional
+from typing import Any
 
 import torch
 import torchvision.transforms as T
@@ -19,42 +21,55 @@ HINT_WIDTH, HINT_HEIGHT = 5980, 6430  # the largest image of ImageNet, as NVIDIA
 @dataclass
 class Opened:
     """One loader: epoch() starts an epoch, close() gives back what it holds, explain() says what it does (ours alone)."""
+
     epoch: Callable[[], Iterator[Any]]
     close: Callable[[], None]
-    explain: Callable[[], Optional[str]] = lambda: None
+    explain: Callable[[], str | None] = lambda: None
 
 
 @dataclass(frozen=True)
 class Settings:
     """What a loader is opened with; depth is the number of batches in flight (a worker), None the loader's own."""
+
     root: str
     device: torch.device
     batch_size: int
     workers: int
-    depth: Optional[int] = None
+    depth: int | None = None
     recipe: str = "train"
 
 
 def transform(recipe="train"):
     """ImageNet's transforms: "train", or "eval"."""
-    geometry = {"train": [T.RandomResizedCrop(CROP), T.RandomHorizontalFlip()], "eval": [T.Resize(RESIZE), T.CenterCrop(CROP)]}
+    geometry = {
+        "train": [T.RandomResizedCrop(CROP), T.RandomHorizontalFlip()],
+        "eval": [T.Resize(RESIZE), T.CenterCrop(CROP)],
+    }
     return T.Compose([*geometry[recipe], T.ToTensor(), T.Normalize(MEAN, STD)])
 
 
 def torch_arguments(settings, sampler):
     """What torch's DataLoader and ours are both given; a sampler stands in for shuffle=True."""
     order = {"shuffle": True} if sampler is None else {"sampler": sampler}
-    return {"batch_size": settings.batch_size, "num_workers": settings.workers, "prefetch_factor": settings.depth,
-            "pin_memory": settings.device.type == "cuda", "drop_last": True, **order}
+    return {
+        "batch_size": settings.batch_size,
+        "num_workers": settings.workers,
+        "prefetch_factor": settings.depth,
+        "pin_memory": settings.device.type == "cuda",
+        "drop_last": True,
+        **order,
+    }
 
 
 def dataset(name, root, recipe="train"):
     """The data set that a case's loader takes; None where the loader lists the folder itself."""
     if name == "torchvision":
         from torchvision.datasets import ImageFolder
+
         return ImageFolder(str(root), transform(recipe))
     if name.startswith("ours"):
         from dali_compat import DALIImageFolder
+
         return DALIImageFolder(str(root), transform(recipe))
     return None
 
@@ -73,8 +88,10 @@ def torchvision_loader(settings, data, sampler=None):
 def ours_loader(settings, data, sampler=None, **options):
     """dali_compat. fallback="error": it must not measure torchvision under another name."""
     import dali_compat
-    loader = dali_compat.DataLoader(data, **torch_arguments(settings, sampler), device=settings.device,
-                                    fallback="error", **options)
+
+    loader = dali_compat.DataLoader(
+        data, **torch_arguments(settings, sampler), device=settings.device, fallback="error", **options
+    )
     return Opened(lambda: iter(loader), loader.close, loader.explain)
 
 
@@ -99,29 +116,54 @@ def handwritten_loader(settings, data=None, sampler=None):
 
     @pipeline_def(exec_dynamic=True)
     def pipeline():
-        files, labels = fn.readers.file(file_root=str(settings.root), shard_id=0, num_shards=1, random_shuffle=train,
-                                        pad_last_batch=True, name="Reader")
+        files, labels = fn.readers.file(
+            file_root=str(settings.root),
+            shard_id=0,
+            num_shards=1,
+            random_shuffle=train,
+            pad_last_batch=True,
+            name="Reader",
+        )
         device = "mixed" if cuda else "cpu"
         if train:
-            images = fn.decoders.image_random_crop(files, device=device, output_type=types.RGB, num_attempts=100,
-                                                   random_aspect_ratio=[3 / 4, 4 / 3], random_area=[0.08, 1.0], **hints)
+            images = fn.decoders.image_random_crop(
+                files,
+                device=device,
+                output_type=types.RGB,
+                num_attempts=100,
+                random_aspect_ratio=[3 / 4, 4 / 3],
+                random_area=[0.08, 1.0],
+                **hints,
+            )
             images = fn.resize(images, resize_x=CROP, resize_y=CROP, interp_type=types.INTERP_TRIANGULAR)
             mirror = fn.random.coin_flip(probability=0.5)
         else:
             images = fn.decoders.image(files, device=device, output_type=types.RGB)
             images = fn.resize(images, size=RESIZE, mode="not_smaller", interp_type=types.INTERP_TRIANGULAR)
             mirror = False
-        images = fn.crop_mirror_normalize(images.gpu() if cuda else images, dtype=types.FLOAT, output_layout="CHW",
-                                          crop=(CROP, CROP), mean=[255 * m for m in MEAN], std=[255 * s for s in STD],
-                                          mirror=mirror)
+        images = fn.crop_mirror_normalize(
+            images.gpu() if cuda else images,
+            dtype=types.FLOAT,
+            output_layout="CHW",
+            crop=(CROP, CROP),
+            mean=[255 * m for m in MEAN],
+            std=[255 * s for s in STD],
+            mirror=mirror,
+        )
         return images, labels.gpu() if cuda else labels
 
     queue = {"prefetch_queue_depth": settings.depth} if settings.depth else {}
-    built = pipeline(batch_size=settings.batch_size, num_threads=settings.workers, seed=12,
-                     device_id=torch.cuda.current_device() if cuda else None, **queue)
+    built = pipeline(
+        batch_size=settings.batch_size,
+        num_threads=settings.workers,
+        seed=12,
+        device_id=torch.cuda.current_device() if cuda else None,
+        **queue,
+    )
     built.build()
-    loader = DALIClassificationIterator(built, reader_name="Reader", last_batch_policy=LastBatchPolicy.DROP,
-                                        auto_reset=True)
+    loader = DALIClassificationIterator(
+        built, reader_name="Reader", last_batch_policy=LastBatchPolicy.DROP, auto_reset=True
+    )
 
     def epoch():
         for batch in loader:
@@ -146,7 +188,9 @@ def endless(opened):
         for batch in opened.epoch():
             yield batch
         if batch is None:
-            raise SystemExit("an epoch has not one full batch: give more images, --replicate, or a smaller --batch-size")
+            raise SystemExit(
+                "an epoch has not one full batch: give more images, --replicate, or a smaller --batch-size"
+            )
 
 
 def synchronise(device):
@@ -160,6 +204,7 @@ def release(device):
     if device.type == "cuda":
         torch.cuda.empty_cache()
         from nvidia.dali.backend import ReleaseUnusedMemory
+
         ReleaseUnusedMemory()
 
 

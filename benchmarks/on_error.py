@@ -16,6 +16,7 @@ Confounders.
 Command.
     python benchmarks/on_error.py --data PHOTOS --replicate 300 --rounds 5 --json OUT.json
 """
+
 import time
 import warnings
 
@@ -63,13 +64,19 @@ def report(rounds):
     rows = []
     for name in EPOCHS:
         speed = common.medians(rounds, name)
-        rows += [[f"{case}, {name} epoch", *common.spread(speed[case], ",.0f"), common.ratio(rounds, name, case, "raise")]
-                 for case in CASES]
+        rows += [
+            [f"{case}, {name} epoch", *common.spread(speed[case], ",.0f"), common.ratio(rounds, name, case, "raise")]
+            for case in CASES
+        ]
     print("\n" + common.markdown(["case", "images/s", "min - max", "to raise"], rows))
     for row in rounds:
         row["first to second"] = row["first"] / row["second"]
-    print(common.markdown(["case", "first to second epoch", "min - max"], [
-        [case, *common.spread(entry, ".3f")] for case, entry in common.medians(rounds, "first to second").items()]))
+    print(
+        common.markdown(
+            ["case", "first to second epoch", "min - max"],
+            [[case, *common.spread(entry, ".3f")] for case, entry in common.medians(rounds, "first to second").items()],
+        )
+    )
 
 
 def main():
@@ -80,8 +87,13 @@ def main():
     warnings.simplefilter("ignore")
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with common.folder(args.data, args.replicate) as clean, common.folder(args.data, args.replicate) as broken:
-        result = {"benchmark": "on_error", "facts": common.facts(), "images": common.describe(clean, args.data),
-                  "broken_files": damage(broken, 10 * args.batch_size), "rounds": []}
+        result = {
+            "benchmark": "on_error",
+            "facts": common.facts(),
+            "images": common.describe(clean, args.data),
+            "broken_files": damage(broken, 10 * args.batch_size),
+            "rounds": [],
+        }
         print(result["facts"], result["images"], f"{result['broken_files']} broken files", sep="\n", flush=True)
         for number, case in common.in_turn(list(CASES), args.rounds):
             root = broken if case == "broken" else clean

@@ -1,5 +1,6 @@
 """The ResNet-9 that the accuracy benchmarks train (David Page's, "How to train your ResNet", 2018: no whitening, no tricks
 of evaluation): bf16, channels_last, one-cycle SGD, label smoothing."""
+
 import time
 
 import loaders
@@ -8,7 +9,9 @@ from torch import nn
 
 
 def _block(inputs, outputs, *more):
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(), *more)
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(), *more
+    )
 
 
 class Residual(nn.Sequential):
@@ -23,9 +26,16 @@ class Scaled(nn.Module):
 
 def resnet9() -> nn.Module:
     return nn.Sequential(
-        _block(3, 64), _block(64, 128, nn.MaxPool2d(2)), Residual(_block(128, 128), _block(128, 128)),
-        _block(128, 256, nn.MaxPool2d(2)), _block(256, 512, nn.MaxPool2d(2)), Residual(_block(512, 512), _block(512, 512)),
-        nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(512, 10, bias=False), Scaled(),
+        _block(3, 64),
+        _block(64, 128, nn.MaxPool2d(2)),
+        Residual(_block(128, 128), _block(128, 128)),
+        _block(128, 256, nn.MaxPool2d(2)),
+        _block(256, 512, nn.MaxPool2d(2)),
+        Residual(_block(512, 512), _block(512, 512)),
+        nn.AdaptiveMaxPool2d(1),
+        nn.Flatten(),
+        nn.Linear(512, 10, bias=False),
+        Scaled(),
     )
 
 

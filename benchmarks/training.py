@@ -26,6 +26,7 @@ Table. Printed at the end in Markdown; --json has every round. results/README.md
 Command.
     python benchmarks/training.py --data PHOTOS --replicate 2000 --rounds 3 --json OUT.json
 """
+
 import argparse
 import itertools
 import json
@@ -84,8 +85,15 @@ def measure(args):
         loss = step(*next(stream))
     loaders.synchronise(device)
     elapsed = time.perf_counter() - begin
-    row = {"workers": workers, "images_per_s": steps * settings.batch_size / elapsed,
-           "ms_per_step": 1e3 * elapsed / steps, "steps": steps, "warmup_steps": warmup, "loss": loss.item(), "plan": opened.explain()}
+    row = {
+        "workers": workers,
+        "images_per_s": steps * settings.batch_size / elapsed,
+        "ms_per_step": 1e3 * elapsed / steps,
+        "steps": steps,
+        "warmup_steps": warmup,
+        "loss": loss.item(),
+        "plan": opened.explain(),
+    }
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         row["device_mib_in_use"] = (total - free) >> 20
@@ -141,8 +149,14 @@ def main():
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
     with common.folder(args.data, args.replicate) as root:
-        result = {"benchmark": "training", "facts": common.facts(), "images": common.describe(root, args.data),
-                  "settings": {key: str(value) for key, value in vars(args).items()}, "plans": {}, "rounds": []}
+        result = {
+            "benchmark": "training",
+            "facts": common.facts(),
+            "images": common.describe(root, args.data),
+            "settings": {key: str(value) for key, value in vars(args).items()},
+            "plans": {},
+            "rounds": [],
+        }
         print(result["facts"], result["images"], sep="\n", flush=True)
         turns = list(common.in_turn(cases, args.rounds))
         for model, (number, case) in itertools.product(args.models, turns):

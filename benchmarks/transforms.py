@@ -29,7 +29,7 @@ import torchvision.transforms as T
 from torchvision.transforms import InterpolationMode, v2
 
 PIL_STEPS = {
-    "(none)": lambda: [],
+    "(none)": list,
     "ColorJitter": lambda: [T.ColorJitter(0.4, 0.4, 0.4, 0.1)],
     "RandomGrayscale": lambda: [T.RandomGrayscale(0.2)],
     "GaussianBlur": lambda: [T.GaussianBlur(23)],
@@ -75,8 +75,11 @@ TENSOR_STEPS = {
 }
 HEAD = [T.RandomResizedCrop(loaders.CROP), T.RandomHorizontalFlip()]
 TAIL = [T.ToTensor(), T.Normalize(loaders.MEAN, loaders.STD)]
-SIMCLR = [T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8), T.RandomGrayscale(0.2),
-          T.RandomApply([T.GaussianBlur(23)], 0.5)]
+SIMCLR = [
+    T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8),
+    T.RandomGrayscale(0.2),
+    T.RandomApply([T.GaussianBlur(23)], 0.5),
+]
 POLICIES = {"ra": T.RandAugment, "ta_wide": T.TrivialAugmentWide, "augmix": T.AugMix, "imagenet": T.AutoAugment}
 
 
@@ -95,9 +98,14 @@ def transforms():
     made |= {name: [*HEAD, *TAIL, *steps()] for name, steps in TENSOR_STEPS.items()}
     made["FiveCrop"] = [T.Resize((256, 256)), T.FiveCrop(loaders.CROP), T.Lambda(_crops)]
     made["TenCrop"] = [T.Resize((256, 256)), T.TenCrop(loaders.CROP), T.Lambda(_crops)]
-    made["v2 on tensors"] = [v2.ToImage(), v2.RandomResizedCrop(loaders.CROP, antialias=True), v2.RandomHorizontalFlip(),
-                             v2.ColorJitter(0.4, 0.4, 0.4, 0.1), v2.ToDtype(torch.float32, scale=True),
-                             v2.Normalize(loaders.MEAN, loaders.STD)]
+    made["v2 on tensors"] = [
+        v2.ToImage(),
+        v2.RandomResizedCrop(loaders.CROP, antialias=True),
+        v2.RandomHorizontalFlip(),
+        v2.ColorJitter(0.4, 0.4, 0.4, 0.1),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(loaders.MEAN, loaders.STD),
+    ]
     made["simclr"] = [*HEAD, *SIMCLR, *TAIL]
     for name, policy in POLICIES.items():
         made[name] = [*HEAD, policy(), *TAIL, T.RandomErasing(0.1)]
@@ -108,12 +116,18 @@ def turn(which, root, transform, settings, args):
     """images/s of one loader on one transform, and its plan."""
     if which == "torchvision":
         from torchvision.datasets import ImageFolder
+
         opened = loaders.torchvision_loader(settings, ImageFolder(root, transform))
         warmup = settings.workers  # one a worker: of the slowest transforms that takes half a minute
     else:
         import dali_compat
-        loader = dali_compat.DataLoader(dali_compat.DALIImageFolder(root, transform), device=settings.device,
-                                        fallback="silent", **loaders.torch_arguments(settings, None))
+
+        loader = dali_compat.DataLoader(
+            dali_compat.DALIImageFolder(root, transform),
+            device=settings.device,
+            fallback="silent",
+            **loaders.torch_arguments(settings, None),
+        )
         opened, warmup = loaders.Opened(lambda: iter(loader), loader.close, loader.explain), args.warmup
     batches = loaders.endless(opened)
     for _ in range(warmup):
@@ -144,8 +158,14 @@ def main():
     chosen = {name: t for name, t in transforms().items() if not args.only or name in args.only}
     with common.folder(args.data, args.replicate) as root:
         begun = json.loads(args.json.read_text()) if args.json and args.json.exists() else None
-        result = begun or {"benchmark": "transforms", "facts": common.facts(), "images": common.describe(root, args.data),
-                  "settings": {key: str(value) for key, value in vars(args).items()}, "rounds": [], "plans": {}}
+        result = begun or {
+            "benchmark": "transforms",
+            "facts": common.facts(),
+            "images": common.describe(root, args.data),
+            "settings": {key: str(value) for key, value in vars(args).items()},
+            "rounds": [],
+            "plans": {},
+        }
         print(result["facts"], flush=True)
         settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
         done = {(row["case"], row["transform"], row["round"]) for row in result["rounds"]}
@@ -163,8 +183,13 @@ def main():
         for name in chosen:
             mine = [row for row in result["rounds"] if row["transform"] == name]
             speed = common.medians(mine, "images_per_s")
-            rows.append([name, *(f"{speed[case]['median']:,.0f}" for case in ("torchvision", "ours")),
-                         common.ratio(mine, "images_per_s", "ours", "torchvision")])
+            rows.append(
+                [
+                    name,
+                    *(f"{speed[case]['median']:,.0f}" for case in ("torchvision", "ours")),
+                    common.ratio(mine, "images_per_s", "ours", "torchvision"),
+                ]
+            )
         print("\n" + common.markdown(["transform", "torchvision", "ours", "ours to torchvision"], rows))
         common.write_json(args.json, result)
 

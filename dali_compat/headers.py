@@ -206,7 +206,7 @@ def _same_in_dali(image: Image.Image) -> bool:
     """Of formats other than JPEG, those that were measured to be PIL's very pixels in DALI (tests/faults/originals.py).
     The rest of what was measured is in the bytes: intact.py."""
     modes = _SAME_IN_DALI.get(image.format, ())
-    if image.mode not in modes or "exif" in image.info and image.format == "WEBP":
+    if image.mode not in modes or ("exif" in image.info and image.format == "WEBP"):
         return False
     try:
         if getattr(image, "n_frames", 1) != 1:

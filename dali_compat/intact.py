@@ -65,7 +65,7 @@ def _is_whole_png(view: memoryview) -> bool:
     first = kinds.index(b"IDAT") if b"IDAT" in kinds else 0
     last = first + kinds.count(b"IDAT")
     demand(first and kinds[0] == b"IHDR" and set(kinds[first:last]) == {b"IDAT"} and not len(chunks[-1][1]))
-    demand(all(kind == b"PLTE" or kind[0] & _ANCILLARY and kind not in _ANIMATION for kind in kinds[1:first]))
+    demand(all(kind == b"PLTE" or (kind[0] & _ANCILLARY and kind not in _ANIMATION) for kind in kinds[1:first]))
     demand(_AFTER_DATA.issuperset(kinds[last:-1]))
     return _is_known_png(chunks[0][1], {kind: len(content) for kind, content in chunks[1:first]}, kinds)
 
@@ -134,7 +134,9 @@ def _is_whole_bmp(head: bytes, size: int) -> bool:
 _TYPES = {3: "H", 4: "I"}  # SHORT, LONG
 _STRIP_OFFSETS, _STRIP_COUNTS = 273, 279
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _SAMPLES, _ROWS = 256, 257, 258, 262, 277, 278
-_ONES = frozenset((259, 266, 274, 284, 317, 339))  # compression, fill order, orientation, planar, predictor, sample format
+_ONES = frozenset(
+    (259, 266, 274, 284, 317, 339)
+)  # compression, fill order, orientation, planar, predictor, sample format
 _DESCRIPTIVE = frozenset((254, 269, 270, 271, 272, 282, 283, 285, 296, 297, 305, 306, 315, 316, 700, 33432, 34675))
 
 

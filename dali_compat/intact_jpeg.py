@@ -12,7 +12,10 @@ from PIL import Image
 _EOI, _SOS, _DQT, _DHT, _DRI, _COMMENT = 0xD9, 0xDA, 0xDB, 0xC4, 0xDD, 0xFE
 _BASELINE, _PROGRESSIVE = 0xC0, 0xC2
 _APP0, _APP2, _APP13, _APP14, _APP15 = 0xE0, 0xE2, 0xED, 0xEE, 0xEF
-_SAMPLINGS = {(0x11,), *((luma, 0x11, 0x11) for luma in (0x11, 0x21, 0x12, 0x22))}  # horizontal and vertical, by component
+_SAMPLINGS = {
+    (0x11,),
+    *((luma, 0x11, 0x11) for luma in (0x11, 0x21, 0x12, 0x22)),
+}  # horizontal and vertical, by component
 _ALL = [0] * 64  # bits that are still to come
 _DC_SYMBOLS = bytes(range(12))
 _AC_SYMBOLS = bytes(16 * run + size for run in range(16) for size in range(11))
@@ -233,7 +236,7 @@ class Jpeg:
     def _demand_tables(self, tables: int, first: int, last: int, high: int) -> None:
         """DC coefficients that are refined need none."""
         demand(first or high or tables >> 4 in self._huffman)
-        demand(last == 0 or 0x10 | tables & 15 in self._huffman and tables & 15 < 16)
+        demand(last == 0 or (0x10 | tables & 15 in self._huffman and tables & 15 < 16))
 
     def _progress(self, left: list, first: int, last: int, high: int, low: int) -> None:
         """G.1.1.1: a coefficient comes without its low bits, which follow one by one; DC before all others."""

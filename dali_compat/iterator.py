@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -232,7 +233,9 @@ class DALIIterator(_BaseDataLoaderIter):
                 self._exhausted, self._drawing = True, False
                 return
             except Exception as error:
-                if self._num_workers:  # torch raises at once, too, where it draws ahead, and loses the batch that it had
+                if (
+                    self._num_workers
+                ):  # torch raises at once, too, where it draws ahead, and loses the batch that it had
                     self._made, self._drawing, self._whole = None, False, True
                     raise
                 # it belongs after the batches that were drawn before it

@@ -26,11 +26,13 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import Finalize
 
+from .engine import OutOfStep
+
 _LARGEST = 1 << 16  # bytes that go through the common socket at once: a third of what Linux lets wait there
 _NUMBER = struct.Struct("<Q")  # of a message, before it and before its answer
 _LOOK = 1.0  # seconds between looks at processes that send nothing: a child of theirs may hold their socket open
 _GRACE = 5.0  # seconds for what a function does when nobody wants it any more; torch's own
-_CUT = "an interrupt has cut short what the worker processes of a DataLoader were told; the next batch starts new ones"
+_CUT = "an interrupt has cut short what worker processes of a DataLoader were told; iter(loader) starts another epoch"
 _HINTS = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit of open files (fs.file-max)",
@@ -100,7 +102,8 @@ class Processes:
         """The answers are to be waited for.
 
         Raises:
-            RuntimeError: there is trouble.
+            OutOfStep: an interrupt has cut short an earlier exchange.
+            RuntimeError: there is other trouble.
         """
         self._refuse_in_trouble()
         self.trouble = _CUT
@@ -117,6 +120,7 @@ class Processes:
         """Until it is there.
 
         Raises:
+            OutOfStep: an interrupt has cut short an earlier exchange.
             RuntimeError: a process has died, or nothing came from any of them for ``timeout`` seconds (0: no limit).
         """
         since = time.monotonic()
@@ -189,7 +193,7 @@ class Processes:
     def _refuse_in_trouble(self) -> None:
         if self.trouble:
             self.close()
-            error = RuntimeError(self.trouble)
+            error = OutOfStep(_CUT) if self.trouble == _CUT else RuntimeError(self.trouble)
             error.workers_lost = True  # no fault of the sample that was asked for: parts.py looks there
             try:
                 raise error

@@ -194,7 +194,9 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
             plan, key = known.setdefault(plan.key, plan), _key(array, images, device)
             calls = plan.call is not None or dataset.target_transform is not None
             if calls and loader.on_error_in_python and loader.on_error != "raise":
-                raise Unsupported("on_error_in_python with a function on arrays: torch's loader calls it sample by sample")
+                raise Unsupported(
+                    "on_error_in_python with a function on arrays: torch's loader calls it sample by sample"
+                )
             held[id(dataset)] = Held(dataset, array, plan, images, key, _shared.get(key))
     route = ResidentRoute(device, depth, list(dict.fromkeys(one.plan for one in held.values())), held)
     if before:

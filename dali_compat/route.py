@@ -232,7 +232,9 @@ def explain(loader, route: Route) -> str:
     elif isinstance(route, ResidentRoute):
         lines = [route.describe(), *_plan_lines(route)]
         ignored = _without_effect(loader, route)
-        ignored += [f"{name}={value}" for name in ("cache", "cache_device") if (value := getattr(loader, name)) is not None]
+        ignored += [
+            f"{name}={value}" for name in ("cache", "cache_device") if (value := getattr(loader, name)) is not None
+        ]
     else:
         threads = f"{route.threads} CPU threads"
         if route.threads < _available_threads(loader):

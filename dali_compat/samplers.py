@@ -39,7 +39,11 @@ def indices_among(loader) -> Sequence[int]:
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     if type(sampler) is data.SubsetRandomSampler:
         return sampler.indices
-    if type(sampler) in (list, tuple, range, np.ndarray, torch.Tensor) and loader.batch_size is not None and len(sampler):
+    if (
+        type(sampler) in (list, tuple, range, np.ndarray, torch.Tensor)
+        and loader.batch_size is not None
+        and len(sampler)
+    ):
         return sampler
     return range(len(loader.dataset))
 

@@ -68,7 +68,9 @@ def joined(images, good: list[int], others: dict[int, Any]):
     """``images`` of the ``good`` rows and those of others, in the order of rows: stacked where all have one shape."""
     first = next(iter(others.values()))
     one = {(image.shape, image.dtype) if isinstance(image, torch.Tensor) else None for image in others.values()}
-    if not (isinstance(images, torch.Tensor) and one == {(images.shape[1:], images.dtype)} and type(first) is torch.Tensor):
+    if not (
+        isinstance(images, torch.Tensor) and one == {(images.shape[1:], images.dtype)} and type(first) is torch.Tensor
+    ):
         return in_order([(good, images), *(([row], [image]) for row, image in others.items())])
     last = images.ndim == 4 and images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
     form = torch.channels_last if last else torch.contiguous_format

@@ -13,8 +13,15 @@ def make_image(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
     return make_photo(rng, height, width)
 
 
-def make_folder(root: Path, classes: int = 3, per_class: int = 8, low: int = 60, high: int = 180, seed: int = 0,
-                special: bool = True) -> Path:
+def make_folder(
+    root: Path,
+    classes: int = 3,
+    per_class: int = 8,
+    low: int = 60,
+    high: int = 180,
+    seed: int = 0,
+    special: bool = True,
+) -> Path:
     """Write root/class_a/00.jpg and so on, sides drawn from low..high pixels. Returns root.
 
     special: the first class holds one gray JPEG (00), one progressive JPEG (01) and one PNG with alpha (02).

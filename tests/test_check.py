@@ -249,7 +249,7 @@ def test_names_of_any_bytes(tmp_path, capsys):
 
 
 def test_a_terminal_without_unicode(good, monkeypatch):
-    fill(good / "a", **{"日本": JPEG[:300]})
+    fill(good / "a", 日本=JPEG[:300])
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", out)
     assert cli.main(["check", str(good)]) == 1

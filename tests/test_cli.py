@@ -101,7 +101,12 @@ def test_driver_too_old_for_dali_is_wrong(machine):
 
 @pytest.mark.parametrize(
     "built_for, driver, problem",
-    [(None, (13, 0), "CPU-only build"), ("13.2", (12, 4), "built for CUDA 13.2"), ("12.6", (13, 0), None), (None, None, None)],
+    [
+        (None, (13, 0), "CPU-only build"),
+        ("13.2", (12, 4), "built for CUDA 13.2"),
+        ("12.6", (13, 0), None),
+        (None, None, None),
+    ],
 )
 def test_torch_that_cannot_use_the_gpu_is_noted(machine, monkeypatch, built_for, driver, problem):
     machine(driver_cuda=driver)
@@ -245,7 +250,21 @@ def test_the_rate_counts_images(monkeypatch):
 
 
 def run_demo(out, *before):
-    argv = ["demo", "--images", "24", "--batch-size", "8", "--epochs", "2", "--workers", "1", "--device", "cpu", "--out", str(out)]
+    argv = [
+        "demo",
+        "--images",
+        "24",
+        "--batch-size",
+        "8",
+        "--epochs",
+        "2",
+        "--workers",
+        "1",
+        "--device",
+        "cpu",
+        "--out",
+        str(out),
+    ]
     code = "\n".join(["import sys", *before, "from dali_compat.cli import main", f"sys.exit(main({argv!r}))"])
     return subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=240)
 
@@ -263,7 +282,9 @@ def test_demo_from_end_to_end(tmp_path):
     done = run_demo(tmp_path / "demo.png")
     assert done.returncode == 0, done.stdout + done.stderr
     rates = dict(re.findall(r"^(torchvision|dali_compat) +([\d,]+) ", done.stdout, re.MULTILINE))
-    assert set(rates) == {"torchvision", "dali_compat"} and all(int(rate.replace(",", "")) > 0 for rate in rates.values())
+    assert set(rates) == {"torchvision", "dali_compat"} and all(
+        int(rate.replace(",", "")) > 0 for rate in rates.values()
+    )
     assert "RandomResizedCrop" in done.stdout  # the plan
     assert "pass 2" in done.stderr  # the progress bars
     mean, largest = re.search(r"is ([\d.]+) on average and (\d+) at most", done.stdout).groups()

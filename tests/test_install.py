@@ -46,7 +46,9 @@ def write_package(site, name, version, files):
 
 
 def test_real_installation_is_described():
-    packages = [d for d in importlib.metadata.distributions() if (d.metadata["Name"] or "").startswith("nvidia-dali-cuda")]
+    packages = [
+        d for d in importlib.metadata.distributions() if (d.metadata["Name"] or "").startswith("nvidia-dali-cuda")
+    ]
     if len(packages) != 1:
         pytest.skip("needs one installed DALI package")
     assert install.dali_problem() is None
@@ -111,7 +113,9 @@ def test_a_blocked_import_is_reported_by_the_real_import():
 
 
 def test_importing_install_loads_neither_dali_nor_torchvision():
-    code = "import sys, dali_compat.engine.install; print([m for m in ('nvidia.dali', 'torchvision') if m in sys.modules])"
+    code = (
+        "import sys, dali_compat.engine.install; print([m for m in ('nvidia.dali', 'torchvision') if m in sys.modules])"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "[]"
 

@@ -65,7 +65,9 @@ class Database:
             raise corrupt(self._path, "byte 0", "it is too short for an LMDB database")
         magic, version, _, _ = _META.unpack_from(self._data, _HEADER.size)
         if magic != _MAGIC or version != _VERSION:
-            raise corrupt(self._path, "byte 16", "it is no LMDB database, or not of a 64-bit machine of this byte order")
+            raise corrupt(
+                self._path, "byte 16", "it is no LMDB database, or not of a 64-bit machine of this byte order"
+            )
         size = _DB.unpack_from(self._data, _HEADER.size + _META.size)[0]
         if not _SMALLEST <= size <= _LARGEST or size & (size - 1):
             raise corrupt(self._path, "byte 40", f"its pages have {size} bytes")

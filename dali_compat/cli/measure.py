@@ -211,7 +211,7 @@ def _add_tensors(errors, tensors, plan, images, seed, start, wanted, unit) -> Ca
     try:
         for made, theirs in zip(reference(tensors, plan, images, seed, start), wanted, strict=True):
             errors.add(made, theirs, unit)
-    except Exception:  # noqa: BLE001 - whichever torchvision raises
+    except Exception:
         return None
     return tensors
 

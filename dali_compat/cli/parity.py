@@ -95,7 +95,7 @@ def everything(pictures, args) -> int:
         row = {"name": name, "of": entry.expression, "takes": entry.takes, "versions": versions}
         try:
             row |= measured(pictures, entry, versions, args.device)
-        except Exception as error:  # noqa: BLE001 - what is wrong with one leaves the others their rows
+        except Exception as error:
             row["error"] = f"{type(error).__name__}: {error}"
         result[kind].append(row)
         if args.json:
@@ -178,7 +178,7 @@ def transform_of(spec: str) -> Any:
         place, name = match.groups()
         made = getattr(_module(place), name)
         return made() if isinstance(made, type) else made
-    except Exception as error:  # noqa: BLE001 - the user's own code, or no code at all
+    except Exception as error:
         raise SystemExit(f"parity: --transform {spec}: {type(error).__name__}: {error}") from None
 
 

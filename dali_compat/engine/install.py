@@ -194,7 +194,7 @@ def _import_dali():
     """(nvidia.dali, None), or (None, the exception). Kept: a half-loaded DALI gives other errors the second time."""
     try:
         return importlib.import_module("nvidia.dali"), None
-    except Exception as error:  # noqa: BLE001 - C++ libraries fail to load in many ways; whichever, it is the answer
+    except Exception as error:
         return None, error
 
 

@@ -249,7 +249,9 @@ class _Feed:
     def __init__(self):
         self.next: InFlight | None = None
         self.flight: deque[InFlight] = deque()
-        self._waiting: list[tuple[slice, deque]] = []  # for each source, which arrays are its, and those of batches to come
+        self._waiting: list[
+            tuple[slice, deque]
+        ] = []  # for each source, which arrays are its, and those of batches to come
 
     def source(self, dtypes: list, ndim: list[int], layout: list[str] | None, stream=None) -> list:
         """Nodes of the next arrays of a batch. Those on the GPU are copied to one place, on a CUDA ``stream``: DALI does so at

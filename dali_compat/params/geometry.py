@@ -87,7 +87,7 @@ def random_resized_crop(sizes, u, *, scale, ratio):
     low, high = np.log(ratio[0]), np.log(ratio[1])
     aspect = np.exp(low + (high - low) * u[:, 10:20])
     w, h = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
-    fits = (0 < w) & (w <= width) & (0 < h) & (h <= height)
+    fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
     rows, first = np.arange(len(sizes)), fits.argmax(1)
     shape = np.stack([h[rows, first], w[rows, first]], 1)
     start = np.floor(u[:, 20:22] * (sizes - shape + 1))

@@ -4,11 +4,12 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-import dali_compat
 import pytest
-from dali_compat.archives.pack import pack
 from helpers import make_folder
 from torchvision.datasets import ImageFolder
+
+import dali_compat
+from dali_compat.archives.pack import pack
 
 KINDS = {"rec": "DALIRecordIO", "tfrecord": "DALITFRecord", "lmdb": "DALILMDB", "tar": "DALIWebDataset"}
 

@@ -7,17 +7,17 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import dali_compat
 import numpy as np
 import pytest
 import torch
 import torchvision.transforms as T
-from dali_compat import ImageReadError
-from dali_compat.archives import files
 from PIL import Image
 from torch.utils.data import DataLoader, Subset
 
+import dali_compat
 from archives.conftest import KINDS, inside, opened
+from dali_compat import ImageReadError
+from dali_compat.archives import files
 
 TENSOR = T.Compose([T.Resize((24, 24)), T.PILToTensor()])
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset
+
 from dali_compat import DALIImageFolder
 from dali_compat.archives import cache, folder_index
 from dali_compat.archives.folder_index import cached_samples, listed_samples
-from torchvision.datasets import ImageFolder
-from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset
 
 
 def torchvisions(root, extensions=IMG_EXTENSIONS, allow_empty=False):
@@ -254,7 +255,10 @@ def test_a_data_set_of_the_cached_list(root, place, lists, cache_home, tmp_path,
     folder = cache_home / "folders" if place is True else tmp_path / "here"
     assert len(lists) == 1 and len(list(folder.glob("*.npz"))) == 1
     fill(root, ["b/new.jpg"])
-    assert DALIImageFolder(root, allow_empty=True, index_cache=place).samples == ImageFolder(root, allow_empty=True).samples
+    assert (
+        DALIImageFolder(root, allow_empty=True, index_cache=place).samples
+        == ImageFolder(root, allow_empty=True).samples
+    )
 
 
 def test_a_data_set_without_a_cached_list(root, lists, cache_home):

@@ -8,10 +8,10 @@ import warnings
 
 import numpy as np
 import pytest
-from dali_compat import DALIRecordIO, DALITFRecord, ImageReadError
-from dali_compat.archives import cache, index, recordio
 
 from archives.conftest import inside, opened
+from dali_compat import DALIRecordIO, DALITFRecord, ImageReadError
+from dali_compat.archives import cache, index, recordio
 
 
 @pytest.fixture
@@ -250,13 +250,21 @@ def test_whose_index_is_believed(rec, scans, monkeypatch, owner, believed):
     if not believed:
         other = list(stat(rec)[:10])
         other[4] = mine + 2
-        monkeypatch.setattr(index.os, "stat", lambda path, **kw: os.stat_result(other) if str(path) == str(rec) else stat(path, **kw))
+        monkeypatch.setattr(
+            index.os, "stat", lambda path, **kw: os.stat_result(other) if str(path) == str(rec) else stat(path, **kw)
+        )
     assert len(DALIRecordIO(rec)) == 12 and len(scans) == (1 if believed else 2)
 
 
 @pytest.mark.parametrize(
     "name, row, value",
-    [("offsets", 0, -1), ("offsets", 3, 1 << 40), ("lengths", 0, -1), ("lengths", 11, 1 << 40), ("lengths", 5, 2**63 - 1)],
+    [
+        ("offsets", 0, -1),
+        ("offsets", 3, 1 << 40),
+        ("lengths", 0, -1),
+        ("lengths", 11, 1 << 40),
+        ("lengths", 5, 2**63 - 1),
+    ],
 )
 def test_rows_beyond_the_file_are_built_again(rec, scans, name, row, value):
     path = _saved(rec)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dali_compat import DALILMDB, ImageReadError
-from dali_compat.archives import protobuf
-from dali_compat.archives.lmdb_pages import Database
 from PIL import Image
 
 from archives.conftest import inside
+from dali_compat import DALILMDB, ImageReadError
+from dali_compat.archives import protobuf
+from dali_compat.archives.lmdb_pages import Database
 
 lmdb = pytest.importorskip("lmdb")
 
@@ -237,7 +237,7 @@ def test_every_key_and_value_is_found(tmp_path, count, subdir):
         sizes = rng.choice([0, 1, 100, 1990, 2020, 2040, 5000, 9000], count)
         write(path, {rng.bytes(int(rng.integers(1, 300))): rng.bytes(int(size)) for size in sizes}, subdir)
         with lmdb.open(str(path), subdir=subdir, map_size=1 << 26) as env, env.begin(write=True) as transaction:
-            for key in [key for key, _ in transaction.cursor()][:: 3]:
+            for key in [key for key, _ in transaction.cursor()][::3]:
                 transaction.delete(key)
             expected = list(transaction.cursor())
     data = memoryview((path / "data.mdb" if subdir else path).read_bytes())

@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
-from dali_compat import cli
-from dali_compat.archives import pack as packing
-from dali_compat.archives.pack import CannotPack, pack
 from helpers import make_folder
 from tqdm import tqdm
 
 from archives.conftest import KINDS, inside, opened
+from dali_compat import cli
+from dali_compat.archives import pack as packing
+from dali_compat.archives.pack import CannotPack, pack
 
 
 @pytest.fixture

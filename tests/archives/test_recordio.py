@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
+
 from dali_compat import DALIRecordIO, ImageReadError
 from dali_compat.archives import recordio
-from PIL import Image
 
 MAGIC = bytes.fromhex("0a23d7ce")
 

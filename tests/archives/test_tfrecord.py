@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from dali_compat import DALITFRecord, ImageReadError
 from dali_compat.archives import checksum, protobuf, tfrecord
 
@@ -54,7 +55,8 @@ def test_we_read_the_tfrecord_packages(stock, tmp_path):
 
 def test_dalis_own_reader_agrees(packed, stock, tmp_path):
     fn = pytest.importorskip("nvidia.dali.fn")
-    from nvidia.dali import pipeline_def, tfrecord as tf
+    from nvidia.dali import pipeline_def
+    from nvidia.dali import tfrecord as tf
 
     path = packed / "all.tfrecord"
     starts = [*offsets_of(path), path.stat().st_size]

@@ -10,6 +10,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+
 from dali_compat import DALIWebDataset, ImageReadError
 from dali_compat.archives import tar
 from dali_compat.archives.paths import braces, expand

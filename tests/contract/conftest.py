@@ -1,10 +1,10 @@
 """Data sets of the contract tests."""
 
 import pytest
-from dali_compat import DALIImageFolder
 from helpers import make_folder
 
 from contract.both import EXACT, RANDOM, SMALL
+from dali_compat import DALIImageFolder
 
 
 @pytest.fixture

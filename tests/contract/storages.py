@@ -4,8 +4,9 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-import dali_compat
 import pytest
+
+import dali_compat
 from dali_compat.archives.pack import pack
 
 # name: (class, file that pack makes, whether its .idx is taken away)

@@ -3,18 +3,21 @@
 import inspect
 import warnings
 
-import dali_compat
 import pytest
 import torch
-from dali_compat import DALIDataLoader, DALIImageFolder, DataLoader
 from torch.utils import data
 from torchvision.datasets import ImageFolder
 
+import dali_compat
 from contract.both import EXACT, error_of, ours, outlines, stock
+from dali_compat import DALIDataLoader, DALIImageFolder, DataLoader
 
-OPTIONS = {"device": None, "exact": False, "fallback": "warn", "memory_format": torch.contiguous_format} | dict.fromkeys(
-    ("cache", "cache_device")
-)
+OPTIONS = {
+    "device": None,
+    "exact": False,
+    "fallback": "warn",
+    "memory_format": torch.contiguous_format,
+} | dict.fromkeys(("cache", "cache_device"))
 OPTIONS |= {"on_error": "raise", "on_error_in_python": False}
 
 

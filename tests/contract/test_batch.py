@@ -6,7 +6,6 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from dali_compat import DALIImageFolder, DataLoader
 from torch.utils import data
 from torchvision import transforms as T
 from torchvision import tv_tensors
@@ -14,6 +13,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from contract.both import EXACT, RANDOM, SMALL, error_of, ours, outline, outlines, stock
+from dali_compat import DALIImageFolder, DataLoader
 
 
 def test_a_batch_is_torchs_list(image_root):

@@ -11,12 +11,6 @@ import numpy as np
 import nvidia.dali as dali
 import pytest
 import torch
-from dali_compat import DALIImageFolder, DataLoader, ImageReadError, route
-from dali_compat import cache as cache_module
-from dali_compat.cache import DecodedCache
-from dali_compat.engine import graph
-from dali_compat.route import DaliRoute
-from dali_compat.sources import Form
 from helpers import make_image
 from PIL import Image
 from torch.utils import data
@@ -26,6 +20,12 @@ from torchvision.transforms import v2
 from contract import test_errors, test_odd_files
 from contract.both import EXACT, RANDOM, assert_same_epoch, assert_same_pixels, error_of, ours, pixels, stock
 from contract.storages import ARCHIVES, stored
+from dali_compat import DALIImageFolder, DataLoader, ImageReadError, route
+from dali_compat import cache as cache_module
+from dali_compat.cache import DecodedCache
+from dali_compat.engine import graph
+from dali_compat.route import DaliRoute
+from dali_compat.sources import Form
 
 ENOUGH = 100_000_000
 SOME = 300_000  # bytes: six or so of the 24 images
@@ -277,7 +277,9 @@ def test_batches_are_the_same_from_a_gpu(image_root, transform, budget, place):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("place, given", [(None, "pixels on the GPU"), ("cuda", "pixels on the GPU"), ("cpu", "pixels")])
+@pytest.mark.parametrize(
+    "place, given", [(None, "pixels on the GPU"), ("cuda", "pixels on the GPU"), ("cpu", "pixels")]
+)
 def test_each_image_is_decoded_once_to_a_gpu(image_root, decodes, monkeypatch, place, given):
     loader = ours(DALIImageFolder(image_root, EXACT), 5, cache=ENOUGH, cache_device=place)
     expected = pixels(loader)
@@ -322,7 +324,14 @@ def test_close_frees_a_gpus_memory(image_root):
 
 @pytest.mark.parametrize(
     "budget, place, most",
-    [(1000, None, 1000), (4000, None, 2000), (0.25, None, 1000), (0.75, None, 2000), (3000, "cuda", 3000), (0.75, "cuda", 3000)],
+    [
+        (1000, None, 1000),
+        (4000, None, 2000),
+        (0.25, None, 1000),
+        (0.75, None, 2000),
+        (3000, "cuda", 3000),
+        (0.75, "cuda", 3000),
+    ],
 )
 def test_at_most_half_of_a_gpu_unless_it_is_asked_for(monkeypatch, budget, place, most):
     """What is free is asked for when the first batch is there: CUDA may not have started before."""

@@ -10,14 +10,14 @@ import time
 import numpy as np
 import pytest
 import torch
-from dali_compat import DALIImageFolder, DataLoader, calls
-from dali_compat.batch import Batch
-from dali_compat.parcel import parcel
-from dali_compat.shared import Place, Store
 from torchvision import transforms as T
 from torchvision import tv_tensors
 
 from contract.both import assert_same_pixels, error_of, python, said, stock
+from dali_compat import DALIImageFolder, DataLoader, calls
+from dali_compat.batch import Batch
+from dali_compat.parcel import parcel
+from dali_compat.shared import Place, Store
 
 TO_TENSOR = T.Compose([T.CenterCrop(40), T.PILToTensor()])
 
@@ -364,9 +364,7 @@ def _draws(image):
 
 def test_a_function_in_this_process_leaves_its_generators_alone(image_root):
     """As it does where torch runs it in workers. torch's own has moved on by the epoch's seed, as with any loader."""
-    loader = DataLoader(
-        DALIImageFolder(image_root, T.Compose([_draws, TO_TENSOR])), 6, fallback="silent", device="cpu"
-    )
+    loader = DataLoader(DALIImageFolder(image_root, T.Compose([_draws, TO_TENSOR])), 6, fallback="silent", device="cpu")
     other = DataLoader(DALIImageFolder(image_root, TO_TENSOR), 6, fallback="silent", device="cpu")
     after = []
     for each in (loader, other):

@@ -3,12 +3,12 @@
 import copy
 
 import pytest
-from dali_compat import DALIImageFolder, DataLoader
 from torch.utils import data
 from torchvision import datasets
 from torchvision import transforms as T
 
 from contract.both import EXACT, EXACT_FLIPPED, assert_same_epoch, ours, stock
+from dali_compat import DALIImageFolder, DataLoader
 
 
 def _set_transform(dataset):

@@ -7,7 +7,6 @@ import pickle
 
 import pytest
 import torch
-from dali_compat import DALIImageFolder, DataLoader
 from helpers import make_folder
 from PIL import Image
 from torchvision import datasets, tv_tensors
@@ -25,6 +24,7 @@ from contract.both import (
     pixels,
     stock,
 )
+from dali_compat import DALIImageFolder, DataLoader
 
 
 @pytest.mark.parametrize("arguments", [{}, {"loader": pil_loader}, {"is_valid_file": lambda path: path.endswith("g")}])

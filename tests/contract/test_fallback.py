@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.loader import FallbackWarning
 from torch.utils import data
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
 from contract.both import EXACT, REPOSITORY, assert_same_pixels, ours, outlines, pixels, python, said, stock
+from dali_compat import DALIImageFolder, DataLoader
+from dali_compat.loader import FallbackWarning
 
 PACKAGE = REPOSITORY / "dali_compat"
 

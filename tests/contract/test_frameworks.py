@@ -5,11 +5,11 @@ import warnings
 
 import pytest
 import torch
-from dali_compat import DALIImageFolder, DataLoader
 from torch.utils import data
 from torchvision import transforms as T
 
 from contract.both import EXACT, OPTIONS, SMALL, assert_ours, assert_same_pixels, ours, outlines, pixels, stock
+from dali_compat import DALIImageFolder, DataLoader
 
 # ---- Accelerate
 

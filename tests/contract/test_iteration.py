@@ -5,7 +5,6 @@ import copy
 import numpy as np
 import pytest
 import torch
-from dali_compat import DALIImageFolder
 from torch.utils import data
 
 from contract.both import (
@@ -17,6 +16,7 @@ from contract.both import (
     pixels,
     stock,
 )
+from dali_compat import DALIImageFolder
 
 
 def _indices(loader) -> list[int]:

@@ -4,11 +4,11 @@ import warnings
 
 import pytest
 import torch
-from dali_compat import DataLoader
 from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 
 from contract.both import OPTIONS, assert_ours, ours, outline, outlines, stock
+from dali_compat import DataLoader
 
 
 class ListSampler:

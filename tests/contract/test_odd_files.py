@@ -5,13 +5,13 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from dali_compat import DALIImageFolder
-from dali_compat.headers import DALI, PIL, read_header
 from helpers import make_folder, make_image
 from PIL import Image
 from torchvision import transforms as T
 
 from contract.both import EXACT, assert_same_pixels, ours, pixels, stock
+from dali_compat import DALIImageFolder
+from dali_compat.headers import DALI, PIL, read_header
 
 
 def _photo(height=70, width=90, seed=0):

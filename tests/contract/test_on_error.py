@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from dali_compat import BadImageWarning, DALIImageFolder, SampleError
 from torch.utils import data
 from torch.utils.data import default_collate
 from torchvision import transforms as T
@@ -17,6 +16,7 @@ from torchvision.datasets import CIFAR10
 
 from contract.both import EXACT, error_of, no_gc, ours, stock
 from contract.storages import ARCHIVES, stored
+from dali_compat import BadImageWarning, DALIImageFolder, SampleError
 
 BAD = (1, 4)  # of eight
 GOOD = [i for i in range(8) if i not in BAD]
@@ -345,7 +345,11 @@ def test_a_collate_fn_of_the_users(own_root):
         return default_collate(samples)
 
     dataset = _damaged(own_root)
-    assert _indices(_epoch(ours(dataset, 3, on_error="skip", collate_fn=collate, device="cpu"))) == [[0, 2], [3, 5], [6, 7]]
+    assert _indices(_epoch(ours(dataset, 3, on_error="skip", collate_fn=collate, device="cpu"))) == [
+        [0, 2],
+        [3, 5],
+        [6, 7],
+    ]
     assert seen == [2, 2, 2]
 
 
@@ -358,7 +362,7 @@ def test_other_errors_are_raised(own_root):
 
 def test_wrong_policies(own_root):
     error = error_of(ours, DALIImageFolder(own_root, EXACT), on_error="ignore")
-    assert isinstance(error, ValueError) and "on_error must be 'raise', 'skip' or 'replace', got 'ignore'" == str(error)
+    assert isinstance(error, ValueError) and str(error) == "on_error must be 'raise', 'skip' or 'replace', got 'ignore'"
 
 
 def test_a_loader_is_pickled_with_its_policy(own_root):
@@ -450,7 +454,9 @@ def test_an_interrupt_after_skipping(own_root):
             raise interrupts.pop()
         return default_collate(samples)
 
-    loader = ours(_damaged(own_root, transform=transform, bad=[0]), 3, on_error="skip", collate_fn=collate, device="cpu")
+    loader = ours(
+        _damaged(own_root, transform=transform, bad=[0]), 3, on_error="skip", collate_fn=collate, device="cpu"
+    )
     epochs = []
     for interrupt in (KeyboardInterrupt(), None):
         torch.manual_seed(0)

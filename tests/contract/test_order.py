@@ -5,12 +5,12 @@ import random
 import numpy as np
 import pytest
 import torch
-from dali_compat import DALIImageFolder
 from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 from torchvision.datasets import ImageFolder
 
 from contract.both import EXACT, EXACT_FLIPPED, assert_same_pixels, ours, outlines, pixels, stock
+from dali_compat import DALIImageFolder
 
 WEIGHTS = torch.linspace(0.1, 1, 24)
 

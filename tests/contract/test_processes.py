@@ -7,10 +7,10 @@ import weakref
 
 import pytest
 import torch
-from dali_compat import DALIImageFolder, DataLoader
 from torchvision import transforms as T
 
 from contract.both import EXACT, assert_same_pixels, no_gc, ours, outlines, pixels, python, said, stock
+from dali_compat import DALIImageFolder, DataLoader
 
 
 def _indices(loader) -> list[int]:
@@ -52,7 +52,7 @@ def _in_child(function, seconds=60):
     def run(pipe):
         try:
             pipe.send(("result", function()))
-        except Exception as error:  # noqa: BLE001 - the parent looks at it
+        except Exception as error:
             pipe.send((type(error).__name__, str(error)))
 
     here, there = multiprocessing.Pipe()

@@ -5,14 +5,14 @@ import re
 import numpy as np
 import pytest
 import torch
-from dali_compat import DALIImageFolder, DataLoader, FallbackWarning, on_batch, register
-from dali_compat.translate.registry import _TRANSLATORS
 from PIL import Image
 from torch import nn
 from torchvision import transforms as T
 from torchvision.transforms import v2
 
 from contract.both import REPOSITORY, assert_same_pixels, ours, pixels, stock
+from dali_compat import DALIImageFolder, DataLoader, FallbackWarning, on_batch, register
+from dali_compat.translate.registry import _TRANSLATORS
 
 
 @pytest.fixture
@@ -29,7 +29,9 @@ def test_readmes_example(image_root, registry):
     assert len([line for line in code.splitlines() if line]) <= 16
     namespace = {}
     exec(code, namespace)
-    transform = T.Compose([T.CenterCrop(40), T.PILToTensor(), T.ConvertImageDtype(torch.float64), namespace["AddBias"](0.5)])
+    transform = T.Compose(
+        [T.CenterCrop(40), T.PILToTensor(), T.ConvertImageDtype(torch.float64), namespace["AddBias"](0.5)]
+    )
     dataset = DALIImageFolder(image_root, transform)
     loader = ours(dataset, 5)
     assert "torch, on the batch" in next(line for line in loader.explain().splitlines() if "AddBias" in line)
@@ -85,7 +87,10 @@ PLACES = {
     "gray": ([T.Grayscale(), T.CenterCrop(40), Spy(), T.PILToTensor()], Image.Image),
     "after ToTensor": ([T.CenterCrop(40), T.ToTensor(), Spy()], torch.Tensor),
     "after ToImage": ([v2.ToImage(), v2.CenterCrop(40), Spy(), v2.ToDtype(torch.float32, scale=True)], torch.Tensor),
-    "twice": ([T.CenterCrop(40), Spy(), T.PILToTensor(), Spy(), T.ConvertImageDtype(torch.float64)], (Image.Image, torch.Tensor)),
+    "twice": (
+        [T.CenterCrop(40), Spy(), T.PILToTensor(), Spy(), T.ConvertImageDtype(torch.float64)],
+        (Image.Image, torch.Tensor),
+    ),
     "in a container": ([T.Compose([T.CenterCrop(40), nn.Sequential(v2.PILToTensor()), Spy()])], torch.Tensor),
 }
 

@@ -6,7 +6,6 @@ import pickle
 
 import pytest
 import torch
-from dali_compat import DALIImageFolder, DALIRecordIO, DataLoader, ImageReadError
 from torch.utils import data
 from torchvision.datasets import ImageFolder
 
@@ -45,6 +44,7 @@ from contract.test_processes import (  # noqa: F401
     test_several_threads_each_with_an_iterator,
     test_torchs_workers_beside_a_running_epoch,
 )
+from dali_compat import DALIImageFolder, DALIRecordIO, DataLoader, ImageReadError
 
 BAD = test_errors.BAD
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from dali_compat import DALIImageFolder
-from dali_compat.params import ImageTooSmall, Randoms, compute
-from dali_compat.plan import Gate, ImageSpec, Step, draw
 from PIL import Image
 from torchvision import transforms as T
 from torchvision.transforms import v2
 
 from contract.both import ours
+from dali_compat import DALIImageFolder
+from dali_compat.params import ImageTooSmall, Randoms, compute
+from dali_compat.plan import Gate, ImageSpec, Step, draw
 
 SMALL, LARGE, CROP = 20, 60, 50
 COUNT, BAD = 24, (5, 13, 22)
@@ -66,7 +66,9 @@ def test_the_error_names_an_image_that_is_too_small(some_small, module, name):
                 images, _ = next(iterator)
                 assert images[:, 0, 4, 4].tolist() == batch.tolist()
             except ValueError as error:
-                named += [i for i in batch.tolist() if f"({dataset.samples[i][0]}, index {i})" in str(error)] or [str(error)]
+                named += [i for i in batch.tolist() if f"({dataset.samples[i][0]}, index {i})" in str(error)] or [
+                    str(error)
+                ]
     assert len(named) > 6 and set(named) == set(BAD), named
 
 

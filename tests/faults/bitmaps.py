@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,7 +19,9 @@ _MASKS = {
 }
 
 
-def bmp(rows: np.ndarray, width: int, bits: int, compression=_RGB, palette=b"", masks=(), header=40, top_down=False) -> bytes:
+def bmp(
+    rows: np.ndarray, width: int, bits: int, compression=_RGB, palette=b"", masks=(), header=40, top_down=False
+) -> bytes:
     """``rows`` (H, bytes) uint8, from the top; or the compressed data, (1, bytes)."""
     height = rows.shape[0] if compression not in (_RLE8, _RLE4) else masks[0]
     if compression in (_RLE8, _RLE4):
@@ -84,7 +86,9 @@ def bmps(picture: Callable) -> dict[str, bytes]:
     gray[3::4] = 0
     made["8 gray.bmp"] = bmp(np.asarray(picture("L")), width, 8, palette=gray.tobytes())
     indices = np.asarray(picture("L"))
-    made["rle8.bmp"] = bmp(np.frombuffer(_run_lengths(indices), np.uint8)[None], width, 8, _RLE8, gray.tobytes(), (height,))
+    made["rle8.bmp"] = bmp(
+        np.frombuffer(_run_lengths(indices), np.uint8)[None], width, 8, _RLE8, gray.tobytes(), (height,)
+    )
     for name, (bits, *masks) in _MASKS.items():
         kept = masks if masks[3] else masks[:3]
         rows = _fielded(pixels, bits, *masks)
@@ -110,8 +114,14 @@ def pnms(picture: Callable) -> dict[str, bytes]:
         "maxval 1000.pgm": b"P5\n" + size + b"\n1000\n" + (gray.astype(">u2") * 3).tobytes(),
         "16 bits.pgm": b"P5\n" + size + b"\n65535\n" + wide,
         "plain.ppm": b"P3\n" + size + b"\n255\n" + plain + b"\n",
-        "plain.pgm": b"P2\n" + size + b"\n255\n" + b"\n".join(b" ".join(b"%d" % v for v in row) for row in gray.tolist()),
-        "plain.pbm": b"P1\n" + size + b"\n" + b"\n".join(b" ".join(b"%d" % (v > 99) for v in row) for row in gray.tolist()),
+        "plain.pgm": b"P2\n"
+        + size
+        + b"\n255\n"
+        + b"\n".join(b" ".join(b"%d" % v for v in row) for row in gray.tolist()),
+        "plain.pbm": b"P1\n"
+        + size
+        + b"\n"
+        + b"\n".join(b" ".join(b"%d" % (v > 99) for v in row) for row in gray.tolist()),
         "raw.pbm": b"P4\n" + size + b"\n" + np.packbits(gray > 99, axis=1).tobytes(),
         "float.pfm": b"Pf\n" + size + b"\n-1.0\n" + gray.astype("<f4").tobytes(),
         "tail.ppm": b"P6\n" + size + b"\n255\n" + pixels.tobytes() + b"tail",

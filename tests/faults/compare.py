@@ -53,7 +53,7 @@ def one_by_one(loader, count: int) -> Iterator:
             yield next(batches)
         except StopIteration:
             raise AssertionError("the loader has ended early") from None
-        except Exception as error:  # noqa: BLE001 - whichever it is, the other loader's counterpart tells whether it is right
+        except Exception as error:
             yield error
 
 
@@ -84,7 +84,12 @@ def ours(root: Path, batches: list[list[int]], transform, device: str, exact: bo
 
 
 def compare(
-    root: Path, device: str = "cpu", exact: bool = True, window: bool = False, together: int = 6, damaged: bool | set = True
+    root: Path,
+    device: str = "cpu",
+    exact: bool = True,
+    window: bool = False,
+    together: int = 6,
+    damaged: bool | set = True,
 ) -> Iterator[Found]:
     """Of each file below ``root``, a folder of classes: whether both loaders say the same.
 
@@ -117,7 +122,9 @@ def compare(
             yield from _judged([i], made, samples, theirs, exact, damaged)
 
 
-def _judged(batch: list[int], made: tuple, samples: list, theirs: list, exact: bool, damaged: bool | set) -> Iterator[Found]:
+def _judged(
+    batch: list[int], made: tuple, samples: list, theirs: list, exact: bool, damaged: bool | set
+) -> Iterator[Found]:
     for i, image, label in zip(batch, *made, strict=True):
         name, image = Path(samples[i][0]).name, image.cpu()
         if label != samples[i][1]:

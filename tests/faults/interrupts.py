@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import dali_compat
 import torch
+
+import dali_compat
 
 _OURS = str(Path(dali_compat.__file__).parent)
 _DALIS = "nvidia/dali/"

@@ -135,7 +135,9 @@ def restart_changed(data: bytes, rng: Rng) -> bytes:
 def segment_byte(data: bytes, rng: Rng) -> bytes:
     def edit(piece: bytes) -> bytes:
         at = int(rng.integers(1, min(len(piece), 600)))
-        return _replaced(piece, at, bytes([int(rng.choice([piece[at] ^ 1 << int(rng.integers(8)), int(rng.integers(256))]))]))
+        return _replaced(
+            piece, at, bytes([int(rng.choice([piece[at] ^ 1 << int(rng.integers(8)), int(rng.integers(256))]))])
+        )
 
     return _edited(data, rng, edit)
 
@@ -143,7 +145,9 @@ def segment_byte(data: bytes, rng: Rng) -> bytes:
 def segment_length(data: bytes, rng: Rng) -> bytes:
     def edit(piece: bytes) -> bytes:
         (old,) = struct.unpack_from(">H", piece, 2)
-        return _replaced(piece, 2, struct.pack(">H", int(rng.choice([0, 1, 2, old - 1, old + 1, old + 3, 65535])) % 65536))
+        return _replaced(
+            piece, 2, struct.pack(">H", int(rng.choice([0, 1, 2, old - 1, old + 1, old + 3, 65535])) % 65536)
+        )
 
     return _edited(data, rng, edit)
 
@@ -203,7 +207,9 @@ def frame_changed(data: bytes, rng: Rng) -> bytes:
 def scan_header_changed(data: bytes, rng: Rng) -> bytes:
     def edit(piece: bytes) -> bytes:
         at = int(rng.integers(4, 2 + struct.unpack_from(">H", piece, 2)[0]))
-        return _replaced(piece, at, bytes([int(rng.choice([0, 1, 2, 3, 0x10, 0x11, 0x01, 0x22, 5, 63, 64, piece[at] ^ 1]))]))
+        return _replaced(
+            piece, at, bytes([int(rng.choice([0, 1, 2, 3, 0x10, 0x11, 0x01, 0x22, 5, 63, 64, piece[at] ^ 1]))])
+        )
 
     return _edited(data, rng, edit, SOS)
 

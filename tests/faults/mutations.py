@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 
@@ -81,7 +81,24 @@ def _number(data: bytes, rng: Rng, at: int, form: str) -> bytes:
     if at + size > len(data):
         return data
     (old,) = struct.unpack_from(form, data, at)
-    near = [old + 1, old - 1, 2 * old, old // 2, 0, 1, 2, 4, 8, 16, 24, 32, 255, 256, 128 << 8 * (size - 1), (1 << 8 * size) - 1]
+    near = [
+        old + 1,
+        old - 1,
+        2 * old,
+        old // 2,
+        0,
+        1,
+        2,
+        4,
+        8,
+        16,
+        24,
+        32,
+        255,
+        256,
+        128 << 8 * (size - 1),
+        (1 << 8 * size) - 1,
+    ]
     new = near[int(rng.integers(len(near)))] % (1 << 8 * size)
     return data[:at] + new.to_bytes(size, "big" if form[0] == ">" else "little") + data[at + size :]
 
@@ -213,7 +230,9 @@ def _webp_chunks(data: bytes) -> list[tuple[bytes, bytes]]:
 
 def webp_chunks(data: bytes, rng: Rng) -> bytes:
     chunks = _webp_chunks(data)
-    change = (_chunk_lost, _chunk_twice, _chunks_swapped, _chunk_changed, _chunk_cut, _chunk_longer)[int(rng.integers(6))]
+    change = (_chunk_lost, _chunk_twice, _chunks_swapped, _chunk_changed, _chunk_cut, _chunk_longer)[
+        int(rng.integers(6))
+    ]
     change(chunks, rng)
     padded = (kind + struct.pack("<I", len(c)) + c + b"\0" * (len(c) % 2) for kind, c in chunks)
     body = b"WEBP" + b"".join(padded)

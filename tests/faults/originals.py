@@ -31,7 +31,9 @@ def saved(kind: str, mode: str = "RGB", number: int = 0, **options) -> bytes:
 
 def _exif(orientation: int) -> bytes:
     exif = Image.Exif()
-    exif.update({271: "a camera", 272: "a model", 274: orientation, 282: 72.0, 283: 72.0, 296: 2, 306: "2001:01:01 00:00:00"})
+    exif.update(
+        {271: "a camera", 272: "a model", 274: orientation, 282: 72.0, 283: 72.0, 296: 2, 306: "2001:01:01 00:00:00"}
+    )
     return exif.tobytes()
 
 
@@ -40,7 +42,9 @@ def jpegs() -> dict[str, bytes]:
     for sampling, name in enumerate(("444", "422", "420")):
         for progressive in (False, True):
             key = f"{name} progressive" if progressive else name
-            made[f"{key}.jpg"] = saved("JPEG", number=len(made), subsampling=sampling, progressive=progressive, quality=88)
+            made[f"{key}.jpg"] = saved(
+                "JPEG", number=len(made), subsampling=sampling, progressive=progressive, quality=88
+            )
     made["gray.jpg"] = saved("JPEG", "L")
     made["gray progressive.jpg"] = saved("JPEG", "L", 1, progressive=True)
     made["restarts.jpg"] = saved("JPEG", number=2, restart_marker_blocks=1)
@@ -95,6 +99,8 @@ def originals(photos: Path | None = None) -> dict[str, bytes]:
     made = {**jpegs(), **webps(), **others(), **pngs.files(picture), **bitmaps.files(picture), **tiffs.files(picture)}
     made["alpha saved.png"] = _with_alpha("PNG")
     if photos is not None:
-        found = sorted((path.stat().st_size, str(path)) for path in Path(photos).rglob("*") if path.suffix.lower() in _JPEG)
+        found = sorted(
+            (path.stat().st_size, str(path)) for path in Path(photos).rglob("*") if path.suffix.lower() in _JPEG
+        )
         made.update((f"photo {number}.jpg", Path(path).read_bytes()) for number, (_, path) in enumerate(found[:12]))
     return made

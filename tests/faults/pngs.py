@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 from PIL import Image

@@ -15,9 +15,10 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Iterable, Iterator, NamedTuple
+from typing import NamedTuple
 
 if __name__ == "__main__":
     sys.path[:0] = map(str, (Path(__file__).parents[2], Path(__file__).parents[1]))
@@ -100,7 +101,9 @@ def results(job: Job) -> list[Outcome]:
     return done + [outcome for half in halves if half for outcome in results(job._replace(numbers=tuple(half)))]
 
 
-def hunt(count: int, seed: int, device: str = "cpu", processes: int = 2, photos: str | None = None) -> Iterator[Outcome]:
+def hunt(
+    count: int, seed: int, device: str = "cpu", processes: int = 2, photos: str | None = None
+) -> Iterator[Outcome]:
     """Every other chunk is decoded whole, every other a window of each image."""
     mp.get_context("forkserver").set_forkserver_preload(["torch", "nvidia.dali.fn", "dali_compat", "faults.compare"])
     jobs = [

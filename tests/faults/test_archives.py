@@ -10,22 +10,51 @@ import tracemalloc
 from importlib.util import find_spec
 from pathlib import Path
 
-import dali_compat
 import numpy as np
 import pytest
-from dali_compat import ImageReadError
-from dali_compat.archives import cache, folder_index, tar
-from dali_compat.archives.checksum import masked_crc32c
-from dali_compat.archives.pack import pack
 from helpers import make_folder
 from PIL import UnidentifiedImageError
 from torchvision.datasets import ImageFolder
 
+import dali_compat
+from dali_compat import ImageReadError
+from dali_compat.archives import cache, folder_index, tar
+from dali_compat.archives.checksum import masked_crc32c
+from dali_compat.archives.pack import pack
+
 KINDS = {".rec": "DALIRecordIO", ".tfrecord": "DALITFRecord", ".lmdb": "DALILMDB", ".tar": "DALIWebDataset"}
 COUNT = 300  # mutations of each kind
 MOST = 32 << 20  # bytes; the archives have some 10 KB
-NUMBERS = [0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x1FFFFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**63, 2**64 - 1]
-TEXTS = [b"-1", b"-99", b"99999999999", b"9223372036854775807", b"9" * 30, b"1e30", b"inf", b"\xff", b"0", b" ", b"\n", b"\0"]
+NUMBERS = [
+    0,
+    1,
+    0x7F,
+    0xFF,
+    0x7FFF,
+    0xFFFF,
+    0x1FFFFFFF,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**40,
+    2**63 - 1,
+    2**63,
+    2**64 - 1,
+]
+TEXTS = [
+    b"-1",
+    b"-99",
+    b"99999999999",
+    b"9223372036854775807",
+    b"9" * 30,
+    b"1e30",
+    b"inf",
+    b"\xff",
+    b"0",
+    b" ",
+    b"\n",
+    b"\0",
+]
 
 
 @pytest.fixture(scope="session")
@@ -182,7 +211,14 @@ def test_a_damaged_archive(small, tmp_path, case):
     assert len(found) == COUNT and "ImageReadError" in found  # not all are harmless
 
 
-IDX_LINES = ["0\t-5", "0\t-9223372036854775809", f"0\t{2**63 - 1}", f"0\t{2**63 - 4}", f"0\t{'9' * 30}", f"0\t{'9' * 5000}"]
+IDX_LINES = [
+    "0\t-5",
+    "0\t-9223372036854775809",
+    f"0\t{2**63 - 1}",
+    f"0\t{2**63 - 4}",
+    f"0\t{'9' * 30}",
+    f"0\t{'9' * 5000}",
+]
 
 
 @pytest.mark.parametrize("line", IDX_LINES, ids=lambda line: line[2:14])
@@ -218,7 +254,9 @@ def test_a_label_beyond_64_bits(tmp_path, label):
             dali_compat.DALIWebDataset(tmp_path / "a.tar")
 
 
-@pytest.mark.parametrize("text", [b"0 path=a.jpg\n", b"3 path=a.jpg\n", b"9" * 18 + b" path=a.jpg\n", b"17 size=" + b"9" * 30])
+@pytest.mark.parametrize(
+    "text", [b"0 path=a.jpg\n", b"3 path=a.jpg\n", b"9" * 18 + b" path=a.jpg\n", b"17 size=" + b"9" * 30]
+)
 def test_an_extended_header_that_leads_nowhere(tmp_path, text):
     header = bytearray(tar.encode("x", text))
     header[156] = ord("x")
@@ -259,7 +297,9 @@ def test_a_damaged_index_of_an_archive(small, tmp_path, ending):
         index.write_bytes(mutated(whole, seed))
         found = make(archive)
         assert found.targets == expected.targets, seed
-        assert all(np.array_equal(a, b) for a, b in zip(found.locations(range(4)), expected.locations(range(4)), strict=True))
+        assert all(
+            np.array_equal(a, b) for a, b in zip(found.locations(range(4)), expected.locations(range(4)), strict=True)
+        )
 
 
 def _poisoned(arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
@@ -309,5 +349,7 @@ def test_a_damaged_list_of_a_folder(small, cache_home, monkeypatch):
                 samples = folder_index.cached_samples(root)[2]
             except FileNotFoundError:  # a class without images, as it says
                 continue
-            assert all(path.startswith(below) and ".." not in path[len(below) :].split("/") for path, _ in samples), seed
+            assert all(path.startswith(below) and ".." not in path[len(below) :].split("/") for path, _ in samples), (
+                seed
+            )
             assert {target for _, target in samples} <= {0, 1}, seed

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from dali_compat import DALIImageFolder, DataLoader, ImageReadError
 from helpers import make_folder, make_image
 from PIL import Image
 from torchvision import transforms as T
+
+from dali_compat import DALIImageFolder, DataLoader, ImageReadError
 
 BATCH, COUNT, SIDE = 3, 24, 80
 CHANGED = (7, 13, 19)  # of batches 2, 4 and 6: the others are as they were

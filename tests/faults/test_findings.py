@@ -59,7 +59,10 @@ def _rows(count: int) -> bytes:
 
 BMPS, TIFFS = bitmaps.bmps(picture), tiffs.written(picture)
 FINDINGS = {
-    **{f"marker {marker:02X} in the scan.jpg": _in_scan(marker) for marker in (0x27, 0x02, 0xD9, 0xD8, 0xC0, 0xD3, 0xFF)},
+    **{
+        f"marker {marker:02X} in the scan.jpg": _in_scan(marker)
+        for marker in (0x27, 0x02, 0xD9, 0xD8, 0xC0, 0xD3, 0xFF)
+    },
     "scans left out.jpg": _scans_left_out(),
     "Adobe behind the frame.jpg": _inverted_by_adobe(),
     "a second end.jpg": saved("JPEG")[:-2] + b"\xff\xd8\xff\xd9",

@@ -7,14 +7,14 @@ import os
 
 import pytest
 import torch
-from dali_compat import DALIImageFolder, DALIRecordIO
-from dali_compat.archives.pack import pack
+from contract.both import EXACT, EXACT_FLIPPED, ours, stock
 from helpers import make_folder
 from PIL import Image
 from torch.utils import data
 from torchvision import transforms as T
 
-from contract.both import EXACT, EXACT_FLIPPED, ours, stock
+from dali_compat import DALIImageFolder, DALIRecordIO
+from dali_compat.archives.pack import pack
 from faults.interrupts import Alarm, Interrupt, Places, Truth
 
 PLACES = int(os.environ.get("INTERRUPT_PLACES", 40))  # of a case

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from dali_compat import DALIImageFolder
-
+from contract.both import EXACT, ours
 from helpers import make_folder
 
-from contract.both import EXACT, ours
+from dali_compat import DALIImageFolder
 from faults.interrupts import Truth
 
 MILLISECONDS_20 = 40_000_000  # cycles

@@ -19,10 +19,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from contract.both import REPOSITORY, assert_same_epoch, assert_same_pixels, error_of, stock
+from torchvision import transforms as T
+
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.calls import Calls
 from dali_compat.plan import Call
-from torchvision import transforms as T
 
 CPU = torch.device("cpu")
 
@@ -529,7 +530,9 @@ def test_ctrl_c(image_root):
 
 def test_a_full_dev_shm(image_root):
     """Nothing of ours is there."""
-    code = f"import sys; sys.path[:0] = [{str(REPOSITORY)!r}]\n" + """
+    code = (
+        f"import sys; sys.path[:0] = [{str(REPOSITORY)!r}]\n"
+        + """
 import torch
 from dali_compat import DALIImageFolder, DataLoader
 from torchvision import transforms as T
@@ -543,6 +546,7 @@ for function in (lambda image: image.rotate(5), views):
                         collate_fn=len)
     print(list(loader))
 """
+    )
     full = "mount -t tmpfs -o size=4k none /dev/shm && echo x >/dev/shm/x"
     may = shutil.which("unshare") and subprocess.run(["unshare", "-m", "sh", "-c", full], capture_output=True)
     if not may or may.returncode:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 
@@ -14,13 +14,19 @@ SAMPLES, ROWS, COUNTS, PLANAR, PREDICTOR, COLOUR_MAP, TILE_WIDTH, TILE_HEIGHT = 
 TILE_OFFSETS, TILE_COUNTS, EXTRA_SAMPLES, SAMPLE_FORMAT = 324, 325, 338, 339
 
 
-def tiff(strips: list[bytes], tags: dict[int, list[int]], order: str = "<", next_page: int = 0, tiles: bool = False) -> bytes:
+def tiff(
+    strips: list[bytes], tags: dict[int, list[int]], order: str = "<", next_page: int = 0, tiles: bool = False
+) -> bytes:
     """One page; ``tags`` are numbers, offsets and counts of the strips (or tiles) are added."""
     data, starts = b"", []
     for strip in strips:
         starts.append(8 + len(data))
         data += strip + b"\0" * (len(strip) % 2)
-    tags = {**tags, TILE_OFFSETS if tiles else OFFSETS: starts, TILE_COUNTS if tiles else COUNTS: [len(s) for s in strips]}
+    tags = {
+        **tags,
+        TILE_OFFSETS if tiles else OFFSETS: starts,
+        TILE_COUNTS if tiles else COUNTS: [len(s) for s in strips],
+    }
     entries, more, start = b"", b"", 8 + len(data)
     after = start + 2 + 12 * len(tags) + 4
     for tag, values in sorted(tags.items()):
@@ -56,7 +62,9 @@ def of_samples(samples: np.ndarray, order: str = "<", rows: int = 1000, next_pag
 def _tiled(samples: np.ndarray, side: int = 16) -> bytes:
     height, width, channels = samples.shape
     padded = np.pad(samples, ((0, -height % side), (0, -width % side), (0, 0)))
-    tiles = [padded[y : y + side, x : x + side].tobytes() for y in range(0, height, side) for x in range(0, width, side)]
+    tiles = [
+        padded[y : y + side, x : x + side].tobytes() for y in range(0, height, side) for x in range(0, width, side)
+    ]
     fields = {WIDTH: [width], HEIGHT: [height], BITS: [8] * channels, COMPRESSION: [1], TILE_WIDTH: [side],
               PHOTOMETRIC: [2 if channels == 3 else 1], SAMPLES: [channels], TILE_HEIGHT: [side]}  # fmt: skip
     return tiff(tiles, fields, tiles=True)

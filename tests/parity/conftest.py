@@ -63,5 +63,7 @@ def _folder(factory, sizes):
     root, rng = factory.mktemp("pictures"), np.random.default_rng(4)
     (root / "class_a").mkdir()
     for i, (height, width) in enumerate(sizes):
-        Image.fromarray(make_image(rng, int(height), int(width))).save(root / "class_a" / f"{i:02d} {height}x{width}.png")
+        Image.fromarray(make_image(rng, int(height), int(width))).save(
+            root / "class_a" / f"{i:02d} {height}x{width}.png"
+        )
     return root

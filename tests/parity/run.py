@@ -37,8 +37,17 @@ def epoch_of_either(root, transform, device: str, exact: bool, most: int, **opti
     return mine, as_tensors(reference(transform, plan, paths, seed))
 
 
-def ours(root, transform, device: str, exact: bool, batch_size: int = 16, most: int = 10**6, seed: int = 0,
-         fallback: str = "error", **options):
+def ours(
+    root,
+    transform,
+    device: str,
+    exact: bool,
+    batch_size: int = 16,
+    most: int = 10**6,
+    seed: int = 0,
+    fallback: str = "error",
+    **options,
+):
     """(our images, their plan, their files, the epoch's base seed)."""
     dataset = DALIImageFolder(root, transform)
     dataset.samples = dataset.samples[:: max(1, len(dataset) // most)][:most]

@@ -52,15 +52,28 @@ def test_replay_is_torchvision_bit_by_bit(case, image_root):
     sizes = np.array([Image.open(path).size[::-1] for path in paths])
     arrays = compute(plan.steps, sizes, Randoms(5, 0, len(paths)), slice(None))
     rows = [[{name: array[i] for name, array in step.items()} for step in arrays] for i in range(len(paths))]
-    mine = as_tensors(replay(path, plan.steps, lambda size, row=row: row) for path, row in zip(paths, rows, strict=True))
+    mine = as_tensors(
+        replay(path, plan.steps, lambda size, row=row: row) for path, row in zip(paths, rows, strict=True)
+    )
     sums = any(word in repr(case.make()) for word in ("Blur", "Elastic")) or "Grayscale of floats" in case.name
     found = error(mine, as_tensors(reference(transform, plan, paths, seed=5)), case.std, case.levels)
     limits = (1e-4, 1.001) if sums else (0, 0)
     assert found.within(*limits), found
 
 
-BATCHED = ("SimCLR", "preset augmix", "nested", "RandomPerspective ragged", "RandomErasing random", "Lambda that draws",
-           "AugMix", "ElasticTransform", "GaussianNoise", "RandomOrder ragged", "FiveCrop")
+BATCHED = (
+    "SimCLR",
+    "preset augmix",
+    "nested",
+    "RandomPerspective ragged",
+    "RandomErasing random",
+    "Lambda that draws",
+    "AugMix",
+    "ElasticTransform",
+    "GaussianNoise",
+    "RandomOrder ragged",
+    "FiveCrop",
+)
 
 
 @_cases(lambda case: case.name.removeprefix("v2 ") in BATCHED)
@@ -68,7 +81,9 @@ def test_batches_and_threads_change_nothing(case, device, pictures):
     """Draws belong to a sample's place in the epoch, not to its batch, and pixels to its file."""
     expected, *_ = ours(pictures, case.make(), device, True, most=6, fallback="silent")
     for batch_size, options in ((1, {}), (4, {"num_workers": 2, "prefetch_factor": 3})):
-        made, *_ = ours(pictures, case.make(), device, True, batch_size=batch_size, most=6, fallback="silent", **options)
+        made, *_ = ours(
+            pictures, case.make(), device, True, batch_size=batch_size, most=6, fallback="silent", **options
+        )
         assert_same(made, expected)
 
 
@@ -77,7 +92,9 @@ def test_every_registered_transform_has_a_case():
 
     def classes(transform):
         yield type(transform)
-        for inner in getattr(transform, "transforms", None) or (transform if isinstance(transform, torch.nn.Sequential) else ()):
+        for inner in getattr(transform, "transforms", None) or (
+            transform if isinstance(transform, torch.nn.Sequential) else ()
+        ):
             yield from classes(inner)
 
     with warnings.catch_warnings():

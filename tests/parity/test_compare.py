@@ -189,12 +189,20 @@ def _fails(image):
 WRONG_PLANS = {
     "another draw": (v1.RandomCrop(5), v1.RandomHorizontalFlip(), "asks for window where the plan has coin"),
     "no draw": (v1.RandomHorizontalFlip(), None, "asks for coin where the plan has nothing"),
-    "one draw too many": (v1.RandomHorizontalFlip(), [v1.RandomHorizontalFlip(), v1.RandomVerticalFlip()], "not asked for coin"),
+    "one draw too many": (
+        v1.RandomHorizontalFlip(),
+        [v1.RandomHorizontalFlip(), v1.RandomVerticalFlip()],
+        "not asked for coin",
+    ),
     "another order": ([v1.RandomInvert(), v1.RandomCrop(5)], [v1.RandomCrop(5), v1.RandomInvert()], "asks for coin"),
     "a window beyond the image": ([v1.CenterCrop(9), v1.RandomCrop(5)], v1.RandomCrop(5), "in an image of 9 x 9"),
     "another size": (v2.RandomCrop(6), v2.RandomCrop(5), "a window of 5 x 5 instead of 6 x 6"),
     "a number out of range": (v1.RandomRotation(5), v1.RandomRotation((20, 21)), "not between -5"),
-    "another choice": (v2.RandomChoice([v2.RandomInvert(1)]), v2.RandomChoice([_CROP, v2.RandomInvert(1)], p=[0, 1]), "not between"),
+    "another choice": (
+        v2.RandomChoice([v2.RandomInvert(1)]),
+        v2.RandomChoice([_CROP, v2.RandomInvert(1)], p=[0, 1]),
+        "not between",
+    ),
     "another kind of noise": (_NOISE, v2.ElasticTransform(), "asks for noise"),
     "fewer operations": (v1.RandAugment(1), v1.RandAugment(2), "not asked for operation"),
     "more operations": (v1.RandAugment(3), v1.RandAugment(2), "asks for"),
@@ -231,6 +239,8 @@ def test_an_epoch_against_another_seed_is_wrong(image_root, monkeypatch):
     from dali_compat import iterator
 
     own = iterator.Epoch.__init__
-    monkeypatch.setattr(iterator.Epoch, "__init__", lambda self, loader, route, seed: own(self, loader, route, seed + 1))
+    monkeypatch.setattr(
+        iterator.Epoch, "__init__", lambda self, loader, route, seed: own(self, loader, route, seed + 1)
+    )
     transform = v2.Compose([v2.RandomResizedCrop(40), v2.PILToTensor()])
     assert error(*epoch(image_root, transform, "cpu", True, most=6)).mean > 1

@@ -43,7 +43,7 @@ def _refusal(transform, pictures) -> Exception | None:
         with torch.random.fork_rng():
             for image in pictures:
                 transform(Image.fromarray(image))
-    except Exception as error:  # noqa: BLE001 - whichever it is, ours is compared with it
+    except Exception as error:
         return error
     return None
 

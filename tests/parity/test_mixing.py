@@ -8,14 +8,20 @@ from torchvision.transforms import v2
 from dali_compat import DALIImageFolder, DataLoader
 
 TRANSFORM = v2.Compose([v2.CenterCrop(50), v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)])
-MIXING = [v2.CutMix(num_classes=3), v2.MixUp(num_classes=3), v2.RandomChoice([v2.CutMix(num_classes=3), v2.MixUp(num_classes=3)])]
+MIXING = [
+    v2.CutMix(num_classes=3),
+    v2.MixUp(num_classes=3),
+    v2.RandomChoice([v2.CutMix(num_classes=3), v2.MixUp(num_classes=3)]),
+]
 mixing = pytest.mark.parametrize("mix", MIXING, ids=lambda mix: type(mix).__name__)
 
 
 def loaders(root, device, **options):
     """torch's and ours, without randomness; PNGs, and pixels that no device rounds."""
     dataset = DALIImageFolder(root, TRANSFORM)
-    return torch.utils.data.DataLoader(dataset, 5, **options), DataLoader(dataset, 5, device=device, exact=True, **options)
+    return torch.utils.data.DataLoader(dataset, 5, **options), DataLoader(
+        dataset, 5, device=device, exact=True, **options
+    )
 
 
 @mixing

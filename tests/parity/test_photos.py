@@ -22,15 +22,34 @@ def _val(interpolation=InterpolationMode.BILINEAR):
 
 def _preset(policy):
     """torchvision/references/classification/presets.py, ClassificationPresetTrain with PIL images."""
-    return v1.Compose([v1.RandomResizedCrop(224), v1.RandomHorizontalFlip(), policy, v1.PILToTensor(),
-                       v1.ConvertImageDtype(torch.float), v1.Normalize(MEAN, STD), v1.RandomErasing(0.1)])
+    return v1.Compose(
+        [
+            v1.RandomResizedCrop(224),
+            v1.RandomHorizontalFlip(),
+            policy,
+            v1.PILToTensor(),
+            v1.ConvertImageDtype(torch.float),
+            v1.Normalize(MEAN, STD),
+            v1.RandomErasing(0.1),
+        ]
+    )
 
 
 TRAIN = v1.Compose([v1.RandomResizedCrop(224), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(MEAN, STD)])
-IDIOM = v2.Compose([v2.ToImage(), v2.RandomResizedCrop(224), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
-SIMCLR = v1.Compose([
-    v1.RandomResizedCrop(224), v1.RandomHorizontalFlip(), v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8),
-    v1.RandomGrayscale(0.2), v1.RandomApply([v1.GaussianBlur(23)], 0.5), v1.ToTensor(), v1.Normalize(MEAN, STD)])
+IDIOM = v2.Compose(
+    [v2.ToImage(), v2.RandomResizedCrop(224), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+)
+SIMCLR = v1.Compose(
+    [
+        v1.RandomResizedCrop(224),
+        v1.RandomHorizontalFlip(),
+        v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8),
+        v1.RandomGrayscale(0.2),
+        v1.RandomApply([v1.GaussianBlur(23)], 0.5),
+        v1.ToTensor(),
+        v1.Normalize(MEAN, STD),
+    ]
+)
 BILINEAR = {"interpolation": InterpolationMode.BILINEAR}
 
 BLUR = (1e-4, 1.001)  # sums in another order
@@ -98,7 +117,9 @@ def test_recipes(name, exact, device, sights):
 
 
 @both
-@pytest.mark.parametrize("window", [None, v1.CenterCrop(200), v1.RandomCrop(40)], ids=["whole", "CenterCrop", "RandomCrop"])
+@pytest.mark.parametrize(
+    "window", [None, v1.CenterCrop(200), v1.RandomCrop(40)], ids=["whole", "CenterCrop", "RandomCrop"]
+)
 def test_decoding(window, exact, device, sights):
     transform = v1.Compose([*([window] if window else []), v1.PILToTensor()])
     found = error(*epoch(sights, transform, device, exact, most=MOST[device]))

@@ -69,8 +69,12 @@ def test_every_transform_of_torchvision_is_in_one_table_or_the_other():
     known = registered() | set(catalogue.OTHERS)
     assert not registered() & set(catalogue.OTHERS)
     for version in (v1, v2):
-        public = {name: kind for name, kind in vars(version).items() if not name.startswith("_") and inspect.isclass(kind)}
-        transforms = {name for name, kind in public.items() if not issubclass(kind, enum.Enum) and hasattr(kind, "__call__")}
+        public = {
+            name: kind for name, kind in vars(version).items() if not name.startswith("_") and inspect.isclass(kind)
+        }
+        transforms = {
+            name for name, kind in public.items() if not issubclass(kind, enum.Enum) and hasattr(kind, "__call__")
+        }
         assert len(transforms) > 30 and transforms <= known, transforms - known
 
 
@@ -108,7 +112,16 @@ def test_another_number_is_another_table(tmp_path):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (3e-6, "<.0001"), (0.000213, ".00021"), (0.0049, ".0049"), (0.1618, ".16"), (1.00002, "1"), (12.4, "12"), (204, "204")],
+    [
+        (0, "0"),
+        (3e-6, "<.0001"),
+        (0.000213, ".00021"),
+        (0.0049, ".0049"),
+        (0.1618, ".16"),
+        (1.00002, "1"),
+        (12.4, "12"),
+        (204, "204"),
+    ],
 )
 def test_numbers(value, text):
     assert readme.numbers({"mean": value, "max": value}) == f"{text} / {text}"

@@ -51,7 +51,8 @@ def batches() -> dict[str, np.ndarray]:
         "gray": np.stack([np.asarray(Image.fromarray(image).convert("L"))[..., None] for image in drawn]),
         "noise": rng.integers(0, 256, (8, 40, 30, 3), dtype=np.uint8),
         "constant": np.broadcast_to(rng.integers(0, 256, (8, 1, 1, 3), dtype=np.uint8), (8, 20, 17, 3)),
-        "black and white": np.repeat(np.array([0, 255], np.uint8), 4)[:, None, None, None] * np.ones((1, 9, 9, 3), np.uint8),
+        "black and white": np.repeat(np.array([0, 255], np.uint8), 4)[:, None, None, None]
+        * np.ones((1, 9, 9, 3), np.uint8),
         "gray ramp": np.repeat(ramp, 8, 0).astype(np.uint8),
         **{f"{h}x{w}": rng.integers(0, 256, (8, h, w, 3), dtype=np.uint8) for h, w in ((1, 1), (1, 5), (2, 3), (3, 3))},
         "one pixel, gray": rng.integers(0, 256, (8, 1, 1, 1), dtype=np.uint8),
@@ -331,13 +332,23 @@ def test_augment_values(name, images, like, version):
 
 
 @pytest.mark.parametrize("fill", [None, (255, 0, 128)])
-@pytest.mark.parametrize("like, interpolation", [("pil", "nearest"), ("pil", "bilinear"), ("pil", "bicubic"),
-                                                 ("v1", "nearest"), ("v1", "bilinear"), ("v2", "bilinear")])
+@pytest.mark.parametrize(
+    "like, interpolation",
+    [
+        ("pil", "nearest"),
+        ("pil", "bilinear"),
+        ("pil", "bicubic"),
+        ("v1", "nearest"),
+        ("v1", "bilinear"),
+        ("v2", "bilinear"),
+    ],
+)
 @pytest.mark.parametrize("name", ["ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"])
 def test_augment_places(name, like, interpolation, fill):
     fill = fill and (fill if like == "pil" else tuple(map(float, fill)))
-    check_augment(as_batch(batches()["drawn"]), name, MAGNITUDES[name], like, "v2" if like == "v2" else "v1",
-                  interpolation, fill)
+    check_augment(
+        as_batch(batches()["drawn"]), name, MAGNITUDES[name], like, "v2" if like == "v2" else "v1", interpolation, fill
+    )
 
 
 def test_augment_of_everything_at_once():
@@ -345,8 +356,15 @@ def test_augment_of_everything_at_once():
     batch = as_batch(batches()["drawn"]).repeat(4, 1, 1, 1)
     which = np.concatenate([np.arange(-1, 15), rng.integers(-1, 15, 16)]).astype(np.int32)
     magnitude = np.array([MAGNITUDES.get(AUGMENTATIONS[i], ENHANCED)[rng.integers(8)] for i in which])
-    made = kernel("augment")(batch, {"which": which, "magnitude": magnitude}, names=AUGMENTATIONS,
-                             interpolation="nearest", fill=None, like="pil")
+    made = kernel("augment")(
+        batch,
+        {"which": which, "magnitude": magnitude},
+        names=AUGMENTATIONS,
+        interpolation="nearest",
+        fill=None,
+        like="pil",
+        version="v1",
+    )
     for image, i, m, got in zip(batch, which, magnitude.tolist(), made, strict=True):
         name = "Identity" if i < 0 else AUGMENTATIONS[i]
         assert torch.equal(got, F1.pil_to_tensor(augmented(name, m, as_pil(image))))
@@ -400,10 +418,15 @@ def test_images_of_different_sizes_in_frames(op, channels):
     jitter = {name: rng.uniform(0, 3, count) for name in ("brightness", "contrast", "saturation")}
     jitter |= {"hue": rng.uniform(-0.5, 0.5, count)}
     order = rng.permuted(np.tile(np.arange(4), (count, 1)), axis=1)
-    distort = {f"contrast_{when}": np.where(chosen, jitter["contrast"], np.nan) for when, chosen in
-               (("before", order[:, 0] < 2), ("after", order[:, 0] >= 2))} | jitter
-    arrays = {"color_jitter": jitter | {"order": order}, "hue": {"factor": jitter["hue"]},
-              "photometric_distort": distort | {"order": np.full((count, 3), -1)}}.get(op, {"factor": jitter["contrast"]})
+    distort = {
+        f"contrast_{when}": np.where(chosen, jitter["contrast"], np.nan)
+        for when, chosen in (("before", order[:, 0] < 2), ("after", order[:, 0] >= 2))
+    } | jitter
+    arrays = {
+        "color_jitter": jitter | {"order": order},
+        "hue": {"factor": jitter["hue"]},
+        "photometric_distort": distort | {"order": np.full((count, 3), -1)},
+    }.get(op, {"factor": jitter["contrast"]})
     one = step(op, ImageSpec(channels=channels), like="pil")
     framed = batch.framed(one, images, arrays)
     alone = [batch._same_size(one, image[None], batch.rows_of(arrays, [row]))[0] for row, image in enumerate(images)]
@@ -419,7 +442,9 @@ def test_photos(op, photos):
     batch, rng = as_batch(centre_crops(photos)), np.random.default_rng(0)
     name, values = OPS[op]
     n, low, high = len(batch), min(values), max(values)
-    values = rng.integers(1, 9, n) if name == "bits" else rng.uniform(low, min(high, 3) if name == "factor" else high, n)
+    values = (
+        rng.integers(1, 9, n) if name == "bits" else rng.uniform(low, min(high, 3) if name == "factor" else high, n)
+    )
     assert torch.equal(result(op, "pil", batch, values), expected(op, "pil", batch, values))
 
 

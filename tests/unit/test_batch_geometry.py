@@ -157,7 +157,15 @@ def test_chunks_are_small_and_whole():
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_resize_of_uint8_tensors_is_that_of_the_cpu(interpolation, antialias, device):
     """torchvision's v2 leaves these to PyTorch, whose kernels on a GPU round once instead of after each axis."""
-    shapes = [(40, 50, 17, 23), (40, 50, 81, 90), (40, 50, 20, 25), (1, 9, 5, 3), (300, 3, 7, 2), (64, 64, 32, 96), (33, 21, 33, 8)]
+    shapes = [
+        (40, 50, 17, 23),
+        (40, 50, 81, 90),
+        (40, 50, 20, 25),
+        (1, 9, 5, 3),
+        (300, 3, 7, 2),
+        (64, 64, 32, 96),
+        (33, 21, 33, 8),
+    ]
     for height, width, *size in shapes:
         images = noise(3, height, width)
         ours = resample.resize(images.to(device), size, interpolation, "v2", antialias).cpu()
@@ -272,8 +280,9 @@ def test_kinds_of_matrices_go_together():
     kinds = ("turned", "whole", "scaled", "beyond", "singular")
     matrix = np.concatenate([_matrices(kind, 8, 40, 50, seed=5) for kind in kinds])
     images = noise(len(matrix), 40, 50)
-    ours = geometry.warp_affine(images, {"matrix": matrix, "size": sizes(40, 40, 50, np.int32)}, interpolation="nearest",
-                                fill=FILL)
+    ours = geometry.warp_affine(
+        images, {"matrix": matrix, "size": sizes(40, 40, 50, np.int32)}, interpolation="nearest", fill=FILL
+    )
     same(ours, [_transformed(i, (40, 50), Image.AFFINE, m, 0, FILL) for i, m in zip(images, matrix, strict=True)])
 
 
@@ -288,7 +297,9 @@ def test_affine_to_sizes_of_their_own():
 
 def test_nearest_exact_is_nearest_on_pil_images():
     images, arrays = noise(3, 30, 20), {"matrix": _matrices("turned", 3, 30, 20), "size": sizes(3, 30, 20, np.int32)}
-    ours, expected = (geometry.warp_affine(images, arrays, interpolation=i, fill=None) for i in ("nearest-exact", "nearest"))
+    ours, expected = (
+        geometry.warp_affine(images, arrays, interpolation=i, fill=None) for i in ("nearest-exact", "nearest")
+    )
     assert torch.equal(ours, expected)
 
 
@@ -368,7 +379,9 @@ def _displacement(key, size, alpha, sigma):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("alpha, sigma", [((50.0, 50.0), (5.0, 5.0)), ((8.0, 30.0), (1.7, 3.0)), ((2.0, 3.0), (0.0, 0.0))])
+@pytest.mark.parametrize(
+    "alpha, sigma", [((50.0, 50.0), (5.0, 5.0)), ((8.0, 30.0), (1.7, 3.0)), ((2.0, 3.0), (0.0, 0.0))]
+)
 def test_displacement_is_torchvisions(alpha, sigma, device):
     ours = geometry.displacement(KEYS, (60, 80), alpha, sigma, torch.device(device)).cpu()
     assert ours.dtype == torch.float32

@@ -22,7 +22,9 @@ CPU = torch.device("cpu")
 def drawn(channels: int = 3, height: int = 45, width: int = 61) -> torch.Tensor:
     """Eight pictures (8, C, H, W) uint8, lying in memory as DALI's do."""
     rng = np.random.default_rng(0)
-    images = [Image.fromarray(make_image(rng, height, width)).convert("RGB" if channels == 3 else "L") for _ in range(8)]
+    images = [
+        Image.fromarray(make_image(rng, height, width)).convert("RGB" if channels == 3 else "L") for _ in range(8)
+    ]
     return torch.stack([F1.pil_to_tensor(image).permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
 
 
@@ -134,7 +136,9 @@ def test_gaussian_noise(dtype, clip, monkeypatch):
     for image, random, got in zip(batch, numbers, made, strict=True):
         drawn_now = random.to(torch.float32 if dtype == torch.uint8 else dtype)
         monkeypatch.setattr(torch, "randn_like", lambda image, dtype=None, made=drawn_now: made)
-        want = F2.gaussian_noise(image, mean=0.1, sigma=0.3) if clip else F2.gaussian_noise_image(image, 0.1, 0.3, False)
+        want = (
+            F2.gaussian_noise(image, mean=0.1, sigma=0.3) if clip else F2.gaussian_noise_image(image, 0.1, 0.3, False)
+        )
         limit = {torch.uint8: 0, torch.float32: 1e-6, torch.float16: 2e-3}[dtype]
         torch.testing.assert_close(got, want, rtol=0, atol=limit)
 
@@ -182,7 +186,9 @@ def test_linear_transformation(version):
 def test_the_same_on_a_gpu():
     gpu = torch.device("cuda")
     assert torch.equal(noise.uniforms(KEYS, 10_001, gpu).cpu(), noise.uniforms(KEYS, 10_001, CPU))
-    torch.testing.assert_close(noise.normals(KEYS, 10_001, gpu).cpu(), noise.normals(KEYS, 10_001, CPU), rtol=0, atol=2e-6)
+    torch.testing.assert_close(
+        noise.normals(KEYS, 10_001, gpu).cpu(), noise.normals(KEYS, 10_001, CPU), rtol=0, atol=2e-6
+    )
     batch = drawn() / 255
     for arrays, value in ((WINDOWS, (0.1, 0.2, 0.3)), ({**WINDOWS, "key": KEYS}, None)):
         made = kernel("erase")(batch.cuda(), arrays, value=value).cpu()

@@ -68,6 +68,7 @@ def _merged(counts, expected):
 
 def unlike(ours: np.ndarray, theirs: np.ndarray) -> list[str]:
     """Which properties of two samples of windows (i, j, h, w) differ in distribution."""
+
     def properties(windows):
         i, j, h, w = windows.T.astype(float)
         return {"i": i, "j": j, "h": h, "w": w, "area": h * w, "aspect": w / h, "centre": i + h / 2, "i/j": i - j}
@@ -127,7 +128,11 @@ def test_windows_lie_within_the_image():
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 300, (COUNT, 2))
     values = run("random_resized_crop", sizes, **IMAGENET)
-    assert (values["start"] >= 0).all() and (values["shape"] >= 1).all() and (values["start"] + values["shape"] <= sizes).all()
+    assert (
+        (values["start"] >= 0).all()
+        and (values["shape"] >= 1).all()
+        and (values["start"] + values["shape"] <= sizes).all()
+    )
 
 
 @pytest.mark.parametrize("height, width, size", [(50, 80, (32, 32)), (33, 33, (32, 30)), (32, 200, (32, 32))])

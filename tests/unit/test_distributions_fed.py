@@ -42,7 +42,9 @@ def fed(rand=(), randint=(), uniform=()):
     def as_randint(*args, low=0, high=None, size=None, dtype=None):
         *bounds, size = args if size is None else (*args, size)
         low, high = bounds if len(bounds) == 2 else (low, bounds[0] if bounds else high)
-        return torch.tensor([low + int(randint.popleft() * (high - low)) for _ in range(int(np.prod(size)))]).reshape(size)
+        return torch.tensor([low + int(randint.popleft() * (high - low)) for _ in range(int(np.prod(size)))]).reshape(
+            size
+        )
 
     def as_uniform(tensor, low, high):
         return tensor.fill_(float(low) + (float(high) - float(low)) * uniform.popleft())
@@ -67,7 +69,12 @@ def test_affine(translate, scale, shear):
     u, ours, after = drawn("affine_parameters", SIZES, **args)
     assert after is SIZES or np.array_equal(after, SIZES)
     for row, (height, width) in enumerate(SIZES.tolist()):
-        used = [0, *((1, 2) if translate else ()), *((3,) if scale else ()), *((4, 5)[: len(shear) // 2] if shear else ())]
+        used = [
+            0,
+            *((1, 2) if translate else ()),
+            *((3,) if scale else ()),
+            *((4, 5)[: len(shear) // 2] if shear else ()),
+        ]
         with fed(uniform=u[row, used]):
             theirs = v1.RandomAffine.get_params(*args.values(), [width, height])
         mine = ours["angle"][row], tuple(ours["translate"][row]), ours["scale"][row], tuple(ours["shear"][row])
@@ -81,7 +88,11 @@ def test_v2_draws_affine_parameters_as_v1():
     for row, (height, width) in enumerate(SIZES[:200].tolist()):
         with fed(uniform=u[row]):
             theirs = transform.make_params([image(height, width)])
-        mine = {"angle": ours["angle"][row], **{k: tuple(ours[k][row]) for k in ("translate", "shear")}, "scale": ours["scale"][row]}
+        mine = {
+            "angle": ours["angle"][row],
+            **{k: tuple(ours[k][row]) for k in ("translate", "shear")},
+            "scale": ours["scale"][row],
+        }
         assert mine == theirs
 
 
@@ -98,7 +109,9 @@ def test_perspective(distortion_scale):
 def test_v2_draws_perspective_points_as_v1():
     u, ours, _ = drawn("perspective_points", SIZES[300:500], distortion_scale=0.7, p=0.5)
     transform, points = v2.RandomPerspective(0.7), []
-    with mock.patch("torchvision.transforms.v2._geometry._get_perspective_coeffs", lambda start, end: points.append(end)):
+    with mock.patch(
+        "torchvision.transforms.v2._geometry._get_perspective_coeffs", lambda start, end: points.append(end)
+    ):
         for row, (height, width) in enumerate(SIZES[300:500].tolist()):
             with fed(randint=u[row, 1:]):
                 transform.make_params([image(height, width)])
@@ -172,7 +185,9 @@ def test_random_shortest_size(min_size, max_size):
 def test_random_resize():
     from torchvision.transforms.functional import _compute_resized_output_size
 
-    for ours, theirs, size in _sizes_of("random_resize", v2.RandomResize(100, 300), "randint", min_size=100, max_size=300):
+    for ours, theirs, size in _sizes_of(
+        "random_resize", v2.RandomResize(100, 300), "randint", min_size=100, max_size=300
+    ):
         assert ours == list(_compute_resized_output_size(size, theirs))
 
 
@@ -222,7 +237,11 @@ def test_blur_and_jpeg():
     for row in range(200):
         with fed(uniform=[*u[row], *u[row]]):
             theirs = v1.GaussianBlur.get_params(0.1, 2.0)
-            assert v2.GaussianBlur(3, (0.1, 2.0)).make_params([])["sigma"] == ours["sigma"][row].tolist() == [theirs, theirs]
+            assert (
+                v2.GaussianBlur(3, (0.1, 2.0)).make_params([])["sigma"]
+                == ours["sigma"][row].tolist()
+                == [theirs, theirs]
+            )
     u, ours, _ = drawn("jpeg_quality", SIZES, quality=(5, 8))
     for row in range(200):
         with fed(randint=u[row]):
@@ -258,7 +277,9 @@ def recorded(version, transform):
     if version == "v1":
         patch = mock.patch("torchvision.transforms.autoaugment._apply_op", note)
     else:
-        patch = mock.patch.object(type(transform), "_apply_image_or_video_transform", lambda self, *a, **k: note(*a, **k))
+        patch = mock.patch.object(
+            type(transform), "_apply_image_or_video_transform", lambda self, *a, **k: note(*a, **k)
+        )
     with patch:
         yield calls
 

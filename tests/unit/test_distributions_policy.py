@@ -71,7 +71,9 @@ def test_auto_augment_does_what_torchvisions_does(policy, version):
     assert not unlike_in(found, expected)
     names = [tuple(name for name, _ in row) for row in found]
     assert not unlike_in(names, [tuple(name for name, _ in row) for row in expected])
-    assert {pair for row in expected for pair in row} <= {pair for row in found for pair in row}, "magnitudes, to the bit"
+    assert {pair for row in expected for pair in row} <= {pair for row in found for pair in row}, (
+        "magnitudes, to the bit"
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -80,7 +82,12 @@ def test_auto_augment_fits_its_table(policy, version):
     """Of every sub-policy, none, the first, the second or both operations, with the chances of the table."""
     chances = Counter()
     for (first, p, _), (second, q, _) in sub_policies(policy):
-        for names, chance in (((), (1 - p) * (1 - q)), ((first,), p * (1 - q)), ((second,), (1 - p) * q), ((first, second), p * q)):
+        for names, chance in (
+            ((), (1 - p) * (1 - q)),
+            ((first,), p * (1 - q)),
+            ((second,), (1 - p) * q),
+            ((first, second), p * q),
+        ):
             chances[names] += chance / 25
     found = Counter(tuple(name for name, _ in row) for row in applied(policy, version, count=20000))
     assert found.keys() <= chances.keys()
@@ -210,13 +217,21 @@ def test_chains_of_aug_mix(version, all_ops):
     assert not unlike_in(found, expected) and set(found) == set(expected)
     assert not unlike_in(depth.sum(1).tolist(), [len(row) for row in rows])
     names = Counter(name for name, _ in found)
-    assert len(names) == (13 if all_ops else 9) and not misfit(list(names.values()), np.full(len(names), 1 / len(names)))
+    assert len(names) == (13 if all_ops else 9) and not misfit(
+        list(names.values()), np.full(len(names), 1 / len(names))
+    )
 
 
 def test_operations_of_a_chain_are_independent():
-    which = ours("aug_mix", 20000, **{**MIX, "chain_depth": 2, "mixture_width": 2, "all_ops": False}, like="v1")["which"]
+    which = ours("aug_mix", 20000, **{**MIX, "chain_depth": 2, "mixture_width": 2, "all_ops": False}, like="v1")[
+        "which"
+    ]
     assert which.shape == (20000, 2, 2)
-    for one, other in ((which[:, 0, 0], which[:, 0, 1]), (which[:, 0, 0], which[:, 1, 0]), (which[:, 0, 1], which[:, 1, 1])):
+    for one, other in (
+        (which[:, 0, 0], which[:, 0, 1]),
+        (which[:, 0, 0], which[:, 1, 0]),
+        (which[:, 0, 1], which[:, 1, 1]),
+    ):
         assert not misfit(list(Counter((one * 15 + other).tolist()).values()), [1 / 81] * 81)
 
 

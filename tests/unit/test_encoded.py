@@ -5,12 +5,12 @@ import os
 import numpy as np
 import pytest
 from helpers import make_image
+from parity.compare import error
 from PIL import Image
 from torchvision import transforms as T
 
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.encoded import mostly_jpeg, mostly_small
-from parity.compare import error
 
 
 def folder(root, side: int, ending: str = "jpg", count: int = 20) -> DALIImageFolder:
@@ -31,11 +31,14 @@ def test_what_a_folder_holds(tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("side, transform, limit, text", [  # measured: see benchmarks/results/gpu_suite_h100.txt
-    (32, T.PILToTensor(), 0.02, "chroma as libjpeg"),
-    (96, T.Compose([T.CenterCrop(33), T.PILToTensor()]), 0.02, "chroma as libjpeg"),
-    (400, T.PILToTensor(), 3, "mean error .2 of 255"),
-])
+@pytest.mark.parametrize(
+    "side, transform, limit, text",
+    [  # measured: see benchmarks/results/gpu_suite_h100.txt
+        (32, T.PILToTensor(), 0.02, "chroma as libjpeg"),
+        (96, T.Compose([T.CenterCrop(33), T.PILToTensor()]), 0.02, "chroma as libjpeg"),
+        (400, T.PILToTensor(), 3, "mean error .2 of 255"),
+    ],
+)
 def test_how_a_gpu_decodes(tmp_path, side, transform, limit, text):
     data = folder(tmp_path / "a", side)
     data.transform = transform

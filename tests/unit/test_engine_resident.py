@@ -43,7 +43,10 @@ WINDOWS = {
     "flips": ([*FLIPS], 2),
     "all": ([*FLIPS, T.RandomCrop(9, padding=(3, 1)), *FLIPS, T.CenterCrop(7)], 7),
     "padding of padding": ([T.Pad(2), *FLIPS, T.Pad((1, 4)), T.RandomCrop(15)], 5),
-    "always and never": ([T.RandomHorizontalFlip(1.0), T.RandomCrop(9), T.RandomVerticalFlip(1.0), T.RandomVerticalFlip(0.0)], 4),
+    "always and never": (
+        [T.RandomHorizontalFlip(1.0), T.RandomCrop(9), T.RandomVerticalFlip(1.0), T.RandomVerticalFlip(0.0)],
+        4,
+    ),
     "beyond, of one": ([T.RandomCrop(9), T.CenterCrop(20), T.RandomHorizontalFlip(1.0)], 3),
     "color": ([*FLIPS, T.RandomCrop(12, padding=2, fill=9), *FLIPS], 6),
     "beyond": ([*FLIPS, T.CenterCrop((20, 8)), *FLIPS, T.CenterCrop(9)], 6),
@@ -52,7 +55,10 @@ WINDOWS = {
     "reflection": ([T.CenterCrop(9), T.Pad(2, padding_mode="reflect"), T.RandomCrop(9), *FLIPS], 5),
     "reflection of each": ([T.RandomCrop(9), *FLIPS, T.Pad(3, padding_mode="reflect"), T.RandomCrop(12)], 5),
     "symmetry": ([T.RandomCrop(13, padding=3, padding_mode="symmetric", pad_if_needed=True)], 1),
-    "edge and color": ([T.Pad(2, padding_mode="edge"), T.RandomCrop(12), T.Pad(3, fill=7), *FLIPS, T.RandomCrop(11)], 6),
+    "edge and color": (
+        [T.Pad(2, padding_mode="edge"), T.RandomCrop(12), T.Pad(3, fill=7), *FLIPS, T.RandomCrop(11)],
+        6,
+    ),
     "color and edge": ([T.Pad(2, fill=7), T.RandomCrop(12), T.Pad(3, padding_mode="edge"), *FLIPS], 5),
     "a container": ([T.CenterCrop(9), T.RandomApply([T.Pad(0), T.CenterCrop(9)])], 1),
     "to size": ([T.RandomCrop(15, pad_if_needed=True)], 0),
@@ -69,7 +75,9 @@ def test_windows_and_flips_in_one(case, channels):
     expected = one_by_one(plan.batch[:together], images, arrays[:together])
     assert torch.equal(resident.gather(images, plan.batch[:together], arrays[:together]), expected)
     program = resident.Program(plan.batch, plan.takes, torch.device("cpu"))
-    assert torch.equal(torch.stack(list(program(images, arrays))), torch.stack(list(one_by_one(plan.batch, images, arrays))))
+    assert torch.equal(
+        torch.stack(list(program(images, arrays))), torch.stack(list(one_by_one(plan.batch, images, arrays)))
+    )
 
 
 def test_colors_of_channels():

@@ -94,14 +94,20 @@ def resized(images, size, interpolation, passes, crop=None, device="cpu", like="
 
 # of the filters measured: .019, .022, .028 whole, for DALI repeats the border where Pillow leaves taps out; .0028, .0037,
 # .0042 within; .0078/12, .011/7, .014/7 where some windows are at the border. One pass gives .12 to .15
-WINDOWS = {None: (0.032, 16), draw("center_crop", size=(30, 50)): (0.005, 2), draw("random_crop", size=(60, 20)): (0.018, 16)}
+WINDOWS = {
+    None: (0.032, 16),
+    draw("center_crop", size=(30, 50)): (0.005, 2),
+    draw("random_crop", size=(60, 20)): (0.018, 16),
+}
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
 @pytest.mark.parametrize("crop", WINDOWS)
 def test_two_passes_are_closer_to_pillow_than_one(pictures, crop, interpolation, device):
-    one, two = (error(*resized(pictures, (61,), interpolation, passes, crop, device)) for passes in ("one", "as Pillow"))
+    one, two = (
+        error(*resized(pictures, (61,), interpolation, passes, crop, device)) for passes in ("one", "as Pillow")
+    )
     (mean, most), slack = WINDOWS[crop], 1 if device == "cpu" else 1.4
     assert two[0] < mean * slack and two[1] <= most * slack
     assert two[0] < one[0] / 4

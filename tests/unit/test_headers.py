@@ -97,7 +97,10 @@ FILES = {
     "CMYK": (lambda: jpeg(mode="CMYK"), PIL),
     "long EXIF": (lambda: jpeg(exif=with_exif(6, 60000)), DALI),
     "long comments": (lambda: after_start(jpeg(), segment(0xFE, b"c" * 4083) + segment(0xFE, b"d" * 65000)), DALI),
-    "a frame in a comment": (lambda: after_start(jpeg(), segment(0xFE, b"\xff\xc0\x00\x11\x08\x00\x01\x00\x01\x03")), DALI),
+    "a frame in a comment": (
+        lambda: after_start(jpeg(), segment(0xFE, b"\xff\xc0\x00\x11\x08\x00\x01\x00\x01\x03")),
+        DALI,
+    ),
     "a thumbnail": (lambda: after_start(jpeg(), segment(0xE1, jpeg(mode="L")[:5000])), DALI),
     "fill bytes": (lambda: after_start(jpeg(), FILL), DALI),
     "many fill bytes": (lambda: after_start(jpeg(), FILL * 30), DALI),
@@ -260,7 +263,12 @@ def test_what_dali_failed_on_stays_pils(tmp_path):
 def test_pillows_limit_of_pixels_may_change(tmp_path, monkeypatch):
     paths, table = [write(tmp_path / "a.jpg", jpeg()), write(tmp_path / "b.jpg", jpeg(mode="L"))], Headers()
     Image.new("RGB", (5, 4)).save(paths[1])
-    for limit, kinds in ((None, [DALI, DALI]), (HEIGHT * WIDTH - 1, [PIL, DALI]), (1, [PIL, PIL]), (HEIGHT * WIDTH, [DALI, DALI])):
+    for limit, kinds in (
+        (None, [DALI, DALI]),
+        (HEIGHT * WIDTH - 1, [PIL, DALI]),
+        (1, [PIL, PIL]),
+        (HEIGHT * WIDTH, [DALI, DALI]),
+    ):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
         sizes, found = table.look([0, 1], paths)
         assert found.tolist() == kinds and sizes.tolist() == [[HEIGHT, WIDTH], [4, 5]]

@@ -10,14 +10,15 @@ from torchvision import transforms as v1
 from torchvision.transforms import functional as F
 from torchvision.transforms.functional import _compute_resized_output_size
 
-from dali_compat.params import lowered
 from dali_compat.lower import Options, lower
-from dali_compat.params import ImageTooSmall, Randoms, compute, own_generators, registry, seed_generators
+from dali_compat.params import ImageTooSmall, Randoms, compute, lowered, own_generators, registry, seed_generators
 from dali_compat.plan import Gate, ImageSpec, Step, draw
 from dali_compat.translate import translate
 
 RNG = np.random.default_rng(0)
-SIZES = np.concatenate([RNG.integers(1, 3000, (2000, 2)), RNG.integers(1, 40, (1000, 2)), [[1, 1], [1, 3000], [3000, 1]]])
+SIZES = np.concatenate(
+    [RNG.integers(1, 3000, (2000, 2)), RNG.integers(1, 40, (1000, 2)), [[1, 1], [1, 3000], [3000, 1]]]
+)
 
 
 def run(name, sizes, seed=0, position=0, stream=0, **args):
@@ -31,11 +32,14 @@ def run(name, sizes, seed=0, position=0, stream=0, **args):
 
 
 @pytest.mark.parametrize(
-    "size, max_size", [((256,), None), ((7,), None), ((224, 99), None), ((256,), 300), ((33,), 34), (None, 500), ((600,), 1000)]
+    "size, max_size",
+    [((256,), None), ((7,), None), ((224, 99), None), ((256,), 300), ((33,), 34), (None, 500), ((600,), 1000)],
 )
 def test_resize_is_torchvisions(size, max_size):
     asked = size and list(size)
-    expected = np.array([_compute_resized_output_size(tuple(s), asked, max_size, allow_size_none=True) for s in SIZES.tolist()])
+    expected = np.array(
+        [_compute_resized_output_size(tuple(s), asked, max_size, allow_size_none=True) for s in SIZES.tolist()]
+    )
     possible = (expected >= 1).all(1)
     assert possible.sum() > 2000
     assert np.array_equal(run("resize", SIZES[possible], size=size, max_size=max_size)["size"], expected[possible])
@@ -158,8 +162,14 @@ def test_draws_do_not_depend_on_the_batch(k):
         assert np.array_equal(np.concatenate(parts), whole)
 
 
-@pytest.mark.parametrize("name, args", [("random_crop", {"size": (9, 9)}), ("bernoulli", {"p": 0.5}),
-                                        ("random_resized_crop", {"scale": (0.08, 1), "ratio": (0.75, 4 / 3)})])
+@pytest.mark.parametrize(
+    "name, args",
+    [
+        ("random_crop", {"size": (9, 9)}),
+        ("bernoulli", {"p": 0.5}),
+        ("random_resized_crop", {"scale": (0.08, 1), "ratio": (0.75, 4 / 3)}),
+    ],
+)
 def test_rows_of_a_batch_draw_what_the_batch_draws(name, args):
     steps = (Step("op", ImageSpec(), draw=draw(name, **args), stream=2),)
     sizes, randoms = RNG.integers(20, 90, (50, 2)), Randoms(11, 640, 50)
@@ -171,8 +181,10 @@ def test_rows_of_a_batch_draw_what_the_batch_draws(name, args):
 
 
 def test_seeds_streams_and_positions_differ():
-    u = [Randoms(seed, position, 500)(stream, 2) for seed, position, stream in
-         [(0, 0, 0), (1, 0, 0), (0, 500, 0), (0, 0, 1), (2**63 - 1, 0, 0), (1, 0, 1)]]
+    u = [
+        Randoms(seed, position, 500)(stream, 2)
+        for seed, position, stream in [(0, 0, 0), (1, 0, 0), (0, 500, 0), (0, 0, 1), (2**63 - 1, 0, 0), (1, 0, 1)]
+    ]
     flat = np.array([a.ravel() for a in u])
     assert np.abs(np.corrcoef(flat) - np.eye(len(u))).max() < 0.12  # 3.8 standard deviations of 1/sqrt(1000)
     assert len(np.unique(flat)) == flat.size
@@ -183,9 +195,22 @@ def test_seeds_streams_and_positions_differ():
 @pytest.mark.parametrize("exact", [False, True])
 def test_streams_survive_lowering(exact):
     """A fused plan draws what the chain of torchvision's steps draws."""
-    transform = v1.Compose([v1.Resize(60), v1.RandomCrop(40), v1.RandomGrayscale(0.5), v1.RandomHorizontalFlip(),
-                            v1.RandomVerticalFlip(), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.5] * 3)])
-    plan, sizes, randoms = lower(translate(transform), Options(exact)), RNG.integers(60, 90, (64, 2)), Randoms(5, 128, 64)
+    transform = v1.Compose(
+        [
+            v1.Resize(60),
+            v1.RandomCrop(40),
+            v1.RandomGrayscale(0.5),
+            v1.RandomHorizontalFlip(),
+            v1.RandomVerticalFlip(),
+            v1.ToTensor(),
+            v1.Normalize([0.5] * 3, [0.5] * 3),
+        ]
+    )
+    plan, sizes, randoms = (
+        lower(translate(transform), Options(exact)),
+        RNG.integers(60, 90, (64, 2)),
+        Randoms(5, 128, 64),
+    )
     chain = compute(plan.steps, sizes, randoms, slice(None))
     lowered = (*plan.dali, *plan.batch)
     assert len(lowered) < len(plan.steps)

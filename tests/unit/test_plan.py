@@ -103,7 +103,9 @@ def test_lowered_operators(name, exact):
 
 @each
 def test_explain(name, exact, image_root):
-    loader = DataLoader(DALIImageFolder(image_root, RECIPES[name]), 4, num_workers=2, device="cpu", exact=exact, pin_memory=True)
+    loader = DataLoader(
+        DALIImageFolder(image_root, RECIPES[name]), 4, num_workers=2, device="cpu", exact=exact, pin_memory=True
+    )
     first, *rows, odd, ignored = loader.explain().splitlines()
     kernels = "exact=True" if exact else "exact=False, the fastest kernels"
     assert re.fullmatch(rf"DALI route on cpu: 2 CPU threads, 2 batches in flight, DALI \d+\.\d+\.\d+; {kernels}", first)
@@ -147,7 +149,9 @@ def test_what_a_gpu_resizes_in_floating_point_is_not_called_exact():
     assert fidelity(v1.PILToTensor(), v1.Resize(9)) == fidelity(v1.ToTensor(), v2.Resize(9)) == rounded
     nearest = InterpolationMode.NEAREST
     assert fidelity(v1.ToTensor(), v1.Resize(9, nearest)) == "exact"
-    assert lower(translate(v1.Compose([v1.ToTensor(), v1.Resize(9)])), Options(exact=True)).lines[-1].fidelity == "exact"
+    assert (
+        lower(translate(v1.Compose([v1.ToTensor(), v1.Resize(9)])), Options(exact=True)).lines[-1].fidelity == "exact"
+    )
 
 
 def test_a_crop_becomes_a_resizes_window_only_where_it_lies_within():
@@ -163,7 +167,9 @@ def test_a_crop_becomes_a_resizes_window_only_where_it_lies_within():
 
 
 def test_geometry_goes_before_what_works_pixel_by_pixel():
-    plan = lower(translate(v1.Compose([v1.ToTensor(), v1.RandomCrop(20), v1.RandomHorizontalFlip(), v1.Normalize(MEAN, STD)])))
+    plan = lower(
+        translate(v1.Compose([v1.ToTensor(), v1.RandomCrop(20), v1.RandomHorizontalFlip(), v1.Normalize(MEAN, STD)]))
+    )
     assert _outline(plan.dali) == "crop(random_crop) crop_mirror_normalize(bernoulli)"
     assert [s.op for s in plan.steps] == ["pil_to_tensor", "to_dtype", "crop", "flip", "normalize"]
     assert [s.stream for s in plan.steps] == [0, 1, 2, 3, 4] and [s.stream for s in plan.dali] == [2, 3]

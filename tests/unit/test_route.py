@@ -64,26 +64,34 @@ def loader(image_root):
     loader.close()
 
 
+class Lasting:
+    """An epoch, as a pipeline knows it."""
+
+    over = False
+
+
 def test_an_idle_pipeline_serves_batches_that_it_has_room_for(loader):
     route, [plan] = loader._route, loader._route.plans
-    small = route.borrow(plan, 3, Form(PATHS))
+    first, second = Lasting(), Lasting()
+    small = route.borrow(plan, 3, Form(PATHS), first)
     assert small.batch_size == 4  # the loader's
-    route.give_back(small)
-    assert route.borrow(plan, 4, Form(PATHS)) is small
-    route.give_back(small)
-    large = route.borrow(plan, 5, Form(PATHS))
+    assert route.borrow(plan, 4, Form(PATHS), second) is not small  # lent to the first
+    first.over = True
+    third = Lasting()
+    assert route.borrow(plan, 4, Form(PATHS), third) is small
+    third.over = second.over = True
+    large = route.borrow(plan, 5, Form(PATHS), Lasting())
     assert large is not small and large.batch_size == 5
-    assert route.borrow(plan, 4, Form(PATHS)) is small  # the other one is lent
-    route.give_back(large)
-    assert route._pipelines == [small, large]
 
 
 def test_a_pipeline_is_lent_for_its_plan_and_form_alone(loader):
     route, [plan] = loader._route, loader._route.plans
-    idle = route.borrow(plan, 4, Form(PATHS))
-    route.give_back(idle)
-    assert route.borrow(plan, 4, Form(BYTES)) is not idle
-    assert route.borrow(plan.__class__(**vars(plan)), 4, Form(PATHS)) is not idle
+    epoch, other = Lasting(), Lasting()
+    idle = route.borrow(plan, 4, Form(PATHS), epoch)
+    epoch.over = True
+    assert route.borrow(plan, 4, Form(BYTES), other) is not idle
+    assert route.borrow(plan.__class__(**vars(plan)), 4, Form(PATHS), other) is not idle
+    assert route.borrow(plan, 4, Form(PATHS), other) is idle
 
 
 def test_idle_pipelines_of_old_plans_go(loader):
@@ -128,7 +136,9 @@ def test_threads_are_this_processs_share_of_the_cores(image_root, monkeypatch, c
     assert DataLoader(dataset, device="cpu", num_workers=workers)._route.threads == threads
 
 
-@pytest.mark.parametrize("exact, workers, threads", [(False, 0, 4), (False, 3, 3), (False, 9, 4), (True, 0, 12), (True, 9, 9)])
+@pytest.mark.parametrize(
+    "exact, workers, threads", [(False, 0, 4), (False, 3, 3), (False, 9, 4), (True, 0, 12), (True, 9, 9)]
+)
 def test_few_threads_where_a_gpu_decodes_jpeg(image_root, monkeypatch, exact, workers, threads):
     """More would slow a training step. The CPU decodes what has to be exact."""
     from dali_compat import DALIImageFolder, DataLoader, route

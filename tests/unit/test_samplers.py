@@ -12,7 +12,11 @@ COUNT = 24
 
 def _sampler(kind):
     generator = torch.Generator().manual_seed(3) if kind == "generator" else None
-    return data.SequentialSampler(range(COUNT)) if kind == "in order" else data.RandomSampler(range(COUNT), generator=generator)
+    return (
+        data.SequentialSampler(range(COUNT))
+        if kind == "in order"
+        else data.RandomSampler(range(COUNT), generator=generator)
+    )
 
 
 def _states(sampler):

@@ -38,25 +38,55 @@ PIL = v1.PILToTensor()
 # the transforms, of which the one at fault; what the reason and the remedy say
 REFUSALS = {
     "dict fill": ([v2.Pad(2, fill={tv_tensors.Image: 1})], 0, "fill as a dict", "pass the fill of images alone"),
-    "fill for one channel": ([v1.Grayscale(), v1.Pad(2, fill=(1, 2, 3))], 1, "fill=(1, 2, 3) for an image of 1 channels", ""),
+    "fill for one channel": (
+        [v1.Grayscale(), v1.Pad(2, fill=(1, 2, 3))],
+        1,
+        "fill=(1, 2, 3) for an image of 1 channels",
+        "",
+    ),
     "float fill": ([v2.Pad(2, fill=0.5)], 0, "fill=0.5 is not a whole number of 0 to 255", ""),
     "fill out of range": ([v1.Pad(2, fill=256)], 0, "fill=256 is not a whole number of 0 to 255", ""),
     "negative fill": ([v1.RandomCrop(5, 2, fill=-1)], 0, "fill=-1 is not a whole number of 0 to 255", ""),
     "negative padding": ([v1.Pad(-1)], 0, "negative padding", "use a crop"),
     "negative padding of a crop": ([v1.RandomCrop(9, padding=(1, 1, 1, -1))], 0, "negative padding", "use a crop"),
-    "reflect on tensors": ([PIL, v1.Pad(1, padding_mode="reflect")], 1, "padding_mode='reflect' on tensors", "move it before"),
+    "reflect on tensors": (
+        [PIL, v1.Pad(1, padding_mode="reflect")],
+        1,
+        "padding_mode='reflect' on tensors",
+        "move it before",
+    ),
     "max_size": ([v1.Resize(20, max_size=20)], 0, "max_size=20 does not go with size=20", ""),
     "Normalize on uint8": ([PIL, v1.Normalize([0.5], [0.5])], 1, "takes floating point tensors", "put ToTensor()"),
-    "missing ToTensor": ([v1.Resize(9), v1.Normalize([0.5], [0.5])], 1, "takes floating point tensors", "put ToTensor()"),
+    "missing ToTensor": (
+        [v1.Resize(9), v1.Normalize([0.5], [0.5])],
+        1,
+        "takes floating point tensors",
+        "put ToTensor()",
+    ),
     "std of zero": ([TO_TENSOR, v1.Normalize([0.5] * 3, [0.5, 0, 0.5])], 1, "std has a zero", ""),
-    "mean of two": ([TO_TENSOR, v1.Normalize([0.5] * 2, [0.5] * 3)], 1, "mean has 2 values for an image of 3 channels", ""),
-    "ConvertImageDtype": ([v1.ConvertImageDtype(torch.float32)], 0, "takes tensors, and gets a PIL image", "put PILToTensor()"),
+    "mean of two": (
+        [TO_TENSOR, v1.Normalize([0.5] * 2, [0.5] * 3)],
+        1,
+        "mean has 2 values for an image of 3 channels",
+        "",
+    ),
+    "ConvertImageDtype": (
+        [v1.ConvertImageDtype(torch.float32)],
+        0,
+        "takes tensors, and gets a PIL image",
+        "put PILToTensor()",
+    ),
     "ToTensor twice": ([TO_TENSOR, v1.ToTensor()], 1, "takes PIL images, and gets a tensor", ""),
     "int64": ([PIL, v2.ToDtype(torch.int64)], 1, "dtype=torch.int64", "use uint8 or a floating point type"),
     "callable class": ([Callable()], 0, "no translation is registered for it", "to have it run on batches"),
     "Lambda": ([v1.Lambda(by_name)], 0, "no translation is registered for it", "to have it run on batches"),
     "subclass": ([Mine(20)], 0, "a subclass of Resize may do something else", "to have it run on batches"),
-    "inside containers": ([v1.Compose([nn.Sequential(v1.CenterCrop(9), Mine(20))])], None, "a subclass of Resize", "to have it run on batches"),
+    "inside containers": (
+        [v1.Compose([nn.Sequential(v1.CenterCrop(9), Mine(20))])],
+        None,
+        "a subclass of Resize",
+        "to have it run on batches",
+    ),
 }
 
 
@@ -153,10 +183,20 @@ def test_every_constructor_argument_is_consumed(kind):
 
 def test_both_versions_are_registered():
     """A transform of v1 that has a namesake in v2 translates in both."""
-    names = {version: {k.__name__ for k in _TRANSLATORS if k is getattr(version, k.__name__, None)} for version in (v1, v2)}
+    names = {
+        version: {k.__name__ for k in _TRANSLATORS if k is getattr(version, k.__name__, None)} for version in (v1, v2)
+    }
     assert names[v1] <= names[v2]
     assert names[v2] - names[v1] == {
-        *("ToImage", "ToPureTensor", "ToDtype", "Identity", "RGB", "RandomPhotometricDistort", "RandomChannelPermutation"),
+        *(
+            "ToImage",
+            "ToPureTensor",
+            "ToDtype",
+            "Identity",
+            "RGB",
+            "RandomPhotometricDistort",
+            "RandomChannelPermutation",
+        ),
         *("RandomZoomOut", "ScaleJitter", "RandomShortestSize", "RandomResize", "GaussianNoise", "JPEG"),
     }
 

@@ -67,22 +67,22 @@ def _with(images, made):
 _WARPS = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 
 
-def augment(images, arrays, *, names, interpolation, fill, like, version=None):
+def augment(images, arrays, *, names, interpolation, fill, like, version):
     """``_apply_op`` of torchvision.transforms.autoaugment, or v2's ``_apply_image_or_video_transform``.
 
-    ``which`` counts in ``names``, and -1 is nothing. ``version`` says whose magnitudes they are, where ``like`` is "pil":
-    v2's Solarize counts from 0 to 1.
+    ``which`` counts in ``names``, and -1 is nothing. ``version`` says whose magnitudes they are: v2's
+    Solarize counts from 0 to 1.
     """
     which, magnitude = arrays["which"], arrays["magnitude"]
     made = []
     for number, name in enumerate(names):
         rows = np.flatnonzero(which == number)
         if len(rows) and name not in ("Identity", *_WARPS):
-            made.append((rows, _valued(name, _rows(images, rows), magnitude[rows], like, version or like)))
+            made.append((rows, _valued(name, _rows(images, rows), magnitude[rows], like, version)))
     rows = np.flatnonzero(np.isin(which, [number for number, name in enumerate(names) if name in _WARPS]))
     if len(rows):
         size = images.shape[-2:]
-        matrices = [_matrix(names[which[row]], float(magnitude[row]), size, like, version or like) for row in rows]
+        matrices = [_matrix(names[which[row]], float(magnitude[row]), size, like, version) for row in rows]
         warp = {"matrix": np.array(matrices), "size": np.tile(np.array(size, np.int32), (len(rows), 1))}
         warped = geometry.warp_affine(_rows(images, rows), warp, interpolation=interpolation, fill=fill, like=like)
         made.append((rows, warped))
@@ -134,7 +134,7 @@ def augmix(images, arrays, *, names, interpolation, fill, like):
     chains = images.repeat(width, 1, 1, 1)  # all first chains, all second ones, ...
     for place in range(depth):
         rows = {"which": which[:, :, place].T.reshape(-1), "magnitude": magnitude[:, :, place].T.reshape(-1)}
-        chains = augment(chains, rows, names=names, interpolation=interpolation, fill=fill, like=like)
+        chains = augment(chains, rows, names=names, interpolation=interpolation, fill=fill, like=like, version=like)
     weights = torch.from_numpy(arrays["mix"].T.copy()).to(images.device, non_blocking=True).view(1 + width, n, 1, 1, 1)
     mixed = images * weights[0]
     for weight, chain in zip(weights[1:], chains.split(n)):

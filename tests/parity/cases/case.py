@@ -1,7 +1,7 @@
 """What a case is, and how it is written down."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
 import nvidia.dali
 import torch

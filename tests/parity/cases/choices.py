@@ -17,21 +17,43 @@ CONTAINERS = {
     "RandomApply": lambda T: T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.RandomHorizontalFlip()], 0.7),
     "RandomApply always": lambda T: T.RandomApply([T.RandomInvert(1)], p=1),
     "RandomApply never": lambda T: T.RandomApply([T.RandomInvert(1)], p=0),
-    "RandomChoice": lambda T: T.RandomChoice([T.RandomInvert(1), T.RandomHorizontalFlip(), T.ColorJitter(0.5), nn.Identity()]),
-    "RandomChoice weighted": lambda T: T.RandomChoice([T.RandomInvert(1), T.RandomVerticalFlip(1), T.RandomSolarize(90, 1)], [5, 1, 3]),
-    "RandomOrder": lambda T: T.RandomOrder([T.RandomInvert(), T.RandomPosterize(4), T.ColorJitter(0.5), T.RandomSolarize(100)]),
-    "nested": lambda T: T.RandomApply([
-        T.RandomChoice([T.RandomOrder([T.RandomSolarize(100, 0.7), T.ColorJitter(0.5)]), T.Compose([T.RandomInvert(), T.Grayscale(3)])]),
-        T.RandomPosterize(3)], 0.8),
-    "order of choices": lambda T: T.RandomOrder([
-        T.RandomApply([T.RandomSolarize(100), T.RandomEqualize()]), T.RandomChoice([T.ColorJitter(0.3), T.RandomInvert()])]),
+    "RandomChoice": lambda T: T.RandomChoice(
+        [T.RandomInvert(1), T.RandomHorizontalFlip(), T.ColorJitter(0.5), nn.Identity()]
+    ),
+    "RandomChoice weighted": lambda T: T.RandomChoice(
+        [T.RandomInvert(1), T.RandomVerticalFlip(1), T.RandomSolarize(90, 1)], [5, 1, 3]
+    ),
+    "RandomOrder": lambda T: T.RandomOrder(
+        [T.RandomInvert(), T.RandomPosterize(4), T.ColorJitter(0.5), T.RandomSolarize(100)]
+    ),
+    "nested": lambda T: T.RandomApply(
+        [
+            T.RandomChoice(
+                [
+                    T.RandomOrder([T.RandomSolarize(100, 0.7), T.ColorJitter(0.5)]),
+                    T.Compose([T.RandomInvert(), T.Grayscale(3)]),
+                ]
+            ),
+            T.RandomPosterize(3),
+        ],
+        0.8,
+    ),
+    "order of choices": lambda T: T.RandomOrder(
+        [
+            T.RandomApply([T.RandomSolarize(100), T.RandomEqualize()]),
+            T.RandomChoice([T.ColorJitter(0.3), T.RandomInvert()]),
+        ]
+    ),
 }
 for name, make in CONTAINERS.items():
     of_pil(name, lambda T, m=make: [T.CenterCrop(64), m(T)])
     of_pil(f"{name} ragged", make, most=6)
     case(f"{name} of tensors", lambda T, m=make: [T.CenterCrop(64), T.PILToTensor(), m(T)])
 of_pil("RandomApply of crops", lambda T: [T.RandomApply([T.CenterCrop((50, 60))]), T.RandomHorizontalFlip()])
-of_pil("RandomChoice of crops", lambda T: [T.RandomChoice([T.CenterCrop((50, 60)), T.RandomCrop((50, 60)), T.Pad(4)]), T.RandomCrop(48)])
+of_pil(
+    "RandomChoice of crops",
+    lambda T: [T.RandomChoice([T.CenterCrop((50, 60)), T.RandomCrop((50, 60)), T.Pad(4)]), T.RandomCrop(48)],
+)
 of_pil("RandomChoice of one size", lambda T: [T.RandomChoice([T.CenterCrop(50), T.RandomCrop(50)]), T.RandomInvert()])
 of_pil("RandomOrder of sizes", lambda T: [T.CenterCrop(60), T.RandomOrder([T.Pad(5), T.CenterCrop(50)])])
 
@@ -40,8 +62,19 @@ of_pil("RandomOrder of sizes", lambda T: [T.CenterCrop(60), T.RandomOrder([T.Pad
 case("FiveCrop", lambda T: T.FiveCrop(40))
 case("TenCrop", lambda T: T.TenCrop((40, 31), vertical_flip=True))
 case("TenCrop of tensors", lambda T: [T.CenterCrop(60), T.PILToTensor(), T.TenCrop(40)])
-case("FiveCrop, more", lambda T: [T.FiveCrop(40), T.ColorJitter(0.4, 0.4), T.ToImage(), T.ToDtype(F32, scale=True),
-     T.Normalize(MEAN, STD)], FLOAT, std=STD, versions=[v2])
+case(
+    "FiveCrop, more",
+    lambda T: [
+        T.FiveCrop(40),
+        T.ColorJitter(0.4, 0.4),
+        T.ToImage(),
+        T.ToDtype(F32, scale=True),
+        T.Normalize(MEAN, STD),
+    ],
+    FLOAT,
+    std=STD,
+    versions=[v2],
+)
 
 
 def _stacked(crops):
@@ -60,7 +93,9 @@ POLICIES = {
     "TrivialAugmentWide": lambda T: T.TrivialAugmentWide(),
     "TrivialAugmentWide bilinear": lambda T: T.TrivialAugmentWide(interpolation=BILINEAR, fill=[10, 200, 30]),
     "AugMix": lambda T: T.AugMix(),
-    "AugMix strong": lambda T: T.AugMix(10, 2, 4, 0.3, all_ops=False, interpolation=InterpolationMode.NEAREST, fill=[10, 200, 30]),
+    "AugMix strong": lambda T: T.AugMix(
+        10, 2, 4, 0.3, all_ops=False, interpolation=InterpolationMode.NEAREST, fill=[10, 200, 30]
+    ),
 }
 for name, make in POLICIES.items():
     of_pil(name, lambda T, m=make: [T.CenterCrop((64, 75)), m(T)], most=24)
@@ -74,31 +109,80 @@ of_pil("TrivialAugmentWide gray", lambda T: [T.Grayscale(), T.CenterCrop(64), T.
 
 def _preset(T, policy):
     """torchvision/references/classification/presets.py, ClassificationPresetTrain with PIL images."""
-    return [T.RandomResizedCrop(64, interpolation=BILINEAR), T.RandomHorizontalFlip(0.5), policy, T.PILToTensor(),
-            T.ConvertImageDtype(F32), T.Normalize(MEAN, STD), T.RandomErasing(0.5)]
+    return [
+        T.RandomResizedCrop(64, interpolation=BILINEAR),
+        T.RandomHorizontalFlip(0.5),
+        policy,
+        T.PILToTensor(),
+        T.ConvertImageDtype(F32),
+        T.Normalize(MEAN, STD),
+        T.RandomErasing(0.5),
+    ]
 
 
 # What the default's resize rounds otherwise, a policy makes large: a level is another bit, and equalisation has steps.
 RECIPES = {
-    "ra": (lambda T: T.RandAugment(interpolation=BILINEAR, magnitude=9), (0.42, 200)),  # .18/149 and, of other random numbers, .35/147
+    "ra": (
+        lambda T: T.RandAugment(interpolation=BILINEAR, magnitude=9),
+        (0.42, 200),
+    ),  # .18/149 and, of other random numbers, .35/147
     "ta_wide": (lambda T: T.TrivialAugmentWide(interpolation=BILINEAR), (0.22, 200)),  # .16/84
     "augmix": (lambda T: T.AugMix(interpolation=BILINEAR, severity=3), (0.28, 200)),  # .23/134
-    "imagenet": (lambda T: T.AutoAugment(T.AutoAugmentPolicy("imagenet"), interpolation=BILINEAR), (0.3, 255)),  # .26/198
+    "imagenet": (
+        lambda T: T.AutoAugment(T.AutoAugmentPolicy("imagenet"), interpolation=BILINEAR),
+        (0.3, 255),
+    ),  # .26/198
 }
 for name, (make, limits) in RECIPES.items():
     case(f"preset {name}", lambda T, m=make: _preset(T, m(T)), limits, std=STD, most=24)
-case("SimCLR", lambda T: [
-    T.RandomResizedCrop(64), T.RandomHorizontalFlip(), T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8),
-    T.RandomGrayscale(0.2), T.RandomApply([T.GaussianBlur(23)], 0.5), T.ToTensor(), T.Normalize(MEAN, STD)],
-    (0.22, 12), (1e-5, 1.001), std=STD)  # .18/8; .0000068/1: the blur
-case("preset of tensors", lambda T: [
-    T.PILToTensor(), T.RandomResizedCrop(64, antialias=True), T.RandomHorizontalFlip(), T.TrivialAugmentWide(interpolation=BILINEAR),
-    T.ConvertImageDtype(F32), T.Normalize(MEAN, STD), T.RandomErasing(0.5)],
-    (0.22, 100), gpu=(0.006, 60), std=STD, versions=[v2])  # .18/9
-case("idiom", lambda T: [
-    T.ToImage(), T.RandomResizedCrop((64, 64), antialias=True), T.RandomHorizontalFlip(), T.ColorJitter(0.4, 0.4, 0.4),
-    T.ToDtype(F32, scale=True), T.Normalize(MEAN, STD), T.RandomErasing(0.25, value="random"), T.ToPureTensor()],
-    (0.2, 12), gpu=(0.005, 6), std=STD, versions=[v2])  # .15/7
+case(
+    "SimCLR",
+    lambda T: [
+        T.RandomResizedCrop(64),
+        T.RandomHorizontalFlip(),
+        T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8),
+        T.RandomGrayscale(0.2),
+        T.RandomApply([T.GaussianBlur(23)], 0.5),
+        T.ToTensor(),
+        T.Normalize(MEAN, STD),
+    ],
+    (0.22, 12),
+    (1e-5, 1.001),
+    std=STD,
+)  # .18/8; .0000068/1: the blur
+case(
+    "preset of tensors",
+    lambda T: [
+        T.PILToTensor(),
+        T.RandomResizedCrop(64, antialias=True),
+        T.RandomHorizontalFlip(),
+        T.TrivialAugmentWide(interpolation=BILINEAR),
+        T.ConvertImageDtype(F32),
+        T.Normalize(MEAN, STD),
+        T.RandomErasing(0.5),
+    ],
+    (0.22, 100),
+    gpu=(0.006, 60),
+    std=STD,
+    versions=[v2],
+)  # .18/9
+case(
+    "idiom",
+    lambda T: [
+        T.ToImage(),
+        T.RandomResizedCrop((64, 64), antialias=True),
+        T.RandomHorizontalFlip(),
+        T.ColorJitter(0.4, 0.4, 0.4),
+        T.ToDtype(F32, scale=True),
+        T.Normalize(MEAN, STD),
+        T.RandomErasing(0.25, value="random"),
+        T.ToPureTensor(),
+    ],
+    (0.2, 12),
+    gpu=(0.005, 6),
+    std=STD,
+    versions=[v2],
+)  # .15/7
 
 
 # ---- a function in the middle
@@ -116,9 +200,38 @@ def _tall(image):
     return image if image.shape[1] > image.shape[2] else image.transpose(1, 2)
 
 
-case("Lambda of PIL", lambda T: [T.RandomCrop(50), T.Lambda(_darker), T.RandomHorizontalFlip(), T.PILToTensor(), T.RandomErasing(value=7)],
-     calls=True)
-case("Lambda that draws", lambda T: [T.RandomHorizontalFlip(), T.ToTensor(), T.Lambda(_noisy), T.RandomCrop(50), T.RandomErasing()], FLOAT, calls=True)
-case("Lambdas", lambda T: [T.RandomHorizontalFlip(), T.Lambda(_darker), T.RandomCrop((40, 50)), T.Lambda(_darker), T.RandomInvert(), T.PILToTensor(), T.Lambda(_tall)],
-     calls=True)
-case("RandomApply of a Lambda", lambda T: [T.CenterCrop(50), T.RandomApply([T.Lambda(_darker)]), T.RandomInvert(), T.PILToTensor()], calls=True)
+case(
+    "Lambda of PIL",
+    lambda T: [
+        T.RandomCrop(50),
+        T.Lambda(_darker),
+        T.RandomHorizontalFlip(),
+        T.PILToTensor(),
+        T.RandomErasing(value=7),
+    ],
+    calls=True,
+)
+case(
+    "Lambda that draws",
+    lambda T: [T.RandomHorizontalFlip(), T.ToTensor(), T.Lambda(_noisy), T.RandomCrop(50), T.RandomErasing()],
+    FLOAT,
+    calls=True,
+)
+case(
+    "Lambdas",
+    lambda T: [
+        T.RandomHorizontalFlip(),
+        T.Lambda(_darker),
+        T.RandomCrop((40, 50)),
+        T.Lambda(_darker),
+        T.RandomInvert(),
+        T.PILToTensor(),
+        T.Lambda(_tall),
+    ],
+    calls=True,
+)
+case(
+    "RandomApply of a Lambda",
+    lambda T: [T.CenterCrop(50), T.RandomApply([T.Lambda(_darker)]), T.RandomInvert(), T.PILToTensor()],
+    calls=True,
+)

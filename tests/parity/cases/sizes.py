@@ -65,16 +65,31 @@ TENSORS = {
     (v2, (64, 64), BICUBIC): (0.19, 6),  # .17/5
 }
 for (T, *args), limits in TENSORS.items():
-    case(f"uint8 tensor, Resize {args}", lambda T, a=args: [T.PILToTensor(), T.Resize(*a, antialias=True)], limits,
-         versions=[T], **(ON_GPU if T is v1 else {}))
+    case(
+        f"uint8 tensor, Resize {args}",
+        lambda T, a=args: [T.PILToTensor(), T.Resize(*a, antialias=True)],
+        limits,
+        versions=[T],
+        **(ON_GPU if T is v1 else {}),
+    )
 case("float tensor, Resize", lambda T: [T.ToTensor(), T.Resize((64, 64), antialias=True)], (0.017, 8), **FLOATS)
 # .015/7.8
-case("float tensor, Resize up", lambda T: [T.ToTensor(), T.Resize((264, 264), antialias=True)], (3e-5, 0.004),
-     gpu=(4e-5, 0.005))  # .000023/.0033
-case("preset", lambda T: _presets.ImageClassification(crop_size=56, resize_size=64), (0.17, 2), versions=[v1],
-     std=STD)  # .15/1
-case("idiom", lambda T: [T.ToImage(), T.RandomResizedCrop(56), T.ToDtype(F32, scale=True), T.Normalize(MEAN, STD)], (0.2, 11),
-     versions=[v2], std=STD)  # .18/10
+case(
+    "float tensor, Resize up",
+    lambda T: [T.ToTensor(), T.Resize((264, 264), antialias=True)],
+    (3e-5, 0.004),
+    gpu=(4e-5, 0.005),
+)  # .000023/.0033
+case(
+    "preset", lambda T: _presets.ImageClassification(crop_size=56, resize_size=64), (0.17, 2), versions=[v1], std=STD
+)  # .15/1
+case(
+    "idiom",
+    lambda T: [T.ToImage(), T.RandomResizedCrop(56), T.ToDtype(F32, scale=True), T.Normalize(MEAN, STD)],
+    (0.2, 11),
+    versions=[v2],
+    std=STD,
+)  # .18/10
 
 # ---- after grayscale: DALI keeps colours in a resize alone
 
@@ -82,12 +97,27 @@ of_pil("Grayscale ragged, Resize", lambda T: [T.Grayscale(), T.Resize((64, 64))]
 of_pil("RandomGrayscale, Resize", lambda T: [T.RandomGrayscale(0.5), T.Resize((64, 64))], (0.17, 9))
 # .15/8. Of tensors .014/9 in v1 and .16/8 in v2, floats .014/7.8
 for T, limits, on_gpu in ((v1, (0.016, 10), ON_GPU), (v2, (0.18, 9), {})):
-    case("Grayscale of tensors, Resize", lambda T: [T.PILToTensor(), T.Grayscale(), T.Resize((64, 64), antialias=True)],
-         limits, versions=[T], **on_gpu)
-    case("RandomGrayscale of tensors, Resize", lambda T: [T.PILToTensor(), T.RandomGrayscale(0.5), T.Resize(64, antialias=True)],
-         limits, versions=[T], **on_gpu)
-case("RandomGrayscale of floats, Resize", lambda T: [T.ToTensor(), T.RandomGrayscale(0.5), T.Resize((64, 64), antialias=True)],
-     (0.016, 9), (2e-6, 7e-5), **FLOATS)  # 8e-7/4.6e-5: what v1 adds for gray
+    case(
+        "Grayscale of tensors, Resize",
+        lambda T: [T.PILToTensor(), T.Grayscale(), T.Resize((64, 64), antialias=True)],
+        limits,
+        versions=[T],
+        **on_gpu,
+    )
+    case(
+        "RandomGrayscale of tensors, Resize",
+        lambda T: [T.PILToTensor(), T.RandomGrayscale(0.5), T.Resize(64, antialias=True)],
+        limits,
+        versions=[T],
+        **on_gpu,
+    )
+case(
+    "RandomGrayscale of floats, Resize",
+    lambda T: [T.ToTensor(), T.RandomGrayscale(0.5), T.Resize((64, 64), antialias=True)],
+    (0.016, 9),
+    (2e-6, 7e-5),
+    **FLOATS,
+)  # 8e-7/4.6e-5: what v1 adds for gray
 
 # ---- what DALI does not do as torchvision does it on tensors: batched torch
 
@@ -98,7 +128,11 @@ for name, options in {
     "bicubic not antialiased": {"interpolation": BICUBIC, "antialias": False},
 }.items():
     case(f"tensor, Resize {name}", lambda T, o=options: [T.PILToTensor(), T.Resize((50, 61), **o)])
-    case(f"float tensor, Resize {name}", lambda T, o=options: [T.ToTensor(), T.RandomCrop(60), T.Resize((50, 61), **o)], FLOAT)
+    case(
+        f"float tensor, Resize {name}",
+        lambda T, o=options: [T.ToTensor(), T.RandomCrop(60), T.Resize((50, 61), **o)],
+        FLOAT,
+    )
 
 # ---- sizes that v2 draws
 

@@ -37,7 +37,14 @@ for name, make in VALUES.items():
     of_pil(name, lambda T, m=make: [T.CenterCrop(64), m(T)], both=limits)
     of_pil(f"{name} gray", lambda T, m=make: [T.Grayscale(), T.CenterCrop((40, 51)), m(T)], both=limits, most=6)
     case(f"{name} of tensors", lambda T, m=make: [T.CenterCrop(64), T.PILToTensor(), m(T)], both=limits)
-for name in ("ColorJitter", "RandomSolarize", "RandomAdjustSharpness", "RandomAutocontrast", "RandomEqualize", "GaussianBlur"):
+for name in (
+    "ColorJitter",
+    "RandomSolarize",
+    "RandomAdjustSharpness",
+    "RandomAutocontrast",
+    "RandomEqualize",
+    "GaussianBlur",
+):
     limits = NEAR if "Blur" in name else SAME
     of_pil(f"{name} ragged", VALUES[name], both=limits, most=6)
     case(f"{name} of ragged tensors", lambda T, m=VALUES[name]: [T.PILToTensor(), m(T)], both=limits, most=6)
@@ -55,16 +62,37 @@ FLOATS = {
 }
 for name, (make, *limits) in FLOATS.items():
     case(f"{name} of floats", lambda T, m=make: [T.CenterCrop(64), T.ToTensor(), m(T)], *limits)
-case("RandomEqualize of floats", lambda T: [T.CenterCrop(64), T.ToTensor(), T.RandomEqualize(p=0.8)], FLOAT, versions=[v2])
-case("ColorJitter of half", lambda T: [T.CenterCrop(64), T.PILToTensor(), T.ConvertImageDtype(torch.float16),
-     T.ColorJitter(0.4, 0.4, 0.4, 0.1)], both=(0.003, 0.7))  # .0023/.62 in v2: five of half precision's steps
+case(
+    "RandomEqualize of floats",
+    lambda T: [T.CenterCrop(64), T.ToTensor(), T.RandomEqualize(p=0.8)],
+    FLOAT,
+    versions=[v2],
+)
+case(
+    "ColorJitter of half",
+    lambda T: [
+        T.CenterCrop(64),
+        T.PILToTensor(),
+        T.ConvertImageDtype(torch.float16),
+        T.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    ],
+    both=(0.003, 0.7),
+)  # .0023/.62 in v2: five of half precision's steps
 
 # v2 alone
 of_pil("RandomPhotometricDistort", lambda T: [T.CenterCrop(64), T.RandomPhotometricDistort(p=0.7)], versions=[v2])
 of_pil("RandomPhotometricDistort ragged", lambda T: T.RandomPhotometricDistort(), versions=[v2], most=6)
-case("RandomPhotometricDistort of tensors", lambda T: [T.ToImage(), T.CenterCrop(64), T.RandomPhotometricDistort()], versions=[v2])
-case("RandomPhotometricDistort of floats", lambda T: [T.CenterCrop(64), T.ToTensor(), T.RandomPhotometricDistort()], FLOAT,
-     versions=[v2])
+case(
+    "RandomPhotometricDistort of tensors",
+    lambda T: [T.ToImage(), T.CenterCrop(64), T.RandomPhotometricDistort()],
+    versions=[v2],
+)
+case(
+    "RandomPhotometricDistort of floats",
+    lambda T: [T.CenterCrop(64), T.ToTensor(), T.RandomPhotometricDistort()],
+    FLOAT,
+    versions=[v2],
+)
 of_pil("RandomChannelPermutation", lambda T: [T.CenterCrop(64), T.RandomChannelPermutation()], versions=[v2])
 case("RandomChannelPermutation of ragged tensors", lambda T: [T.ToImage(), T.RandomChannelPermutation()], versions=[v2])
 of_pil("RGB", lambda T: [T.Grayscale(), T.CenterCrop(64), T.RGB(), T.RGB()], versions=[v2])
@@ -79,13 +107,26 @@ for name, make in {
     of_pil(name, lambda T, m=make: [T.CenterCrop(64), m(T)], versions=[v2])
     of_pil(f"{name} ragged", make, versions=[v2], most=6)
     case(f"{name} of tensors", lambda T, m=make: [T.ToImage(), T.CenterCrop(64), m(T)], versions=[v2])
-case("GaussianNoise", lambda T: [T.ToImage(), T.CenterCrop(64), T.ToDtype(F32, scale=True), T.GaussianNoise()], FLOAT, versions=[v2])
-case("GaussianNoise not clipped", lambda T: [T.ToImage(), T.CenterCrop(64), T.ToDtype(F32, scale=True),
-     T.GaussianNoise(0.1, 0.4, clip=False)], FLOAT, versions=[v2])
+case(
+    "GaussianNoise",
+    lambda T: [T.ToImage(), T.CenterCrop(64), T.ToDtype(F32, scale=True), T.GaussianNoise()],
+    FLOAT,
+    versions=[v2],
+)
+case(
+    "GaussianNoise not clipped",
+    lambda T: [T.ToImage(), T.CenterCrop(64), T.ToDtype(F32, scale=True), T.GaussianNoise(0.1, 0.4, clip=False)],
+    FLOAT,
+    versions=[v2],
+)
 NOISE = (1e-5, 1)  # a GPU's logarithms and cosines: .0000043/1
 if TORCHVISION >= (0, 21):  # before, it refuses uint8
-    case("GaussianNoise of tensors", lambda T: [T.ToImage(), T.CenterCrop(64), T.GaussianNoise(0.05, 0.2)], versions=[v2],
-         gpu=NOISE)
+    case(
+        "GaussianNoise of tensors",
+        lambda T: [T.ToImage(), T.CenterCrop(64), T.GaussianNoise(0.05, 0.2)],
+        versions=[v2],
+        gpu=NOISE,
+    )
     case("GaussianNoise ragged", lambda T: [T.ToImage(), T.GaussianNoise(0.05, 0.2)], versions=[v2], most=6, gpu=NOISE)
 
 for name, make in {
@@ -97,10 +138,20 @@ for name, make in {
     case(name, lambda T, m=make: [T.CenterCrop(64), T.ToTensor(), m(T)], FLOAT)
     case(f"{name} ragged", lambda T, m=make: [T.ToTensor(), m(T)], FLOAT, most=6)
 case("RandomErasing of bytes", lambda T: [T.CenterCrop(64), T.PILToTensor(), T.RandomErasing(0.9, value=(3, 200, 77))])
-case("RandomErasing of bytes random", lambda T: [T.CenterCrop(64), T.PILToTensor(), T.RandomErasing(0.9, value="random")])
-case("RandomErasing of gray", lambda T: [T.Grayscale(), T.CenterCrop(64), T.ToTensor(), T.RandomErasing(0.9, value=0.7)], FLOAT)
+case(
+    "RandomErasing of bytes random", lambda T: [T.CenterCrop(64), T.PILToTensor(), T.RandomErasing(0.9, value="random")]
+)
+case(
+    "RandomErasing of gray",
+    lambda T: [T.Grayscale(), T.CenterCrop(64), T.ToTensor(), T.RandomErasing(0.9, value=0.7)],
+    FLOAT,
+)
 
 _RANDOM = torch.Generator().manual_seed(0)
 WHITE = torch.randn(3 * 8 * 9, 3 * 8 * 9, generator=_RANDOM) / 216**0.5, torch.rand(3 * 8 * 9, generator=_RANDOM)
-case("LinearTransformation", lambda T: [T.CenterCrop((8, 9)), T.ToTensor(), T.LinearTransformation(*WHITE)], both=(3e-5, 3e-4))
+case(
+    "LinearTransformation",
+    lambda T: [T.CenterCrop((8, 9)), T.ToTensor(), T.LinearTransformation(*WHITE)],
+    both=(3e-5, 3e-4),
+)
 # .00002/.00021: a sum of 216 products

@@ -33,12 +33,27 @@ for mode in ("edge", "reflect", "symmetric"):
 of_pil("RandomHorizontalFlip", lambda T: T.RandomHorizontalFlip())
 of_pil("RandomVerticalFlip", lambda T: T.RandomVerticalFlip(0.3))
 of_pil("flips", lambda T: [T.RandomVerticalFlip(), T.CenterCrop(50), T.RandomHorizontalFlip(0.8)])
-case("flips of tensors", lambda T: [T.CenterCrop(50), T.PILToTensor(), T.RandomHorizontalFlip(), T.RandomVerticalFlip()])
-case("crops of tensors", lambda T: [T.PILToTensor(), T.RandomCrop(52, padding=4, fill=9), T.CenterCrop(71), T.Pad(3, 5)])
-case("crops of floats", lambda T: [T.ToTensor(), T.RandomCrop(52, padding=4, fill=0.4), T.CenterCrop(71)], FLOAT, FLOAT,
-     calls=True)
-case("fill of floats", lambda T: [T.ToTensor(), T.Pad(2, (0.1, 0.7, 2.0)), T.CenterCrop(90)], FLOAT, FLOAT, versions=[v2],
-     calls=True)
+case(
+    "flips of tensors", lambda T: [T.CenterCrop(50), T.PILToTensor(), T.RandomHorizontalFlip(), T.RandomVerticalFlip()]
+)
+case(
+    "crops of tensors", lambda T: [T.PILToTensor(), T.RandomCrop(52, padding=4, fill=9), T.CenterCrop(71), T.Pad(3, 5)]
+)
+case(
+    "crops of floats",
+    lambda T: [T.ToTensor(), T.RandomCrop(52, padding=4, fill=0.4), T.CenterCrop(71)],
+    FLOAT,
+    FLOAT,
+    calls=True,
+)
+case(
+    "fill of floats",
+    lambda T: [T.ToTensor(), T.Pad(2, (0.1, 0.7, 2.0)), T.CenterCrop(90)],
+    FLOAT,
+    FLOAT,
+    versions=[v2],
+    calls=True,
+)
 
 # ---- colour
 
@@ -58,32 +73,80 @@ case("uniform Grayscale of floats", lambda T: [T.CenterCrop(60), T.ToTensor(), T
 case("ToTensor", lambda T: [T.CenterCrop(50), T.ToTensor()], FLOAT)
 case("ToTensor ragged", lambda T: [T.ToTensor()], FLOAT)
 case("Normalize", lambda T: [T.CenterCrop(50), T.ToTensor(), T.Normalize(MEAN, STD)], FLOAT, std=STD)
-case("Normalize flipped", lambda T: [T.CenterCrop(50), T.ToTensor(), T.RandomHorizontalFlip(), T.Normalize(MEAN, STD)],
-     FLOAT, std=STD)
+case(
+    "Normalize flipped",
+    lambda T: [T.CenterCrop(50), T.ToTensor(), T.RandomHorizontalFlip(), T.Normalize(MEAN, STD)],
+    FLOAT,
+    std=STD,
+)
 case("Normalize ragged", lambda T: [T.ToTensor(), T.Normalize(MEAN, STD, inplace=True)], FLOAT, std=STD)
-case("Normalize gray", lambda T: [T.Grayscale(), T.CenterCrop(50), T.ToTensor(), T.Normalize([0.5], [0.25])], FLOAT,
-     std=[0.25])
-case("Normalize twice", lambda T: [T.CenterCrop(50), T.ToTensor(), T.Normalize([0.5], [0.5]), T.Normalize(MEAN, STD)],
-     FLOAT, std=[0.5 * s for s in STD])
-case("Normalize, geometry", lambda T: [T.ToTensor(), T.Normalize(MEAN, STD), T.CenterCrop(50), T.Pad(3, fill=0.5)],
-     FLOAT, FLOAT, std=STD, calls=True)
-case("half, Normalize", lambda T: [T.CenterCrop(50), T.PILToTensor(), T.ConvertImageDtype(torch.float16),
-     T.Normalize(MEAN, STD)], std=STD)
+case(
+    "Normalize gray",
+    lambda T: [T.Grayscale(), T.CenterCrop(50), T.ToTensor(), T.Normalize([0.5], [0.25])],
+    FLOAT,
+    std=[0.25],
+)
+case(
+    "Normalize twice",
+    lambda T: [T.CenterCrop(50), T.ToTensor(), T.Normalize([0.5], [0.5]), T.Normalize(MEAN, STD)],
+    FLOAT,
+    std=[0.5 * s for s in STD],
+)
+case(
+    "Normalize, geometry",
+    lambda T: [T.ToTensor(), T.Normalize(MEAN, STD), T.CenterCrop(50), T.Pad(3, fill=0.5)],
+    FLOAT,
+    FLOAT,
+    std=STD,
+    calls=True,
+)
+case(
+    "half, Normalize",
+    lambda T: [T.CenterCrop(50), T.PILToTensor(), T.ConvertImageDtype(torch.float16), T.Normalize(MEAN, STD)],
+    std=STD,
+)
 case("uint8, CenterCrop", lambda T: [T.ToTensor(), T.ConvertImageDtype(U8), T.CenterCrop(60)], calls=True)
 for dtype in (torch.float16, torch.bfloat16, torch.float64, F32, U8):
     name = str(dtype).removeprefix("torch.")
     limits, options = FLOAT if dtype == F32 else SAME, {"calls": dtype not in (F32, U8)}
     case(f"to {name}", lambda T, d=dtype: [T.CenterCrop(50), T.PILToTensor(), T.ConvertImageDtype(d)], limits)
-    case(f"ToDtype {name}", lambda T, d=dtype: [T.CenterCrop(50), T.ToImage(), T.ToDtype(d, scale=True)], limits, versions=[v2])
+    case(
+        f"ToDtype {name}",
+        lambda T, d=dtype: [T.CenterCrop(50), T.ToImage(), T.ToDtype(d, scale=True)],
+        limits,
+        versions=[v2],
+    )
     case(f"unscaled {name}", lambda T, d=dtype: [T.CenterCrop(50), T.ToImage(), T.ToDtype(d)], versions=[v2], levels=1)
-    case(f"{name}, geometry", lambda T, d=dtype: [T.PILToTensor(), T.ConvertImageDtype(d), T.Pad(3), T.CenterCrop(60)],
-         limits, limits, **options)
-    case(f"{name} and back", lambda T, d=dtype: [T.ToTensor(), T.CenterCrop(60), T.ConvertImageDtype(d), T.ConvertImageDtype(U8)])
-    case(f"{name} to float32", lambda T, d=dtype: [T.PILToTensor(), T.ConvertImageDtype(d), T.CenterCrop(60),
-         T.ConvertImageDtype(F32)], FLOAT, FLOAT, **options)
-case("ToDtype dict", lambda T: [T.ToImage(), T.CenterCrop(50), T.ToDtype({tv_tensors.Image: F32, "others": None}, scale=True)],
-     FLOAT, versions=[v2])
-case("ToPureTensor", lambda T: [T.ToImage(), T.CenterCrop(50), T.ToDtype(F32, True), T.ToPureTensor()], FLOAT, versions=[v2])
+    case(
+        f"{name}, geometry",
+        lambda T, d=dtype: [T.PILToTensor(), T.ConvertImageDtype(d), T.Pad(3), T.CenterCrop(60)],
+        limits,
+        limits,
+        **options,
+    )
+    case(
+        f"{name} and back",
+        lambda T, d=dtype: [T.ToTensor(), T.CenterCrop(60), T.ConvertImageDtype(d), T.ConvertImageDtype(U8)],
+    )
+    case(
+        f"{name} to float32",
+        lambda T, d=dtype: [T.PILToTensor(), T.ConvertImageDtype(d), T.CenterCrop(60), T.ConvertImageDtype(F32)],
+        FLOAT,
+        FLOAT,
+        **options,
+    )
+case(
+    "ToDtype dict",
+    lambda T: [T.ToImage(), T.CenterCrop(50), T.ToDtype({tv_tensors.Image: F32, "others": None}, scale=True)],
+    FLOAT,
+    versions=[v2],
+)
+case(
+    "ToPureTensor",
+    lambda T: [T.ToImage(), T.CenterCrop(50), T.ToDtype(F32, True), T.ToPureTensor()],
+    FLOAT,
+    versions=[v2],
+)
 case("Identity", lambda T: [T.Identity(), T.CenterCrop(50), T.ToImage()], versions=[v2])
 case("ToPILImage", lambda T: [T.CenterCrop(50), T.PILToTensor(), T.ToPILImage(), T.RandomSolarize(90), T.PILToTensor()])
 case("ToPILImage of floats", lambda T: [T.RandomCrop(50), T.ToTensor(), T.ToPILImage(), T.PILToTensor()])
@@ -92,7 +155,12 @@ case("PIL images", lambda T: [T.RandomCrop(40), T.RandomInvert()])
 
 # ---- containers
 
-case("nested Compose", lambda T: [T.Compose([T.CenterCrop(60), T.Compose([T.RandomHorizontalFlip()])]),
-     T.Compose([T.ToTensor()])], FLOAT)
-case("Sequential", lambda T: nn.Sequential(T.CenterCrop(60), nn.Sequential(nn.Identity(), T.RandomVerticalFlip()),
-     v2.PILToTensor()))
+case(
+    "nested Compose",
+    lambda T: [T.Compose([T.CenterCrop(60), T.Compose([T.RandomHorizontalFlip()])]), T.Compose([T.ToTensor()])],
+    FLOAT,
+)
+case(
+    "Sequential",
+    lambda T: nn.Sequential(T.CenterCrop(60), nn.Sequential(nn.Identity(), T.RandomVerticalFlip()), v2.PILToTensor()),
+)
