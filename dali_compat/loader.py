@@ -9,11 +9,11 @@ from typing import Generic, TypeVar
 import torch
 import torch.utils.data as data
 
-from .cache import checked_budget, checked_place
-from .on_error import Errors, SampleError, checked_policy
-from .resident import ResidentRoute
-from .route import DaliRoute, Route, StockRoute, choose, explain, in_python
-from .stock import stock_iterator
+from .epoch.on_error import Errors, SampleError, checked_policy
+from .epoch.stock import stock_iterator
+from .routes.dali import DaliRoute, Route, StockRoute, choose, explain, in_python
+from .routes.decoded_cache import checked_budget, checked_place
+from .routes.resident import ResidentRoute
 
 T = TypeVar("T", covariant=True)
 

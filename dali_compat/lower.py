@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from .account import lines_of
-from .params import is_random
+from .draws import is_random
 from .plan import Call, ImageSpec, Plan, Step, draw
 from .translate.registry import Chain, translate
 

@@ -23,8 +23,9 @@ from tqdm import tqdm
 
 from dali_compat import cli
 from dali_compat.archives.pack import pack
-from dali_compat.cli import places, workers
-from dali_compat.cli.looking import decode
+from dali_compat.check import places
+from dali_compat.check import spread as workers
+from dali_compat.check.looking import decode
 
 ARCHIVES = {"rec": "DALIRecordIO", "tfrecord": "DALITFRecord", "lmdb": "DALILMDB", "tar": "DALIWebDataset"}
 KEYS = {

@@ -9,9 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from dali_compat import cli
+from dali_compat import cli, install
 from dali_compat.cli import demo, doctor, pictures
-from dali_compat.engine import install
 
 
 @pytest.fixture

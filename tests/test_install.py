@@ -9,7 +9,7 @@ import types
 import pytest
 import torch
 
-from dali_compat.engine import install
+from dali_compat import install
 
 MISSING = ModuleNotFoundError("No module named 'nvidia.dali'", name="nvidia.dali")
 
@@ -113,9 +113,7 @@ def test_a_blocked_import_is_reported_by_the_real_import():
 
 
 def test_importing_install_loads_neither_dali_nor_torchvision():
-    code = (
-        "import sys, dali_compat.engine.install; print([m for m in ('nvidia.dali', 'torchvision') if m in sys.modules])"
-    )
+    code = "import sys, dali_compat.install; print([m for m in ('nvidia.dali', 'torchvision') if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "[]"
 

@@ -15,7 +15,7 @@ from collections import deque
 
 import numpy as np
 
-from ..sources import ImageReadError
+from ..data.sources import ImageReadError
 
 _FALLBACK_LIMIT = 256
 

@@ -21,7 +21,7 @@ import numpy as np
 from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
 from tqdm import tqdm
 
-from . import cache
+from . import saved as cache
 
 _LAYOUT = 1  # of the cached arrays
 _THREADS = 8

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ..sources import ImageReadError
-from . import cache
+from ..data.sources import ImageReadError
+from . import saved as cache
 from .table import Rows
 
 _LAYOUT = 1  # of the cached arrays; another number leaves older caches alone

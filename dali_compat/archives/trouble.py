@@ -1,6 +1,6 @@
 """Errors of archives' contents; each names the file, the place in it and the reason."""
 
-from ..sources import ImageReadError
+from ..data.sources import ImageReadError
 
 _LIMIT = 1 << 63
 

@@ -67,8 +67,8 @@ def run(args) -> int:
 
 
 def _run(args) -> int:
-    from .findings import Findings
-    from .wording import text
+    from ..check.findings import Findings
+    from ..check.wording import text
 
     place = _place(args)
     findings = Findings(None if args.json or not args.limit else args.limit)
@@ -82,7 +82,7 @@ def _run(args) -> int:
 
 def _check(place, findings, workers: int) -> bool:
     """Look at everything. Returns whether it came to the end."""
-    from .workers import spread
+    from ..check.spread import spread
 
     if not place.total:
         return True
@@ -123,7 +123,7 @@ def _place(args):
     import dali_compat
 
     from ..archives.paths import expand
-    from .places import Damaged, Folder, Images
+    from ..check.places import Damaged, Folder, Images
 
     try:
         files = expand(args.path)

@@ -13,8 +13,8 @@ import torch
 from PIL import Image, ImageDraw
 from tqdm import tqdm
 
+from dali_compat import install
 from dali_compat.cli.pictures import write_folder
-from dali_compat.engine import install
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PICTURE_COLUMNS = 8

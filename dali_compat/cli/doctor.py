@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dali_compat.engine import install
+from dali_compat import install
 
 OLDEST_TESTED_DALI = (1, 53)
 OLDEST_TORCHVISION = (0, 20)

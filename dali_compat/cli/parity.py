@@ -24,12 +24,12 @@ import torch
 from torch.utils._pytree import tree_leaves
 from tqdm import tqdm
 
+from dali_compat import install
 from dali_compat.cli import demo, doctor
 from dali_compat.cli.pictures import write_folder
-from dali_compat.cli.readme import numbers, rewrite
-from dali_compat.engine import install
+from dali_compat.parity.table import numbers, rewrite
 from dali_compat.plan import table
-from dali_compat.route import resolve_device
+from dali_compat.routes.dali import resolve_device
 
 DRAWN_PICTURES = 64
 PICTURE_COLUMNS, PICTURE_SIDE = 8, 384
@@ -70,7 +70,7 @@ def run(args) -> int:
     if problem:
         raise SystemExit(f"parity: {problem}")
     transform = args.transform and transform_of(args.transform)
-    from dali_compat.cli.measure import Pictures
+    from dali_compat.parity.measure import Pictures
 
     with tempfile.TemporaryDirectory(prefix="dali_compat_parity_") as drawn:
         if args.data is None:
@@ -84,7 +84,7 @@ def run(args) -> int:
 
 def everything(pictures, args) -> int:
     """Measure every transform that translates, and the recipes."""
-    from dali_compat.cli.catalogue import RECIPES, TRANSFORMS
+    from dali_compat.parity.catalogue import RECIPES, TRANSFORMS
 
     device = resolve_device(args.device, start=True)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
@@ -111,7 +111,7 @@ def measured(pictures, entry, versions: list[str], device: str | None) -> dict[s
     """Errors of an entry in these versions, where it runs, and what torchvision itself differs by on tensors."""
     from torchvision.transforms import v2
 
-    from dali_compat.cli.measure import measure
+    from dali_compat.parity.measure import measure
 
     on_tensors = "v2" in versions and entry.takes in ("photo", "crop")
     tensors = entry.made("v2", (v2.ToImage(),)) if on_tensors else None
@@ -138,7 +138,7 @@ def text_rows(result) -> list[tuple[str, ...]]:
 def one(pictures, transform, args) -> int:
     """Measure a transform, and with --steps each beginning of it."""
     from dali_compat import DataLoader
-    from dali_compat.cli.measure import Mismatch, levels, measure
+    from dali_compat.parity.measure import Mismatch, levels, measure
     from dali_compat.translate.registry import describe
 
     print(DataLoader(pictures.dataset(transform), 16, device=args.device, fallback="silent").explain() + "\n")
@@ -195,7 +195,7 @@ def _module(place: str):
 
 def save_picture(out: str, pairs: list, unit, offset) -> None:
     """torchvision's images above ours above the amplified difference; of large ones a corner, of small ones no more."""
-    from dali_compat.cli.measure import along, as_tensor
+    from dali_compat.parity.measure import along, as_tensor
 
     def shown(image) -> np.ndarray:
         image = as_tensor(tree_leaves(image)[0])

@@ -16,8 +16,8 @@ from torchvision.transforms import InterpolationMode, autoaugment, v2
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
+from ..data.sources import Source, opened
 from ..plan import Step
-from ..sources import Source, opened
 
 
 def replay(source: Source, steps: tuple[Step, ...], draw: Callable[[tuple[int, int]], list[dict]]) -> torch.Tensor:
@@ -121,7 +121,7 @@ def perspective(image, row, *, interpolation, fill, like):
 
 def elastic(image, row, *, alpha, sigma, interpolation, fill, like):
     _, height, width = F1.get_dimensions(image)
-    from .batch.geometry import displacement as field
+    from .kernels.geometry import displacement as field
 
     displacement = field(np.array([row["key"]]), (height, width), alpha, sigma, torch.device("cpu"))
     if like == "v1":
@@ -264,7 +264,7 @@ def normalize(image, row, *, mean, std):
 
 def _on_batch(name: str):
     def function(image, row, **args):
-        from .batch import kernel
+        from .kernels import kernel
 
         rows = {key: np.asarray(value)[None] for key, value in row.items() if key != "flag"}
         return kernel(name)(image[None], rows, **args)[0]

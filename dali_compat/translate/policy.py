@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from ..params.policy import AUGMENTATIONS
+from ..draws.policy import AUGMENTATIONS
 from ..plan import Draw, Step, draw, step
 from .geometry import fill_of, like_of
 from .registry import register

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..params import is_random
+from ..draws import is_random
 from ..plan import Draw, Gate, ImageSpec, Step, draw, step
 
 _TRANSLATORS: dict[type, tuple[Callable, frozenset[str]]] = {}

@@ -12,7 +12,8 @@ from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset
 
 from dali_compat import DALIImageFolder
-from dali_compat.archives import cache, folder_index
+from dali_compat.archives import folder_index
+from dali_compat.archives import saved as cache
 from dali_compat.archives.folder_index import cached_samples, listed_samples
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from archives.conftest import inside, opened
 from dali_compat import DALIRecordIO, DALITFRecord, ImageReadError
-from dali_compat.archives import cache, index, recordio
+from dali_compat.archives import index, recordio
+from dali_compat.archives import saved as cache
 
 
 @pytest.fixture

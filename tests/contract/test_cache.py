@@ -20,12 +20,13 @@ from torchvision.transforms import v2
 from contract import test_errors, test_odd_files
 from contract.both import EXACT, RANDOM, assert_same_epoch, assert_same_pixels, error_of, ours, pixels, stock
 from contract.storages import ARCHIVES, stored
-from dali_compat import DALIImageFolder, DataLoader, ImageReadError, route
-from dali_compat import cache as cache_module
-from dali_compat.cache import DecodedCache
-from dali_compat.engine import graph
-from dali_compat.route import DaliRoute
-from dali_compat.sources import Form
+from dali_compat import DALIImageFolder, DataLoader, ImageReadError
+from dali_compat.data.sources import Form
+from dali_compat.engine.dali import graph
+from dali_compat.routes import dali as route
+from dali_compat.routes import decoded_cache as cache_module
+from dali_compat.routes.dali import DaliRoute
+from dali_compat.routes.decoded_cache import DecodedCache
 
 ENOUGH = 100_000_000
 SOME = 300_000  # bytes: six or so of the 24 images
@@ -60,7 +61,7 @@ def kept(loader) -> int:
 @pytest.fixture
 def decodes(monkeypatch):
     """The forms of the pipelines that are built, in order."""
-    from dali_compat.engine.pipeline import DecodePipeline
+    from dali_compat.engine.dali.pipeline import DecodePipeline
 
     built, build = [], DecodePipeline._build
     monkeypatch.setattr(

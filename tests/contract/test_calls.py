@@ -14,10 +14,11 @@ from torchvision import transforms as T
 from torchvision import tv_tensors
 
 from contract.both import assert_same_pixels, error_of, python, said, stock
-from dali_compat import DALIImageFolder, DataLoader, calls
-from dali_compat.batch import Batch
-from dali_compat.parcel import parcel
-from dali_compat.shared import Place, Store
+from dali_compat import DALIImageFolder, DataLoader
+from dali_compat.epoch.batch import Batch
+from dali_compat.workers import calls
+from dali_compat.workers.samples import parcel
+from dali_compat.workers.shared_memory import Place, Store
 
 TO_TENSOR = T.Compose([T.CenterCrop(40), T.PILToTensor()])
 
@@ -453,7 +454,7 @@ def test_a_worker_keeps_the_memory_that_it_frees():
     code = """
 import resource
 import torch
-from dali_compat.worker import start_worker
+from dali_compat.workers.worker import start_worker
 
 def page_faults():  # of a hundred tensors that live together
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

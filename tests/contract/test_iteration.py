@@ -223,7 +223,7 @@ def test_results_that_nobody_asks_for_are_not_kept(exact_folder):
 
 def test_discarded_tickets_are_forgotten(exact_folder):
     """Also those whose results have come out already."""
-    from dali_compat.engine.pipeline import DecodePipeline
+    from dali_compat.engine.dali.pipeline import DecodePipeline
 
     loader = ours(exact_folder, 4, device="cpu")
     list(loader)

@@ -134,7 +134,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_the_garbage_collector_ends_an_iterator_anywhere(exact_folder, monkeypatch):
     """As where an error's traceback holds one: it gives its pipelines back while another iterator borrows one."""
-    from dali_compat.engine.pipeline import DecodePipeline
+    from dali_compat.engine.dali.pipeline import DecodePipeline
 
     loader = ours(exact_folder, 5, device="cpu")
     expected = pixels(loader)
@@ -191,7 +191,7 @@ print("done")
 
 
 def _pipelines():
-    from dali_compat.engine import forks
+    from dali_compat.engine.dali import forks
 
     return weakref.WeakSet(forks.live)
 

@@ -19,7 +19,9 @@ from contract.arrays import COUNT, TORCHVISION, cifar, labels, pictures, referen
 from contract.both import assert_same_epoch, assert_same_pixels, error_of, no_gc, outlines, python, said, stock
 from contract.both import ours as ours_on_default
 from contract.test_order import CASES, DATASETS, Yields, _states
-from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader, resident, samplers
+from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader
+from dali_compat.epoch import samplers
+from dali_compat.routes import resident
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 TRAIN = T.Compose([T.RandomCrop(32, padding=4), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)])

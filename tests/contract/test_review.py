@@ -15,7 +15,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.headers import Headers
+from dali_compat.data.headers import Headers
 
 PIXELS = T.Compose([T.Resize((20, 20)), T.PILToTensor()])
 
@@ -95,7 +95,7 @@ def test_a_pad_after_conversion_reaches_pils_files(tmp_path):
 
 
 def test_an_interrupt_leaves_no_half_batch(image_root, monkeypatch):
-    import dali_compat.batch as module
+    import dali_compat.epoch.batch as module
 
     iterator = iter(_loader(image_root, PIXELS, 4))
     next(iterator)

@@ -9,7 +9,7 @@ from torchvision.transforms import v2
 
 from contract.both import ours
 from dali_compat import DALIImageFolder
-from dali_compat.params import ImageTooSmall, Randoms, compute
+from dali_compat.draws import ImageTooSmall, Randoms, compute
 from dali_compat.plan import Gate, ImageSpec, Step, draw
 
 SMALL, LARGE, CROP = 20, 60, 50

@@ -18,7 +18,8 @@ from torchvision.datasets import ImageFolder
 
 import dali_compat
 from dali_compat import ImageReadError
-from dali_compat.archives import cache, folder_index, tar
+from dali_compat.archives import folder_index, tar
+from dali_compat.archives import saved as cache
 from dali_compat.archives.checksum import masked_crc32c
 from dali_compat.archives.pack import pack
 

@@ -22,8 +22,8 @@ from contract.both import REPOSITORY, assert_same_epoch, assert_same_pixels, err
 from torchvision import transforms as T
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.calls import Calls
 from dali_compat.plan import Call
+from dali_compat.workers.calls import Calls
 
 CPU = torch.device("cpu")
 

@@ -26,7 +26,7 @@ def decoders_stay(image_root):
     if not torch.cuda.is_available():
         yield
         return
-    from dali_compat.engine.pipeline import DecodePipeline
+    from dali_compat.engine.dali.pipeline import DecodePipeline
     from dali_compat.plan import Plan
 
     pipeline = DecodePipeline(Plan((), (), (), False, False), torch.device("cuda", 0), 1, 1, 1)

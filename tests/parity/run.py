@@ -3,8 +3,8 @@
 import torch
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.cli.reference import reference
 from dali_compat.lower import Options, lower
+from dali_compat.parity.reference import reference
 from dali_compat.translate import translate
 
 from .compare import as_tensors

@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 
 from dali_compat import DALIImageFolder
-from dali_compat.cli.reference import reference
+from dali_compat.draws import Randoms, compute
 from dali_compat.engine.replay import replay
-from dali_compat.params import Randoms, compute
+from dali_compat.parity.reference import reference
 from parity.cases import CASES
 from parity.compare import as_tensors, assert_same, error
 from parity.run import epoch_of_either, ours, plan_of

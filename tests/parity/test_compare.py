@@ -12,8 +12,8 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from dali_compat import DALIImageFolder
-from dali_compat.cli.dictation import Disagreement, _sources
-from dali_compat.cli.reference import _Numbers, reference
+from dali_compat.parity.dictation import Disagreement, _sources
+from dali_compat.parity.reference import _Numbers, reference
 from parity.compare import Error, as_tensors, assert_same, error
 from parity.run import epoch, plan_of
 
@@ -236,7 +236,7 @@ def test_other_threads_draw_for_themselves(image_root):
 
 def test_an_epoch_against_another_seed_is_wrong(image_root, monkeypatch):
     """The whole chain of the parity tests fails where the engine draws something else than the reference."""
-    from dali_compat import iterator
+    from dali_compat.epoch import iterator
 
     own = iterator.Epoch.__init__
     monkeypatch.setattr(

@@ -10,7 +10,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from dali_compat import DALIArrayDataset, DataLoader
-from dali_compat.cli.reference import reference
+from dali_compat.parity.reference import reference
 from parity.cases import CASES
 from parity.compare import as_tensors, assert_same, error
 from parity.run import _images

@@ -11,7 +11,8 @@ from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from dali_compat.cli import catalogue, readme
+from dali_compat.parity import catalogue
+from dali_compat.parity import table as readme
 from dali_compat.translate.registry import _TRANSLATORS
 
 ROOT = Path(__file__).resolve().parents[2]

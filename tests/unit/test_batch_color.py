@@ -11,10 +11,10 @@ from torchvision.transforms import InterpolationMode, autoaugment, v2
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
-from dali_compat.engine import batch
-from dali_compat.engine.batch import color, hue, kernel
-from dali_compat.engine.batch.lists import of_similar_size
-from dali_compat.params.policy import AUGMENTATIONS
+from dali_compat.draws.policy import AUGMENTATIONS
+from dali_compat.engine import kernels as batch
+from dali_compat.engine.kernels import color, hue, kernel
+from dali_compat.engine.kernels.lists import of_similar_size
 from dali_compat.plan import ImageSpec, step
 
 FUNCTIONS = {

@@ -13,9 +13,9 @@ from torchvision.transforms import ElasticTransform, InterpolationMode, RandomPe
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
-from dali_compat.engine.batch import geometry, resample, transform
-from dali_compat.engine.batch.noise import uniforms
-from dali_compat.params import matrices
+from dali_compat.draws import matrices
+from dali_compat.engine.kernels import geometry, resample, transform
+from dali_compat.engine.kernels.noise import uniforms
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 FILTERS = {"nearest": 0, "nearest-exact": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}

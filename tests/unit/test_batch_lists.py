@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dali_compat.engine.batch.lists import each, uniform
+from dali_compat.engine.kernels.lists import each, uniform
 
 
 def test_rows_come_in_order_and_from_several_threads():
@@ -41,7 +41,7 @@ def test_a_forked_child_has_threads_of_its_own():
 def test_a_thread_that_outlives_the_main_thread(before):
     code = f"""
 import threading, time
-from dali_compat.engine.batch.lists import each
+from dali_compat.engine.kernels.lists import each
 {before}
 def late():
     threading.main_thread().join()

@@ -13,7 +13,7 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F2
 
-from dali_compat.engine.batch import color, kernel, noise
+from dali_compat.engine.kernels import color, kernel, noise
 
 KEYS = np.array([0, 1, 2**53 - 1, 123456789, 7, 8, 9, 10])
 CPU = torch.device("cpu")

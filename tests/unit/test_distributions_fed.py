@@ -13,9 +13,9 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from dali_compat.params import ImageTooSmall, Randoms
-from dali_compat.params.policy import AUGMENTATIONS
-from dali_compat.params.registry import lookup, run
+from dali_compat.draws import ImageTooSmall, Randoms
+from dali_compat.draws.policy import AUGMENTATIONS
+from dali_compat.draws.registry import lookup, run
 from dali_compat.plan import draw
 
 RNG = np.random.default_rng(0)

@@ -12,7 +12,7 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from dali_compat.params.policy import AUGMENTATIONS
+from dali_compat.draws.policy import AUGMENTATIONS
 from unit.test_distributions import COUNT, differ, misfit, unlike_in
 from unit.test_distributions_fed import PLAIN, UNSIGNED, drawn, image, recorded
 

@@ -12,7 +12,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
-from dali_compat.params import registry
+from dali_compat.draws import registry
 from dali_compat.plan import draw
 from unit.test_distributions import COUNT, differ, misfit, statistic, unlike_in
 from unit.test_distributions_fed import drawn, image

@@ -10,7 +10,7 @@ from PIL import Image
 from torchvision import transforms as T
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.encoded import mostly_jpeg, mostly_small
+from dali_compat.data.survey import mostly_jpeg, mostly_small
 
 
 def folder(root, side: int, ending: str = "jpg", count: int = 20) -> DALIImageFolder:

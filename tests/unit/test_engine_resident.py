@@ -6,10 +6,10 @@ import torch
 from torchvision import transforms as T
 from torchvision.transforms import v2
 
-from dali_compat.engine import batch as kernels
-from dali_compat.engine import resident
+from dali_compat.draws import Randoms, compute
+from dali_compat.engine import fused as resident
+from dali_compat.engine import kernels
 from dali_compat.lower import Options, lower
-from dali_compat.params import Randoms, compute
 from dali_compat.plan import ImageSpec
 from dali_compat.translate import translate
 

@@ -13,10 +13,10 @@ from torchvision.transforms import InterpolationMode, RandomPerspective
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
-from dali_compat.engine import graph
-from dali_compat.params import Randoms, compute
-from dali_compat.params.matrices import affine, rotation
-from dali_compat.params.registry import draws
+from dali_compat.draws import Randoms, compute
+from dali_compat.draws.matrices import affine, rotation
+from dali_compat.draws.registry import draws
+from dali_compat.engine.dali import graph
 from dali_compat.plan import ImageSpec, Step, draw
 
 DEVICES = ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)]

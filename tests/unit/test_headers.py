@@ -10,8 +10,8 @@ from faults import bitmaps, tiffs
 from helpers import make_image
 from PIL import Image, ImageFile
 
-from dali_compat import headers
-from dali_compat.headers import DALI, PIL, UNREADABLE, Headers, read_header
+from dali_compat.data import headers
+from dali_compat.data.headers import DALI, PIL, UNREADABLE, Headers, read_header
 
 HEIGHT, WIDTH = 53, 71
 

@@ -10,8 +10,8 @@ from torchvision import transforms as v1
 from torchvision.transforms import functional as F
 from torchvision.transforms.functional import _compute_resized_output_size
 
+from dali_compat.draws import ImageTooSmall, Randoms, compute, lowered, own_generators, registry, seed_generators
 from dali_compat.lower import Options, lower
-from dali_compat.params import ImageTooSmall, Randoms, compute, lowered, own_generators, registry, seed_generators
 from dali_compat.plan import Gate, ImageSpec, Step, draw
 from dali_compat.translate import translate
 

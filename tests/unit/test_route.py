@@ -5,8 +5,8 @@ import os
 import pytest
 import torch
 
-from dali_compat.route import resolve_device
-from dali_compat.sources import BYTES, PATHS, Form
+from dali_compat.data.sources import BYTES, PATHS, Form
+from dali_compat.routes.dali import resolve_device
 
 
 @pytest.fixture
@@ -33,7 +33,8 @@ def test_a_named_gpu_is_that_gpu(gpu, device):
 def test_making_a_loader_does_not_start_cuda(gpu, monkeypatch, image_root):
     from torchvision import transforms as T
 
-    from dali_compat import DALIImageFolder, DataLoader, route
+    from dali_compat import DALIImageFolder, DataLoader
+    from dali_compat.routes import dali as route
 
     def started():
         raise AssertionError("CUDA was started")
@@ -141,7 +142,8 @@ def test_threads_are_this_processs_share_of_the_cores(image_root, monkeypatch, c
 )
 def test_few_threads_where_a_gpu_decodes_jpeg(image_root, monkeypatch, exact, workers, threads):
     """More would slow a training step. The CPU decodes what has to be exact."""
-    from dali_compat import DALIImageFolder, DataLoader, route
+    from dali_compat import DALIImageFolder, DataLoader
+    from dali_compat.routes import dali as route
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)))
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils import data
 
-from dali_compat.samplers import in_arrays
+from dali_compat.epoch.samplers import in_arrays
 
 COUNT = 24
 

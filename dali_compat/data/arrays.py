@@ -1,0 +1,193 @@
+"""Data sets that hold uint8 images of one size in memory: ours, torchvision's, and where each keeps what."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.utils.data as data
+from PIL import Image
+from torch.utils.data import default_collate
+from torchvision.datasets import CIFAR10, MNIST, QMNIST, STL10, SVHN, USPS, VisionDataset
+
+from ..plan import ImageSpec
+from .parts import Unsupported
+
+
+class DALIArrayDataset(VisionDataset):
+    """Images in memory and their targets, as torchvision.datasets.CIFAR10 has them.
+
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image, so it works in any loader; a
+    dali_compat.DataLoader keeps the images on its device and transforms them there.
+
+    Args:
+        images: uint8 numpy array or tensor on the CPU, (N, H, W, 3), (N, H, W, 1) or (N, H, W).
+        targets: a list, array or tensor of N targets.
+        transform: takes a PIL image ("RGB", or "L" where there is one channel).
+        target_transform: takes a target.
+
+    Attributes:
+        data, targets: as given. Assign new ones to change them: pixels changed in place may not be seen.
+
+    Raises:
+        TypeError, ValueError: for images and targets that are anything else.
+    """
+
+    def __init__(
+        self,
+        images: np.ndarray | torch.Tensor,
+        targets: Sequence[Any] | np.ndarray | torch.Tensor,
+        transform: Callable | None = None,
+        target_transform: Callable | None = None,
+    ):
+        super().__init__(None, transform=transform, target_transform=target_transform)
+        if not isinstance(images, (np.ndarray, torch.Tensor)):
+            raise TypeError(f"images must be a numpy array or a tensor, got {type(images).__name__}")
+        self.data, self.targets = images, targets
+        try:
+            images_of(self)
+        except Unsupported as error:
+            raise ValueError(str(error)) from None
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        image, target = self.data[index], self.targets[index]
+        image = np.asarray(image)
+        image = Image.fromarray(image[..., 0] if image.shape[2:] == (1,) else image)
+        if self.transform is not None:
+            image = self.transform(image)
+        if self.target_transform is not None:
+            target = self.target_transform(target)
+        return image, target
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+class _Layout(NamedTuple):
+    """How a __getitem__ reads its data set.
+
+    Attributes:
+        kind: what ``data`` has to be.
+        shapes: that ``data`` may have; a number is one of channels.
+        targets: attribute of the targets.
+        whole: whether it makes an int of each.
+    """
+
+    kind: type | tuple[type, ...]
+    shapes: tuple[str, ...]
+    targets: str = "targets"
+    whole: bool = True
+
+
+# CIFAR100 is read as CIFAR10 is; FashionMNIST, KMNIST and EMNIST as MNIST
+_LAYOUTS = {
+    CIFAR10.__getitem__: _Layout(np.ndarray, ("NHW3", "NHW"), whole=False),
+    MNIST.__getitem__: _Layout(torch.Tensor, ("NHW",)),
+    QMNIST.__getitem__: _Layout(torch.Tensor, ("NHW",), whole=False),
+    SVHN.__getitem__: _Layout(np.ndarray, ("N3HW",), "labels"),
+    STL10.__getitem__: _Layout(np.ndarray, ("N3HW",), "labels"),
+    USPS.__getitem__: _Layout(np.ndarray, ("NHW",)),
+    DALIArrayDataset.__getitem__: _Layout((np.ndarray, torch.Tensor), ("NHW3", "NHW1", "NHW"), whole=False),
+}
+_CLASSES = (CIFAR10, MNIST, SVHN, STL10, USPS, DALIArrayDataset)
+
+
+def holds_arrays(dataset: data.Dataset) -> bool:
+    """Whether it is one of these data sets, or made from one."""
+    return isinstance(dataset, _CLASSES)
+
+
+def images_of(dataset: data.Dataset) -> torch.Tensor:
+    """A data set's images, (N, C, H, W) uint8, without a copy where that can be.
+
+    Raises:
+        Unsupported: where ``dataset[i]`` may be something else than the transforms of these; the text says why.
+    """
+    name = type(dataset).__name__
+    layout = _LAYOUTS.get(type(dataset).__getitem__)
+    if layout is None and holds_arrays(dataset):
+        raise Unsupported(f"{name} overrides __getitem__; move what it does into transform or target_transform")
+    if layout is None:
+        raise Unsupported(f"{name} does not hold its images in memory, as other parts of the data set do")
+    if hasattr(dataset, "__getitems__"):
+        raise Unsupported(f"{name} has __getitems__")
+    images, targets = dataset.data, getattr(dataset, layout.targets)
+    if not isinstance(images, layout.kind) or str(images.dtype).removeprefix("torch.") != "uint8":
+        raise Unsupported(
+            f"{name}.data is a {type(images).__name__} of {getattr(images, 'dtype', 'other things')}, not of uint8"
+        )
+    if isinstance(images, torch.Tensor) and images.device.type != "cpu":
+        raise Unsupported(f"{name}.data is on {images.device}, where PIL cannot read it")
+    planes = _in_planes(images if isinstance(images, torch.Tensor) else _as_tensor(images), layout.shapes)
+    if planes is None:
+        raise Unsupported(f"{name}.data has the shape {tuple(images.shape)}, and not {' or '.join(layout.shapes)}")
+    if targets is None or len(targets) != len(images):
+        count = None if targets is None else len(targets)
+        raise Unsupported(f"{name} has {len(images)} images and {count} targets")
+    return planes
+
+
+def _in_planes(images: torch.Tensor, shapes: tuple[str, ...]) -> torch.Tensor | None:
+    """(N, C, H, W), or None for other shapes."""
+    if images.ndim == 3 and "NHW" in shapes:
+        return images[:, None]
+    if images.ndim == 4 and f"NHW{images.shape[3]}" in shapes:
+        return images.permute(0, 3, 1, 2)
+    if images.ndim == 4 and f"N{images.shape[1]}HW" in shapes:
+        return images
+    return None
+
+
+def _as_tensor(array: np.ndarray) -> torch.Tensor:
+    """Of the same memory, unless it runs backwards."""
+    if any(stride < 0 for stride in array.strides):
+        array = np.ascontiguousarray(array)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of arrays that may not be written to; nothing writes here
+        return torch.from_numpy(np.asarray(array))
+
+
+def spec_of(images: torch.Tensor) -> ImageSpec:
+    """What the transform gets, of images (N, C, H, W)."""
+    return ImageSpec("pil", channels=images.shape[1], size=tuple(images.shape[2:]))
+
+
+# ---- targets
+
+
+def raw_targets(dataset: data.Dataset) -> Any:
+    return getattr(dataset, _LAYOUTS[type(dataset).__getitem__].targets)
+
+
+def target(dataset: data.Dataset, index: Any) -> Any:
+    """The target in ``dataset[index]``, before target_transform. Raises what that does for a wrong index."""
+    layout = _LAYOUTS[type(dataset).__getitem__]
+    _, value = dataset.data[index], getattr(dataset, layout.targets)[index]
+    if isinstance(dataset, QMNIST):
+        return int(value[0]) if dataset.compat else value
+    return int(value) if layout.whole else value
+
+
+def target_table(dataset: data.Dataset) -> torch.Tensor | None:
+    """All targets as one tensor whose rows are what default_collate makes of them; None where there is no such thing."""
+    targets = raw_targets(dataset)
+    if isinstance(targets, (list, tuple)):
+        kinds = set(map(type, targets))
+        if len(kinds) != 1 or not issubclass(kinds.pop(), (int, np.integer)):
+            return None
+    try:
+        table = _as_tensor(targets) if isinstance(targets, np.ndarray) else torch.as_tensor(targets)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    if isinstance(dataset, QMNIST) and dataset.compat:
+        table = table[:, 0]
+    if _LAYOUTS[type(dataset).__getitem__].whole and not table.is_floating_point():
+        table = table.to(torch.int64)
+    if not len(table):
+        return None
+    first = default_collate([target(dataset, 0)])
+    same = isinstance(first, torch.Tensor) and (first.dtype, first.shape) == (table.dtype, table[:1].shape)
+    return table if same and torch.equal(first, table[:1]) else None

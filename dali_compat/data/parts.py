@@ -1,0 +1,210 @@
+"""Data sets: DALIImageFolder, and how any supported data set answers "where is sample i, and what is its target"."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data as data
+from torchvision import get_image_backend
+from torchvision.datasets import DatasetFolder, ImageFolder, VisionDataset
+from torchvision.datasets.folder import IMG_EXTENSIONS, default_loader, pil_loader
+
+from ..archives.archive import Archive
+from ..archives.folder_index import cached_samples
+from .sources import Record, Source
+
+
+class DALIImageFolder(ImageFolder):
+    """torchvision.datasets.ImageFolder, decoded and transformed by DALI when a dali_compat.DataLoader iterates it.
+
+    Indexing gives torchvision's own result, so it works in any other loader too. Attributes, errors and the meaning of
+    the arguments are ImageFolder's.
+
+    Args:
+        root: folder of class folders of images.
+        transform: takes a PIL image, usually a torchvision Compose.
+        target_transform: takes the class index.
+        loader: takes a path and gives a PIL image. One of your own runs in torch's worker processes, not in DALI.
+        is_valid_file: takes a path and tells whether it belongs to the data set.
+        allow_empty: whether class folders without images are valid.
+        return_index: samples are (image, target, index) and batches (images, labels, indices).
+        index_cache: keep the list of files, so that a later start takes it from there while the folders' modification
+            times say that it holds: True for the user's cache folder, or another folder's path.
+
+    Raises:
+        ValueError: index_cache with something that makes lists of its own: is_valid_file, or a subclass.
+        FileNotFoundError: ``root`` is missing, has no class folders, or one of them has no images.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        transform: Callable | None = None,
+        target_transform: Callable | None = None,
+        loader: Callable[[str], Any] = default_loader,
+        is_valid_file: Callable[[str], bool] | None = None,
+        allow_empty: bool = False,
+        *,
+        return_index: bool = False,
+        index_cache: bool | str | Path = False,
+    ):
+        if index_cache:
+            self._start_from_list(root, is_valid_file, allow_empty, None if index_cache is True else index_cache)
+            VisionDataset.__init__(self, root, transform=transform, target_transform=target_transform)
+            self.loader, self.extensions = loader, IMG_EXTENSIONS
+        else:
+            super().__init__(root, transform, target_transform, loader, is_valid_file, allow_empty)
+        self.return_index = return_index
+
+    def _start_from_list(self, root, is_valid_file, allow_empty: bool, place: str | Path | None) -> None:
+        """The attributes that ImageFolder's constructor makes by listing the folder."""
+        lists = type(self).find_classes, type(self).make_dataset
+        if is_valid_file is not None or lists != (ImageFolder.find_classes, ImageFolder.make_dataset):
+            raise ValueError("index_cache is for ImageFolder's own list: leave out is_valid_file, or index_cache")
+        self.classes, self.class_to_idx, self.samples = cached_samples(root, IMG_EXTENSIONS, allow_empty, place)
+        self.imgs, self.targets = self.samples, [target for _, target in self.samples]
+
+    def __getitem__(self, index: int) -> tuple:
+        sample = super().__getitem__(index)
+        return (*sample, index) if self.return_index else sample
+
+
+_UNDERSTOOD = DatasetFolder.__getitem__, DALIImageFolder.__getitem__, Archive.__getitem__
+
+
+class Unsupported(Exception):
+    """A data set cannot be served in another way than torch's; the text says why, and what to do where something can be done."""
+
+
+Images = DatasetFolder | Archive
+"""A data set that folders() accepts: it has ``transform`` and ``target_transform``, and sample() answers for it."""
+
+
+def folders(dataset: data.Dataset) -> list[Images]:
+    """The image folders and archives that a data set consists of, in order.
+
+    Raises:
+        Unsupported: naming what is in the way.
+    """
+    return [_folder(part) for part in parts(dataset)]
+
+
+def parts(dataset: data.Dataset) -> list[data.Dataset]:
+    """What a data set consists of, in order: itself, unless it is a Subset or a ConcatDataset."""
+    if type(dataset) is data.Subset:
+        return parts(dataset.dataset)
+    if type(dataset) is data.ConcatDataset:
+        return [part for inner in dataset.datasets for part in parts(inner)]
+    return [dataset]
+
+
+def _folder(dataset: data.Dataset) -> Images:
+    name = type(dataset).__name__
+    if not isinstance(dataset, Images):
+        what = "an image folder or an archive of images"
+        raise Unsupported(f"{name} is not {what}, nor a Subset or ConcatDataset of such")
+    if type(dataset).__getitem__ not in _UNDERSTOOD:
+        raise Unsupported(f"{name} overrides __getitem__; move what it does into transform or target_transform")
+    if hasattr(dataset, "__getitems__"):
+        raise Unsupported(f"{name} has __getitems__")
+    if isinstance(dataset, Archive):
+        return dataset
+    if dataset.loader not in (default_loader, pil_loader):
+        raise Unsupported(f"{name} has a loader of its own; leave loader= out where files are ordinary images")
+    if dataset.loader is default_loader and get_image_backend() != "PIL":
+        raise Unsupported(f"torchvision's image backend is {get_image_backend()!r}; DALI matches PIL")
+    return dataset
+
+
+def locate(dataset: data.Dataset, index: Any) -> tuple[data.Dataset, int]:
+    """The part that holds a sample and its index there, as ``dataset[index]`` would find it.
+
+    Raises:
+        IndexError, TypeError: as ``dataset[index]`` does.
+    """
+    while True:
+        if type(dataset) is data.Subset:
+            index, dataset = dataset.indices[index], dataset.dataset
+        elif type(dataset) is data.ConcatDataset:
+            index = _position(index)
+            if index < 0:
+                if -index > len(dataset):
+                    raise ValueError("absolute value of index should not exceed dataset length")
+                index += len(dataset)
+            part = bisect_right(dataset.cumulative_sizes, index)
+            index -= dataset.cumulative_sizes[part - 1] if part else 0
+            dataset = dataset.datasets[part]
+        else:
+            return dataset, _position(index)
+
+
+def sample(dataset: Images, index: int) -> tuple[Source, Any]:
+    """Where the image is, and its target before target_transform.
+
+    Raises:
+        IndexError, TypeError: as ``dataset[index]`` does.
+    """
+    if isinstance(dataset, Archive):
+        target = dataset.target(index)
+        return Record(dataset, index % len(dataset)), target
+    path, target = dataset.samples[index]
+    return os.fsdecode(path), target
+
+
+def _position(index: Any) -> Any:
+    """An int of whatever the sampler gave; never the sampler's own tensor, which must not change."""
+    return index.__index__() if hasattr(index, "__index__") else index
+
+
+def places(
+    dataset: data.Dataset, index: np.ndarray, rows: np.ndarray | None = None
+) -> list[tuple[data.Dataset, np.ndarray | None, np.ndarray]]:
+    """As locate(), of many indices at once: each part that holds some, which rows (None: all), and their indices there, as
+    they are (they may be negative, or out of its range).
+
+    Raises:
+        IndexError, TypeError: where one of the indices is wrong; locate() tells which and how.
+    """
+    if type(dataset) is data.Subset:
+        return places(dataset.dataset, _taken(dataset.indices, index), rows)
+    if type(dataset) is data.ConcatDataset:
+        ends = np.array(dataset.cumulative_sizes)
+        index = from_the_front(index, len(dataset))
+        part_of, found = np.searchsorted(ends, index, side="right"), []
+        for part in np.unique(part_of).tolist():
+            chosen = np.flatnonzero(part_of == part)
+            inner = index[chosen] - (ends[part - 1] if part else 0)
+            found += places(dataset.datasets[part], inner, chosen if rows is None else rows[chosen])
+        return found
+    return [(dataset, rows, index)]
+
+
+def _taken(indices, index: np.ndarray) -> np.ndarray:
+    """``indices[i]`` of each i; ``indices`` is whatever a Subset was given."""
+    if isinstance(indices, (np.ndarray, torch.Tensor)):
+        taken = np.asarray(indices)[index]
+        if taken.dtype.kind not in "iu":
+            raise TypeError(f"indices of {taken.dtype}")
+        return taken.astype(np.int64)
+    return np.array(array("q", [indices[i] for i in index.tolist()]), np.int64)
+
+
+def from_the_front(index: np.ndarray, length: int) -> np.ndarray:
+    """Indices of something that long, none negative.
+
+    Raises:
+        IndexError: one is out of range.
+    """
+    if not len(index):
+        return index
+    low = index.min()
+    if low < -length or index.max() >= length:
+        raise IndexError("index out of range")
+    return index if low >= 0 else np.where(index < 0, index + length, index)

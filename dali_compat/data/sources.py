@@ -1,0 +1,117 @@
+"""Where the encoded bytes of a sample are: in a file of its own (a str, its path), or in an archive (a Record)."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ..archives.archive import Archive
+
+
+class ImageReadError(OSError):
+    """A file cannot be decoded. The text names its path, its index in the data set and the reason."""
+
+
+@dataclass(eq=False)
+class Record:
+    """An image of an archive. As text it names file and byte.
+
+    Attributes:
+        archive, index: the image is ``archive[index]``, index from 0 on.
+        data: its encoded bytes, once somebody has asked for them.
+    """
+
+    archive: Archive
+    index: int
+    data: np.ndarray | None = None
+
+    def bytes(self) -> np.ndarray:
+        """(length,) uint8, a view of the mapped file."""
+        if self.data is None:
+            self.data = self.archive.read([self.index])[0]
+        return self.data
+
+    def __hash__(self) -> int:
+        return hash((id(self.archive), self.index))
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, Record) and self.archive is other.archive and self.index == other.index
+
+    def __str__(self) -> str:
+        return self.archive.place(self.index)
+
+
+Source = str | Record
+
+PATHS, BYTES = "paths", "bytes"  # what is encoded
+PIXELS, PIXELS_ON_GPU = "pixels", "pixels on the GPU"
+DECODED = PIXELS, PIXELS_ON_GPU
+
+
+class Form(NamedTuple):
+    """What goes into a pipeline and comes out of it.
+
+    Attributes:
+        given: PATHS of files, encoded images as BYTES, or decoded images as PIXELS or PIXELS_ON_GPU.
+        keep: it hands out the decoded images, too.
+        fancy: a GPU's decoder interpolates chroma as libjpeg does (its "fancy upsampling").
+    """
+
+    given: str
+    keep: bool = False
+    fancy: bool = False
+
+
+def is_record(source: Source) -> bool:
+    return isinstance(source, Record)
+
+
+def fetch(sources: list[Source]) -> None:
+    """Ask for the bytes of all records at once, so that a disk can work on them together; they are not waited for."""
+    of_archive: dict[int, list[Record]] = {}
+    for source in filter(is_record, sources):
+        of_archive.setdefault(id(source.archive), []).append(source)
+    for records in of_archive.values():
+        images = records[0].archive.read([record.index for record in records])
+        for record, image in zip(records, images, strict=True):
+            record.data = image
+
+
+def opened(source: Source) -> BinaryIO:
+    """For PIL. The name of the errors that it raises is in the text of the source."""
+    return io.BytesIO(source.bytes()) if is_record(source) else open(source, "rb")
+
+
+class Parts:
+    """Reads parts of a source; a context manager.
+
+    Attributes:
+        size: in bytes.
+    """
+
+    def __init__(self, source: Source):
+        self._data = self._file = None
+        if is_record(source):
+            self._data = source.bytes()
+            self.size = len(self._data)
+        else:
+            self._file = os.open(source, os.O_RDONLY)
+            self.size = os.fstat(self._file).st_size
+
+    def read(self, count: int, start: int) -> bytes:
+        """Up to ``count`` bytes from ``start`` on."""
+        if self._data is not None:
+            return self._data[start : start + count].tobytes()
+        return os.pread(self._file, count, start)
+
+    def __enter__(self) -> Parts:
+        return self
+
+    def __exit__(self, *error) -> None:
+        if self._file is not None:
+            os.close(self._file)

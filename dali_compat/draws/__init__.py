@@ -1,0 +1,22 @@
+"""Per-sample arguments of every step: geometry and random draws, on the host, for a whole batch at once.
+
+Each function takes the image sizes that reach it, (N, 2) int64 as (height, width) in pixels, and returns the arrays its
+kernel wants together with the sizes after it. Sizes are known before anything is decoded (headers.py), so all geometry
+is torchvision's own arithmetic, vectorised with numpy, and the engines only carry it out.
+"""
+
+from . import color, geometry, lowered, matrices, policy, warp
+from . import laws as choices  # noqa: F401  (each registers its functions)
+from .randoms import Randoms, own_generators, replacement, seed_generators
+from .registry import Arrays, ImageTooSmall, compute, is_random
+
+__all__ = [
+    "Arrays",
+    "ImageTooSmall",
+    "Randoms",
+    "compute",
+    "is_random",
+    "own_generators",
+    "replacement",
+    "seed_generators",
+]

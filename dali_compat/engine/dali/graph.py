@@ -1,0 +1,193 @@
+"""Steps -> DALI nodes: one function a step, called ``op(images, arrays, **args)``.
+
+``images`` is a DataNode in HWC, ``arrays`` the nodes of the step's per-sample arguments. Operators exist in DALI 1.50
+and later, for CPU and GPU alike; what an older DALI lacks is named by unsupported().
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import nvidia.dali as dali
+from nvidia.dali import fn, types
+from nvidia.dali import math as dmath
+
+from ...plan import Step
+
+NEW_DECODERS = int(dali.__version__.split(".")[0]) >= 2  # before 2.0 the faithful decoders are experimental
+_decoders = fn.decoders if NEW_DECODERS else fn.experimental.decoders
+_FINE_WARPS = NEW_DECODERS  # before 2.0 warp_perspective interpolates between 32nds of a pixel on the CPU
+
+_FILTERS = {
+    "nearest": types.INTERP_NN,
+    "nearest-exact": types.INTERP_NN,
+    "bilinear": types.INTERP_LINEAR,
+    "bicubic": types.INTERP_CUBIC,
+    "lanczos": types.INTERP_LANCZOS3,
+}
+HARDWARE_DECODER_LOAD = 0.75  # share of JPEGs for the hardware decoder; CUDA takes the rest (benchmarks/results)
+_POLICIES = {"constant": "pad", "edge": "clamp", "reflect": "reflect_101", "symmetric": "reflect_1001"}
+
+
+def unsupported(step: Step) -> str | None:
+    """Why this DALI cannot run a step, or None."""
+    if step.op == "pad" and step.kwargs["mode"] != "constant" and not _slice_has_border_modes():
+        return f"DALI {dali.__version__} cannot pad with padding_mode={step.kwargs['mode']!r} (2.0 can)"
+    if step.op in ("warp_affine", "warp_perspective"):
+        interpolation = step.kwargs["interpolation"]
+        if interpolation == "bicubic":
+            return "DALI's bicubic is another than Pillow's"
+        if step.op == "warp_perspective" and interpolation == "bilinear" and not _FINE_WARPS:
+            return f"DALI {dali.__version__} interpolates between 32nds of a pixel (2.0 does not)"
+    return None
+
+
+def _slice_has_border_modes() -> bool:
+    return "reflect_101" in (inspect.getdoc(fn.slice) or "")
+
+
+def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None):
+    """RGB uint8 HWC; where ``window`` (the arrays of a crop) is given, that part alone.
+
+    adjust_orientation is off because torchvision's loader does not rotate either. A GPU's decoder differs from libjpeg by
+    .2 levels on average, and by .01 where it interpolates chroma as libjpeg does (``fancy``), at half the speed (small
+    images: at the same; encoded.py). exact decodes on the CPU, to the last bit.
+    """
+    options = {"device": "cpu" if exact else device, "output_type": types.RGB, "adjust_orientation": False}
+    if options["device"] == "mixed":
+        options.update(jpeg_fancy_upsampling=fancy, hw_decoder_load=HARDWARE_DECODER_LOAD)
+    if window is None:
+        images = _decoders.image(encoded, **options)
+    else:
+        images = _decoders.image_slice(encoded, start=window["start"], shape=window["shape"], axes=[0, 1], **options)
+    return images.gpu() if exact and device == "mixed" else images
+
+
+def decoded(pixels, device: str, on_gpu: bool, window=None):
+    """What decode() gives, of images that were decoded before and are on the GPU or on the host. There a window is taken by
+    the CPU: it is less to copy."""
+    if on_gpu:
+        return pixels if window is None else crop(pixels, window, inside=True)
+    images = pixels if window is None else _window(pixels, window["start"], window["shape"])
+    return images.gpu() if device == "mixed" else images
+
+
+def _window(images, start, shape):
+    """On the CPU, as lines of numbers rather than of pixels: fn.slice takes less than half the time."""
+    channels = images.shape(dtype=types.INT32)[2:]
+    per = fn.cat(types.Constant(np.array([1], np.int32)), channels)
+    lines = fn.reshape(images, rel_shape=[1.0, -1.0])
+    lines = _slice(lines, {"start": start * per, "shape": shape * per}, "constant", 0)
+    return fn.reshape(lines, shape=fn.cat(shape, channels), layout="HWC")
+
+
+def crop(images, arrays, *, inside):
+    return _slice(images, arrays, "constant", 0)
+
+
+def pad(images, arrays, *, mode, fill):
+    return _slice(images, arrays, mode, list(fill) if mode == "constant" and any(fill) else 0)
+
+
+def _slice(images, arrays, mode, fill):
+    return fn.slice(
+        images,
+        start=arrays["start"],
+        shape=arrays["shape"],
+        axes=[0, 1],
+        out_of_bounds_policy=_POLICIES[mode],
+        fill_values=fill,
+    )
+
+
+def resize(images, arrays, *, interpolation, like, antialias=True):
+    how = {"interp_type": _FILTERS[interpolation], "antialias": antialias}
+    images = _pass(images, arrays, "", **how)
+    return _pass(images, arrays, "second_", **how) if "second_size" in arrays else images
+
+
+def _pass(images, arrays, prefix, **how):
+    roi = {name: arrays[prefix + name] for name in ("roi_start", "roi_end") if prefix + name in arrays}
+    return fn.resize(images, size=arrays[prefix + "size"], **roi, **how)
+
+
+def flip(images, arrays, *, axis):
+    flag = arrays["flag"]
+    return fn.flip(images, horizontal=flag if axis == "horizontal" else 0, vertical=flag if axis == "vertical" else 0)
+
+
+def warp_affine(images, arrays, *, interpolation, fill):
+    """Image.transform(AFFINE) of Pillow."""
+    if _FINE_WARPS or interpolation.startswith("nearest"):
+        return warp_perspective(images, arrays, interpolation=interpolation, fill=fill)
+    matrix, size = arrays["matrix"][:2], arrays["size"]
+    made = fn.warp_affine(images, matrix=matrix, size=size, dtype=types.FLOAT)
+    return _truncated_inside(images, made, arrays, fill)
+
+
+def warp_perspective(images, arrays, *, interpolation, fill):
+    """Image.transform(PERSPECTIVE) of Pillow."""
+    if interpolation.startswith("nearest"):
+        return _warp(images, arrays, types.INTERP_NN, fill_value=[float(int(value)) for value in fill or (0,)])
+    made = _warp(fn.cast(images, dtype=types.FLOAT), arrays, types.INTERP_LINEAR, border_mode="replicate")
+    return _truncated_inside(images, made, arrays, fill)
+
+
+def _warp(images, arrays, interp_type, **how):
+    return fn.experimental.warp_perspective(
+        images, matrix=arrays["matrix"], size=arrays["size"], interp_type=interp_type, **how
+    )
+
+
+def _truncated_inside(images, made, arrays, fill):
+    """Pillow truncates; it repeats the border (``made`` does) for half a pixel, and beyond that it fills."""
+    made = fn.cast(made - (0.5 - 1e-4), dtype=types.UINT8)  # fn.cast rounds
+    all_bits = types.Constant(255, dtype=types.UINT8)
+    ones = fn.slice(images, start=[0], shape=[1], axes=[2]) | all_bits
+    arrays = arrays | {"matrix": arrays.get("inside", arrays["matrix"])}
+    inside = _warp(ones, arrays, types.INTERP_NN, fill_value=[0.0])
+    made = made & inside
+    if not any(fill or ()):
+        return made
+    return made | ((inside ^ all_bits) & types.Constant(np.array([[fill]]).astype(np.uint8)))
+
+
+def grayscale(images, arrays, *, formula, channels):
+    r, g, b = (fn.slice(images, start=[c], shape=[1], axes=[2]) for c in range(3))
+    if formula == "pil":  # Pillow's L24: 16-bit fixed point, rounded
+        r, g, b = (fn.cast(channel, dtype=types.INT32) for channel in (r, g, b))
+        gray = fn.cast((r * 19595 + g * 38470 + b * 7471 + 0x8000) // 65536, dtype=types.UINT8)
+    elif formula == "tensor":  # torchvision casts the weighted sum to uint8, which truncates
+        gray = fn.cast(dmath.floor(r * 0.2989 + g * 0.587 + b * 0.114), dtype=types.UINT8)
+    else:
+        gray = r * 0.2989 + g * 0.587 + b * 0.114
+    if channels == 1:
+        return gray
+    gray = fn.cat(gray, gray, gray, axis=2)
+    if "flag" not in arrays:
+        return gray
+    flag = arrays["flag"]
+    return fn.cast_like(gray * flag + images * (1 - flag), images)
+
+
+def jpeg(images, arrays, *, like):
+    """JPEG's losses: libjpeg's own on the CPU, the same arithmetic without the coding on a GPU."""
+    return fn.jpeg_compression_distortion(images, quality=arrays["quality"])
+
+
+def to_dtype(images, arrays, *, dtype, like):
+    """uint8 to float32, before a resize; every other conversion is torch's."""
+    images = fn.cast(images, dtype=types.FLOAT)
+    return images if like == "cast" else images * (1.0 / 255.0)
+
+
+def crop_mirror_normalize(images, arrays, *, mean, std, layout):
+    return fn.crop_mirror_normalize(
+        images,
+        dtype=types.FLOAT,
+        mean=[255 * m for m in mean],  # of 0..1; images are 0..255
+        std=[255 * s for s in std],
+        mirror=arrays.get("flag", 0),
+        output_layout=layout,
+    )

@@ -1,0 +1,332 @@
+"""One DALI pipeline that runs the DALI part of a plan: submit a batch, receive it later, in order.
+
+DALI is driven from the caller's thread: schedule_run() calls the external source, which hands over the submitted batch,
+and returns while DALI's threads and streams work. The dynamic executor gives every output memory of its own, so tensors
+leave by DLPack without a copy, and a batch that fails leaves the next ones alone.
+
+No batch can come out as another one. Each sample carries a number through DALI beside its pixels, and what comes out is
+compared with what went in. A call that does not come to its end (Ctrl-C can stop it anywhere) leaves ``in_step`` false: such
+a pipeline is thrown away.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import weakref
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+import nvidia.dali as dali
+import torch
+from nvidia.dali import fn, types
+from nvidia.dali.tensors import TensorGPU, TensorListCPU
+
+from ...data.sources import DECODED, PATHS, PIXELS_ON_GPU, Form
+from ...draws import Arrays
+from ...plan import Plan
+from .. import OutOfStep
+from . import graph
+from .forks import live
+
+_TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
+_SPARE_FILES = 1024  # descriptors, besides those of batches
+_NOBODYS = -1  # a ticket that nobody has
+
+
+class PipelineError(RuntimeError):
+    """DALI could not produce a batch; the text is DALI's."""
+
+
+class Received(NamedTuple):
+    """What comes out of a pipeline for a batch of N images.
+
+    Attributes:
+        images: (N, H, W, C) or (N, C, H, W) on the device, as the plan's last step lays it out, or a list of N where sizes
+            differ.
+        decoded: the same before the first step, (H, W, 3) each, where the form keeps them; else None.
+        encoded: DALI's list of the N files' bytes, where it has read files; else None.
+    """
+
+    images: torch.Tensor | list[torch.Tensor]
+    decoded: torch.Tensor | list[torch.Tensor] | None
+    encoded: TensorListCPU | None
+
+
+class DecodePipeline:
+    """Runs ``plan.dali`` on batches of images.
+
+    Args:
+        plan: what to run.
+        form: what it is given, and hands out.
+        device: where images come out.
+        threads: CPU threads of DALI.
+        depth: batches in flight.
+        batch_size: the most samples that a batch may have.
+
+    Attributes:
+        in_step: no call was stopped in its middle.
+        user: of the epoch that it works for (route.py).
+    """
+
+    user: weakref.ref | None = None
+
+    def __init__(
+        self, plan: Plan, device: torch.device, threads: int, depth: int, batch_size: int, form: Form = Form(PATHS)
+    ):
+        self.form = form
+        self.plan, self.device, self.threads, self.depth, self.batch_size = plan, device, threads, depth, batch_size
+        self._pipe = None
+        self._feed = _Feed()
+        self._done: dict[int, object] = {}  # results that came out before they were asked for
+        self._wanted: set[int] = set()  # tickets that somebody will ask for
+        self._tickets = 0  # given out so far
+        self._closed = False
+        self.in_step = True
+        self._pid = os.getpid()
+        live.add(self)
+
+    def submit(self, images: list, arrays: list[Arrays]) -> int:
+        """Start a batch of N images, which are paths, uint8 arrays of encoded bytes (length,) or of pixels (H, W, 3), or what
+        given() made of pixels on the GPU; returns its ticket. Arrays are not copied: they must not change before the batch
+        is received. ``arrays`` are the per-sample arguments of each step of ``plan.dali``, N rows each.
+
+        Raises:
+            OutOfStep: an earlier call was interrupted.
+        """
+        self._refuse_if_unusable()
+        self.in_step = False  # until this call comes to its end
+        if self._pipe is None:
+            self._build(arrays)
+        while len(self._feed.flight) >= self.depth:
+            self._take()
+        ticket, self._tickets = self._tickets, self._tickets + 1
+        given = _as_matrix(images) if self.form.given == PATHS else list(images)
+        arguments = [np.ascontiguousarray(a) for step in arrays for a in step.values()]
+        self._schedule(InFlight(ticket, [given, _numbers(ticket, len(images)), *arguments]))
+        self._wanted.add(ticket)
+        self.in_step = True
+        return ticket
+
+    def _schedule(self, batch: InFlight) -> None:
+        self._feed.next, accepted = batch, len(self._feed.flight)
+        try:
+            self._pipe.schedule_run()
+        except Exception:  # a GPU without memory for the batch: DALI may have a part of it
+            while len(self._feed.flight) > accepted:
+                self._feed.flight.pop()
+            while self._feed.flight:
+                self._take()
+            self._pipe, self._feed = None, _Feed()  # the next batch builds another
+            self.in_step = True
+            raise
+
+    def receive(self, ticket: int) -> Received:
+        """A ticket's batch, waiting for it.
+
+        Raises:
+            PipelineError: the batch failed; others are not affected.
+            OutOfStep: a call was interrupted.
+        """
+        self._refuse_if_unusable()
+        self.in_step = False
+        while ticket not in self._done:
+            self._take()
+        outcome = self._done.pop(ticket)
+        self._wanted.discard(ticket)
+        self.in_step = True
+        if isinstance(outcome, Exception):
+            raise outcome
+        named = dict(zip(self._outputs, outcome))
+        decoded = _tensors(named["decoded"]) if "decoded" in named else None
+        return Received(_tensors(named["images"]), decoded, named.get("encoded"))
+
+    def discard(self, ticket: int) -> None:
+        """Nobody will ask for this ticket."""
+        self._wanted.discard(ticket)
+        self._done.pop(ticket, None)
+
+    def discard_all(self) -> None:
+        """Nobody will ask for anything so far."""
+        self._wanted.clear()
+        self._done.clear()
+
+    def close(self) -> None:
+        """Free threads, pinned and device memory. Tensors handed out stay valid."""
+        self._closed = True
+        self.discard_all()
+        self._pipe, self._feed = None, _Feed()
+
+    @property
+    def idle(self) -> bool:
+        """Whether the epoch that it worked for is over."""
+        epoch = self.user and self.user()
+        return epoch is None or epoch.over
+
+    @property
+    def usable(self) -> bool:
+        return self.in_step and not self._closed and self._pid == os.getpid()
+
+    def _refuse_if_unusable(self) -> None:
+        if self._closed:
+            raise RuntimeError("the loader was closed during this epoch; iter(loader) starts another")
+        if not self.in_step:
+            raise OutOfStep("an interrupt has stopped this pipeline; iter(loader) starts another epoch")
+
+    def _take(self) -> None:
+        """Moves the oldest batch in flight to the results."""
+        stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+        try:
+            outcome = self._pipe.share_outputs(cuda_stream=stream)
+        except RuntimeError as error:
+            outcome = PipelineError(str(error))
+        self._pipe.release_outputs()
+        ticket, (_, numbers, *_) = self._feed.flight.popleft()
+        if not isinstance(outcome, Exception) and not np.array_equal(outcome[-1].as_array(), numbers):
+            raise OutOfStep("DALI gave another batch than the one that was due; iter(loader) starts another epoch")
+        if ticket in self._wanted:
+            self._done[ticket] = outcome
+
+    def _build(self, template: list[Arrays]) -> None:
+        """Builds the pipeline; the first batch's arrays tell how many inputs there are and their types."""
+        _allow_open_files()
+        arrays = [a for step in template for a in step.values()]
+        device_id = self.device.index if self.device.type == "cuda" else None
+        pipe = dali.Pipeline(
+            self.batch_size, self.threads, device_id, prefetch_queue_depth=self.depth, exec_dynamic=True
+        )
+        with pipe:
+            dtypes = [types.UINT8, types.INT64] + [_TYPES[a.dtype.name] for a in arrays]
+            ndim = [3 if self.form.given in DECODED else 1, 0] + [a.ndim - 1 for a in arrays]
+            layout = ["HWC" if self.form.given in DECODED else "", ""] + [""] * len(arrays)
+            if self.form.given == PIXELS_ON_GPU:
+                images, *inputs = self._feed.source(dtypes[:1], ndim[:1], None, torch.cuda.Stream(self.device))
+                inputs += self._feed.source(dtypes[1:], ndim[1:], layout[1:])
+            else:
+                images, *inputs = self._feed.source(dtypes, ndim, layout)
+            numbers, *inputs = inputs
+            inputs = iter(inputs)
+            nodes = [{name: next(inputs) for name in step} for step in template]
+            outputs = {}
+            if self.form.given == PATHS:
+                outputs["encoded"] = images = fn.io.file.read(images, dont_use_mmap=True)
+            outputs |= self._images(images, nodes)
+            outputs["numbers"] = numbers  # the last: _take() looks there
+            pipe.set_outputs(*outputs.values())
+        pipe.build()
+        self._pipe, self._outputs = pipe, list(outputs)
+
+    def _images(self, given, nodes) -> dict:
+        """The pipeline's outputs that are pixels."""
+        steps = list(zip(self.plan.dali, nodes))
+        device, window = "mixed" if self.device.type == "cuda" else "cpu", None
+        if steps and steps[0][0].op == "crop" and steps[0][0].kwargs["inside"]:
+            window = steps.pop(0)[1]
+        kept = {}
+        if self.form.given in DECODED:
+            images = graph.decoded(given, device, self.form.given == PIXELS_ON_GPU, window)
+        elif self.form.keep or self.form.fancy:  # nvJPEG before 13.2 warns of every window that it decodes so
+            images = graph.decode(given, device, self.plan.exact, self.form.fancy)
+            kept = {"decoded": images} if self.form.keep else {}
+            images = images if window is None else graph.crop(images, window, inside=True)
+        else:
+            images = graph.decode(given, device, self.plan.exact, window=window)
+        for step, arrays in steps:
+            images = getattr(graph, step.op)(images, arrays, **step.kwargs)
+        return {"images": images, **kept}
+
+
+class InFlight(NamedTuple):
+    """A batch in DALI's hands, which does not copy the arrays, or not at once."""
+
+    ticket: int
+    arrays: list
+
+
+class _Feed:
+    """What DALI's external sources hand over, and what is in DALI's hands, oldest first."""
+
+    def __init__(self):
+        self.next: InFlight | None = None
+        self.flight: deque[InFlight] = deque()
+        self._waiting: list[
+            tuple[slice, deque]
+        ] = []  # for each source, which arrays are its, and those of batches to come
+
+    def source(self, dtypes: list, ndim: list[int], layout: list[str] | None, stream=None) -> list:
+        """Nodes of the next arrays of a batch. Those on the GPU are copied to one place, on a CUDA ``stream``: DALI does so at
+        any rate, and complains where it was told not to."""
+        if not dtypes:
+            return []
+        begin = self._waiting[-1][0].stop if self._waiting else 0
+        self._waiting.append((slice(begin, begin + len(dtypes)), deque()))
+        number = len(self._waiting) - 1
+        return fn.external_source(
+            lambda: self._take(number),  # no method of the pipeline: a cycle would keep the GPU's memory for ever
+            num_outputs=len(dtypes),
+            batch=True,
+            dtype=dtypes,
+            ndim=ndim,
+            layout=layout,
+            device="gpu" if stream else "cpu",
+            cuda_stream=stream,
+            use_copy_kernel=stream is not None,
+            no_copy=stream is None,
+        )
+
+    def _take(self, source: int) -> list:
+        """The first schedule_run() asks ``depth`` times: after the batch it gets one sample of it, to be thrown away."""
+        _, waiting = self._waiting[source]
+        if not waiting:
+            batch = self.next
+            self.flight.append(batch)
+            self.next = InFlight(_NOBODYS, [array[:1] for array in batch.arrays])
+            for part, queue in self._waiting:
+                queue.append(batch.arrays[part])
+        return waiting.popleft()
+
+
+def _allow_open_files() -> None:
+    """DALI opens all files of a batch before it reads the first; systems often allow a process 1024 until it asks."""
+    needed = _SPARE_FILES + sum(p.batch_size for p in list(live) if p.form.given == PATHS and p.usable)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+
+
+def given(images: list[torch.Tensor]) -> list:
+    """Images (H, W, 3) on the GPU, as DALI takes them time and again; they are not copied."""
+    return [TensorGPU(torch.utils.dlpack.to_dlpack(image), "HWC") for image in images]
+
+
+def undecodable(images: list, device: torch.device, given: str) -> list[int]:
+    """Which of the images (as submit() takes them) DALI fails to decode, one by one: the culprits of a failed batch."""
+    plan = Plan((), (), (), exact=False, channels_last=False)
+    bad = []
+    pipeline = DecodePipeline(plan, device, threads=1, depth=1, batch_size=1, form=Form(given))
+    for i, image in enumerate(images):
+        try:
+            pipeline.receive(pipeline.submit([image], []))
+        except PipelineError:
+            bad.append(i)
+    return bad
+
+
+def _numbers(ticket: int, count: int) -> np.ndarray:
+    """(count,) int64, of the samples of a batch: no other sample of the pipeline has them."""
+    return (ticket << 32) + np.arange(count)
+
+
+def _as_matrix(paths: list[str]) -> np.ndarray:
+    """(N, L) uint8, one zero-padded path a row, as fn.io.file.read takes them."""
+    encoded = np.array([os.fsencode(path) for path in paths])
+    return encoded.view(np.uint8).reshape(len(paths), -1)
+
+
+def _tensors(outputs):
+    """Torch's view of DALI's output, without a copy."""
+    if outputs.is_dense_tensor():
+        return torch.from_dlpack(outputs.as_tensor())
+    return [torch.from_dlpack(outputs[i]) for i in range(len(outputs))]

@@ -1,0 +1,210 @@
+"""Torch's part of a plan, on rows of a data set that is on the device already.
+
+The steps are those of engine/batch, and two groups of them are done at once: windows and flips as one gather, and
+conversions of uint8 pixels, on a GPU, as a look-up in a table of what torchvision's own functions give on the CPU. That
+table is exact, which a GPU's division by a number is not (torch multiplies by the reciprocal there).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ..plan import ImageSpec, Step
+from . import kernels
+from .kernels import transform
+from .kernels.geometry import border
+
+_CONVERSIONS = ("to_dtype", "normalize")
+
+
+class Program:
+    """Steps on (N, C, H, W) uint8 images of one size; ``takes`` is what they are."""
+
+    def __init__(self, steps: tuple[Step, ...], takes: ImageSpec, device: torch.device):
+        self._steps = steps
+        self._windows = _leading_windows(steps, takes.channels)
+        self._first, self._last = _conversions(steps) if device.type == "cuda" else (0, 0)
+        self._table = None
+        if self._last > self._first:
+            self._table = conversion_table(steps[self._first : self._last]).to(device)
+
+    def __call__(self, images: torch.Tensor, arrays: list[dict[str, np.ndarray]]):
+        """``arrays`` of each step, as compute() gives them."""
+        at = self._windows
+        if at:
+            images = gather(images, self._steps[:at], arrays[:at])
+        while at < len(self._steps):
+            step = self._steps[at]
+            if at == self._first and self._table is not None and _fits(images, self._table):
+                images, at = look_up(images, self._table), self._last
+                continue
+            if step.op != "choose":
+                images = kernels.run(step, images, arrays[at])
+            at += 1
+        return images
+
+
+# ---- windows and flips
+
+
+def _leading_windows(steps, channels: int) -> int:
+    """How many of the first steps gather() can do: crops, paddings with one color or with the image's own, and flips."""
+    fills = set()
+    for at, step in enumerate(steps):
+        if step.op == "flip":
+            continue
+        if step.op not in ("crop", "pad") or step.when or step.gives.size is None:
+            return at
+        if step.op == "pad" and _mode(step) != "constant" and step.draw.name != "pad":
+            return at  # another border for every image
+        if _fill(step, channels):
+            fills.add(_fill(step, channels))
+        if len(fills) > 1:
+            return at
+    return len(steps)
+
+
+def _mode(step: Step) -> str:
+    """What lies outside; "inside": the window does not go there."""
+    if step.op == "pad":
+        return step.kwargs["mode"]
+    return "constant" if step.op == "crop" and not step.kwargs["inside"] else "inside"
+
+
+def _fill(step: Step, channels: int) -> tuple | None:
+    """The color of what is outside of the image; None where the step shows none of that."""
+    if _mode(step) != "constant":
+        return None
+    return tuple(step.kwargs["fill"]) if step.op == "pad" else (0,) * channels
+
+
+def gather(images: torch.Tensor, steps, arrays) -> torch.Tensor:
+    """Crops, paddings and flips in one go. What lies outside of an image is read from one more pixel behind its last,
+    which has the color of the padding."""
+    n, channels, height, width = images.shape
+    count, device = height * width, images.device
+    # where each line of the result begins in the image, (length,) of all images alike or (N, length); count: outside
+    lines = [np.arange(height) * width, np.arange(width)]
+    columns = [column for values in arrays for column in (*values.get("start", np.empty((0, 0))).T, values.get("flag"))]
+    numbers = iter(_in_one_copy([column for column in columns if column is not None], device))
+    for step, values in zip(steps, arrays, strict=True):
+        if step.op == "flip":
+            axis = int(step.kwargs["axis"] == "horizontal")
+            lines[axis] = _flipped(lines[axis], next(numbers) if "flag" in values else 1, device)
+        else:
+            for axis in (0, 1):
+                lines[axis] = _window(lines[axis], next(numbers), step.gives.size[axis], _mode(step), count, device)
+    y, x = (_of_each(line, device) for line in lines)
+    index, shape = y[:, :, None] + x[:, None, :], (y.shape[1], x.shape[1])
+    fill = next(filter(None, (_fill(step, channels) for step in steps)), None)
+    pixels = images.reshape(n, channels, count)
+    if fill is not None:
+        index.clamp_(max=count)
+        pixels = torch.cat([pixels, _color(fill, device).expand(n, channels, 1)], 2)
+    index = index.reshape(len(index), 1, -1).expand(n, channels, -1)
+    return pixels.gather(2, index).view(n, channels, *shape)
+
+
+def _in_one_copy(columns: list[np.ndarray], device: torch.device) -> list[int | torch.Tensor]:
+    """Whole numbers, (N,) each: one of them where all are alike, or (N, 1) on the device."""
+    alike = [bool((column == column[0]).all()) for column in columns]
+    varied = [column for column, same in zip(columns, alike) if not same]
+    moved = iter(_stacked(varied, device)[:, :, None] if varied else ())
+    return [int(column[0]) if same else next(moved) for column, same in zip(columns, alike)]
+
+
+def _stacked(columns: list[np.ndarray], device: torch.device) -> torch.Tensor:
+    """(columns, N) int64 on the device."""
+    numbers = torch.empty((len(columns), len(columns[0])), dtype=torch.int64, pin_memory=device.type == "cuda")
+    np.stack(columns, out=numbers.numpy(), casting="unsafe")
+    return numbers.to(device, non_blocking=True)
+
+
+def _flipped(line, flag: int | torch.Tensor, device: torch.device):
+    if not isinstance(flag, torch.Tensor):
+        return line if not flag else line[::-1] if isinstance(line, np.ndarray) else line.flip(1)
+    line = _of_each(line, device)
+    return torch.where(flag != 0, line.flip(1), line)
+
+
+def _window(line, start: int | torch.Tensor, length: int, mode: str, outside: int, device: torch.device):
+    """``length`` lines from ``start`` on."""
+    alike, before = not isinstance(start, torch.Tensor), line.shape[-1]
+    if alike and mode == "inside":
+        return line[..., start : start + length]
+    if alike and (mode != "constant" or isinstance(line, np.ndarray)):
+        index = np.arange(start, start + length)
+        inside = (index >= 0) & (index < before)
+        index = border(index, before, mode)
+        if isinstance(line, torch.Tensor):
+            return line.index_select(1, _constant(tuple(index.tolist()), device)[0])
+        return line[index] if mode != "constant" else np.where(inside, line[index], outside)
+    index, line = start + _constant(range(length), device), _of_each(line, device)
+    if mode == "constant":
+        line = torch.cat([line, line.new_full((len(line), 1), outside)], 1)
+        index = torch.where((index >= 0) & (index < before), index, before)
+    return line.take(index) if len(line) == 1 else line.gather(1, index.expand(len(line), -1))
+
+
+def _of_each(line, device: torch.device) -> torch.Tensor:
+    """(N, length), or (1, length) of all."""
+    return _constant(tuple(line.tolist()), device) if isinstance(line, np.ndarray) else line
+
+
+@functools.lru_cache(256)
+def _constant(numbers: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    """(1, length); for reading alone, as it is copied to the device once."""
+    return torch.tensor([list(numbers)], dtype=dtype, device=device)
+
+
+@functools.lru_cache(256)
+def _color(fill: tuple, device: torch.device) -> torch.Tensor:
+    """(1, channels, 1) uint8; for reading alone, too."""
+    return transform.fill_like(torch.empty(0, dtype=torch.uint8), fill).view(1, -1, 1).to(device)
+
+
+# ---- conversions
+
+
+def _conversions(steps) -> tuple[int, int]:
+    """The first conversion to floating point and what follows it in a row, where all of it depends on the pixel's value
+    alone: places in ``steps``, or (0, 0)."""
+    for first, step in enumerate(steps):
+        if step.op == "to_dtype":
+            break
+    else:
+        return 0, 0
+    last = first
+    while last < len(steps) and steps[last].op in _CONVERSIONS and not steps[last].when and steps[last].draw is None:
+        last += 1
+    return first, last
+
+
+def conversion_table(steps) -> torch.Tensor:
+    """(channels, 256): what the steps give for each value of a channel, on the CPU."""
+    channels = steps[0].gives.channels
+    values = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(1, channels, 16, 16)
+    for step in steps:
+        values = kernels.run(step, values, {})
+    return values.reshape(channels, 256)
+
+
+def _fits(images, table: torch.Tensor) -> bool:
+    return isinstance(images, torch.Tensor) and images.dtype == torch.uint8 and images.shape[-3] == len(table)
+
+
+def look_up(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """``table[channel, value]`` of uint8 images (..., C, H, W)."""
+    begin = _constant(range(0, table.numel(), 256), images.device, torch.int32)
+    index = images + begin.view(-1, 1, 1)
+    return table.view(-1).index_select(0, index.view(-1)).view(images.shape)
+
+
+def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """A copy that waits for nothing: from pinned memory, for a GPU."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -1,0 +1,193 @@
+"""Consecutive batches of the resident route, computed together on the device."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..data.parts import from_the_front, places
+from ..draws import ImageTooSmall, Randoms, compute
+from ..engine.fused import to_device
+from ..plan import Plan
+from ..routes.resident import Held
+from .part import Part, in_format
+
+if TYPE_CHECKING:
+    from .iterator import Epoch
+    from .resident import ResidentBatch
+
+
+class Chunk:
+    """Consecutive batches, computed together.
+
+    Attributes:
+        labels: their targets on the device, or None where default_collate has to make these, or a function of the user's.
+    """
+
+    def __init__(self, epoch: Epoch, held: dict[int, Held], batches: list[ResidentBatch]):
+        self.epoch, self._position = epoch, batches[0].position(0)
+        self._indices = [batch.indices for batch in batches]
+        self._lengths = [len(batch) for batch in batches]
+        self._count = sum(self._lengths)
+        sources = self._sources(held, batches)
+        by_plan: dict[Plan, list[_Source]] = {}
+        for source in sources:
+            by_plan.setdefault(source.held.plan, []).append(source)
+        self._parts = [_Rows(self, plan, of_plan) for plan, of_plan in by_plan.items()]
+        self.labels = self._labels(sources) if epoch.default_collate else None
+        self._taken: list[tuple[Any, torch.Tensor | None]] | None = None
+        self._stream = self._done = None
+        if any(part.plan.call for part in self._parts):
+            self._record()
+        else:
+            self._make()
+
+    def _record(self) -> None:
+        if self.epoch.route.device.type == "cuda":
+            self._stream = torch.cuda.current_stream(self.epoch.route.device)
+            self._done = self._stream.record_event()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def advance(self) -> None:
+        for part in self._parts:
+            part.advance()
+
+    def discard(self) -> None:
+        while self._parts:
+            self._parts.pop().discard()
+
+    def take(self, number: int) -> tuple[Any, torch.Tensor | None]:
+        """Images and labels of a batch, by its number: (N, C, H, W), or a list of N where sizes differ or they are none."""
+        if self._taken is None:  # they wait for Python; by now another stream may be the current one
+            if self._stream is not None:
+                torch.cuda.current_stream(self._stream.device).wait_event(self._done)
+            self._make()
+        taken = self._taken[number]
+        if self._stream is not None and _current_stream(self._stream.device_index) != self._stream.cuda_stream:
+            stream = torch.cuda.current_stream(self._stream.device)
+            stream.wait_event(self._done)
+            for part in taken:
+                if isinstance(part, torch.Tensor):
+                    part.record_stream(stream)
+        return taken
+
+    def _make(self) -> None:
+        images, labels = _cut(self._made(), self._lengths), [None] * len(self._lengths)
+        self._taken = list(zip(images, labels if self.labels is None else _cut(self.labels, self._lengths)))
+        self._record()
+
+    def position(self, row: int) -> int:
+        return self._position + row
+
+    def compute(self, steps, rows, sizes: np.ndarray) -> list[dict]:
+        """Per-sample arguments of ``steps`` for these rows (numbers, or a slice), as Batch.compute()."""
+        try:
+            return compute(steps, sizes, Randoms(self.epoch.seed, self._position, len(self)), rows)
+        except ImageTooSmall as error:
+            index = list(chain.from_iterable(self._indices))[np.arange(len(self))[rows][error.row]]
+            raise ValueError(f"{error} (index {index})") from None
+
+    def _sources(self, held: dict[int, Held], batches: list[ResidentBatch]) -> list[_Source]:
+        device = self.epoch.route.device
+        try:
+            indices = np.concatenate([_whole_numbers(given) for given in self._indices])
+            found = [(held[id(dataset)], rows, index) for dataset, rows, index in places(self.epoch.dataset, indices)]
+            found = [(one, rows, from_the_front(index, len(one))) for one, rows, index in found if len(index)]
+        except Exception:
+            if len(batches) > 1:
+                raise
+            found = [(held[id(dataset)], rows, index) for dataset, rows, index in batches[0].look_up()]
+        return [_Source(one, rows, to_device(index, device)) for one, rows, index in found]
+
+    def _labels(self, sources: list[_Source]) -> torch.Tensor | None:
+        tables = [source.held.targets.table for source in sources if source.held.dataset.target_transform is None]
+        kinds = {None if table is None else (table.dtype, table.shape[1:]) for table in tables}
+        if len(tables) < len(sources) or len(kinds) != 1 or None in kinds:
+            return None
+        return _selected([(table, s.rows, s.index) for table, s in zip(tables, sources)], len(self))
+
+    def _made(self):
+        made = [(part, part.outcome()) for part in self._parts]
+        self._parts = []
+        if len(made) == 1:
+            return made[0][1]
+        kinds = {(one.dtype, one.shape[1:]) if isinstance(one, torch.Tensor) else None for _, one in made}
+        if len(kinds) == 1 and None not in kinds:
+            first = made[0][1]
+            images = first.new_empty((len(self), *first.shape[1:]))
+            for part, one in made:
+                images.index_copy_(0, to_device(np.array(part.rows), images.device), one)
+            return in_format(images, made[0][0].plan) if images.ndim == 4 else images
+        images = [None] * len(self)
+        for part, several in made:
+            for row, image in zip(part.rows, several, strict=True):
+                images[row] = image
+        return images
+
+
+class _Source(NamedTuple):
+    """Rows of a chunk that come from one data set.
+
+    Attributes:
+        held: the data set.
+        rows: which; None for all.
+        index: of their samples in the data set, on the device.
+    """
+
+    held: Held
+    rows: np.ndarray | None
+    index: torch.Tensor
+
+
+class _Rows(Part):
+    """Rows of a chunk that share a plan."""
+
+    def __init__(self, chunk: Chunk, plan: Plan, sources: list[_Source]):
+        super().__init__(chunk, plan)
+        whole = sum(len(source.index) for source in sources) == len(chunk)
+        rows = None if whole else np.sort(np.concatenate([source.rows for source in sources]))
+        self.rows = range(len(chunk)) if whole else rows.tolist()
+        sizes = np.broadcast_to(np.array(plan.takes.size), (len(self.rows), 2)).copy(order="F")  # as Randoms does
+        self._arrays = chunk.compute(plan.batch, slice(None) if whole else rows, sizes)
+        self._sources = [
+            (s.held.pixels.images, s.rows if whole else np.searchsorted(rows, s.rows), s.index) for s in sources
+        ]
+
+    def _images(self):
+        images = _selected(self._sources, len(self.rows))
+        return self.batch.epoch.route.program(self.plan)(images, self._arrays)
+
+
+def _cut(whole, lengths: list[int]) -> list:
+    """Consecutive parts. No views, to autograd: who writes to one batch must not make another's look changed."""
+    if isinstance(whole, torch.Tensor):
+        return torch.unsafe_split_with_sizes(whole, lengths)
+    rows = iter(whole)
+    return [list(islice(rows, length)) for length in lengths]
+
+
+def _current_stream(device_index: int) -> int:
+    """torch.cuda.current_stream(device_index).cuda_stream, without the 3 us that its object takes: every batch asks."""
+    return torch._C._cuda_getCurrentRawStream(device_index)
+
+
+def _whole_numbers(indices: list | np.ndarray) -> np.ndarray:
+    """(N,) int64. Raises TypeError, OverflowError for other things."""
+    return indices if isinstance(indices, np.ndarray) else np.array(array("q", indices), np.int64)
+
+
+def _selected(sources: list[tuple[torch.Tensor, np.ndarray | None, torch.Tensor]], count: int) -> torch.Tensor:
+    """``values[index]`` of every (values, rows, index) in its rows of a result; None are all of them."""
+    values, rows, index = sources[0]
+    if rows is None:
+        return values.index_select(0, index)
+    made = values.new_empty((count, *values.shape[1:]))
+    for values, rows, index in sources:
+        made.index_copy_(0, to_device(rows, made.device), values.index_select(0, index))
+    return made

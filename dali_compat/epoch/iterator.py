@@ -1,0 +1,262 @@
+"""One epoch on the DALI route: torch's sampler gives indices, DALI and torch give batches, in the sampler's order."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import default_collate
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from ..engine import OutOfStep
+from ..lower import plans_ahead
+from ..plan import Plan
+from ..workers.calls import Calls
+from .batch import Batch
+from .on_error import NOTHING
+from .samplers import indices_among, may_draw
+
+if TYPE_CHECKING:
+    from ..data.sources import Form
+    from ..engine.dali.pipeline import DecodePipeline
+    from ..routes.dali import DaliRoute
+
+
+class Epoch:
+    """What the batches of one epoch share. It refers to no batch, so that the last reference to an iterator ends it.
+
+    Attributes:
+        dataset, collate_fn: the loader's.
+        batched: whether torch's automatic batching is on.
+        route: of the loader at iter().
+        seed: of this epoch's random parameters.
+        calls_processes: whether batches go from DALI to processes.
+        errors: what on_error does, and has done.
+        among: indices of the samples that may stand in for others.
+        over: its pipelines may serve another epoch.
+    """
+
+    def __init__(self, loader, route: DaliRoute, seed: int):
+        self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
+        self.in_workers = loader.num_workers > 0
+        self.route, self.seed, self.over = route, seed, False
+        self.errors, self.among = loader._errors, indices_among(loader)
+        self.errors.begin()
+        self._pipelines: dict[tuple[Plan, Form], list[DecodePipeline]] = {}  # the last of a list is the one in use
+        self._threads: ThreadPoolExecutor | None = None  # for what goes through PIL, one by one
+        self.calls = Calls(seed, loader, route.device, route.depth)
+        calls = [ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call]
+        for call in calls:
+            self.calls.prepare(call)
+        self.calls_processes = bool(calls) and self.in_workers
+
+    @property
+    def default_collate(self) -> bool:
+        return self.collate_fn is default_collate and self.batched
+
+    def pipeline(self, plan: Plan, batch_size: int, form: Form) -> DecodePipeline:
+        """This epoch's pipeline for a plan, large enough for the batch."""
+        pipelines = self._pipelines.setdefault((plan, form), [])
+        larger = any(pipeline.in_step for pipeline in pipelines)
+        pipelines[:] = [pipeline for pipeline in pipelines if pipeline.in_step]
+        if not pipelines or pipelines[-1].batch_size < batch_size:
+            pipelines.append(self.route.borrow(plan, 2 * batch_size if larger else batch_size, form, self))
+        return pipelines[-1]
+
+    @property
+    def in_step(self) -> bool:
+        """Whether no pipeline was stopped in the middle of something."""
+        return all(pipeline.in_step for pipelines in self._pipelines.values() for pipeline in pipelines)
+
+    def start_again(self) -> None:
+        """Nobody will take what was asked for so far."""
+        for pipelines in self._pipelines.values():
+            for pipeline in pipelines:
+                pipeline.discard_all()
+        self.calls.close()
+
+    def in_thread(self, function: Callable, *args) -> Future:
+        """A future of a call."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.route.threads, thread_name_prefix="dali_compat")
+        try:
+            return self._threads.submit(function, *args)
+        except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
+            future = Future()
+            try:
+                future.set_result(function(*args))
+            except Exception as error:
+                future.set_exception(error)
+            return future
+
+    def end(self) -> None:
+        """The pipelines serve the next epoch."""
+        self.over = True
+        if self._pipelines:
+            self._pipelines = {}
+            self.route.epoch_is_over()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
+        self.calls.close()
+
+
+class DALIIterator(_BaseDataLoaderIter):
+    """Iterates once over a loader; made by ``iter(loader)``.
+
+    With workers, indices are drawn on torch's own schedule: num_workers * prefetch_factor batches ahead. Without, they are
+    drawn from the first next() on, ``route.depth`` batches ahead (torch: none ahead), for DALI works on as many at a time.
+
+    An exception that comes from outside, such as Ctrl-C's, may stop next() anywhere. The next call then makes again what
+    was under way, from its indices, so that no batch is lost or mixed with another.
+    """
+
+    def __init__(self, loader, route: DaliRoute):
+        super().__init__(loader)
+        self._ahead = max(loader.num_workers * (loader.prefetch_factor or 0), route.depth)
+        self._may_draw = may_draw(self._index_sampler, unknown=sys.maxsize)
+        self._drawn: deque[Batch] = deque()
+        self._epochs = 0
+        self._begin(loader, route)
+
+    def _reset(self, loader, first_iter=False) -> None:
+        """persistent_workers: torch keeps the iterator, and its base seed, for the next epoch."""
+        super()._reset(loader, first_iter)
+        self._abandon()
+        self._epochs += 1
+        self._begin(loader, loader._choose_dali_route())
+
+    def _begin(self, loader, route: DaliRoute) -> None:
+        # torch's persistent workers draw on where they were; here the next epoch takes the next seed
+        self._pid = os.getpid()
+        self._epoch = Epoch(loader, route, self._base_seed + self._epochs)
+        self._position = self._taken = 0  # samples drawn, batches handed out
+        self._made: tuple[Batch, Any] | None = None  # the next batch, which nobody has got yet
+        self._exhausted = self._drawing = False
+        self._whole = True  # the last call came to its end
+        if self._num_workers:
+            self._draw_indices()
+
+    def _batch(self, *args) -> Batch:
+        return Batch(*args)
+
+    def _indices(self, index) -> list:
+        """Of one batch, from what the sampler gave."""
+        return list(index) if self._auto_collation else [index]
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise RuntimeError("this iterator belongs to the parent process; call iter(loader) in the child")
+
+    def _next_data(self):
+        self._check_process()
+        if not self._whole:
+            self._start_again()
+        self._whole = False
+        started_again = False
+        while self._made is None:  # on_error may leave nothing of a batch
+            try:
+                self._make()
+            except OutOfStep:
+                if started_again:
+                    raise
+                started_again = True
+                self._start_again()
+        (_, made), self._made = self._made, None
+        self._whole = True
+        return made
+
+    def _start_again(self) -> None:
+        """After an interrupt: every batch that is under way is made again."""
+        if self._drawing:
+            raise RuntimeError("an interrupt has stopped the sampler in this epoch; iter(loader) starts another")
+        if self._made is not None and self._drawn and self._drawn[0] is self._made[0]:
+            self._drawn.popleft()
+        self._epoch.start_again()
+        self._drawn = deque(batch.again() for batch in self._drawn)
+
+    def _make(self) -> None:
+        """Makes the next batch, and sets DALI to work on those behind it."""
+        self._draw_indices()
+        self._start_batches()
+        self._stop_at_the_end()
+        for called, batch in enumerate(islice(self._drawn, self._epoch.route.depth), 1):
+            batch.advance()
+            if self._epoch.calls_processes:  # DALI is done with this one, and must not wait for the processes
+                self._start_batches(called)
+        self._finish_first()
+
+    def _stop_at_the_end(self) -> None:
+        if not self._drawn:
+            self._epoch.errors.end(self._position)
+            self._epoch.end()
+            self._whole = True
+            raise StopIteration
+
+    def _finish_first(self) -> None:
+        """As in torch, a batch that fails is over: the next call gives the one behind it."""
+        batch, over = self._drawn[0], False
+        try:
+            made = batch.finish()
+            self._made = None if made is NOTHING else (batch, made)
+            over = True
+        except OutOfStep:
+            raise
+        except Exception:
+            over = True
+            raise
+        finally:
+            if over:
+                self._drawn.popleft().forget_errors()
+                self._taken += 1
+                self._look_ahead()  # DALI works on the next batches while the caller uses this one
+                self._whole = True
+
+    def _look_ahead(self) -> None:
+        if self._num_workers:
+            self._draw_indices()
+        self._start_batches()
+
+    def _draw_indices(self, ahead: int = 0) -> None:
+        torchs = self._ahead if self._num_workers else min(self._ahead, self._may_draw - self._taken)
+        ahead = max(1, ahead, torchs)
+        while not self._exhausted and len(self._drawn) < ahead:
+            self._drawing = True
+            try:
+                index = self._next_index()
+            except StopIteration:
+                self._exhausted, self._drawing = True, False
+                return
+            except Exception as error:
+                if (
+                    self._num_workers
+                ):  # torch raises at once, too, where it draws ahead, and loses the batch that it had
+                    self._made, self._drawing, self._whole = None, False, True
+                    raise
+                # it belongs after the batches that were drawn before it
+                self._drawn.append(self._batch(self._epoch, [], self._position, error))
+                self._drawing = False
+                return
+            batch = self._batch(self._epoch, self._indices(index), self._position)
+            self._position += len(batch)
+            self._drawn.append(batch)
+            self._drawing = False
+
+    def _start_batches(self, called: int = 0) -> None:
+        """``called``: how many of the first have left DALI."""
+        for i in range(min(self._epoch.route.depth + called, len(self._drawn))):
+            self._drawn[i].start()
+
+    def _abandon(self) -> None:
+        while self._drawn:
+            self._drawn.popleft().discard()
+        self._epoch.end()
+
+    def __del__(self, getpid=os.getpid):  # at the interpreter's end ``os`` may be gone
+        if hasattr(self, "_epoch") and self._pid == getpid():
+            self._abandon()

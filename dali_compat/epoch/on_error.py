@@ -1,0 +1,119 @@
+"""DataLoader's on_error: samples that cannot be read are replaced or skipped, and listed, instead of ending the epoch."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any, NamedTuple
+
+from ..data.sources import Record, Source, is_record
+
+POLICIES = "raise", "skip", "replace"
+ATTEMPTS = 100  # samples that are tried in the place of one
+NOTHING = object()  # a batch of which nothing is left
+
+
+class BadImageWarning(UserWarning):
+    """Samples were replaced or skipped, as ``on_error`` says. ``loader.errors`` lists them."""
+
+
+class SampleError(NamedTuple):
+    """A sample that could not be read.
+
+    Attributes:
+        path: its file; of an archive file and byte.
+        index: in the data set, as the sampler gave it, or as it was drawn in the place of another.
+        epoch: in which it was met first; a loader's first is 0.
+        reason: class and text of torchvision's error.
+    """
+
+    path: str
+    index: Any
+    epoch: int
+    reason: str
+
+
+class Errors:
+    """What a loader does with samples that cannot be read, and those that it has met.
+
+    Args:
+        policy: one of POLICIES.
+        in_python: whether it is for errors of the user's own functions, too.
+
+    Attributes:
+        found: each sample once.
+        broken: files that could not be read: their state then, and why.
+    """
+
+    def __init__(self, policy: str, in_python: bool):
+        self.policy, self.in_python = policy, in_python
+        self.found: list[SampleError] = []
+        self.broken: dict[Source, tuple[tuple | None, str]] = {}
+        self._listed: set[tuple[str, str]] = set()
+        self._epoch, self._count = -1, 0
+
+    def begin(self) -> None:
+        """An epoch begins."""
+        self._epoch, self._count = self._epoch + 1, 0
+
+    def add(self, path: str, index: Any, reason: str) -> None:
+        """A sample was left out of a batch."""
+        self._count += 1
+        index = index.__index__() if hasattr(index, "__index__") else index  # samplers give tensors, too
+        if (path, repr(index)) in self._listed:
+            return
+        self._listed.add((path, repr(index)))
+        self.found.append(SampleError(path, index, self._epoch, reason))
+        if len(self.found) == 1:
+            _warn(f"{path}, index {index}, is {self._verb}: {reason} (loader.errors lists all such samples)")
+
+    def remember(self, source: Source, reason: str) -> None:
+        """A file could not be read; it need not be tried again while it stays as it is."""
+        self.broken[Record(source.archive, source.index) if is_record(source) else source] = _state(source), reason
+
+    def known(self, source: Source) -> str | None:
+        """Why a file could not be read, if it has not changed since."""
+        if source not in self.broken:
+            return None
+        state, reason = self.broken[source]
+        return reason if state == _state(source) else None
+
+    def end(self, samples: int) -> None:
+        """An epoch of so many samples is over."""
+        if self._count:
+            _warn(f"epoch {self._epoch}: {self._count:,} of {samples:,} samples were {self._verb} (see loader.errors)")
+
+    @property
+    def _verb(self) -> str:
+        return "skipped" if self.policy == "skip" else "replaced"
+
+
+def checked_policy(policy: str) -> str:
+    """
+    Raises:
+        ValueError: there is no such policy.
+    """
+    if policy not in POLICIES:
+        raise ValueError(f"on_error must be 'raise', 'skip' or 'replace', got {policy!r}")
+    return policy
+
+
+def reason_of(error: BaseException) -> str:
+    """As ``loader.errors`` gives it: without what it gives anyway."""
+    error = error.__cause__ or error
+    return f"{type(error).__name__}: {error}"
+
+
+def _state(source: Source) -> tuple | None:
+    """What changes when a file does. An archive's does not while it is open."""
+    if is_record(source):
+        return None
+    try:
+        state = os.stat(source)
+    except OSError as error:
+        return (error.errno,)
+    return state.st_mtime_ns, state.st_size, state.st_ino
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, BadImageWarning, stacklevel=2)

@@ -1,0 +1,163 @@
+"""One epoch on the resident route: batches are computed many at a time, and handed out as slices."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data as data
+
+from ..data.arrays import target
+from ..data.parts import locate
+from ..routes.resident import ResidentRoute
+from .batch import Batch
+from .chunk import Chunk
+from .iterator import DALIIterator
+from .samplers import in_arrays, may_draw
+
+
+class ResidentIterator(DALIIterator):
+    """As DALIIterator; but indices of a whole chunk of batches are drawn ahead where nothing can tell the difference."""
+
+    def _begin(self, loader, route: ResidentRoute) -> None:
+        self._held = route.held
+        self._ahead = loader.num_workers * (loader.prefetch_factor or 0) or 1  # as torch
+        self._may_draw = may_draw(self._index_sampler)
+        in_bulk = in_arrays(self._index_sampler)
+        self._in_arrays = in_bulk is not None
+        self._sampler_iter = in_bulk or self._sampler_iter
+        self._calls = any(plan.call for plan in route.plans)
+        super()._begin(loader, route)
+
+    def _batch(self, *args) -> ResidentBatch:
+        return ResidentBatch(*args)
+
+    def _indices(self, index) -> list | np.ndarray:
+        return index if self._in_arrays else super()._indices(index)
+
+    def __next__(self):
+        if torch.autograd._profiler_enabled():
+            return super().__next__()  # which records a range, at a quarter of the cost of a batch
+        data = self._next_data()
+        self._num_yielded += 1
+        return data
+
+    def _make(self) -> None:
+        if self._calls:  # Python works on batches one by one, in other processes
+            return super()._make()
+        if not self._drawn or not self._drawn[0].ready:
+            self._fill()
+        self._stop_at_the_end()
+        self._finish_first()
+
+    def _look_ahead(self) -> None:
+        if self._calls:
+            super()._look_ahead()
+        elif self._num_workers:
+            self._draw_indices()
+
+    def _fill(self) -> None:
+        """The next chunk. The first is one batch, which comes at once."""
+        self._draw_indices()
+        if not self._drawn or self._drawn[0].ready:
+            return
+        together = self._epoch.route.together if self._taken else 1
+        count = max(1, together // max(1, len(self._drawn[0])))
+        self._draw_indices(min(count, self._may_draw - self._taken))
+        batches, samples = [self._drawn[0]], len(self._drawn[0])
+        for batch in islice(self._drawn, 1, None):
+            samples += len(batch)
+            if samples > together or batch.ready or batch.alone or batches[0].alone:
+                break
+            batches.append(batch)
+        self._compute(batches)
+
+    def _start_batches(self, called: int = 0) -> None:
+        for batch in islice(self._drawn, self._epoch.route.depth + called):
+            if not batch.ready:
+                self._compute([batch])
+
+    def _compute(self, batches: list[ResidentBatch]) -> None:
+        """Errors go to the batch that they belong to."""
+        try:
+            with torch.inference_mode(False):  # batches may be handed out in another mode than that of now
+                chunk = Chunk(self._epoch, self._held, batches)
+        except Exception as error:
+            if len(batches) == 1:
+                batches[0].fail(error)
+                return
+            for batch in batches:
+                batch.alone = True
+            self._compute(batches[:1])
+            return
+        for number, batch in enumerate(batches):
+            batch.chunk, batch.number = chunk, number
+
+
+class ResidentBatch(Batch):
+    """Rows of a chunk.
+
+    Attributes:
+        indices: a list, or an int64 array.
+        chunk: which; None before it is computed.
+        number: its place among the chunk's batches.
+        alone: not to be computed with others, for one of them fails.
+    """
+
+    chunk: Chunk | None = None
+    number = 0
+    alone = False
+
+    @property
+    def ready(self) -> bool:
+        return self.chunk is not None or self._error is not None
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+
+    def advance(self) -> None:
+        try:
+            if self._error is None:
+                self.chunk.advance()
+        except Exception as error:
+            self._error = error
+
+    def discard(self) -> None:
+        if self.chunk is not None:
+            self.chunk.discard()
+
+    def look_up(self) -> list[tuple[data.Dataset, np.ndarray, np.ndarray]]:
+        """As places(), one index after another: indices that are no plain numbers, and errors as torch raises them."""
+        found: dict[int, tuple[data.Dataset, list, list]] = {}
+        for row, index in enumerate(self._listed()):
+            dataset, local = locate(self.epoch.dataset, index)
+            target(dataset, local)
+            _, rows, locals_ = found.setdefault(id(dataset), (dataset, [], []))
+            rows.append(row)
+            locals_.append(local if local >= 0 else local + len(dataset.data))
+        return [(dataset, np.array(rows), np.array(indices)) for dataset, rows, indices in found.values()]
+
+    def _listed(self) -> list:
+        return self.indices.tolist() if isinstance(self.indices, np.ndarray) else self.indices
+
+    def _locate(self) -> None:
+        self.places = [locate(self.epoch.dataset, index) for index in self._listed()]
+        with self._as_in_a_worker(any(dataset.target_transform for dataset, _ in self.places)):
+            self.targets = [
+                target(dataset, local)
+                if dataset.target_transform is None
+                else dataset.target_transform(target(dataset, local))
+                for dataset, local in self.places
+            ]
+
+    def _images(self):
+        images, self._labels = self.chunk.take(self.number)
+        return images
+
+    def _collate(self, images) -> Any:
+        if self._labels is not None and len(self) and isinstance(images, torch.Tensor):
+            return [images, self._labels]
+        self._locate()
+        return super()._collate(images)

@@ -1,0 +1,169 @@
+"""torch's own loader, with batches on the loader's device, and on_error there."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import torch
+import torch.utils.data as data
+from PIL import Image
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
+
+from ..data.parts import locate
+from ..draws import replacement
+from ..engine.device import to_device
+from .on_error import ATTEMPTS, Errors
+from .samplers import indices_among
+
+_UNREADABLE = OSError, SyntaxError, EOFError, Image.DecompressionBombError  # what PIL raises for bad files
+
+
+def stock_iterator(loader, device: torch.device):
+    """What torch's loader would iterate with, followed by a copy to ``device``."""
+    tolerant = loader._errors.policy != "raise" and not isinstance(loader.dataset, data.IterableDataset)
+    given = _tolerant(loader) if tolerant else loader
+    if not loader.num_workers:
+        return _Here(given, device)
+    loader.check_worker_number_rationality()
+    return _InWorkers(given, device)
+
+
+class _OnDevice:
+    """torch's own iterator, whose batches end on the loader's device."""
+
+    def __init__(self, loader, device: torch.device):
+        self._errors, self._samples = loader._errors, 0
+        self._errors.begin()
+        super().__init__(loader)
+        self._device = device
+        if isinstance(self._dataset, _Tolerant):
+            self._dataset.seed = self._base_seed
+
+    def _reset(self, loader, first_iter=False):
+        super()._reset(loader, first_iter)
+        if not first_iter:
+            self._samples = 0
+            self._errors.begin()
+
+    def _next_data(self):
+        made = self._next_made()
+        return made if self._device.type == "cpu" else to_device(made, self._device)
+
+    def _next_made(self) -> Any:
+        while True:
+            try:
+                made = super()._next_data()
+            except StopIteration:
+                self._errors.end(self._samples)
+                raise
+            if not isinstance(made, _Collated):
+                return made
+            self._samples += made.count
+            for failure in made.failures:
+                self._errors.add(*failure)
+            if made.batch:
+                return made.batch[0]
+
+
+class _Here(_OnDevice, _SingleProcessDataLoaderIter):
+    pass
+
+
+class _InWorkers(_OnDevice, _MultiProcessingDataLoaderIter):
+    pass
+
+
+class _Collated(NamedTuple):
+    """A batch, or none where nothing is left of it.
+
+    Attributes:
+        batch: (the batch,), or ().
+        count: samples that the sampler asked for.
+        failures: (path, index, reason) of those that could not be made.
+    """
+
+    batch: tuple
+    count: int
+    failures: list[tuple[str, Any, str]]
+
+
+class _Sample(NamedTuple):
+    """As _Collated, of one sample."""
+
+    sample: tuple
+    failures: list[tuple[str, Any, str]]
+
+
+def _tolerant(loader):
+    """The loader, over a data set whose samples may fail. The loader itself stays as it is."""
+    made = copy.copy(loader)
+    among = indices_among(loader) if loader._errors.policy == "replace" else ()  # a data set may have no length
+    dataset = _Tolerant(loader.dataset, loader._errors, among)
+    collate = _Collate(loader.collate_fn, loader._auto_collation)
+    vars(made).update(_errors=loader._errors, dataset=dataset, collate_fn=collate)
+    return made
+
+
+class _Tolerant(data.Dataset):
+    """A data set whose samples are _Sample. Its other attributes are the data set's."""
+
+    seed = 0  # of the epoch, in the process that iterates
+
+    def __init__(self, dataset, errors: Errors, among):
+        self.dataset, self._among = dataset, among
+        self._replaces = errors.policy == "replace"
+        self._covers = Exception if errors.in_python else _UNREADABLE
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getattr__(self, name: str):
+        if name == "dataset" or name.startswith("__"):  # how to pickle it, and __getitems__, are not for this one
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __setattr__(self, name: str, value) -> None:
+        """A worker_init_fn may give the data set what its samples need."""
+        own = name in ("dataset", "seed", "_among", "_replaces", "_covers")
+        object.__setattr__(self if own else self.dataset, name, value)
+
+    def __getitem__(self, index) -> _Sample:
+        failures: list = []
+        asked = index
+        while True:
+            try:
+                return _Sample((self.dataset[index],), failures)
+            except self._covers as error:
+                failures.append((_path(self.dataset, index), index, f"{type(error).__name__}: {error}"))
+                if not self._replaces:
+                    return _Sample((), failures)
+                if len(failures) > ATTEMPTS or not hasattr(asked, "__index__"):
+                    raise
+            index = self._among[replacement(self._seed(), int(asked), len(failures), len(self._among))]
+
+    def _seed(self) -> int:
+        info = data.get_worker_info()
+        return self.seed if info is None else info.seed - info.id
+
+
+class _Collate:
+    def __init__(self, collate_fn, batched: bool):
+        self._collate_fn, self._batched = collate_fn, batched
+
+    def __call__(self, made: list[_Sample] | _Sample) -> _Collated:
+        made = made if self._batched else [made]
+        failures = [failure for one in made for failure in one.failures]
+        samples = [sample for one in made for sample in one.sample]
+        if not samples:
+            return _Collated((), len(made), failures)
+        return _Collated((self._collate_fn(samples if self._batched else samples[0]),), len(made), failures)
+
+
+def _path(dataset, index) -> str:
+    """Of a sample, for a message."""
+    try:
+        part, local = locate(dataset, index)
+        return str(part.samples[local][0])
+    except Exception:  # no image folder
+        return type(dataset).__name__

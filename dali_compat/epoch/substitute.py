@@ -1,0 +1,86 @@
+"""What stands in for samples that cannot be made, where on_error is "replace"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..data.sources import ImageReadError
+from ..draws import replacement
+from ..engine import OutOfStep
+from .on_error import ATTEMPTS, reason_of
+from .part import in_order
+
+if TYPE_CHECKING:
+    from .batch import Batch
+    from .iterator import Epoch
+
+
+class Substitute:
+    """Samples of the data set that stand in, one after another until one can be read, for the one at a position of the
+    epoch. Which ones depends on the epoch's seed and the position alone. ``make`` gives the batch of an index."""
+
+    def __init__(self, epoch: Epoch, position: int, make: Callable[[Any], Batch]):
+        self._epoch, self._position, self._make, self._attempts = epoch, position, make, 0
+        self._try_another()
+
+    def outcome(self) -> tuple[Batch, Any]:
+        """The batch of one that stands in, and its image.
+
+        Raises:
+            ImageReadError: too many samples cannot be read.
+        """
+        while True:
+            try:
+                return self._batch, self._batch.alone()
+            except OutOfStep:
+                raise
+            except Exception as error:
+                if self._attempts == ATTEMPTS or not self._is_bad(error):
+                    raise
+                self._try_another()
+
+    def _is_bad(self, error: Exception) -> bool:
+        """Lists it, if it is an error that on_error is for."""
+        errors, batch = self._epoch.errors, self._batch
+        if not (errors.in_python or isinstance(error, ImageReadError) or hasattr(error, "row")):
+            return False
+        errors.add(str(batch.sources[0]), batch.indices[0], reason_of(error))
+        return True
+
+    def _try_another(self) -> None:
+        self.discard()
+        among = self._epoch.among
+        index = among[replacement(self._epoch.seed, self._position, self._attempts, len(among))]
+        self._attempts += 1
+        self._batch = self._make(index)
+        self._batch.start()
+
+    def discard(self) -> None:
+        if self._attempts:
+            self._batch.discard()
+            self._batch.forget_errors()
+
+
+def joined(images, good: list[int], others: dict[int, Any]):
+    """``images`` of the ``good`` rows and those of others, in the order of rows: stacked where all have one shape."""
+    first = next(iter(others.values()))
+    one = {(image.shape, image.dtype) if isinstance(image, torch.Tensor) else None for image in others.values()}
+    if not (
+        isinstance(images, torch.Tensor) and one == {(images.shape[1:], images.dtype)} and type(first) is torch.Tensor
+    ):
+        return in_order([(good, images), *(([row], [image]) for row, image in others.items())])
+    last = images.ndim == 4 and images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
+    form = torch.channels_last if last else torch.contiguous_format
+    shape = len(good) + len(others), *images.shape[1:]
+    whole = torch.empty(shape, dtype=images.dtype, device=images.device, memory_format=form)
+    taken = 0  # of images; in runs, for a GPU would be waited for where a list says which
+    for begin, end in zip([-1, *sorted(others)], [*sorted(others), len(whole)]):
+        run = end - begin - 1
+        whole[begin + 1 : end] = images[taken : taken + run]
+        taken += run
+    for row, image in others.items():
+        whole[row] = image
+    return whole

@@ -1,0 +1,234 @@
+"""How far the loader's images are from torchvision's, in levels of 0..255."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils._pytree import tree_leaves
+from torchvision import transforms as v1
+from torchvision.datasets.folder import IMG_EXTENSIONS, pil_loader
+
+from ..data.parts import DALIImageFolder
+from ..loader import DataLoader
+from ..lower import plans_ahead
+from ..plan import Plan
+from ..routes.dali import StockRoute
+from .reference import reference
+
+BATCH = 16
+_KEPT = 256  # decoded images, while they are few
+
+
+class Mismatch(Exception):
+    """Our images and torchvision's are not even alike."""
+
+
+class Errors:
+    """Absolute differences over all values of all images, in levels."""
+
+    def __init__(self):
+        self._sum, self._count, self._max, self._worst, self.images = 0.0, 0, 0.0, 0.0, 0
+
+    def add(self, mine: Any, theirs: Any, unit: np.ndarray) -> None:
+        """One sample: an image (a tensor, a PIL image), or a structure of these."""
+        mine, theirs = tree_leaves(mine), tree_leaves(theirs)
+        if len(mine) != len(theirs):
+            raise Mismatch(f"{len(mine)} images in a sample, torchvision gives {len(theirs)}")
+        total, count = 0.0, 0
+        for a, b in zip(map(as_tensor, mine), map(as_tensor, theirs)):
+            if a.shape != b.shape or a.dtype != b.dtype:
+                raise Mismatch(f"{tuple(a.shape)} {a.dtype}, torchvision gives {tuple(b.shape)} {b.dtype}")
+            count += a.numel()
+            if not torch.equal(a, b):  # which costs a tenth
+                difference = (a.double() - b.double()).abs().numpy() * along(unit, a)
+                total += difference.sum()
+                self._max = float(np.maximum(self._max, difference.max(initial=0)))  # which keeps a NaN
+        self._sum, self._count, self.images = self._sum + total, self._count + count, self.images + 1
+        self._worst = float(np.maximum(self._worst, total / max(count, 1)))
+
+    def result(self) -> dict[str, float]:
+        return {"mean": float(self._sum / max(self._count, 1)), "max": self._max, "worst_image_mean": self._worst}
+
+
+def as_tensor(image) -> torch.Tensor:
+    if isinstance(image, Image.Image):
+        return v1.functional.pil_to_tensor(image)
+    return torch.as_tensor(image).detach().cpu().as_subclass(torch.Tensor)
+
+
+def along(numbers: np.ndarray, image: torch.Tensor) -> np.ndarray:
+    """Numbers of channels, (C, 1, 1), where the image has these channels."""
+    return numbers.reshape(-1, 1, 1) if image.ndim >= 3 and image.shape[-3] == numbers.size else numbers.mean()
+
+
+def levels(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    """What undoes the conversions and normalisations of a plan: (unit, offset) of each channel, in levels of 0..255."""
+    unit, offset = np.ones(1), np.zeros(1)
+    for ahead in plans_ahead(plan):
+        before = ahead.takes
+        for step in ahead.steps:
+            if step.op == "normalize":
+                offset = offset + unit * np.array(step.kwargs["mean"])
+                unit = unit * np.array(step.kwargs["std"])
+            elif step.op in ("to_dtype", "tensor_to_pil") and step.kwargs.get("like") != "cast":
+                was, now = before.dtype.is_floating_point, step.gives.dtype.is_floating_point
+                unit = unit * 255.0 ** (now - was)
+            before = step.gives
+    return unit, offset
+
+
+# ---- the pictures
+
+
+class Pictures:
+    """Images of a folder, in class folders or not, evenly chosen."""
+
+    def __init__(self, folder: Path, most: int | None = None):
+        if not folder.is_dir():
+            raise SystemExit(f"parity: {folder} is not a folder")
+        root = folder
+        if not any(path.is_dir() for path in folder.iterdir()):  # no classes: one of all images
+            self._around = tempfile.TemporaryDirectory(prefix="dali_compat_parity_")
+            root = Path(self._around.name)
+            (root / "all").symlink_to(folder.resolve())
+        try:
+            self._all = DALIImageFolder(root, allow_empty=True)
+        except FileNotFoundError as error:
+            raise SystemExit(f"parity: {error}") from None
+        found = self._all.samples
+        if not found:
+            raise SystemExit(f"parity: {folder} has no images ({' '.join(IMG_EXTENSIONS)})")
+        chosen = np.linspace(0, len(found) - 1, min(most or len(found), len(found))).round().astype(int)
+        self.folder, self.samples = folder, [found[i] for i in chosen]
+        self._decoded: dict[str, Image.Image] = {}
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def dataset(self, transform) -> DALIImageFolder:
+        dataset = copy.copy(self._all)
+        dataset.transform, dataset.samples = transform, self.samples
+        return dataset
+
+    def batches(self):
+        """(index of the first, images as torchvision decodes them)."""
+        for start in range(0, len(self), BATCH):
+            paths = [path for path, _ in self.samples[start : start + BATCH]]
+            images = [self._decoded.get(path) or pil_loader(path) for path in paths]
+            if len(self) <= _KEPT:
+                self._decoded.update(zip(paths, images))
+            yield start, images
+
+    def facts(self) -> dict[str, Any]:
+        sizes = [os.path.getsize(path) for path, _ in self.samples]
+        return {"folder": str(self.folder), "images": len(self), "mean_bytes": round(sum(sizes) / len(sizes))}
+
+
+# ---- measuring
+
+
+class _Stream:
+    """An epoch of ours, batch by batch."""
+
+    def __init__(self, pictures: Pictures, transform, device, exact: bool):
+        self.loader = DataLoader(
+            pictures.dataset(transform), BATCH, collate_fn=_images, device=device, exact=exact, fallback="silent"
+        )
+        torch.manual_seed(0)
+        self.batches = iter(self.loader)
+        route = self.loader._route
+        if isinstance(route, StockRoute):
+            raise SystemExit(f"parity: {route.reason}")
+        self.seed, self.plan, self.device = self.batches._base_seed, route.plans[0], route.device
+
+    @property
+    def key(self) -> tuple:
+        return self.plan.steps, self.plan.dali, self.plan.batch, id(self.plan.call or None)
+
+
+def _images(samples) -> list:
+    return [image for image, _ in samples]
+
+
+def measure(
+    pictures: Pictures,
+    transforms: list[Callable],
+    device: str | None,
+    tensors: Callable | None = None,
+    keep: Callable = lambda *_: None,
+) -> tuple[dict, list[Plan]]:
+    """Both fidelities of a transform that is written in several ways, whose largest errors count.
+
+    Ways that have one plan are loaded once.
+
+    Args:
+        tensors: the last way on tensors instead of PIL images; torchvision's own distance between the two is measured.
+        keep: ``keep(mine, theirs, exact)`` is given every sample of the first way.
+
+    Returns:
+        {"default": ..., "exact": ..., "tensors": ...}, as Errors.result(), and the plan of each way. "tensors" is None
+        where there are none, or where torchvision cannot.
+
+    Raises:
+        Mismatch: shapes or dtypes differ.
+    """
+    errors = {exact: [Errors() for _ in transforms] for exact in (False, True)}
+    apart = Errors()
+    with contextlib.ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        streams = {exact: _streams(pictures, transforms, device, exact, stack) for exact in (False, True)}
+        plans = [stream.plan for stream in streams[False]]
+        units = [levels(plan)[0] for plan in plans]
+        seed = streams[False][0].seed
+        for start, images in pictures.batches():
+            wanted = [reference(way, plan, images, seed, start) for way, plan in zip(transforms, plans)]
+            for exact, of_ways in streams.items():
+                made = {id(stream): next(stream.batches) for stream in dict.fromkeys(of_ways)}
+                for i, stream in enumerate(of_ways):
+                    for mine, theirs in zip(made[id(stream)], wanted[i], strict=True):
+                        errors[exact][i].add(mine, theirs, units[i])
+                        if i == 0:
+                            keep(mine, theirs, exact)
+            if tensors is not None:
+                tensors = _add_tensors(apart, tensors, plans[-1], images, seed, start, wanted[-1], units[-1])
+    worst = {exact: _largest([e.result() for e in found]) for exact, found in errors.items()}
+    result = {"default": worst[False], "exact": worst[True], "tensors": apart.result() if tensors else None}
+    return result, plans
+
+
+def _add_tensors(errors, tensors, plan, images, seed, start, wanted, unit) -> Callable | None:
+    """The transform of tensors, or None where torchvision has none."""
+    try:
+        for made, theirs in zip(reference(tensors, plan, images, seed, start), wanted, strict=True):
+            errors.add(made, theirs, unit)
+    except Exception:
+        return None
+    return tensors
+
+
+def _streams(pictures, transforms, device, exact, stack) -> list[_Stream]:
+    by_plan: dict[tuple, _Stream] = {}
+    streams = []
+    for transform in transforms:
+        stream = _Stream(pictures, transform, device, exact)
+        known = by_plan.setdefault(stream.key, stream)
+        if known is stream:
+            stack.callback(stream.loader.close)
+        else:
+            stream.loader.close()
+        streams.append(known)
+    return streams
+
+
+def _largest(results: list[dict]) -> dict:
+    return {name: max(result[name] for result in results) for name in results[0]}

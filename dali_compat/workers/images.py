@@ -1,0 +1,145 @@
+"""Images on their way between processes, and what they are to torchvision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torchvision import tv_tensors
+
+from ..plan import ImageSpec
+from .samples import is_plain
+from .shared_memory import Place, private
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Packed(NamedTuple):
+    """Images of one kind and dtype, or tensors that are no images, of one dtype and shape.
+
+    Attributes:
+        values: (sum of sizes,) of all pixels, or where these are in shared memory; a PIL image's as (H, W, C), a
+            tensor's as (C, H, W), views' before it.
+        dtype: of the values.
+        shapes: of each image.
+        kind: as in ImageSpec; "" where they are no images.
+    """
+
+    values: torch.Tensor | Place
+    dtype: torch.dtype
+    shapes: list[tuple[int, ...]]
+    kind: str
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(map(math.prod, self.shapes)) * self.dtype.itemsize
+
+    @property
+    def spec(self) -> ImageSpec | None:
+        """What the images are, with their size where it is one; None where they are none."""
+        if not self.kind:
+            return None
+        channels = {shape[-1 if self.kind == "pil" else -3] for shape in self.shapes}
+        sizes = {shape[-3:-1] if self.kind == "pil" else shape[-2:] for shape in self.shapes}
+        size = sizes.pop() if len(sizes) == 1 else None
+        return ImageSpec(self.kind, self.dtype, channels=channels.pop(), size=size)
+
+    def unpack(self, view: Callable[[Place], torch.Tensor] | None = None) -> list:
+        """The samples. They do not share memory that others use again: ``view`` gives what is shared."""
+        values = private(view(self.values)).view(self.dtype) if isinstance(self.values, Place) else self.values
+        made = split(values, self.shapes)
+        return [as_sample(image, self.kind) for image in made] if self.kind else made
+
+
+def split(values: torch.Tensor, shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
+    """The images of a Packed."""
+    return [part.view(shape) for part, shape in zip(values.split(list(map(math.prod, shapes))), shapes)]
+
+
+def as_travelling(images, kind: str):
+    """Tensor (N, C, H, W), or a list of (C, H, W), of several views (V, C, H, W): as Packed has them."""
+    if kind != "pil":
+        return images
+    return images.movedim(-3, -1) if isinstance(images, torch.Tensor) else [i.movedim(-3, -1) for i in images]
+
+
+def pack(images, kind: str) -> Packed:
+    """``images``: tensor (N, C, H, W) or a list of (C, H, W), on any device; of several views, (V, C, H, W)."""
+    images = list(as_travelling(images, kind))
+    values = torch.cat([image.reshape(-1) for image in images]).cpu()
+    return Packed(values, values.dtype, [tuple(image.shape) for image in images], kind)
+
+
+def pack_into(shared: torch.Tensor, place: Place, images, kind: str) -> Packed:
+    """The same in shared memory: ``shared`` is the place's, uint8, and large enough."""
+    images = as_travelling(images, kind)
+    if not isinstance(images, torch.Tensor) and images[0].is_cuda:
+        flat = torch.cat([image.reshape(-1) for image in images])
+        shared.view(flat.dtype).copy_(flat)
+    elif isinstance(images, torch.Tensor):
+        copy(shared.view(images.dtype).view(images.shape), images)
+    else:
+        for one, image in zip(split(shared.view(images[0].dtype), [image.shape for image in images]), images):
+            copy(one, image)
+    return Packed(place, images[0].dtype, [tuple(image.shape) for image in images], kind)
+
+
+def copy(to: torch.Tensor, given: torch.Tensor) -> None:
+    """Between devices without waiting, if the host's memory is page-locked and it is a GPU that gets it.
+
+    On the CPU through NumPy: torch's threads wait for each other where DALI's keep the cores busy.
+    """
+    if to.is_cuda or given.is_cuda:
+        to.copy_(given, non_blocking=to.is_cuda)
+    else:
+        np.copyto(_array(to), _array(given))
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    """Its bits: NumPy does not have every dtype."""
+    return (tensor.view(_BITS[tensor.itemsize]) if tensor.is_floating_point() else tensor).numpy()
+
+
+def as_sample(image: torch.Tensor, kind: str):
+    """What torchvision would hold: of a PIL image ``image`` is (H, W, C), of a tensor (C, H, W); of views a tuple."""
+    if image.ndim == 4:
+        return tuple(as_sample(view, kind) for view in image)
+    if kind == "pil":
+        return Image.fromarray(image.squeeze(-1).numpy() if image.shape[-1] == 1 else image.numpy())
+    return tv_tensors.Image(image) if kind == "Image" else image
+
+
+def as_tensor(result) -> torch.Tensor:
+    """(C, H, W) of a PIL image or a tensor."""
+    if isinstance(result, Image.Image):
+        pixels = torch.from_numpy(np.array(result))
+        return pixels[None] if pixels.ndim == 2 else pixels.movedim(-1, 0)
+    return result.as_subclass(torch.Tensor)
+
+
+def spec_of(result: Any) -> ImageSpec | None:
+    """The image that a function has given, or None where it is something else (a tuple of views, a dict)."""
+    if isinstance(result, Image.Image):
+        channels = {"RGB": 3, "L": 1}.get(result.mode)
+        return ImageSpec(channels=channels, size=result.size[::-1]) if channels else None
+    if type(result) not in (torch.Tensor, tv_tensors.Image) or result.ndim != 3 or result.shape[0] not in (1, 3):
+        return None
+    kind = "Image" if isinstance(result, tv_tensors.Image) else "tensor"
+    return ImageSpec(kind, result.dtype, channels=result.shape[0], size=tuple(result.shape[1:]))
+
+
+def kind_of(results: list) -> str | None:
+    """The kind of a Packed of them; None where they are not alike."""
+    specs = {spec and spec.but(size=None) for spec in map(spec_of, results)}
+    if len(specs) != 1:
+        return None
+    spec = specs.pop()
+    if spec is not None:
+        return spec.kind
+    tensors = all(type(result) is torch.Tensor and is_plain(result) for result in results)
+    return "" if tensors and len({(result.shape, result.dtype) for result in results}) == 1 else None

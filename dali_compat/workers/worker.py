@@ -1,0 +1,134 @@
+"""Functions without a translation, on samples: in a worker process, or in the caller's thread."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pickle
+import signal
+import socket
+import threading
+import time
+from multiprocessing.connection import Connection
+
+import torch
+from torch._utils import ExceptionWrapper
+from torch.utils.data import _utils
+
+from ..draws import seed_generators
+from .images import Packed, as_tensor, kind_of, pack, pack_into
+from .processes import serve
+from .samples import Parcel, Pieces, dumps
+from .shared_memory import Place, Slot
+
+_KEPT = 1 << 30  # bytes of freed memory that a worker keeps
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # malloc.h
+
+_state: tuple = ()  # functions, seed, slots, and what worker_init_fn has raised
+
+
+def run(functions, seed: int, samples: list, positions: list[int]) -> list:
+    """Each sample through all functions, with generators seeded by its position."""
+    results = []
+    for sample, position in zip(samples, positions, strict=True):
+        seed_generators(seed, position)
+        for function in functions:
+            sample = function(sample)
+        results.append(sample)
+    return results
+
+
+def work(connection: Connection, tasks: socket.socket, number: int, *start) -> None:
+    """A worker process, until nobody needs it. ``start`` as start_worker() takes it."""
+    _leave_interrupts_to_the_parent()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    start_worker(number, *start)
+    serve(connection, tasks, _answer)
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    """A terminal sends Ctrl-C to all processes. The parent's handlers are not for its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _end_with(parent: int) -> None:
+    """Where it is killed, nobody else would end a function that never returns."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+def start_worker(number, functions, seed, slots: list[Slot], workers, init, dataset) -> None:
+    """As torch's worker loop begins: one thread, its seed, get_worker_info() and worker_init_fn."""
+    global _state
+    _keep_memory()
+    torch.set_num_threads(1)
+    seed_generators(seed, number)
+    info = _utils.worker.WorkerInfo(id=number, num_workers=workers, seed=seed + number, dataset=dataset)
+    _utils.worker._worker_info = info
+    error = None
+    try:
+        if init is not None:
+            init(number)
+    except Exception:
+        error = _wrapped()
+    _state = functions, seed, slots, error
+
+
+def _keep_memory() -> None:
+    """glibc gives large pieces back to the system when they are freed, and the system clears every page that it gives out
+    again: of the 8 ms that ten crops as float tensors take, 3."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        for threshold in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
+            ctypes.CDLL(None).mallopt(threshold, _KEPT)
+
+
+def _answer(message: bytes) -> bytes:
+    made = in_worker(message)
+    try:
+        return dumps(made)
+    except Exception:  # an error of a class that pickle does not find; its text names it
+        made.exc_type = RuntimeError
+        return dumps(made)
+
+
+def in_worker(message: bytes) -> Packed | Parcel | ExceptionWrapper:
+    """What the functions give, in shared memory where there is room; or their error as text, for not every exception
+    can be unpickled. ``message``: pickled samples (Packed or Parcel), positions, and the room (a Place, or None)."""
+    functions, seed, _, error = _state
+    if error is not None:
+        return error
+    try:
+        samples, positions, room = pickle.loads(message)
+        return _placed(run(functions, seed, samples.unpack(_view), positions), room)
+    except Exception:
+        return _wrapped()
+
+
+def _placed(results: list, room: Place | None) -> Packed | Parcel:
+    kind = kind_of(results)
+    if kind is None:
+        pieces = Pieces(results)
+        place = _place(room, pieces.size)
+        return pieces.parcel() if place is None else pieces.parcel_in(_view(place), place)
+    images = [as_tensor(result) for result in results]
+    place = _place(room, sum(image.numel() for image in images) * images[0].itemsize)
+    return pack(images, kind) if place is None else pack_into(_view(place), place, images, kind)
+
+
+def _place(room: Place | None, size: int) -> Place | None:
+    """The beginning of the room, if it is large enough."""
+    if room is None or size > room.end - room.begin:
+        return None
+    return Place(room.slot, room.begin, room.begin + size)
+
+
+def _view(place: Place) -> torch.Tensor:
+    return _state[2][place.slot].bytes(place)
+
+
+def _wrapped() -> ExceptionWrapper:
+    return ExceptionWrapper(where=f"in DataLoader worker process {_utils.worker._worker_info.id}")
