@@ -162,10 +162,10 @@ class Part:
 
 
 class Decoded:
-    """Rows that DALI decodes, or that it has decoded before (``given`` one of DECODED)."""
+    """Rows that DALI decodes, or that it has decoded before (``given`` one of DECODED). ``again``: it has failed once."""
 
-    def __init__(self, batch: Batch, plan: Plan, rows: list[int], given: str):
-        self.batch, self.plan, self.rows, self._given = batch, plan, rows, given
+    def __init__(self, batch: Batch, plan: Plan, rows: list[int], given: str, again: bool = False):
+        self.batch, self.plan, self.rows, self._given, self._again = batch, plan, rows, given, again
         if not rows:
             return
         arrays = batch.compute((*plan.dali, *plan.batch), rows)
@@ -236,15 +236,15 @@ class Decoded:
         if self._given not in DECODED:
             bad = [i for i, image in enumerate(self._images) if not is_intact(image)]
             bad = bad or undecodable(self._images, self._pipeline.device, self._given)
-        if not bad:
+        if not bad and self._again:
             raise error
         for i in bad:
             self.batch.prefer_pil(self.rows[i])
         replayed = Replayed(self.batch, self.plan, [self.rows[i] for i in bad])
-        groups = [(replayed, replayed.images())]
+        groups = [(replayed, replayed.images())] if bad else []  # none: a file was just being written
         good = [row for i, row in enumerate(self.rows) if i not in bad]
         if good:  # not before PIL is done: where it raises, nobody would ask for what DALI has made
-            decoded = Decoded(self.batch, self.plan, good, self._given)
+            decoded = Decoded(self.batch, self.plan, good, self._given, again=True)
             groups.append((decoded, decoded.images()))
         return self._in_order([(group.rows, images) for group, images in groups])
 

@@ -146,3 +146,33 @@ def test_files_that_become_unreadable(root):
     assert len(_results(iterator)) == COUNT // BATCH - 1
     errors = [result for result in _results(iter(loader)) if isinstance(result, ImageReadError)]
     assert len(errors) == len(CHANGED) and all("Permission" in str(error) for error in errors)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_file_that_was_being_written_when_dali_read_it(root, monkeypatch, again):
+    """The batch fails, and afterwards every file is whole: it is read again, once."""
+    from dali_compat.engine.pipeline import DecodePipeline, PipelineError
+
+    dataset = DALIImageFolder(root, TRANSFORMS["crop"], return_index=True)
+    loader = DataLoader(dataset, BATCH, device="cpu", exact=True, fallback="error")
+    before = _given(dataset, range(COUNT))
+    received, receive = [], DecodePipeline.receive
+
+    def failing(pipeline, ticket):
+        outcome = receive(pipeline, ticket)
+        received.append(ticket)
+        if pipeline.batch_size == BATCH and (len(received) == 2 or again and len(received) > 1):
+            raise PipelineError("half a file")
+        return outcome
+
+    monkeypatch.setattr(DecodePipeline, "receive", failing)
+    if again:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(PipelineError, match="half a file"):
+            next(iterator)
+        return
+    results = _results(iter(loader))
+    numbers = [batch.tolist() for batch in torch.arange(COUNT).split(BATCH)]
+    _check(results, numbers, before, before, [Path(path) for path, _ in dataset.samples])
+    assert len(received) > COUNT // BATCH
