@@ -11,15 +11,12 @@ import torch.utils.data as data
 
 from .epoch.on_error import Errors, SampleError, checked_policy
 from .epoch.stock import stock_iterator
+from .errors import FallbackWarning
 from .routes.dali import DaliRoute, Route, StockRoute, choose, explain, in_python
 from .routes.decoded_cache import checked_budget, checked_place
 from .routes.resident import ResidentRoute
 
 T = TypeVar("T", covariant=True)
-
-
-class FallbackWarning(UserWarning):
-    """Something runs in torchvision or Python instead of DALI; the text says what, why, and what to do."""
 
 
 class DataLoader(data.DataLoader[T], Generic[T]):

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 from torchvision.datasets import VisionDataset
 
-from ..data.sources import ImageReadError
+from ..errors import ImageReadError
 from .files import Files
 from .index import Progress, indexed
 from .paths import PathLike, expand

@@ -15,7 +15,7 @@ from collections import deque
 
 import numpy as np
 
-from ..data.sources import ImageReadError
+from ..errors import ImageReadError
 
 _FALLBACK_LIMIT = 256
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ..data.sources import ImageReadError
+from ..errors import ImageReadError
 from . import saved as cache
 from .table import Rows
 

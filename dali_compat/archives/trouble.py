@@ -1,6 +1,6 @@
 """Errors of archives' contents; each names the file, the place in it and the reason."""
 
-from ..data.sources import ImageReadError
+from ..errors import ImageReadError
 
 _LIMIT = 1 << 63
 

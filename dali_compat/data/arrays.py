@@ -13,8 +13,8 @@ from PIL import Image
 from torch.utils.data import default_collate
 from torchvision.datasets import CIFAR10, MNIST, QMNIST, STL10, SVHN, USPS, VisionDataset
 
+from ..errors import Unsupported
 from ..plan import ImageSpec
-from .parts import Unsupported
 
 
 class DALIArrayDataset(VisionDataset):

@@ -18,6 +18,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS, default_loader, pil_load
 
 from ..archives.archive import Archive
 from ..archives.folder_index import cached_samples
+from ..errors import Unsupported
 from .sources import Record, Source
 
 
@@ -77,10 +78,6 @@ class DALIImageFolder(ImageFolder):
 
 
 _UNDERSTOOD = DatasetFolder.__getitem__, DALIImageFolder.__getitem__, Archive.__getitem__
-
-
-class Unsupported(Exception):
-    """A data set cannot be served in another way than torch's; the text says why, and what to do where something can be done."""
 
 
 Images = DatasetFolder | Archive

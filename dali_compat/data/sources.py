@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from ..archives.archive import Archive
 
 
-class ImageReadError(OSError):
-    """A file cannot be decoded. The text names its path, its index in the data set and the reason."""
-
-
 @dataclass(eq=False)
 class Record:
     """An image of an archive. As text it names file and byte.

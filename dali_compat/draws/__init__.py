@@ -5,8 +5,7 @@ kernel wants together with the sizes after it. Sizes are known before anything i
 is torchvision's own arithmetic, vectorised with numpy, and the engines only carry it out.
 """
 
-from . import color, geometry, lowered, matrices, policy, warp
-from . import laws as choices  # noqa: F401  (each registers its functions)
+from . import color, geometry, laws, lowered, matrices, policy, warp  # noqa: F401  (each registers its functions)
 from .randoms import Randoms, own_generators, replacement, seed_generators
 from .registry import Arrays, ImageTooSmall, compute, is_random
 

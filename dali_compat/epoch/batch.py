@@ -17,11 +17,11 @@ from torch.utils.data import default_collate
 
 from ..data.headers import DALI, PIL, headers_of
 from ..data.parts import locate, sample
-from ..data.sources import BYTES, PATHS, ImageReadError, fetch, is_record
+from ..data.sources import BYTES, PATHS, fetch, is_record
 from ..draws import ImageTooSmall, Randoms, compute, own_generators
-from ..engine import OutOfStep
 from ..engine.device import to_device
 from ..engine.kernels import rows_of
+from ..errors import ImageReadError, OutOfStep
 from ..plan import Plan
 from .on_error import NOTHING, reason_of
 from .part import Part, in_format, in_order

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from ..engine import OutOfStep
+from ..errors import OutOfStep
 from ..lower import plans_ahead
 from ..plan import Plan
 from ..workers.calls import Calls

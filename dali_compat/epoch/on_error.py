@@ -7,14 +7,11 @@ import warnings
 from typing import Any, NamedTuple
 
 from ..data.sources import Record, Source, is_record
+from ..errors import BadImageWarning
 
 POLICIES = "raise", "skip", "replace"
 ATTEMPTS = 100  # samples that are tried in the place of one
 NOTHING = object()  # a batch of which nothing is left
-
-
-class BadImageWarning(UserWarning):
-    """Samples were replaced or skipped, as ``on_error`` says. ``loader.errors`` lists them."""
 
 
 class SampleError(NamedTuple):

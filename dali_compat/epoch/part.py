@@ -10,10 +10,11 @@ import torch
 
 from ..data.headers import DALI
 from ..data.intact import is_intact
-from ..data.sources import BYTES, DECODED, PATHS, Form, ImageReadError
+from ..data.sources import BYTES, DECODED, PATHS, Form
 from ..engine import kernels
 from ..engine.device import sent
 from ..engine.replay import replay
+from ..errors import ImageReadError
 from ..lower import continued
 from ..plan import Call, ImageSpec, Plan
 from ..workers.calls import Called

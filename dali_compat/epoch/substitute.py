@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..data.sources import ImageReadError
 from ..draws import replacement
-from ..engine import OutOfStep
+from ..errors import ImageReadError, OutOfStep
 from .on_error import ATTEMPTS, reason_of
 from .part import in_order
 

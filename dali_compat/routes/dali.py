@@ -12,9 +12,10 @@ import torch
 from torch.utils.data import IterableDataset
 
 from ..data.arrays import holds_arrays
-from ..data.parts import Images, Unsupported, folders
+from ..data.parts import Images, folders
 from ..data.parts import parts as parts_of
 from ..data.survey import mostly_jpeg, mostly_small
+from ..errors import Unsupported
 from ..install import dali_problem, dali_version, max_connections, max_connections_note
 from ..lower import Options, lower, plans_ahead
 from ..plan import Plan, table

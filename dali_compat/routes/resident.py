@@ -11,9 +11,10 @@ import torch
 import torch.utils.data as data
 
 from ..data.arrays import images_of, raw_targets, spec_of, target_table
-from ..data.parts import Unsupported, parts
+from ..data.parts import parts
 from ..engine.device import free_memory
 from ..engine.fused import Program
+from ..errors import Unsupported
 from ..lower import Options, lower
 from ..plan import Plan
 from ..translate import translate

@@ -26,7 +26,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import Finalize
 
-from ..engine import OutOfStep
+from ..errors import OutOfStep
 
 _LARGEST = 1 << 16  # bytes that go through the common socket at once: a third of what Linux lets wait there
 _NUMBER = struct.Struct("<Q")  # of a message, before it and before its answer

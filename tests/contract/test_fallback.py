@@ -12,8 +12,7 @@ from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
 from contract.both import EXACT, REPOSITORY, assert_same_pixels, ours, outlines, pixels, python, said, stock
-from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.loader import FallbackWarning
+from dali_compat import DALIImageFolder, DataLoader, FallbackWarning
 
 PACKAGE = REPOSITORY / "dali_compat"
 

@@ -151,7 +151,7 @@ def test_files_that_become_unreadable(root):
 @pytest.mark.parametrize("again", [False, True])
 def test_a_file_that_was_being_written_when_dali_read_it(root, monkeypatch, again):
     """The batch fails, and afterwards every file is whole: it is read again, once."""
-    from dali_compat.engine.pipeline import DecodePipeline, PipelineError
+    from dali_compat.engine.dali.pipeline import DecodePipeline, PipelineError
 
     dataset = DALIImageFolder(root, TRANSFORMS["crop"], return_index=True)
     loader = DataLoader(dataset, BATCH, device="cpu", exact=True, fallback="error")

@@ -25,8 +25,8 @@ from nvidia.dali.tensors import TensorGPU, TensorListCPU
 
 from ...data.sources import DECODED, PATHS, PIXELS_ON_GPU, Form
 from ...draws import Arrays
+from ...errors import OutOfStep
 from ...plan import Plan
-from .. import OutOfStep
 from . import graph
 from .forks import live
 
