@@ -10,18 +10,36 @@ synthetic data gives (one H100).
 
 import os as _os
 import sys as _sys
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if _TYPE_CHECKING:
+    from .archives.lmdb import DALILMDB as DALILMDB
+    from .archives.recordio import DALIRecordIO as DALIRecordIO
+    from .archives.tfrecord import DALITFRecord as DALITFRecord
+    from .archives.webdataset import DALIWebDataset as DALIWebDataset
+    from .data.arrays import DALIArrayDataset as DALIArrayDataset
+    from .data.folder import DALIImageFolder as DALIImageFolder
+    from .epoch.on_error import SampleError as SampleError
+    from .errors import BadImageWarning as BadImageWarning
+    from .errors import FallbackWarning as FallbackWarning
+    from .errors import ImageReadError as ImageReadError
+    from .loader import DataLoader as DataLoader
+    from .translate import on_batch as on_batch
+    from .translate import register as register
+
+    DALIDataLoader = DataLoader
 
 _HOME = {
     "DataLoader": "loader",
     "DALIDataLoader": "loader",
-    "FallbackWarning": "loader",
-    "DALIImageFolder": "dataset",
-    "DALIArrayDataset": "arrays",
-    "ImageReadError": "sources",
-    "BadImageWarning": "on_error",
-    "SampleError": "on_error",
+    "FallbackWarning": "errors",
+    "DALIImageFolder": "data.folder",
+    "DALIArrayDataset": "data.arrays",
+    "ImageReadError": "errors",
+    "BadImageWarning": "errors",
+    "SampleError": "epoch.on_error",
     "DALIRecordIO": "archives.recordio",
     "DALITFRecord": "archives.tfrecord",
     "DALILMDB": "archives.lmdb",
@@ -41,15 +59,17 @@ def _give_cuda_queues() -> None:
 _give_cuda_queues()
 
 
-def __getattr__(name):
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not _TYPE_CHECKING:  # to a type checker every name that is not above is an error
 
-    value = getattr(import_module(f".{_HOME[name]}", __name__), "DataLoader" if name == "DALIDataLoader" else name)
-    globals()[name] = value
-    return value
+    def __getattr__(name):
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        value = getattr(import_module(f".{_HOME[name]}", __name__), "DataLoader" if name == "DALIDataLoader" else name)
+        globals()[name] = value
+        return value
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return [*globals(), *__all__]

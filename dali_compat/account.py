@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from .plan import Line, Step
+from .plan import Line, Options, Step
 from .translate.registry import Chain, describe
-
-if TYPE_CHECKING:
-    from .lower import Options
 
 DALI, TORCH, NOTHING = "DALI", "torch, on the batch", "-"
 EACH, PYTHON = "torch, image by image", "Python, sample by sample"

@@ -9,11 +9,15 @@ from typing import Generic, TypeVar
 import torch
 import torch.utils.data as data
 
+from .epoch.dali_iterator import DALIIterator
 from .epoch.on_error import Errors, SampleError, checked_policy
+from .epoch.resident import ResidentIterator
 from .epoch.stock import stock_iterator
 from .errors import FallbackWarning
-from .routes.dali import DaliRoute, Route, StockRoute, choose, explain, in_python
+from .routes.choose import Route, StockRoute, choose, in_python
+from .routes.dali import DaliRoute
 from .routes.decoded_cache import checked_budget, checked_place
+from .routes.explain import explain
 from .routes.resident import ResidentRoute
 
 T = TypeVar("T", covariant=True)
@@ -110,7 +114,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         route = self._choose_route(stacklevel=5, start=True)
         if isinstance(route, StockRoute):
             return stock_iterator(self, route.device)
-        return route.iterate(self)
+        if isinstance(route, ResidentRoute):
+            return ResidentIterator(self, route)
+        return DALIIterator(self, route)
 
     def _choose_route(self, stacklevel: int = 4, start: bool = False) -> Route:
         """Anew each epoch: frameworks change transforms, samples and collate_fn after construction. ``stacklevel`` is

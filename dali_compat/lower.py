@@ -10,14 +10,11 @@ of these.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 
 from .account import lines_of
 from .draws import is_random
-from .plan import Call, ImageSpec, Plan, Step, draw
+from .plan import Call, ImageSpec, Options, Plan, Step, draw
 from .translate.registry import Chain, translate
 
 # steps that DALI can do, and those among them that torch does as well once the batch is uniform
@@ -25,24 +22,6 @@ _DALI_OPS = {"crop", "pad", "flip", "resize", "grayscale", "to_dtype", "warp_aff
 _BATCH_OPS = {"pil_to_tensor", "identity", "to_dtype", "normalize", "grayscale", "flip"}
 _NO_KERNEL = {"pil_to_tensor", "identity", "choose"}
 _BY_PIXEL = {"to_dtype", "normalize", "grayscale", "pil_to_tensor", "identity"}
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a chain is lowered.
-
-    Attributes:
-        exact: torchvision's own resizing and conversions, instead of the fastest kernels.
-        channels_last: batches in ``torch.channels_last``.
-        gpu: whether it will run there. On a GPU two-pass resizing costs a training step 1.5% and evaluation nothing, so
-            a chain without random steps has it by default.
-        can: whether this DALI can do a step (engine/graph.py tells).
-    """
-
-    exact: bool = False
-    channels_last: bool = False
-    gpu: bool = False
-    can: Callable[[Step], bool] = lambda step: True
 
 
 def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> Plan:

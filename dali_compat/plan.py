@@ -1,13 +1,14 @@
 """The plan: plain frozen data between torchvision's transforms and the engines.
 
-A :class:`Step` is one operation on one image: which kernel (``op``, a function name shared by engine/graph.py,
-engine/batch/ and engine/replay.py), its constant arguments, and how its per-sample arguments come about (``draw``,
-a function of params/). A :class:`Plan` is the chain as torchvision would run it, and the same chain lowered onto
+A :class:`Step` is one operation on one image: which kernel (``op``, a name shared by engine/dali/graph.py,
+engine/kernels/ and engine/functional.py), its constant arguments, and how its per-sample arguments come about (``draw``,
+a function of draws/). A :class:`Plan` is the chain as torchvision would run it, and the same chain lowered onto
 DALI and onto batched torch, as far as it translates; its :class:`Call` is what does not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -157,6 +158,24 @@ class Plan:
         """What equal plans share."""
         functions = (*self.call.functions, None, *self.call.rest) if self.call else ()
         return self.takes, self.steps, self.exact, self.channels_last, tuple(map(id, functions))
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a chain is lowered.
+
+    Attributes:
+        exact: torchvision's own resizing and conversions, instead of the fastest kernels.
+        channels_last: batches in ``torch.channels_last``.
+        gpu: whether it will run there. On a GPU two-pass resizing costs a training step 1.5% and evaluation nothing, so
+            a chain without random steps has it by default.
+        can: whether this DALI can do a step (engine/graph.py tells).
+    """
+
+    exact: bool = False
+    channels_last: bool = False
+    gpu: bool = False
+    can: Callable[[Step], bool] = lambda step: True
 
 
 def table(rows: list[tuple[str, ...]]) -> str:

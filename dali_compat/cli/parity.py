@@ -29,7 +29,7 @@ from dali_compat.cli import demo, doctor
 from dali_compat.cli.pictures import write_folder
 from dali_compat.parity.table import numbers, rewrite
 from dali_compat.plan import table
-from dali_compat.routes.dali import resolve_device
+from dali_compat.routes.choose import resolve_device
 
 DRAWN_PICTURES = 64
 PICTURE_COLUMNS, PICTURE_SIDE = 8, 384

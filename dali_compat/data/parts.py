@@ -1,81 +1,23 @@
-"""Data sets: DALIImageFolder, and how any supported data set answers "where is sample i, and what is its target"."""
+"""The parts that a data set consists of, and how each answers "where is sample i, and what is its target"."""
 
 from __future__ import annotations
 
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.utils.data as data
 from torchvision import get_image_backend
-from torchvision.datasets import DatasetFolder, ImageFolder, VisionDataset
-from torchvision.datasets.folder import IMG_EXTENSIONS, default_loader, pil_loader
+from torchvision.datasets import DatasetFolder
+from torchvision.datasets.folder import default_loader, pil_loader
 
 from ..archives.archive import Archive
-from ..archives.folder_index import cached_samples
 from ..errors import Unsupported
+from .folder import DALIImageFolder
 from .sources import Record, Source
-
-
-class DALIImageFolder(ImageFolder):
-    """torchvision.datasets.ImageFolder, decoded and transformed by DALI when a dali_compat.DataLoader iterates it.
-
-    Indexing gives torchvision's own result, so it works in any other loader too. Attributes, errors and the meaning of
-    the arguments are ImageFolder's.
-
-    Args:
-        root: folder of class folders of images.
-        transform: takes a PIL image, usually a torchvision Compose.
-        target_transform: takes the class index.
-        loader: takes a path and gives a PIL image. One of your own runs in torch's worker processes, not in DALI.
-        is_valid_file: takes a path and tells whether it belongs to the data set.
-        allow_empty: whether class folders without images are valid.
-        return_index: samples are (image, target, index) and batches (images, labels, indices).
-        index_cache: keep the list of files, so that a later start takes it from there while the folders' modification
-            times say that it holds: True for the user's cache folder, or another folder's path.
-
-    Raises:
-        ValueError: index_cache with something that makes lists of its own: is_valid_file, or a subclass.
-        FileNotFoundError: ``root`` is missing, has no class folders, or one of them has no images.
-    """
-
-    def __init__(
-        self,
-        root: str | Path,
-        transform: Callable | None = None,
-        target_transform: Callable | None = None,
-        loader: Callable[[str], Any] = default_loader,
-        is_valid_file: Callable[[str], bool] | None = None,
-        allow_empty: bool = False,
-        *,
-        return_index: bool = False,
-        index_cache: bool | str | Path = False,
-    ):
-        if index_cache:
-            self._start_from_list(root, is_valid_file, allow_empty, None if index_cache is True else index_cache)
-            VisionDataset.__init__(self, root, transform=transform, target_transform=target_transform)
-            self.loader, self.extensions = loader, IMG_EXTENSIONS
-        else:
-            super().__init__(root, transform, target_transform, loader, is_valid_file, allow_empty)
-        self.return_index = return_index
-
-    def _start_from_list(self, root, is_valid_file, allow_empty: bool, place: str | Path | None) -> None:
-        """The attributes that ImageFolder's constructor makes by listing the folder."""
-        lists = type(self).find_classes, type(self).make_dataset
-        if is_valid_file is not None or lists != (ImageFolder.find_classes, ImageFolder.make_dataset):
-            raise ValueError("index_cache is for ImageFolder's own list: leave out is_valid_file, or index_cache")
-        self.classes, self.class_to_idx, self.samples = cached_samples(root, IMG_EXTENSIONS, allow_empty, place)
-        self.imgs, self.targets = self.samples, [target for _, target in self.samples]
-
-    def __getitem__(self, index: int) -> tuple:
-        sample = super().__getitem__(index)
-        return (*sample, index) if self.return_index else sample
-
 
 _UNDERSTOOD = DatasetFolder.__getitem__, DALIImageFolder.__getitem__, Archive.__getitem__
 

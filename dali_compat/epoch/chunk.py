@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from array import array
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+import torch.utils.data as data
 
 from ..data.parts import from_the_front, places
 from ..draws import ImageTooSmall, Randoms, compute
 from ..engine.fused import to_device
 from ..plan import Plan
-from ..routes.resident import Held
+from ..routes.resident import Held, ResidentRoute
+from .epoch import Epoch
 from .part import Part, in_format
 
-if TYPE_CHECKING:
-    from .iterator import Epoch
-    from .resident import ResidentBatch
+
+class Rows(Protocol):
+    """What a chunk asks of each of its batches."""
+
+    indices: list | np.ndarray
+
+    def __len__(self) -> int: ...
+
+    def position(self, row: int) -> int:
+        """How many samples of the epoch come before this row."""
+
+    def look_up(self) -> list[tuple[data.Dataset, np.ndarray, np.ndarray]]:
+        """As places(), one index after another."""
 
 
 class Chunk:
@@ -28,7 +40,7 @@ class Chunk:
         labels: their targets on the device, or None where default_collate has to make these, or a function of the user's.
     """
 
-    def __init__(self, epoch: Epoch, held: dict[int, Held], batches: list[ResidentBatch]):
+    def __init__(self, epoch: Epoch[ResidentRoute], held: dict[int, Held], batches: list[Rows]):
         self.epoch, self._position = epoch, batches[0].position(0)
         self._indices = [batch.indices for batch in batches]
         self._lengths = [len(batch) for batch in batches]
@@ -37,7 +49,7 @@ class Chunk:
         by_plan: dict[Plan, list[_Source]] = {}
         for source in sources:
             by_plan.setdefault(source.held.plan, []).append(source)
-        self._parts = [_Rows(self, plan, of_plan) for plan, of_plan in by_plan.items()]
+        self._parts = [ResidentPart(self, plan, of_plan) for plan, of_plan in by_plan.items()]
         self.labels = self._labels(sources) if epoch.default_collate else None
         self._taken: list[tuple[Any, torch.Tensor | None]] | None = None
         self._stream = self._done = None
@@ -93,7 +105,7 @@ class Chunk:
             index = list(chain.from_iterable(self._indices))[np.arange(len(self))[rows][error.row]]
             raise ValueError(f"{error} (index {index})") from None
 
-    def _sources(self, held: dict[int, Held], batches: list[ResidentBatch]) -> list[_Source]:
+    def _sources(self, held: dict[int, Held], batches: list[Rows]) -> list[_Source]:
         device = self.epoch.route.device
         try:
             indices = np.concatenate([_whole_numbers(given) for given in self._indices])
@@ -145,7 +157,7 @@ class _Source(NamedTuple):
     index: torch.Tensor
 
 
-class _Rows(Part):
+class ResidentPart(Part):
     """Rows of a chunk that share a plan."""
 
     def __init__(self, chunk: Chunk, plan: Plan, sources: list[_Source]):
@@ -161,7 +173,7 @@ class _Rows(Part):
 
     def _images(self):
         images = _selected(self._sources, len(self.rows))
-        return self.batch.epoch.route.program(self.plan)(images, self._arrays)
+        return self.owner.epoch.route.program(self.plan)(images, self._arrays)
 
 
 def _cut(whole, lengths: list[int]) -> list:

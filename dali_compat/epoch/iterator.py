@@ -1,112 +1,23 @@
-"""One epoch on the DALI route: torch's sampler gives indices, DALI and torch give batches, in the sampler's order."""
+"""One epoch: torch's sampler gives indices, and batches come in the sampler's order, whoever makes them."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch.utils.data import default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..errors import OutOfStep
-from ..lower import plans_ahead
-from ..plan import Plan
-from ..workers.calls import Calls
 from .batch import Batch
+from .epoch import Epoch, Route
 from .on_error import NOTHING
-from .samplers import indices_among, may_draw
-
-if TYPE_CHECKING:
-    from ..data.sources import Form
-    from ..engine.dali.pipeline import DecodePipeline
-    from ..routes.dali import DaliRoute
+from .samplers import may_draw
 
 
-class Epoch:
-    """What the batches of one epoch share. It refers to no batch, so that the last reference to an iterator ends it.
-
-    Attributes:
-        dataset, collate_fn: the loader's.
-        batched: whether torch's automatic batching is on.
-        route: of the loader at iter().
-        seed: of this epoch's random parameters.
-        calls_processes: whether batches go from DALI to processes.
-        errors: what on_error does, and has done.
-        among: indices of the samples that may stand in for others.
-        over: its pipelines may serve another epoch.
-    """
-
-    def __init__(self, loader, route: DaliRoute, seed: int):
-        self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
-        self.in_workers = loader.num_workers > 0
-        self.route, self.seed, self.over = route, seed, False
-        self.errors, self.among = loader._errors, indices_among(loader)
-        self.errors.begin()
-        self._pipelines: dict[tuple[Plan, Form], list[DecodePipeline]] = {}  # the last of a list is the one in use
-        self._threads: ThreadPoolExecutor | None = None  # for what goes through PIL, one by one
-        self.calls = Calls(seed, loader, route.device, route.depth)
-        calls = [ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call]
-        for call in calls:
-            self.calls.prepare(call)
-        self.calls_processes = bool(calls) and self.in_workers
-
-    @property
-    def default_collate(self) -> bool:
-        return self.collate_fn is default_collate and self.batched
-
-    def pipeline(self, plan: Plan, batch_size: int, form: Form) -> DecodePipeline:
-        """This epoch's pipeline for a plan, large enough for the batch."""
-        pipelines = self._pipelines.setdefault((plan, form), [])
-        larger = any(pipeline.in_step for pipeline in pipelines)
-        pipelines[:] = [pipeline for pipeline in pipelines if pipeline.in_step]
-        if not pipelines or pipelines[-1].batch_size < batch_size:
-            pipelines.append(self.route.borrow(plan, 2 * batch_size if larger else batch_size, form, self))
-        return pipelines[-1]
-
-    @property
-    def in_step(self) -> bool:
-        """Whether no pipeline was stopped in the middle of something."""
-        return all(pipeline.in_step for pipelines in self._pipelines.values() for pipeline in pipelines)
-
-    def start_again(self) -> None:
-        """Nobody will take what was asked for so far."""
-        for pipelines in self._pipelines.values():
-            for pipeline in pipelines:
-                pipeline.discard_all()
-        self.calls.close()
-
-    def in_thread(self, function: Callable, *args) -> Future:
-        """A future of a call."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self.route.threads, thread_name_prefix="dali_compat")
-        try:
-            return self._threads.submit(function, *args)
-        except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
-            future = Future()
-            try:
-                future.set_result(function(*args))
-            except Exception as error:
-                future.set_exception(error)
-            return future
-
-    def end(self) -> None:
-        """The pipelines serve the next epoch."""
-        self.over = True
-        if self._pipelines:
-            self._pipelines = {}
-            self.route.epoch_is_over()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._threads = None
-        self.calls.close()
-
-
-class DALIIterator(_BaseDataLoaderIter):
+class OrderedIterator(_BaseDataLoaderIter):
     """Iterates once over a loader; made by ``iter(loader)``.
 
     With workers, indices are drawn on torch's own schedule: num_workers * prefetch_factor batches ahead. Without, they are
@@ -116,7 +27,7 @@ class DALIIterator(_BaseDataLoaderIter):
     was under way, from its indices, so that no batch is lost or mixed with another.
     """
 
-    def __init__(self, loader, route: DaliRoute):
+    def __init__(self, loader, route: Route):
         super().__init__(loader)
         self._ahead = max(loader.num_workers * (loader.prefetch_factor or 0), route.depth)
         self._may_draw = may_draw(self._index_sampler, unknown=sys.maxsize)
@@ -131,10 +42,10 @@ class DALIIterator(_BaseDataLoaderIter):
         self._epochs += 1
         self._begin(loader, loader._choose_dali_route())
 
-    def _begin(self, loader, route: DaliRoute) -> None:
+    def _begin(self, loader, route: Route) -> None:
         # torch's persistent workers draw on where they were; here the next epoch takes the next seed
         self._pid = os.getpid()
-        self._epoch = Epoch(loader, route, self._base_seed + self._epochs)
+        self._epoch = self._epoch_of(loader, route, self._base_seed + self._epochs)
         self._position = self._taken = 0  # samples drawn, batches handed out
         self._made: tuple[Batch, Any] | None = None  # the next batch, which nobody has got yet
         self._exhausted = self._drawing = False
@@ -142,8 +53,13 @@ class DALIIterator(_BaseDataLoaderIter):
         if self._num_workers:
             self._draw_indices()
 
+    def _epoch_of(self, loader, route: Route, seed: int) -> Epoch:
+        """What this epoch's batches share."""
+        raise NotImplementedError
+
     def _batch(self, *args) -> Batch:
-        return Batch(*args)
+        """A batch of Batch's arguments."""
+        raise NotImplementedError
 
     def _indices(self, index) -> list:
         """Of one batch, from what the sampler gave."""

@@ -1,104 +1,69 @@
-"""Parts of a batch: the rows that share a plan, and among them the groups that DALI decodes and those that PIL does."""
+"""Part of a batch: the rows that share a plan, from their images on. Who makes the images is its subclasses' affair."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from ..data.headers import DALI
-from ..data.intact import is_intact
-from ..data.sources import BYTES, DECODED, PATHS, Form
 from ..engine import kernels
-from ..engine.device import sent
-from ..engine.replay import replay
-from ..errors import ImageReadError
 from ..lower import continued
 from ..plan import Call, ImageSpec, Plan
 from ..workers.calls import Called
 from ..workers.images import as_sample
+from .epoch import Epoch
 
-if TYPE_CHECKING:
-    from .batch import Batch
+
+class Owner(Protocol):
+    """What a part belongs to: a batch, or a chunk of batches."""
+
+    epoch: Epoch
+
+    def __len__(self) -> int: ...
+
+    def position(self, row: int) -> int:
+        """How many samples of the epoch come before this row."""
+
+    def compute(self, steps, rows: Any, sizes: np.ndarray) -> list[dict]:
+        """Per-sample arguments of ``steps`` for these rows; ``sizes``, (len(rows), 2), of their images."""
 
 
 class Part:
-    """Rows that share a plan, from files to what the plan gives."""
+    """
+    Attributes:
+        owner, plan: whose rows they are, and what is done with them.
+        rows: which, in order.
+    """
 
-    def __init__(self, batch: Batch, plan: Plan):
-        self.batch, self.plan = batch, plan
-        self.rows: list[int] = []
-        self._groups: list[Decoded | Replayed] = []
+    def __init__(self, owner: Owner, plan: Plan):
+        self.owner, self.plan = owner, plan
+        self.rows: Sequence[int] = []
         self._called: Called | None = None  # the plan's call
-        self._given: Any = None  # to that, where on_error may need it again
 
-    def start(self, by_kind: dict[tuple[int, str], list[int]]) -> None:
-        """``by_kind``: rows by who decodes them (headers.py) and what DALI is given (pipeline.py)."""
-        self.rows = sorted(row for rows in by_kind.values() for row in rows)
-        for (kind, given), rows in by_kind.items():
-            rows = sorted(rows)  # several data sets with one transform come one after another
-            group = self._decoded(rows, given) if kind == DALI else Replayed(self.batch, self.plan, rows)
-            if group.rows:
-                self._groups.append(group)
-
-    def _decoded(self, rows: list[int], given: str) -> Decoded:
-        while True:
-            try:
-                return Decoded(self.batch, self.plan, rows, given)
-            except ValueError as error:
-                if not hasattr(error, "row"):
-                    raise
-                self.batch.give_up(error.row, error)
-                rows = [row for row in rows if row != error.row]
-
-    def look(self) -> None:
-        """Whether PIL has failed already; it may still be at work."""
-        for group in self._groups:
-            group.look()
+    def _images(self):
+        """What the steps before a call give, on the device: (N, C, H, W), or a list of N where sizes differ. Leaves in
+        ``rows`` those that are not given up."""
+        raise NotImplementedError
 
     def advance(self) -> None:
+        """Sets the plan's call to work, if it has one."""
         if self.plan.call is not None and self._called is None:
             images = self._images()
             if self.rows:
-                self._given = images if self.batch.epoch.errors.policy != "raise" else None
                 self._called = self._call(self.plan.call, images, self.plan.gives.kind)
 
     def outcome(self):
         """What the transform gives for ``rows``, without those that are given up: (N, C, H, W), a list of N images
         (C, H, W), or of N other things (a tensor of these where they are stacked)."""
         self.advance()
-        try:
-            return self._outcome() if self.rows else []
-        except Exception as error:
-            if not self._is_bad(error):
-                raise
-        return self._one_by_one()
+        return self._outcome() if self.rows else []
 
-    def _is_bad(self, error: Exception) -> bool:
-        """Whether it is what on_error is for: an image that is too small, or what a function of the user's has raised."""
-        if self._given is None or hasattr(error, "workers_lost"):
-            return False
-        return self.batch.epoch.errors.in_python or hasattr(error, "row")
-
-    def _one_by_one(self):
-        """The results of rows that do not fail."""
-        made, given, all_rows, self.rows = [], self._given, self.rows, []
-        for i, row in enumerate(all_rows):
-            part = Part(self.batch, self.plan)
-            part.rows = [row]
-            try:
-                part._called = part._call(self.plan.call, given[i : i + 1], self.plan.gives.kind)
-                images = part.outcome()
-            except Exception as error:
-                if not self._is_bad(error):
-                    raise
-                self.batch.give_up(row, error)
-            else:
-                made.append(([row], images))
-                self.rows.append(row)
-        return stacked(made)
+    def discard(self) -> None:
+        """Nobody wants it."""
+        if self._called is not None:
+            self._called.cancel()
 
     def _outcome(self):
         plan = self.plan
@@ -106,7 +71,7 @@ class Part:
         while plan.call is not None:
             if self._called is None:
                 self._called = self._call(plan.call, images, spec.kind)
-            made = self._called.images(self.batch.epoch.route.device)
+            made = self._called.images(self.owner.epoch.route.device)
             if made is None:  # not images, or not alike: the rest takes them as they are
                 rest = plan.call.plans.setdefault(None, Call(plan.call.rest, plan.call.reason))
                 if rest.functions:
@@ -115,39 +80,20 @@ class Part:
             spec, images = made
             plan, self._called = continued(plan, spec), None
             sizes = np.array([image.shape[-2:] for image in images], np.int64)
-            images = run(plan.batch, images, self.batch.compute(plan.batch, self.rows, sizes))
+            images = run(plan.batch, images, self.owner.compute(plan.batch, self.rows, sizes))
             spec = plan.gives
         return self._as_samples(images, spec, plan)
 
     def _collated(self):
         """What is no image: a tensor where a whole batch is stacked anyway, else what the functions have given."""
-        epoch, called = self.batch.epoch, self._called
-        stacked = epoch.default_collate and len(self.rows) == len(self.batch)
+        epoch, called = self.owner.epoch, self._called
+        stacked = epoch.default_collate and len(self.rows) == len(self.owner)
         made = called.tensor(epoch.route.device) if stacked else None
         return called.samples() if made is None else made
 
-    def discard(self) -> None:
-        while self._groups:
-            self._groups.pop().discard()
-        if self._called is not None:
-            self._called.cancel()
-
-    def _images(self):
-        """What the steps before a call give, on the device. Leaves in ``rows`` those that are not given up."""
-        made = []
-        while self._groups:
-            group = self._groups[-1]
-            images = group.images()
-            self._groups.pop()
-            if group.rows:
-                made.append((group.rows, images))
-        self.rows = sorted(row for rows, _ in made for row in rows)
-        whole = len(made) == 1 and isinstance(made[0][1], torch.Tensor)
-        return made[0][1] if whole else stacked(made)
-
     def _call(self, call: Call, images, kind: str) -> Called:
-        positions = [self.batch.position(row) for row in self.rows]
-        return self.batch.epoch.calls.submit(call, images, kind, positions)
+        positions = [self.owner.position(row) for row in self.rows]
+        return self.owner.epoch.calls.submit(call, images, kind, positions)
 
     def _as_samples(self, images, spec: ImageSpec, plan: Plan):
         """In the memory format that is asked for; PIL images, or tuples of views, where the transform gives these."""
@@ -157,147 +103,9 @@ class Part:
             images = in_format(images, plan)
         else:
             images = [in_format(image[None], plan)[0] for image in images]
-        if spec.views or (spec.kind == "Image" and not self.batch.epoch.default_collate):
+        if spec.views or (spec.kind == "Image" and not self.owner.epoch.default_collate):
             return [as_sample(image, spec.kind) for image in images]
         return images
-
-
-class Decoded:
-    """Rows that DALI decodes, or that it has decoded before (``given`` one of DECODED). ``again``: it has failed once."""
-
-    def __init__(self, batch: Batch, plan: Plan, rows: list[int], given: str, again: bool = False):
-        self.batch, self.plan, self.rows, self._given, self._again = batch, plan, rows, given, again
-        if not rows:
-            return
-        arrays = batch.compute((*plan.dali, *plan.batch), rows)
-        self._dali, self._batch = arrays[: len(plan.dali)], arrays[len(plan.dali) :]
-        self._sources = [batch.sources[row] for row in rows]
-        if given in DECODED:
-            self._images = [batch.pixels[row] for row in rows]
-        else:
-            self._images = [source.bytes() for source in self._sources] if given == BYTES else self._sources
-        cache = batch.epoch.route.cache
-        self._cache = cache if given not in DECODED and cache is not None and not cache.full else None
-        form = Form(given, self._cache is not None, given not in DECODED and batch.epoch.route.fancy)
-        self._pipeline = batch.epoch.pipeline(plan, len(rows), form)
-        self._ticket = self._pipeline.submit(self._images, self._dali)
-
-    def images(self):
-        """(N, C, H, W), or a list of N where sizes differ."""
-        from ..engine.dali.pipeline import PipelineError  # here, for other routes do without DALI
-
-        try:
-            images, decoded, encoded = self._pipeline.receive(self._ticket)
-        except PipelineError as error:
-            return self._retry(error)
-        doubtful = set() if self._given in DECODED else self._doubtful(encoded)
-        if self._cache is not None:
-            sure = [i for i in range(len(self.rows)) if i not in doubtful]
-            self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
-        if not (self.plan.dali and self.plan.dali[-1].kwargs.get("layout") == "CHW"):
-            images = images.movedim(-1, 1) if isinstance(images, torch.Tensor) else [i.movedim(-1, 0) for i in images]
-        images = run(self.plan.batch, images, self._batch)
-        return self._with_pil(sorted(doubtful), images) if doubtful else images
-
-    def _doubtful(self, encoded) -> set[int]:
-        """Which images PIL has to read: ``encoded``, the bytes that DALI has decoded, are not those that the header was read
-        from; or, at their first sight, not of a structure that both are known to read alike."""
-        batch, rows = self.batch, np.array(self.rows)
-        changed, files = np.zeros(len(rows), bool), self._images
-        if self._given == PATHS:
-            changed, files = np.array([length for (length,) in encoded.shape()]) != batch.lengths[rows], encoded
-        doubtful = set(np.flatnonzero(changed).tolist())
-        for i in doubtful:
-            batch.read_header_again(self.rows[i])
-        new = np.flatnonzero(~changed & ~batch.intact[rows]).tolist()
-        unknown = {i for i in new if not is_intact(files[i])}  # in this thread: others would wait for Python
-        for i in unknown:
-            batch.prefer_pil(self.rows[i])
-        batch.set_intact([self.rows[i] for i in new if i not in unknown])
-        return doubtful | unknown
-
-    def _with_pil(self, doubtful: list[int], images):
-        """The images, those in doubt from PIL."""
-        replayed = Replayed(self.batch, self.plan, [self.rows[i] for i in doubtful])
-        theirs = replayed.images()
-        sure = [i for i in range(len(self.rows)) if i not in doubtful]
-        return self._in_order([(replayed.rows, theirs), ([self.rows[i] for i in sure], [images[i] for i in sure])])
-
-    def look(self) -> None:
-        """DALI tells when it is asked."""
-
-    def discard(self) -> None:
-        self._pipeline.discard(self._ticket)
-
-    def _retry(self, error: Exception) -> list[torch.Tensor]:
-        """Find the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error."""
-        from ..engine.dali.pipeline import undecodable
-
-        bad = []
-        if self._given not in DECODED:
-            bad = [i for i, image in enumerate(self._images) if not is_intact(image)]
-            bad = bad or undecodable(self._images, self._pipeline.device, self._given)
-        if not bad and self._again:
-            raise error
-        for i in bad:
-            self.batch.prefer_pil(self.rows[i])
-        replayed = Replayed(self.batch, self.plan, [self.rows[i] for i in bad])
-        groups = [(replayed, replayed.images())] if bad else []  # none: a file was just being written
-        good = [row for i, row in enumerate(self.rows) if i not in bad]
-        if good:  # not before PIL is done: where it raises, nobody would ask for what DALI has made
-            decoded = Decoded(self.batch, self.plan, good, self._given, again=True)
-            groups.append((decoded, decoded.images()))
-        return self._in_order([(group.rows, images) for group, images in groups])
-
-    def _in_order(self, made: list[tuple[list[int], Any]]) -> list:
-        self.rows = sorted(row for rows, _ in made for row in rows)
-        return in_order(made)
-
-
-class Replayed:
-    """Rows that go through PIL and torchvision's own functions, with the parameters drawn for them. Their sizes are those
-    that PIL finds: nothing hangs on what the headers say."""
-
-    def __init__(self, batch: Batch, plan: Plan, rows: list[int]):
-        self.batch, self.plan, self.rows = batch, plan, rows
-        self._futures = {}
-        for row in rows:
-            draw = partial(batch.compute_one, plan.steps, row)
-            self._futures[row] = batch.epoch.in_thread(replay, batch.sources[row], plan.steps, draw)
-
-    def look(self) -> None:
-        """Give up what has failed already."""
-        for row in [row for row, future in self._futures.items() if future.done() and future.exception()]:
-            self._give_up(row, self._futures[row].exception())
-
-    def images(self) -> list[torch.Tensor]:
-        images = []
-        while self._futures:
-            row = next(iter(self._futures))
-            try:
-                images.append(sent(self._futures[row].result(), self.batch.epoch.route.device))
-                del self._futures[row]
-            except Exception as error:
-                self._give_up(row, error)
-        return images
-
-    def discard(self) -> None:
-        while self._futures:
-            self._futures.popitem()[1].cancel()
-
-    def _give_up(self, row: int, error: Exception) -> None:
-        if not hasattr(error, "row"):
-            message = f"cannot decode {self.batch.name(row)}: {type(error).__name__}: {error}"
-            read_error = ImageReadError(message)
-            read_error.__cause__ = error
-            error = read_error
-            del read_error
-        try:
-            self.batch.give_up(row, error)
-        finally:
-            del error  # it refers to its traceback, and that to this frame
-        del self._futures[row]
-        self.rows = [other for other in self.rows if other != row]
 
 
 def in_order(made: list[tuple[list[int], Any]]) -> list:

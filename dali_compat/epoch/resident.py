@@ -14,12 +14,13 @@ from ..data.parts import locate
 from ..routes.resident import ResidentRoute
 from .batch import Batch
 from .chunk import Chunk
-from .iterator import DALIIterator
+from .epoch import Epoch
+from .iterator import OrderedIterator
 from .samplers import in_arrays, may_draw
 
 
-class ResidentIterator(DALIIterator):
-    """As DALIIterator; but indices of a whole chunk of batches are drawn ahead where nothing can tell the difference."""
+class ResidentIterator(OrderedIterator):
+    """As OrderedIterator; but indices of a whole chunk of batches are drawn ahead where nothing can tell the difference."""
 
     def _begin(self, loader, route: ResidentRoute) -> None:
         self._held = route.held
@@ -30,6 +31,9 @@ class ResidentIterator(DALIIterator):
         self._sampler_iter = in_bulk or self._sampler_iter
         self._calls = any(plan.call for plan in route.plans)
         super()._begin(loader, route)
+
+    def _epoch_of(self, loader, route: ResidentRoute, seed: int) -> Epoch[ResidentRoute]:
+        return Epoch(loader, route, seed)
 
     def _batch(self, *args) -> ResidentBatch:
         return ResidentBatch(*args)
@@ -109,6 +113,8 @@ class ResidentBatch(Batch):
     chunk: Chunk | None = None
     number = 0
     alone = False
+
+    epoch: Epoch[ResidentRoute]
 
     @property
     def ready(self) -> bool:

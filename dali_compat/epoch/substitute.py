@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from ..draws import replacement
 from ..errors import ImageReadError, OutOfStep
+from .epoch import Epoch
 from .on_error import ATTEMPTS, reason_of
 from .part import in_order
 
-if TYPE_CHECKING:
-    from .batch import Batch
-    from .iterator import Epoch
+
+class StandIn(Protocol):
+    """A batch of one."""
+
+    indices: list
+    places: list
+    sources: list
+    targets: list
+
+    def start(self) -> None:
+        """Set DALI or PIL to work."""
+
+    def alone(self) -> Any:
+        """The image, before it is collated."""
+
+    def discard(self) -> None:
+        """Nobody wants it."""
+
+    def forget_errors(self) -> None:
+        """They refer to their tracebacks."""
 
 
 class Substitute:
     """Samples of the data set that stand in, one after another until one can be read, for the one at a position of the
     epoch. Which ones depends on the epoch's seed and the position alone. ``make`` gives the batch of an index."""
 
-    def __init__(self, epoch: Epoch, position: int, make: Callable[[Any], Batch]):
+    def __init__(self, epoch: Epoch, position: int, make: Callable[[Any], StandIn]):
         self._epoch, self._position, self._make, self._attempts = epoch, position, make, 0
         self._try_another()
 
-    def outcome(self) -> tuple[Batch, Any]:
+    def outcome(self) -> tuple[StandIn, Any]:
         """The batch of one that stands in, and its image.
 
         Raises:

@@ -13,7 +13,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import autoaugment, v2
 from torchvision.transforms.v2 import _auto_augment
 
-from ..engine.kernels import noise
+from ..engine.kernels import squares
 
 _MAKE_PARAMS = "make_params" if "make_params" in vars(v2.RandomCrop) else "_get_params"  # torchvision 0.20
 
@@ -50,7 +50,7 @@ def _sources(numbers):
             return torch.zeros(size)
         if numbers.kind == "field":
             key, axis = take("field")
-            return noise.uniforms(np.array([key]), 2 * size.numel(), torch.device("cpu")).view(2, *size)[axis]
+            return squares.uniforms(np.array([key]), 2 * size.numel(), torch.device("cpu")).view(2, *size)[axis]
         return torch.full(size, take("coin"))
 
     def randint(*args, low=0, high=None, size=None, **_):
@@ -81,7 +81,7 @@ def _sources(numbers):
         return torch.tensor([_within(take("choice"), 0, len(weights) - 1)])
 
     def randn_like(image, dtype=None, **_):
-        pixels = noise.normals(np.array([take("noise")]), image.numel(), torch.device("cpu"))
+        pixels = squares.normals(np.array([take("noise")]), image.numel(), torch.device("cpu"))
         return pixels.view(image.shape).to(dtype or image.dtype)
 
     def dirichlet(self, params):
@@ -168,7 +168,7 @@ def _erasing(row, image, value):
     (top, left), (h, w) = row["start"].tolist(), row["shape"].tolist()
     if value is not None:
         return top, left, h, w, torch.tensor(value)[:, None, None]
-    pixels = noise.normals(row["key"][None], image.numel(), torch.device("cpu")).view(image.shape)
+    pixels = squares.normals(row["key"][None], image.numel(), torch.device("cpu")).view(image.shape)
     return top, left, h, w, pixels[..., top : top + h, left : left + w]
 
 

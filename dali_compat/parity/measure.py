@@ -18,11 +18,11 @@ from torch.utils._pytree import tree_leaves
 from torchvision import transforms as v1
 from torchvision.datasets.folder import IMG_EXTENSIONS, pil_loader
 
-from ..data.parts import DALIImageFolder
+from ..data.folder import DALIImageFolder
 from ..loader import DataLoader
 from ..lower import plans_ahead
 from ..plan import Plan
-from ..routes.dali import StockRoute
+from ..routes.choose import StockRoute
 from .reference import reference
 
 BATCH = 16

@@ -15,8 +15,8 @@ from ..data.parts import parts
 from ..engine.device import free_memory
 from ..engine.fused import Program
 from ..errors import Unsupported
-from ..lower import Options, lower
-from ..plan import Plan
+from ..lower import lower
+from ..plan import Options, Plan
 from ..translate import translate
 
 SHARE = 0.5  # of the device's free memory, which the images may take
@@ -92,7 +92,6 @@ class ResidentRoute:
 
     Attributes:
         device: where batches come out.
-        threads: of what goes through PIL: nothing does.
         depth: batches that Python works on at a time, where a plan calls it.
         plans: one a distinct transform, in the order of the data set's parts.
         held: the parts, by id().
@@ -102,13 +101,7 @@ class ResidentRoute:
     depth: int
     plans: list[Plan]
     held: dict[int, Held]
-    threads: int = 1
     _programs: dict[Plan, Program] = field(default_factory=dict, repr=False)
-
-    def iterate(self, loader):
-        from ..epoch.resident import ResidentIterator
-
-        return ResidentIterator(loader, self)
 
     def close(self) -> None:
         """Iterators that are under way keep what they need."""

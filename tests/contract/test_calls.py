@@ -15,7 +15,7 @@ from torchvision import tv_tensors
 
 from contract.both import assert_same_pixels, error_of, python, said, stock
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.epoch.batch import Batch
+from dali_compat.epoch.dali_batch import DaliBatch
 from dali_compat.workers import calls
 from dali_compat.workers.samples import parcel
 from dali_compat.workers.shared_memory import Place, Store
@@ -387,8 +387,8 @@ def test_dali_works_ahead_of_the_processes(image_root, monkeypatch):
     """It begins with batches 3 and 4 before the first one is waited for, and with as many as it has in flight only
     when there is no process."""
     order = []
-    start, images = Batch.start, calls.Called.images
-    monkeypatch.setattr(Batch, "start", lambda self: (order.append(self.position(0)), start(self))[1])
+    start, images = DaliBatch.start, calls.Called.images
+    monkeypatch.setattr(DaliBatch, "start", lambda self: (order.append(self.position(0)), start(self))[1])
     monkeypatch.setattr(calls.Called, "images", lambda *args: (order.append("wait"), images(*args))[1])
     for workers, begun in ((2, {0, 3, 6, 9}), (0, {0, 3})):
         order.clear()

@@ -1,9 +1,7 @@
 """When torchvision does the work: what is said, once, and that results are torch's own. What importing does."""
 
-import ast
 import os
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
@@ -215,67 +213,3 @@ def test_unknown_names_raise_as_modules_do():
 
     with pytest.raises(AttributeError, match="no attribute 'Loader'"):
         dali_compat.Loader
-
-
-def _imports(path: Path):
-    """(absolute module, names) of every import statement of a file of the package, wherever it stands."""
-    package = path.relative_to(REPOSITORY).with_suffix("").parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, []) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
-            module = ".".join(filter(None, [base, node.module]))
-            yield module, [alias.name for alias in node.names]
-
-
-def _modules(path: Path):
-    for module, names in _imports(path):
-        yield module
-        yield from (f"{module}.{name}" for name in names)
-
-
-def _offenders(forbidden, allowed=()) -> list[str]:
-    """Files outside the allowed folders that import a module with one of the forbidden prefixes."""
-    found = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        place = path.relative_to(PACKAGE).as_posix()
-        if not place.startswith(tuple(allowed)) if allowed else True:
-            hits = [m for m in _modules(path) if any(m == f or m.startswith(f + ".") for f in forbidden)]
-            found += [f"{place}: {hit}" for hit in hits]
-    return found
-
-
-def test_dali_is_imported_in_the_engine_alone():
-    assert _offenders(["nvidia"], allowed=["engine/"]) == []
-
-
-def test_transform_classes_are_imported_in_translate_alone():
-    """The engine may use torchvision's functions; replay is torchvision, image by image, and the tools of cli/ write
-    transforms as users do."""
-    found = _offenders(["torchvision.transforms"], allowed=["translate/", "cli/", "engine/replay.py"])
-    assert [
-        f
-        for f in found
-        if "functional" not in f and not f.endswith((".InterpolationMode", "transforms", "transforms.v2"))
-    ] == []
-
-
-def test_imports_run_one_way():
-    def within(folder, forbidden):
-        return [f for f in _offenders(forbidden) if f.startswith(folder)]
-
-    assert within("engine/", ["dali_compat.translate"]) == []
-    assert within("translate/", ["dali_compat.engine", "nvidia"]) == []
-    upper = [f"dali_compat.{name}" for name in ("loader", "iterator", "route", "batch", "cli")]
-    for low in ("engine/", "translate/", "params/", "plan.py", "lower.py"):
-        assert within(low, upper) == []
-    assert within("plan.py", ["dali_compat", "torchvision"]) == []
-    assert [f for f in _offenders(["dali_compat.cli"], allowed=["cli/", "__main__.py"])] == []
-
-
-def test_the_import_rules_see_imports(tmp_path):
-    """The checker finds what it looks for: the engine does import DALI, translate does import transforms."""
-    assert any(f.startswith("engine/graph.py: nvidia.dali") for f in _offenders(["nvidia"]))
-    assert any(f.startswith("translate/geometry.py") for f in _offenders(["torchvision.transforms"]))
-    assert any("dali_compat.plan" in f for f in _offenders(["dali_compat.plan"]) if f.startswith("engine/"))

@@ -95,7 +95,7 @@ def test_a_pad_after_conversion_reaches_pils_files(tmp_path):
 
 
 def test_an_interrupt_leaves_no_half_batch(image_root, monkeypatch):
-    import dali_compat.epoch.batch as module
+    import dali_compat.epoch.dali_batch as module
 
     iterator = iter(_loader(image_root, PIXELS, 4))
     next(iterator)

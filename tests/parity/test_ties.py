@@ -7,7 +7,7 @@ from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
-from dali_compat.engine.kernels import geometry
+from dali_compat.engine.kernels import warp
 from parity.compare import assert_same
 from parity.run import epoch_of_either
 
@@ -114,7 +114,7 @@ def test_ties_fall_as_torchvisions(kind, interpolation, crop, device, noise_root
 @pytest.mark.parametrize("kind", ["rotations", "scales"])
 def test_by_pillow_as_by_torch(kind, interpolation, noise_root, monkeypatch):
     """A CPU has both, for large images and for small ones."""
-    monkeypatch.setattr(geometry, "_PILLOW_FROM", dict.fromkeys(geometry._PILLOW_FROM, 0))
+    monkeypatch.setattr(warp, "_PILLOW_FROM", dict.fromkeys(warp._PILLOW_FROM, 0))
     chains = [_chain(v1, t, (20, 31), False) for t in KINDS[kind](v1, interpolation)]
     assert not list(_differing(noise_root, chains, "cpu"))
 

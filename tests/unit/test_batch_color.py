@@ -13,8 +13,9 @@ from torchvision.transforms.v2 import functional as F2
 
 from dali_compat.draws.policy import AUGMENTATIONS
 from dali_compat.engine import kernels as batch
-from dali_compat.engine.kernels import color, hue, kernel
+from dali_compat.engine.kernels import color, hue
 from dali_compat.engine.kernels.lists import of_similar_size
+from dali_compat.engine.kernels.registry import kernel_of
 from dali_compat.plan import ImageSpec, step
 
 FUNCTIONS = {
@@ -86,7 +87,7 @@ def expected(op: str, like: str, batch: torch.Tensor, values) -> torch.Tensor:
 def result(op: str, like: str, batch: torch.Tensor, values) -> torch.Tensor:
     name, _ = OPS[op]
     before = batch.clone()
-    made = kernel(op)(batch, {name: np.array(values)} if name else {}, like=like)
+    made = kernel_of(op)(batch, {name: np.array(values)} if name else {}, like=like)
     assert torch.equal(batch, before), "the input was changed"
     assert made.dtype == batch.dtype
     return made
@@ -158,7 +159,7 @@ def all_colours() -> np.ndarray:
 def test_hue_of_every_colour():
     pixels = all_colours().reshape(256, 256, 256, 3)
     shifts = (np.random.default_rng(0).permutation(256) - 128) / 256  # another one for each 65536 colours
-    made = kernel("hue")(as_batch(pixels), {"factor": shifts}, like="pil")
+    made = kernel_of("hue")(as_batch(pixels), {"factor": shifts}, like="pil")
     for image, shift, got in zip(pixels, shifts, made, strict=True):
         want = F1.pil_to_tensor(F1.adjust_hue(Image.fromarray(image), float(shift)))
         assert torch.equal(got, want)
@@ -166,7 +167,7 @@ def test_hue_of_every_colour():
 
 def test_gray_of_every_colour():
     pixels = all_colours()
-    made = kernel("grayscale")(as_batch(pixels.reshape(256, 256, 256, 3)), {}, formula="pil", channels=1)
+    made = kernel_of("grayscale")(as_batch(pixels.reshape(256, 256, 256, 3)), {}, formula="pil", channels=1)
     gray = Image.frombytes("RGB", (4096, 4096), pixels.tobytes()).convert("L")
     assert np.array_equal(made.numpy().reshape(-1), np.asarray(gray).reshape(-1))
 
@@ -189,10 +190,10 @@ def test_every_colour_back_from_hue_saturation_and_value():
 @pytest.mark.parametrize("images", ["drawn", "noise", "1x1"])
 def test_grayscale(images, channels):
     batch = as_batch(batches()[images])
-    made = kernel("grayscale")(batch, {}, formula="pil", channels=channels)
+    made = kernel_of("grayscale")(batch, {}, formula="pil", channels=channels)
     wanted = [F1.pil_to_tensor(F1.to_grayscale(as_pil(image), channels)) for image in batch]
     assert torch.equal(made, torch.stack(wanted))
-    made = kernel("grayscale")(batch, {}, formula="tensor", channels=channels)
+    made = kernel_of("grayscale")(batch, {}, formula="tensor", channels=channels)
     assert torch.equal(made, torch.stack([F2.rgb_to_grayscale(image, channels) for image in batch.contiguous()]))
 
 
@@ -200,7 +201,7 @@ def test_grayscale(images, channels):
 def test_permute_channels(images):
     batch = as_batch(batches()[images])
     order = np.random.default_rng(0).permuted(np.tile(np.arange(batch.shape[1], dtype=np.int32), (8, 1)), axis=1)
-    made = kernel("permute_channels")(batch, {"order": order})
+    made = kernel_of("permute_channels")(batch, {"order": order})
     wanted = [F2.permute_channels(image, row.tolist()) for image, row in zip(batch, order, strict=True)]
     assert torch.equal(made, torch.stack(wanted))
 
@@ -220,7 +221,7 @@ def test_gaussian_blur(images, like, kernel_size):
     for image, sigma in zip(batch.contiguous(), SIGMA.tolist(), strict=True):
         made = function(as_pil(image) if "pil" in like else image, list(kernel_size), sigma)
         wanted.append(F1.pil_to_tensor(made) if "pil" in like else made)
-    made = kernel("gaussian_blur")(batch, {"sigma": SIGMA}, kernel_size=kernel_size, like=like[:3].strip())
+    made = kernel_of("gaussian_blur")(batch, {"sigma": SIGMA}, kernel_size=kernel_size, like=like[:3].strip())
     different = (made.int() - torch.stack(wanted).int()).abs()
     # a sum of 529 products in another order: rounding goes the other way in 4e-5 of the pixels (measured; one is 3e-5)
     assert different.max() <= 1 and different.float().mean() < 2e-4
@@ -235,7 +236,7 @@ def test_gaussian_blur_of_floating_point(like, dtype, limit):
     if dtype == torch.float16 and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
         pytest.skip("this torch does not reflect half-precision images")
     wanted = [function(image, [7, 5], sigma) for image, sigma in zip(batch.contiguous(), SIGMA.tolist(), strict=True)]
-    made = kernel("gaussian_blur")(batch, {"sigma": SIGMA}, kernel_size=(7, 5), like=like)
+    made = kernel_of("gaussian_blur")(batch, {"sigma": SIGMA}, kernel_size=(7, 5), like=like)
     torch.testing.assert_close(made, torch.stack(wanted), rtol=0, atol=limit)
 
 
@@ -258,7 +259,7 @@ def test_color_jitter(images, without, like):
     arrays = {"order": np.argsort(rng.random((8, 4)), 1).astype(np.int32)}
     ranges = {"brightness": (0, 2), "contrast": (0, 2), "saturation": (0, 2), "hue": (-0.5, 0.5)}
     arrays |= {name: rng.uniform(*r, 8) for name, r in ranges.items() if name not in without}
-    made = kernel("color_jitter")(batch, arrays, like=like)
+    made = kernel_of("color_jitter")(batch, arrays, like=like)
     rows = ({name: array[i] for name, array in arrays.items()} for i in range(8))
     wanted = torch.stack([jittered(like, image, row) for image, row in zip(batch.contiguous(), rows, strict=True)])
     assert torch.equal(made, wanted)
@@ -275,7 +276,7 @@ def test_photometric_distort(images, like):
         array[rng.random(8) < 0.5] = np.nan
     arrays["order"] = rng.permuted(np.tile(np.arange(batch.shape[1], dtype=np.int32), (8, 1)), axis=1)
     arrays["order"][::2] = -1
-    made = kernel("photometric_distort")(batch, arrays, like=like)
+    made = kernel_of("photometric_distort")(batch, arrays, like=like)
     wanted = []
     for i, image in enumerate(batch.contiguous()):
         for name in names:
@@ -313,7 +314,7 @@ def check_augment(batch, name, magnitudes, like, version, interpolation="nearest
     which = np.full(8, AUGMENTATIONS.index(name), np.int32)
     arrays = {"which": which, "magnitude": np.array(magnitudes, float)}
     options = {"interpolation": interpolation, "fill": fill, "like": like, "version": version}
-    made = kernel("augment")(batch, arrays, names=AUGMENTATIONS, **options)
+    made = kernel_of("augment")(batch, arrays, names=AUGMENTATIONS, **options)
     for image, magnitude, got in zip(batch.contiguous(), magnitudes, made, strict=True):
         source = as_pil(image) if like == "pil" else image
         colour = None if fill is None else list(fill)
@@ -356,7 +357,7 @@ def test_augment_of_everything_at_once():
     batch = as_batch(batches()["drawn"]).repeat(4, 1, 1, 1)
     which = np.concatenate([np.arange(-1, 15), rng.integers(-1, 15, 16)]).astype(np.int32)
     magnitude = np.array([MAGNITUDES.get(AUGMENTATIONS[i], ENHANCED)[rng.integers(8)] for i in which])
-    made = kernel("augment")(
+    made = kernel_of("augment")(
         batch,
         {"which": which, "magnitude": magnitude},
         names=AUGMENTATIONS,
@@ -386,7 +387,7 @@ def test_augmix(version, dtype):
     which[np.arange(depth) >= rng.integers(1, 4, (8, width, 1))] = -1
     mix = rng.dirichlet([1] * (1 + width), 8).astype(np.float32)
     arrays = {"which": which, "magnitude": magnitude, "mix": mix}
-    made = kernel("augmix")(batch, arrays, names=tuple(names), interpolation="bilinear", fill=None, like=version)
+    made = kernel_of("augmix")(batch, arrays, names=tuple(names), interpolation="bilinear", fill=None, like=version)
     for i, image in enumerate(batch.contiguous()):
         weights = torch.from_numpy(mix[i : i + 1])  # as AugMix.forward, which has a batch of one
         wanted = weights[:, 0].view(1, 1, 1, 1) * image[None]
@@ -450,7 +451,7 @@ def test_photos(op, photos):
 
 def test_photos_blurred(photos):
     batch, sigma = as_batch(centre_crops(photos))[::8], SIGMA[:, :1].repeat(2, 1)
-    made = kernel("gaussian_blur")(batch, {"sigma": sigma}, kernel_size=(23, 23), like="pil")
+    made = kernel_of("gaussian_blur")(batch, {"sigma": sigma}, kernel_size=(23, 23), like="pil")
     pairs = zip(batch, sigma.tolist(), strict=True)
     wanted = [F1.pil_to_tensor(F1.gaussian_blur(as_pil(image), [23, 23], s)) for image, s in pairs]
     different = (made.int() - torch.stack(wanted).int()).abs()
@@ -477,9 +478,9 @@ def test_photos_on_a_gpu(photos):
     n = len(batch)
     arrays = {"order": np.argsort(rng.random((n, 4)), 1).astype(np.int32), "hue": rng.uniform(-0.5, 0.5, n)}
     arrays |= {name: rng.uniform(0, 2, n) for name in ("brightness", "contrast", "saturation")}
-    made = kernel("color_jitter")(batch.cuda(), arrays, like="pil")
-    assert torch.equal(made.cpu(), kernel("color_jitter")(batch, arrays, like="pil"))
+    made = kernel_of("color_jitter")(batch.cuda(), arrays, like="pil")
+    assert torch.equal(made.cpu(), kernel_of("color_jitter")(batch, arrays, like="pil"))
     arrays = {"sigma": np.repeat(rng.uniform(0.1, 2, (n, 1)), 2, 1)}
-    made = kernel("gaussian_blur")(batch.cuda(), arrays, kernel_size=(23, 23), like="pil").cpu()
-    different = (made.int() - kernel("gaussian_blur")(batch, arrays, kernel_size=(23, 23), like="pil").int()).abs()
+    made = kernel_of("gaussian_blur")(batch.cuda(), arrays, kernel_size=(23, 23), like="pil").cpu()
+    different = (made.int() - kernel_of("gaussian_blur")(batch, arrays, kernel_size=(23, 23), like="pil").int()).abs()
     assert different.max() <= 1 and different.float().mean() < 1e-4

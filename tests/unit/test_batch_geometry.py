@@ -14,8 +14,8 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
 from dali_compat.draws import matrices
-from dali_compat.engine.kernels import geometry, resample, transform
-from dali_compat.engine.kernels.noise import uniforms
+from dali_compat.engine.kernels import geometry, resample, transform, warp
+from dali_compat.engine.kernels.squares import uniforms
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 FILTERS = {"nearest": 0, "nearest-exact": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
@@ -120,7 +120,7 @@ def test_any_memory_format_and_number(channels):
                 ours = geometry.resize(given, arrays, interpolation=interpolation, like="pil")
                 mode = FILTERS[interpolation]
                 same(ours, [tensor(pil(image).resize((20, 30), mode)) for image in images])
-                ours = geometry.warp_affine(given, arrays, interpolation=interpolation, fill=FILL[:channels])
+                ours = warp.warp_affine(given, arrays, interpolation=interpolation, fill=FILL[:channels])
                 fill = FILL[:channels] if channels > 1 else FILL[0]
                 same(ours, [_transformed(i, (30, 20), Image.AFFINE, arrays["matrix"][0], mode, fill) for i in images])
             places = zip(images, window["start"].tolist(), strict=True)
@@ -134,7 +134,7 @@ def test_chunks_do_not_show(device, monkeypatch):
 
     def run():
         resized = resample.resize(images, (31, 33), "bicubic")
-        return [resized, *(geometry.warp_affine(images, arrays, interpolation=i, fill=FILL) for i in WARPS)]
+        return [resized, *(warp.warp_affine(images, arrays, interpolation=i, fill=FILL) for i in WARPS)]
 
     whole = run()
     for module in (resample, transform):
@@ -269,7 +269,7 @@ def test_affine_is_pillows(kind, interpolation, device):
         for size in [(height, width), (40, 55)]:
             for fill in [None, FILL]:
                 arrays = {"matrix": matrix, "size": sizes(12, *size, np.int32)}
-                ours = geometry.warp_affine(images.to(device), arrays, interpolation=interpolation, fill=fill)
+                ours = warp.warp_affine(images.to(device), arrays, interpolation=interpolation, fill=fill)
                 mode = FILTERS[interpolation]
                 pairs = zip(images, matrix, strict=True)
                 same(ours, [_transformed(i, tuple(size), Image.AFFINE, m, mode, fill or 0) for i, m in pairs])
@@ -280,7 +280,7 @@ def test_kinds_of_matrices_go_together():
     kinds = ("turned", "whole", "scaled", "beyond", "singular")
     matrix = np.concatenate([_matrices(kind, 8, 40, 50, seed=5) for kind in kinds])
     images = noise(len(matrix), 40, 50)
-    ours = geometry.warp_affine(
+    ours = warp.warp_affine(
         images, {"matrix": matrix, "size": sizes(40, 40, 50, np.int32)}, interpolation="nearest", fill=FILL
     )
     same(ours, [_transformed(i, (40, 50), Image.AFFINE, m, 0, FILL) for i, m in zip(images, matrix, strict=True)])
@@ -289,7 +289,7 @@ def test_kinds_of_matrices_go_together():
 def test_affine_to_sizes_of_their_own():
     images, matrix = noise(6, 40, 50), _matrices("turned", 6, 40, 50)
     size = np.array([[40, 50], [60, 70], [40, 50], [9, 9], [60, 70], [1, 1]], np.int32)
-    ours = geometry.warp_affine(images, {"matrix": matrix, "size": size}, interpolation="bilinear", fill=None)
+    ours = warp.warp_affine(images, {"matrix": matrix, "size": size}, interpolation="bilinear", fill=None)
     assert isinstance(ours, list)
     pairs = zip(images, size.tolist(), matrix, strict=True)
     same(ours, [_transformed(i, s, Image.AFFINE, m, 2, 0) for i, s, m in pairs])
@@ -298,7 +298,7 @@ def test_affine_to_sizes_of_their_own():
 def test_nearest_exact_is_nearest_on_pil_images():
     images, arrays = noise(3, 30, 20), {"matrix": _matrices("turned", 3, 30, 20), "size": sizes(3, 30, 20, np.int32)}
     ours, expected = (
-        geometry.warp_affine(images, arrays, interpolation=i, fill=None) for i in ("nearest-exact", "nearest")
+        warp.warp_affine(images, arrays, interpolation=i, fill=None) for i in ("nearest-exact", "nearest")
     )
     assert torch.equal(ours, expected)
 
@@ -306,7 +306,7 @@ def test_nearest_exact_is_nearest_on_pil_images():
 def test_fill_is_truncated_as_torchvision_does():
     image, matrix = noise(1, 20, 30), _matrices("turned", 1, 20, 30)
     arrays = {"matrix": matrix, "size": sizes(1, 20, 30, np.int32)}
-    ours = geometry.warp_affine(image, arrays, interpolation="bilinear", fill=(10.9, 0.5, 254.99))
+    ours = warp.warp_affine(image, arrays, interpolation="bilinear", fill=(10.9, 0.5, 254.99))
     same(ours, [_transformed(image[0], (20, 30), Image.AFFINE, matrix[0], 2, (10, 0, 254))])
 
 
@@ -321,7 +321,7 @@ def test_perspective_is_pillows(interpolation, device):
         data[:3] = [[0] * 8, [1, 0, 0, 0, 1, 0, 0, 0], [1, 0, 0, 0, 1, 0, -2, 0]]  # 1 - 2 * 0.5: a division by zero
         for fill in [None, FILL]:
             arrays = {"coefficients": data, "size": sizes(12, height, width, np.int32)}
-            ours = geometry.warp_perspective(images.to(device), arrays, interpolation=interpolation, fill=fill)
+            ours = warp.warp_perspective(images.to(device), arrays, interpolation=interpolation, fill=fill)
             mode, size = FILTERS[interpolation], (height, width)
             pairs = zip(images, data, strict=True)
             same(ours, [_transformed(i, size, Image.PERSPECTIVE, d, mode, fill or 0) for i, d in pairs])
@@ -346,7 +346,7 @@ def test_affine_of_tensors_is_torchvisions(like, functional, interpolation, cent
     matrix = np.array([matrices.affine(*row, (40, 50), center, like, like) for row in PARAMETERS])
     arrays = {"matrix": matrix, "size": np.tile((40, 50), (3, 1))}
     for images, fill in _tensors(drawn(3, 40, 50)):
-        ours = geometry.warp_affine(images, arrays, interpolation=interpolation, fill=fill, like=like)
+        ours = warp.warp_affine(images, arrays, interpolation=interpolation, fill=fill, like=like)
         same(ours, [functional.affine(i, *p, mode, fill=fill, center=center and list(center))
                     for i, p in zip(images, PARAMETERS, strict=True)])  # fmt: skip
 
@@ -361,7 +361,7 @@ def test_perspective_of_tensors_is_torchvisions(like, functional, interpolation)
         "size": sizes(3, 40, 50, np.int32),
     }
     for images, fill in _tensors(drawn(3, 40, 50)):
-        ours = geometry.warp_perspective(images, arrays, interpolation=interpolation, fill=fill, like=like)
+        ours = warp.warp_perspective(images, arrays, interpolation=interpolation, fill=fill, like=like)
         same(ours, [functional.perspective(i, *p, mode, fill=fill) for i, p in zip(images, points, strict=True)])
 
 
@@ -383,7 +383,7 @@ def _displacement(key, size, alpha, sigma):
     "alpha, sigma", [((50.0, 50.0), (5.0, 5.0)), ((8.0, 30.0), (1.7, 3.0)), ((2.0, 3.0), (0.0, 0.0))]
 )
 def test_displacement_is_torchvisions(alpha, sigma, device):
-    ours = geometry.displacement(KEYS, (60, 80), alpha, sigma, torch.device(device)).cpu()
+    ours = warp.displacement(KEYS, (60, 80), alpha, sigma, torch.device(device)).cpu()
     assert ours.dtype == torch.float32
     expected = torch.cat([_displacement(key, (60, 80), alpha, sigma) for key in KEYS])
     assert expected.abs().max() > 0.01
@@ -397,7 +397,7 @@ def test_elastic_is_torchvisions(like, functional, interpolation):
     displacements = [_displacement(key, (60, 80), *how.values()) for key in KEYS]
     apply = functional.elastic if like == "v2" else functional.elastic_transform
     for images, fill in _tensors(drawn(3, 60, 80))[: 2 if like == "pil" else 4]:
-        ours = geometry.elastic(images, {"key": KEYS}, **how, interpolation=interpolation, fill=fill, like=like)
+        ours = warp.elastic(images, {"key": KEYS}, **how, interpolation=interpolation, fill=fill, like=like)
         given = map(pil, images) if like == "pil" else images
         expected = [apply(image, d, mode, fill) for image, d in zip(given, displacements, strict=True)]
         expected = torch.stack([tensor(e) for e in expected] if like == "pil" else expected)
@@ -410,7 +410,7 @@ def test_elastic_is_torchvisions(like, functional, interpolation):
 def test_elastic_on_small_images():
     """torchvision refuses images that are smaller than the blur reaches; here they are reflected again."""
     for size in [(1, 1), (3, 20), (20, 2)]:
-        made = geometry.displacement(KEYS, size, (5.0, 5.0), (5.0, 5.0), torch.device("cpu"))
+        made = warp.displacement(KEYS, size, (5.0, 5.0), (5.0, 5.0), torch.device("cpu"))
         assert made.shape == (3, *size, 2) and made.isfinite().all()
 
 
@@ -432,7 +432,7 @@ def test_photos(photos, device):
         interpolation = WARPS[i % 3]
         matrix = _matrices("turned", 1, height, width, seed=i)
         arrays = {"matrix": matrix, "size": sizes(1, height, width, np.int32)}
-        turned = geometry.warp_affine(ours, arrays, interpolation=interpolation, fill=FILL)
+        turned = warp.warp_affine(ours, arrays, interpolation=interpolation, fill=FILL)
         mode = FILTERS[interpolation]
         same(turned, [tensor(resized.transform(resized.size, Image.AFFINE, tuple(matrix[0]), mode, fillcolor=FILL))])
 
@@ -446,5 +446,5 @@ def test_right_angles_are_transpositions():
         matrix = np.array([[cos, sin, 15 - 15 * cos - 15 * sin, -sin, cos, 15 + 15 * sin - 15 * cos]])
         for interpolation in WARPS:
             arrays = {"matrix": matrix, "size": sizes(1, 30, 30, np.int32)}
-            ours = geometry.warp_affine(image, arrays, interpolation=interpolation, fill=None)
+            ours = warp.warp_affine(image, arrays, interpolation=interpolation, fill=None)
             same(ours, [tensor(pil(image[0]).rotate(angle, FILTERS[interpolation]))])

@@ -13,7 +13,8 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F2
 
-from dali_compat.engine.kernels import color, kernel, noise
+from dali_compat.engine.kernels import color, squares
+from dali_compat.engine.kernels.registry import kernel_of
 
 KEYS = np.array([0, 1, 2**53 - 1, 123456789, 7, 8, 9, 10])
 CPU = torch.device("cpu")
@@ -48,16 +49,16 @@ def squares64(counter: int, key: int) -> int:
 
 
 def test_squares():
-    keys = noise._mixed(KEYS)
+    keys = squares.mixed(KEYS)
     assert len(set(keys.tolist())) == len(KEYS) and (keys % 2 == 1).all()
     counters = [0, 1, 2, 1000, 2**40 + 3]
-    made = noise.squares(torch.tensor(counters), torch.from_numpy(keys)[:, None])
+    made = squares.squares(torch.tensor(counters), torch.from_numpy(keys)[:, None])
     for row, key in zip(made.tolist(), keys.tolist(), strict=True):
         assert [number % 2**64 for number in row] == [squares64(counter, key % 2**64) for counter in counters]
 
 
 def test_uniform_numbers():
-    u = noise.uniforms(KEYS, 100_000, CPU).double()
+    u = squares.uniforms(KEYS, 100_000, CPU).double()
     assert u.shape == (8, 100_000) and u.min() >= 0 and u.max() < 1
     assert ((u * 2**24) % 1 == 0).all()
     error = 1 / 12**0.5 / 100_000**0.5
@@ -68,7 +69,7 @@ def test_uniform_numbers():
 
 
 def test_normal_numbers():
-    z = noise.normals(KEYS, 100_001, CPU).double()
+    z = squares.normals(KEYS, 100_001, CPU).double()
     assert z.shape == (8, 100_001) and torch.isfinite(z).all()
     n = z.numel()
     assert abs(z.mean()) < 5 / n**0.5 and abs(z.std() - 1) < 5 / (2 * n) ** 0.5
@@ -77,7 +78,7 @@ def test_normal_numbers():
     assert all(abs((z.abs() < i + 1).double().mean() - p) < 5 * 0.5 / n**0.5 for i, p in enumerate(within))
 
 
-@pytest.mark.parametrize("function", [noise.uniforms, noise.normals])
+@pytest.mark.parametrize("function", [squares.uniforms, squares.normals])
 def test_numbers_depend_on_key_and_index_alone(function):
     whole = function(KEYS, 1000, CPU)
     assert torch.equal(function(KEYS[3:5], 1000, CPU), whole[3:5])
@@ -98,7 +99,7 @@ def test_erase(dtype, value):
     batch = drawn() if dtype == torch.uint8 else drawn() / 255
     value = tuple(abs(v) for v in value) if dtype == torch.uint8 else value
     before = batch.clone()
-    made = kernel("erase")(batch, WINDOWS, value=value)
+    made = kernel_of("erase")(batch, WINDOWS, value=value)
     assert torch.equal(batch, before) and made.dtype == dtype
     for image, start, shape, got in zip(batch, WINDOWS["start"], WINDOWS["shape"], made, strict=True):
         v = torch.tensor(value)[:, None, None]
@@ -109,8 +110,8 @@ def test_erase(dtype, value):
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_erase_with_random_pixels(dtype, channels):
     batch = drawn(channels) if dtype == torch.uint8 else drawn(channels) / 255
-    made = kernel("erase")(batch, {**WINDOWS, "key": KEYS}, value=None)
-    pixels = noise.normals(KEYS, batch[0].numel(), CPU).view(batch.shape)
+    made = kernel_of("erase")(batch, {**WINDOWS, "key": KEYS}, value=None)
+    pixels = squares.normals(KEYS, batch[0].numel(), CPU).view(batch.shape)
     if dtype == torch.uint8:
         pixels = pixels.to(torch.int32) % 256
     for image, random, start, shape, got in zip(batch, pixels, WINDOWS["start"], WINDOWS["shape"], made, strict=True):
@@ -118,7 +119,7 @@ def test_erase_with_random_pixels(dtype, channels):
         v = random[:, top : top + height, left : left + width]
         assert torch.equal(got, F1.erase(image, top, left, height, width, v))
     none = {"start": WINDOWS["start"], "shape": np.zeros_like(WINDOWS["shape"]), "key": KEYS}
-    assert torch.equal(kernel("erase")(batch, none, value=None), batch)
+    assert torch.equal(kernel_of("erase")(batch, none, value=None), batch)
 
 
 # ---- gaussian noise
@@ -130,9 +131,9 @@ def test_gaussian_noise(dtype, clip, monkeypatch):
     if dtype == torch.uint8 and tuple(map(int, torchvision.__version__.split(".")[:2])) < (0, 21):
         pytest.skip("this torchvision refuses uint8 images")
     batch = drawn() if dtype == torch.uint8 else (drawn() / 255).to(dtype)
-    made = kernel("gaussian_noise")(batch, {"key": KEYS}, mean=0.1, sigma=0.3, clip=clip)
+    made = kernel_of("gaussian_noise")(batch, {"key": KEYS}, mean=0.1, sigma=0.3, clip=clip)
     assert made.dtype == dtype
-    numbers = noise.normals(KEYS, batch[0].numel(), CPU).view(batch.shape)
+    numbers = squares.normals(KEYS, batch[0].numel(), CPU).view(batch.shape)
     for image, random, got in zip(batch, numbers, made, strict=True):
         drawn_now = random.to(torch.float32 if dtype == torch.uint8 else dtype)
         monkeypatch.setattr(torch, "randn_like", lambda image, dtype=None, made=drawn_now: made)
@@ -144,9 +145,9 @@ def test_gaussian_noise(dtype, clip, monkeypatch):
 
 
 def test_parts_do_not_matter(monkeypatch):
-    whole = kernel("gaussian_noise")(drawn(), {"key": KEYS}, mean=0.0, sigma=0.1, clip=True)
+    whole = kernel_of("gaussian_noise")(drawn(), {"key": KEYS}, mean=0.0, sigma=0.1, clip=True)
     monkeypatch.setattr(color, "_CPU_PART", 1)
-    assert torch.equal(kernel("gaussian_noise")(drawn(), {"key": KEYS}, mean=0.0, sigma=0.1, clip=True), whole)
+    assert torch.equal(kernel_of("gaussian_noise")(drawn(), {"key": KEYS}, mean=0.0, sigma=0.1, clip=True), whole)
 
 
 # ---- jpeg
@@ -155,13 +156,13 @@ def test_parts_do_not_matter(monkeypatch):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_jpeg(channels):
     batch, quality = drawn(channels), np.array([1, 5, 25, 50, 75, 90, 99, 100], np.int32)
-    made = kernel("jpeg")(batch, {"quality": quality}, like="pil")
+    made = kernel_of("jpeg")(batch, {"quality": quality}, like="pil")
     for image, q, got in zip(batch, quality.tolist(), made, strict=True):
         file = io.BytesIO()
         F1.to_pil_image(image).save(file, "JPEG", quality=q)
         assert torch.equal(got, F1.pil_to_tensor(Image.open(file)))
     assert len({image.numpy().tobytes() for image in made}) == 8
-    made = kernel("jpeg")(batch, {"quality": quality}, like="v2")
+    made = kernel_of("jpeg")(batch, {"quality": quality}, like="v2")
     assert torch.equal(made, torch.stack([F2.jpeg(image, q) for image, q in zip(batch, quality.tolist(), strict=True)]))
 
 
@@ -174,7 +175,7 @@ def test_linear_transformation(version):
     generator = torch.Generator().manual_seed(0)
     matrix, mean = torch.randn(90, 90, generator=generator), torch.randn(90, generator=generator)
     transform = version.LinearTransformation(matrix, mean)
-    made = kernel("linear_transformation")(batch, {}, matrix=matrix, mean=mean)
+    made = kernel_of("linear_transformation")(batch, {}, matrix=matrix, mean=mean)
     wanted = torch.stack([transform(image) for image in batch.contiguous()])
     torch.testing.assert_close(made, wanted, rtol=0, atol=1e-4)  # sums of 90 products of size 10: 2e-5
 
@@ -185,14 +186,14 @@ def test_linear_transformation(version):
 @pytest.mark.gpu
 def test_the_same_on_a_gpu():
     gpu = torch.device("cuda")
-    assert torch.equal(noise.uniforms(KEYS, 10_001, gpu).cpu(), noise.uniforms(KEYS, 10_001, CPU))
+    assert torch.equal(squares.uniforms(KEYS, 10_001, gpu).cpu(), squares.uniforms(KEYS, 10_001, CPU))
     torch.testing.assert_close(
-        noise.normals(KEYS, 10_001, gpu).cpu(), noise.normals(KEYS, 10_001, CPU), rtol=0, atol=2e-6
+        squares.normals(KEYS, 10_001, gpu).cpu(), squares.normals(KEYS, 10_001, CPU), rtol=0, atol=2e-6
     )
     batch = drawn() / 255
     for arrays, value in ((WINDOWS, (0.1, 0.2, 0.3)), ({**WINDOWS, "key": KEYS}, None)):
-        made = kernel("erase")(batch.cuda(), arrays, value=value).cpu()
-        torch.testing.assert_close(made, kernel("erase")(batch, arrays, value=value), rtol=0, atol=2e-6)
-    made = kernel("gaussian_noise")(drawn().cuda(), {"key": KEYS}, mean=0.0, sigma=0.1, clip=True).cpu()
-    different = made.int() - kernel("gaussian_noise")(drawn(), {"key": KEYS}, mean=0.0, sigma=0.1, clip=True).int()
+        made = kernel_of("erase")(batch.cuda(), arrays, value=value).cpu()
+        torch.testing.assert_close(made, kernel_of("erase")(batch, arrays, value=value), rtol=0, atol=2e-6)
+    made = kernel_of("gaussian_noise")(drawn().cuda(), {"key": KEYS}, mean=0.0, sigma=0.1, clip=True).cpu()
+    different = made.int() - kernel_of("gaussian_noise")(drawn(), {"key": KEYS}, mean=0.0, sigma=0.1, clip=True).int()
     assert different.abs().max() <= 1 and (different != 0).float().mean() < 1e-4

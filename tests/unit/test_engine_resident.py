@@ -9,8 +9,8 @@ from torchvision.transforms import v2
 from dali_compat.draws import Randoms, compute
 from dali_compat.engine import fused as resident
 from dali_compat.engine import kernels
-from dali_compat.lower import Options, lower
-from dali_compat.plan import ImageSpec
+from dali_compat.lower import lower
+from dali_compat.plan import ImageSpec, Options
 from dali_compat.translate import translate
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)

@@ -11,8 +11,8 @@ from torchvision.transforms import functional as F
 from torchvision.transforms.functional import _compute_resized_output_size
 
 from dali_compat.draws import ImageTooSmall, Randoms, compute, lowered, own_generators, registry, seed_generators
-from dali_compat.lower import Options, lower
-from dali_compat.plan import Gate, ImageSpec, Step, draw
+from dali_compat.lower import lower
+from dali_compat.plan import Gate, ImageSpec, Options, Step, draw
 from dali_compat.translate import translate
 
 RNG = np.random.default_rng(0)

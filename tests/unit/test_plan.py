@@ -8,7 +8,8 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.lower import Options, lower
+from dali_compat.lower import lower
+from dali_compat.plan import Options
 from dali_compat.translate import translate
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

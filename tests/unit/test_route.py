@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dali_compat.data.sources import BYTES, PATHS, Form
-from dali_compat.routes.dali import resolve_device
+from dali_compat.routes.choose import resolve_device
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_making_a_loader_does_not_start_cuda(gpu, monkeypatch, image_root):
     from torchvision import transforms as T
 
     from dali_compat import DALIImageFolder, DataLoader
-    from dali_compat.routes import dali as route
+    from dali_compat.routes import choose as route
 
     def started():
         raise AssertionError("CUDA was started")

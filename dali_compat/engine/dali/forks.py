@@ -6,14 +6,19 @@ import ctypes
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import nvidia.dali as dali
 
-if TYPE_CHECKING:
-    from .pipeline import DecodePipeline
 
-live: weakref.WeakSet[DecodePipeline] = weakref.WeakSet()
+class Parents(Protocol):
+    """A pipeline that a fork may leave in two processes."""
+
+    def forget(self) -> None:
+        """This process is a child: the pipeline is its parent's."""
+
+
+live: weakref.WeakSet[Parents] = weakref.WeakSet()
 """All of this process."""
 
 _held: dict[int, list] = {}  # pipelines, by the thread in which a fork is under way
@@ -32,7 +37,7 @@ def _after_fork_in_child() -> None:
     for pipeline in _all():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline))  # for ever: nothing of it may be destroyed
     for pipeline in live:
-        pipeline._pipe = None
+        pipeline.forget()
     dali.Pipeline._pipes.clear()  # DALI's own atexit hook would tear them down
     _held.clear()
 

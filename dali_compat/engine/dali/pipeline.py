@@ -158,6 +158,10 @@ class DecodePipeline:
         self.discard_all()
         self._pipe, self._feed = None, _Feed()
 
+    def forget(self) -> None:
+        """This process is a child of the one that made it: DALI's part is the parent's."""
+        self._pipe = None
+
     @property
     def idle(self) -> bool:
         """Whether the epoch that it worked for is over."""

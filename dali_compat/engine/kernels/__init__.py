@@ -1,9 +1,8 @@
-"""Steps -> batched torch operations: one function a step, called ``op(images, arrays, **args)``.
+"""Steps -> batched torch operations: one function a step (registry.py), called ``op(images, arrays, **args)``.
 
-``images`` is (N, C, H, W) on any device, uint8 0..255 or floating point; ``arrays`` the step's per-sample arguments as
-numpy arrays of N rows. A kernel gives (N, C, H, W), or a list of N images (C, H, W) where their sizes differ. The same
-code runs on every device; nothing is changed in place. Which rows a step is for (``arrays["flag"]``), and images of
-different sizes, are run()'s affair: kernels never see either, but for geometry.resize_each.
+``images`` is (N, C, H, W) on any device, uint8 0..255 or floating point. The same code runs on every device; nothing is
+changed in place. Which rows a step is for (``arrays["flag"]``), and images of different sizes, are run()'s affair: kernels
+see neither, but for those that are registered as ragged.
 """
 
 from __future__ import annotations
@@ -14,17 +13,14 @@ import numpy as np
 import torch
 
 from ...plan import Step
-from . import color, convert, filters, geometry, hue, noise, policy, views
+from ..functional import on_tensor
+from . import color, convert, filters, geometry, hue, jitter, noise, policy, warp  # noqa: F401  (each registers its kernels)
 from .lists import of_similar_size, put, uniform
+from .registry import kernel_of, ragged_kernel_of
 
-_MODULES = (color, convert, filters, geometry, hue, noise, policy, views)
-# What works pixel by pixel and leaves black as it is. The mean that contrast takes is told how much of the black is frame.
+# What works pixel by pixel and leaves black as it is. Contrast needs the mean of an image without its frame: it is told each
+# image's own number of pixels ("area").
 _BY_PIXEL = {"brightness", "contrast", "saturation", "hue", "color_jitter", "photometric_distort"}
-
-
-def kernel(op: str):
-    """The function that runs an op here, or None."""
-    return next((vars(module)[op] for module in _MODULES if op in vars(module)), None)
 
 
 def run(step: Step, images, arrays: dict[str, np.ndarray]):
@@ -61,8 +57,9 @@ def _all(step: Step, images, arrays):
         return _same_size(step, images, arrays)
     if images[0].is_cuda and images[0].ndim == 3 and step.op in _BY_PIXEL and step.kwargs["like"] == "pil":
         return uniform(framed(step, images, arrays))
-    if step.op in geometry.EACH and images[0].ndim == 3:
-        return uniform(geometry.EACH[step.op](images, arrays, **step.kwargs))
+    ragged = ragged_kernel_of(step.op)
+    if ragged is not None and images[0].ndim == 3:
+        return uniform(ragged(images, arrays, **step.kwargs))
     by_shape: dict[tuple, list[int]] = {}
     for row, image in enumerate(images):
         by_shape.setdefault((image.dtype, *image.shape), []).append(row)
@@ -90,7 +87,7 @@ def framed(step: Step, images: list[torch.Tensor], arrays) -> list[torch.Tensor]
 
 
 def _same_size(step: Step, images: torch.Tensor, arrays):
-    function = kernel(step.op) or functools.partial(_one_by_one, step.op)
+    function = kernel_of(step.op) or functools.partial(_one_by_one, step.op)
     if images.ndim == 4:
         return function(images, arrays, **step.kwargs)
     count, views = images.shape[:2]  # (N, V, C, H, W): views of one sample have its arguments
@@ -100,11 +97,7 @@ def _same_size(step: Step, images: torch.Tensor, arrays):
 
 def _one_by_one(op: str, images, arrays, *, like, **args):
     """What has no kernel here: torchvision's own function, image by image; on PIL images where it would have these."""
-    from ..replay import play_on_tensor
-
-    return uniform(
-        [play_on_tensor(op, image, rows_of(arrays, row), like=like, **args) for row, image in enumerate(images)]
-    )
+    return uniform([on_tensor(op, image, rows_of(arrays, row), like=like, **args) for row, image in enumerate(images)])
 
 
 def rows_of(arrays: dict[str, np.ndarray], rows) -> dict[str, np.ndarray]:

@@ -14,6 +14,8 @@ import torch
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
+from .registry import kernel
+
 _CPU_PART, _GPU_PART = 2**17, 2**26  # numbers
 
 
@@ -76,6 +78,7 @@ def blend(images, other, factors, like):
 # ---- enhancers: adjust_brightness and so on, ImageEnhance
 
 
+@kernel
 @in_parts
 def brightness(images, arrays, *, like):
     """ImageEnhance.Brightness: blended with black."""
@@ -84,6 +87,7 @@ def brightness(images, arrays, *, like):
     return _by_value(images, lambda values: bounded(values * to(images, arrays["factor"]), images))
 
 
+@kernel
 @in_parts
 def contrast(images, arrays, *, like):
     """ImageEnhance.Contrast: blended with the mean of the image's gray. Of framed() images ``area`` pixels count."""
@@ -104,6 +108,7 @@ def _mean(gray, like, area=None):
     return total.to(torch.float32) / torch.full_like(total, count, dtype=torch.float32)
 
 
+@kernel
 @in_parts
 def saturation(images, arrays, *, like):
     """ImageEnhance.Color: blended with gray."""
@@ -137,6 +142,7 @@ def _l24(images):
     return total.bitwise_right_shift_(16)
 
 
+@kernel
 def grayscale(images, arrays, *, formula, channels):
     if formula != "pil":
         return v2.rgb_to_grayscale(images, channels)
@@ -147,6 +153,7 @@ def grayscale(images, arrays, *, formula, channels):
 # ---- values on their own
 
 
+@kernel
 @in_parts
 def posterize(images, arrays, *, like):
     bits = arrays["bits"]
@@ -159,6 +166,7 @@ def posterize(images, arrays, *, like):
     return torch.minimum(made, levels - 1, out=made).mul_(to(images, 0.5**bits))
 
 
+@kernel
 @in_parts
 def solarize(images, arrays, *, like):
     threshold = arrays["threshold"]
@@ -173,10 +181,12 @@ def solarize(images, arrays, *, like):
     return (images >= to(images, np.minimum(least, 255), np.uint8)).mul(change).bitwise_xor_(images)
 
 
+@kernel
 def invert(images, arrays, *, like):
     return 1 - images if images.is_floating_point() else ~images
 
 
+@kernel
 def permute_channels(images, arrays):
     rows = np.arange(len(images))[:, None]
     index = [torch.from_numpy(a).to(images.device, non_blocking=True) for a in (rows, arrays["order"].astype(np.int64))]
@@ -194,6 +204,7 @@ def _by_value(images, function):
     return _look_up(_indices(images), function(levels)[:, 0], images)
 
 
+@kernel
 @in_parts
 def autocontrast(images, arrays, *, like):
     """ImageOps.autocontrast: each channel from its least value to its greatest."""
@@ -206,6 +217,7 @@ def autocontrast(images, arrays, *, like):
     return _look_up(_indices(images), torch.where(high > low, tables, levels), images)
 
 
+@kernel
 @in_parts
 def equalize(images, arrays, *, like):
     """ImageOps.equalize; of uint8 images torchvision's functionals give the same."""
@@ -244,3 +256,8 @@ def _histogram(indices):
 def _look_up(indices, tables, images):
     """Each pixel's value in its channel's table, (N, C, 256), or in its image's, (N, 1, 256)."""
     return tables.to(images.dtype).expand(-1, images.shape[1], -1).gather(-1, indices).view(images.shape)
+
+
+@kernel
+def repeat_channels(images, arrays):
+    return images.expand(-1, 3, -1, -1)

@@ -6,26 +6,28 @@ import torch
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
+from .registry import kernel
 
+
+@kernel
 def to_dtype(images, arrays, *, dtype, like):
     if like == "v1":  # ToTensor and ConvertImageDtype divide by 255, v2 multiplies by 1/255
         return v1.convert_image_dtype(images, dtype)
     return v2.to_dtype(images, dtype, scale=like == "v2")
 
 
+@kernel
 def normalize(images, arrays, *, mean, std):
     return v1.normalize(images, mean, std)
 
 
+@kernel
 def tensor_to_pil(images, arrays):
     """ToPILImage: of floating point images the product with 255 is truncated."""
     return images.mul(255).byte() if images.is_floating_point() else images
 
 
-def repeat_channels(images, arrays):
-    return images.expand(-1, 3, -1, -1)
-
-
+@kernel
 def apply(images, arrays, *, function, **args):
     """A function of one's own, registered by on_batch()."""
     if "uniforms" in arrays:

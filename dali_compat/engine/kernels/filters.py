@@ -7,8 +7,10 @@ import torch
 from torch.nn import functional
 
 from .color import blend, bounded, in_parts, is_half, of, one_by_one, to
+from .registry import kernel
 
 
+@kernel
 @in_parts
 def sharpness(images, arrays, *, like):
     """adjust_sharpness: blended with ImageFilter.SMOOTH, a mean of 3 x 3 in which the middle counts five times. The rim
@@ -39,6 +41,7 @@ def sharpness(images, arrays, *, like):
     return made
 
 
+@kernel
 @in_parts
 def gaussian_blur(images, arrays, *, kernel_size, like):
     """gaussian_blur: torchvision's product of two kernels is applied as one after the other, in float32."""

@@ -9,8 +9,10 @@ import torch
 from torchvision.transforms.v2 import functional as v2
 
 from .color import in_parts, is_half, of, one_by_one, to
+from .registry import kernel
 
 
+@kernel
 @in_parts
 def hue(images, arrays, *, like):
     if images.shape[1] == 1:

@@ -71,3 +71,20 @@ def of_similar_size(images: list[torch.Tensor]):
             end = len(order)
         yield order[begin:end], *largest.tolist()
         begin = end
+
+
+def selected(images, rows):
+    if len(rows) == len(images):
+        return images
+    return images.index_select(0, torch.from_numpy(rows).to(images.device, non_blocking=True))
+
+
+def with_rows(images, made):
+    """``images`` with other rows in places; ``made`` is a list of (rows, images)."""
+    if len(made) == 1 and len(made[0][0]) == len(images):
+        return made[0][1]
+    if made:
+        images = images.clone()
+    for rows, part in made:
+        images.index_copy_(0, torch.from_numpy(rows).to(images.device, non_blocking=True), part)
+    return images

@@ -1,0 +1,45 @@
+"""Colours changed in an order of each sample's own: the samples whose turn it is for an operation go together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .color import brightness, contrast, in_parts, permute_channels, saturation
+from .hue import hue
+from .lists import selected, with_rows
+from .registry import kernel
+
+_ADJUST = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
+
+
+@kernel
+@in_parts
+def color_jitter(images, arrays, *, like):
+    """torchvision.transforms.ColorJitter.forward."""
+    for place in arrays["order"].T:
+        made = []
+        for number, name in enumerate(_ADJUST):
+            rows = np.flatnonzero(place == number)
+            if name in arrays and len(rows):
+                made.append((rows, _adjusted(name, images, arrays, name, rows, like)))
+        images = with_rows(images, made)
+    return images
+
+
+@kernel
+@in_parts
+def photometric_distort(images, arrays, *, like):
+    """torchvision.transforms.v2.RandomPhotometricDistort.transform."""
+    for name in ("brightness", "contrast_before", "saturation", "hue", "contrast_after"):
+        rows = np.flatnonzero(~np.isnan(arrays[name]))
+        if len(rows):
+            images = with_rows(images, [(rows, _adjusted(name, images, arrays, name.split("_")[0], rows, like))])
+    rows = np.flatnonzero(arrays["order"][:, 0] >= 0)
+    if not len(rows):
+        return images
+    return with_rows(images, [(rows, permute_channels(selected(images, rows), {"order": arrays["order"][rows]}))])
+
+
+def _adjusted(factors, images, arrays, name, rows, like):
+    given = {"factor": arrays[factors][rows]} | ({"area": arrays["area"][rows]} if "area" in arrays else {})
+    return _ADJUST[name](selected(images, rows), given, like=like)

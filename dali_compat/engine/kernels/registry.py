@@ -1,0 +1,54 @@
+"""Which function does a step on a batch: each is registered under its own name, the op of the steps that it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+Function = TypeVar("Function", bound=Callable)
+
+_kernels: dict[str, Callable] = {}
+_ragged: dict[str, Callable] = {}
+
+
+def kernel(function: Function) -> Function:
+    """Registers ``op(images, arrays, **args)``: ``images`` (N, C, H, W), ``arrays`` the step's per-sample arguments as
+    numpy arrays of N rows; gives (N, C, H, W), or a list of N images (C, H, W) where their sizes differ.
+
+    Raises:
+        ValueError: another function has that name.
+    """
+    _add(_kernels, function.__name__, function)
+    return function
+
+
+def ragged_kernel(*ops: str) -> Callable[[Function], Function]:
+    """Registers a function that does these ops on a list of images (C, H, W) of several sizes, and gives a list.
+
+    Raises:
+        ValueError: one of them has such a function.
+    """
+
+    def registered(function: Function) -> Function:
+        for op in ops:
+            _add(_ragged, op, function)
+        return function
+
+    return registered
+
+
+def kernel_of(op: str) -> Callable | None:
+    """The function that does an op on batches; None where torchvision does it image by image."""
+    return _kernels.get(op)
+
+
+def ragged_kernel_of(op: str) -> Callable | None:
+    """The function that does an op on images of several sizes; None where those of one size go together."""
+    return _ragged.get(op)
+
+
+def _add(registry: dict[str, Callable], op: str, function: Callable) -> None:
+    if op in registry:
+        before, now = (f"{one.__module__}.{one.__qualname__}" for one in (registry[op], function))
+        raise ValueError(f"{op!r} has two kernels: {before} and {now}; give one of them another name")
+    registry[op] = function

@@ -1,0 +1,70 @@
+"""What the batches of one epoch on the DALI route share: pipelines, and threads for what goes through PIL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from ..data.sources import Form
+from ..plan import Plan
+from ..routes.dali import DaliRoute
+from .epoch import Epoch
+
+if TYPE_CHECKING:
+    from ..engine.dali.pipeline import DecodePipeline
+
+
+class DaliEpoch(Epoch[DaliRoute]):
+    """As Epoch, with pipelines, and threads for what goes through PIL."""
+
+    def __init__(self, loader, route: DaliRoute, seed: int):
+        self._pipelines: dict[tuple[Plan, Form], list[DecodePipeline]] = {}  # the last of a list is the one in use
+        self._threads: ThreadPoolExecutor | None = None
+        super().__init__(loader, route, seed)
+
+    def pipeline(self, plan: Plan, batch_size: int, form: Form) -> DecodePipeline:
+        """This epoch's pipeline for a plan, large enough for the batch."""
+        pipelines = self._pipelines.setdefault((plan, form), [])
+        larger = any(pipeline.in_step for pipeline in pipelines)
+        pipelines[:] = [pipeline for pipeline in pipelines if pipeline.in_step]
+        if not pipelines or pipelines[-1].batch_size < batch_size:
+            pipelines.append(self.route.borrow(plan, 2 * batch_size if larger else batch_size, form, self))
+        return pipelines[-1]
+
+    @property
+    def in_step(self) -> bool:
+        """Whether no pipeline was stopped in the middle of something."""
+        return all(pipeline.in_step for pipelines in self._pipelines.values() for pipeline in pipelines)
+
+    def start_again(self) -> None:
+        """Nobody will take what was asked for so far."""
+        for pipelines in self._pipelines.values():
+            for pipeline in pipelines:
+                pipeline.discard_all()
+        super().start_again()
+
+    def in_thread(self, function: Callable, *args) -> Future:
+        """A future of a call."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.route.threads, thread_name_prefix="dali_compat")
+        try:
+            return self._threads.submit(function, *args)
+        except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
+            future = Future()
+            try:
+                future.set_result(function(*args))
+            except Exception as error:
+                future.set_exception(error)
+            return future
+
+    def end(self) -> None:
+        """The pipelines serve the next epoch."""
+        self.over = True  # before the route looks for pipelines that nobody uses
+        if self._pipelines:
+            self._pipelines = {}
+            self.route.epoch_is_over()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
+        super().end()

@@ -1,0 +1,70 @@
+"""What the batches of one epoch share: its seed, processes that call functions, and what on_error has done."""
+
+from __future__ import annotations
+
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch.utils.data import default_collate
+
+from ..lower import plans_ahead
+from ..plan import Plan
+from ..workers.calls import Calls
+from .samplers import indices_among
+
+
+class Route(Protocol):
+    """What every way gives an epoch.
+
+    Attributes:
+        device: where batches come out.
+        depth: batches in flight.
+        plans: one a distinct transform.
+    """
+
+    device: torch.device
+    depth: int
+    plans: list[Plan]
+
+
+R = TypeVar("R", bound=Route)
+
+
+class Epoch(Generic[R]):
+    """What the batches of one epoch share. It refers to no batch, so that the last reference to an iterator ends it.
+
+    Attributes:
+        dataset, collate_fn: the loader's.
+        batched: whether torch's automatic batching is on.
+        route: of the loader at iter().
+        seed: of this epoch's random parameters.
+        calls_processes: whether batches go from DALI to processes.
+        errors: what on_error does, and has done.
+        among: indices of the samples that may stand in for others.
+        over: whether it has ended.
+    """
+
+    def __init__(self, loader, route: R, seed: int):
+        self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
+        self.in_workers = loader.num_workers > 0
+        self.route, self.seed, self.over = route, seed, False
+        self.errors, self.among = loader._errors, indices_among(loader)
+        self.errors.begin()
+        self.calls = Calls(seed, loader, route.device, route.depth)
+        calls = [ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call]
+        for call in calls:
+            self.calls.prepare(call)
+        self.calls_processes = bool(calls) and self.in_workers
+
+    @property
+    def default_collate(self) -> bool:
+        return self.collate_fn is default_collate and self.batched
+
+    def start_again(self) -> None:
+        """Nobody will take what was asked for so far."""
+        self.calls.close()
+
+    def end(self) -> None:
+        """Nobody will ask for another batch."""
+        self.over = True
+        self.calls.close()

@@ -1,0 +1,125 @@
+"""Which way a loader goes: DALI, a device that holds the data set, or torchvision and why."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from ..data.arrays import holds_arrays
+from ..data.parts import Images, folders
+from ..data.parts import parts as parts_of
+from ..data.survey import mostly_jpeg, mostly_small
+from ..errors import Unsupported
+from ..install import dali_problem
+from ..lower import lower, plans_ahead
+from ..plan import Options, Plan
+from ..translate import translate
+from .dali import DaliRoute
+from .decoded_cache import DecodedCache
+from .resident import ResidentRoute, resident_route
+
+_DEPTH = 2  # batches in flight; deeper queues measured no faster (FIELD.md)
+_MOST_THREADS = 16
+# Loading alone, 4 threads give 22,000 images/s and 8 give 24,500; beside ResNet-18 training they give .93 and .89 of the
+# speed of synthetic data (H100, benchmarks/results)
+_GPU_JPEG_THREADS = 4
+
+
+@dataclass
+class StockRoute:
+    """torch's own loader and torchvision's transforms, then a copy to the device."""
+
+    device: torch.device
+    reason: str
+
+
+Route = DaliRoute | ResidentRoute | StockRoute
+
+
+def choose(loader, before: Route | None, start: bool = False) -> Route:
+    """The route for a loader as it is now: its data set's transform, samples and loader may have changed.
+
+    ``before`` is the route so far; what it has built serves on where it still fits. ``start``: an epoch begins, and CUDA
+    may start; until then it must not, for a script may fork, or choose its device, after it has made its loaders.
+    """
+    device = resolve_device(loader.device, start)
+    depth = loader.prefetch_factor or _DEPTH
+    if any(map(holds_arrays, parts_of(loader.dataset))):
+        try:
+            return resident_route(loader, device, depth, before, start)
+        except Unsupported as error:
+            return StockRoute(device, str(error))
+    problem = dali_problem(gpu=device.type == "cuda")
+    if problem:
+        return StockRoute(device, problem)
+    same = isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth)
+    known = {plan.key: plan for plan in before.plans} if same else {}
+    try:
+        parts = folders(loader.dataset)
+        plan_of = _plans(parts, loader, device, known)
+    except Unsupported as error:
+        return StockRoute(device, str(error))
+    plans = list(dict.fromkeys(plan for _, plan in plan_of.values()))
+    fancy = device.type == "cuda" and not loader.exact and mostly_small(parts)
+    cache, threads = _cache(loader, device, before), _threads(loader, device, parts)
+    route = DaliRoute(device, threads, depth, loader.batch_size or 1, plans, plan_of, fancy, cache)
+    if same and before.threads == route.threads:
+        route.take_over(before)
+    return route
+
+
+def _cache(loader, device: torch.device, before) -> DecodedCache | None:
+    """The cache so far, if it holds what this loader would decode."""
+    if loader.cache is None:
+        return None
+    settings = loader.cache, device, loader.exact, loader.cache_device
+    kept = before.cache if isinstance(before, DaliRoute) else None
+    return kept if kept is not None and kept.settings == settings else DecodedCache(*settings)
+
+
+def resolve_device(device, start: bool) -> torch.device:
+    """None is the current CUDA device, or the CPU where there is none; "cuda" is the current one, too. It has no index
+    before CUDA has started, which ``start`` allows."""
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if device.type == "cuda" and device.index is None and (start or torch.cuda.is_initialized()):
+        device = torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _plans(
+    parts: list[Images], loader, device: torch.device, known: dict[tuple, Plan]
+) -> dict[int, tuple[Images, Plan]]:
+    """The plan of each part, by its id(); equal plans are one object."""
+    from ..engine.dali.graph import unsupported
+
+    channels_last = loader.memory_format == torch.channels_last
+    options = Options(loader.exact, channels_last, device.type == "cuda", lambda step: unsupported(step) is None)
+    plan_of: dict[int, tuple[Images, Plan]] = {}
+    for folder in parts:
+        plan = lower(translate(folder.transform), options)
+        plan_of[id(folder)] = folder, known.setdefault(plan.key, plan)
+    return plan_of
+
+
+def in_python(route: DaliRoute | ResidentRoute) -> list[str]:
+    """What has no translation and why, one line each."""
+    calls = [ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call]
+    return [call.reason for call in calls]
+
+
+def available_threads(loader) -> int:
+    if loader.num_workers:
+        return loader.num_workers
+    processes = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    return max(1, min(len(os.sched_getaffinity(0)) // processes, _MOST_THREADS))
+
+
+def _threads(loader, device: torch.device, parts: list[Images]) -> int:
+    """CPU threads of a pipeline. Where the GPU decodes, few load as fast as many and disturb a training step less."""
+    available = available_threads(loader)
+    on_gpu = device.type == "cuda" and not loader.exact and mostly_jpeg(parts)
+    return min(available, _GPU_JPEG_THREADS) if on_gpu else available

@@ -1,0 +1,90 @@
+"""What explain() says of a loader and its route."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.data import IterableDataset
+
+from ..install import dali_version, max_connections, max_connections_note
+from ..lower import plans_ahead
+from ..plan import Plan, table
+from .choose import Route, StockRoute, available_threads, in_python
+from .dali import DaliRoute
+from .resident import ResidentRoute
+
+
+def explain(loader, route: Route) -> str:
+    """One line a step: what it became, where it runs, how faithful it is."""
+    tolerant = not isinstance(loader.dataset, IterableDataset)  # whose errors end it
+    if isinstance(route, StockRoute):
+        lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
+        ours = {"exact": False, "memory_format": torch.contiguous_format, "cache": None, "cache_device": None}
+        if not tolerant:
+            ours["on_error"] = "raise"
+        ignored = [f"{name}={getattr(loader, name)}" for name, plain in ours.items() if getattr(loader, name) != plain]
+    elif isinstance(route, ResidentRoute):
+        lines = [route.describe(), *_plan_lines(route)]
+        ignored = _without_effect(loader, route)
+        ignored += [
+            f"{name}={value}" for name in ("cache", "cache_device") if (value := getattr(loader, name)) is not None
+        ]
+    else:
+        threads = f"{route.threads} CPU threads"
+        if route.threads < available_threads(loader):
+            threads += f" (of {available_threads(loader)}: the GPU decodes JPEG, and more would slow a training step)"
+        depth = f"{threads}, {route.depth} batches in flight, DALI {dali_version()}"
+        kernels = "exact=True" if loader.exact else "exact=False, the fastest kernels"
+        lines = [f"DALI route on {route.device}: {depth}; {kernels}"]
+        lines += _plan_lines(route, _decode_fidelity(route, loader.exact))
+        lines.append("  files that DALI decodes differently from PIL go through PIL, one by one, in the same batch")
+        if route.cache is not None:
+            lines.append(f"  {route.cache}")
+        ignored = _without_effect(loader, route)
+    if loader.on_error != "raise" and tolerant:
+        what = "raises an error" if loader.on_error_in_python else "cannot be read"
+        lines.append(f"  a sample that {what} is {'skipped' if loader.on_error == 'skip' else 'replaced by another'}")
+    if ignored:
+        lines.append(f"  without effect: {', '.join(ignored)}")
+    if route.device.type == "cuda":
+        lines.append(f"  {max_connections_note() or f'CUDA has {max_connections()} hardware queues'}")
+    return "\n".join(lines)
+
+
+def _plan_lines(route: DaliRoute | ResidentRoute, decode: str | None = None) -> list[str]:
+    lines = []
+    for number, plan in enumerate(route.plans, 1):
+        if len(route.plans) > 1:
+            lines.append(f"part {number} of the data set:")
+        lines += ["  " + line for line in _account(plan, route.device, decode).splitlines()]
+    if any(plans_ahead(plan)[-1].gives.kind == "pil" for plan in route.plans):
+        lines.append("  samples are PIL images, for a collate_fn that takes them; end with ToTensor() to have tensors")
+    return lines
+
+
+def _account(plan: Plan, device: torch.device, decode: str | None) -> str:
+    """One line a transform; ``decode`` says how faithful decoding is on this device, where there is any."""
+    dali = f"DALI on {'GPU' if device.type == 'cuda' else 'CPU'}"
+    rows = [("(decode)", "decode", dali, decode)] if decode else []
+    for ahead in plans_ahead(plan):
+        rows += [(x.transform, x.becomes, x.where.replace("DALI", dali), x.fidelity) for x in ahead.lines]
+    return table(rows) if rows else ""
+
+
+def _decode_fidelity(route: DaliRoute, exact: bool) -> str:
+    if route.device.type == "cpu":
+        return "exact"
+    if exact:
+        return "exact, on the CPU"
+    if route.fancy:
+        return "small images, chroma as libjpeg: mean error .01 of 255 (exact=True: 0)"
+    return "mean error .2 of 255 (exact=True: 0)"
+
+
+def _without_effect(loader, route: DaliRoute | ResidentRoute) -> list[str]:
+    """Arguments that torch takes and that have nothing to do here."""
+    names = {"pin_memory": False, "pin_memory_device": "", "persistent_workers": False, "in_order": True}
+    if not (loader.num_workers and in_python(route)):
+        names |= {"timeout": 0, "worker_init_fn": None, "multiprocessing_context": None}  # of processes
+    given = {name: getattr(loader, name, default) for name, default in names.items()}
+    shown = {name: getattr(value, "__name__", value) for name, value in given.items() if value != names[name]}
+    return [f"{name}={value}" for name, value in shown.items()]
