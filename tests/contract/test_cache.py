@@ -23,7 +23,7 @@ from contract.storages import ARCHIVES, stored
 from dali_compat import DALIImageFolder, DataLoader, ImageReadError
 from dali_compat.data.sources import Form
 from dali_compat.engine.dali import graph
-from dali_compat.routes import dali as route
+from dali_compat.routes import choose as route
 from dali_compat.routes import decoded_cache as cache_module
 from dali_compat.routes.dali import DaliRoute
 from dali_compat.routes.decoded_cache import DecodedCache

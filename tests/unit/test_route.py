@@ -143,7 +143,7 @@ def test_threads_are_this_processs_share_of_the_cores(image_root, monkeypatch, c
 def test_few_threads_where_a_gpu_decodes_jpeg(image_root, monkeypatch, exact, workers, threads):
     """More would slow a training step. The CPU decodes what has to be exact."""
     from dali_compat import DALIImageFolder, DataLoader
-    from dali_compat.routes import dali as route
+    from dali_compat.routes import choose as route
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)))
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
