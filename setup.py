@@ -15,6 +15,7 @@ setup(
     description="PyTorch's image loading, on NVIDIA DALI: change the import and train",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
+    # Without a classifier of the license: its name replaces that (PEP 639).
     license="Apache-2.0",
     license_files=["LICENSE"],
     classifiers=[
@@ -24,7 +25,6 @@ setup(
         "Intended Audience :: Science/Research",
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3",
-        # the license has no classifier of its own: its name above stands in their place (PEP 639)
         *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)),
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: Scientific/Engineering :: Image Processing",
