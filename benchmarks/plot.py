@@ -7,6 +7,7 @@ Command.
     python benchmarks/plot.py
 """
 
+import argparse
 import json
 import pathlib
 import statistics
@@ -95,5 +96,8 @@ def drawn() -> str:
 
 
 if __name__ == "__main__":
-    OUT.write_text(drawn())
-    print(OUT)
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--out", type=pathlib.Path, default=OUT)
+    out = options.parse_args().out
+    out.write_text(drawn())
+    print(out)
