@@ -28,7 +28,9 @@ def block() -> str:
 
 
 def results() -> list[Path]:
-    return [PAGE.parent / name for name in block().splitlines()[0].removeprefix(readme.BEGIN).removesuffix(" -->").split()]
+    return [
+        PAGE.parent / name for name in block().splitlines()[0].removeprefix(readme.BEGIN).removesuffix(" -->").split()
+    ]
 
 
 def test_every_registered_transform_is_measured_and_nothing_else():
