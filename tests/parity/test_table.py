@@ -1,4 +1,4 @@
-"""The table of docs/transforms.md says what the registry does and what was measured; no transform of torchvision is missing from it."""
+"""The table of docs/transforms.md says what the registry does and what was measured, and misses no transform of torchvision."""
 
 import enum
 import inspect
@@ -47,7 +47,7 @@ def test_what_is_measured_is_what_is_named(entry):
 
 
 def test_the_table_is_what_was_measured():
-    """Also: `python -m dali_compat parity --readme transforms.md --results ...` has been run since the JSONs changed."""
+    """Also: `parity --readme transforms.md --results ...` has been run in docs/ since the JSONs changed."""
     assert block() == readme.written(PAGE, results())
 
 

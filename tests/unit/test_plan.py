@@ -1,4 +1,4 @@
-"""The account that users read, and what each recipe becomes, pinned. A change here changes what docs/explain.md tells."""
+"""The account that users read, and what each recipe becomes, pinned. docs/explain.md shows such an account."""
 
 import re
 
