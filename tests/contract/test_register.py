@@ -1,4 +1,4 @@
-"""Transforms of one's own: called sample by sample, or registered; the example of docs/extending.md is run as it stands."""
+"""Transforms of one's own: called sample by sample, or registered; docs/extending.md's example runs as it stands."""
 
 import re
 

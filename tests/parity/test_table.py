@@ -1,4 +1,4 @@
-"""The table of docs/transforms.md says what the registry does and what was measured, and misses no transform of torchvision."""
+"""The table of docs/transforms.md is what the registry does and what was measured; it misses none of torchvision."""
 
 import enum
 import inspect
