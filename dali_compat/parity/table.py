@@ -1,4 +1,4 @@
-"""README's table of what `parity` has measured, between two comments."""
+"""The table of docs/transforms.md: what `parity` has measured, between two comments."""
 
 import json
 import os
@@ -7,7 +7,8 @@ from pathlib import Path
 
 from dali_compat.parity.catalogue import OTHERS, RECIPES, TRANSFORMS
 
-BEGIN, END = "<!-- written by: python -m dali_compat parity --readme README.md --results ", "<!-- until here -->"
+BEGIN = "<!-- written, in this folder, by: python -m dali_compat parity --readme transforms.md --results "
+END = "<!-- until here -->"
 
 
 def rewrite(readme: Path, results: list[Path]) -> None:

@@ -1,4 +1,4 @@
-"""Transforms of one's own: called sample by sample, or registered; README's example is run as it stands there."""
+"""Transforms of one's own: called sample by sample, or registered; docs/extending.md's example runs as it stands."""
 
 import re
 
@@ -23,8 +23,8 @@ def registry():
     _TRANSLATORS.update(before)
 
 
-def test_readmes_example(image_root, registry):
-    text = (REPOSITORY / "README.md").read_text()
+def test_the_example_of_the_docs(image_root, registry):
+    text = (REPOSITORY / "docs" / "extending.md").read_text()
     (code,) = re.findall(r"runs this -->\n```python\n(.*?)```", text, re.DOTALL)
     assert len([line for line in code.splitlines() if line]) <= 16
     namespace = {}

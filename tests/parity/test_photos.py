@@ -1,4 +1,4 @@
-"""Real photos: the numbers that README.md and DESIGN.md promise. On a machine without photos, drawn pictures."""
+"""Real photos: the numbers that docs/transforms.md promises. On a machine without photos, drawn pictures."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The account that users read, and what each recipe becomes, pinned. A change here is a change that README.md tells."""
+"""The account that users read, and what each recipe becomes, pinned. docs/explain.md shows such an account."""
 
 import re
 

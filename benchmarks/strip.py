@@ -1,0 +1,86 @@
+"""Draws docs/strip.jpg, the photos of README.md: torchvision's, ours by default, and the difference, amplified.
+
+The photos of docs/photos go through torchvision's ImageFolder and transform, and through this package's DataLoader on
+the CPU, as a user's do. Each column is a transform with nothing left to chance, so that both give the same picture.
+Under it stand mean and maximum of the difference in levels of 0..255, and the maximum with exact=True.
+
+Command.
+    python benchmarks/strip.py
+"""
+
+import argparse
+import pathlib
+
+import numpy as np
+import torch
+import torchvision.transforms as T
+from PIL import Image, ImageDraw, ImageFont
+from torch.utils.data import Subset
+from torchvision.datasets import ImageFolder
+
+from dali_compat import DALIImageFolder, DataLoader
+
+HERE = pathlib.Path(__file__).parent
+PHOTOS, OUT = HERE.parent / "docs" / "photos", HERE.parent / "docs" / "strip.jpg"
+SIDE, GAP, LABELS, TITLE = 168, 4, 92, 20  # pixels
+AMPLIFICATION = 64
+
+# the photo, what stands above it, and what it goes through behind Resize and CenterCrop
+COLUMNS = [
+    ("animal/chelsea.jpg", "Resize, CenterCrop", []),
+    ("person/astronaut.jpg", "+ ColorJitter", [T.ColorJitter(saturation=(2, 2))]),
+    ("things/coffee.jpg", "+ RandomRotation", [T.RandomRotation((25, 25), T.InterpolationMode.BILINEAR)]),
+    ("outside/rocket.jpg", "+ GaussianBlur", [T.RandomHorizontalFlip(1), T.GaussianBlur(9, (2, 2))]),
+]
+
+
+def three(photo: str, behind: list) -> list[np.ndarray]:
+    """torchvision's picture of a photo, ours, and ours with exact=True: uint8 (H, W, 3)."""
+    transform = T.Compose([T.Resize(SIDE), T.CenterCrop(SIDE), *behind, T.PILToTensor()])
+    theirs, ours = ImageFolder(PHOTOS, transform), DALIImageFolder(PHOTOS, transform)
+    index = [pathlib.Path(path).relative_to(PHOTOS).as_posix() for path, _ in theirs.samples].index(photo)
+    loaders = [torch.utils.data.DataLoader(Subset(theirs, [index]))]
+    loaders += [
+        DataLoader(Subset(ours, [index]), device="cpu", fallback="error", exact=exact) for exact in (False, True)
+    ]
+    return [next(iter(loader))[0][0].permute(1, 2, 0).numpy() for loader in loaders]
+
+
+def difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.abs(a.astype(int) - b)
+
+
+def drawn() -> tuple[Image.Image, list[tuple[float, int, int]]]:
+    """The strip; mean and maximum of each column's difference, in levels of 0..255, and its maximum with exact=True."""
+    width = LABELS + len(COLUMNS) * (SIDE + GAP) - GAP
+    sheet = Image.new("RGB", (width, TITLE + 3 * (SIDE + GAP) - GAP), "white")
+    pen, font, found = ImageDraw.Draw(sheet), ImageFont.load_default(12), []
+    for column, (photo, title, behind) in enumerate(COLUMNS):
+        theirs, ours, exact = three(photo, behind)
+        apart = difference(theirs, ours)
+        mean, largest, of_exact = apart.mean(), int(apart.max()), int(difference(theirs, exact).max())
+        found.append((mean, largest, of_exact))
+        left = LABELS + column * (SIDE + GAP)
+        pen.text((left, 2), title, fill="black", font=font)
+        for row, image in enumerate((theirs, ours, np.clip(apart * AMPLIFICATION, 0, 255).astype(np.uint8))):
+            sheet.paste(Image.fromarray(image), (left, TITLE + row * (SIDE + GAP)))
+        bottom = sheet.height - 20
+        pen.rectangle((left, bottom - 3, left + SIDE - 1, sheet.height), fill="black")
+        pen.text((left + 5, bottom), f"mean {mean:.2f}, max {largest}; exact: {of_exact}", fill="white", font=font)
+    for row, name in enumerate(("torchvision", "dali_compat", f"difference,\ntimes {AMPLIFICATION}")):
+        pen.text((4, TITLE + row * (SIDE + GAP) + SIDE // 2 - 8), name, fill="black", font=font)
+    return sheet, found
+
+
+def main(out: pathlib.Path) -> None:
+    sheet, found = drawn()
+    sheet.save(out, quality=88, optimize=True)
+    for (photo, title, _), (mean, largest, of_exact) in zip(COLUMNS, found, strict=True):
+        print(f"{photo}, {title}: mean {mean:.3f}, at most {largest} of 255 levels; with exact=True {of_exact}")
+    print(f"{out}, {out.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--out", type=pathlib.Path, default=OUT)
+    main(options.parse_args().out)

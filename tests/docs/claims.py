@@ -1,0 +1,344 @@
+"""Every measured number of the pages: where it stands, in which words, and how it follows from a committed result.
+
+A claim is a piece of a page's prose in which numbers are left out, and the values that belong there. What is between
+backticks is left out of the prose (`` stands for it). Numbers that no measurement gives are in NOT_MEASURED.
+"""
+
+import math
+import re
+import statistics
+from typing import NamedTuple
+
+from dali_compat import __version__
+from docs.pages import ROOT
+from docs.results import median, of_medians, read, rounds, spread, within
+
+
+class Claim(NamedTuple):
+    """``page`` says ``words`` with ``values`` in the place of their braces."""
+
+    page: str
+    words: str
+    values: tuple
+
+    @property
+    def written(self) -> str:
+        return self.words.format(*self.values)
+
+
+CLAIMS: list[Claim] = []
+
+
+def claim(page: str, words: str, *values) -> None:
+    CLAIMS.append(Claim(page, words, values))
+
+
+README, MEASURED = "README.md", "docs/measurements.md"
+GPU, CPU, TRAINING = "imagefolder_h100", "imagefolder_cpu", "training_h100"
+
+
+def share(model: str, case: str) -> float:
+    return of_medians(TRAINING, case, "synthetic", model=model)
+
+
+def percent(values) -> list[float]:
+    return [100 * value for value in values]
+
+
+# ---- loading alone
+
+_BYTES = {round(read(name)["images"]["mean_bytes"], -4) // 1000 for name in (GPU, CPU)}
+for page in (README, MEASURED):
+    claim(page, "photos of about {:.0f} KB in memory", *_BYTES)
+claim(
+    README,
+    "One H100: {:.1f} times torchvision with {} workers ({:.1f} to {:.1f} in the three rounds of one run)",
+    *(lambda m, low, high: (m, 16, low, high))(*spread(within(GPU, "ours", "torchvision"))),
+)
+claim(
+    README,
+    "as a DALI pipeline written by hand: {:.2f}, {:.2f} and {:.2f} of its speed in the same three rounds",
+    *within(GPU, "ours", "handwritten"),
+)
+claim(
+    README,
+    "Two CPU cores and no GPU: {:.1f} times torchvision ({:.1f} to {:.1f})",
+    *spread(within(CPU, "ours", "torchvision")),
+)
+for name, machine, workers in ((GPU, "H100, 16 cores", 16), (CPU, "2 cores, no GPU", 2)):
+    assert {row["workers"] for row in read(name)["rounds"]} == {workers}
+    claim(
+        MEASURED,
+        f"| {machine}, {workers} workers | {{:,.0f}} | {{:,.0f}} | {{:,.0f}} "
+        "| {:.2f} ({:.2f} - {:.2f}) | {:.2f} ({:.2f} - {:.2f}) |",
+        *(median(name, case) for case in ("torchvision", "handwritten", "ours")),
+        *spread(within(name, "ours", "torchvision")),
+        *spread(within(name, "ours", "handwritten")),
+    )
+    for case, called in (("torchvision", "torchvision"), ("ours", "dali_compat")):
+        start, again = median(name, case, "first_batch_s"), median(name, case, "second_epoch_s")
+        form = "{:.3f}" if again < 0.1 else "{:.2f}"
+        claim(MEASURED, f"| {machine.split(',')[0]}, {called} | {{:.2f}} s | {form} s |", start, again)
+claim(
+    MEASURED,
+    "on the H100: {:,.0f} images/s, and {:,.0f} by hand ({} rounds; {:.2f} and {:.2f} times)",
+    *(median("imagefolder_eval_h100", case) for case in ("ours", "handwritten")),
+    len(rounds("imagefolder_eval_h100", "ours")),
+    *within("imagefolder_eval_h100", "ours", "handwritten"),
+)
+
+# ---- training
+
+claim(
+    README,
+    "ResNet-18 trains at {:.0f}% of the speed that it has on synthetic data; torchvision's loader feeds it at {:.0f}%",
+    *percent(share("resnet18", case) for case in ("ours", "torchvision")),
+)
+for model, called in (("resnet18", "ResNet-18"), ("resnet50", "ResNet-50")):
+    claim(
+        MEASURED,
+        f"| {called} | {{:,.0f}} | {{:,.0f}} ({{:.3f}}) | {{:,.0f}} ({{:.3f}}) | {{:,.0f}} ({{:.2f}}) |",
+        median(TRAINING, "synthetic", model=model),
+        *(
+            value
+            for case in ("ours", "ours_channels_last", "torchvision")
+            for value in (median(TRAINING, case, model=model), share(model, case))
+        ),
+    )
+
+# ---- transforms
+
+_RECIPES = {
+    "ColorJitter": "ColorJitter",
+    "GaussianBlur(23)": "GaussianBlur",
+    "RandAugment": "RandAugment",
+    "TrivialAugmentWide": "TrivialAugmentWide",
+    "AutoAugment": "AutoAugment",
+    "AugMix": "AugMix",
+    "a function of your own on PIL images (``; 3 rounds)": "callable",
+    "SimCLR's recipe": "simclr",
+    "torchvision's preset with RandAugment and RandomErasing": "ra",
+    "the same with TrivialAugmentWide": "ta_wide",
+}
+for called, name in _RECIPES.items():
+    speeds = [median("transforms_h100", case, transform=name) for case in ("torchvision", "ours")]
+    times = speeds[1] / speeds[0]
+    form = "{:.0f}" if times > 10 else "{:.1f}"
+    claim(
+        MEASURED, f"| {called} | {{:,.0f}} | {{:,.0f}} | {form} |", *speeds, math.floor(times) if times > 70 else times
+    )
+claim(
+    README,
+    "recipes such as SimCLR's ({:.0f} times)",
+    of_medians("transforms_h100", "ours", "torchvision", transform="simclr"),
+)
+claim(MEASURED, "All {} are in the", len({row["transform"] for row in read("transforms_h100")["rounds"]}))
+
+# ---- data sets in memory
+
+_HANDED = [median("cifar10_h100", case, "handed_out_ms") for case in ("ours", "torchvision:16")]
+_ON_CPU = {case: median("cifar10_cpu", case, "epoch_ms") for case in ("torchvision:2", "dali", "ours")}
+claim(
+    README, "an epoch's batches take {:.1f} ms, through torchvision's {} workers {:,.0f} ms", _HANDED[0], 16, _HANDED[1]
+)
+claim("docs/arrays.md", "| H100, 16 cores (torchvision with 16 workers) | {:,.0f} ms | {:.1f} ms |", *_HANDED[::-1])
+claim(
+    "docs/arrays.md",
+    "with one of torch's threads) | {:.0f} s | {:.1f} s |",
+    _ON_CPU["torchvision:2"] / 1000,
+    _ON_CPU["ours"] / 1000,
+)
+claim(
+    MEASURED, "| torchvision, a worker for each core | {:,.0f} ms | {:,.0f} ms |", _HANDED[1], _ON_CPU["torchvision:2"]
+)
+claim(
+    MEASURED,
+    "| a DALI pipeline fed with rows of the array | {:.0f} ms | {:,.0f} ms |",
+    median("cifar10_h100", "dali", "handed_out_ms"),
+    _ON_CPU["dali"],
+)
+claim(MEASURED, "| dali_compat | {:.1f} ms | {:.0f} ms |", _HANDED[0], _ON_CPU["ours"])
+claim(MEASURED, "The GPU has done it after {:.1f} ms.", median("cifar10_h100", "ours", "epoch_ms"))
+
+
+def _learning(case: str) -> tuple[float, float, float, float]:
+    """(lowest and highest accuracy, seconds, share of them waiting), percentages."""
+    accuracies = rounds("cifar10_train_h100", case, "accuracy").values()
+    seconds = median("cifar10_train_h100", case, "seconds")
+    return (
+        _half_up(100 * min(accuracies)),
+        _half_up(100 * max(accuracies)),
+        seconds,
+        100 * median("cifar10_train_h100", case, "waited_share"),
+    )
+
+
+def _half_up(value: float) -> float:
+    """To one digit; the JSON has float32's 94.55 as 94.54999."""
+    return math.floor(round(value, 3) * 10 + 0.5) / 10
+
+
+for case, called in (("torchvision", "torchvision, 16 workers"), ("ours", "dali_compat")):
+    claim(MEASURED, f"| {called} | {{}} - {{}}% | {{:.0f}} | {{:.0f}}% |", *_learning(case))
+claim("docs/arrays.md", "in 40 epochs to {} - {}% in {:.0f} s on an H100, {:.0f}% of them spent", *_learning("ours"))
+claim(
+    "docs/arrays.md",
+    "it takes {2:.0f} s, {3:.0f}% of them waiting, to {0} - {1}% (three seeds each)",
+    *_learning("torchvision"),
+)
+
+# ---- archives
+
+_TO_FOLDER = [
+    of_medians("archives_load_h100", f"load {kind}", "load folder") for kind in ("rec", "tfrecord", "lmdb", "tar")
+]
+claim(
+    MEASURED,
+    "| RecordIO | TFRecord | LMDB | tar | |---:|---:|---:|---:| | {:.2f} | {:.2f} | {:.2f} | {:.2f} |",
+    *_TO_FOLDER,
+)
+claim(MEASURED, "{:,} photos in memory (``, ratios", read("archives_load_h100")["archive"]["images"])
+claim("docs/archives.md", "give {:.2f} to {:.2f} of the folder's speed", min(_TO_FOLDER), max(_TO_FOLDER))
+_SCAN = {kind: median("archives_cpu", f"{kind} index first", "s") for kind in ("rec", "tfrecord", "lmdb", "tar")}
+claim(
+    "docs/archives.md",
+    "{:.0f} GB takes {:.1f} s with ``, {:.0f} s without",
+    read("archives_cpu")["archive"]["bytes"] / 1e9,
+    _SCAN["tfrecord"],
+    median("archives_cpu", "tfrecord index numpy_checksums", "s"),
+)
+claim(
+    "docs/install.md",
+    "of TFRecord files {:.0f} times as fast",
+    of_medians("archives_cpu", "tfrecord index numpy_checksums", "tfrecord index first", "s"),
+)
+claim(
+    MEASURED,
+    "an archive of {:.0f} GB, {:,} photos, on 2 cores: {:.2f} s for RecordIO, {:.2f} s for TFRecord with its "
+    "checksums, {:.2f} s for LMDB and {:.2f} s for tar",
+    read("archives_cpu")["archive"]["bytes"] / 1e9,
+    read("archives_cpu")["archive"]["images"],
+    *_SCAN.values(),
+)
+_LIST = [median("archives_list_cpu", f"list {case}", "s") for case in ("torchvision", "first", "again")]
+claim(MEASURED, "takes torchvision {:.1f} s, `` {:.1f} s the first time and {:.1f} s from then on", *_LIST)
+claim("docs/loader.md", "1.28 million files takes {:.1f} s", _LIST[2])
+
+# ---- cache
+
+_ON_GPU, _FEW, _MANY = "cache_25000_h100", "cache_cpu", "cache_25000_cpu"
+for called, case in (
+    ("without a cache", "off"),
+    ("kept in the GPU's memory", "kept"),
+    ("kept in the host's memory, ``", "kept, host"),
+):
+    claim(
+        "docs/cache.md",
+        f"| {called} | {{:,.0f}} | {{:.2f}} ms |",
+        median(_ON_GPU, case),
+        median(_ON_GPU, case, "cpu_ms"),
+    )
+for called, suffix in (("in the GPU's memory", ""), ("in the host's memory", ", host")):
+    claim(
+        MEASURED,
+        f"| {called} | {{:.2f}} ({{:.2f}} - {{:.2f}}) | {{:.2f}} ({{:.2f}} - {{:.2f}}) |",
+        *spread(within(_ON_GPU, f"fill{suffix}", "off")),
+        *spread(within(_ON_GPU, f"kept{suffix}", "off")),
+    )
+_LATER = [statistics.median(within(name, case, "off")) for name in (_FEW, _MANY) for case in ("kept", "kept again")]
+_FILL = [statistics.median(within(name, "fill", "off")) for name in (_FEW, _MANY)]
+claim("docs/cache.md", "Later epochs run at {:.1f} to {:.1f} times the speed", min(_LATER), max(_LATER))
+claim("docs/cache.md", "runs at {:.1f} times that speed with 3,000 images and at {:.1f} times with 25,000", *_FILL)
+claim(
+    MEASURED,
+    "3,000 images: {:.2f} in the first epoch, {:.2f} in the second, {:.2f} in the third. With 25,000 images, one "
+    "round: {:.2f}, {:.2f} and {:.2f}.",
+    *(_FILL[0], *_LATER[:2], _FILL[1], *_LATER[2:]),
+)
+claim("docs/cache.md", "25,000 images of 500 x 375 take {:.0f} GB", 25_000 * 500 * 375 * 3 / 1e9)
+
+# ---- what cannot be read
+
+_FIRST = [median("on_error_h100", case, "first to second") for case in ("raise", "replace", "broken")]
+claim("docs/limits.md", "first epoch from memory has {:.2f} to {:.2f} of the second one's", min(_FIRST), max(_FIRST))
+claim(MEASURED, "in which every file is looked at, has {:.2f} to {:.2f} of the second one's", min(_FIRST), max(_FIRST))
+claim(
+    MEASURED,
+    "The second epoch runs at {:,.0f} images/s with `` and at {:,.0f} without",
+    *(median("on_error_h100", case, "second") for case in ("replace", "raise")),
+)
+
+# ---- answers of a classifier
+
+_AGREEMENT = {name: 100 * value for name, value in read("answers_h100")["agreement"].items()}
+_SAME, _RESIZED = "as they are", "Resize(40), CenterCrop(32)"
+assert _AGREEMENT[f"{_SAME}, exact=True"] == 100  # "for all with `exact=True`"
+claim(README, "are the same for {:.2f}% of them by default, and for all", _AGREEMENT[f"{_SAME}, default"])
+claim(MEASURED, "agree for {:.2f}% of the images by default, and for all", _AGREEMENT[f"{_SAME}, default"])
+for called, name in (("none", _SAME), (_RESIZED, _RESIZED)):
+    claim(
+        "docs/transforms.md",
+        f"| {called} | {{:.2f}}% | {{:.0f}}% |",
+        *(_AGREEMENT[f"{name}, {mode}"] for mode in ("default", "exact=True")),
+    )
+
+# ---- pixels
+
+_LARGEST = [row["exact"]["max"] for name in ("parity_cpu", "parity_h100") for row in read(name)["transforms"]]
+assert 2 * _LARGEST.count(0) > len(_LARGEST)
+claim(README, "gives Pillow's arithmetic: a difference of {} for most transforms", 0)
+_AMPLIFICATION = re.search(r"^AMPLIFICATION = (\d+)$", (ROOT / "benchmarks" / "strip.py").read_text(), re.MULTILINE)
+claim(README, "and the difference, amplified {} times", int(_AMPLIFICATION[1]))
+
+# ---- versions
+
+claim("CHANGELOG.md", "[{}] - unreleased", __version__)
+
+
+# ---- numbers that are no measurements: why, and patterns of prose
+
+NOT_MEASURED = {
+    "versions": (
+        r"Python 3\.10",
+        r"Python from 3\.10",
+        r"CUDA \d+ or \d+",
+        r"CUDA 11",
+        r"\| 1[123] \| `` \| [\d.]+ or newer",  # of CUDA and its drivers
+        r"its last DALI is 1\.50, and 1\.53",
+        r"DALI from 1\.53",
+        r"torchvision from 0\.20",
+        r"PrefetchLoader does from 1\.0\.30",
+        r"DALI 2\.4",
+        r"Up to 1\.0",
+    ),
+    "arguments": (
+        r"RandomResizedCrop\(224\)",
+        r"Resize\(\d+\)",
+        r"CenterCrop\(\d+\)",
+        r"a float up to 1\b",
+        r"have probability 1 ",
+    ),
+    "sizes of images": (r"224 x 224", r"500 x 375", r"0\.\.255", r"16-bit"),
+    "settings, which the results repeat": (
+        r"[Bb]atch 256",
+        r"[Bb]atches of 64",
+        r"16 workers",
+        r"with 2 workers",
+        r"16 cores",
+        r"2 cores",
+        r"[23] rounds",
+        r"in 40 epochs",
+        r"25,000 images",
+        r"10,000 (test )?images",
+        r"1,280,000 files",
+    ),
+    "places in a list": (r"(?<= )\d{1,2}\.(?= [`A-Z])", r"steps 3 to 8"),
+    "constants of the code": (
+        r"up to 8 KB",
+        r"at most 4 are used",
+        r"With 0 the loader takes one a core, 16 at most",
+        r"opens 8 hardware queues",
+        r"exit code is 1",
+        r"no image, and 0 otherwise",
+    ),
+}

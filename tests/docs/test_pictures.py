@@ -1,0 +1,77 @@
+"""The pictures of README are those that the scripts draw, and can be read on white and on black."""
+
+import re
+import runpy
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from docs.pages import ROOT
+
+BACKGROUNDS = {"white": "#ffffff", "black": "#0d1117"}  # GitHub's
+CONTRAST = 3  # WCAG's least for graphics and large text
+BYTES = 150_000
+
+
+@pytest.fixture(scope="module")
+def plot():
+    return runpy.run_path(str(ROOT / "benchmarks" / "plot.py"))
+
+
+def test_the_plot_is_of_the_committed_results(plot):
+    assert (ROOT / "docs" / "speed.svg").read_text() == plot["drawn"]()
+
+
+def test_the_plot_draws_what_is_measured(plot):
+    """Every round is a dot, every case that was measured a bar."""
+    panels = plot["panels"]()
+    values = [values for *_, cases, _, _ in panels for case, values in cases.items() if case in plot["NAMES"]]
+    assert len(values) >= 10
+    assert plot["drawn"]().count("<circle") == sum(map(len, values))
+    assert plot["drawn"]().count("<rect") == len(values)
+    assert plot["drawn"]().count("not measured") == len(panels) * len(plot["NAMES"]) - len(values)
+
+
+def brightness(colour: str) -> float:
+    """WCAG's relative luminance."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+
+@pytest.mark.parametrize("background", BACKGROUNDS)
+def test_the_plot_is_readable(background, plot):
+    behind = brightness(BACKGROUNDS[background])
+    for colour in (*plot["COLOURS"].values(), plot["TEXT"], plot["RULE"]):
+        light, dark = sorted((brightness(colour), behind), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= CONTRAST, colour
+
+
+def test_pictures_are_small():
+    files = [path for path in (ROOT / "docs").rglob("*") if path.suffix in (".svg", ".jpg", ".png")]
+    assert len(files) >= 6 and all(path.stat().st_size < BYTES for path in files)
+
+
+def test_every_photo_has_a_licence():
+    said = (ROOT / "docs" / "photos" / "README.md").read_text()
+    photos = ROOT / "docs" / "photos"
+    names = [path.relative_to(photos).as_posix() for path in photos.rglob("*.jpg")]
+    assert names and all(re.search(rf"^\| {name} \|.*\| (CC0|public domain) \|$", said, re.MULTILINE) for name in names)
+
+
+def test_the_strip_is_what_both_loaders_give(monkeypatch):
+    """One column of it, drawn again: up to JPEG, it stands in the committed picture."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.setattr(sys, "argv", ["strip.py"])
+    strip = runpy.run_path(str(ROOT / "benchmarks" / "strip.py"))
+    photo, _, behind = strip["COLUMNS"][0]
+    theirs, ours, exact = strip["three"](photo, behind)
+    committed = np.asarray(Image.open(ROOT / "docs" / "strip.jpg")).astype(int)
+    side, left = strip["SIDE"], strip["LABELS"]
+    for row, image in enumerate((theirs, ours)):
+        top = strip["TITLE"] + row * (side + strip["GAP"])
+        assert np.abs(committed[top : top + side, left : left + side] - image).mean() < 5  # of JPEG
+    assert np.array_equal(theirs, exact)
+    assert np.abs(theirs.astype(int) - ours).max() < 5

@@ -1,0 +1,71 @@
+"""Every Python snippet of the pages runs as it stands there, those of a page one after another."""
+
+import re
+
+import pytest
+import torch
+
+from dali_compat import DataLoader
+from dali_compat.engine.install import dali_version
+from dali_compat.translate.registry import _TRANSLATORS
+from docs.pages import PAGES, fences
+from docs.results import read
+
+LANGUAGES = {"", "bash", "diff", "mermaid", "python"}
+
+
+@pytest.fixture
+def registry():
+    before = dict(_TRANSLATORS)
+    yield
+    _TRANSLATORS.clear()
+    _TRANSLATORS.update(before)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 8 worker processes")
+@pytest.mark.parametrize("page", [page for page in PAGES if fences(page, "python")])
+def test_snippets_run(page, names, registry):
+    for number, code in enumerate(fences(page, "python"), 1):
+        exec(compile(code, f"{page}, snippet {number}", "exec"), names)
+    loader = names["loader"]
+    assert isinstance(loader, DataLoader)
+    images, labels, *_ = next(iter(loader))
+    assert isinstance(images, torch.Tensor) and len(images) == len(labels) > 0
+
+
+def test_the_two_lines_of_the_readme(names):
+    """What goes is PyTorch's, and what comes is ours."""
+    (change,) = fences("README.md", "diff")
+    gone, come = ([line[1:] for line in change.splitlines() if line[0] == sign] for sign in "-+")
+    theirs, ours = {}, {}
+    exec("\n".join(gone), theirs)
+    exec("\n".join(come), ours)
+    assert len(gone) == len(come) == 2
+    for name in ("DataLoader", "ImageFolder"):
+        assert issubclass(ours[name], theirs[name]) and ours[name] is not theirs[name]
+
+
+def test_no_block_is_of_another_language():
+    known = {kind: sum(len(fences(page, kind)) for page in PAGES) for kind in LANGUAGES}
+    assert all(known.values())
+    from docs.pages import text
+
+    assert sum(text(page).count("\n```") for page in PAGES) == 2 * sum(known.values())
+
+
+def lines(printed: str) -> list[str]:
+    """Without the width of columns, and the version of DALI."""
+    return [re.sub(r"DALI \d\S*;", "DALI;", " ".join(line.split())) for line in printed.splitlines()]
+
+
+def test_explain_prints_what_the_page_shows(names, capsys):
+    assert dali_version()
+    (code,), (shown,) = fences("docs/explain.md", "python"), fences("docs/explain.md", "")
+    exec(code, names)
+    assert lines(capsys.readouterr().out) == lines(shown)
+
+
+def test_the_plan_of_arrays_is_that_of_a_committed_run():
+    (shown,) = fences("docs/arrays.md", "")
+    measured = lines(read("cifar10_h100")["plans"]["ours"])
+    assert lines(shown) == measured[: len(lines(shown))]
