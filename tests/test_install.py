@@ -106,7 +106,7 @@ def test_other_systems_are_told_that_there_is_no_build(machine, monkeypatch):
 def test_a_blocked_import_is_reported_by_the_real_import():
     code = (
         "import sys; sys.modules['nvidia.dali'] = None\n"
-        "from dali_compat.engine import install; print(install.dali_problem())"
+        "from dali_compat import install; print(install.dali_problem())"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.startswith("DALI is ") and "pip install" in said and said.count("\n") == 1

@@ -77,7 +77,7 @@ def test_every_draw_is_here():
     of_the_modules = {
         name
         for name, (uniforms, function) in registry._DRAWS.items()
-        if uniforms != 0 and function.__module__.split(".")[-1] in ("choices", "color", "warp", "policy", "geometry")
+        if uniforms != 0 and function.__module__.split(".")[-1] in ("laws", "color", "warp", "policy", "geometry")
     }
     assert of_the_modules == {name for name, _ in DRAWS}
 
@@ -140,7 +140,7 @@ def test_parameters_are_independent_of_each_other(name):
     assert (_correlations(columns) < 4.5 / math.sqrt(len(columns[0]))).all()
 
 
-# ---- choices
+# ---- laws
 
 
 @pytest.mark.parametrize("p", [(1,), (1, 1), (0.2, 0.3, 0.5), (3, 0, 1, 7), (0, 1), (1e-3, 1), (1, 0)])
