@@ -138,7 +138,7 @@ def _dali_can(steps, i: int, options: Options) -> bool:
 
 
 def _dali_resizes(s: Step) -> bool:
-    """DALI has no close form of Pillow's box and hamming filters (PARITY: measured), of nearest and lanczos as
+    """DALI has no close form of Pillow's box and hamming filters (measured), of nearest and lanczos as
     torchvision has them on tensors, and of filters without antialiasing."""
     if s.gives.normalized or s.gives.dtype not in (torch.uint8, torch.float32):
         return False
@@ -167,7 +167,7 @@ def _after_float32(steps, split: int) -> int:
 def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
     """One pass or two; of a resize followed by a crop within it only the window is computed.
 
-    PARITY: that is closer to Pillow, too, and 40% cheaper.
+    That is closer to Pillow, too, and 40% cheaper.
     """
     lowered: list[Step] = []
     for s in steps:

@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 if not hasattr(v2.Transform, "make_params"):  # its name since torchvision 0.21
     v2.Transform.make_params = lambda self, inputs: self._get_params(inputs)
 
-SHARED_IMAGES = Path(__file__).resolve().parents[2] / "shared" / "images"
+REPOSITORY = Path(__file__).resolve().parents[1]
 SECONDS = 300
 
 
@@ -37,18 +37,13 @@ def image_root(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def photos() -> Path:
-    """Real photos as an ImageFolder root: the folder that DATA names, or this checkout's."""
-    return Path(os.environ["DATA"]) if os.environ.get("DATA") else _shared("photos")
+    """Real photos as an ImageFolder root: the folder that DATA names, or those of docs/."""
+    return Path(os.environ.get("DATA") or REPOSITORY / "docs" / "photos")
 
 
 @pytest.fixture(scope="session")
 def odd() -> Path:
-    """A folder of unusual image files, where this checkout has them."""
-    return _shared("odd")
-
-
-def _shared(name: str) -> Path:
-    folder = SHARED_IMAGES / name
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not here")
-    return folder
+    """The folder of unusual image files that ODD names."""
+    if not os.environ.get("ODD"):
+        pytest.skip("ODD names no folder of unusual image files")
+    return Path(os.environ["ODD"])

@@ -287,7 +287,7 @@ def test_demo_from_end_to_end(tmp_path):
     assert "RandomResizedCrop" in done.stdout  # the plan
     assert "pass 2" in done.stderr  # the progress bars
     mean, largest = re.search(r"is ([\d.]+) on average and (\d+) at most", done.stdout).groups()
-    assert 0 < float(mean) < 0.3 and int(largest) < 40  # PARITY.md: .16 on photos; 0 would be torchvision itself
+    assert 0 < float(mean) < 0.3 and int(largest) < 40  # .16 on photos; 0 would be torchvision itself
     theirs, ours, difference = read_picture(tmp_path / "demo.png")
     assert theirs.std() > 20
     assert np.abs(theirs - ours).mean() < 0.3
