@@ -161,9 +161,9 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0) -
 
 
 def _first_of_views(translated: list[Translated]) -> int:
-    """From where on a call had better begin: five or ten views of an image are as many times the pixels to bring to a
-    process, which makes them itself to the last bit. Not before what draws (its numbers are those of its stream), or
-    has a translation of the user's."""
+    """The index of the transform with which a call had better begin. A process makes five or ten views of an image itself, to
+    the last bit, which saves bringing as many times the pixels there. A call cannot begin before a transform that draws,
+    because the call would have other random numbers, nor before one that the user has translated."""
     for i, entry in enumerate(translated):
         if entry.steps and entry.steps[-1].gives.views:
             steps = [s for later in translated[i:] for s in later.steps]

@@ -284,7 +284,8 @@ class _Feed:
         )
 
     def _take(self, source: int) -> list:
-        """The first schedule_run() asks ``depth`` times: after the batch it gets one sample of it, to be thrown away."""
+        """The next batch's arrays for one source. The first schedule_run() asks each source ``depth`` times. It gets the batch
+        once; the other times it gets one sample of it, whose result nobody wants."""
         _, waiting = self._waiting[source]
         if not waiting:
             batch = self.next
