@@ -41,13 +41,15 @@ class Translated:
 
 
 def describe(transform: Any) -> str:
-    """repr on one line; functions (a Lambda's, too) by name, text as it is."""
+    """repr on one line; functions (a Lambda's, too) and classes without a repr of their own by name, text as it is."""
     if isinstance(transform, str):
         return transform
     if type(transform).__name__ == "Lambda" and hasattr(transform, "lambd"):
         return f"Lambda({describe(transform.lambd)})"
     if transform is not None and not hasattr(type(transform), "forward") and hasattr(transform, "__qualname__"):
         return transform.__qualname__
+    if type(transform).__repr__ is object.__repr__:
+        return type(transform).__name__
     return " ".join(repr(transform).split())
 
 
