@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -137,6 +138,14 @@ def _exits(image):
     sys.exit(3)
 
 
+def _leaves_a_child(image):
+    """Which has all that its parent had open."""
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+    os._exit(4)
+
+
 def _raises_what_nobody_finds(image):
     class Hidden(Exception):
         pass
@@ -153,14 +162,16 @@ class _NotAgain:
     ("function", "text"),
     [
         (_exits, "exit code 3"),
+        (_leaves_a_child, "exit code 4"),
         (_raises_what_nobody_finds, "behind the curtain"),
         (lambda image: _NotAgain(), "invalid literal"),
         (lambda image: open(os.devnull), "cannot pickle"),
     ],
-    ids=["exit", "a class of its own", "unpickled", "not pickled"],
+    ids=["exit", "exit beside a child", "a class of its own", "unpickled", "not pickled"],
 )
 def test_functions_that_misbehave(image_root, function, text):
     """Every batch says so; none waits for ever."""
+    begin = time.monotonic()
     loader = DataLoader(
         DALIImageFolder(image_root, function), 12, collate_fn=list, fallback="silent", device="cpu", num_workers=2
     )
@@ -168,6 +179,7 @@ def test_functions_that_misbehave(image_root, function, text):
         iterator = iter(loader)
         for _ in range(2):
             assert text in str(error_of(next, iterator))
+    assert time.monotonic() - begin < 50
 
 
 @contextlib.contextmanager
@@ -218,9 +230,9 @@ def _add(image):
 IMAGES = torch.arange(8 * 3 * 4 * 4, dtype=torch.uint8).view(8, 3, 4, 4)
 
 
-def _calls(function=_add, workers: int = 2) -> tuple[Calls, Call]:
+def _calls(function=_add, workers: int = 2, timeout: float = 0) -> tuple[Calls, Call]:
     loader = SimpleNamespace(
-        num_workers=workers, multiprocessing_context=None, worker_init_fn=None, dataset=None, timeout=0
+        num_workers=workers, multiprocessing_context=None, worker_init_fn=None, dataset=None, timeout=timeout
     )
     return Calls(1, loader, CPU, depth=2), Call((function,), "a test's")
 
@@ -331,6 +343,42 @@ def test_an_interrupt_while_processes_start():
     assert number > 40
     del calls, call
     _until(lambda: not _workers() and _descriptors() <= before)
+
+
+def test_ctrl_c_while_a_process_starts(monkeypatch):
+    """The interrupt comes when it has started, whichever thread the system has told of it."""
+    calls, call = _calls()
+    over, start = threading.Event(), BaseProcess.start
+
+    def interrupted_start(process):
+        os.kill(os.getpid(), signal.SIGINT)
+        start(process)
+
+    other = threading.Thread(target=over.wait)
+    other.start()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(BaseProcess, "start", interrupted_start)
+            with pytest.raises(KeyboardInterrupt):
+                calls.prepare(call)
+    finally:
+        over.set()
+        other.join()
+    assert _right(calls, call, 3)
+    calls.close()
+
+
+def _slow_at_first(image):
+    time.sleep(4 if image[0, 0, 0] == 0 else 0.7)
+    return image + 1
+
+
+def test_a_timeout_is_for_silence():
+    """As long as any of the processes answers in time, the others are waited for."""
+    calls, call = _calls(_slow_at_first, timeout=3)
+    _, made = calls.submit(call, IMAGES, "tensor", list(range(8))).images(CPU)
+    assert torch.equal(made, IMAGES + 1)
+    calls.close()
 
 
 class _Owner:
