@@ -11,6 +11,7 @@ import numpy as np
 import nvidia.dali as dali
 import pytest
 import torch
+from faults.jpegs import SOS, pieces_of
 from helpers import make_image
 from PIL import Image
 from torch.utils import data
@@ -249,6 +250,23 @@ def test_a_bad_file(own_root, damage):
         assert str(test_errors._path(dataset)) in str(results[2])
         assert [r[2].tolist() for r in results if not isinstance(r, Exception)] == [[0, 1], [2, 3], [6, 7]]
     assert kept(loader) >= 6
+
+
+def test_what_dali_alone_accepts_is_not_kept(own_root):
+    """A marker amid the coded data, of which libjpeg says that the stream is broken: in every epoch."""
+    dataset = DALIImageFolder(own_root, EXACT, return_index=True)
+    path = test_errors._path(dataset)
+    pieces = [list(piece) for piece in pieces_of(path.read_bytes())]
+    for piece in pieces:
+        if piece[0] == SOS:
+            half = len(piece[1]) // 2
+            piece[1] = piece[1][:half] + b"\x55\xff\x27" + piece[1][half + 3 :]
+    path.write_bytes(b"".join(content for _, content in pieces))
+    loader = ours(dataset, 2, cache=ENOUGH, device="cpu")
+    for _ in range(3):
+        results = test_errors._run(loader)
+        assert [type(result) for result in results].index(ImageReadError) == 2
+        assert [r[2].tolist() for r in results if not isinstance(r, Exception)] == [[0, 1], [2, 3], [6, 7]]
 
 
 def test_one_image_smaller_than_the_crop(own_root):
