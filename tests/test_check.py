@@ -137,6 +137,16 @@ def test_each_kind_of_damage_is_found_as_torchvision_meets_it(good, capsys):
     assert sum(row["broken"] for row in report["formats"]) == len(DAMAGED)
 
 
+def test_sizes_are_those_of_images_that_can_be_decoded(good, capsys):
+    """A header alone may claim any."""
+    file = io.BytesIO()
+    Image.new("RGB", (900, 700)).save(file, "JPEG")
+    (good / "a" / "large.jpg").write_bytes(file.getvalue()[:-400])
+    code, report = checked(capsys, good)
+    assert code == 1 and names(report["broken"]) == ["large.jpg"]
+    assert [report["sizes"][side]["max"] for side in ("height", "width", "bytes")] == [60, 80, max(len(JPEG), len(PNG))]
+
+
 def test_a_clean_verdict_agrees_with_torchvision_on_odd_files(odd, capsys):
     code, report = checked(capsys, odd)
     assert code == 0 and report["counts"]["images"] == report["counts"]["dali"] + report["counts"]["pillow"]

@@ -252,15 +252,18 @@ def test_a_bad_file(own_root, damage):
     assert kept(loader) >= 6
 
 
-def test_what_dali_alone_accepts_is_not_kept(own_root):
+@pytest.mark.parametrize("before", [False, True], ids=["from the start", "after its header was read"])
+def test_what_dali_alone_accepts_is_not_kept(own_root, before):
     """A marker amid the coded data, of which libjpeg says that the stream is broken: in every epoch."""
     dataset = DALIImageFolder(own_root, EXACT, return_index=True)
+    if before:
+        list(ours(dataset, 2, device="cpu"))
     path = test_errors._path(dataset)
     pieces = [list(piece) for piece in pieces_of(path.read_bytes())]
     for piece in pieces:
         if piece[0] == SOS:
             half = len(piece[1]) // 2
-            piece[1] = piece[1][:half] + b"\x55\xff\x27" + piece[1][half + 3 :]
+            piece[1] = piece[1][:half] + b"\x55\xff\x27" + piece[1][half:]
     path.write_bytes(b"".join(content for _, content in pieces))
     loader = ours(dataset, 2, cache=ENOUGH, device="cpu")
     for _ in range(3):

@@ -201,11 +201,12 @@ def test_global_random_state_of_a_sampler_that_draws(dataset, small_chunks):
 
 @pytest.mark.parametrize("case", ["generator", "replacement, generator"])
 @pytest.mark.parametrize("taken", [1, 2, 5, 6, 8, 10])
-def test_a_generator_is_where_torch_has_it(dataset, case, taken):
+@pytest.mark.parametrize("size", [5, 7])
+def test_a_generator_is_where_torch_has_it(dataset, case, taken, size):
     """In the middle of an epoch, too: who leaves it there goes on from the same state."""
     states = []
     for maker in (ours, stock):
-        options = CASES[case](dataset)
+        options = CASES[case](dataset) | {"batch_size": size}
         loader = maker(dataset, **options)
         generator = options.get("generator") or options["sampler"].generator
         for _ in zip(range(taken), loader):

@@ -113,20 +113,17 @@ def test_every_scan_of_a_progressive_picture_is_needed(lost):
 
 
 def test_every_bit_of_a_coefficient_is_refined_in_its_turn():
-    """A scan that claims to bring two bits at once, and the next of its component is gone."""
+    """A scan claims to bring two bits at once, and that which brings the second is gone."""
 
-    def bits(piece) -> int:
-        return piece[1][4 + 2 * piece[1][4] + 3]  # the last byte of the header: bits before the scan, and after it
-
-    def component(piece) -> int:
-        return piece[1][5]
+    def told(piece) -> tuple[int, int, int]:
+        """Component, first coefficient, and bits that were and are still to come, of a scan of one component."""
+        return piece[1][5], piece[1][7], piece[1][9]
 
     def change(pieces):
-        scans = [piece for piece in pieces if piece[0] == SOS]
-        first = next(scan for scan in scans if bits(scan) == 0x21)
-        second = next(scan for scan in scans if bits(scan) == 0x10 and component(scan) == component(first))
-        at = 4 + 2 * first[1][4] + 3
-        first[1] = first[1][:at] + b"\x20" + first[1][at + 1 :]
+        alone = [piece for piece in pieces if piece[0] == SOS and piece[1][4] == 1]
+        first = next(scan for scan in alone if told(scan)[2] == 0x21)
+        (second,) = [scan for scan in alone if told(scan) == (*told(first)[:2], 0x10)]
+        first[1] = first[1][:9] + b"\x20" + first[1][10:]
         pieces.remove(second)
 
     assert not whole(_edited("420 progressive.jpg", change))
