@@ -498,6 +498,22 @@ def test_a_policy_of_later(own_root):
     assert _indices(_epoch(loader)) == [[0, 2], [3, 5], [6, 7]]
 
 
+def test_errors_in_python_are_for_the_policy_from_now_on(own_root):
+    dataset = DALIImageFolder(own_root, EXACT, _no_ones, return_index=True)
+    loader = ours(dataset, 4, on_error="skip", device="cpu")
+    assert isinstance(error_of(_epoch, loader), LookupError)
+    loader.on_error_in_python = True
+    assert _indices(_epoch(loader)) == [[0, 1, 2, 3]]
+    loader.on_error_in_python = False
+    assert isinstance(error_of(_epoch, loader), LookupError)
+
+
+def _no_ones(target):
+    if target == 1:
+        raise LookupError("no such target")
+    return target
+
+
 def test_an_interrupt_after_skipping(own_root):
     """The batch is made again as it was, at its place in the epoch."""
     transform = T.Compose([T.RandomResizedCrop(16), T.PILToTensor()])

@@ -120,6 +120,7 @@ TARGETS = {
     "bools": lambda: [bool(label % 2) for label in labels()],
     "floats": lambda: [label / 3 for label in labels()],
     "mixed": lambda: [0.5, *labels()[1:]],
+    "ints and bools": lambda: [label if i < 9 else bool(label % 2) for i, label in enumerate(labels())],
     "names": lambda: [str(label) for label in labels()],
     "pairs": lambda: [(label, -label) for label in labels()],
     "array": lambda: np.array(labels()),

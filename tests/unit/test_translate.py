@@ -84,6 +84,8 @@ REFUSALS = {
         "its matrix is for other images than 3 x 4 x 4",
         "",
     ),
+    "a mode": ([TO_TENSOR, v1.ToPILImage("RGB")], 1, "mode=RGB of tensor of torch.float32", ""),
+    "an order of many": ([v1.RandomOrder([v1.CenterCrop(9)] * 9)], 0, "an order of 9 transforms", ""),
     "callable class": ([Callable()], 0, "no translation is registered for it", "to have it run on batches"),
     "Lambda": ([v1.Lambda(by_name)], 0, "no translation is registered for it", "to have it run on batches"),
     "subclass": ([Mine(20)], 0, "a subclass of Resize may do something else", "to have it run on batches"),

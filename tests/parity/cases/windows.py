@@ -102,7 +102,7 @@ case(
 )
 case(
     "Normalize, Pad",
-    lambda T: [T.ToTensor(), T.Normalize(MEAN, STD), T.CenterCrop(50), T.Pad(3)],
+    lambda T: [T.CenterCrop(50), T.ToTensor(), T.Normalize(MEAN, STD), T.Pad(3)],
     FLOAT,
     FLOAT,
     std=STD,
