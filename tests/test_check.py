@@ -137,6 +137,12 @@ def test_each_kind_of_damage_is_found_as_torchvision_meets_it(good, capsys):
     assert sum(row["broken"] for row in report["formats"]) == len(DAMAGED)
 
 
+def test_images_without_class_folders_are_beside_none(good, capsys):
+    assert checked(capsys, good / "a")[1]["counts"]["outside"] == 0
+    shutil.copy(good / "a" / "one.jpg", good / "one.jpg")
+    assert checked(capsys, good)[1]["counts"]["outside"] == 1
+
+
 def test_sizes_are_those_of_images_that_can_be_decoded(good, capsys):
     """A header alone may claim any."""
     file = io.BytesIO()

@@ -121,6 +121,21 @@ def test_killed_workers(image_root, context, workers):
         assert_same_pixels([batch[0] for batch in loader], wanted)
 
 
+def test_the_parents_handlers_are_not_for_its_workers(tmp_path):
+    """Which may save a model, or ask the cluster for another start."""
+    before = signal.signal(signal.SIGTERM, lambda *_: (tmp_path / str(os.getpid())).touch())
+    try:
+        calls, call = _calls()
+        assert _right(calls, call, 0)
+        for pid in _workers():
+            os.kill(pid, signal.SIGTERM)
+        _until(lambda: not _workers())
+        calls.close()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not list(tmp_path.iterdir())
+
+
 def test_stopped_workers(image_root):
     """They are waited for."""
     wanted = stock(DALIImageFolder(image_root, _chain()), 2)

@@ -86,6 +86,12 @@ REFUSALS = {
     ),
     "a mode": ([TO_TENSOR, v1.ToPILImage("RGB")], 1, "mode=RGB of tensor of torch.float32", ""),
     "an order of many": ([v1.RandomOrder([v1.CenterCrop(9)] * 9)], 0, "an order of 9 transforms", ""),
+    "colours for gray tensors": (
+        [v1.Grayscale(), PIL, v1.Grayscale(3)],
+        2,
+        "num_output_channels=3 of an image of 1 channels",
+        "",
+    ),
     "callable class": ([Callable()], 0, "no translation is registered for it", "to have it run on batches"),
     "Lambda": ([v1.Lambda(by_name)], 0, "no translation is registered for it", "to have it run on batches"),
     "subclass": ([Mine(20)], 0, "a subclass of Resize may do something else", "to have it run on batches"),
@@ -219,6 +225,13 @@ def test_specs_follow_the_chain():
         ("Image", 1, (9, 8), torch.uint8),
         ("Image", 1, (9, 8), torch.float16),
     ]
+
+
+def test_sizes_after_a_rotation():
+    def gives(expand):
+        return translate(v1.Compose([v1.CenterCrop(20), v1.RandomRotation(30, expand=expand)])).gives.size
+
+    assert gives(False) == (20, 20) and gives(True) is None
 
 
 def test_branches_of_different_sizes_leave_images_of_any_size():
