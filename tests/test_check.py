@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from dali_compat import cli
 from dali_compat.archives.pack import pack
-from dali_compat.cli import places, workers
+from dali_compat.cli import places, wording, workers
 from dali_compat.cli.looking import decode
 
 ARCHIVES = {"rec": "DALIRecordIO", "tfrecord": "DALITFRecord", "lmdb": "DALILMDB", "tar": "DALIWebDataset"}
@@ -380,6 +380,12 @@ def test_the_text_of_a_good_folder(good, capsys):
     code, text = said(capsys, good)
     assert (code, text.splitlines()[-1]) == (0, "All 5 images can be decoded; exit code 0")
     assert "on_error" not in text and "Broken" not in text
+
+
+@pytest.mark.parametrize("share, shown", [(1, "100%"), (0.99999, "99.9%"), (0.5, "50.0%")])
+def test_all_is_said_where_it_is_all(good, capsys, share, shown):
+    report = checked(capsys, good)[1] | {"dali_share": share}
+    assert f"DALI decodes 5 of 5 images ({shown})." in wording.text(report, 5, 0)
 
 
 @pytest.mark.parametrize("limit, shown", [("0", 8), ("3", 3), ("8", 8), ("20", 8)])

@@ -132,6 +132,15 @@ def test_the_budget_is_never_exceeded(budget, count):
     assert all((cache.get(name) == int(name)).all() for name in "0123"[:count])
 
 
+def test_an_image_that_comes_twice_is_counted_once():
+    """A sampler with replacement gives it twice in a batch."""
+    cache = DecodedCache(120, torch.device("cpu"), False)
+    images = [torch.full((4, 5, 3), number, dtype=torch.uint8) for number in range(2)]
+    cache.add(["0", "0"], [images[0], images[0]])
+    cache.add(["0", "1", "1"], [images[0], images[1], images[1]])
+    assert not cache.full and all((cache.get(str(number)) == number).all() for number in range(2))
+
+
 def test_a_share_of_memory(image_root, monkeypatch):
     monkeypatch.setattr(cache_module, "free_memory", lambda device: 4_000_000)
     assert "of 1.0 MB" in ours(DALIImageFolder(image_root, EXACT), cache=0.25).explain()

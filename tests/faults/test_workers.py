@@ -9,6 +9,7 @@ import random
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -394,6 +395,37 @@ def test_a_timeout_is_for_silence():
     _, made = calls.submit(call, IMAGES, "tensor", list(range(8))).images(CPU)
     assert torch.equal(made, IMAGES + 1)
     calls.close()
+
+
+def test_a_forked_child_holds_none_of_the_sockets():
+    """Processes end when nobody holds them; a child of the parent's may live for days."""
+    calls, call = _calls()
+    before = _sockets_in_a_child()
+    calls.prepare(call)
+    assert _sockets() > before
+    assert _sockets_in_a_child() == before
+    assert _right(calls, call, 3)
+    calls.close()
+
+
+def _sockets() -> int:
+    """Open ones."""
+    count = 0
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # the listing's own is closed again
+            count += stat.S_ISSOCK(os.fstat(number).st_mode)
+    return count
+
+
+def _sockets_in_a_child() -> int:
+    child = os.fork()
+    if child == 0:
+        count = 255
+        try:
+            count = _sockets()
+        finally:
+            os._exit(count)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 class _Owner:
