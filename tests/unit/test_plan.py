@@ -162,6 +162,8 @@ def test_a_crop_becomes_a_resizes_window_only_where_it_lies_within():
     assert ops(v1.Resize(256), v1.CenterCrop(224)) == ops(v1.Resize(256), v1.CenterCrop(256)) == ["resize"]
     assert ops(v1.Resize((50, 60)), v1.CenterCrop((50, 60))) == ops(v1.Resize(50), v1.RandomCrop(90)) == ["resize"]
     assert ops(v1.Resize(256), v1.CenterCrop(257)) == ops(v1.Resize((50, 60)), v1.CenterCrop(55)) == ["resize", "crop"]
+    assert ops(v1.Resize(256), v1.CenterCrop((200, 257))) == ops(v1.Resize(256), v1.CenterCrop((257, 200)))
+    assert ops(v1.Resize(256), v1.CenterCrop((200, 257))) == ["resize", "crop"]
     assert ops(v1.Resize(256, max_size=260), v1.CenterCrop(10)) == ["resize", "crop"]
     assert ops(v1.Resize(256), v1.RandomHorizontalFlip(), v1.CenterCrop(9)) == ["resize", "flip", "crop"]
     assert ops(v1.Resize(256), v1.CenterCrop(20), v1.CenterCrop(9)) == ["resize", "crop"]
