@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 
 from contract.both import EXACT, assert_same_pixels, error_of, ours, pixels, stock
 from dali_compat import DALIImageFolder, ImageReadError
-from dali_compat.epoch import part as parts
+from dali_compat.epoch import dali_part as parts
 
 BAD = 4  # index of the damaged file: the third batch of two
 

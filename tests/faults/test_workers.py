@@ -261,7 +261,10 @@ def _right(calls: Calls, call: Call, value: int) -> bool:
     return all(torch.equal(one, images + 1) for one, images in zip(made, batches, strict=True))
 
 
-OURS = tuple(str(REPOSITORY / "dali_compat" / name) for name in ("calls.py", "processes.py", "shared.py", "parcel.py"))
+OURS = tuple(
+    str(REPOSITORY / "dali_compat" / "workers" / f"{name}.py")
+    for name in ("calls", "processes", "shared_memory", "samples")
+)
 
 
 class _At:
