@@ -13,15 +13,32 @@ if not hasattr(v2.Transform, "make_params"):  # its name since torchvision 0.21
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SECONDS = 300
+# What takes longest: left out by -m "not slow". A file that is no longer slow, or new and slow, changes its place here.
+SLOW = (
+    "faults/",
+    *(
+        f"contract/test_{name}.py"
+        for name in ("cache", "calls", "dataset", "errors", "fallback", "frameworks", "lightning")
+    ),
+    *(f"contract/test_{name}.py" for name in ("on_error", "order", "processes", "resident", "review", "storages")),
+    *(f"parity/test_{name}.py" for name in ("cases", "photos", "resize", "ties")),
+    "archives/test_datasets.py",
+    "unit/test_batch_lists.py",
+    "test_check.py",
+    "test_cli.py",
+)
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs a CUDA GPU; skipped without one")
+    config.addinivalue_line("markers", 'slow: left out by -m "not slow", a subset of a minute')
     config.addinivalue_line("markers", "timeout: pytest-timeout's limit; ignored where that is not installed")
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
+        if item.path.relative_to(Path(__file__).parent).as_posix().startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
         if not item.get_closest_marker("timeout"):
