@@ -41,7 +41,7 @@ setup(
         # lmdb: to write LMDB; google-crc32c: TFRecord's checksums, 9 times faster
         "archives": ["lmdb", "google-crc32c"],
         "test": [
-            *("pytest", "pytest-timeout", "lightning", "accelerate", "timm", "pytorch-ignite"),
+            *("pytest", "pytest-timeout", "pytest-xdist", "lightning", "accelerate", "timm", "pytorch-ignite"),
             *("lmdb", "google-crc32c", "tfrecord", "webdataset"),
         ],
     },
