@@ -17,6 +17,7 @@ from ...plan import Step
 
 NEW_DECODERS = int(dali.__version__.split(".")[0]) >= 2  # before 2.0 the faithful decoders are experimental
 _decoders = fn.decoders if NEW_DECODERS else fn.experimental.decoders
+_peek_image_shape = fn.peek_image_shape if NEW_DECODERS else fn.experimental.peek_image_shape
 _FINE_WARPS = NEW_DECODERS  # before 2.0 warp_perspective interpolates between 32nds of a pixel on the CPU
 
 _FILTERS = {
@@ -62,6 +63,11 @@ def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None):
     else:
         images = _decoders.image_slice(encoded, start=window["start"], shape=window["shape"], axes=[0, 1], **options)
     return images.gpu() if exact and device == "mixed" else images
+
+
+def shape_of(encoded):
+    """(height, width, channels) int64, as the image's header says it: torchvision's loader does not rotate either."""
+    return _peek_image_shape(encoded, adjust_orientation=False)
 
 
 def decoded(pixels, device: str, on_gpu: bool, window=None):

@@ -218,7 +218,7 @@ class DecodePipeline:
             outputs = {}
             if self.form.given == PATHS:
                 outputs["encoded"] = images = fn.io.file.read(images, dont_use_mmap=True)
-                outputs["shapes"] = fn.peek_image_shape(images, adjust_orientation=False)
+                outputs["shapes"] = graph.shape_of(images)
             outputs |= self._images(images, nodes)
             outputs["numbers"] = numbers  # the last: _take() looks there
             pipe.set_outputs(*outputs.values())
