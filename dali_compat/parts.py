@@ -162,10 +162,10 @@ class Part:
 
 
 class Decoded:
-    """Rows that DALI decodes, or that it has decoded before (``given`` one of DECODED)."""
+    """Rows that DALI decodes, or that it has decoded before (``given`` one of DECODED). ``again``: after it has failed."""
 
-    def __init__(self, batch: Batch, plan: Plan, rows: list[int], given: str):
-        self.batch, self.plan, self.rows, self._given = batch, plan, rows, given
+    def __init__(self, batch: Batch, plan: Plan, rows: list[int], given: str, again: bool = False):
+        self.batch, self.plan, self.rows, self._given, self._again = batch, plan, rows, given, again
         if not rows:
             return
         arrays = batch.compute((*plan.dali, *plan.batch), rows)
@@ -228,16 +228,21 @@ class Decoded:
     def discard(self) -> None:
         self._pipeline.discard(self._ticket)
 
-    def _retry(self, error: Exception) -> list[torch.Tensor]:
-        """Find the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error."""
+    def _retry(self, error: Exception):
+        """Find the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error. Where there
+        are none, a file was being written, perhaps: once more."""
         from .engine.pipeline import undecodable
 
         bad = []
         if self._given not in DECODED:
             bad = [i for i, image in enumerate(self._images) if not is_intact(image)]
             bad = bad or undecodable(self._images, self._pipeline.device, self._given)
-        if not bad:
+        if not bad and (self._again or self._given != PATHS):
             raise error
+        if not bad:
+            again = Decoded(self.batch, self.plan, self.rows, self._given, again=True)
+            images, self.rows = again.images(), again.rows
+            return images
         for i in bad:
             self.batch.prefer_pil(self.rows[i])
         replayed = Replayed(self.batch, self.plan, [self.rows[i] for i in bad])

@@ -13,6 +13,7 @@ from PIL import Image
 from torchvision import transforms as T
 
 from dali_compat import DALIImageFolder, DataLoader, ImageReadError
+from dali_compat.engine.pipeline import DecodePipeline, PipelineError
 
 BATCH, COUNT, SIDE = 3, 24, 80
 CHANGED = (7, 13, 19)  # of batches 2, 4 and 6: the others are as they were
@@ -133,6 +134,28 @@ def test_files_that_change_during_an_epoch(root, change, transform, workers):
             path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
             shutil.copy2(backup / path.relative_to(root), path)
         _check(_results(iter(loader)), numbers, before, before, paths)
+
+
+def test_a_file_that_is_being_written(root, monkeypatch):
+    """It is whole again when somebody looks why DALI could not decode it."""
+    dataset = DALIImageFolder(root, TRANSFORMS["crop"], return_index=True)
+    loader = DataLoader(dataset, BATCH, device="cpu", fallback="error")
+    wanted = [images for images, _, _ in loader]
+    path = Path(dataset.samples[CHANGED[0]][0])
+    whole, receive = path.read_bytes(), DecodePipeline.receive
+
+    def receive_while_it_is_written(pipeline, ticket):
+        try:
+            return receive(pipeline, ticket)
+        except PipelineError:
+            path.write_bytes(whole)
+            raise
+
+    monkeypatch.setattr(DecodePipeline, "receive", receive_while_it_is_written)
+    path.write_bytes(whole[:60])
+    for (images, _, indices), expected in zip(loader, wanted, strict=True):
+        assert torch.equal(images, expected), indices
+    assert path.read_bytes() == whole
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
