@@ -220,20 +220,25 @@ class Decoded:
     def discard(self) -> None:
         self._pipeline.discard(self._ticket)
 
-    def _retry(self, error: Exception) -> list[torch.Tensor]:
-        """Find the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error."""
+    def _retry(self, error: Exception) -> torch.Tensor | list[torch.Tensor]:
+        """Find the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error. Where there
+        are none, a file was being written, perhaps: once more."""
         from ..engine.dali.pipeline import undecodable
 
         bad = []
         if self._given not in DECODED:
             bad = [i for i, image in enumerate(self._images) if not is_intact(image)]
             bad = bad or undecodable(self._images, self._pipeline.device, self._given)
-        if not bad and self._again:
+        if not bad and (self._again or self._given != PATHS):
             raise error
+        if not bad:
+            again = Decoded(self.batch, self.plan, self.rows, self._given, again=True)
+            images, self.rows = again.images(), again.rows
+            return images
         for i in bad:
             self.batch.prefer_pil(self.rows[i])
         replayed = Replayed(self.batch, self.plan, [self.rows[i] for i in bad])
-        groups = [(replayed, replayed.images())] if bad else []  # none: a file was just being written
+        groups = [(replayed, replayed.images())]
         good = [row for i, row in enumerate(self.rows) if i not in bad]
         if good:  # not before PIL is done: where it raises, nobody would ask for what DALI has made
             decoded = Decoded(self.batch, self.plan, good, self._given, again=True)
