@@ -5,13 +5,14 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 PathLike = str | Path
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
-def expand(path: PathLike | list[PathLike] | tuple[PathLike, ...]) -> list[str]:
+def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
     """The files that are meant, in order: a list's as given, a pattern's (``*``, ``?``, ``[``) sorted, and those of
     braces (``{000..127}``, ``{train,val}``) as a shell has them. A name that exists is taken literally.
 
@@ -22,7 +23,7 @@ def expand(path: PathLike | list[PathLike] | tuple[PathLike, ...]) -> list[str]:
         if not path:
             raise FileNotFoundError("the list of files is empty")
         return [file for part in path for file in expand(part)]
-    name = os.path.expanduser(os.fspath(path))
+    name = os.path.expanduser(os.fspath(path))  # type: ignore[arg-type]  # of other sequences: TypeError
     if os.path.exists(name):
         return [name]
     files = []

@@ -94,7 +94,7 @@ def joined(images, good: list[int], others: dict[int, Any]):
     shape = len(good) + len(others), *images.shape[1:]
     whole = torch.empty(shape, dtype=images.dtype, device=images.device, memory_format=form)
     taken = 0  # of images; in runs, for a GPU would be waited for where a list says which
-    for begin, end in zip([-1, *sorted(others)], [*sorted(others), len(whole)]):
+    for begin, end in zip([-1, *sorted(others)], [*sorted(others), len(whole)], strict=True):
         run = end - begin - 1
         whole[begin + 1 : end] = images[taken : taken + run]
         taken += run

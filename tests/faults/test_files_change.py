@@ -1,5 +1,5 @@
-"""Files that are deleted, replaced or made unreadable while an epoch runs: each batch is what torch gives for the files as
-they were before or after, or an ImageReadError that names one of them; never a wrong image beside a right label."""
+"""Files that are deleted, replaced or made unreadable while an epoch runs: each batch is what torch gives for the files
+as they were before or after, or an ImageReadError that names one of them; never a wrong image beside a right label."""
 
 import os
 import shutil
@@ -161,7 +161,7 @@ def test_a_file_that_was_being_written_when_dali_read_it(root, monkeypatch, agai
     def failing(pipeline, ticket):
         outcome = receive(pipeline, ticket)
         received.append(ticket)
-        if pipeline.batch_size == BATCH and (len(received) == 2 or again and len(received) > 1):
+        if pipeline.batch_size == BATCH and (len(received) == 2 or (again and len(received) > 1)):
             raise PipelineError("half a file")
         return outcome
 
