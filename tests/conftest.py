@@ -15,11 +15,6 @@ SHARED_IMAGES = Path(__file__).resolve().parents[2] / "shared" / "images"
 SECONDS = 300
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "gpu: needs a CUDA GPU; skipped without one")
-    config.addinivalue_line("markers", "timeout: pytest-timeout's limit; ignored where that is not installed")
-
-
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
@@ -31,7 +26,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def image_root(tmp_path_factory) -> Path:
-    """An ImageFolder root: 3 classes x 8 images of varied sizes; one gray JPEG, one progressive JPEG, one PNG with alpha."""
+    """An ImageFolder root: 3 classes x 8 images of varied sizes;
+    one gray JPEG, one progressive JPEG, one PNG with alpha."""
     return make_folder(tmp_path_factory.mktemp("images"))
 
 
