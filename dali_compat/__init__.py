@@ -47,7 +47,22 @@ _HOME = {
     "on_batch": "translate",
     "register": "translate",
 }
-__all__ = list(_HOME)
+__all__ = [  # spelt out for type checkers
+    "DALILMDB",
+    "BadImageWarning",
+    "DALIArrayDataset",
+    "DALIDataLoader",
+    "DALIImageFolder",
+    "DALIRecordIO",
+    "DALITFRecord",
+    "DALIWebDataset",
+    "DataLoader",
+    "FallbackWarning",
+    "ImageReadError",
+    "SampleError",
+    "on_batch",
+    "register",
+]
 
 
 def _give_cuda_queues() -> None:

@@ -151,7 +151,7 @@ def test_every_public_name_has_a_type():
         alias.asname: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
     }
     typed |= {target.id: "loader" for node in block.body if isinstance(node, ast.Assign) for target in node.targets}
-    assert typed == dali_compat._HOME
+    assert typed == dali_compat._HOME and set(typed) == set(dali_compat.__all__)
 
 
 def _shown() -> dict[str, str | None]:

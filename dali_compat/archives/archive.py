@@ -87,9 +87,10 @@ class Archive(VisionDataset, data.Dataset[tuple[Any, ...]]):  # type: ignore[typ
     @property
     def targets(self) -> list[int]:
         """The target of every sample, before target_transform."""
-        if self._target_list is None:
-            self._target_list = self._table.targets.tolist()
-        return self._target_list
+        targets = self._target_list
+        if targets is None:
+            targets = self._target_list = self._table.targets.tolist()
+        return targets
 
     def __len__(self) -> int:
         return len(self._table)

@@ -93,7 +93,7 @@ def run(draw: Draw, sizes, u):
     return _DRAWS[draw.name][1](sizes, u, **dict(draw.args))
 
 
-def draws(uniforms=0):
+def draws(uniforms: int | Callable[..., int] = 0):
     """Registers a function under its name; ``uniforms`` is how many numbers a sample takes."""
 
     def decorate(function):

@@ -29,9 +29,11 @@ class Rows(Protocol):
 
     def position(self, row: int) -> int:
         """How many samples of the epoch come before this row."""
+        ...
 
     def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
         """As places(), one index after another."""
+        ...
 
 
 class Chunk:

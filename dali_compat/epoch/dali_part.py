@@ -40,27 +40,35 @@ class DaliOwner(Owner, Protocol):
     @property
     def epoch(self) -> DaliEpoch:
         """Whose batches they are."""
+        ...
 
     def name(self, row: int) -> str:
         """For a message."""
+        ...
 
     def compute(self, steps: tuple[Step, ...], rows: Sequence[int], sizes: np.ndarray | None = None) -> list[Arrays]:
         """As Owner's; without ``sizes`` those of the files."""
+        ...
 
     def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
         """compute() for one image of a size, without the dimension of rows."""
+        ...
 
     def give_up(self, row: int, error: Exception) -> None:
         """A row cannot be made: on_error decides what that means."""
+        ...
 
     def prefer_pil(self, row: int) -> None:
         """DALI has failed on this file, or may read it otherwise."""
+        ...
 
     def read_header_again(self, row: int) -> None:
         """The file has changed."""
+        ...
 
     def set_intact(self, rows: list[int]) -> None:
         """DALI and PIL read these files alike."""
+        ...
 
 
 class DaliPart(Part[DaliOwner]):

@@ -23,14 +23,17 @@ class Owner(Protocol):
     @property
     def epoch(self) -> Epoch[Any]:
         """Whose batches they are."""
+        ...
 
     def __len__(self) -> int: ...
 
     def position(self, row: int) -> int:
         """How many samples of the epoch come before this row."""
+        ...
 
     def compute(self, steps: tuple[Step, ...], rows: Sequence[int], sizes: np.ndarray) -> list[Arrays]:
         """Per-sample arguments of ``steps`` for these rows; ``sizes``, (len(rows), 2), of their images."""
+        ...
 
 
 OwnerT = TypeVar("OwnerT", bound=Owner)

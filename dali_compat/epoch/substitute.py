@@ -24,15 +24,19 @@ class StandIn(Protocol):
 
     def start(self) -> None:
         """Set DALI or PIL to work."""
+        ...
 
     def alone(self) -> Any:
         """The image, before it is collated."""
+        ...
 
     def discard(self) -> None:
         """Nobody wants it."""
+        ...
 
     def forget_errors(self) -> None:
         """They refer to their tracebacks."""
+        ...
 
 
 class Substitute:

@@ -28,9 +28,11 @@ class Parents(Protocol):
     @property
     def usable(self) -> bool:
         """Whether it can run."""
+        ...
 
     def forget(self) -> None:
         """This process is a child: the pipeline is its parent's."""
+        ...
 
 
 live: weakref.WeakSet[Parents] = weakref.WeakSet()
