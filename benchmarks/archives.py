@@ -4,29 +4,32 @@ indexed and read, by which way of reading, and what does a cached list save?
 Method. The images of --data, --replicate times as files in memory, are packed into each format in --work. Then, in
 turns over --rounds rounds, --parts of:
 - load: our DataLoader on the folder and on each archive, with ImageNet's training transform, as imagefolder.py counts
-  images: --warmup batches, then --batches or --seconds. Indices are random with replacement, so no epoch ends meanwhile.
-  cpu_ms is processor time of all threads an image, warm-up included, which others on the machine disturb less.
+  images: --warmup batches, then --batches or --seconds. Indices are random with replacement, so no epoch ends
+  meanwhile. cpu_ms is processor time of all threads an image, warm-up included, which others on the machine disturb
+  less.
 - index: a new data set without and with a cached index; for TFRecord also with NumPy's checksums, for tar also Python's
   tarfile. The archive is in the page cache.
 - read: 256 random images by each way below, from the page cache (hot) and after the archive was dropped from it (cold).
   views: Archive.read() and a touch of each page, as a decoder does; views_no_advice: the same without posix_fadvise;
   pread: one after another; pread_pool: 8 threads that share the batch; pread_pool_tasks: a pool's task per image;
   files: open, read and close of the images' own files (in memory, so hot only).
-- list: --files empty files in 1,000 folders in memory: torchvision's ImageFolder, and DALIImageFolder(index_cache=True) at
-  first and again. Both attributes are compared once.
+- list: --files empty files in 1,000 folders in memory: torchvision's ImageFolder, and DALIImageFolder(index_cache=True)
+  at first and again. Both attributes are compared once.
 --limit ends the script in time: no turn of load begins when that many seconds have passed since its start.
 
 Confounders.
 - load: the page cache holds everything, so no disk is measured. Files of the folder are not links, for few photos would
   stay in the processor's caches there, and not in an archive.
-- Of read, nothing decodes: on two cores decoding takes 100 times as long. On a GPU reading competes with DALI's threads.
+- Of read, nothing decodes: on two cores decoding takes 100 times as long. On a GPU reading competes with DALI's
+  threads.
 - Dropping a file from the page cache leaves the caches of the disk and of the virtual machine's host.
 - A first list of 1.28 million files on a disk or a network takes far longer than in memory; the second one does not,
   for it reads one file and asks for 1,001 folders' times.
 
 Command.
     python benchmarks/archives.py --data PHOTOS --replicate 20 --work DIR --json OUT.json
-    python benchmarks/archives.py --data PHOTOS --replicate 60 --work /dev/shm --parts load --rounds 3 --limit 75 --json OUT.json
+    python benchmarks/archives.py --data PHOTOS --replicate 60 --work /dev/shm --parts load --rounds 3 --limit 75 \\
+        --json OUT.json
 """
 
 import mmap

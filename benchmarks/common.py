@@ -63,8 +63,9 @@ def in_turn(cases, rounds):
 def folder(root, copies, again=os.link):
     """root itself, or a temporary folder in memory with every image `copies` times.
 
-    Files are hard links to one copy of each image; again=shutil.copyfile makes each a file of its own. Every class holds all images, so that a reader which shuffles only
-    within a window (DALI's does) still sees every image equally often at every point of the epoch.
+    Files are hard links to one copy of each image; again=shutil.copyfile makes each a file of its own. Every class
+    holds all images, so that a reader which shuffles only within a window (DALI's does) still sees every image equally
+    often at every point of the epoch.
     """
     root = pathlib.Path(root)
     if not copies:

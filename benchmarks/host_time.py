@@ -2,8 +2,8 @@
 
 Method. One process, the CPU backend, tiny JPEGs (16 x 16) in memory, batch 256, RandomResizedCrop, flip, ToTensor and
 Normalize to 8 x 8. Headers are read and known to be intact before. Each case gives --batches batches that are not
-counted; then the cases take turns over --rounds rounds of --batches batches each. What is counted is time.thread_time() around
-next(): processor time of the calling thread alone, so DALI's threads do not count, nor does waiting.
+counted; then the cases take turns over --rounds rounds of --batches batches each. What is counted is time.thread_time()
+around next(): processor time of the calling thread alone, so DALI's threads do not count, nor does waiting.
 
 Cases: ours on a folder of 100 files and on one of --files files (hard links), each sample drawn with replacement; and
 "by hand", DALI pipelines fed by a callback with one input (paths) and with five (paths, windows, sizes, flips).

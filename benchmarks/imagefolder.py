@@ -4,9 +4,10 @@ Method. One process; the cases take turns (A B C, B C A, ...) for --rounds round
 takes --warmup batches, then counts images until --batches batches or --seconds seconds have passed; the device is
 synchronised at both ends. The loader is closed and its memory freed before the next turn. Ratios are ratios of
 medians over rounds, with the range of the ratios within one round in brackets. All cases do RandomResizedCrop(224),
-RandomHorizontalFlip, ToTensor, Normalize (--recipe eval: Resize(256), CenterCrop(224), ToTensor, Normalize) and end with float32 batches on the device; loaders.py has the code of each.
-Start-up is timed apart, in epochs of 2 x workers batches (4 at least): from the call of the loader's constructor to
-its first batch, and, after that epoch has ended, from iter() to the second epoch's first batch.
+RandomHorizontalFlip, ToTensor, Normalize (--recipe eval: Resize(256), CenterCrop(224), ToTensor, Normalize) and end
+with float32 batches on the device; loaders.py has the code of each. Start-up is timed apart, in epochs of 2 x workers
+batches (4 at least): from the call of the loader's constructor to its first batch, and, after that epoch has ended,
+from iter() to the second epoch's first batch.
 
 Cases: torchvision (--workers processes), handwritten (NVIDIA's ResNet-50 example, --workers threads), ours, and, if
 asked for, ours_exact (exact=True) and ours_channels_last. NAME:K runs a case with K workers, NAME:K:D with D batches

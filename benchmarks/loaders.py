@@ -20,7 +20,8 @@ HINT_WIDTH, HINT_HEIGHT = 5980, 6430  # the largest image of ImageNet, as NVIDIA
 
 @dataclass
 class Opened:
-    """One loader: epoch() starts an epoch, close() gives back what it holds, explain() says what it does (ours alone)."""
+    """One loader: epoch() starts an epoch, close() gives back what it holds,
+    explain() says what it does (ours alone)."""
 
     epoch: Callable[[], Iterator[Any]]
     close: Callable[[], None]

@@ -1,12 +1,12 @@
-"""Question: what does on_error="replace" cost, on a clean folder and with a broken file in every tenth batch; and what does
-the look at every file's bytes cost, when they are read for the first time?
+"""Question: what does on_error="replace" cost, on a clean folder and with a broken file in every tenth batch; and what
+does the look at every file's bytes cost, when they are read for the first time?
 
-Method. One process; the cases take turns over --rounds rounds. Each turn lists the folder anew, opens a fresh loader, takes
-three batches to start it, then times the first epoch (nearly all of whose files are new) and the second one. The device is
-synchronised at both ends. Ratios are of medians over rounds, with the range within one round in brackets.
+Method. One process; the cases take turns over --rounds rounds. Each turn lists the folder anew, opens a fresh loader,
+takes three batches to start it, then times the first epoch (nearly all of whose files are new) and the second one. The
+device is synchronised at both ends. Ratios are of medians over rounds, with the range within one round in brackets.
 
-Cases: raise (the default) and replace on a clean folder; broken (replace) on one in which one file of ten batches is cut
-in half.
+Cases: raise (the default) and replace on a clean folder; broken (replace) on one in which one file of ten batches is
+cut in half.
 
 Confounders.
 - Nothing consumes the batches.

@@ -1,5 +1,5 @@
-"""The ResNet-9 that the accuracy benchmarks train (David Page's, "How to train your ResNet", 2018: no whitening, no tricks
-of evaluation): bf16, channels_last, one-cycle SGD, label smoothing."""
+"""The ResNet-9 that the accuracy benchmarks train (David Page's, "How to train your ResNet", 2018: no whitening, no
+tricks of evaluation): bf16, channels_last, one-cycle SGD, label smoothing."""
 
 import time
 

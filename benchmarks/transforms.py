@@ -3,16 +3,16 @@
 Method. One process. Every transform X through torchvision's ImageFolder and DataLoader with --workers processes, then
 every X through dali_compat's, on the same folder, with RandomResizedCrop(224), RandomHorizontalFlip, X, ToTensor,
 Normalize (the place that recipes give it; X of tensors comes after ToTensor, geometry that changes sizes before
-RandomResizedCrop). Each turn opens a fresh loader, takes --warmup batches (torchvision: one a worker), then counts images
-for --seconds, --rounds times. The ratio is of medians. A run that was cut off goes on where --json ends. "simclr", "ra",
-"ta_wide", "augmix" and "imagenet" are whole recipes: SimCLR's (Chen et al., 2020), and torchvision's reference training
-preset with that policy and RandomErasing(0.1). "callable" is what nothing translates: a function of the user's, in
-torch's workers and in ours.
+RandomResizedCrop). Each turn opens a fresh loader, takes --warmup batches (torchvision: one a worker), then counts
+images for --seconds, --rounds times. The ratio is of medians. A run that was cut off goes on where --json ends.
+"simclr", "ra", "ta_wide", "augmix" and "imagenet" are whole recipes: SimCLR's (Chen et al., 2020), and torchvision's
+reference training preset with that policy and RandomErasing(0.1). "callable" is what nothing translates: a function of
+the user's, in torch's workers and in ours.
 
-Confounders. torchvision's turns all come first, so a drift of the machine's speed does not cancel out: workers that were
-forked beside DALI's threads have hung (engine/pipeline.py has since mended why). As imagefolder.py has them: files in
-memory, few different images, nothing consumes the batches. What draws few samples (p=.5) is measured with its default
-probability, for that is what users run.
+Confounders. torchvision's turns all come first, so a drift of the machine's speed does not cancel out: workers that
+were forked beside DALI's threads have hung (engine/pipeline.py has since mended why). As imagefolder.py has them: files
+in memory, few different images, nothing consumes the batches. What draws few samples (p=.5) is measured with its
+default probability, for that is what users run.
 
 Command.
     python benchmarks/transforms.py --data PHOTOS --replicate 400 --rounds 1 --seconds 2 --json OUT.json

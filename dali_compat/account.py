@@ -36,7 +36,8 @@ def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool
         lines.append(Line(describe(function), "called as it is", PYTHON, why))
     if functions:
         name = ", ".join(map(describe, functions))
-        lines.append(Line(name, "called as it is", PYTHON, f"torchvision's own, because {chain.refused.reason}"))
+        reason = chain.refused.reason if chain.refused is not None else ""
+        lines.append(Line(name, "called as it is", PYTHON, f"torchvision's own, because {reason}"))
     return tuple(lines)
 
 

@@ -8,7 +8,8 @@ class ImageReadError(OSError):
 
 
 class Unsupported(Exception):
-    """A data set cannot be served in another way than torch's; the text says why, and what to do where something can be done."""
+    """A data set cannot be served in another way than torch's;
+    the text says why, and what to do where something can be done."""
 
 
 class OutOfStep(RuntimeError):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable
+from multiprocessing.context import BaseContext
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 import torch.utils.data as data
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .epoch.dali_iterator import DALIIterator
 from .epoch.on_error import Errors, SampleError, checked_policy
@@ -27,10 +30,11 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     """torch.utils.data.DataLoader, with images of folders and archives decoded and transformed by NVIDIA DALI.
 
     Takes every argument of torch's DataLoader with torch's meaning. Samplers, batch samplers, ``len()`` and the order
-    under a seed are torch's own. Where the data set is an image folder (torchvision's ImageFolder or DALIImageFolder), an
-    archive (DALIRecordIO and its like), or Subset and ConcatDataset of them, and its transform translates, ``num_workers``
-    gives DALI's CPU threads (0: one a core, 16 at most; 4 at most where a GPU decodes JPEG) and ``prefetch_factor`` the
-    batches in flight; otherwise torch's own loader does the work, which a FallbackWarning and :meth:`explain` tell.
+    under a seed are torch's own. Where the data set is an image folder (torchvision's ImageFolder or DALIImageFolder),
+    an archive (DALIRecordIO and its like), or Subset and ConcatDataset of them, and its transform translates,
+    ``num_workers`` gives DALI's CPU threads (0: one a core, 16 at most; 4 at most where a GPU decodes JPEG) and
+    ``prefetch_factor`` the batches in flight; otherwise torch's own loader does the work, which a FallbackWarning and
+    :meth:`explain` tell.
 
     A batch is ``[images, labels]``: images (N, C, H, W) with the dtype and range that the transform gives, labels (N,)
     int64, both on ``device``. A ``collate_fn`` gets the list of (image, target) samples, images on ``device``.
@@ -43,15 +47,15 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             windows and random parameters are torchvision's either way.
         fallback: "warn" or "silent" where torchvision has to do the work, or "error" to raise.
         memory_format: torch.contiguous_format or torch.channels_last, of the images.
-        cache: memory for decoded images, in bytes (an int) or as a share of what is free (a float, at most 1). Each image
-            is decoded in the first epoch and kept while there is room; later epochs take it from there.
-        cache_device: where they are kept, "cpu" or "cuda" (the GPU that batches are on). None is where batches are; on a
-            GPU for at most half of the memory that is free when the first batch is there.
+        cache: memory for decoded images, in bytes (an int) or as a share of what is free (a float, at most 1). Each
+            image is decoded in the first epoch and kept while there is room; later epochs take it from there.
+        cache_device: where they are kept, "cpu" or "cuda" (the GPU that batches are on). None is where batches are; on
+            a GPU for at most half of the memory that is free when the first batch is there.
         on_error: what a sample does that cannot be read, or is too small for its transform. "raise": its error ends the
-            epoch. "replace": another sample of the data set stands in, with its label and index, drawn by the epoch's seed
-            and the place in the epoch; batches keep their size. "skip": the batch is shorter, and an empty one is passed
-            over: ``len()`` is an upper bound, then. :attr:`errors` lists such samples; a BadImageWarning tells of the
-            first, and another at the end of the epoch how many there were.
+            epoch. "replace": another sample of the data set stands in, with its label and index, drawn by the epoch's
+            seed and the place in the epoch; batches keep their size. "skip": the batch is shorter, and an empty one is
+            passed over: ``len()`` is an upper bound, then. :attr:`errors` lists such samples; a BadImageWarning tells
+            of the first, and another at the end of the epoch how many there were.
         on_error_in_python: whether that is also for errors of your own functions: a Lambda, target_transform.
 
     Raises:
@@ -61,19 +65,73 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             The loader can go on, and be iterated again.
     """
 
-    def __init__(
+    if TYPE_CHECKING:  # what an editor shows: torch's parameters, of the newest version that is known, and ours
+
+        def __init__(
+            self,
+            dataset: data.Dataset[T],
+            batch_size: int | None = 1,
+            shuffle: bool | None = None,
+            sampler: data.Sampler[Any] | Iterable[Any] | None = None,
+            batch_sampler: data.Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+            num_workers: int = 0,
+            collate_fn: Callable[[list[Any]], Any] | None = None,
+            pin_memory: bool = False,
+            drop_last: bool = False,
+            timeout: float = 0,
+            worker_init_fn: Callable[[int], object] | None = None,
+            multiprocessing_context: BaseContext | str | None = None,
+            generator: torch.Generator | None = None,
+            *,
+            prefetch_factor: int | None = None,
+            persistent_workers: bool = False,
+            pin_memory_device: str = "",
+            in_order: bool = True,
+            device: torch.device | str | int | None = None,
+            exact: bool = False,
+            fallback: str = "warn",
+            memory_format: torch.memory_format = torch.contiguous_format,
+            cache: int | float | None = None,
+            cache_device: torch.device | str | None = None,
+            on_error: str = "raise",
+            on_error_in_python: bool = False,
+        ) -> None: ...
+
+    else:  # torch's parameters are those of the version that is installed
+
+        def __init__(
+            self,
+            *args,
+            device=None,
+            exact=False,
+            fallback="warn",
+            memory_format=torch.contiguous_format,
+            cache=None,
+            cache_device=None,
+            on_error="raise",
+            on_error_in_python=False,
+            **kwargs,
+        ):
+            self._take(device, exact, fallback, memory_format, cache, cache_device, on_error, on_error_in_python)
+            super().__init__(*args, **kwargs)
+            self._choose_route()
+
+    def _take(
         self,
-        *args,
-        device: torch.device | str | int | None = None,
-        exact: bool = False,
-        fallback: str = "warn",
-        memory_format: torch.memory_format = torch.contiguous_format,
-        cache: int | float | None = None,
-        cache_device: torch.device | str | None = None,
-        on_error: str = "raise",
-        on_error_in_python: bool = False,
-        **kwargs,
-    ):
+        device: torch.device | str | int | None,
+        exact: bool,
+        fallback: str,
+        memory_format: torch.memory_format,
+        cache: int | float | None,
+        cache_device: torch.device | str | None,
+        on_error: str,
+        on_error_in_python: bool,
+    ) -> None:
+        """Our own arguments.
+
+        Raises:
+            ValueError: one of them is none of those that there are.
+        """
         if fallback not in ("warn", "silent", "error"):
             raise ValueError(f"fallback must be 'warn', 'silent' or 'error', got {fallback!r}")
         if memory_format not in (torch.contiguous_format, torch.channels_last):
@@ -90,8 +148,6 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.cache_device = checked_place(cache_device, device)
         self._route: Route | None = None
         self._told: set[str] = set()
-        super().__init__(*args, **kwargs)
-        self._choose_route()
 
     @property
     def errors(self) -> list[SampleError]:
@@ -111,7 +167,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             self._route.close()
             self._route = None
 
-    def _get_iterator(self):
+    def _get_iterator(self) -> _BaseDataLoaderIter:
         route = self._choose_route(stacklevel=5, start=True)
         if isinstance(route, StockRoute):
             return stock_iterator(self, route.device)
@@ -138,7 +194,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             raise RuntimeError(f"with persistent_workers=True the loader cannot change to torchvision: {route.reason}")
         return route
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_route": None}  # pipelines stay here; a copy builds its own
 
     def _tell(self, what: str, stacklevel: int) -> None:
@@ -158,4 +214,4 @@ def _signature() -> inspect.Signature:
     return torchs.replace(parameters=[*torchs.parameters.values(), *extra])
 
 
-DataLoader.__init__.__signature__ = _signature()
+DataLoader.__init__.__signature__ = _signature()  # type: ignore[attr-defined]  # where inspect.signature looks

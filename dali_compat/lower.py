@@ -4,8 +4,8 @@ DALI takes every step while images are ragged, and geometry always. Once every i
 arithmetic belongs to torch operations on the whole batch: they are torchvision's own, exact, and the same on every
 device. One exception pays for itself: at the end of a chain DALI's crop_mirror_normalize does flip, conversion to
 float32, normalisation and transposition in one kernel (within 7e-7 of torchvision), so the default uses it. The other
-way about, DALI can neither resize nor warp to the last bit: where that is asked for, torch's part begins before the first
-of these.
+way about, DALI can neither resize nor warp to the last bit: where that is asked for, torch's part begins before the
+first of these.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
 def continued(plan: Plan, spec: ImageSpec) -> Plan:
     """The plan of what comes after a plan's call, once it is known what the call gives."""
     call = plan.call
+    assert call is not None
     if spec not in call.plans:
         chain = translate(call.rest, spec, call.stream)
         call.plans[spec] = lower(chain, Options(plan.exact, plan.channels_last), decoded=True)
@@ -175,7 +176,7 @@ def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
         if s.op == "resize":
             s = s.but(draw=draw("resize_lowered", resize=s.draw, crop=None, passes=_passes(s) if two_pass else "one"))
         elif before is not None and before.op == "resize" and _crops_inside(before, s):
-            args = dict(before.draw.args) | {"crop": s.draw}
+            args = dict(before.draw.args) | {"crop": s.draw}  # type: ignore[union-attr]  # a resize has one
             lowered[-1] = before.but(gives=s.gives, draw=draw("resize_lowered", **args), stream=s.stream)
             continue
         lowered.append(s)
@@ -183,21 +184,21 @@ def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
 
 
 def _passes(s: Step) -> str:
-    """How torchvision resizes: PIL in two passes rounded to 8 bits, v2 on uint8 tensors likewise but always width first,
-    v1 on tensors (and v2 on floats) in floating point."""
+    """How torchvision resizes: PIL in two passes rounded to 8 bits, v2 on uint8 tensors likewise but always width
+    first, v1 on tensors (and v2 on floats) in floating point."""
     if s.kwargs["interpolation"].startswith("nearest") or s.gives.dtype != torch.uint8 or s.kwargs["like"] == "v1":
         return "one"
     return "as Pillow" if s.kwargs["like"] == "pil" else "width first"
 
 
 def _crops_inside(resize: Step, crop: Step) -> bool:
-    args = dict(resize.draw.args)
+    args = dict(resize.draw.args)  # type: ignore[union-attr]  # a resize has one
     if crop.op != "crop" or args["crop"] is not None or is_random(resize):
         return False
     if crop.kwargs["inside"]:
         return True
     size, max_size = (dict(args["resize"].args)[name] for name in ("size", "max_size"))
-    return size is not None and len(size) == 1 and max_size is None and size[0] >= max(crop.gives.size)
+    return size is not None and len(size) == 1 and max_size is None and size[0] >= max(crop.gives.size or ())
 
 
 def _fuse_tail(steps: tuple[Step, ...], layout: str) -> tuple[Step, ...]:

@@ -1,15 +1,16 @@
 """The plan: plain frozen data between torchvision's transforms and the engines.
 
 A :class:`Step` is one operation on one image: which kernel (``op``, a name shared by engine/dali/graph.py,
-engine/kernels/ and engine/functional.py), its constant arguments, and how its per-sample arguments come about (``draw``,
-a function of draws/). A :class:`Plan` is the chain as torchvision would run it, and the same chain lowered onto
-DALI and onto batched torch, as far as it translates; its :class:`Call` is what does not.
+engine/kernels/ and engine/functional.py), its constant arguments, and how its per-sample arguments come about
+(``draw``, a function of draws/). A :class:`Plan` is the chain as torchvision would run it, and the same chain lowered
+onto DALI and onto batched torch, as far as it translates; its :class:`Call` is what does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -113,6 +114,11 @@ class Call:
     stream: int = 0
     plans: dict[ImageSpec, Plan] = field(default_factory=dict, repr=False)
 
+    @cached_property
+    def remainder(self) -> Call:
+        """The rest, called as it is: for what is no image."""
+        return Call(self.rest, self.reason)
+
 
 @dataclass(frozen=True)
 class Line:
@@ -178,7 +184,9 @@ class Options:
     can: Callable[[Step], bool] = lambda step: True
 
 
-def table(rows: list[tuple[str, ...]]) -> str:
+def table(rows: Sequence[tuple[str, ...]]) -> str:
     """Rows of text as aligned columns."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

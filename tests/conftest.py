@@ -29,12 +29,6 @@ SLOW = (
 )
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "gpu: needs a CUDA GPU; skipped without one")
-    config.addinivalue_line("markers", 'slow: left out by -m "not slow", a subset of a minute')
-    config.addinivalue_line("markers", "timeout: pytest-timeout's limit; ignored where that is not installed")
-
-
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.relative_to(Path(__file__).parent).as_posix().startswith(SLOW):
@@ -48,7 +42,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def image_root(tmp_path_factory) -> Path:
-    """An ImageFolder root: 3 classes x 8 images of varied sizes; one gray JPEG, one progressive JPEG, one PNG with alpha."""
+    """An ImageFolder root: 3 classes x 8 images of varied sizes;
+    one gray JPEG, one progressive JPEG, one PNG with alpha."""
     return make_folder(tmp_path_factory.mktemp("images"))
 
 

@@ -78,8 +78,8 @@ def arrows() -> dict[str, set[str]]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Sets of modules that import each other, directly or not: Tarjan, "Depth-first search and linear graph algorithms",
-    1972."""
+    """Sets of modules that import each other, directly or not: Tarjan, "Depth-first search and linear graph
+    algorithms", 1972."""
     numbers, low, stack, found = {}, {}, [], []
 
     def visit(node: str) -> None:

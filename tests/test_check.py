@@ -130,7 +130,7 @@ def test_each_kind_of_damage_is_found_as_torchvision_meets_it(good, capsys):
     for entry in report["broken"]:
         _, error, reason = DAMAGED[os.path.basename(entry["path"])]
         assert entry["error"] == error and reason in entry["reason"], entry
-        with pytest.raises(Exception) as raised:
+        with pytest.raises(Exception) as raised:  # noqa: PT011  (whatever PIL raises)
             pil_loader(entry["path"])
         assert type(raised.value).__name__ == error
     assert all(entry["listed"] for entry in report["not_images"]) and set(names(report["not_images"])) == NOT_IMAGES
@@ -476,7 +476,7 @@ def test_few_items_are_taken_ahead():
 
     def items():
         nonlocal asked
-        for asked in range(10_000):
+        for asked in range(10_000):  # noqa: UP028  (the test reads it)
             yield asked
 
     for seen, _ in enumerate(workers.spread(abs, items(), 2)):

@@ -238,8 +238,8 @@ def test_the_difference_that_demo_prints_sees_a_wrong_image(tmp_path, monkeypatc
 
 
 def test_the_rate_counts_images(monkeypatch):
-    """Three batches of 4, 4 and 2 images. The clock ticks once each time it is asked: at the begin, at the first batch and
-    at the end."""
+    """Three batches of 4, 4 and 2 images. The clock ticks once each time it is asked: at the begin, at the first batch
+    and at the end."""
     clock = iter(range(10, 1000))
     monkeypatch.setattr(demo.time, "perf_counter", lambda: next(clock))
 

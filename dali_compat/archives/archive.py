@@ -8,8 +8,10 @@ import operator
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch.utils.data as data
 from PIL import Image
 from torchvision.datasets import VisionDataset
 
@@ -20,7 +22,7 @@ from .paths import PathLike, expand
 from .table import GAP, Rows, Table
 
 
-class Archive(VisionDataset):
+class Archive(VisionDataset, data.Dataset[tuple[Any, ...]]):  # type: ignore[type-arg]  # of new torchvisions
     """Images and targets of one or more archive files, with random access.
 
     ``dataset[i]`` is ``(transform(image), target_transform(target))``, with the index as a third item where
@@ -50,12 +52,13 @@ class Archive(VisionDataset):
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],
-        transform: Callable | None = None,
-        target_transform: Callable | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
         *,
         return_index: bool = False,
-    ):
-        super().__init__(path, transform=transform, target_transform=target_transform)
+    ) -> None:
+        root: Any = path  # a list, too, which torchvision's have not
+        super().__init__(root, transform=transform, target_transform=target_transform)
         self.return_index = return_index
         self.files = [self._file(name) for name in expand(path)]
         rows, marks = indexed(self.files, self._options, self._scan)
@@ -72,7 +75,7 @@ class Archive(VisionDataset):
         """The file that holds the images, of a name that the user gave."""
         return name
 
-    def _options(self, path: str) -> dict:
+    def _options(self, path: str) -> dict[str, Any]:
         return {"format": type(self).__name__}
 
     def _scan(self, path: str, progress: Progress) -> Rows:
@@ -84,14 +87,15 @@ class Archive(VisionDataset):
     @property
     def targets(self) -> list[int]:
         """The target of every sample, before target_transform."""
-        if self._target_list is None:
-            self._target_list = self._table.targets.tolist()
-        return self._target_list
+        targets = self._target_list
+        if targets is None:
+            targets = self._target_list = self._table.targets.tolist()
+        return targets
 
     def __len__(self) -> int:
         return len(self._table)
 
-    def __getitem__(self, index: int) -> tuple:
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
         row = self._row(index)
         image = self._image(row)
         if self.transform is not None:
@@ -185,7 +189,8 @@ class Archive(VisionDataset):
         data = self._bytes(row)
         try:
             with Image.open(io.BytesIO(data)) as image:
-                return image.convert("RGB")
+                converted: Image.Image = image.convert("RGB")
+                return converted
         except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
             raise ImageReadError(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}") from error
 
@@ -205,15 +210,15 @@ class Archive(VisionDataset):
     def _rows(self, indices: Sequence[int]) -> np.ndarray:
         return np.fromiter(map(self._row, indices), np.int64, len(indices))
 
-    def __getstate__(self) -> dict:
+    def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_target_list": None}
 
 
-def _pieces(data, gaps: Sequence[int]) -> list:
+def _pieces(data: Any, gaps: Sequence[int]) -> list[Any]:
     """Slices of what lies in the file, without the gaps; they are at these positions of the image itself."""
     ends = [position + GAP * i for i, position in enumerate(gaps)]
     starts = [0, *(end + GAP for end in ends)]
-    return [data[start:end] for start, end in zip(starts, [*ends, len(data)])]
+    return [data[start:end] for start, end in zip(starts, [*ends, len(data)], strict=True)]
 
 
 def classes_file(path: PathLike) -> Path:
@@ -221,7 +226,7 @@ def classes_file(path: PathLike) -> Path:
     return Path(f"{os.path.abspath(os.path.expanduser(path))}.classes.txt")
 
 
-def _classes_beside(path) -> list[str] | None:
+def _classes_beside(path: Any) -> list[str] | None:
     if isinstance(path, (list, tuple)) or not classes_file(path).is_file():
         return None
     return classes_file(path).read_bytes().decode("utf-8", "surrogateescape").split("\n")[:-1]

@@ -44,9 +44,9 @@ def numpy_crc32c(data: bytes) -> int:
     It works because the CRC without the inversions at both ends is linear over XOR, and zeros in front change nothing.
     """
     if len(data) < _FEW:
-        table, crc = _byte_list(), 0xFFFFFFFF
+        numbers, crc = _byte_list(), 0xFFFFFFFF
         for byte in data:
-            crc = table[(crc ^ byte) & 255] ^ crc >> 8
+            crc = numbers[(crc ^ byte) & 255] ^ crc >> 8
         return crc ^ 0xFFFFFFFF
     padding = -len(data) % _BLOCK
     padded = np.empty(padding + len(data), np.uint8)

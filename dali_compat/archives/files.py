@@ -52,7 +52,7 @@ class Files:
             if os.fstat(file.stream.fileno()).st_size != self._stats[number][0]:
                 raise ImageReadError(_changed(self.paths[number]))
         views = []
-        for number, offset, length in zip(numbers, offsets, lengths):
+        for number, offset, length in zip(numbers, offsets, lengths, strict=True):
             file = files[number]
             os.posix_fadvise(file.stream.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
             views.append(file.mapped()[offset : offset + length])

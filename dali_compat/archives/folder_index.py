@@ -111,7 +111,7 @@ def _list(root: str, extensions) -> _Listing:
             for path, _, files in sorted(os.walk(os.path.join(root, name), followlinks=True))
         ]
 
-    rows = [(-1, "", _mark(root), [])]
+    rows: list[tuple[int, str, tuple[int, int], list[str]]] = [(-1, "", _mark(root), [])]
     label = f"listing {os.path.basename(root.rstrip('/')) or root}"
     with (
         tqdm(total=len(classes), desc=label, unit="folder", delay=_SLOW) as bar,
@@ -152,9 +152,9 @@ def _listing(meta: dict, arrays: dict[str, np.ndarray]) -> _Listing:
     Raises:
         ValueError, KeyError, TypeError: it is no listing, or names what does not lie below the root.
     """
-    names = {name: _split(arrays[name]) for name in ("classes", "folders", "names")}
+    classes, folders, names = (_split(arrays[name]) for name in ("classes", "folders", "names"))
     numbers = {name: arrays[name] for name in ("targets", "marks", "counts")}
-    listing = _Listing(**names, **numbers, time=int(meta["time"]))
+    listing = _Listing(classes=classes, folders=folders, names=names, **numbers, time=int(meta["time"]))
     shapes = {"targets": (len(listing.folders),), "marks": (len(listing.folders), 2), "counts": (len(listing.folders),)}
     if any(array.dtype != np.int64 or array.shape != shapes[name] for name, array in numbers.items()):
         raise ValueError("its arrays are others")

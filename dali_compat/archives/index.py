@@ -65,7 +65,7 @@ def indexed(
             todo = [entry for entry in entries if entry.rows is None]
             if todo:
                 _build(todo, scan)
-    return [entry.rows for entry in entries], [entry.fingerprint for entry in entries]
+    return [rows for entry in entries if (rows := entry.rows) is not None], [entry.fingerprint for entry in entries]
 
 
 def _build(entries: list[_Entry], scan) -> None:

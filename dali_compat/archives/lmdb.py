@@ -13,6 +13,7 @@ import mmap
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -57,13 +58,13 @@ class DALILMDB(Archive):
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],
-        transform: Callable | None = None,
-        target_transform: Callable | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
         *,
         return_index: bool = False,
         labels: int | Mapping[str, int] | Sequence[int] | None = None,
         label_pattern: str | None = None,
-    ):
+    ) -> None:
         if labels is not None and label_pattern is not None:
             raise ValueError("labels and label_pattern both say what the targets are: give one of them")
         self._labels, self.label_pattern = labels, label_pattern
@@ -109,7 +110,7 @@ class DALILMDB(Archive):
     def _by_pattern(self, keys: list[str]) -> Iterable[int]:
         found = []
         for key in keys:
-            match = re.search(self.label_pattern, key)
+            match = re.search(self.label_pattern or "", key)
             if match is None:
                 raise ValueError(f"label_pattern {self.label_pattern!r} finds nothing in the key {key!r}")
             found.append(match[1] if match.re.groups else match[0])
@@ -126,7 +127,7 @@ class DALILMDB(Archive):
 _NO_LABEL = np.iinfo(np.int64).min
 
 
-def _by_labels(labels, keys: list[str]) -> np.ndarray | int:
+def _by_labels(labels: int | Mapping[str, int] | Sequence[int], keys: list[str]) -> np.ndarray | int:
     if isinstance(labels, int):
         return labels
     if isinstance(labels, Mapping):

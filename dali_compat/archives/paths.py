@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import glob
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 PathLike = str | Path
 
 
-def expand(path: PathLike | list[PathLike] | tuple[PathLike, ...]) -> list[str]:
+def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
     """The files that are meant, in order: a list's as given, a pattern's (``*``, ``?``, ``[``) sorted, and those of
     braces (``{000..127}``, ``{train,val}``) as a shell has them. A name that exists is taken literally.
 
@@ -20,7 +21,7 @@ def expand(path: PathLike | list[PathLike] | tuple[PathLike, ...]) -> list[str]:
         if not path:
             raise FileNotFoundError("the list of files is empty")
         return [file for part in path for file in expand(part)]
-    name = os.path.expanduser(os.fspath(path))
+    name = os.path.expanduser(os.fspath(path))  # type: ignore[arg-type]  # of other sequences: TypeError
     if os.path.exists(name):
         return [name]
     files = []
@@ -33,8 +34,8 @@ def expand(path: PathLike | list[PathLike] | tuple[PathLike, ...]) -> list[str]:
 
 
 def braces(name: str) -> list[str]:
-    """A shell's brace expansion: ``a{1,2}{08..10}`` gives a108, a109, a110, a208 and so on. A brace that nothing closes is
-    taken literally, as a shell has it."""
+    """A shell's brace expansion: ``a{1,2}{08..10}`` gives a108, a109, a110, a208 and so on. A brace that nothing closes
+    is taken literally, as a shell has it."""
     if "{" not in name:
         return [name]
     from braceexpand import UnbalancedBracesError, braceexpand

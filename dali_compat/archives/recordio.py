@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import struct
+from typing import Any
 
 from .archive import Archive
 from .index import Progress, fingerprint
@@ -41,7 +42,7 @@ class DALIRecordIO(Archive):
     detection or face data, are refused. Arguments as in Archive.
     """
 
-    def _options(self, path: str) -> dict:
+    def _options(self, path: str) -> dict[str, Any]:
         beside = _idx_of(path)
         return {**super()._options(path), "idx": beside and fingerprint(beside)}
 
@@ -97,7 +98,8 @@ def _add(built: RowsBuilder, fd: int, path: str, size: int, number: int, offset:
         raise corrupt(path, where, f"it begins with {magic:#010x} instead of {MAGIC:#010x}{_blame(idx)}")
     if part not in (_WHOLE, _FIRST):
         raise corrupt(path, where, f"it is the middle of a record{_blame(idx)}")
-    gaps, end = [], offset + _PREFIX.size + length
+    gaps: list[int] = []
+    end: int = offset + _PREFIX.size + length
     total = length
     while part in (_FIRST, _MIDDLE):
         prefix = os.pread(fd, _PREFIX.size, end)
@@ -156,6 +158,6 @@ def encode(number: int, label: int, image: bytes) -> bytes:
         raise ValueError(f"an image of {len(image)} bytes is too large for RecordIO, whose limit is {_LENGTH_MASK}")
     written = [
         _PREFIX.pack(MAGIC, kind << _LENGTH_BITS | len(part)) + part + bytes(-len(part) % 4)
-        for kind, part in zip(kinds, parts)
+        for kind, part in zip(kinds, parts, strict=True)
     ]
     return b"".join(written)

@@ -9,6 +9,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -35,7 +36,8 @@ def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray], mode: int 
     temporary = path.parent / f".{uuid.uuid4().hex}.tmp"
     try:
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            np.savez(file, meta=np.frombuffer(json.dumps(meta).encode(), np.uint8), **arrays)
+            named: dict[str, Any] = {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8), **arrays}
+            np.savez(file, **named)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -44,8 +46,8 @@ def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray], mode: int 
 
 
 def load(path: str | Path, owners: tuple[int, ...] = ()) -> tuple[dict, dict[str, np.ndarray]] | None:
-    """What save() wrote, or None where there is no such file, it is damaged, or others may have written it: it has to be
-    this user's, or that of one of the ``owners`` (user ids), and nobody else's to write."""
+    """What save() wrote, or None where there is no such file, it is damaged, or others may have written it: it has to
+    be this user's, or that of one of the ``owners`` (user ids), and nobody else's to write."""
     try:
         with open(path, "rb") as file:
             stat = os.fstat(file.fileno())

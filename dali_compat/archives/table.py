@@ -73,7 +73,7 @@ def _in(values: np.ndarray, most: int | np.ndarray) -> bool:
 class RowsBuilder:
     """Collects rows one by one; a list of a million Python ints would take five times the memory."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._columns = array("q"), array("q"), array("q")
         self._gaps = array("q")
         self._keys = bytearray()
@@ -84,14 +84,15 @@ class RowsBuilder:
     def add(self, offset: int, length: int, target: int, gaps: tuple[int, ...] = (), key: bytes | None = None) -> None:
         for position in gaps:
             self._gaps.extend((len(self), position))
-        for column, value in zip(self._columns, (offset, length, target)):
+        for column, value in zip(self._columns, (offset, length, target), strict=True):
             column.append(value)
         if key is not None:
             self._keys += key + len(key).to_bytes(4, "little")
 
     def rows(self) -> Rows:
-        columns = (np.array(column, np.int64) for column in self._columns)
-        return Rows(*columns, np.array(self._gaps, np.int64).reshape(-1, 2), np.array(self._keys, np.uint8))
+        offsets, lengths, targets = (np.array(column, np.int64) for column in self._columns)
+        gaps = np.array(self._gaps, np.int64).reshape(-1, 2)
+        return Rows(offsets, lengths, targets, gaps, np.array(self._keys, np.uint8))
 
 
 class Table:
@@ -105,7 +106,7 @@ class Table:
         self.lengths = np.concatenate([part.lengths for part in parts])
         self.targets = np.concatenate([part.targets for part in parts])
         self.gaps: dict[int, list[int]] = {}
-        for first, part in zip(np.cumsum([0, *counts]).tolist(), parts):
+        for first, part in zip(np.cumsum([0, *counts]).tolist(), parts, strict=False):
             for row, position in part.gaps.tolist():
                 self.gaps.setdefault(first + row, []).append(position)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Sequence
+from typing import Any, BinaryIO
 
 from . import protobuf
 from .archive import Archive
@@ -43,8 +44,8 @@ class DALITFRecord(Archive):
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],
-        transform: Callable | None = None,
-        target_transform: Callable | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
         *,
         return_index: bool = False,
         image_key: str = "image/encoded",
@@ -53,7 +54,7 @@ class DALITFRecord(Archive):
         self.image_key, self.label_key = image_key, label_key
         super().__init__(path, transform, target_transform, return_index=return_index)
 
-    def _options(self, path: str) -> dict:
+    def _options(self, path: str) -> dict[str, Any]:
         return {**super()._options(path), "image": self.image_key, "label": self.label_key}
 
     def _scan(self, path: str, progress: Progress) -> Rows:
@@ -88,7 +89,7 @@ class DALITFRecord(Archive):
         return *images[1][0], labels[1][0]
 
 
-def _record(file, path: str, where: str, left: int) -> bytes:
+def _record(file: BinaryIO, path: str, where: str, left: int) -> bytes:
     """The data of the record that begins where ``file`` stands, checked."""
     head = file.read(_HEAD)
     if len(head) < _HEAD:
@@ -125,9 +126,10 @@ def _features(data: bytes) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _list(data: bytes, begin: int, end: int) -> tuple[str, list]:
+def _list(data: bytes, begin: int, end: int) -> tuple[str, list[Any]]:
     """A Feature's kind and values: (begin, end) of bytes, ints of int64s; of floats only how many fields hold them."""
-    name, values = "nothing", []
+    name: str = "nothing"
+    values: list[Any] = []
     for number, kind, a, b in protobuf.fields(data, begin, end):
         if number not in _KINDS or kind != BYTES:
             continue

@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from .archive import Archive
 from .index import Progress
@@ -44,8 +45,8 @@ class DALIWebDataset(Archive):
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],
-        transform: Callable | None = None,
-        target_transform: Callable | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
         *,
         return_index: bool = False,
         image_extensions: Sequence[str] = IMAGE_EXTENSIONS,
@@ -55,13 +56,14 @@ class DALIWebDataset(Archive):
         self.json_field = json_field
         super().__init__(path, transform, target_transform, return_index=return_index)
 
-    def _options(self, path: str) -> dict:
+    def _options(self, path: str) -> dict[str, Any]:
         return {**super()._options(path), "images": self.image_extensions, "json": self.json_field}
 
     def _scan(self, path: str, progress: Progress) -> Rows:
         built = RowsBuilder()
         with open(path, "rb") as file:
-            key, sample = None, {}
+            key: str | None = None
+            sample: dict[str, tuple[int, int]] = {}
             for number, (name, offset, size) in enumerate(members(file.fileno(), path)):
                 match = _NAME.fullmatch(name)
                 if not match or _META.fullmatch(name):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from . import lmdb as datum
 from . import recordio, tar, tfrecord, webdataset
@@ -42,7 +43,7 @@ class FileWriter:
 
     def __init__(self, folder: Path, state: dict | None, total_bytes: int):
         state = state or {"done": 0, "sizes": {"data": 0, **dict.fromkeys(self.endings, 0)}}
-        self._files = {}
+        self._files: dict[str, BinaryIO] = {}
         for name, size in state["sizes"].items():
             file = self._files[name] = open(folder / name, "ab")
             if file.tell() < size:
@@ -94,7 +95,7 @@ class TFRecordWriter(FileWriter):
     """The features of TensorFlow's ImageNet script that do not need the image to be decoded."""
 
     def _encode(self, sample: Sample, offset: int) -> dict[str, bytes]:
-        features = {
+        features: dict[str, int | bytes] = {
             "image/encoded": sample.data,
             "image/class/label": sample.target,
             "image/class/text": os.fsencode(sample.class_name),
@@ -150,4 +151,9 @@ class LMDBWriter:
         self._env.close()
 
 
-WRITERS = {".rec": RecordIOWriter, ".tfrecord": TFRecordWriter, ".lmdb": LMDBWriter, ".tar": TarWriter}
+WRITERS: dict[str, type[FileWriter | LMDBWriter]] = {
+    ".rec": RecordIOWriter,
+    ".tfrecord": TFRecordWriter,
+    ".lmdb": LMDBWriter,
+    ".tar": TarWriter,
+}

@@ -26,9 +26,9 @@ class Findings:
     def __init__(self, keep: int | None = None):
         self._keep = keep
         self._lists: dict[str, list[dict]] = {name: [] for name in _LISTS}
-        self._counts = Counter()
+        self._counts: Counter[str] = Counter()
         self._formats: dict[tuple[str, str], Counter] = {}
-        self._warnings = Counter()
+        self._warnings: Counter[str] = Counter()
         self._sizes = {name: array("q") for name in _SIDES}  # of a million images: 24 MB
 
     @property

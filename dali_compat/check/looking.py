@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from PIL import Image, UnidentifiedImageError
 
@@ -56,7 +56,7 @@ class Seen(NamedTuple):
 
 def decode(source: Source) -> Seen:
     """Decode an image as torchvision's pil_loader does; what that raises or warns of is in the result."""
-    seen = {}
+    seen: dict[str, Any] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -136,7 +136,8 @@ def _head(source: Source) -> bytes:
 
 
 def _begins_as_image(head: bytes) -> bool:
-    return any(Image.OPEN[name][1](head) for name in _FORMATS if name in Image.OPEN) if head else False
+    accepts = (Image.OPEN[name][1] for name in _FORMATS if name in Image.OPEN)
+    return any(accept is not None and accept(head) for accept in accepts) if head else False
 
 
 def _what(head: bytes) -> str:

@@ -33,7 +33,8 @@ class Folder:
     def __init__(self, root: str):
         self.name = root
         self.look, self.listed = look_at_file, is_listed
-        self.total, self.outside, self.folders = 0, 0, []
+        self.total, self.outside = 0, 0
+        self.folders: list[dict] = []
         self._survey()
 
     def __iter__(self) -> Iterator[str]:
@@ -71,7 +72,8 @@ class Images:
     def __init__(self, name: str, archive: Archive):
         self.name, self.kind, self._archive = name, type(archive).__name__, archive
         self.look, self.listed = partial(look_at_record, archive), lambda index: True
-        self.total, self.folders = len(archive), []
+        self.total = len(archive)
+        self.folders: list[dict] = []
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.total))
@@ -87,7 +89,8 @@ class Damaged:
     total = outside = 0
 
     def __init__(self, name: str, kind: str, error: str):
-        self.name, self.kind, self.error, self.folders = name, kind, error, []
+        self.name, self.kind, self.error = name, kind, error
+        self.folders: list[dict] = []
 
 
 def look_at_file(path: str) -> Seen:

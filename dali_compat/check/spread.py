@@ -7,7 +7,7 @@ import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from multiprocessing.connection import Connection, wait
@@ -27,7 +27,7 @@ class Crash(NamedTuple):
 
 def spread(
     function: Callable, items: Iterable, processes: int, stop: Callable[[], bool] = lambda: False
-) -> Iterator[tuple[Any, Any]]:
+) -> Generator[tuple[Any, Any], None, None]:
     """(item, function(item)) of each item, in order, by so many processes. Few items are held at a time.
 
     Args:
@@ -64,7 +64,7 @@ class _Pool:
             if not busy:
                 return
             for connection in wait(list(busy), _PATIENCE):
-                worker = busy[connection]
+                worker = busy[connection]  # type: ignore[index]  # wait() gives what it was given
                 worker.take()
                 if not worker.busy:
                     done[worker.number] = worker.found
@@ -96,7 +96,8 @@ class _Worker:
 
     def __init__(self, function: Callable, siblings: list[_Worker]):
         self._function, self._siblings = function, siblings
-        self.busy, self.number, self.found = False, -1, []
+        self.busy, self.number = False, -1
+        self.found: list[tuple[Any, Any]] = []
         self._start()
 
     def give(self, number: int, chunk: list) -> None:
@@ -141,7 +142,7 @@ class _Worker:
         self.process.join()
         code = self.process.exitcode
         self._start()
-        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
 
 
 def _serve(connection: Connection, function: Callable, others: list[Connection]) -> None:

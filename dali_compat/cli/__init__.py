@@ -13,7 +13,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name in COMMANDS:
         module = importlib.import_module(f"dali_compat.cli.{name}")
-        summary = module.__doc__.splitlines()[0]
+        summary = (module.__doc__ or "").splitlines()[0]
         command = commands.add_parser(name, help=summary, description=summary)
         module.add_arguments(command)
         command.set_defaults(run=module.run)

@@ -125,6 +125,7 @@ def _place(args):
     from ..archives.paths import expand
     from ..check.places import Damaged, Folder, Images
 
+    kind = ""
     try:
         files = expand(args.path)
         kinds = {_archive(file) for file in files}
@@ -133,7 +134,7 @@ def _place(args):
         if len(kinds) > 1 or kinds == {None}:
             what = "neither one folder nor archives of one kind (.rec, TFRecord, LMDB, tar)"
             args.usage_error(f"{' '.join(args.path)}: {what}")
-        kind, options = kinds.pop(), dict(args.option)
+        kind, options = kinds.pop() or "", dict(args.option)
         if kind == "DALILMDB":
             options.setdefault("labels", 0)  # without them LMDB of plain images does not open
         return Images(" ".join(args.path), getattr(dali_compat, kind)(args.path, **options))
@@ -172,7 +173,7 @@ def _print(words: str) -> None:
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _at_least(least: int) -> Callable[[str], int]:

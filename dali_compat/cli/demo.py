@@ -7,6 +7,7 @@ import os
 import statistics
 import tempfile
 import time
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ GPU_DRAWS_PER_IMAGE = 8
 
 
 def add_arguments(parser) -> None:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parser.add_argument("--images", type=int, default=512, help="how many JPEGs to make (default %(default)s)")
     parser.add_argument("--batch-size", type=int, help="images in a batch (default 256 on a GPU, 64 on the CPU)")
     parser.add_argument(
@@ -77,7 +78,7 @@ def compare_speed(root: str, device: torch.device, args) -> dict[str, dict[str, 
 
     transform = T.Compose([T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)])
 
-    def options(dataset):
+    def options(dataset) -> dict[str, Any]:
         draws = args.images * (GPU_DRAWS_PER_IMAGE if device.type == "cuda" else 1)
         return {
             "batch_size": args.batch_size,
@@ -88,11 +89,12 @@ def compare_speed(root: str, device: torch.device, args) -> dict[str, dict[str, 
         }
 
     theirs, ours = ImageFolder(root, transform), DALIImageFolder(root, transform)
-    loaders = {
+    loader = DataLoader(ours, device=device, **options(ours))
+    loaders: dict[str, Any] = {
         "torchvision": torch.utils.data.DataLoader(theirs, **options(theirs)),
-        "dali_compat": DataLoader(ours, device=device, **options(ours)),
+        "dali_compat": loader,
     }
-    print(f"\n{loaders['dali_compat'].explain()}\n")
+    print(f"\n{loader.explain()}\n")
     # torchvision goes first: its worker processes should be forked before DALI starts its threads
     first = {name: one_pass(loader, device, f"{name}, warming up")[0] for name, loader in loaders.items()}
     rates: dict[str, list[float]] = {name: [] for name in loaders}
@@ -103,7 +105,8 @@ def compare_speed(root: str, device: torch.device, args) -> dict[str, dict[str, 
 
 
 def one_pass(loader, device: torch.device, title: str) -> tuple[float, float]:
-    """Iterate once, batches moved to the device as a training script would. Returns (seconds to the first batch, images/s)."""
+    """Iterate once, batches moved to the device as a training script would.
+    Returns (seconds to the first batch, images/s)."""
     count, first = 0, 0.0
     with tqdm(total=len(loader.sampler), desc=title, unit="img", mininterval=0.5) as bar:
         start = time.perf_counter()

@@ -113,7 +113,7 @@ def _dali() -> Check:
     problem = install.import_problem()
     if problem is not None:
         return Check("DALI", "does not work", problem.reason, problem.remedy, stops_dali=True)
-    version = install.dali_version()
+    version = install.dali_version() or "unknown"
     if _numbers(version) < OLDEST_TESTED_DALI:
         oldest = ".".join(map(str, OLDEST_TESTED_DALI))
         newer = "cuda120" if install.dali_cuda_major() == 11 else install.wanted_variant()  # CUDA 11 ended at 1.50

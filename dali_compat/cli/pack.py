@@ -5,6 +5,7 @@ The files' bytes are stored as they are. An interrupted run continues when it is
 
 import os
 import sys
+from typing import Any
 
 from tqdm import tqdm
 
@@ -18,7 +19,7 @@ def run(args) -> int:
     """Pack, then index what was packed. Returns 0, 1 if it cannot be done, 130 after Ctrl-C."""
     from dali_compat.archives.pack import CannotPack, pack
 
-    bar = None
+    bar: Any = None
 
     def begun(total: int, before: int) -> None:
         nonlocal bar

@@ -44,8 +44,8 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--transform",
         metavar="SPEC",
-        help="measure this transform alone: module:name, file.py:name, or an expression of T (torchvision.transforms) and "
-        'v2, such as "T.Compose([T.Resize(256), T.CenterCrop(224), T.ToTensor()])"',
+        help="measure this transform alone: module:name, file.py:name, or an expression of T (torchvision.transforms) "
+        'and v2, such as "T.Compose([T.Resize(256), T.CenterCrop(224), T.ToTensor()])"',
     )
     parser.add_argument("--steps", action="store_true", help="with --transform: also each beginning of its Compose")
     parser.add_argument("--picture", metavar="OUT.png", help="with --transform: save images of both side by side")
@@ -146,7 +146,8 @@ def one(pictures, transform, args) -> int:
     if args.steps and hasattr(transform, "transforms"):
         parts = list(transform.transforms)
         ways = {f"{'+ ' * (i > 0)}{describe(parts[i])}": type(transform)(parts[: i + 1]) for i in range(len(parts))}
-    kept, rows = [], []
+    kept: list = []
+    rows = []
 
     def keep(mine, theirs, exact):
         if not exact and len(kept) < PICTURE_COLUMNS:
@@ -187,6 +188,8 @@ def _module(place: str):
         sys.path.insert(0, os.getcwd())
         return importlib.import_module(place)
     found = importlib.util.spec_from_file_location(Path(place).stem, Path(place).expanduser())
+    if found is None or found.loader is None:
+        raise ImportError(f"cannot import {place}")
     module = importlib.util.module_from_spec(found)
     sys.modules[module.__name__] = module  # where worker processes look for its functions
     found.loader.exec_module(module)
@@ -209,12 +212,12 @@ def save_picture(out: str, pairs: list, unit, offset) -> None:
     rows = {
         "torchvision": theirs,
         "dali_compat": ours,
-        f"{AMPLIFICATION} x difference": [abs(a - b) * AMPLIFICATION for a, b in zip(theirs, ours)],
+        f"{AMPLIFICATION} x difference": [abs(a - b) * AMPLIFICATION for a, b in zip(theirs, ours, strict=True)],
     }
     sheets = {}
     for title, images in rows.items():
         sheets[title] = np.zeros((len(images), height, width, 3), np.uint8)
-        for sheet, image in zip(sheets[title], images):
+        for sheet, image in zip(sheets[title], images, strict=True):
             sheet[: image.shape[0], : image.shape[1]] = image.round().clip(0, 255)
     demo.save_rows(out, sheets)
 

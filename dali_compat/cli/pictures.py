@@ -15,8 +15,8 @@ def make_photo(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
     )
     draw = ImageDraw.Draw(light)
     for shape in (draw.ellipse, draw.rectangle, draw.ellipse, draw.rectangle):
-        x, y = rng.integers(0, width), rng.integers(0, height)
-        w, h = rng.integers(1, width // 3 + 2), rng.integers(1, height // 3 + 2)
+        x, y = int(rng.integers(0, width)), int(rng.integers(0, height))
+        w, h = int(rng.integers(1, width // 3 + 2)), int(rng.integers(1, height // 3 + 2))
         shape((x, y, x + w, y + h), fill=tuple(rng.integers(0, 256, 3).tolist()))
     coarse = rng.integers(0, 48, (height // 4 + 1, width // 4 + 1), dtype=np.uint8)
     grain = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BILINEAR))

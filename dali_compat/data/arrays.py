@@ -17,7 +17,7 @@ from ..errors import Unsupported
 from ..plan import ImageSpec
 
 
-class DALIArrayDataset(VisionDataset):
+class DALIArrayDataset(VisionDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
     """Images in memory and their targets, as torchvision.datasets.CIFAR10 has them.
 
     ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image, so it works in any loader; a
@@ -40,10 +40,10 @@ class DALIArrayDataset(VisionDataset):
         self,
         images: np.ndarray | torch.Tensor,
         targets: Sequence[Any] | np.ndarray | torch.Tensor,
-        transform: Callable | None = None,
-        target_transform: Callable | None = None,
-    ):
-        super().__init__(None, transform=transform, target_transform=target_transform)
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__(transform=transform, target_transform=target_transform)
         if not isinstance(images, (np.ndarray, torch.Tensor)):
             raise TypeError(f"images must be a numpy array or a tensor, got {type(images).__name__}")
         self.data, self.targets = images, targets
@@ -76,7 +76,7 @@ class _Layout(NamedTuple):
         whole: whether it makes an int of each.
     """
 
-    kind: type | tuple[type, ...]
+    kind: Any
     shapes: tuple[str, ...]
     targets: str = "targets"
     whole: bool = True
@@ -95,12 +95,12 @@ _LAYOUTS = {
 _CLASSES = (CIFAR10, MNIST, SVHN, STL10, USPS, DALIArrayDataset)
 
 
-def holds_arrays(dataset: data.Dataset) -> bool:
+def holds_arrays(dataset: data.Dataset[Any]) -> bool:
     """Whether it is one of these data sets, or made from one."""
     return isinstance(dataset, _CLASSES)
 
 
-def images_of(dataset: data.Dataset) -> torch.Tensor:
+def images_of(dataset: Any) -> torch.Tensor:
     """A data set's images, (N, C, H, W) uint8, without a copy where that can be.
 
     Raises:
@@ -152,17 +152,17 @@ def _as_tensor(array: np.ndarray) -> torch.Tensor:
 
 def spec_of(images: torch.Tensor) -> ImageSpec:
     """What the transform gets, of images (N, C, H, W)."""
-    return ImageSpec("pil", channels=images.shape[1], size=tuple(images.shape[2:]))
+    return ImageSpec("pil", channels=images.shape[1], size=(images.shape[2], images.shape[3]))
 
 
 # ---- targets
 
 
-def raw_targets(dataset: data.Dataset) -> Any:
+def raw_targets(dataset: Any) -> Any:
     return getattr(dataset, _LAYOUTS[type(dataset).__getitem__].targets)
 
 
-def target(dataset: data.Dataset, index: Any) -> Any:
+def target(dataset: Any, index: Any) -> Any:
     """The target in ``dataset[index]``, before target_transform. Raises what that does for a wrong index."""
     layout = _LAYOUTS[type(dataset).__getitem__]
     _, value = dataset.data[index], getattr(dataset, layout.targets)[index]
@@ -171,8 +171,9 @@ def target(dataset: data.Dataset, index: Any) -> Any:
     return int(value) if layout.whole else value
 
 
-def target_table(dataset: data.Dataset) -> torch.Tensor | None:
-    """All targets as one tensor whose rows are what default_collate makes of them; None where there is no such thing."""
+def target_table(dataset: Any) -> torch.Tensor | None:
+    """All targets as one tensor whose rows are what default_collate makes of them;
+    None where there is no such thing."""
     targets = raw_targets(dataset)
     if isinstance(targets, (list, tuple)):
         kinds = set(map(type, targets))

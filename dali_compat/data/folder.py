@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch.utils.data as data
 from torchvision.datasets import ImageFolder, VisionDataset
 from torchvision.datasets.folder import IMG_EXTENSIONS, default_loader
 
 from ..archives.folder_index import cached_samples
 
 
-class DALIImageFolder(ImageFolder):
+class DALIImageFolder(ImageFolder, data.Dataset[tuple[Any, ...]]):
     """torchvision.datasets.ImageFolder, decoded and transformed by DALI when a dali_compat.DataLoader iterates it.
 
     Indexing gives torchvision's own result, so it works in any other loader too. Attributes, errors and the meaning of
@@ -37,15 +38,15 @@ class DALIImageFolder(ImageFolder):
     def __init__(
         self,
         root: str | Path,
-        transform: Callable | None = None,
-        target_transform: Callable | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
         loader: Callable[[str], Any] = default_loader,
         is_valid_file: Callable[[str], bool] | None = None,
         allow_empty: bool = False,
         *,
         return_index: bool = False,
         index_cache: bool | str | Path = False,
-    ):
+    ) -> None:
         if index_cache:
             self._start_from_list(root, is_valid_file, allow_empty, None if index_cache is True else index_cache)
             VisionDataset.__init__(self, root, transform=transform, target_transform=target_transform)
@@ -54,7 +55,13 @@ class DALIImageFolder(ImageFolder):
             super().__init__(root, transform, target_transform, loader, is_valid_file, allow_empty)
         self.return_index = return_index
 
-    def _start_from_list(self, root, is_valid_file, allow_empty: bool, place: str | Path | None) -> None:
+    def _start_from_list(
+        self,
+        root: str | Path,
+        is_valid_file: Callable[[str], bool] | None,
+        allow_empty: bool,
+        place: str | Path | None,
+    ) -> None:
         """The attributes that ImageFolder's constructor makes by listing the folder."""
         lists = type(self).find_classes, type(self).make_dataset
         if is_valid_file is not None or lists != (ImageFolder.find_classes, ImageFolder.make_dataset):
@@ -62,6 +69,6 @@ class DALIImageFolder(ImageFolder):
         self.classes, self.class_to_idx, self.samples = cached_samples(root, IMG_EXTENSIONS, allow_empty, place)
         self.imgs, self.targets = self.samples, [target for _, target in self.samples]
 
-    def __getitem__(self, index: int) -> tuple:
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
         sample = super().__getitem__(index)
         return (*sample, index) if self.return_index else sample

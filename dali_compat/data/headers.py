@@ -1,7 +1,7 @@
 """Image headers: the size of every file before it is decoded, and whether DALI decodes it as PIL does.
 
-From sizes draws/ computes all geometry on the host. Reading a JPEG's takes about 10 us, once a file; the answers are kept for
-the life of the data set. Which files need PIL was measured on 400 unusual images.
+From sizes draws/ computes all geometry on the host. Reading a JPEG's takes about 10 us, once a file; the answers are
+kept for the life of the data set. Which files need PIL was measured on 400 unusual images.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -36,6 +37,12 @@ _SAMPLE, _SLOW, _THREADS = 16, 200e-6, 32  # files to time, seconds a file, thre
 class Headers:
     """(kind, height, width) of each image of a data set, read at first sight; its bytes' length then, and whether these
     were found to be of a structure that DALI and PIL read alike (intact.py), which is asked when DALI has read them."""
+
+    _kinds: np.ndarray
+    _keys: np.ndarray
+    _sizes: np.ndarray
+    _lengths: np.ndarray
+    _intact: np.ndarray
 
     def __init__(self):
         self._lock = threading.RLock()  # loaders in several threads share it; re-entrant, as route.py has it
@@ -85,7 +92,7 @@ class Headers:
 
     def _allocate(self, count: int) -> None:
         old = [getattr(self, name, None) for name in _ARRAYS]
-        for (name, (dtype, *shape)), values in zip(_ARRAYS.items(), old):
+        for (name, (dtype, *shape)), values in zip(_ARRAYS.items(), old, strict=True):
             made = np.zeros((count, *shape), dtype)
             if values is not None:
                 made[: len(values)] = values
@@ -93,7 +100,7 @@ class Headers:
 
 
 # _keys: hash of the source, for data sets may change their samples
-_ARRAYS = {
+_ARRAYS: dict[str, tuple[Any, ...]] = {
     "_kinds": (np.uint8,),
     "_keys": (np.int64,),
     "_sizes": (np.int32, 2),
@@ -106,11 +113,11 @@ _of_dataset: dict[int, tuple[weakref.ref, Headers]] = {}  # by id(): a data set 
 def headers_of(dataset) -> Headers:
     """The headers of a data set, shared by all loaders over it."""
     key = id(dataset)
-    reference, headers = _of_dataset.get(key, (None, None))
-    if reference is None or reference() is not dataset:
-        headers = Headers()
-        _of_dataset[key] = weakref.ref(dataset, lambda gone: _forget(key, gone)), headers
-    return headers
+    known = _of_dataset.get(key)
+    if known is None or known[0]() is not dataset:
+        known = weakref.ref(dataset, lambda gone: _forget(key, gone)), Headers()
+        _of_dataset[key] = known
+    return known[1]
 
 
 def _forget(key: int, gone: weakref.ref) -> None:
@@ -155,7 +162,8 @@ def _read_many(sources: list[Source]) -> list[tuple[int, int, int]]:
 def _read_jpeg(source: Source) -> tuple[int, int, int] | None:
     """ISO/IEC 10918-1 B.1.1: walk the marker segments to the frame header. None where the image is no plain JPEG."""
     with Parts(source) as parts:
-        data, base, at, markers = parts.read(4096, 0), 0, 2, {}
+        data, base, at = parts.read(4096, 0), 0, 2
+        markers: dict[int, bytes] = {}
         if data[:2] != b"\xff\xd8":
             return None
         while True:
@@ -202,7 +210,7 @@ def _ask_pil(source: Source) -> tuple[int, int, int]:
         return (DALI if _same_in_dali(image) else PIL), height, width
 
 
-def _same_in_dali(image: Image.Image) -> bool:
+def _same_in_dali(image: Any) -> bool:
     """Of formats other than JPEG, those that were measured to be PIL's very pixels in DALI (tests/faults/originals.py).
     The rest of what was measured is in the bytes: intact.py."""
     modes = _SAME_IN_DALI.get(image.format, ())

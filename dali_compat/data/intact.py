@@ -1,9 +1,9 @@
 """Whether an encoded image is whole, and of a structure that every decoder reads alike.
 
 Decoders forgive different things: where libjpeg refuses a file with a wrong marker, another gives grey rows. So nothing
-here looks for damage. A file passes if all of its structure is of a kind that was measured to be Pillow's very pixels in
-DALI (tests/faults); any other is Pillow's to decode, or to refuse. Compressed data are not decoded: flipped bits that leave
-the structure whole are found by checksums in PNG, and in other formats by nobody, Pillow included.
+here looks for damage. A file passes if all of its structure is of a kind that was measured to be Pillow's very pixels
+in DALI (tests/faults); any other is Pillow's to decode, or to refuse. Compressed data are not decoded: flipped bits
+that leave the structure whole are found by checksums in PNG, and in other formats by nobody, Pillow included.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from .intact_jpeg import is_whole as is_whole_jpeg
 
 
 def intact(data: np.ndarray) -> bool:
-    """Whether DALI and Pillow give the same of this image: ``data`` (length,) uint8. Some 35 us for a JPEG of 100 KB."""
-    view = memoryview(data)
+    """Whether DALI and Pillow give the same of this image: ``data`` (length,) uint8.
+    Some 35 us for a JPEG of 100 KB."""
+    view = data.data
     head = bytes(view[:64])
     try:
         if head.startswith(b"\xff\xd8"):
@@ -54,7 +55,8 @@ _AFTER_DATA = frozenset((b"tEXt", b"tIME"))
 
 def _is_whole_png(view: memoryview) -> bool:
     """All chunks to the last, and their checksums."""
-    chunks, at = [], 8
+    chunks: list[tuple[bytes, memoryview]] = []
+    at = 8
     while not chunks or chunks[-1][0] != b"IEND":
         length, kind = struct.unpack_from(">I4s", view, at)
         (checksum,) = struct.unpack_from(">I", view, at + 8 + length)
@@ -72,7 +74,7 @@ def _is_whole_png(view: memoryview) -> bool:
 
 def _is_known_png(header: memoryview, lengths: dict[bytes, int], kinds: list[bytes]) -> bool:
     """By its header, and the lengths of what colours come from."""
-    width, height, depth, colour, compression, filtering, interlaced = struct.unpack(">IIBBBBB", header)
+    _, _, depth, colour, compression, filtering, interlaced = struct.unpack(">IIBBBBB", header)
     demand(depth == 8 and colour in _COLOURS and compression == filtering == 0 and interlaced in (0, 1))
     palette, transparent = lengths.get(b"PLTE", 0), lengths.get(b"tRNS", 0)
     demand(kinds.count(b"PLTE") <= 1 and kinds.count(b"tRNS") <= 1 and palette % 3 == 0)
@@ -152,7 +154,7 @@ def _is_whole_tiff(view: memoryview, order: str) -> bool:
     strips, rest = divmod(height, rows)
     known = (rows * width * samples,) * strips + ((rest * width * samples,) if rest else ())
     demand(lengths == known and len(starts) == len(known))
-    demand(all(start + length <= len(view) for start, length in zip(starts, lengths)))
+    demand(all(start + length <= len(view) for start, length in zip(starts, lengths, strict=True)))
     return all(tag in descriptive or (tag in _ONES and set(values) == {1}) for tag, values in tags.items())
 
 

@@ -36,7 +36,7 @@ def is_whole(data: np.ndarray) -> bool:
     Raises:
         Unknown, IndexError, struct.error: it is of another structure.
     """
-    view = memoryview(data)
+    view = data.data
     found = _to_scan(view)
     if found is None:
         return Jpeg(data).is_whole()
@@ -86,10 +86,11 @@ def _header(before: bytes, behind: bytes) -> Jpeg | None:
 
 
 class Jpeg:
-    """Walks the segments of a JPEG. The methods that read one raise Unknown where another decoder may do something else."""
+    """Walks the segments of a JPEG. The methods that read one raise Unknown where another
+    decoder may do something else."""
 
     def __init__(self, data: np.ndarray):
-        self._data, self._view = data, memoryview(data)
+        self._data, self._view = data, data.data
         self._marks = data[:-1] == 0xFF  # where markers begin, and what looks like one in a segment
         self._marks &= data[1:] != 0
         self._frame = self._interval = 0
@@ -192,7 +193,8 @@ class Jpeg:
 
     def _define_huffman(self, content: bytes) -> None:
         tables = _huffman_tables(content)
-        demand(tables is not None)
+        if tables is None:
+            raise Unknown
         if not self._left:
             for table in tables:
                 self._once((_DHT, table))
@@ -317,7 +319,7 @@ def _codes_fit(lengths: bytes) -> bool:
 
 def _pillow_opens(data: np.ndarray) -> bool:
     try:
-        Image.open(io.BytesIO(data)).close()
+        Image.open(io.BytesIO(data.data)).close()
         return True
     except Exception:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
         return False

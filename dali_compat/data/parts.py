@@ -35,7 +35,7 @@ def folders(dataset: data.Dataset) -> list[Images]:
     return [_folder(part) for part in parts(dataset)]
 
 
-def parts(dataset: data.Dataset) -> list[data.Dataset]:
+def parts(dataset: data.Dataset) -> list[Any]:
     """What a data set consists of, in order: itself, unless it is a Subset or a ConcatDataset."""
     if type(dataset) is data.Subset:
         return parts(dataset.dataset)
@@ -62,7 +62,7 @@ def _folder(dataset: data.Dataset) -> Images:
     return dataset
 
 
-def locate(dataset: data.Dataset, index: Any) -> tuple[data.Dataset, int]:
+def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
     """The part that holds a sample and its index there, as ``dataset[index]`` would find it.
 
     Raises:
@@ -104,9 +104,9 @@ def _position(index: Any) -> Any:
 
 def places(
     dataset: data.Dataset, index: np.ndarray, rows: np.ndarray | None = None
-) -> list[tuple[data.Dataset, np.ndarray | None, np.ndarray]]:
-    """As locate(), of many indices at once: each part that holds some, which rows (None: all), and their indices there, as
-    they are (they may be negative, or out of its range).
+) -> list[tuple[Any, np.ndarray | None, np.ndarray]]:
+    """As locate(), of many indices at once: each part that holds some, which rows (None: all), and their indices there,
+    as they are (they may be negative, or out of its range).
 
     Raises:
         IndexError, TypeError: where one of the indices is wrong; locate() tells which and how.

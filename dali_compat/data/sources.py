@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
     from ..archives.archive import Archive
 
 
@@ -35,7 +37,7 @@ class Record:
     def __hash__(self) -> int:
         return hash((id(self.archive), self.index))
 
-    def __eq__(self, other) -> bool:
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Record) and self.archive is other.archive and self.index == other.index
 
     def __str__(self) -> str:
@@ -63,7 +65,7 @@ class Form(NamedTuple):
     fancy: bool = False
 
 
-def is_record(source: Source) -> bool:
+def is_record(source: Source) -> TypeIs[Record]:
     return isinstance(source, Record)
 
 
@@ -78,9 +80,9 @@ def fetch(sources: list[Source]) -> None:
             record.data = image
 
 
-def opened(source: Source) -> BinaryIO:
+def opened(source: Source) -> IO[bytes]:
     """For PIL. The name of the errors that it raises is in the text of the source."""
-    return io.BytesIO(source.bytes()) if is_record(source) else open(source, "rb")
+    return io.BytesIO(source.bytes().data) if is_record(source) else open(source, "rb")
 
 
 class Parts:
@@ -91,7 +93,8 @@ class Parts:
     """
 
     def __init__(self, source: Source):
-        self._data = self._file = None
+        self._data: np.ndarray | None = None
+        self._file = -1  # where it is no file
         if is_record(source):
             self._data = source.bytes()
             self.size = len(self._data)
@@ -109,5 +112,5 @@ class Parts:
         return self
 
     def __exit__(self, *error) -> None:
-        if self._file is not None:
+        if self._file >= 0:
             os.close(self._file)

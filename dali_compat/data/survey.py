@@ -8,8 +8,8 @@ import statistics
 from ..archives.archive import Archive
 from .parts import Images
 
-# Bytes: up to about 128 pixels a side. Of such images an H100's decoder is not what limits the speed: it takes as long with
-# libjpeg's interpolation of chroma (1.7 times the speed at 32 pixels, .9 to 1.04 at 64 to 160, .5 for photos).
+# Bytes: up to about 128 pixels a side. Of such images an H100's decoder is not what limits the speed: it takes as long
+# with libjpeg's interpolation of chroma (1.7 times the speed at 32 pixels, .9 to 1.04 at 64 to 160, .5 for photos).
 _SMALL = 8 << 10
 
 

@@ -57,7 +57,7 @@ def pad(sizes, u, *, padding):
     """padding: (left, top, right, bottom), as torchvision's Pad counts."""
     left, top, right, bottom = padding
     start = np.broadcast_to([-top, -left], sizes.shape)
-    return window(start, sizes + [top + bottom, left + right])
+    return window(start, np.add(sizes, [top + bottom, left + right]))
 
 
 @draws()

@@ -41,7 +41,8 @@ def resize_lowered(sizes, u, *, resize, crop, passes):
 
 def vertical_first(sizes, new) -> np.ndarray:
     """Pillow resizes in two passes; which one goes first depends on its version and the sizes (measured). From 13 on
-    the C code takes the cheaper order; before, Image.resize began with the height of what is 100 times as tall as wide."""
+    the C code takes the cheaper order; before, Image.resize began with the height of what is 100 times as tall as
+    wide."""
     shrink = sizes - new
     cheaper = (shrink[:, 0] > 2 * shrink[:, 1]) & _pillow_starts_vertically((300, 40), (50, 37))
     tall = (sizes[:, 0] > 100 * sizes[:, 1]) & _pillow_starts_vertically((404, 4), (402, 2))
@@ -54,8 +55,9 @@ def _pillow_starts_vertically(size, new) -> bool:
     from PIL import Image
 
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8))
-    both = image.resize(new[::-1], Image.BILINEAR)
-    vertical_first = image.resize((size[1], new[0]), Image.BILINEAR).resize(new[::-1], Image.BILINEAR)
+    both = image.resize(new[::-1], Image.Resampling.BILINEAR)
+    half = image.resize((size[1], new[0]), Image.Resampling.BILINEAR)
+    vertical_first = half.resize(new[::-1], Image.Resampling.BILINEAR)
     return both.tobytes() == vertical_first.tobytes()
 
 

@@ -1,8 +1,8 @@
 """Matrices of warps as torchvision hands them to PIL.Image.transform: from output to input pixels. Those of tensors
 count from the images' centres, as torchvision's grids do.
 
-Each takes the draw of the transform's own parameters (``of``) and gives ``matrix`` (N, 6), or ``coefficients`` (N, 8), in
-float64, and ``size`` (N, 2) of the output; a ``flag`` is passed on.
+Each takes the draw of the transform's own parameters (``of``) and gives ``matrix`` (N, 6), or ``coefficients`` (N, 8),
+in float64, and ``size`` (N, 2) of the output; a ``flag`` is passed on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _uniforms(of, **_) -> int:
 def rotation_matrix(sizes, u, *, of, center, like):
     """PIL.Image.Image.rotate, or torchvision's rotate of tensors."""
     values, after = run(of, sizes, u)
-    rows = zip(values["angle"].tolist(), sizes.tolist(), after.tolist())
+    rows = zip(values["angle"].tolist(), sizes.tolist(), after.tolist(), strict=True)
     if like == "pil":
         matrix = np.array([rotation(angle, size, new, center) for angle, size, new in rows])
     else:
@@ -72,7 +72,7 @@ def _is_transposed(angle: float, size, new_size) -> bool:
 
 
 def _from_centre(center, size) -> list[float]:
-    return [0.0, 0.0] if center is None else [x - length * 0.5 for x, length in zip(center, size[::-1])]
+    return [0.0, 0.0] if center is None else [x - length * 0.5 for x, length in zip(center, size[::-1], strict=True)]
 
 
 @draws(uniforms=_uniforms)
@@ -80,8 +80,10 @@ def affine_matrix(sizes, u, *, of, center, like):
     """torchvision.transforms.functional.affine, or v2's, as the parameters (``of``) say."""
     values, after = run(of, sizes, u)
     version = dict(of.args).get("version", "v1")
-    rows = zip(*(values[name].tolist() for name in ("angle", "translate", "scale", "shear")), sizes.tolist())
-    matrix = np.array([affine(*row, center, like, version) for row in rows])
+    rows = zip(
+        *(values[name].tolist() for name in ("angle", "translate", "scale", "shear")), sizes.tolist(), strict=True
+    )
+    matrix = np.array([affine(a, t, scale, shear, size, center, like, version) for a, t, scale, shear, size in rows])
     return {"matrix": matrix.reshape(-1, 6), "size": after.astype(np.int32)}, after
 
 

@@ -148,7 +148,7 @@ def _magnitudes(space: _Space, which, bins, u_sign, sizes) -> np.ndarray:
     for op, axis in _TRANSLATIONS if space.by_size else ():
         at = np.nonzero(which == op)
         extents = sizes[at[0], axis].tolist()
-        magnitude[at] = [_translation(space.key, e)[b] for e, b in zip(extents, bins[at].tolist())]
+        magnitude[at] = [_translation(space.key, e)[b] for e, b in zip(extents, bins[at].tolist(), strict=True)]
     return np.where(space.signed[which] & (u_sign < 0.5), -magnitude, magnitude)
 
 
@@ -157,7 +157,7 @@ def _space(*key) -> _Space:
     table = _asked(*key, extent=1)
     signed, rows = np.zeros(len(AUGMENTATIONS), bool), np.zeros((len(AUGMENTATIONS), key[2]))
     ops = np.array([AUGMENTATIONS.index(name) for name in table], np.int32)
-    for op, (magnitudes, is_signed) in zip(ops, table.values()):
+    for op, (magnitudes, is_signed) in zip(ops, table.values(), strict=True):
         signed[op] = is_signed
         if magnitudes is not None:
             rows[op] = magnitudes.tolist()

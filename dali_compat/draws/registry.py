@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -24,7 +24,9 @@ class ImageTooSmall(ValueError):
         self.row = row
 
 
-def compute(steps: tuple[Step, ...], sizes: np.ndarray, randoms: Randoms, rows: np.ndarray | slice) -> list[Arrays]:
+def compute(
+    steps: tuple[Step, ...], sizes: np.ndarray, randoms: Randoms, rows: Sequence[int] | np.ndarray | slice
+) -> list[Arrays]:
     """The arrays of each step for ``rows`` of a batch; ``sizes`` is (N, 2) for these rows.
 
     A step with gates, or with a chance of its own, has a ``flag`` (0 or 1) among its arrays. Where gates are shut, its
@@ -33,7 +35,8 @@ def compute(steps: tuple[Step, ...], sizes: np.ndarray, randoms: Randoms, rows: 
     Raises:
         ImageTooSmall: of the first step that an image does not suit.
     """
-    arrays, chosen = [], {}
+    arrays: list[Arrays] = []
+    chosen: dict[int, np.ndarray] = {}
     for step in steps:
         flag = _open(step.when, chosen, len(sizes))
         at = slice(None) if flag is None else np.flatnonzero(flag)
@@ -59,7 +62,7 @@ def compute(steps: tuple[Step, ...], sizes: np.ndarray, randoms: Randoms, rows: 
     return arrays
 
 
-def _open(gates, chosen: Arrays, count: int) -> np.ndarray | None:
+def _open(gates, chosen: dict[int, np.ndarray], count: int) -> np.ndarray | None:
     """Which samples pass all gates, int32 (count,); None where there are no gates."""
     if not gates:
         return None
@@ -70,7 +73,7 @@ def _open(gates, chosen: Arrays, count: int) -> np.ndarray | None:
     return passed
 
 
-def _scattered(array: np.ndarray, at: np.ndarray, count: int) -> np.ndarray:
+def _scattered(array: np.ndarray, at: np.ndarray | slice, count: int) -> np.ndarray:
     whole = np.zeros((count, *array.shape[1:]), array.dtype)
     whole[at] = array
     return whole
@@ -90,7 +93,7 @@ def run(draw: Draw, sizes, u):
     return _DRAWS[draw.name][1](sizes, u, **dict(draw.args))
 
 
-def draws(uniforms=0):
+def draws(uniforms: int | Callable[..., int] = 0):
     """Registers a function under its name; ``uniforms`` is how many numbers a sample takes."""
 
     def decorate(function):

@@ -78,7 +78,7 @@ def _asked(height: int, width: int, angle: float, center, like) -> tuple[int, in
     from torchvision.transforms import _functional_tensor, functional
     from torchvision.transforms.v2.functional import _geometry
 
-    off = [0.0, 0.0] if center is None else [c - s * 0.5 for c, s in zip(center, (width, height))]
+    off = [0.0, 0.0] if center is None else [c - s * 0.5 for c, s in zip(center, (width, height), strict=True)]
     matrix = functional._get_inverse_affine_matrix(off, -angle, [0.0, 0.0], 1.0, [0.0, 0.0])
     module = _geometry if like == "v2" else _functional_tensor
     return module._compute_affine_output_size(matrix, width, height)[::-1]
@@ -86,8 +86,8 @@ def _asked(height: int, width: int, angle: float, center, like) -> tuple[int, in
 
 @draws(uniforms=6)
 def affine_parameters(sizes, u, *, degrees, translate, scale, shear, version="v1"):
-    """torchvision.transforms.RandomAffine.get_params; ``shear`` is (low, high) of x, or those of x and of y. ``version``
-    changes none of them: it says whose matrix they become (matrices.py)."""
+    """torchvision.transforms.RandomAffine.get_params; ``shear`` is (low, high) of x, or those of x and of y.
+    ``version`` changes none of them: it says whose matrix they become (matrices.py)."""
     n = len(sizes)
     shift = np.zeros((n, 2), np.int32)
     if translate is not None:

@@ -1,1 +1,2 @@
-"""Turns a plan's samples into batches, by DALI (dali/), by torch on batches (kernels/) and image by image (replay.py)."""
+"""Turns a plan's samples into batches, by DALI (dali/), by torch on batches (kernels/) and
+image by image (replay.py)."""

@@ -10,8 +10,8 @@ import torch
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free: of a GPU, what torch holds unused included; of the host, for this machine and for this process's
-    control group (Linux, v2), where files that the system has cached and not used lately count as free."""
+    """Bytes that are free: of a GPU, what torch holds unused included; of the host, for this machine and for this
+    process's control group (Linux, v2), where files that the system has cached and not used lately count as free."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
@@ -19,16 +19,17 @@ def free_memory(device: torch.device) -> int:
     free = 1024 * int(meminfo["MemAvailable"].split()[0])
     try:
         group = Path("/sys/fs/cgroup")
-        limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        limit, now = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
         counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except OSError:
         return free
-    used = int(used) - int(counts.get("inactive_file", 0))
+    used = int(now) - int(counts.get("inactive_file", 0))
     return free if limit == "max" else max(0, min(free, int(limit) - used))
 
 
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A CPU tensor on the device. Nobody waits for what a GPU has to do before, as a copy from ordinary memory would."""
+    """A CPU tensor on the device. Nobody waits for what a GPU has to do before,
+    as a copy from ordinary memory would."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
@@ -40,8 +41,8 @@ def to_device(data: Any, device: torch.device) -> Any:
     if isinstance(data, torch.Tensor):
         return data.to(device, non_blocking=True)
     if isinstance(data, Mapping):
-        moved = {key: to_device(value, device) for key, value in data.items()}
-        return moved if type(data) is dict else _rebuilt(data, moved)
+        named = {key: to_device(value, device) for key, value in data.items()}
+        return named if type(data) is dict else _rebuilt(data, named)
     if isinstance(data, tuple) and hasattr(data, "_fields"):
         return type(data)(*(to_device(value, device) for value in data))
     if isinstance(data, (list, tuple)):

@@ -1,12 +1,13 @@
 """torchvision's own functions on one image, one a step: ``op(image, row, **args)``.
 
-``image`` is a PIL image or a CHW tensor, ``row`` one row of the step's per-sample arguments. This is the one module of the
-engine that builds torchvision's transforms: RandAugment's rules are methods of its own there.
+``image`` is a PIL image or a CHW tensor, ``row`` one row of the step's per-sample arguments. This is the one module of
+the engine that builds torchvision's transforms: RandAugment's rules are methods of its own there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -185,7 +186,7 @@ _V2 = v2.RandAugment()
 def _augmented(image, name: str, magnitude: float, interpolation: str, fill, version: str):
     mode, fill = InterpolationMode(interpolation), _fill(fill)
     if version == "v2":
-        kinds = {type(image): fill}
+        kinds: dict[type | str, Any] = {type(image): fill}
         return _V2._apply_image_or_video_transform(image, name, magnitude, interpolation=mode, fill=kinds)
     return autoaugment._apply_op(image, name, magnitude, interpolation=mode, fill=fill)
 
@@ -198,9 +199,9 @@ def augmix(image, row, *, names, interpolation, fill, like):
     """torchvision.transforms.AugMix.forward, from its chains on: on tensors, in floating point."""
     pixels = F1.pil_to_tensor(image) if isinstance(image, Image.Image) else image
     mixed = float(row["mix"][0]) * pixels[None]
-    for weight, chain, magnitudes in zip(row["mix"][1:], row["which"], row["magnitude"]):
+    for weight, chain, magnitudes in zip(row["mix"][1:], row["which"], row["magnitude"], strict=True):
         made = pixels[None]
-        for which, magnitude in zip(chain, magnitudes):
+        for which, magnitude in zip(chain, magnitudes, strict=True):
             if which >= 0:
                 made = _augmented(made, names[which], float(magnitude), interpolation, fill, like)
         mixed = mixed + float(weight) * made

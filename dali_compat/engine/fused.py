@@ -52,7 +52,8 @@ class Program:
 
 
 def _leading_windows(steps, channels: int) -> int:
-    """How many of the first steps gather() can do: crops, paddings with one color or with the image's own, and flips."""
+    """How many of the first steps gather() can do:
+    crops, paddings with one color or with the image's own, and flips."""
     fills = set()
     for at, step in enumerate(steps):
         if step.op == "flip":
@@ -112,9 +113,9 @@ def gather(images: torch.Tensor, steps, arrays) -> torch.Tensor:
 def _in_one_copy(columns: list[np.ndarray], device: torch.device) -> list[int | torch.Tensor]:
     """Whole numbers, (N,) each: one of them where all are alike, or (N, 1) on the device."""
     alike = [bool((column == column[0]).all()) for column in columns]
-    varied = [column for column, same in zip(columns, alike) if not same]
+    varied = [column for column, same in zip(columns, alike, strict=True) if not same]
     moved = iter(_stacked(varied, device)[:, :, None] if varied else ())
-    return [int(column[0]) if same else next(moved) for column, same in zip(columns, alike)]
+    return [int(column[0]) if same else next(moved) for column, same in zip(columns, alike, strict=True)]
 
 
 def _stacked(columns: list[np.ndarray], device: torch.device) -> torch.Tensor:
@@ -136,18 +137,18 @@ def _window(line, start: int | torch.Tensor, length: int, mode: str, outside: in
     alike, before = not isinstance(start, torch.Tensor), line.shape[-1]
     if alike and mode == "inside":
         return line[..., start : start + length]
-    if alike and (mode != "constant" or isinstance(line, np.ndarray)):
+    if not isinstance(start, torch.Tensor) and (mode != "constant" or isinstance(line, np.ndarray)):
         index = np.arange(start, start + length)
         inside = (index >= 0) & (index < before)
         index = border(index, before, mode)
         if isinstance(line, torch.Tensor):
             return line.index_select(1, _constant(tuple(index.tolist()), device)[0])
         return line[index] if mode != "constant" else np.where(inside, line[index], outside)
-    index, line = start + _constant(range(length), device), _of_each(line, device)
+    at, line = start + _constant(range(length), device), _of_each(line, device)
     if mode == "constant":
         line = torch.cat([line, line.new_full((len(line), 1), outside)], 1)
-        index = torch.where((index >= 0) & (index < before), index, before)
-    return line.take(index) if len(line) == 1 else line.gather(1, index.expand(len(line), -1))
+        at = torch.where((at >= 0) & (at < before), at, before)
+    return line.take(at) if len(line) == 1 else line.gather(1, at.expand(len(line), -1))
 
 
 def _of_each(line, device: torch.device) -> torch.Tensor:
@@ -173,7 +174,7 @@ def _color(fill: tuple, device: torch.device) -> torch.Tensor:
 def _conversions(steps) -> tuple[int, int]:
     """The first conversion to floating point and what follows it in a row, where all of it depends on the pixel's value
     alone: places in ``steps``, or (0, 0)."""
-    for first, step in enumerate(steps):
+    for first, step in enumerate(steps):  # noqa: B007  (behind the loop it is)
         if step.op == "to_dtype":
             break
     else:

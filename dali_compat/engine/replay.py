@@ -62,7 +62,7 @@ def _elastic(image, row, *, alpha, sigma, interpolation, fill, like):
 def _on_batch(op: str) -> Callable:
     def function(image, row, **args):
         rows = {name: np.asarray(value)[None] for name, value in row.items() if name != "flag"}
-        return kernel_of(op)(image[None], rows, **args)[0]
+        return kernel_of(op)(image[None], rows, **args)[0]  # type: ignore[misc]  # these have one
 
     return function
 

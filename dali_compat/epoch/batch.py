@@ -1,22 +1,25 @@
 """One batch on its way from indices to tensors.
 
-start() sets to work whoever makes its images; advance() gives what has no translation to Python, if there is such a thing;
-finish() waits and collates. What lies between indices and images is its subclasses' affair.
+start() sets to work whoever makes its images; advance() gives what has no translation to Python, if there is such a
+thing; finish() waits and collates. What lies between indices and images is its subclasses' affair.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.utils.data as data
 from torch.utils.data import default_collate
 
 from ..draws import own_generators
 from ..engine.device import to_device
 from .epoch import Epoch
 from .part import in_format
+from .samplers import Indices
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Batch:
@@ -28,23 +31,24 @@ class Batch:
         targets: of each row.
     """
 
-    places: list[tuple[data.Dataset, int]]
-    targets: list
+    places: list[tuple[Any, int]]
+    targets: list[Any]
 
-    def __init__(self, epoch: Epoch, indices: list, position: int, error: Exception | None = None):
-        self.epoch, self.indices, self._given_indices = epoch, indices, indices
+    def __init__(self, epoch: Epoch[Any], indices: Indices, position: int, error: Exception | None = None):
+        self.epoch = epoch
+        self.indices = self._given_indices = indices
         self._position, self._error, self._given_error = position, error, error
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    def again(self) -> Batch:
+    def again(self) -> Self:
         """The same batch, before anything is done for it."""
         return type(self)(self.epoch, self._given_indices, self._position, self._given_error)
 
     def start(self) -> None:
-        """Whoever makes the images is set to work, once. Errors wait for finish(), so that they reach the caller with the
-        batch that they belong to."""
+        """Whoever makes the images is set to work, once. Errors wait for finish(), so that they reach the caller with
+        the batch that they belong to."""
         raise NotImplementedError
 
     def advance(self) -> None:
@@ -55,7 +59,7 @@ class Batch:
         """Nobody wants it."""
         raise NotImplementedError
 
-    def _images(self):
+    def _images(self) -> Any:
         """(N, C, H, W), or a list of N where sizes differ, several parts made them, or they are no images."""
         raise NotImplementedError
 
@@ -92,7 +96,7 @@ class Batch:
     def _collate(self, images) -> Any:
         """As torch's fetchers do."""
         epoch = self.epoch
-        columns = [tuple(self.targets)]
+        columns: list[Any] = [tuple(self.targets)]
         with_index = {getattr(folder, "return_index", False) for folder, _ in self.places}
         if with_index == {True}:
             columns.append([local for _, local in self.places])

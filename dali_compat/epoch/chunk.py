@@ -3,44 +3,50 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-import torch.utils.data as data
 
 from ..data.parts import from_the_front, places
-from ..draws import ImageTooSmall, Randoms, compute
+from ..draws import Arrays, ImageTooSmall, Randoms, compute
 from ..engine.fused import to_device
-from ..plan import Plan
+from ..plan import Plan, Step
 from ..routes.resident import Held, ResidentRoute
 from .epoch import Epoch
 from .part import Part, in_format
+from .samplers import Indices
 
 
 class Rows(Protocol):
     """What a chunk asks of each of its batches."""
 
-    indices: list | np.ndarray
+    indices: Indices
 
     def __len__(self) -> int: ...
 
     def position(self, row: int) -> int:
         """How many samples of the epoch come before this row."""
+        ...
 
-    def look_up(self) -> list[tuple[data.Dataset, np.ndarray, np.ndarray]]:
+    def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
         """As places(), one index after another."""
+        ...
 
 
 class Chunk:
     """Consecutive batches, computed together.
 
     Attributes:
-        labels: their targets on the device, or None where default_collate has to make these, or a function of the user's.
+        labels: their targets on the device, or None where default_collate has to make these, or a function of the
+            user's.
     """
 
-    def __init__(self, epoch: Epoch[ResidentRoute], held: dict[int, Held], batches: list[Rows]):
+    _done: torch.cuda.Event  # of the stream
+
+    def __init__(self, epoch: Epoch[ResidentRoute], held: dict[int, Held], batches: Sequence[Rows]):
         self.epoch, self._position = epoch, batches[0].position(0)
         self._indices = [batch.indices for batch in batches]
         self._lengths = [len(batch) for batch in batches]
@@ -52,7 +58,7 @@ class Chunk:
         self._parts = [ResidentPart(self, plan, of_plan) for plan, of_plan in by_plan.items()]
         self.labels = self._labels(sources) if epoch.default_collate else None
         self._taken: list[tuple[Any, torch.Tensor | None]] | None = None
-        self._stream = self._done = None
+        self._stream: torch.cuda.Stream | None = None
         if any(part.plan.call for part in self._parts):
             self._record()
         else:
@@ -60,8 +66,8 @@ class Chunk:
 
     def _record(self) -> None:
         if self.epoch.route.device.type == "cuda":
-            self._stream = torch.cuda.current_stream(self.epoch.route.device)
-            self._done = self._stream.record_event()
+            stream = torch.cuda.current_stream(self.epoch.route.device)
+            self._stream, self._done = stream, stream.record_event()
 
     def __len__(self) -> int:
         return self._count
@@ -75,12 +81,14 @@ class Chunk:
             self._parts.pop().discard()
 
     def take(self, number: int) -> tuple[Any, torch.Tensor | None]:
-        """Images and labels of a batch, by its number: (N, C, H, W), or a list of N where sizes differ or they are none."""
-        if self._taken is None:  # they wait for Python; by now another stream may be the current one
+        """Images and labels of a batch, by its number:
+        (N, C, H, W), or a list of N where sizes differ or they are none."""
+        made = self._taken
+        if made is None:  # they wait for Python; by now another stream may be the current one
             if self._stream is not None:
                 torch.cuda.current_stream(self._stream.device).wait_event(self._done)
-            self._make()
-        taken = self._taken[number]
+            made = self._make()
+        taken = made[number]
         if self._stream is not None and _current_stream(self._stream.device_index) != self._stream.cuda_stream:
             stream = torch.cuda.current_stream(self._stream.device)
             stream.wait_event(self._done)
@@ -89,15 +97,19 @@ class Chunk:
                     part.record_stream(stream)
         return taken
 
-    def _make(self) -> None:
-        images, labels = _cut(self._made(), self._lengths), [None] * len(self._lengths)
-        self._taken = list(zip(images, labels if self.labels is None else _cut(self.labels, self._lengths)))
+    def _make(self) -> list[tuple[Any, torch.Tensor | None]]:
+        images, lengths = _cut(self._made(), self._lengths), self._lengths
+        labels = [None] * len(lengths) if self.labels is None else _cut(self.labels, lengths)
+        self._taken = made = list(zip(images, labels, strict=True))
         self._record()
+        return made
 
     def position(self, row: int) -> int:
         return self._position + row
 
-    def compute(self, steps, rows, sizes: np.ndarray) -> list[dict]:
+    def compute(
+        self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray | slice, sizes: np.ndarray
+    ) -> list[Arrays]:
         """Per-sample arguments of ``steps`` for these rows (numbers, or a slice), as Batch.compute()."""
         try:
             return compute(steps, sizes, Randoms(self.epoch.seed, self._position, len(self)), rows)
@@ -105,7 +117,7 @@ class Chunk:
             index = list(chain.from_iterable(self._indices))[np.arange(len(self))[rows][error.row]]
             raise ValueError(f"{error} (index {index})") from None
 
-    def _sources(self, held: dict[int, Held], batches: list[Rows]) -> list[_Source]:
+    def _sources(self, held: dict[int, Held], batches: Sequence[Rows]) -> list[_Source]:
         device = self.epoch.route.device
         try:
             indices = np.concatenate([_whole_numbers(given) for given in self._indices])
@@ -118,11 +130,12 @@ class Chunk:
         return [_Source(one, rows, to_device(index, device)) for one, rows, index in found]
 
     def _labels(self, sources: list[_Source]) -> torch.Tensor | None:
-        tables = [source.held.targets.table for source in sources if source.held.dataset.target_transform is None]
-        kinds = {None if table is None else (table.dtype, table.shape[1:]) for table in tables}
-        if len(tables) < len(sources) or len(kinds) != 1 or None in kinds:
+        found = [(s.held.table, s.rows, s.at) for s in sources if s.held.dataset.target_transform is None]
+        tables = [(table, rows, at) for table, rows, at in found if table is not None]
+        kinds = {(table.dtype, table.shape[1:]) for table, _, _ in tables}
+        if len(tables) < len(sources) or len(kinds) != 1:
             return None
-        return _selected([(table, s.rows, s.index) for table, s in zip(tables, sources)], len(self))
+        return _selected(tables, len(self))
 
     def _made(self):
         made = [(part, part.outcome()) for part in self._parts]
@@ -149,34 +162,42 @@ class _Source(NamedTuple):
     Attributes:
         held: the data set.
         rows: which; None for all.
-        index: of their samples in the data set, on the device.
+        at: where their samples are in the data set, on the device.
     """
 
     held: Held
     rows: np.ndarray | None
-    index: torch.Tensor
+    at: torch.Tensor
+
+    @property
+    def some(self) -> np.ndarray:
+        """Its rows, where they are not all."""
+        assert self.rows is not None
+        return self.rows
 
 
-class ResidentPart(Part):
+class ResidentPart(Part[Chunk]):
     """Rows of a chunk that share a plan."""
 
     def __init__(self, chunk: Chunk, plan: Plan, sources: list[_Source]):
         super().__init__(chunk, plan)
-        whole = sum(len(source.index) for source in sources) == len(chunk)
-        rows = None if whole else np.sort(np.concatenate([source.rows for source in sources]))
-        self.rows = range(len(chunk)) if whole else rows.tolist()
+        at: np.ndarray | slice = slice(None)
+        if sum(len(source.at) for source in sources) == len(chunk):
+            self.rows = range(len(chunk))
+            self._sources = [(s.held.on_device, s.rows, s.at) for s in sources]
+        else:
+            at = np.sort(np.concatenate([source.some for source in sources]))
+            self.rows = at.tolist()
+            self._sources = [(s.held.on_device, np.searchsorted(at, s.some), s.at) for s in sources]
         sizes = np.broadcast_to(np.array(plan.takes.size), (len(self.rows), 2)).copy(order="F")  # as Randoms does
-        self._arrays = chunk.compute(plan.batch, slice(None) if whole else rows, sizes)
-        self._sources = [
-            (s.held.pixels.images, s.rows if whole else np.searchsorted(rows, s.rows), s.index) for s in sources
-        ]
+        self._arrays = chunk.compute(plan.batch, at, sizes)
 
     def _images(self):
         images = _selected(self._sources, len(self.rows))
         return self.owner.epoch.route.program(self.plan)(images, self._arrays)
 
 
-def _cut(whole, lengths: list[int]) -> list:
+def _cut(whole, lengths: list[int]) -> Sequence[Any]:
     """Consecutive parts. No views, to autograd: who writes to one batch must not make another's look changed."""
     if isinstance(whole, torch.Tensor):
         return torch.unsafe_split_with_sizes(whole, lengths)
@@ -189,17 +210,18 @@ def _current_stream(device_index: int) -> int:
     return torch._C._cuda_getCurrentRawStream(device_index)
 
 
-def _whole_numbers(indices: list | np.ndarray) -> np.ndarray:
+def _whole_numbers(indices: Indices) -> np.ndarray:
     """(N,) int64. Raises TypeError, OverflowError for other things."""
     return indices if isinstance(indices, np.ndarray) else np.array(array("q", indices), np.int64)
 
 
-def _selected(sources: list[tuple[torch.Tensor, np.ndarray | None, torch.Tensor]], count: int) -> torch.Tensor:
+def _selected(sources: Sequence[tuple[torch.Tensor, np.ndarray | None, torch.Tensor]], count: int) -> torch.Tensor:
     """``values[index]`` of every (values, rows, index) in its rows of a result; None are all of them."""
     values, rows, index = sources[0]
     if rows is None:
         return values.index_select(0, index)
     made = values.new_empty((count, *values.shape[1:]))
     for values, rows, index in sources:
+        assert rows is not None  # several have some each
         made.index_copy_(0, to_device(rows, made.device), values.index_select(0, index))
     return made

@@ -1,23 +1,24 @@
 """One batch on the DALI route.
 
-start() finds the files, computes every per-sample argument and sets DALI to work. A batch consists of parts, the rows that
-share a plan, and each of these of the rows that DALI decodes and those that go through PIL (dali_part.py).
+start() finds the files, computes every per-sample argument and sets DALI to work. A batch consists of parts, the rows
+that share a plan, and each of these of the rows that DALI decodes and those that go through PIL (dali_part.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..data.headers import DALI, PIL, headers_of
-from ..data.parts import locate, sample
-from ..data.sources import BYTES, PATHS, fetch, is_record
-from ..draws import ImageTooSmall, Randoms, compute
+from ..data.parts import Images, locate, sample
+from ..data.sources import BYTES, PATHS, Source, fetch, is_record
+from ..draws import Arrays, ImageTooSmall, Randoms, compute
 from ..engine.kernels import rows_of
 from ..errors import ImageReadError, OutOfStep
-from ..plan import Plan
+from ..plan import Plan, Step
 from .batch import Batch
 from .dali_epoch import DaliEpoch
 from .dali_part import DaliPart
@@ -27,8 +28,8 @@ from .substitute import Substitute, joined
 
 
 class DaliBatch(Batch):
-    """As Batch. ``stands_in``: for a sample of another batch, which could not be made. PIL reads it, so that it is the same
-    whenever the other's error is found.
+    """As Batch. ``stands_in``: for a sample of another batch, which could not be made. PIL reads it, so that it is the
+    same whenever the other's error is found.
 
     Attributes:
         sources: of each row.
@@ -36,6 +37,13 @@ class DaliBatch(Batch):
     """
 
     epoch: DaliEpoch
+    indices: list[Any]
+    places: list[tuple[Images, int]]
+    sources: list[Source]
+    pixels: list[Any]
+    sizes: np.ndarray
+    lengths: np.ndarray
+    intact: np.ndarray
 
     def __init__(
         self, epoch: DaliEpoch, indices: list, position: int, error: Exception | None = None, stands_in: bool = False
@@ -105,8 +113,8 @@ class DaliBatch(Batch):
         self.bad[row] = error
 
     def _images(self):
-        """Of the rows that are not bad: (N, C, H, W), or a list of N where sizes differ, several parts made them, or they
-        are no images."""
+        """Of the rows that are not bad: (N, C, H, W), or a list of N where sizes differ, several parts made them, or
+        they are no images."""
         made = []
         while self._parts:
             part = self._parts[-1]
@@ -141,8 +149,8 @@ class DaliBatch(Batch):
             if isinstance(error, ImageReadError):
                 errors.remember(source, reason)
         if errors.policy == "skip":
-            columns = self.indices, self.places, self.sources, self.targets
-            self.indices, self.places, self.sources, self.targets = ([column[i] for i in good] for column in columns)
+            self.indices, self.places = [self.indices[i] for i in good], [self.places[i] for i in good]
+            self.sources, self.targets = [self.sources[i] for i in good], [self.targets[i] for i in good]
             return images
         self._substitute()
         made = {row: self._substitutes[row].outcome() for row in self.bad}
@@ -153,7 +161,7 @@ class DaliBatch(Batch):
     def _locate(self) -> None:
         self.places = [locate(self.epoch.dataset, index) for index in self.indices]
         pairs = [sample(part, local) for part, local in self.places]
-        self.sources, self.targets = ([pair[i] for pair in pairs] for i in range(2))
+        self.sources, self.targets = [source for source, _ in pairs], [target for _, target in pairs]
         errors = self.epoch.errors
         if errors.broken and not self._stands_in:
             self.bad |= {row: why for row, source in enumerate(self.sources) if (why := errors.known(source))}
@@ -205,7 +213,7 @@ class DaliBatch(Batch):
             self.lengths[rows], self.intact[rows] = headers.bytes(indices)
             if self._stands_in:
                 kinds[:] = PIL
-            for row, kind in zip(rows, kinds.tolist()):
+            for row, kind in zip(rows, kinds.tolist(), strict=True):
                 by_kind.setdefault((kind, self._given(row, kind)), []).append(row)
         for plan, by_kind in rows_of.items():
             self._parts.append(part := DaliPart(self, plan))
@@ -216,7 +224,7 @@ class DaliBatch(Batch):
         if kind != DALI:
             return ""
         if self.pixels[row] is not None:
-            return self.epoch.route.cache.form
+            return self.epoch.route.cache.form  # type: ignore[union-attr]  # who else had them
         return BYTES if is_record(self.sources[row]) else PATHS
 
     def _header(self, row: int) -> int:
@@ -240,24 +248,26 @@ class DaliBatch(Batch):
         for rows in of_folder.values():
             headers_of(self.places[rows[0]][0]).set_intact([self._header(row) for row in rows])
 
-    def compute(self, steps, rows: list[int], sizes: np.ndarray | None = None) -> list[dict]:
+    def compute(self, steps: tuple[Step, ...], rows: Sequence[int], sizes: np.ndarray | None = None) -> list[Arrays]:
         """Per-sample arguments of ``steps`` for these rows; a step's stream and a row's position decide the draws.
         ``sizes``, (len(rows), 2), where they are no longer those of the files."""
         return self._compute(steps, self.sizes[rows] if sizes is None else sizes, rows, 0, len(self))
 
-    def compute_one(self, steps, row: int, size: tuple[int, int]) -> list[dict]:
+    def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
         """The same for one image of a size, (height, width), without the dimension of rows."""
         arrays = self._compute(steps, np.array([size]), [0], row, 1)
         return [rows_of(values, 0) for values in arrays]
 
-    def _compute(self, steps, sizes: np.ndarray, rows: list[int], begin: int, count: int) -> list[dict]:
+    def _compute(
+        self, steps: tuple[Step, ...], sizes: np.ndarray, rows: Sequence[int], begin: int, count: int
+    ) -> list[Arrays]:
         """``rows`` of ``count`` from row ``begin`` on."""
         try:
             return compute(steps, sizes, Randoms(self.epoch.seed, self.position(begin), count), rows)
         except ImageTooSmall as error:
             row = begin + rows[error.row]
             named = ValueError(f"{error} ({self.name(row)})")
-            named.row = row  # parts.py looks there: the other rows can be made
+            named.row = row  # type: ignore[attr-defined]  # dali_part.py looks there: the other rows can be made
             try:
                 raise named from None
             finally:

@@ -51,7 +51,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         try:
             return self._threads.submit(function, *args)
         except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
-            future = Future()
+            future: Future = Future()
             try:
                 future.set_result(function(*args))
             except Exception as error:

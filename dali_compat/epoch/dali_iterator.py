@@ -8,7 +8,7 @@ from .dali_epoch import DaliEpoch
 from .iterator import OrderedIterator
 
 
-class DALIIterator(OrderedIterator):
+class DALIIterator(OrderedIterator[DaliRoute, DaliBatch]):
     """As OrderedIterator."""
 
     def _epoch_of(self, loader, route: DaliRoute, seed: int) -> DaliEpoch:

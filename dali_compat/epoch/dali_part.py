@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,11 +12,12 @@ import torch
 
 from ..data.headers import DALI
 from ..data.intact import is_intact
-from ..data.sources import BYTES, DECODED, PATHS, Form, Source
+from ..data.sources import BYTES, DECODED, PATHS, Form, Source, is_record
+from ..draws import Arrays
 from ..engine.device import sent
 from ..engine.replay import replay
 from ..errors import ImageReadError
-from ..plan import Plan
+from ..plan import Plan, Step
 from .dali_epoch import DaliEpoch
 from .part import Owner, Part, in_order, run, stacked
 
@@ -27,40 +30,52 @@ class DaliOwner(Owner, Protocol):
 
     Attributes:
         sources: where each row's encoded image is; pixels: what a cache has of it, or None.
-        sizes, lengths, intact: (height, width) and bytes of each row's file as its header was read, and whether DALI and
-            PIL are known to read it alike.
+        sizes, lengths, intact: (height, width) and bytes of each row's file as its header was read, and whether DALI
+            and PIL are known to read it alike.
     """
 
-    epoch: DaliEpoch
     sources: list[Source]
-    pixels: list
+    pixels: list[Any]
     sizes: np.ndarray
     lengths: np.ndarray
     intact: np.ndarray
 
+    @property
+    def epoch(self) -> DaliEpoch:
+        """Whose batches they are."""
+        ...
+
     def name(self, row: int) -> str:
         """For a message."""
+        ...
 
-    def compute_one(self, steps, row: int, size: tuple[int, int]) -> list[dict]:
+    def compute(self, steps: tuple[Step, ...], rows: Sequence[int], sizes: np.ndarray | None = None) -> list[Arrays]:
+        """As Owner's; without ``sizes`` those of the files."""
+        ...
+
+    def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
         """compute() for one image of a size, without the dimension of rows."""
+        ...
 
     def give_up(self, row: int, error: Exception) -> None:
         """A row cannot be made: on_error decides what that means."""
+        ...
 
     def prefer_pil(self, row: int) -> None:
         """DALI has failed on this file, or may read it otherwise."""
+        ...
 
     def read_header_again(self, row: int) -> None:
         """The file has changed."""
+        ...
 
     def set_intact(self, rows: list[int]) -> None:
         """DALI and PIL read these files alike."""
+        ...
 
 
-class DaliPart(Part):
+class DaliPart(Part[DaliOwner]):
     """Rows that share a plan, from files to what the plan gives."""
-
-    owner: DaliOwner
 
     def __init__(self, batch: DaliOwner, plan: Plan):
         super().__init__(batch, plan)
@@ -107,19 +122,23 @@ class DaliPart(Part):
         return self._one_by_one()
 
     def _is_bad(self, error: Exception) -> bool:
-        """Whether it is what on_error is for: an image that is too small, or what a function of the user's has raised."""
+        """Whether it is what on_error is for:
+        an image that is too small, or what a function of the user's has raised."""
         if self._given is None or hasattr(error, "workers_lost"):
             return False
         return self.owner.epoch.errors.in_python or hasattr(error, "row")
 
     def _one_by_one(self):
         """The results of rows that do not fail."""
-        made, given, all_rows, self.rows = [], self._given, self.rows, []
-        for i, row in enumerate(all_rows):
+        made: list[tuple[list[int], Any]] = []
+        kept: list[int] = []
+        given, call = self._given, self.plan.call
+        assert call is not None  # who had it given, else
+        for i, row in enumerate(self.rows):
             part = DaliPart(self.owner, self.plan)
             part.rows = [row]
             try:
-                part._called = part._call(self.plan.call, given[i : i + 1], self.plan.gives.kind)
+                part._called = part._call(call, given[i : i + 1], self.plan.gives.kind)
                 images = part.outcome()
             except Exception as error:
                 if not self._is_bad(error):
@@ -127,7 +146,8 @@ class DaliPart(Part):
                 self.owner.give_up(row, error)
             else:
                 made.append(([row], images))
-                self.rows.append(row)
+                kept.append(row)
+        self.rows = kept
         return stacked(made)
 
     def discard(self) -> None:
@@ -150,7 +170,8 @@ class DaliPart(Part):
 
 
 class Decoded:
-    """Rows that DALI decodes, or that it has decoded before (``given`` one of DECODED). ``again``: it has failed once."""
+    """Rows that DALI decodes, or that it has decoded before (``given`` one of DECODED).
+    ``again``: it has failed once."""
 
     def __init__(self, batch: DaliOwner, plan: Plan, rows: list[int], given: str, again: bool = False):
         self.batch, self.plan, self.rows, self._given, self._again = batch, plan, rows, given, again
@@ -160,9 +181,11 @@ class Decoded:
         self._dali, self._batch = arrays[: len(plan.dali)], arrays[len(plan.dali) :]
         self._sources = [batch.sources[row] for row in rows]
         if given in DECODED:
-            self._images = [batch.pixels[row] for row in rows]
+            self._images: list[Any] = [batch.pixels[row] for row in rows]
+        elif given == BYTES:
+            self._images = [source.bytes() for source in self._sources if is_record(source)]
         else:
-            self._images = [source.bytes() for source in self._sources] if given == BYTES else self._sources
+            self._images = list(self._sources)
         cache = batch.epoch.route.cache
         self._cache = cache if given not in DECODED and cache is not None and not cache.full else None
         form = Form(given, self._cache is not None, given not in DECODED and batch.epoch.route.fancy)
@@ -179,7 +202,7 @@ class Decoded:
             return self._retry(error)
         images, decoded = received.images, received.decoded
         doubtful = set() if self._given in DECODED else self._doubtful(received)
-        if self._cache is not None:
+        if self._cache is not None and decoded is not None:
             sure = [i for i in range(len(self.rows)) if i not in doubtful]
             self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
         if not (self.plan.dali and self.plan.dali[-1].kwargs.get("layout") == "CHW"):
@@ -189,8 +212,8 @@ class Decoded:
 
     def _doubtful(self, received: Received) -> set[int]:
         """Which images PIL has to read: the bytes that DALI has decoded are not those that the header was read from, by
-        their length and the size in their own header; or they are, at their first sight, not of a structure that both are
-        known to read alike."""
+        their length and the size in their own header; or they are, at their first sight, not of a structure that both
+        are known to read alike."""
         batch, rows = self.batch, np.array(self.rows)
         changed, files = np.zeros(len(rows), bool), self._images
         if received.encoded is not None:
@@ -221,8 +244,8 @@ class Decoded:
         self._pipeline.discard(self._ticket)
 
     def _retry(self, error: Exception) -> torch.Tensor | list[torch.Tensor]:
-        """Find the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error. Where there
-        are none, a file was being written, perhaps: once more."""
+        """Find the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error. Where
+        there are none, a file was being written, perhaps: once more."""
         from ..engine.dali.pipeline import undecodable
 
         bad = []
@@ -238,7 +261,7 @@ class Decoded:
         for i in bad:
             self.batch.prefer_pil(self.rows[i])
         replayed = Replayed(self.batch, self.plan, [self.rows[i] for i in bad])
-        groups = [(replayed, replayed.images())]
+        groups: list[tuple[Decoded | Replayed, Any]] = [(replayed, replayed.images())]
         good = [row for i, row in enumerate(self.rows) if i not in bad]
         if good:  # not before PIL is done: where it raises, nobody would ask for what DALI has made
             decoded = Decoded(self.batch, self.plan, good, self._given, again=True)
@@ -251,12 +274,12 @@ class Decoded:
 
 
 class Replayed:
-    """Rows that go through PIL and torchvision's own functions, with the parameters drawn for them. Their sizes are those
-    that PIL finds: nothing hangs on what the headers say."""
+    """Rows that go through PIL and torchvision's own functions, with the parameters drawn for them. Their sizes are
+    those that PIL finds: nothing hangs on what the headers say."""
 
     def __init__(self, batch: DaliOwner, plan: Plan, rows: list[int]):
         self.batch, self.plan, self.rows = batch, plan, rows
-        self._futures = {}
+        self._futures: dict[int, Future] = {}
         for row in rows:
             draw = partial(batch.compute_one, plan.steps, row)
             self._futures[row] = batch.epoch.in_thread(replay, batch.sources[row], plan.steps, draw)
@@ -264,7 +287,7 @@ class Replayed:
     def look(self) -> None:
         """Give up what has failed already."""
         for row in [row for row, future in self._futures.items() if future.done() and future.exception()]:
-            self._give_up(row, self._futures[row].exception())
+            self._give_up(row, self._futures[row].exception())  # type: ignore[arg-type]  # it has one
 
     def images(self) -> list[torch.Tensor]:
         images = []

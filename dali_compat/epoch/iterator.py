@@ -6,32 +6,35 @@ import os
 import sys
 from collections import deque
 from itertools import islice
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..errors import OutOfStep
 from .batch import Batch
-from .epoch import Epoch, Route
+from .epoch import Epoch, R
 from .on_error import NOTHING
-from .samplers import may_draw
+from .samplers import Indices, may_draw
+
+B = TypeVar("B", bound=Batch)
 
 
-class OrderedIterator(_BaseDataLoaderIter):
+class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
     """Iterates once over a loader; made by ``iter(loader)``.
 
-    With workers, indices are drawn on torch's own schedule: num_workers * prefetch_factor batches ahead. Without, they are
-    drawn from the first next() on, ``route.depth`` batches ahead (torch: none ahead), for DALI works on as many at a time.
+    With workers, indices are drawn on torch's own schedule: num_workers * prefetch_factor batches ahead. Without, they
+    are drawn from the first next() on, ``route.depth`` batches ahead (torch: none ahead), for DALI works on as many at
+    a time.
 
-    An exception that comes from outside, such as Ctrl-C's, may stop next() anywhere. The next call then makes again what
-    was under way, from its indices, so that no batch is lost or mixed with another.
+    An exception that comes from outside, such as Ctrl-C's, may stop next() anywhere. The next call then makes again
+    what was under way, from its indices, so that no batch is lost or mixed with another.
     """
 
-    def __init__(self, loader, route: Route):
+    def __init__(self, loader, route: R):
         super().__init__(loader)
         self._ahead = max(loader.num_workers * (loader.prefetch_factor or 0), route.depth)
         self._may_draw = may_draw(self._index_sampler, unknown=sys.maxsize)
-        self._drawn: deque[Batch] = deque()
+        self._drawn: deque[B] = deque()
         self._epochs = 0
         self._begin(loader, route)
 
@@ -42,26 +45,26 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._epochs += 1
         self._begin(loader, loader._choose_dali_route())
 
-    def _begin(self, loader, route: Route) -> None:
+    def _begin(self, loader, route: R) -> None:
         # torch's persistent workers draw on where they were; here the next epoch takes the next seed
         self._pid = os.getpid()
-        self._epoch = self._epoch_of(loader, route, self._base_seed + self._epochs)
+        self._epoch = self._epoch_of(loader, route, int(self._base_seed) + self._epochs)
         self._position = self._taken = 0  # samples drawn, batches handed out
-        self._made: tuple[Batch, Any] | None = None  # the next batch, which nobody has got yet
+        self._made: tuple[B, Any] | None = None  # the next batch, which nobody has got yet
         self._exhausted = self._drawing = False
         self._whole = True  # the last call came to its end
         if self._num_workers:
             self._draw_indices()
 
-    def _epoch_of(self, loader, route: Route, seed: int) -> Epoch:
+    def _epoch_of(self, loader, route: R, seed: int) -> Epoch[R]:
         """What this epoch's batches share."""
         raise NotImplementedError
 
-    def _batch(self, *args) -> Batch:
+    def _batch(self, *args) -> B:
         """A batch of Batch's arguments."""
         raise NotImplementedError
 
-    def _indices(self, index) -> list:
+    def _indices(self, index) -> Indices:
         """Of one batch, from what the sampler gave."""
         return list(index) if self._auto_collation else [index]
 

@@ -1,4 +1,5 @@
-"""DataLoader's on_error: samples that cannot be read are replaced or skipped, and listed, instead of ending the epoch."""
+"""DataLoader's on_error: samples that cannot be read are replaced or skipped, and listed,
+instead of ending the epoch."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class Errors:
     def __init__(self, policy: str, in_python: bool):
         self.policy, self.in_python = policy, in_python
         self.found: list[SampleError] = []
-        self.broken: dict[Source, tuple[tuple | None, str]] = {}
+        self.broken: dict[Source, tuple[tuple[Any, ...] | None, str]] = {}
         self._listed: set[tuple[str, str]] = set()
         self._epoch, self._count = -1, 0
 
@@ -101,7 +102,7 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _state(source: Source) -> tuple | None:
+def _state(source: Source) -> tuple[Any, ...] | None:
     """What changes when a file does. An archive's does not while it is open."""
     if is_record(source):
         return None

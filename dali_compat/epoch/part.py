@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
 
+from ..draws import Arrays
 from ..engine import kernels
 from ..lower import continued
-from ..plan import Call, ImageSpec, Plan
+from ..plan import Call, ImageSpec, Plan, Step
 from ..workers.calls import Called
 from ..workers.images import as_sample
 from .epoch import Epoch
@@ -19,30 +20,38 @@ from .epoch import Epoch
 class Owner(Protocol):
     """What a part belongs to: a batch, or a chunk of batches."""
 
-    epoch: Epoch
+    @property
+    def epoch(self) -> Epoch[Any]:
+        """Whose batches they are."""
+        ...
 
     def __len__(self) -> int: ...
 
     def position(self, row: int) -> int:
         """How many samples of the epoch come before this row."""
+        ...
 
-    def compute(self, steps, rows: Any, sizes: np.ndarray) -> list[dict]:
+    def compute(self, steps: tuple[Step, ...], rows: Sequence[int], sizes: np.ndarray) -> list[Arrays]:
         """Per-sample arguments of ``steps`` for these rows; ``sizes``, (len(rows), 2), of their images."""
+        ...
 
 
-class Part:
+OwnerT = TypeVar("OwnerT", bound=Owner)
+
+
+class Part(Generic[OwnerT]):
     """
     Attributes:
         owner, plan: whose rows they are, and what is done with them.
         rows: which, in order.
     """
 
-    def __init__(self, owner: Owner, plan: Plan):
+    def __init__(self, owner: OwnerT, plan: Plan):
         self.owner, self.plan = owner, plan
         self.rows: Sequence[int] = []
         self._called: Called | None = None  # the plan's call
 
-    def _images(self):
+    def _images(self) -> Any:
         """What the steps before a call give, on the device: (N, C, H, W), or a list of N where sizes differ. Leaves in
         ``rows`` those that are not given up."""
         raise NotImplementedError
@@ -67,16 +76,16 @@ class Part:
 
     def _outcome(self):
         plan = self.plan
-        images, spec = (self._images(), plan.gives) if self._called is None else (None, None)
+        images, spec = self._images() if self._called is None else None, plan.gives
         while plan.call is not None:
             if self._called is None:
                 self._called = self._call(plan.call, images, spec.kind)
             made = self._called.images(self.owner.epoch.route.device)
             if made is None:  # not images, or not alike: the rest takes them as they are
-                rest = plan.call.plans.setdefault(None, Call(plan.call.rest, plan.call.reason))
+                rest = plan.call.remainder
                 if rest.functions:
                     self._called = self._call(rest, self._called.samples(), "")
-                return self._collated()
+                return self._collated(self._called)
             spec, images = made
             plan, self._called = continued(plan, spec), None
             sizes = np.array([image.shape[-2:] for image in images], np.int64)
@@ -84,9 +93,9 @@ class Part:
             spec = plan.gives
         return self._as_samples(images, spec, plan)
 
-    def _collated(self):
+    def _collated(self, called: Called):
         """What is no image: a tensor where a whole batch is stacked anyway, else what the functions have given."""
-        epoch, called = self.owner.epoch, self._called
+        epoch = self.owner.epoch
         stacked = epoch.default_collate and len(self.rows) == len(self.owner)
         made = called.tensor(epoch.route.device) if stacked else None
         return called.samples() if made is None else made
@@ -108,19 +117,19 @@ class Part:
         return images
 
 
-def in_order(made: list[tuple[list[int], Any]]) -> list:
+def in_order(made: Sequence[tuple[Sequence[int], Any]]) -> list:
     """The images of (rows, images), by their rows."""
     images = {row: image for rows, several in made for row, image in zip(rows, several, strict=True)}
     return [images[row] for row in sorted(images)]
 
 
-def stacked(made: list[tuple[list[int], Any]]):
+def stacked(made: Sequence[tuple[Sequence[int], Any]]):
     """The same in a tensor, where all have one shape and dtype."""
     images = in_order(made)
     return kernels.uniform(images) if images else images
 
 
-def run(steps, images, arrays: list[dict]):
+def run(steps: tuple[Step, ...], images, arrays: list[Arrays]):
     """Torch's part of a plan: a tensor, or a list where sizes differ."""
     for step, values in zip(steps, arrays, strict=True):
         if step.op != "choose":

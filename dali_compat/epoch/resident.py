@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.utils.data as data
 
 from ..data.arrays import target
 from ..data.parts import locate
@@ -16,11 +15,12 @@ from .batch import Batch
 from .chunk import Chunk
 from .epoch import Epoch
 from .iterator import OrderedIterator
-from .samplers import in_arrays, may_draw
+from .samplers import Indices, in_arrays, may_draw
 
 
-class ResidentIterator(OrderedIterator):
-    """As OrderedIterator; but indices of a whole chunk of batches are drawn ahead where nothing can tell the difference."""
+class ResidentIterator(OrderedIterator[ResidentRoute, "ResidentBatch"]):
+    """As OrderedIterator; but indices of a whole chunk of batches are drawn ahead where
+    nothing can tell the difference."""
 
     def _begin(self, loader, route: ResidentRoute) -> None:
         self._held = route.held
@@ -38,7 +38,7 @@ class ResidentIterator(OrderedIterator):
     def _batch(self, *args) -> ResidentBatch:
         return ResidentBatch(*args)
 
-    def _indices(self, index) -> list | np.ndarray:
+    def _indices(self, index) -> Indices:
         return index if self._in_arrays else super()._indices(index)
 
     def __next__(self):
@@ -50,7 +50,8 @@ class ResidentIterator(OrderedIterator):
 
     def _make(self) -> None:
         if self._calls:  # Python works on batches one by one, in other processes
-            return super()._make()
+            super()._make()
+            return
         if not self._drawn or not self._drawn[0].ready:
             self._fill()
         self._stop_at_the_end()
@@ -113,6 +114,7 @@ class ResidentBatch(Batch):
     chunk: Chunk | None = None
     number = 0
     alone = False
+    _labels: torch.Tensor | None
 
     epoch: Epoch[ResidentRoute]
 
@@ -125,7 +127,7 @@ class ResidentBatch(Batch):
 
     def advance(self) -> None:
         try:
-            if self._error is None:
+            if self._error is None and self.chunk is not None:
                 self.chunk.advance()
         except Exception as error:
             self._error = error
@@ -134,9 +136,9 @@ class ResidentBatch(Batch):
         if self.chunk is not None:
             self.chunk.discard()
 
-    def look_up(self) -> list[tuple[data.Dataset, np.ndarray, np.ndarray]]:
+    def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
         """As places(), one index after another: indices that are no plain numbers, and errors as torch raises them."""
-        found: dict[int, tuple[data.Dataset, list, list]] = {}
+        found: dict[int, tuple[Any, list, list]] = {}
         for row, index in enumerate(self._listed()):
             dataset, local = locate(self.epoch.dataset, index)
             target(dataset, local)
@@ -159,7 +161,7 @@ class ResidentBatch(Batch):
             ]
 
     def _images(self):
-        images, self._labels = self.chunk.take(self.number)
+        images, self._labels = self.chunk.take(self.number)  # type: ignore[union-attr]  # without one: an error
         return images
 
     def _collate(self, images) -> Any:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 import torch.utils.data as data
 from torch.utils.data.distributed import DistributedSampler
+
+Indices = list[Any] | np.ndarray
+"""Of a batch, as a sampler gives them, or in_arrays()."""
 
 # They draw all their random numbers with their first index, or none
 _AT_ONCE = {

@@ -8,7 +8,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.utils.data as data
 from PIL import Image
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
 
 from ..data.parts import locate
 from ..draws import replacement
@@ -19,7 +23,7 @@ from .samplers import indices_among
 _UNREADABLE = OSError, SyntaxError, EOFError, Image.DecompressionBombError  # what PIL raises for bad files
 
 
-def stock_iterator(loader, device: torch.device):
+def stock_iterator(loader, device: torch.device) -> _OnDevice:
     """What torch's loader would iterate with, followed by a copy to ``device``."""
     tolerant = loader._errors.policy != "raise" and not isinstance(loader.dataset, data.IterableDataset)
     given = _tolerant(loader) if tolerant else loader
@@ -29,7 +33,7 @@ def stock_iterator(loader, device: torch.device):
     return _InWorkers(given, device)
 
 
-class _OnDevice:
+class _OnDevice(_BaseDataLoaderIter):
     """torch's own iterator, whose batches end on the loader's device."""
 
     def __init__(self, loader, device: torch.device):
@@ -38,7 +42,7 @@ class _OnDevice:
         super().__init__(loader)
         self._device = device
         if isinstance(self._dataset, _Tolerant):
-            self._dataset.seed = self._base_seed
+            self._dataset.seed = int(self._base_seed)
 
     def _reset(self, loader, first_iter=False):
         super()._reset(loader, first_iter)
@@ -51,6 +55,7 @@ class _OnDevice:
         return made if self._device.type == "cpu" else to_device(made, self._device)
 
     def _next_made(self) -> Any:
+        made: Any
         while True:
             try:
                 made = super()._next_data()
@@ -59,7 +64,7 @@ class _OnDevice:
                 raise
             if not isinstance(made, _Collated):
                 return made
-            self._samples += made.count
+            self._samples += made.asked
             for failure in made.failures:
                 self._errors.add(*failure)
             if made.batch:
@@ -79,12 +84,12 @@ class _Collated(NamedTuple):
 
     Attributes:
         batch: (the batch,), or ().
-        count: samples that the sampler asked for.
+        asked: how many samples the sampler asked for.
         failures: (path, index, reason) of those that could not be made.
     """
 
     batch: tuple
-    count: int
+    asked: int
     failures: list[tuple[str, Any, str]]
 
 
@@ -151,8 +156,9 @@ class _Collate:
     def __init__(self, collate_fn, batched: bool):
         self._collate_fn, self._batched = collate_fn, batched
 
-    def __call__(self, made: list[_Sample] | _Sample) -> _Collated:
-        made = made if self._batched else [made]
+    def __call__(self, given: Any) -> _Collated:
+        """``given``: a list of _Sample, or one where batching is off."""
+        made: list[_Sample] = given if self._batched else [given]
         failures = [failure for one in made for failure in one.failures]
         samples = [sample for one in made for sample in one.sample]
         if not samples:

@@ -24,15 +24,19 @@ class StandIn(Protocol):
 
     def start(self) -> None:
         """Set DALI or PIL to work."""
+        ...
 
     def alone(self) -> Any:
         """The image, before it is collated."""
+        ...
 
     def discard(self) -> None:
         """Nobody wants it."""
+        ...
 
     def forget_errors(self) -> None:
         """They refer to their tracebacks."""
+        ...
 
 
 class Substitute:
@@ -94,7 +98,7 @@ def joined(images, good: list[int], others: dict[int, Any]):
     shape = len(good) + len(others), *images.shape[1:]
     whole = torch.empty(shape, dtype=images.dtype, device=images.device, memory_format=form)
     taken = 0  # of images; in runs, for a GPU would be waited for where a list says which
-    for begin, end in zip([-1, *sorted(others)], [*sorted(others), len(whole)]):
+    for begin, end in zip([-1, *sorted(others)], [*sorted(others), len(whole)], strict=True):
         run = end - begin - 1
         whole[begin + 1 : end] = images[taken : taken + run]
         taken += run

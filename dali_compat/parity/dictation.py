@@ -24,7 +24,8 @@ class Disagreement(AssertionError):
 
 @contextlib.contextmanager
 def dictated(numbers):
-    """torchvision draws from ``numbers``: ``take(*kinds)`` gives the next one, which is of ``kind``, while ``speaks``."""
+    """torchvision draws from ``numbers``: ``take(*kinds)`` gives the next one, which is of ``kind``,
+    while ``speaks``."""
     with contextlib.ExitStack() as stack:
         for owner, name, answer in _sources(numbers):
             own = getattr(owner, name)
@@ -133,13 +134,13 @@ def _windows(take):
         return params | {"top": top, "left": left, "needs_crop": True}
 
     def resized_crop(self, images):
-        return dict(zip(("top", "left", "height", "width"), crop(images[0])))
+        return dict(zip(("top", "left", "height", "width"), crop(images[0]), strict=True))
 
     def erasing(image, scale, ratio, value=None):
         return _erasing(take("window"), image, value)
 
     def v2_erasing(self, images):
-        return dict(zip("ijhwv", _erasing(take("window"), images[0], self.value)))
+        return dict(zip("ijhwv", _erasing(take("window"), images[0], self.value), strict=True))
 
     def zoom_out(self, images):
         row, (height, width) = take("window"), _height_width(images[0])

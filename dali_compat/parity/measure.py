@@ -45,7 +45,7 @@ class Errors:
         if len(mine) != len(theirs):
             raise Mismatch(f"{len(mine)} images in a sample, torchvision gives {len(theirs)}")
         total, count = 0.0, 0
-        for a, b in zip(map(as_tensor, mine), map(as_tensor, theirs)):
+        for a, b in zip(map(as_tensor, mine), map(as_tensor, theirs), strict=True):
             if a.shape != b.shape or a.dtype != b.dtype:
                 raise Mismatch(f"{tuple(a.shape)} {a.dtype}, torchvision gives {tuple(b.shape)} {b.dtype}")
             count += a.numel()
@@ -126,7 +126,7 @@ class Pictures:
             paths = [path for path, _ in self.samples[start : start + BATCH]]
             images = [self._decoded.get(path) or pil_loader(path) for path in paths]
             if len(self) <= _KEPT:
-                self._decoded.update(zip(paths, images))
+                self._decoded.update(zip(paths, images, strict=True))
             yield start, images
 
     def facts(self) -> dict[str, Any]:
@@ -149,7 +149,8 @@ class _Stream:
         route = self.loader._route
         if isinstance(route, StockRoute):
             raise SystemExit(f"parity: {route.reason}")
-        self.seed, self.plan, self.device = self.batches._base_seed, route.plans[0], route.device
+        assert route is not None  # iter() has chosen one
+        self.seed, self.plan, self.device = int(self.batches._base_seed), route.plans[0], route.device
 
     @property
     def key(self) -> tuple:
@@ -191,7 +192,7 @@ def measure(
         units = [levels(plan)[0] for plan in plans]
         seed = streams[False][0].seed
         for start, images in pictures.batches():
-            wanted = [reference(way, plan, images, seed, start) for way, plan in zip(transforms, plans)]
+            wanted = [reference(way, plan, images, seed, start) for way, plan in zip(transforms, plans, strict=True)]
             for exact, of_ways in streams.items():
                 made = {id(stream): next(stream.batches) for stream in dict.fromkeys(of_ways)}
                 for i, stream in enumerate(of_ways):

@@ -96,10 +96,11 @@ class _Numbers:
         size = image.size[::-1] if isinstance(image, Image.Image) else image.shape[-2:]
         sizes, randoms = np.array([tuple(size)], np.int64), Randoms(seed, position, 1)
         chosen: dict[int, np.ndarray] = {}
-        for step, arrays in zip(plan.steps, compute(plan.steps, sizes, randoms, slice(None))):
+        for step, arrays in zip(plan.steps, compute(plan.steps, sizes, randoms, slice(None)), strict=True):
             if not is_random(step) or not all(_is_open(gate, chosen) for gate in step.when):
                 continue
             if step.op == "choose":
+                assert step.draw is not None  # it is random
                 arrays, _ = run(step.draw, sizes, randoms(step.stream, lookup(step.draw)[0]))
                 chosen[step.stream] = next(iter(arrays.values()))[0]
             self._left += _answers(step, {name: array[0] for name, array in arrays.items()})
@@ -140,6 +141,7 @@ def _is_open(gate, chosen) -> bool:
 
 def _answers(step: Step, row: dict) -> list[tuple[str, Any]]:
     """``row``: the step's arrays for one image."""
+    assert step.draw is not None
     name, args = step.draw.name, dict(step.draw.args)
     if name in ("bernoulli", "bernoulli_with"):
         return [_coin(row["flag"])]
@@ -195,7 +197,7 @@ def _coin(yes) -> tuple[str, float]:
 def _photometric_distort(row):
     before, after = (float(row[f"contrast_{when}"]) for when in ("before", "after"))
     contrast = after if np.isnan(before) else before
-    answers = []
+    answers: list[tuple[str, Any]] = []
     for factor in (row["brightness"], contrast, row["saturation"], row["hue"]):
         answers += [_coin(False)] if np.isnan(factor) else [_coin(True), ("uniform", factor)]
     answers.append(_coin(not np.isnan(before)))
@@ -206,7 +208,9 @@ def _photometric_distort(row):
 def _aug_mix(row, names, random_depth: bool):
     # torchvision multiplies the chains' weights by the second of the first two, which ours contain already
     answers = [("dirichlet", [row["mix"][0], 1.0]), ("dirichlet", row["mix"][1:].tolist())]
-    for which, magnitudes in zip(row["which"], row["magnitude"].tolist()):
-        chain = [("operation", (names[op], magnitude)) for op, magnitude in zip(which, magnitudes) if op >= 0]
+    for which, magnitudes in zip(row["which"], row["magnitude"].tolist(), strict=True):
+        chain = [
+            ("operation", (names[op], magnitude)) for op, magnitude in zip(which, magnitudes, strict=True) if op >= 0
+        ]
         answers += [*([("whole", len(chain))] if random_depth else []), *chain]
     return answers

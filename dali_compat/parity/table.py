@@ -31,7 +31,7 @@ def written(readme: Path, results: list[Path]) -> str:
         ValueError: a transform of the registry is not in the results, or one of theirs is not in the registry.
     """
     files = [json.loads(path.read_text()) for path in results]
-    for path, result in zip(results, files):
+    for path, result in zip(results, files, strict=True):
         for rows, known in ((result["transforms"], [e.expression for e in TRANSFORMS]), (result["recipes"], None)):
             known = known or [entry.expression for entry in RECIPES.values()]
             failed = [f"{row['of']}: {row['error']}" for row in rows if "error" in row]
@@ -41,12 +41,12 @@ def written(readme: Path, results: list[Path]) -> str:
     titles = [f"{_short_name(result['device'])} {mode}" for result in files for mode in ("default", "`exact=True`")]
     head = ["transform", "of", "runs in", *titles, "torchvision on tensors"]
     rows = []
-    for found in zip(*(result["transforms"] for result in files)):
+    for found in zip(*(result["transforms"] for result in files), strict=True):
         row = found[0]
         rows.append(
             [f"`{row['of']}`", " ".join(row["versions"]), row["where"], *_cells(found), numbers(row.get("tensors"))]
         )
-    recipes = [[row[0]["name"], *_cells(row)] for row in zip(*(result["recipes"] for result in files))]
+    recipes = [[row[0]["name"], *_cells(row)] for row in zip(*(result["recipes"] for result in files), strict=True)]
     lines = [
         BEGIN + " ".join(named) + " -->",
         markdown(head, rows),

@@ -22,8 +22,8 @@ from .resident import ResidentRoute, resident_route
 
 _DEPTH = 2  # batches in flight; deeper queues measured no faster
 _MOST_THREADS = 16
-# Loading alone, 4 threads give 22,000 images/s and 8 give 24,500; beside ResNet-18 training they give .93 and .89 of the
-# speed of synthetic data (H100, benchmarks/results)
+# Loading alone, 4 threads give 22,000 images/s and 8 give 24,500; beside ResNet-18 training they give .93 and .89 of
+# the speed of synthetic data (H100, benchmarks/results)
 _GPU_JPEG_THREADS = 4
 
 
@@ -41,8 +41,8 @@ Route = DaliRoute | ResidentRoute | StockRoute
 def choose(loader, before: Route | None, start: bool = False) -> Route:
     """The route for a loader as it is now: its data set's transform, samples and loader may have changed.
 
-    ``before`` is the route so far; what it has built serves on where it still fits. ``start``: an epoch begins, and CUDA
-    may start; until then it must not, for a script may fork, or choose its device, after it has made its loaders.
+    ``before`` is the route so far; what it has built serves on where it still fits. ``start``: an epoch begins, and
+    CUDA may start; until then it must not, for a script may fork, or choose its device, after it has made its loaders.
     """
     device = resolve_device(loader.device, start)
     depth = loader.prefetch_factor or _DEPTH
@@ -54,8 +54,8 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
     problem = dali_problem(gpu=device.type == "cuda")
     if problem:
         return StockRoute(device, problem)
-    same = isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth)
-    known = {plan.key: plan for plan in before.plans} if same else {}
+    same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
+    known = {plan.key: plan for plan in same.plans} if same is not None else {}
     try:
         parts = folders(loader.dataset)
         plan_of = _plans(parts, loader, device, known)
@@ -65,8 +65,8 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
     fancy = device.type == "cuda" and not loader.exact and mostly_small(parts)
     cache, threads = _cache(loader, device, before), _threads(loader, device, parts)
     route = DaliRoute(device, threads, depth, loader.batch_size or 1, plans, plan_of, fancy, cache)
-    if same and before.threads == route.threads:
-        route.take_over(before)
+    if same is not None and same.threads == route.threads:
+        route.take_over(same)
     return route
 
 

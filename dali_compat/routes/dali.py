@@ -52,8 +52,8 @@ class DaliRoute:
     cache: DecodedCache | None = None
     # owns all pipelines, lent ones too: whatever an iterator's end looks like, it cannot take one with it
     _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)
-    # re-entrant: the garbage collector ends epochs, too, and may do so in a thread that is just borrowing; and whoever stops
-    # this thread between the end of a block and the lock's own (a debugger, a trace function) stops it alone
+    # re-entrant: the garbage collector ends epochs, too, and may do so in a thread that is just borrowing; and whoever
+    # stops this thread between the end of a block and the lock's own (a debugger, a trace function) stops it alone
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def plan_of(self, folder: Images) -> Plan:

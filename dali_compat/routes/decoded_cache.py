@@ -16,8 +16,8 @@ _SHARE = 0.5  # of a GPU's free memory, where nobody asked for it: training need
 class DecodedCache:
     """Images by their source. Whatever is in, stays in.
 
-    A GPU's loader keeps them in the GPU's memory. From the host's, what a crop takes of an image is cut out by the CPU, and
-    only that goes over: an H100 decodes JPEG faster (benchmarks/results).
+    A GPU's loader keeps them in the GPU's memory. From the host's, what a crop takes of an image is cut out by the CPU,
+    and only that goes over: an H100 decodes JPEG faster (benchmarks/results).
 
     Args:
         budget: bytes (an int), or a share of the memory that is free (a float).
@@ -75,7 +75,7 @@ class DecodedCache:
                 size += image.numel()
                 new[Record(source.archive, source.index) if is_record(source) else source] = image
             try:
-                self._images |= zip(new, _copies(list(new.values()), self._place))
+                self._images |= zip(new, _copies(list(new.values()), self._place), strict=True)
                 self._bytes = size
             except (MemoryError, torch.cuda.OutOfMemoryError):  # others have taken what was free
                 self.full = True
@@ -89,18 +89,23 @@ class DecodedCache:
         rest = "; it is full: the other images are decoded each time" if self.full else ""
         budget = self.settings[0]
         most = _size(budget) if isinstance(budget, int) else f"{budget:.0%} of what is free"
+        most = most if self._most is None else _size(self._most)
         return (
             f"cache of decoded images in {'host memory' if self._place.type == 'cpu' else 'GPU memory'}: "
-            f"{len(self._images):,} images, {_size(self._bytes)} of {most if self._most is None else _size(self._most)}{rest}"
+            f"{len(self._images):,} images, {_size(self._bytes)} of {most}{rest}"
         )
 
 
 def _copies(images: list[torch.Tensor], place: torch.device) -> list:
-    """On the host NumPy arrays, on a GPU DALI's tensors, which its pipelines take without a word of Python about each."""
+    """On the host NumPy arrays, on a GPU DALI's tensors, which its pipelines take without a
+    word of Python about each."""
     if not images or not images[0].is_cuda:
         return [image.numpy().copy() for image in images]  # by NumPy: torch's threads would get in the way of DALI's
     flat = torch.cat([image.reshape(-1) for image in images]).to(place)  # one transfer for all
-    parts = [part.view(image.shape) for part, image in zip(flat.split([image.numel() for image in images]), images)]
+    parts = [
+        part.view(image.shape)
+        for part, image in zip(flat.split([image.numel() for image in images]), images, strict=True)
+    ]
     if place.type == "cpu":
         return [part.numpy() for part in parts]
     from ..engine.dali.pipeline import given

@@ -18,7 +18,8 @@ _COLUMN = 44  # characters of a transform, unless explain(wide=True)
 
 
 def explain(loader, route: Route, wide: bool = False) -> str:
-    """One line a step: what it became, where it runs, how faithful it is. Unless ``wide``, transforms are cut to a column."""
+    """One line a step: what it became, where it runs, how faithful it is. Unless ``wide``, transforms are cut to a
+    column."""
     tolerant = not isinstance(loader.dataset, IterableDataset)  # whose errors end it
     if isinstance(route, StockRoute):
         lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]

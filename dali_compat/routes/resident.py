@@ -20,8 +20,9 @@ from ..plan import Options, Plan
 from ..translate import translate
 
 SHARE = 0.5  # of the device's free memory, which the images may take
-# Batches are computed together until their output has so many bytes. A CPU keeps 16 MiB in its cache. A GPU takes longer to
-# begin than to compute, so it takes 1 GiB, or a 64th of its memory where that is less; making them takes 2.5 times as much.
+# Batches are computed together until their output has so many bytes. A CPU keeps 16 MiB in its cache. A GPU takes
+# longer to begin than to compute, so it takes 1 GiB, or a 64th of its memory where that is less; making them takes 2.5
+# times as much.
 _TOGETHER = {"cuda": 1 << 30, "cpu": 16 << 20}
 _TOGETHER_SHARE = 1 / 64
 _AT_A_TIME = 64 << 20  # bytes of images that are copied and brought into order at a time
@@ -70,7 +71,7 @@ class Held:
         pixels, targets: on the device; None before an epoch begins.
     """
 
-    dataset: data.Dataset
+    dataset: Any
     array: Any
     plan: Plan
     images: torch.Tensor
@@ -80,6 +81,17 @@ class Held:
 
     def __len__(self) -> int:
         return len(self.images)
+
+    @property
+    def on_device(self) -> torch.Tensor:
+        """The images there, once an epoch has begun."""
+        assert self.pixels is not None
+        return self.pixels.images
+
+    @property
+    def table(self) -> torch.Tensor | None:
+        """The targets there; None where they are no tensor."""
+        return None if self.targets is None else self.targets.table
 
     @property
     def bytes(self) -> int:
@@ -160,12 +172,12 @@ class ResidentRoute:
     def describe(self) -> str:
         """The first line of an explanation."""
         sets = [
-            f"{len(held)} images of {held.plan.takes.size[1]}x{held.plan.takes.size[0]}, {_megabytes(held.bytes)}"
+            f"{len(held)} images of {held.images.shape[3]}x{held.images.shape[2]}, {_megabytes(held.bytes)}"
             for held in self.held.values()
         ]
         return (
-            f"resident on {self.device}: {' + '.join(sets)}; up to {self.together} samples are transformed together, and "
-            "batches are slices of these"
+            f"resident on {self.device}: {' + '.join(sets)}; up to {self.together} samples are transformed together, "
+            "and batches are slices of these"
         )
 
 

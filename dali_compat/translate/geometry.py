@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral
+from typing import Any
 
 import torch
 from torchvision import transforms as v1
@@ -32,6 +33,7 @@ def center_crop(t, spec):
 @register(v1.RandomCrop, v2.RandomCrop, consumes="size padding pad_if_needed fill padding_mode")
 def random_crop(t, spec):
     size, steps = _pair(t.size), []
+    padding: Any
     if isinstance(t, v2.RandomCrop):
         # v2 stores (left, right, top, bottom) and adds the padding of pad_if_needed in the same call
         padding = t.padding and (t.padding[0], t.padding[2], t.padding[1], t.padding[3])
@@ -186,7 +188,7 @@ def _border(t, spec: ImageSpec) -> dict:
 
 def _whole_fill(t, spec: ImageSpec) -> tuple:
     fill = fill_of(t, spec) or (0,) * spec.channels
-    if spec.dtype == torch.uint8 and not all(isinstance(value, Integral) and 0 <= value <= 255 for value in fill):
+    if spec.dtype == torch.uint8 and not all(isinstance(value, Integral) and 0 <= int(value) <= 255 for value in fill):
         raise Untranslatable(t, f"fill={t.fill} is not a whole number of 0 to 255")
     return fill
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..draws import is_random
 from ..plan import Draw, Gate, ImageSpec, Step, draw, step
 
-_TRANSLATORS: dict[type, tuple[Callable, frozenset[str]]] = {}
+Translator = Callable[[Any, ImageSpec], Any]
+T = TypeVar("T", bound=Translator)
+
+_TRANSLATORS: dict[type, tuple[Translator, frozenset[str]]] = {}
 
 NOTHING = object()
 
@@ -47,17 +50,18 @@ def describe(transform: Any) -> str:
     if type(transform).__name__ == "Lambda" and hasattr(transform, "lambd"):
         return f"Lambda({describe(transform.lambd)})"
     if transform is not None and not hasattr(type(transform), "forward") and hasattr(transform, "__qualname__"):
-        return transform.__qualname__
+        return str(transform.__qualname__)
     if type(transform).__repr__ is object.__repr__:
         return type(transform).__name__
     return " ".join(repr(transform).split())
 
 
-def register(*types: type, consumes: str = ""):
+def register(*types: type, consumes: str = "") -> Callable[[T], T]:
     """Register a translator for exact transform types.
 
-    The function is called as ``translator(transform, spec)``, where ``spec`` is the :class:`~dali_compat.plan.ImageSpec`
-    that reaches the transform, and returns an iterable of steps (plan.step), or raises :class:`Untranslatable`.
+    The function is called as ``translator(transform, spec)``, where ``spec`` is the
+    :class:`~dali_compat.plan.ImageSpec` that reaches the transform, and returns an iterable of steps (plan.step), or
+    raises :class:`Untranslatable`.
 
     Args:
         types: the exact classes; a subclass is not translated.
@@ -68,7 +72,7 @@ def register(*types: type, consumes: str = ""):
         ValueError: where a type is registered already.
     """
 
-    def decorate(function):
+    def decorate(function: T) -> T:
         for kind in types:
             if kind in _TRANSLATORS:
                 raise ValueError(f"{kind.__module__}.{kind.__qualname__} has a translator already")
@@ -78,14 +82,16 @@ def register(*types: type, consumes: str = ""):
     return decorate
 
 
-def on_batch(function: Callable, spec: ImageSpec, uniforms: int = 0, **args) -> tuple[Step, ...]:
+def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, **args: Any) -> tuple[Step, ...]:
     """Steps for a translator of one's own: a function that works on whole batches.
 
     Args:
-        function: called as ``function(images, **args)`` with images (N, C, H, W) on the loader's device, uint8 0..255 or
-            floating point as torchvision would have them at this place (where sizes differ: with those of one size), and
-            returns the new images. A function of a module, not a lambda made by the translator: plans are compared by it.
-        spec: the image that the function gives; where it differs from that which the translator gets, ``spec.but(...)``.
+        function: called as ``function(images, **args)`` with images (N, C, H, W) on the loader's device, uint8 0..255
+            or floating point as torchvision would have them at this place (where sizes differ: with those of one size),
+            and returns the new images. A function of a module, not a lambda made by the translator: plans are compared
+            by it.
+        spec: the image that the function gives; where it differs from that which the translator gets,
+            ``spec.but(...)``.
         uniforms: how many random numbers a sample takes. They come as ``uniforms=``, (N, uniforms) float32 in [0, 1) on
             the device: the same for one seed, whatever the device and the batch size.
         args: passed on; hashable, or compared by identity.
@@ -132,6 +138,8 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0) -
     waiting = list(reversed(transforms)) if isinstance(transforms, tuple) else [transforms]
     translated: list[Translated] = []
     made_of: list[Any] = []  # the transforms of these
+    functions: list[Any] = []
+    entries: Sequence[Translated]
     takes, refused = spec, None
     while waiting:
         transform = waiting.pop()
@@ -153,19 +161,18 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0) -
         steps = [s for entry in entries for s in entry.steps]
         if steps:
             spec, stream = steps[-1].gives, max(s.stream for s in steps) + 1
-    functions = []
     while waiting and not (functions and type(waiting[-1]) in _TRANSLATORS):
         functions.append(waiting.pop())
     kept = _first_of_views(translated) if functions else len(translated)
-    functions = (*made_of[kept:], *functions)
+    called = (*made_of[kept:], *functions)
     brought = len(translated) - kept
-    return Chain(takes, tuple(translated[:kept]), functions, brought, refused, tuple(reversed(waiting)), stream)
+    return Chain(takes, tuple(translated[:kept]), called, brought, refused, tuple(reversed(waiting)), stream)
 
 
 def _first_of_views(translated: list[Translated]) -> int:
-    """The index of the transform with which a call had better begin. A process makes five or ten views of an image itself, to
-    the last bit, which saves bringing as many times the pixels there. A call cannot begin before a transform that draws,
-    because the call would have other random numbers, nor before one that the user has translated."""
+    """The index of the transform with which a call had better begin. A process makes five or ten views of an image
+    itself, to the last bit, which saves bringing as many times the pixels there. A call cannot begin before a transform
+    that draws, because the call would have other random numbers, nor before one that the user has translated."""
     for i, entry in enumerate(translated):
         if entry.steps and entry.steps[-1].gives.views:
             steps = [s for later in translated[i:] for s in later.steps]
@@ -210,13 +217,14 @@ def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Tran
         if chain.functions:
             raise Untranslatable(container.name, str(chain.refused))
         gate = Gate(stream, branch.value, branch.rank)
-        for t in chain.translated:
-            entries.append(Translated(t.transform, tuple(s.but(when=(gate, *s.when)) for s in t.steps)))
+        entries += [
+            Translated(t.transform, tuple(s.but(when=(gate, *s.when)) for s in t.steps)) for t in chain.translated
+        ]
         gives.append(chain.gives)
     return entries, gives
 
 
-def _apply(transform, spec: ImageSpec):
+def _apply(transform: Any, spec: ImageSpec) -> Any:
     """What the translator of a transform gives."""
     if transform is None:
         return ()
@@ -235,14 +243,14 @@ def _apply(transform, spec: ImageSpec):
 class Nested:
     """What a translator returns for a container: the transforms to run one after another."""
 
-    transforms: tuple
+    transforms: tuple[Any, ...]
 
 
 class Branch(NamedTuple):
     """Transforms for the samples for which ``value`` is chosen (at place ``rank`` of an order)."""
 
     value: int
-    transforms: tuple
+    transforms: tuple[Any, ...]
     rank: int = 0
 
 
@@ -265,11 +273,11 @@ class Gated:
     in_order: bool = False
 
 
-def nested(transforms: Iterable) -> Nested:
+def nested(transforms: Iterable[Any]) -> Nested:
     return Nested(tuple(transforms))
 
 
-def _why_unknown(transform) -> str:
+def _why_unknown(transform: Any) -> str:
     kind = type(transform)
     known = next((base for base in kind.__mro__[1:] if base in _TRANSLATORS), None)
     if known is not None:
@@ -277,15 +285,16 @@ def _why_unknown(transform) -> str:
     return "no translation is registered for it"
 
 
-def _refuse_changed_instances(transform) -> None:
+def _refuse_changed_instances(transform: Any) -> None:
     if "forward" in vars(transform) or "__call__" in vars(transform):
         raise Untranslatable(transform, "its forward method was replaced on the instance")
     if any(vars(transform).get(hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks")):
         raise Untranslatable(transform, "it has forward hooks")
 
 
-def _refuse_unconsumed(transform, consumed: frozenset[str]) -> None:
-    for name, parameter in _parameters(type(transform)).items():
+def _refuse_unconsumed(transform: Any, consumed: frozenset[str]) -> None:
+    kind: Any = type(transform)
+    for name, parameter in _parameters(kind).items():
         if name in consumed or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if getattr(transform, name, NOTHING) != parameter.default:

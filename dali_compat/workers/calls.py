@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import accumulate, pairwise
 from weakref import WeakKeyDictionary
@@ -120,9 +121,14 @@ class Called:
             Exception: what a function has raised, with the worker's traceback in its text, as torch's loader raises it.
             RuntimeError: a worker has died.
         """
-        parts = [_packed(part) for part in self._parts()]
-        specs = {part and part.spec and part.spec.but(size=None) for part in parts}
-        if None in specs or len(specs) != 1:
+        parts, specs = [], set()
+        for answer in self._parts():
+            part = _packed(answer)
+            if part is None or part.spec is None:
+                return None
+            parts.append(part)
+            specs.add(part.spec.but(size=None))
+        if len(specs) != 1:
             return None
         made = self._on(device, parts)
         spec = specs.pop()
@@ -133,8 +139,8 @@ class Called:
     def tensor(self, device: torch.device) -> torch.Tensor | None:
         """What torch's default_collate would make of tensors that are no images (ten crops, stacked), on the device;
         None where it has to see for itself. Raises what images() does."""
-        parts = self._parts()
-        if not all(isinstance(part, Packed) and not part.kind for part in parts):
+        parts = [part for part in self._parts() if isinstance(part, Packed) and not part.kind]
+        if len(parts) < len(self._made):
             return None
         made = self._on(device, parts) if len({part.dtype for part in parts}) == 1 else None
         return made if isinstance(made, torch.Tensor) else None
@@ -142,19 +148,21 @@ class Called:
     def samples(self) -> list:
         """The same as the functions have given it. Raises what images() does."""
         results: list = []
+        shared = None if self._slot is None else self._slot.bytes
         for part in self._parts():
-            results += part if isinstance(part, list) else part.unpack(self._slot and self._slot.bytes)
+            results += part if isinstance(part, list) else part.unpack(shared)
         self.cancel()
         return results
 
     def _parts(self) -> list[Packed | Parcel | list]:
-        for answer, count in list(zip(self._answers, self._counts))[len(self._made) :]:
+        for answer, count in list(zip(self._answers, self._counts, strict=True))[len(self._made) :]:
             made = answer if self._pool is None else self._pool.receive(answer, count)
             if isinstance(made, ExceptionWrapper):
                 made.reraise()
-            if isinstance(made, Exception):
+            elif isinstance(made, Exception):
                 raise made
-            self._made.append(made)
+            else:
+                self._made.append(made)
         return self._made
 
     def _on(self, device: torch.device, parts: list[Packed]) -> torch.Tensor | list[torch.Tensor]:
@@ -167,7 +175,7 @@ class Called:
 
     def _uniform(self, parts: list[Packed], shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
         made = torch.empty((sum(len(part.shapes) for part in parts), *shape), dtype=parts[0].dtype, device=device)
-        for part, to in zip(parts, made.split([len(part.shapes) for part in parts])):
+        for part, to in zip(parts, made.split([len(part.shapes) for part in parts]), strict=True):
             copy(to, self._values(part).view(to.shape))
         return made
 
@@ -181,7 +189,10 @@ class Called:
         return images
 
     def _values(self, part: Packed) -> torch.Tensor:
-        return self._slot.bytes(part.values).view(part.dtype) if isinstance(part.values, Place) else part.values
+        if not isinstance(part.values, Place):
+            return part.values
+        assert self._slot is not None  # whose place it is
+        return self._slot.bytes(part.values).view(part.dtype)
 
 
 class _Pool:
@@ -205,12 +216,16 @@ class _Pool:
         parts = [images[chunk] if kind else Pieces(list(images[chunk])) for chunk in chunks]
         counts = [len(positions[chunk]) for chunk in chunks]
         number = self._free()
+        samples: list
+        rooms: Sequence[Place | None]
         try:
             samples, rooms = self._written(number, images, kind, parts, counts)
         except OSError:  # no memory to share
             samples = [pack(part, kind) if kind else part.parcel() for part in parts]
             number, rooms = None, [None] * len(chunks)
-        messages = [dumps((sample, positions[chunk], room)) for sample, chunk, room in zip(samples, chunks, rooms)]
+        messages = [
+            dumps((sample, positions[chunk], room)) for sample, chunk, room in zip(samples, chunks, rooms, strict=True)
+        ]
         answers = [Answer() for _ in messages]
         called = Called(answers, counts, self, None if number is None else self._slots[number])
         if number is not None:
@@ -225,7 +240,7 @@ class _Pool:
             RuntimeError: a worker has died, or none has answered for the loader's timeout.
         """
         self._processes.wait(answer, self._timeout)
-        made = pickle.loads(answer.message)
+        made = pickle.loads(answer.message or b"")  # it is there
         if not isinstance(made, ExceptionWrapper):
             self._store.room = max(self._store.room, math.ceil(made.size / count))
         return made
@@ -259,11 +274,11 @@ class _Pool:
         rooms = [Place(number, *between) for between in pairwise(begins)]
         slot.reserve(rooms[-1].end)
         if not kind:
-            return [part.parcel_in(slot.bytes(place), place) for part, place in zip(parts, places)], rooms
+            return [part.parcel_in(slot.bytes(place), place) for part, place in zip(parts, places, strict=True)], rooms
         place = Place(number, 0, places[-1].end)
         whole = pack_into(slot.bytes(place), place, images, kind)
         shapes = [whole.shapes[begin:end] for begin, end in pairwise(accumulate(counts, initial=0))]
-        return [whole._replace(values=place, shapes=some) for place, some in zip(places, shapes)], rooms
+        return [whole._replace(values=place, shapes=some) for place, some in zip(places, shapes, strict=True)], rooms
 
 
 def _size(part) -> int:

@@ -46,19 +46,23 @@ class Packed(NamedTuple):
             return None
         channels = {shape[-1 if self.kind == "pil" else -3] for shape in self.shapes}
         sizes = {shape[-3:-1] if self.kind == "pil" else shape[-2:] for shape in self.shapes}
-        size = sizes.pop() if len(sizes) == 1 else None
+        height, width = sizes.pop()
+        size = None if sizes else (height, width)
         return ImageSpec(self.kind, self.dtype, channels=channels.pop(), size=size)
 
     def unpack(self, view: Callable[[Place], torch.Tensor] | None = None) -> list:
         """The samples. They do not share memory that others use again: ``view`` gives what is shared."""
-        values = private(view(self.values)).view(self.dtype) if isinstance(self.values, Place) else self.values
+        values = self.values
+        if isinstance(values, Place):
+            assert view is not None
+            values = private(view(values)).view(self.dtype)
         made = split(values, self.shapes)
         return [as_sample(image, self.kind) for image in made] if self.kind else made
 
 
 def split(values: torch.Tensor, shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
     """The images of a Packed."""
-    return [part.view(shape) for part, shape in zip(values.split(list(map(math.prod, shapes))), shapes)]
+    return [part.view(shape) for part, shape in zip(values.split(list(map(math.prod, shapes))), shapes, strict=True)]
 
 
 def as_travelling(images, kind: str):
@@ -84,7 +88,9 @@ def pack_into(shared: torch.Tensor, place: Place, images, kind: str) -> Packed:
     elif isinstance(images, torch.Tensor):
         copy(shared.view(images.dtype).view(images.shape), images)
     else:
-        for one, image in zip(split(shared.view(images[0].dtype), [image.shape for image in images]), images):
+        for one, image in zip(
+            split(shared.view(images[0].dtype), [image.shape for image in images]), images, strict=True
+        ):
             copy(one, image)
     return Packed(place, images[0].dtype, [tuple(image.shape) for image in images], kind)
 

@@ -47,7 +47,7 @@ class Answer:
     """What a process sends back; ``message`` is None until it is there."""
 
     def __init__(self):
-        self.message: bytes | None = None
+        self.message: bytes | memoryview | None = None
 
     @property
     def there(self) -> bool:
@@ -107,7 +107,7 @@ class Processes:
         """
         self._refuse_in_trouble()
         self.trouble = _CUT
-        for message, answer in zip(messages, answers):
+        for message, answer in zip(messages, answers, strict=True):
             number = next(self._numbers)
             self._awaited[number] = answer
             if len(message) > _LARGEST:
@@ -158,9 +158,9 @@ class Processes:
         lost, came = None, False
         for connection in wait(self._own, seconds):
             try:
-                came = self._take(connection) or came
+                came = self._take(connection) or came  # type: ignore[arg-type]  # wait() gives what it was given
             except (EOFError, OSError):
-                lost = self._own.index(connection)
+                lost = self._own.index(connection)  # type: ignore[arg-type]  # as above
         if lost is None and not came:
             lost = next((n for n, process in enumerate(self._processes) if process.exitcode is not None), None)
         self._send()
@@ -194,7 +194,8 @@ class Processes:
         if self.trouble:
             self.close()
             error = OutOfStep(_CUT) if self.trouble == _CUT else RuntimeError(self.trouble)
-            error.workers_lost = True  # no fault of the sample that was asked for: parts.py looks there
+            # no fault of the sample that was asked for
+            error.workers_lost = True  # type: ignore[attr-defined]  # dali_part.py looks there
             try:
                 raise error
             finally:

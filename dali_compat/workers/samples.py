@@ -37,9 +37,12 @@ class Parcel(NamedTuple):
 
     def unpack(self, view: Callable[[Place], torch.Tensor] | None = None) -> Any:
         """The samples. They do not share memory that others use again: ``view`` gives what is shared."""
-        values = private(view(self.values)) if isinstance(self.values, Place) else self.values
-        text, *arrays = (array[:size] for array, size in zip(_split(values, self.sizes), self.sizes))
-        return pickle.loads(text, buffers=arrays)
+        values = self.values
+        if isinstance(values, Place):
+            assert view is not None
+            values = private(view(values))
+        text, *arrays = (array[:size] for array, size in zip(_split(values, self.sizes), self.sizes, strict=True))
+        return pickle.loads(text.data, buffers=arrays)
 
 
 class Pieces:
@@ -65,7 +68,7 @@ class Pieces:
 
     def parcel_in(self, memory: torch.Tensor, place: Place | None = None) -> Parcel:
         """``memory``: uint8, and large enough; the ``place``'s, if it is shared."""
-        for array, piece in zip(_split(memory, self._sizes), self._pieces):
+        for array, piece in zip(_split(memory, self._sizes), self._pieces, strict=True):
             array[: piece.nbytes] = piece
         return Parcel(memory if place is None else place, self._sizes)
 

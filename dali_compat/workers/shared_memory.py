@@ -43,7 +43,9 @@ class Slot:
         OSError: the system gives none.
     """
 
-    _fd, _locked, _bytes = -1, False, None  # of one that is not quite made
+    # of one that is not quite made
+    _fd, _locked = -1, False
+    _bytes: torch.Tensor | None = None
 
     def __init__(self, device: torch.device | None = None):
         self._device = device
@@ -71,10 +73,10 @@ class Slot:
             return
         self._unmap()
         os.posix_fallocate(self._fd, 0, -(-size // _PAGE) * _PAGE)  # now: later it would be a signal, SIGBUS
-        self._map()
+        made = self._map()
         if self._on_gpu:
             with torch.cuda.device(self._device):
-                code = torch.cuda.cudart().cudaHostRegister(self._bytes.data_ptr(), len(self._bytes), 0)
+                code = torch.cuda.cudart().cudaHostRegister(made.data_ptr(), len(made), 0)
                 self._locked = int(code) == 0  # else copies take longer, that is all
                 if not self._locked:
                     with contextlib.suppress(RuntimeError):  # CUDA keeps the error for whoever asks next
@@ -99,9 +101,10 @@ class Slot:
 
     def bytes(self, place: Place) -> torch.Tensor:
         """A uint8 view of them."""
-        if self._bytes is None or self._mapped_by != os.getpid() or len(self._bytes) < place.end:
-            self._map()
-        return self._bytes[place.begin : place.end]
+        mapped = self._bytes
+        if mapped is None or self._mapped_by != os.getpid() or len(mapped) < place.end:
+            mapped = self._map()
+        return mapped[place.begin : place.end]
 
     def __del__(self, ending=sys.is_finalizing):
         """Views of it live on. At the program's end the modules are gone, and the system frees it all."""
@@ -116,12 +119,13 @@ class Slot:
     def _on_gpu(self) -> bool:
         return self._device is not None and self._device.type == "cuda"
 
-    def _map(self) -> None:
-        self._bytes = torch.frombuffer(mmap.mmap(self._fd, os.fstat(self._fd).st_size), dtype=torch.uint8)
+    def _map(self) -> torch.Tensor:
+        self._bytes = mapped = torch.frombuffer(mmap.mmap(self._fd, os.fstat(self._fd).st_size), dtype=torch.uint8)
         self._mapped_by = os.getpid()
+        return mapped
 
     def _unmap(self) -> None:
-        if self._locked and self.own:
+        if self._locked and self.own and self._bytes is not None:
             self.wait()
             torch.cuda.cudart().cudaHostUnregister(self._bytes.data_ptr())
         self._locked, self._bytes = False, None

@@ -79,8 +79,8 @@ def start_worker(number, functions, seed, slots: list[Slot], workers, init, data
 
 
 def _keep_memory() -> None:
-    """glibc gives large pieces back to the system when they are freed, and the system clears every page that it gives out
-    again: of the 8 ms that ten crops as float tensors take, 3."""
+    """glibc gives large pieces back to the system when they are freed, and the system clears every page that it gives
+    out again: of the 8 ms that ten crops as float tensors take, 3."""
     with contextlib.suppress(OSError, AttributeError):  # another C library
         for threshold in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
             ctypes.CDLL(None).mallopt(threshold, _KEPT)
@@ -91,7 +91,8 @@ def _answer(message: bytes) -> bytes:
     try:
         return dumps(made)
     except Exception:  # an error of a class that pickle does not find; its text names it
-        made.exc_type = RuntimeError
+        if isinstance(made, ExceptionWrapper):
+            made.exc_type = RuntimeError
         return dumps(made)
 
 
@@ -131,4 +132,6 @@ def _view(place: Place) -> torch.Tensor:
 
 
 def _wrapped() -> ExceptionWrapper:
-    return ExceptionWrapper(where=f"in DataLoader worker process {_utils.worker._worker_info.id}")
+    info = _utils.worker.get_worker_info()
+    assert info is not None  # start_worker() has set it
+    return ExceptionWrapper(where=f"in DataLoader worker process {info.id}")

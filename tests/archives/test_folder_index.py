@@ -355,7 +355,8 @@ def test_a_poisoned_list_is_made_anew(root, stored, lists, poison, monkeypatch):
     """Even where it is this user's. The times of the folders that it names are those that it says."""
     path, meta, arrays = stored
     arrays |= POISON[poison](arrays)
-    monkeypatch.setattr(folder_index, "_mark", lambda _, marks=iter(arrays["marks"].tolist() * 2): next(marks))
+    marks = iter(arrays["marks"].tolist() * 2)
+    monkeypatch.setattr(folder_index, "_mark", lambda _: next(marks))
     cache.save(path, meta, arrays)
     assert cached_samples(root) == torchvisions(root) and len(lists) == 2
 

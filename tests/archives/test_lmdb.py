@@ -82,7 +82,7 @@ def test_values_of_every_size(tmp_path, size, subdir):
     dataset = DALILMDB(write(tmp_path / "db.lmdb", items, subdir))
     assert dataset.targets == [i % 7 for i in range(40)]
     assert [array.tobytes() for array in dataset.read(range(40))] == images
-    numbers, offsets, lengths = dataset.locations(range(40))
+    _, offsets, lengths = dataset.locations(range(40))
     whole = Path(dataset.files[0]).read_bytes()
     assert [whole[a : a + n] for a, n in zip(offsets, lengths, strict=True)] == images
 
@@ -269,9 +269,8 @@ def test_every_key_and_value_is_found(tmp_path, count, subdir):
 
 def test_other_databases_are_refused(tmp_path):
     for name, options in (("named", {}), ("sorted", {"dupsort": True})):
-        with lmdb.open(str(tmp_path / name), max_dbs=1, map_size=1 << 20) as env:
-            with env.begin(write=True) as transaction:
-                transaction.put(b"a", b"b", db=env.open_db(b"inner", transaction, **options))
+        with lmdb.open(str(tmp_path / name), max_dbs=1, map_size=1 << 20) as env, env.begin(write=True) as transaction:
+            transaction.put(b"a", b"b", db=env.open_db(b"inner", transaction, **options))
         with pytest.raises(ValueError, match=r"data\.mdb, page \d+ at byte \d+: it holds another database"):
             DALILMDB(tmp_path / name)
 

@@ -178,7 +178,7 @@ def test_a_partial_file_that_lost_its_end(packed, tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             pack(packed / "images", tmp_path / "all.rec")
     os.truncate(tmp_path / "all.rec.partial" / "data", 100)
-    with pytest.raises(OSError, match="shorter than its journal says: remove .*all.rec.partial"):
+    with pytest.raises(OSError, match=r"shorter than its journal says: remove .*all\.rec\.partial"):
         pack(packed / "images", tmp_path / "all.rec")
 
 
@@ -251,7 +251,8 @@ def test_without_the_lmdb_package(packed, tmp_path, capsys, monkeypatch):
 
 
 def test_interrupt_amid_a_lock(packed, tmp_path, monkeypatch, capsys):
-    """threading.Semaphore.acquire(), interrupted as it leaves its condition, raises a RuntimeError. Another one is a bug."""
+    """threading.Semaphore.acquire(), interrupted as it leaves its condition, raises a RuntimeError.
+    Another one is a bug."""
     out = tmp_path / "all.tar"
     for cause, told in ((KeyboardInterrupt, 130), (ValueError, RuntimeError)):
 

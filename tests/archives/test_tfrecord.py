@@ -3,6 +3,7 @@
 import gzip
 import shutil
 import struct
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,7 @@ def test_dalis_own_reader_agrees(packed, stock, tmp_path):
 
     path = packed / "all.tfrecord"
     starts = [*offsets_of(path), path.stat().st_size]
-    lines = [f"{a} {b - a}" for a, b in zip(starts, starts[1:], strict=False)]
+    lines = [f"{a} {b - a}" for a, b in pairwise(starts)]
     (tmp_path / "idx").write_text("\n".join(lines) + "\n")
 
     @pipeline_def(batch_size=12, num_threads=1, device_id=None)
@@ -132,7 +133,7 @@ def test_a_truncated_file(packed, tmp_path, cut, reason):
     with pytest.raises(ImageReadError, match=rf"record 11 at byte \d+: .*{reason}"):
         DALITFRecord(path)
     path.write_bytes((packed / "all.tfrecord").read_bytes()[: offsets_of(packed / "all.tfrecord")[3] + 5])
-    with pytest.raises(ImageReadError, match="record 3 at byte .*ends inside it"):
+    with pytest.raises(ImageReadError, match=r"record 3 at byte .*ends inside it"):
         DALITFRecord(path)
 
 

@@ -29,6 +29,6 @@ torchdata StatefulDataLoader              test_frameworks: test_torchdata_...; s
 fastai                                    no test: its own DataLoader takes the folder alone
 
 Archives go through the same tests in test_storages; cache= is in test_cache. Iteration is in test_iteration, threads,
-fork and memory in test_processes; bad and odd files in test_errors and test_odd_files; fallbacks, a machine without DALI
-and the import rules in test_fallback.
+fork and memory in test_processes; bad and odd files in test_errors and test_odd_files; fallbacks, a machine without
+DALI and the import rules in test_fallback.
 """

@@ -96,7 +96,7 @@ def test_return_index(image_root):
     dataset = DALIImageFolder(image_root, EXACT, return_index=True)
     image, target, index = dataset[5]
     assert (target, index) == (0, 5) and torch.equal(image, datasets.ImageFolder(image_root, EXACT)[5][0])
-    images, labels, indices = next(iter(ours(dataset, 4, sampler=[9, 0, -1, 3])))
+    _, labels, indices = next(iter(ours(dataset, 4, sampler=[9, 0, -1, 3])))
     assert labels.tolist() == [1, 0, 2, 0] and indices.tolist() == [9, 0, -1, 3] and indices.dtype == torch.int64
     dataset.return_index = False
     assert len(dataset[5]) == len(next(iter(ours(dataset, 4)))) == 2

@@ -154,7 +154,8 @@ class Block(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Block())
 import importlib.metadata
 real = importlib.metadata.distributions
-importlib.metadata.distributions = lambda **kw: [d for d in real(**kw) if "dali" not in (d.metadata["Name"] or "").lower()]
+others = lambda found: [d for d in found if "dali" not in (d.metadata["Name"] or "").lower()]
+importlib.metadata.distributions = lambda **kw: others(real(**kw))
 """
 
 
@@ -166,7 +167,8 @@ from contract.both import EXACT
 from dali_compat import DataLoader, DALIImageFolder
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    loaders = [DataLoader(kind(sys.argv[1], EXACT), 5, shuffle=True, device="cpu") for kind in (ImageFolder, DALIImageFolder)]
+    datasets = [kind(sys.argv[1], EXACT) for kind in (ImageFolder, DALIImageFolder)]
+    loaders = [DataLoader(dataset, 5, shuffle=True, device="cpu") for dataset in datasets]
 for warning in caught:
     print(warning.message)
 for loader in loaders:
@@ -203,7 +205,8 @@ def test_importing_gives_cuda_its_queues_unless_set(monkeypatch, given):
     if given:
         monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", given)
     before = dict(os.environ)
-    code = "import os; before = dict(os.environ); import dali_compat; print({k: v for k, v in os.environ.items() if before.get(k) != v})"
+    changed = "{k: v for k, v in os.environ.items() if before.get(k) != v}"
+    code = f"import os; before = dict(os.environ); import dali_compat; print({changed})"
     expected = {} if given else {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
     assert said(python(code)) == f"{expected}\n" and dict(os.environ) == before
 
@@ -212,4 +215,4 @@ def test_unknown_names_raise_as_modules_do():
     import dali_compat
 
     with pytest.raises(AttributeError, match="no attribute 'Loader'"):
-        dali_compat.Loader
+        _ = dali_compat.Loader

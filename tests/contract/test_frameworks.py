@@ -127,7 +127,7 @@ def test_timm_transform_set_after_the_loader(timm_loader, image_root):
     dataset = DALIImageFolder(image_root)
     loader = DataLoader(dataset, device="cpu", fallback="silent", **_timm_arguments(timm_loader))
     dataset.transform = EXACT
-    images, labels = next(iter(loader))
+    images, _ = next(iter(loader))
     assert images.dtype == torch.uint8 and type(images) is torch.Tensor and loader.explain().startswith("DALI route")
 
 

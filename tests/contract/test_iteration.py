@@ -57,7 +57,7 @@ def test_two_iterators_at_once(exact_folder):
     expected = pixels(stock(exact_folder, 3))
     first, second = iter(loader), iter(loader)
     taken = [[next(first), next(first)], []]
-    for a, b in zip(first, second):  # the second has two more
+    for a, b in zip(first, second, strict=False):  # the second has two more
         taken[0].append(a)
         taken[1].append(b)
     taken[1] += second

@@ -304,7 +304,7 @@ def test_torchs_loader(own_root, policy, num_workers):
     """A data set that only torch's loader can serve."""
     dataset = _Own(_damaged(own_root))
     loader = ours(dataset, 3, on_error=policy, num_workers=num_workers, **ON_CPU)
-    for epoch in range(2):
+    for _ in range(2):
         torch.manual_seed(0)
         batches = _epoch(loader)
         found = sum(_indices(batches), [])

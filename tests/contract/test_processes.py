@@ -106,7 +106,8 @@ def test_torchs_workers_beside_a_running_epoch(exact_folder):
 
 
 def test_a_forked_child_ends_no_pipeline_that_is_garbage(image_root):
-    """Its threads are not there: whatever the child, or Python between fork and child, collects, it must not wait for them."""
+    """Its threads are not there: whatever the child, or Python between fork and child, collects,
+    it must not wait for them."""
     code = """
 import gc, os, signal, sys
 from dali_compat import DALIImageFolder, DataLoader
@@ -270,7 +271,7 @@ def test_gpu_memory_comes_back(photos_or_images, how):
     free, used = torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()
     for _ in range(3):
         loader = ours(dataset, 8)
-        for batch in loader:
+        for batch in loader:  # noqa: B007  (the last one is kept)
             pass
         del batch
         if how == "close":

@@ -170,7 +170,7 @@ def test_draws_of_a_callable_follow_the_seed(image_root):
         torch.manual_seed(3)
         batches = [images for images, _ in DataLoader(dataset, batch_size, device="cpu", num_workers=workers)]
         epochs.append(([torch.cat([b[i] for b in batches]) for i in range(3)], torch.initial_seed(), torch.rand(3)))
-    for values, seed, after in epochs[1:]:
+    for values, _, _ in epochs[1:]:
         assert all(torch.equal(a, b) for a, b in zip(values, epochs[0][0], strict=True))
         assert len(set(values[2].tolist())) > 15
     assert torch.equal(epochs[0][2], epochs[1][2]) and torch.equal(epochs[2][2], epochs[3][2])

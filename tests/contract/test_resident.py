@@ -212,7 +212,7 @@ def test_a_generator_is_where_torch_has_it(dataset, case, taken, size):
         options = CASES[case](dataset) | {"batch_size": size}
         loader = maker(dataset, **options)
         generator = options.get("generator") or options["sampler"].generator
-        for _ in zip(range(taken), loader):
+        for _ in zip(range(taken), loader, strict=False):
             pass
         states.append(generator.get_state())
     if case == "generator":
@@ -489,7 +489,7 @@ def test_an_error_of_the_sampler_comes_after_the_batches_before_it(dataset):
         counts = []
         for maker in (ours, stock):
             count = 0
-            with pytest.raises(KeyError, match="the sampler"):
+            with pytest.raises(KeyError, match="the sampler"):  # noqa: PT012  (after some batches)
                 for _ in maker(dataset, 2, sampler=Yields(items, 6), num_workers=num_workers):
                     count += 1
             counts.append(count)
@@ -518,7 +518,7 @@ def test_two_iterators_at_once(dataset, small_chunks):
     loader, expected = ours(dataset, 3), [batch[0] for batch in stock(dataset, 3)]
     first, second = iter(loader), iter(loader)
     taken = [[next(first), next(first)], []]
-    for a, b in zip(first, second):  # the second has two more
+    for a, b in zip(first, second, strict=False):  # the second has two more
         taken[0].append(a)
         taken[1].append(b)
     taken[1] += second

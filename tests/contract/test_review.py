@@ -37,7 +37,7 @@ def test_headers_are_shared_by_threads(image_root):
             def read(headers=headers, order=None):
                 for i in np.random.permutation(len(paths)).tolist():
                     if (headers.look([i], [paths[i]])[0][0] != expected[i]).any():
-                        faults.append(i)
+                        faults.append(i)  # noqa: PERF401  (at once: other threads do the same)
 
             threads = [threading.Thread(target=read) for _ in range(4)]
             for thread in threads:
@@ -139,7 +139,8 @@ def test_a_forked_child_exits(image_root):
 import os, sys
 from torchvision import transforms as T
 from dali_compat import DALIImageFolder, DataLoader
-loader = DataLoader(DALIImageFolder({str(image_root)!r}, T.Compose([T.Resize((20, 20)), T.ToTensor()])), 4, device="cpu")
+dataset = DALIImageFolder({str(image_root)!r}, T.Compose([T.Resize((20, 20)), T.ToTensor()]))
+loader = DataLoader(dataset, 4, device="cpu")
 iterator = iter(loader); next(iterator)
 child = os.fork()
 if child == 0:

@@ -1,5 +1,6 @@
-"""The contract over archives. Tests of the folder run here once more, with data sets over archives of the same images in
-the place of their fixtures; the tests below compare storages with each other, and look at what archives alone have."""
+"""The contract over archives. Tests of the folder run here once more, with data sets over archives of the same images
+in the place of their fixtures; the tests below compare storages with each other, and look at what archives alone
+have."""
 
 import copy
 import pickle

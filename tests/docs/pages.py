@@ -16,7 +16,7 @@ _GENERATED = re.compile(r"<!-- written, .*?<!-- until here -->", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _INLINE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
-_PROGRAMS = ("python", "pytest", "pip", "ruff", "tests/run_gpu.sh")
+_PROGRAMS = ("mypy", "python", "pytest", "pip", "ruff", "tests/run_gpu.sh")
 
 
 def text(page: str) -> str:
@@ -51,7 +51,7 @@ def anchors(page: str) -> set[str]:
 
 def _is_command(line: str) -> bool:
     program, *words = re.sub(r"^(\w+=\S+ )+", "", line).split()
-    return program in _PROGRAMS and (bool(words) or program in ("pytest", "tests/run_gpu.sh"))
+    return program in _PROGRAMS and (bool(words) or program in ("mypy", "pytest", "tests/run_gpu.sh"))
 
 
 def commands(page: str) -> list[str]:

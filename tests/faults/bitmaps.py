@@ -29,7 +29,8 @@ def bmp(
     else:
         padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 4)))
         pixels = (padded if top_down else padded[::-1]).tobytes()
-    info = struct.pack("<IiiHHIIiiII", header, width, -height if top_down else height, 1, bits, compression, len(pixels),
+    lines = -height if top_down else height
+    info = struct.pack("<IiiHHIIiiII", header, width, lines, 1, bits, compression, len(pixels),
                        2835, 2835, len(palette) // 4, 0)  # fmt: skip
     if header == 12:
         info = struct.pack("<IHHHH", 12, width, height, 1, bits)
@@ -57,7 +58,7 @@ def _fielded(pixels: np.ndarray, bits: int, *masks: int) -> np.ndarray:
     """(H, bytes): pixels with each colour where its mask says; alpha is 200."""
     values = np.zeros(pixels.shape[:2], np.uint32)
     planes = [*np.moveaxis(pixels, -1, 0).astype(np.uint32), np.full(pixels.shape[:2], 200, np.uint32)]
-    for plane, mask in zip(planes, masks):
+    for plane, mask in zip(planes, masks, strict=False):
         size, shift = mask.bit_count(), (mask & -mask).bit_length() - 1
         if mask:
             values |= (plane >> (8 - size)) << shift

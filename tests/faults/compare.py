@@ -24,7 +24,8 @@ MEANING = {
     CRASHED: "crash or hang of the process",
 }
 WINDOW = 16
-MEAN = 8.0  # levels: a GPU's decoder makes about the same picture, without libjpeg's interpolation of chroma; another one, 40
+# levels: a GPU's decoder makes about the same picture, without libjpeg's interpolation of chroma; another one, 40
+MEAN = 8.0
 
 
 @dataclasses.dataclass
@@ -107,12 +108,12 @@ def compare(
     random.Random(0).shuffle(good)  # batches of good files mix the formats
     batches = [good[i : i + together] for i in range(0, len(good), together)]
     alone = list(bad)
-    for batch, made in zip(batches, ours(root, batches, transform, device, exact)):
+    for batch, made in zip(batches, ours(root, batches, transform, device, exact), strict=True):
         if isinstance(made, Exception):
             alone += batch  # which of them?
             continue
         yield from _judged(batch, made, samples, theirs, exact, damaged)
-    for i, made in zip(alone, ours(root, [[i] for i in alone], transform, device, exact)):
+    for i, made in zip(alone, ours(root, [[i] for i in alone], transform, device, exact), strict=True):
         name = Path(samples[i][0]).name
         if isinstance(made, Exception):
             yield Found(name, AGREED if theirs[i] is None else REJECTED, str(made))

@@ -1,4 +1,5 @@
-"""Interrupts at every place for certain: an exception is raised at the n-th line that runs in the package or in DALI."""
+"""Interrupts at every place for certain: an exception is raised at the n-th line that runs
+in the package or in DALI."""
 
 from __future__ import annotations
 

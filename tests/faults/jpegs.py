@@ -9,8 +9,8 @@ import numpy as np
 Rng = np.random.Generator
 
 SOI, EOI, SOS, DQT, DHT, DRI, SOF, APP0, APP14 = 0xD8, 0xD9, 0xDA, 0xDB, 0xC4, 0xDD, 0xC0, 0xE0, 0xEE
-_MARKERS = (0x01, 0x27, 0xC0, 0xC1, 0xC2, 0xC3, 0xC4, 0xC8, 0xC9, 0xCA, 0xCC, 0xD0, 0xD3, 0xD7, 0xD8, 0xD9, 0xDA, 0xDB, 0xDC,
-            0xDD, 0xDE, 0xE0, 0xE1, 0xE2, 0xED, 0xEE, 0xEF, 0xF0, 0xF7, 0xFE, 0xFF, 0x02)  # fmt: skip
+_MARKERS = (0x01, 0x27, 0xC0, 0xC1, 0xC2, 0xC3, 0xC4, 0xC8, 0xC9, 0xCA, 0xCC, 0xD0, 0xD3, 0xD7, 0xD8, 0xD9, 0xDA, 0xDB,
+            0xDC, 0xDD, 0xDE, 0xE0, 0xE1, 0xE2, 0xED, 0xEE, 0xEF, 0xF0, 0xF7, 0xFE, 0xFF, 0x02)  # fmt: skip
 
 
 def pieces_of(data: bytes) -> list[tuple[int, bytes]]:
@@ -174,7 +174,8 @@ def segments_swapped(data: bytes, rng: Rng) -> bytes:
 def segment_added(data: bytes, rng: Rng) -> bytes:
     contents = (
         segment(APP14, b"Adobe\0\x64\0\0\0\0" + bytes([int(rng.integers(3))])), segment(APP14, b"Adobe\0"),
-        segment(APP0, b"JFIF\0"), segment(APP0, b"JFIF\0\1\1\0\0\1\0\1\0\0"), segment(0xE1, b"Exif\0\0II*\0" + rng.bytes(40)),
+        segment(APP0, b"JFIF\0"), segment(APP0, b"JFIF\0\1\1\0\0\1\0\1\0\0"),
+        segment(0xE1, b"Exif\0\0II*\0" + rng.bytes(40)),
         segment(0xE2, b"MPF\0II*\0\x08\0\0\0" + rng.bytes(40)), segment(0xE2, b"ICC_PROFILE\0\1\1" + rng.bytes(40)),
         segment(0xE2, b"ICC_PROFILE\0"), segment(0xED, b"Photoshop 3.0\x008BIM" + rng.bytes(20)), segment(DRI, b"\0\3"),
         segment(DRI, b"\0\0"), segment(DRI, b"\0\0\0"), segment(DQT, b"\1" + rng.bytes(64)),
@@ -215,8 +216,10 @@ def scan_header_changed(data: bytes, rng: Rng) -> bytes:
 
 
 def end_changed(data: bytes, rng: Rng) -> bytes:
-    ends = b"", b"\xff", b"\xff\xff\xd9", b"\0\xff\xd9", b"\xff\xd9\xff\xd9", b"\xff\xd0\xff\xd9", b"\xff\xd8\xff\xd9", \
-        b"\xff\x27\xff\xd9", b"\xff\xd9\0", b"\xff\0\xff\xd9", bytes(500) + b"\xff\xd9", b"\xff\xd8"  # fmt: skip
+    ends = (
+        b"", b"\xff", b"\xff\xff\xd9", b"\0\xff\xd9", b"\xff\xd9\xff\xd9", b"\xff\xd0\xff\xd9", b"\xff\xd8\xff\xd9",
+        b"\xff\x27\xff\xd9", b"\xff\xd9\0", b"\xff\0\xff\xd9", bytes(500) + b"\xff\xd9", b"\xff\xd8",
+    )  # fmt: skip
     pieces = pieces_of(data)
     pieces[-1] = EOI, ends[int(rng.integers(len(ends)))]
     return _joined(pieces)
@@ -241,6 +244,6 @@ def between_scans(data: bytes, rng: Rng) -> bytes:
 MUTATIONS = [
     marker_in_scan, marker_in_scan, stuffing_becomes_marker, inserted_in_scan, entropy_flipped, entropy_cut,
     *[restart_changed] * 6,  # few files have any
-    segment_byte, segment_byte, segment_length, segment_lost, segment_twice, segments_swapped, segment_added, segment_added,
-    marker_renamed, frame_changed, frame_changed, scan_header_changed, end_changed, between_scans,
+    segment_byte, segment_byte, segment_length, segment_lost, segment_twice, segments_swapped, segment_added,
+    segment_added, marker_renamed, frame_changed, frame_changed, scan_header_changed, end_changed, between_scans,
 ]  # fmt: skip

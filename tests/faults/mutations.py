@@ -189,8 +189,8 @@ def checksum_wrong(data: bytes, rng: Rng) -> bytes:
 
 _PNG = [
     _png(change)
-    for change in (_chunk_lost, _chunk_twice, _chunks_swapped, _chunk_changed, _chunk_cut, _chunk_longer, _chunk_renamed,
-                   _chunk_added, _header_changed, _header_changed, _rows_changed, _rows_changed)
+    for change in (_chunk_lost, _chunk_twice, _chunks_swapped, _chunk_changed, _chunk_cut, _chunk_longer,
+                   _chunk_renamed, _chunk_added, _header_changed, _header_changed, _rows_changed, _rows_changed)
 ] + [checksum_wrong]  # fmt: skip
 
 
@@ -250,7 +250,7 @@ _SPECIFIC = {
     "bmp": [bmp_field],
     "tif": [tiff_field],
     "webp": [webp_chunks, webp_chunks, webp_sizes],
-    **dict.fromkeys(("ppm", "pgm", "pbm", "pfm"), [pnm_header]),
+    **{name: [pnm_header] for name in ("ppm", "pgm", "pbm", "pfm")},
 }
 _SHARES = {"jpg": 46, "png": 18, "bmp": 9, "tif": 9, "webp": 8, "ppm": 3, "pgm": 3, "pbm": 1, "mpo": 1}  # all others: 1
 

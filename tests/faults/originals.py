@@ -95,7 +95,8 @@ def _with_alpha(kind: str, **options) -> bytes:
 
 
 def originals(photos: Path | None = None) -> dict[str, bytes]:
-    """Encoded files by name; the ending is the format's, or where there are ``photos``, a folder, some small ones of it."""
+    """Encoded files by name; the ending is the format's, or where there are ``photos``, a folder,
+    some small ones of it."""
     made = {**jpegs(), **webps(), **others(), **pngs.files(picture), **bitmaps.files(picture), **tiffs.files(picture)}
     made["alpha saved.png"] = _with_alpha("PNG")
     if photos is not None:

@@ -34,7 +34,7 @@ def with_chunks(chunks: list[Chunk]) -> bytes:
     """A PNG of these, with right lengths and checksums."""
     body = (struct.pack(">I", len(content)) + kind + content for kind, content in chunks)
     sums = (struct.pack(">I", zlib.crc32(kind + content)) for kind, content in chunks)
-    return SIGNATURE + b"".join(part for pair in zip(body, sums) for part in pair)
+    return SIGNATURE + b"".join(part for pair in zip(body, sums, strict=True) for part in pair)
 
 
 def png(samples: np.ndarray, colour: int, depth: int, extra: list[Chunk] = (), interlaced: bool = False) -> bytes:
@@ -133,7 +133,7 @@ def _split(data: bytes) -> bytes:
 
 def _animated_of_one(data: bytes) -> bytes:
     """One frame, and a default image that is none of the animation."""
-    chunks = {kind: content for kind, content in reversed(chunks_of(data))}
+    chunks = dict(reversed(chunks_of(data)))
     frame = struct.pack(">I", 0) + chunks[b"fcTL"][4:]
     order = [b"IHDR", b"acTL", b"IDAT", b"fcTL", b"fdAT", b"IEND"]
     chunks[b"acTL"], chunks[b"fcTL"] = struct.pack(">II", 1, 0), frame

@@ -2,8 +2,8 @@
 
     python tests/faults/run.py --files 100000 [--device cuda] [--seed 1] [--save FOLDER] [--photos FOLDER]
 
-On a GPU every other process takes exact=True. Prints what disagreed, and a table. Files that did are saved for study. The
-exit status is 1 where any disagreed.
+On a GPU every other process takes exact=True. Prints what disagreed, and a table. Files that did are saved for study.
+The exit status is 1 where any disagreed.
 """
 
 from __future__ import annotations

@@ -321,8 +321,8 @@ def _poisoned(arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]
 
 @pytest.mark.parametrize("ending", KINDS)
 def test_a_poisoned_index_of_an_archive(small, tmp_path, ending):
-    """Its rows lie within the archive, or it is made anew: reading them never fails otherwise than by their bytes. That it
-    has no row, or LMDB's no label, is said."""
+    """Its rows lie within the archive, or it is made anew: reading them never fails otherwise than by their bytes. That
+    it has no row, or LMDB's no label, is said."""
     archive = _copied(small, f"all{ending}", tmp_path / "data")
     outcome(archive)
     index = _index_of(tmp_path / "data")

@@ -1,8 +1,8 @@
 """Some thousand damaged files: torchvision and our loader agree on each of them, pixel by pixel.
 
-What is not the same on purpose: a JPEG of which only coded data are flipped or missing, structure and end being whole, is
-accepted by both (libjpeg warns, and nobody asks). On the CPU its pixels are the same as well; a GPU's decoder may make
-another picture of what is none, so its pixels are compared where exact=True alone.
+What is not the same on purpose: a JPEG of which only coded data are flipped or missing, structure and end being whole,
+is accepted by both (libjpeg warns, and nobody asks). On the CPU its pixels are the same as well; a GPU's decoder may
+make another picture of what is none, so its pixels are compared where exact=True alone.
 """
 
 import os

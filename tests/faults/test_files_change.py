@@ -1,5 +1,5 @@
-"""Files that are deleted, replaced or made unreadable while an epoch runs: each batch is what torch gives for the files as
-they were before or after, or an ImageReadError that names one of them; never a wrong image beside a right label."""
+"""Files that are deleted, replaced or made unreadable while an epoch runs: each batch is what torch gives for the files
+as they were before or after, or an ImageReadError that names one of them; never a wrong image beside a right label."""
 
 import os
 import shutil

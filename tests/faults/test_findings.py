@@ -114,7 +114,7 @@ def test_a_limit_of_pixels_that_is_lowered_between_epochs(cache, tmp_path, monke
     loader = DataLoader(ImageFolder(tmp_path, T.PILToTensor()), device="cpu", fallback="error", **options)
     assert len(list(loader)) == 1
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    with pytest.raises(OSError, match="a.jpg.*DecompressionBombError"):
+    with pytest.raises(OSError, match=r"a\.jpg.*DecompressionBombError"):
         list(loader)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 53 * 71 - 1)
     with pytest.warns(Image.DecompressionBombWarning):

@@ -1,4 +1,5 @@
-"""After an interrupt, wherever it came, no image stands beside another one's label, and no batch is lost or given twice.
+"""After an interrupt, wherever it came, no image stands beside another one's label, and no batch is lost or given
+twice.
 
 CI tries some hundred places; INTERRUPT_PLACES=100000 tries them all.
 """
@@ -78,7 +79,7 @@ def _interrupted(loader, at, error, within=""):
         try:
             iterator = iter(loader)
             for batch in iterator:
-                batches.append(batch)
+                batches.append(batch)  # noqa: PERF402  (what came before an interrupt counts)
         except error:
             pass
     return batches, iterator, places
@@ -128,7 +129,7 @@ def _interrupt_at_every_place(root, case, error, device):
     assert lines > 100
     for at in range(0, lines, max(1, lines * fewer // PLACES)):
         torch.manual_seed(at)
-        order = [list(zip(labels.tolist(), indices.tolist())) for _, labels, indices in torchs]
+        order = [list(zip(labels.tolist(), indices.tolist(), strict=True)) for _, labels, indices in torchs]
         torch.manual_seed(at)
         batches, iterator, places = _interrupted(loader, at, error)
         given = [truth.check(batch) for batch in batches]
@@ -139,7 +140,7 @@ def _interrupt_at_every_place(root, case, error, device):
         iterator = None
         for epoch in range(2):
             torch.manual_seed(at + epoch)
-            order = [list(zip(labels.tolist(), indices.tolist())) for _, labels, indices in torchs]
+            order = [list(zip(labels.tolist(), indices.tolist(), strict=True)) for _, labels, indices in torchs]
             torch.manual_seed(at + epoch)
             assert [truth.check(batch) for batch in loader] == order, (places.where, epoch)
     for pipeline in loader._route._pipelines:

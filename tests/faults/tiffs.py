@@ -51,10 +51,7 @@ def of_samples(samples: np.ndarray, order: str = "<", rows: int = 1000, next_pag
         PHOTOMETRIC: [2 if channels >= 3 else 1], SAMPLES: [channels], ROWS: [min(rows, height)],
     }  # fmt: skip
     fields.update({globals()[name]: [value] if isinstance(value, int) else value for name, value in tags.items()})
-    if tags.get("PLANAR") == 2:
-        planes = [samples[..., c] for c in range(channels)]
-    else:
-        planes = [samples]
+    planes = [samples[..., c] for c in range(channels)] if tags.get("PLANAR") == 2 else [samples]
     strips = [plane[y : y + rows].tobytes() for plane in planes for y in range(0, height, rows)]
     return tiff(strips, fields, order, next_page)
 
@@ -116,8 +113,8 @@ def written(picture: Callable) -> dict[str, bytes]:
 
 
 def _bilevel(gray: np.ndarray) -> bytes:
-    fields = {WIDTH: [gray.shape[1]], HEIGHT: [gray.shape[0]], BITS: [1], COMPRESSION: [1], PHOTOMETRIC: [1], SAMPLES: [1],
-              ROWS: [gray.shape[0]]}  # fmt: skip
+    fields = {WIDTH: [gray.shape[1]], HEIGHT: [gray.shape[0]], BITS: [1], COMPRESSION: [1], PHOTOMETRIC: [1],
+              SAMPLES: [1], ROWS: [gray.shape[0]]}  # fmt: skip
     return tiff([np.packbits(gray > 99, axis=1).tobytes()], fields)
 
 

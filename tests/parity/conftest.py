@@ -22,7 +22,8 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="session", autouse=True)
 def decoders_stay(image_root):
-    """On a GPU the first pipeline of a process starts nvJPEG, which takes a second: one stays, so that others do not."""
+    """On a GPU the first pipeline of a process starts nvJPEG, which takes a second:
+    one stays, so that others do not."""
     if not torch.cuda.is_available():
         yield
         return

@@ -66,5 +66,6 @@ def test_a_chain_is_torchvisions(T, seed, device, image_root):
     transform = _chain(T, seed)
     found = error(*epoch(image_root, transform, device, True, most=4, fallback="silent"))
     print(f"measured {found}: {transform}")
-    # .00021/7: warps of ragged images, blurs, and what later steps make of that. A GPU's tensors are as near as its floats
+    # .00021/7: warps of ragged images, blurs, and what later steps make of that. A GPU's tensors are as near as its
+    # floats
     assert found.within(0.001 if device == "cpu" else 0.02, 255), f"{found}: {transform}"

@@ -1,5 +1,5 @@
-"""Each transform of cases/ on the resident route: on CIFAR's images (RGB, 32 x 32), on MNIST's ("L", 28 x 28), and those
-that need larger ones on STL10's (96 x 96)."""
+"""Each transform of cases/ on the resident route: on CIFAR's images (RGB, 32 x 32), on MNIST's ("L", 28 x 28), and
+those that need larger ones on STL10's (96 x 96)."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:The transform `ToTensor:UserWarn
 
 COUNT = 6
 SETS = {"RGB 32": (32, 3), "L 28": (28, 1), "RGB 96": (96, 3)}
-# Nearer to torchvision than the DALI route, with these exceptions (mean, max in levels): what was measured is beside them
+# Nearer to torchvision than the DALI route, with these exceptions (mean, max in levels): what was measured is beside
+# them
 LIMITS = {
     "v2 RandomAdjustSharpness of floats": (1e-6, 3e-5),  # one channel is summed in another order: .00000006/.000015
     "v2 ColorJitter of half": (0.02, 0.7),  # .0072/.50: steps of half precision
@@ -38,7 +39,8 @@ PICTURES = {name: _pictures(*of) for name, of in SETS.items()}
 
 
 def _refusal(transform, pictures) -> Exception | None:
-    """What torchvision itself says to such images (a crop that is larger than they are, three means for one channel)."""
+    """What torchvision itself says to such images (a crop that is larger than they are,
+    three means for one channel)."""
     try:
         with torch.random.fork_rng():
             for image in pictures:

@@ -56,8 +56,9 @@ SIMCLR = v1.Compose(
 BILINEAR = {"interpolation": InterpolationMode.BILINEAR}
 
 BLUR = (1e-4, 1.001)  # sums in another order
-# recipe: transform; limits (mean, max) in levels on the CPU, of the default and of exact=True. The comments say what was
-# measured on 27 photos. A policy makes a level a bit, or more than one step of an equalisation: hence the default's maxima.
+# recipe: transform; limits (mean, max) in levels on the CPU, of the default and of exact=True. The comments say what
+# was measured on 27 photos. A policy makes a level a bit, or more than one step of an equalisation: hence the default's
+# maxima.
 RECIPES = {
     "val": (_val(), (0.2, 2), SAME),  # .16/1
     "preset": (_presets.ImageClassification(crop_size=224), (0.2, 2), SAME),
@@ -71,8 +72,8 @@ RECIPES = {
     "augmix": (_preset(v1.AugMix(**BILINEAR)), (0.25, 200), SAME),  # .18/45
     "imagenet": (_preset(v1.AutoAugment(**BILINEAR)), (0.4, 255), SAME),  # .31/198
 }
-# On 54 photos and an H100: DALI decodes otherwise there, and chroma makes the default's maxima. What has no figure has not
-# been measured as a recipe; each policy alone is in benchmarks/results/parity_h100.json.
+# On 54 photos and an H100: DALI decodes otherwise there, and chroma makes the default's maxima. What has no figure has
+# not been measured as a recipe; each policy alone is in benchmarks/results/parity_h100.json.
 GPU = {
     "val": (0.12, 60),  # .089/32
     "preset": (0.12, 60),  # the same
@@ -148,7 +149,8 @@ def test_batches_and_threads_change_nothing(device, sights):
 
 
 def test_halving_meets_rounding_ties(device, sights):
-    """Where the sizes have a simple ratio, many of Pillow's sums end in exactly one half: it rounds them up, DALI to even."""
+    """Where the sizes have a simple ratio, many of Pillow's sums end in exactly one half:
+    it rounds them up, DALI to even."""
     transform = v1.Compose([v1.CenterCrop((400, 600)), v1.Resize(200), v1.CenterCrop(180), v1.PILToTensor()])
     found = error(*epoch(sights, transform, device, True, most=8))
     _check(found, SAME)

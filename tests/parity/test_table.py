@@ -75,9 +75,7 @@ def test_every_transform_of_torchvision_is_in_one_table_or_the_other():
         public = {
             name: kind for name, kind in vars(version).items() if not name.startswith("_") and inspect.isclass(kind)
         }
-        transforms = {
-            name for name, kind in public.items() if not issubclass(kind, enum.Enum) and hasattr(kind, "__call__")
-        }
+        transforms = {name for name, kind in public.items() if not issubclass(kind, enum.Enum) and callable(kind)}
         assert len(transforms) > 30 and transforms <= known, transforms - known
 
 

@@ -140,10 +140,10 @@ def test_to_one_pixel(after, device, noise_root):
 @pytest.mark.parametrize("T", [v1, v2], ids=["v1", "v2"])
 def test_interpolations_that_torchvision_refuses(T, noise_root):
     """They are torchvision's errors, not another filter."""
-    for warp in _warps(T, InterpolationMode.LANCZOS):
-        _raises(noise_root, T.Compose([warp, T.PILToTensor()]))
-    for warp in _warps(T, BICUBIC):
-        _raises(noise_root, T.Compose([T.CenterCrop(20), T.PILToTensor(), warp]))
+    for transform in _warps(T, InterpolationMode.LANCZOS):
+        _raises(noise_root, T.Compose([transform, T.PILToTensor()]))
+    for transform in _warps(T, BICUBIC):
+        _raises(noise_root, T.Compose([T.CenterCrop(20), T.PILToTensor(), transform]))
 
 
 def _warps(T, how):
@@ -154,5 +154,5 @@ def _raises(root, transform):
     from dali_compat import DALIImageFolder, DataLoader
 
     loader = DataLoader(DALIImageFolder(root, transform), 4, device="cpu", fallback="silent")
-    with pytest.raises((ValueError, RuntimeError), match="cannot be used|interpolation|Interpolation"):
+    with pytest.raises((ValueError, RuntimeError), match=r"cannot be used|interpolation|Interpolation"):
         list(loader)

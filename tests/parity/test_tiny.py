@@ -23,8 +23,8 @@ EXACT = {
     "Pad reflect": [v1.Pad(6, padding_mode="reflect")],
     "Pad symmetric": [v1.Pad(6, padding_mode="symmetric")],
 }
-# limits (mean, max) of the default in levels. What was measured: .12/1, .16/9, 3.4/25, .091/1, .042/1, .015/1. A column of
-# 500 pixels resized to one is nearly all rim.
+# limits (mean, max) of the default in levels. What was measured: .12/1, .16/9, 3.4/25, .091/1, .042/1, .015/1. A column
+# of 500 pixels resized to one is nearly all rim.
 RESIZED = {
     "Resize": ([v1.Resize(8)], (0.14, 2)),
     "Resize pair": ([v1.Resize((20, 30))], (0.18, 10)),

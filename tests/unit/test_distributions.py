@@ -25,20 +25,21 @@ def statistic(a, b) -> float:
 
 
 def differ(a, b) -> bool:
-    """Whether two samples come from different distributions, wrong in SIGNIFICANCE of the cases (fewer for whole numbers)."""
+    """Whether two samples come from different distributions,
+    wrong in SIGNIFICANCE of the cases (fewer for whole numbers)."""
     return statistic(a, b) > math.sqrt(-math.log(SIGNIFICANCE / 2) / 2 * (1 / len(a) + 1 / len(b)))
 
 
 def quantile(freedom: int) -> float:
-    """What chi-square exceeds in SIGNIFICANCE of the cases (Wilson and Hilferty, 1931; 7% too much at one degree of freedom,
-    less at more)."""
+    """What chi-square exceeds in SIGNIFICANCE of the cases (Wilson and Hilferty, 1931; 7% too much at one degree of
+    freedom, less at more)."""
     normal = 3.719  # what a standard normal variable exceeds in SIGNIFICANCE of the cases
     return freedom * (1 - 2 / (9 * freedom) + normal * math.sqrt(2 / (9 * freedom))) ** 3
 
 
 def misfit(counts, probabilities) -> bool:
-    """Pearson's goodness of fit: whether ``counts`` come from other probabilities. Cells where fewer than 5 are expected
-    are taken together; where none can be, none may be."""
+    """Pearson's goodness of fit: whether ``counts`` come from other probabilities. Cells where fewer than 5 are
+    expected are taken together; where none can be, none may be."""
     counts, expected = np.asarray(counts, float), np.asarray(probabilities, float) * np.sum(counts)
     if counts[expected == 0].any():
         return True
@@ -191,7 +192,7 @@ WRONG = {
     "another ratio": lambda: windows("random_resized_crop", 300, 400, scale=IMAGENET["scale"], ratio=(0.7, 1.4)),
     "height and width swapped": lambda: windows("random_resized_crop", 400, 300, **IMAGENET),
     "top left": lambda: windows("random_resized_crop", 300, 400, **IMAGENET) * [0, 0, 1, 1],
-    "one off": lambda: windows("random_resized_crop", 300, 400, **IMAGENET) + [6, 0, 0, 0],
+    "one off": lambda: np.add(windows("random_resized_crop", 300, 400, **IMAGENET), [6, 0, 0, 0]),
     "ratio not logarithmic": lambda: _with_ratio(lambda low, high, u: low + (high - low) * u),
     "side instead of area": lambda: _with_area(lambda low, high, u: (low**0.5 + (high**0.5 - low**0.5) * u) ** 2),
 }

@@ -75,7 +75,7 @@ def test_both_operations_are_of_one_sub_policy(policy, version):
     first, second = compute(steps, sizes, Randoms(1, 0, RECORDS), slice(None))
     both = np.flatnonzero(first["flag"] & second["flag"])
     found = {tuple(AUGMENTATIONS[one["which"][row]] for one in (first, second)) for row in both}
-    assert 10 < len(found) and found <= {(a, b) for (a, _, _), (b, _, _) in sub_policies(policy)}
+    assert len(found) > 10 and found <= {(a, b) for (a, _, _), (b, _, _) in sub_policies(policy)}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

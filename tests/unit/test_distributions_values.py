@@ -282,8 +282,8 @@ def test_perspective(height, width, distortion_scale):
     assert not misfit(np.bincount(ours["flag"], minlength=2), [0.75, 0.25])
 
 
-ANGLES = [(-180.0, 180.0), (0.0, 0.0), (30.0, 30.0), (45.0, 45.0), (90.0, 90.0), (-90.0, -90.0), (180.0, 180.0), (450.0, 450.0),
-          (-1e-20, -1e-20), (359.99, 360.0), (0.001, 0.001)]  # fmt: skip
+ANGLES = [(-180.0, 180.0), (0.0, 0.0), (30.0, 30.0), (45.0, 45.0), (90.0, 90.0), (-90.0, -90.0), (180.0, 180.0),
+          (450.0, 450.0), (-1e-20, -1e-20), (359.99, 360.0), (0.001, 0.001)]  # fmt: skip
 
 
 @pytest.mark.parametrize("degrees", ANGLES, ids=str)

@@ -92,8 +92,8 @@ def resized(images, size, interpolation, passes, crop=None, device="cpu", like="
 # ---- resize in two passes
 
 
-# of the filters measured: .019, .022, .028 whole, for DALI repeats the border where Pillow leaves taps out; .0028, .0037,
-# .0042 within; .0078/12, .011/7, .014/7 where some windows are at the border. One pass gives .12 to .15
+# of the filters measured: .019, .022, .028 whole, for DALI repeats the border where Pillow leaves taps out; .0028,
+# .0037, .0042 within; .0078/12, .011/7, .014/7 where some windows are at the border. One pass gives .12 to .15
 WINDOWS = {
     None: (0.032, 16),
     draw("center_crop", size=(30, 50)): (0.005, 2),

@@ -1,4 +1,5 @@
-"""Geometry is torchvision's arithmetic, and draws follow torchvision's distributions, keyed by seed, stream and position."""
+"""Geometry is torchvision's arithmetic, and draws follow torchvision's distributions, keyed by seed,
+stream and position."""
 
 import random
 
@@ -262,7 +263,7 @@ def test_own_generators_leave_the_others_where_they_were(name):
     found = [some()]
     with own_generators(1, 2):
         own = some()
-    with pytest.raises(KeyError), own_generators(1, 2):
+    with pytest.raises(KeyError), own_generators(1, 2):  # noqa: PT012  (an error within them)
         assert some() == own
         raise KeyError
     assert [*found, some()] == expected and own not in expected

@@ -1,4 +1,5 @@
-"""Forks. A child has the parent's pipelines without their threads: it must neither run nor end them, or it waits for ever."""
+"""Forks. A child has the parent's pipelines without their threads:
+it must neither run nor end them, or it waits for ever."""
 
 from __future__ import annotations
 
@@ -10,12 +11,28 @@ from typing import Protocol
 
 import nvidia.dali as dali
 
+from ...data.sources import Form
+
 
 class Parents(Protocol):
-    """A pipeline that a fork may leave in two processes."""
+    """A pipeline that a fork may leave in two processes.
+
+    Attributes:
+        batch_size: the most samples that a batch may have.
+        form: what it is given, and hands out.
+    """
+
+    batch_size: int
+    form: Form
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can run."""
+        ...
 
     def forget(self) -> None:
         """This process is a child: the pipeline is its parent's."""
+        ...
 
 
 live: weakref.WeakSet[Parents] = weakref.WeakSet()

@@ -51,9 +51,9 @@ def _slice_has_border_modes() -> bool:
 def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None):
     """RGB uint8 HWC; where ``window`` (the arrays of a crop) is given, that part alone.
 
-    adjust_orientation is off because torchvision's loader does not rotate either. A GPU's decoder differs from libjpeg by
-    .2 levels on average, and by .01 where it interpolates chroma as libjpeg does (``fancy``), at half the speed (small
-    images: at the same; encoded.py). exact decodes on the CPU, to the last bit.
+    adjust_orientation is off because torchvision's loader does not rotate either. A GPU's decoder differs from libjpeg
+    by .2 levels on average, and by .01 where it interpolates chroma as libjpeg does (``fancy``), at half the speed
+    (small images: at the same; encoded.py). exact decodes on the CPU, to the last bit.
     """
     options = {"device": "cpu" if exact else device, "output_type": types.RGB, "adjust_orientation": False}
     if options["device"] == "mixed":
@@ -71,8 +71,8 @@ def shape_of(encoded):
 
 
 def decoded(pixels, device: str, on_gpu: bool, window=None):
-    """What decode() gives, of images that were decoded before and are on the GPU or on the host. There a window is taken by
-    the CPU: it is less to copy."""
+    """What decode() gives, of images that were decoded before and are on the GPU or on the host. There a window is
+    taken by the CPU: it is less to copy."""
     if on_gpu:
         return pixels if window is None else crop(pixels, window, inside=True)
     images = pixels if window is None else _window(pixels, window["start"], window["shape"])

@@ -5,8 +5,8 @@ and returns while DALI's threads and streams work. The dynamic executor gives ev
 leave by DLPack without a copy, and a batch that fails leaves the next ones alone.
 
 No batch can come out as another one. Each sample carries a number through DALI beside its pixels, and what comes out is
-compared with what went in. A call that does not come to its end (Ctrl-C can stop it anywhere) leaves ``in_step`` false: such
-a pipeline is thrown away.
+compared with what went in. A call that does not come to its end (Ctrl-C can stop it anywhere) leaves ``in_step`` false:
+such a pipeline is thrown away.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import resource
 import weakref
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import nvidia.dali as dali
@@ -43,8 +43,8 @@ class Received(NamedTuple):
     """What comes out of a pipeline for a batch of N images.
 
     Attributes:
-        images: (N, H, W, C) or (N, C, H, W) on the device, as the plan's last step lays it out, or a list of N where sizes
-            differ.
+        images: (N, H, W, C) or (N, C, H, W) on the device, as the plan's last step lays it out, or a list of N where
+            sizes differ.
         decoded: the same before the first step, (H, W, 3) each, where the form keeps them; else None.
         encoded: DALI's list of the N files' bytes, where it has read files; else None.
         sizes: (N, 2), (height, width) in the headers of these bytes; else None.
@@ -79,9 +79,9 @@ class DecodePipeline:
     ):
         self.form = form
         self.plan, self.device, self.threads, self.depth, self.batch_size = plan, device, threads, depth, batch_size
-        self._pipe = None
+        self._pipe: Any = None
         self._feed = _Feed()
-        self._done: dict[int, object] = {}  # results that came out before they were asked for
+        self._done: dict[int, Any] = {}  # results that came out before they were asked for
         self._wanted: set[int] = set()  # tickets that somebody will ask for
         self._tickets = 0  # given out so far
         self._closed = False
@@ -90,9 +90,10 @@ class DecodePipeline:
         live.add(self)
 
     def submit(self, images: list, arrays: list[Arrays]) -> int:
-        """Start a batch of N images, which are paths, uint8 arrays of encoded bytes (length,) or of pixels (H, W, 3), or what
-        given() made of pixels on the GPU; returns its ticket. Arrays are not copied: they must not change before the batch
-        is received. ``arrays`` are the per-sample arguments of each step of ``plan.dali``, N rows each.
+        """Start a batch of N images, which are paths, uint8 arrays of encoded bytes (length,) or of pixels (H, W, 3),
+        or what given() made of pixels on the GPU; returns its ticket. Arrays are not copied: they must not change
+        before the batch is received. ``arrays`` are the per-sample arguments of each step of ``plan.dali``, N rows
+        each.
 
         Raises:
             OutOfStep: an earlier call was interrupted.
@@ -140,7 +141,7 @@ class DecodePipeline:
         self.in_step = True
         if isinstance(outcome, Exception):
             raise outcome
-        named = dict(zip(self._outputs, outcome))
+        named = dict(zip(self._outputs, outcome, strict=True))
         decoded = _tensors(named["decoded"]) if "decoded" in named else None
         sizes = named["shapes"].as_array()[:, :2] if "shapes" in named else None
         return Received(_tensors(named["images"]), decoded, named.get("encoded"), sizes)
@@ -168,7 +169,7 @@ class DecodePipeline:
     @property
     def idle(self) -> bool:
         """Whether the epoch that it worked for is over."""
-        epoch = self.user and self.user()
+        epoch = None if self.user is None else self.user()
         return epoch is None or epoch.over
 
     @property
@@ -213,8 +214,8 @@ class DecodePipeline:
             else:
                 images, *inputs = self._feed.source(dtypes, ndim, layout)
             numbers, *inputs = inputs
-            inputs = iter(inputs)
-            nodes = [{name: next(inputs) for name in step} for step in template]
+            rest = iter(inputs)
+            nodes = [{name: next(rest) for name in step} for step in template]
             outputs = {}
             if self.form.given == PATHS:
                 outputs["encoded"] = images = fn.io.file.read(images, dont_use_mmap=True)
@@ -227,7 +228,7 @@ class DecodePipeline:
 
     def _images(self, given, nodes) -> dict:
         """The pipeline's outputs that are pixels."""
-        steps = list(zip(self.plan.dali, nodes))
+        steps = list(zip(self.plan.dali, nodes, strict=True))
         device, window = "mixed" if self.device.type == "cuda" else "cpu", None
         if steps and steps[0][0].op == "crop" and steps[0][0].kwargs["inside"]:
             window = steps.pop(0)[1]
@@ -263,14 +264,14 @@ class _Feed:
         ] = []  # for each source, which arrays are its, and those of batches to come
 
     def source(self, dtypes: list, ndim: list[int], layout: list[str] | None, stream=None) -> list:
-        """Nodes of the next arrays of a batch. Those on the GPU are copied to one place, on a CUDA ``stream``: DALI does so at
-        any rate, and complains where it was told not to."""
+        """Nodes of the next arrays of a batch. Those on the GPU are copied to one place, on a CUDA ``stream``: DALI
+        does so at any rate, and complains where it was told not to."""
         if not dtypes:
             return []
         begin = self._waiting[-1][0].stop if self._waiting else 0
         self._waiting.append((slice(begin, begin + len(dtypes)), deque()))
         number = len(self._waiting) - 1
-        return fn.external_source(
+        nodes: Any = fn.external_source(
             lambda: self._take(number),  # no method of the pipeline: a cycle would keep the GPU's memory for ever
             num_outputs=len(dtypes),
             batch=True,
@@ -282,13 +283,15 @@ class _Feed:
             use_copy_kernel=stream is not None,
             no_copy=stream is None,
         )
+        return nodes
 
     def _take(self, source: int) -> list:
-        """The next batch's arrays for one source. The first schedule_run() asks each source ``depth`` times. It gets the batch
-        once; the other times it gets one sample of it, whose result nobody wants."""
+        """The next batch's arrays for one source. The first schedule_run() asks each source ``depth`` times. It gets
+        the batch once; the other times it gets one sample of it, whose result nobody wants."""
         _, waiting = self._waiting[source]
         if not waiting:
             batch = self.next
+            assert batch is not None  # submit() has set it
             self.flight.append(batch)
             self.next = InFlight(_NOBODYS, [array[:1] for array in batch.arrays])
             for part, queue in self._waiting:

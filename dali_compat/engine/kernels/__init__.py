@@ -1,8 +1,8 @@
 """Steps -> batched torch operations: one function a step (registry.py), called ``op(images, arrays, **args)``.
 
 ``images`` is (N, C, H, W) on any device, uint8 0..255 or floating point. The same code runs on every device; nothing is
-changed in place. Which rows a step is for (``arrays["flag"]``), and images of different sizes, are run()'s affair: kernels
-see neither, but for those that are registered as ragged.
+changed in place. Which rows a step is for (``arrays["flag"]``), and images of different sizes, are run()'s affair:
+kernels see neither, but for those that are registered as ragged.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from . import color, convert, filters, geometry, hue, jitter, noise, policy, war
 from .lists import of_similar_size, put, uniform
 from .registry import kernel_of, ragged_kernel_of
 
-# What works pixel by pixel and leaves black as it is. Contrast needs the mean of an image without its frame: it is told each
-# image's own number of pixels ("area").
+# What works pixel by pixel and leaves black as it is. Contrast needs the mean of an image without its frame: it is told
+# each image's own number of pixels ("area").
 _BY_PIXEL = {"brightness", "contrast", "saturation", "hue", "color_jitter", "photometric_distort"}
 
 
@@ -63,7 +63,7 @@ def _all(step: Step, images, arrays):
     by_shape: dict[tuple, list[int]] = {}
     for row, image in enumerate(images):
         by_shape.setdefault((image.dtype, *image.shape), []).append(row)
-    changed = [None] * len(images)
+    changed: list = [None] * len(images)
     for rows in by_shape.values():
         same = images[rows[0]][None] if len(rows) == 1 else uniform([images[row] for row in rows])
         for row, image in zip(rows, _same_size(step, same, rows_of(arrays, rows)), strict=True):
@@ -72,9 +72,9 @@ def _all(step: Step, images, arrays):
 
 
 def framed(step: Step, images: list[torch.Tensor], arrays) -> list[torch.Tensor]:
-    """A step of _BY_PIXEL, on PIL's terms, on images of different sizes: on a few batches in which each has black to its
-    right and below. A GPU takes longer to begin the operations on one image than to do them."""
-    changed = [None] * len(images)
+    """A step of _BY_PIXEL, on PIL's terms, on images of different sizes: on a few batches in which each has black to
+    its right and below. A GPU takes longer to begin the operations on one image than to do them."""
+    changed: list = [None] * len(images)
     for rows, height, width in of_similar_size(images):
         some = [images[row] for row in rows]
         frames = some[0].new_zeros(len(some), len(some[0]), height, width)

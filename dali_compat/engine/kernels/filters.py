@@ -49,7 +49,7 @@ def gaussian_blur(images, arrays, *, kernel_size, like):
         columns = arrays["sigma"].T
         return one_by_one(lambda image, *sigma: of(like).gaussian_blur(image, kernel_size, sigma), images, *columns)
     x = images.to(torch.promote_types(images.dtype, torch.float32))
-    for axis, taps, sigma in zip((-1, -2), kernel_size, arrays["sigma"].T):
+    for axis, taps, sigma in zip((-1, -2), kernel_size, arrays["sigma"].T, strict=True):
         reach = taps // 2
         weights = np.exp(-0.5 * ((np.arange(taps) - reach) / sigma[:, None]) ** 2)
         weights = torch.from_numpy(weights / weights.sum(1, keepdims=True)).to(

@@ -49,7 +49,7 @@ def _window(images, start, size, mode, fill):
         (top, left), (height, width) = start[0], size
         return images[..., top : top + height, left : left + width]
     lines = [(start[:1] if same else start)[:, [i]] + np.arange(size[i]) for i in (0, 1)]
-    y, x = (to_device(border(line, n, mode), images) for line, n in zip(lines, shape))
+    y, x = (to_device(border(line, n, mode), images) for line, n in zip(lines, shape, strict=True))
     made = (
         images.index_select(-2, y[0]).index_select(-1, x[0])
         if same
@@ -57,7 +57,7 @@ def _window(images, start, size, mode, fill):
     )
     if inside or mode != "constant":
         return made
-    in_y, in_x = (to_device((line >= 0) & (line < n), images) for line, n in zip(lines, shape))
+    in_y, in_x = (to_device((line >= 0) & (line < n), images) for line, n in zip(lines, shape, strict=True))
     return torch.where((in_y[:, :, None] & in_x[:, None, :])[:, None], made, transform.fill_like(images, fill))
 
 
@@ -112,8 +112,8 @@ def _resize(images, size, *, interpolation, like, antialias):
 
 
 def _as_pillow(images, size, interpolation, like) -> bool:
-    """In two passes, each rounded. So does PyTorch with uint8 for v2, but on a GPU it rounds once, and to a single pixel
-    it fails an assertion of its own, unless the channels are last."""
+    """In two passes, each rounded. So does PyTorch with uint8 for v2, but on a GPU it rounds once, and to a single
+    pixel it fails an assertion of its own, unless the channels are last."""
     if like == "pil":
         return not interpolation.startswith("nearest")
     ours = like == "v2" and (images.is_cuda or tuple(size) == (1, 1))
@@ -121,7 +121,8 @@ def _as_pillow(images, size, interpolation, like) -> bool:
 
 
 def _tiny(images, sizes) -> bool:
-    """Pillow takes .10 ms to make 40 x 40 pixels of 32 x 32, and a matrix .065; of 224 x 224 from 96 x 96 .6 and 3.6."""
+    """Pillow takes .10 ms to make 40 x 40 pixels of 32 x 32, and a matrix .065;
+    of 224 x 224 from 96 x 96 .6 and 3.6."""
     return max(images.shape[-2] * images.shape[-1], sizes.prod(1).max()) <= 48**2
 
 

@@ -40,7 +40,7 @@ def _hue_pil(images, factors):
     key = hue_of.index_select(0, key).add_(saturation_of.index_select(0, by_range.view(-1)))
     key = key.view_as(value).add_(shift).view(-1)
     made = torch.empty_like(images)
-    for channel, weight in zip(made.unbind(1), weights):
+    for channel, weight in zip(made.unbind(1), weights, strict=True):
         channel.copy_(weight.index_select(0, key).view_as(value).mul_(value).round_())
     return made
 
@@ -49,8 +49,8 @@ def _hue_pil(images, factors):
 def _hsv_tables(device):
     """rgb2hsv_row and hsv2rgb of Pillow's Convert.c, float for float.
 
-    By (r - g, g - b): H * 256, and (max - min) * 256. By (max - min, max): S. By (H, S), three times, H up to 510: what V
-    is multiplied by. tests/unit/test_batch_color.py compares all colours.
+    By (r - g, g - b): H * 256, and (max - min) * 256. By (max - min, max): S. By (H, S), three times, H up to 510: what
+    V is multiplied by. tests/unit/test_batch_color.py compares all colours.
     """
     f32 = np.float32
     r_g, g_b = np.meshgrid(np.arange(-255, 256), np.arange(-255, 256), indexing="ij")
@@ -74,11 +74,11 @@ def _hsv_tables(device):
     q, t = 1.0 - (s * f).astype(float), 1.0 - s * (1.0 - f.astype(float))
     v = np.ones((256, 256))
     rows = np.arange(256), (sector[:, 0] % 6).astype(int)
-    weights = [np.stack(six, 1)[rows] for six in ((v, q, p, p, t, v), (t, v, v, q, p, p), (p, p, t, v, v, q))]
-    weights = np.concatenate([weights, weights], 1)[:, :511].reshape(3, -1)
+    by_hue = [np.stack(six, 1)[rows] for six in ((v, q, p, p, t, v), (t, v, v, q, p, p), (p, p, t, v, v, q))]
+    weights = np.concatenate([by_hue, by_hue], 1)[:, :511].reshape(3, -1)
 
-    tables = hues * 256, np.minimum(span, 255) * 256, saturations
-    tables = [torch.from_numpy(np.nan_to_num(table).astype(np.int32).reshape(-1)).to(device) for table in tables]
+    found = hues * 256, np.minimum(span, 255) * 256, saturations
+    tables = [torch.from_numpy(np.nan_to_num(table).astype(np.int32).reshape(-1)).to(device) for table in found]
     return *tables, torch.from_numpy(weights.astype(f32)).to(device)
 
 
@@ -112,7 +112,7 @@ def _hue(images, factors, like):
     p.clamp_(0, 1)
     slope = torch.where((sector & 1).bool(), q, t).clamp_(0, 1)  # the channel between the largest and the smallest
     made = torch.empty_like(images)
-    for channel, (largest, between) in zip(made.unbind(1), _SECTORS):
+    for channel, (largest, between) in zip(made.unbind(1), _SECTORS, strict=True):
         x = torch.where(_among(sector, largest), value, torch.where(_among(sector, between), slope, p))
         channel.copy_(x if images.is_floating_point() else x.mul_(255 + 1.0 - 1e-3))
     return made

@@ -17,7 +17,8 @@ from .squares import mixed, normals, normals_at
 
 @kernel
 def erase(images, arrays, *, value):
-    """torchvision.transforms.functional.erase: a window takes one value a channel, or (``value`` None) normal numbers."""
+    """torchvision.transforms.functional.erase:
+    a window takes one value a channel, or (``value`` None) normal numbers."""
     if value is None:
         return _erase_randomly(images, arrays)
     height, width = images.shape[-2:]
@@ -42,11 +43,11 @@ def _erase_randomly(images, arrays):
     top, left = arrays["start"][row].astype(np.int64).T
     first = (channel * height + top + y) * width + left  # pixel of the image
     drawn = np.cumsum(w[row]) - w[row]  # pixels before it
-    lines = np.stack([first - drawn, row * images[0].numel(), mixed(arrays["key"])[row]])
-    lines, lengths = (torch.from_numpy(a).to(images.device, non_blocking=True) for a in (lines, w[row]))
+    found = np.stack([first - drawn, row * images[0].numel(), mixed(arrays["key"])[row]])
+    lines, lengths = (torch.from_numpy(a).to(images.device, non_blocking=True) for a in (found, w[row]))
     count = int(w[row].sum())
-    line = torch.repeat_interleave(torch.arange(len(row), device=images.device), lengths, output_size=count)
-    index, image, key = lines.index_select(1, line).unbind(0)
+    at = torch.repeat_interleave(torch.arange(len(row), device=images.device), lengths, output_size=count)
+    index, image, key = lines.index_select(1, at).unbind(0)
     index = torch.arange(count, device=images.device).add_(index)
     values = _as_pixels(normals_at(index, key), images)
     made = images.clone(memory_format=torch.contiguous_format)
@@ -73,7 +74,8 @@ def gaussian_noise(images, arrays, *, mean, sigma, clip):
 
 @kernel
 def jpeg(images, arrays, *, like):
-    """torchvision.transforms.v2.functional.jpeg, image by image on the CPU: PIL's coder, or torchvision's for tensors."""
+    """torchvision.transforms.v2.functional.jpeg, image by image on the CPU:
+    PIL's coder, or torchvision's for tensors."""
 
     def code(image, quality):
         if like == "pil":

@@ -87,6 +87,6 @@ def augmix(images, arrays, *, names, interpolation, fill, like):
         chains = augment(chains, rows, names=names, interpolation=interpolation, fill=fill, like=like, version=like)
     weights = torch.from_numpy(arrays["mix"].T.copy()).to(images.device, non_blocking=True).view(1 + width, n, 1, 1, 1)
     mixed = images * weights[0]
-    for weight, chain in zip(weights[1:], chains.split(n)):
+    for weight, chain in zip(weights[1:], chains.split(n), strict=True):
         mixed.add_(chain * weight)
     return mixed.to(images.dtype)

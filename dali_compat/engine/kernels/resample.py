@@ -7,6 +7,7 @@ of 2**-22 or more, so sums of weighted pixels are exact in float64, whatever the
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -56,7 +57,7 @@ _FILTERS = {
     "bicubic": (_bicubic, 2.0),
     "lanczos": (_lanczos, 3.0),
 }
-_NEIGHBOURS = {
+_NEIGHBOURS: dict[str, tuple[np.ndarray, Callable]] = {
     "bilinear": (np.arange(2), _bilinear),
     "bicubic": (np.arange(-1, 3), functools.partial(_bicubic, a=-0.75)),
 }
@@ -68,8 +69,8 @@ def taps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weights (size_out, taps) and the first input of each (size_out,).
 
-    Pillow's precompute_coeffs and normalize_coeffs_8bpc; where ``like`` is "v2", what PyTorch's CPU kernels for uint8 make
-    of them (UpSampleKernel.cpp): as many bits as 16-bit weights have room for.
+    Pillow's precompute_coeffs and normalize_coeffs_8bpc; where ``like`` is "v2", what PyTorch's CPU kernels for uint8
+    make of them (UpSampleKernel.cpp): as many bits as 16-bit weights have room for.
     """
     weights, first = (_filtered if antialias else _interpolated)(size_in, size_out, interpolation)
     if like == "pil":
@@ -96,7 +97,8 @@ def _filtered(size_in, size_out, interpolation):
 
 
 def _interpolated(size_in, size_out, interpolation):
-    """Two or four neighbours, which PyTorch takes where it does not antialias; those beyond the border are the border."""
+    """Two or four neighbours, which PyTorch takes where it does not antialias;
+    those beyond the border are the border."""
     around, function = _NEIGHBOURS[interpolation]
     center = (np.arange(size_out) + 0.5) * (size_in / size_out) - 0.5
     if interpolation == "bilinear":
@@ -111,8 +113,8 @@ def _interpolated(size_in, size_out, interpolation):
 
 
 def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str, like: str = "pil", antialias: bool = True):
-    """(N, C, H, W) uint8: one axis, rounded to 8 bits, then the other. Pillow's ImagingResample or, where ``like`` is "v2",
-    torch.nn.functional.interpolate on the CPU, on any device."""
+    """(N, C, H, W) uint8: one axis, rounded to 8 bits, then the other. Pillow's ImagingResample or, where ``like`` is
+    "v2", torch.nn.functional.interpolate on the CPU, on any device."""
     before = np.array(images.shape[-2:])
     vertical = like == "pil" and vertical_first(before[None], np.array([size]))[0]
     order = (-2, -1) if vertical else (-1, -2)
@@ -130,8 +132,9 @@ def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str, like
 
 
 def resize_each(images: list[torch.Tensor], sizes: np.ndarray, interpolation: str, like="pil", antialias=True) -> list:
-    """The same of images (C, H, W) of several sizes, to ``sizes`` (N, 2): as few products of matrices as memory allows, for a
-    GPU's time goes into their number. Images of a product are padded to the largest; their padding has no weights."""
+    """The same of images (C, H, W) of several sizes, to ``sizes`` (N, 2): as few products of matrices as memory allows,
+    for a GPU's time goes into their number. Images of a product are padded to the largest; their padding has no
+    weights."""
     before = np.array([image.shape[-2:] for image in images])
     vertical = vertical_first(before, sizes) & (like == "pil")
     made: list = [None] * len(images)
@@ -152,7 +155,8 @@ def resize_each(images: list[torch.Tensor], sizes: np.ndarray, interpolation: st
 
 def _alike(before, sizes, vertical, channels: int) -> list[list[int]]:
     """Rows that go together: they begin with the same axis, and come to _NUMBERS at most."""
-    groups, height, width = [[]], 0, 0
+    groups: list[list[int]] = [[]]
+    height, width = 0, 0
     largest = np.maximum(before, sizes).tolist()
     for row in np.lexsort([before[:, 1], before[:, 0], vertical]).tolist():
         group, (h, w) = groups[-1], largest[row]
@@ -174,18 +178,18 @@ def _padded(images: list[torch.Tensor], height: int, width: int) -> torch.Tensor
 
 def _matrices(sizes_in, sizes_out, how, device) -> torch.Tensor:
     """Weights of one axis, (N, largest out, largest in)."""
-    found = [taps(*pair, *how) for pair in zip(sizes_in.tolist(), sizes_out.tolist())]
+    found = [taps(*pair, *how) for pair in zip(sizes_in.tolist(), sizes_out.tolist(), strict=True)]
     most = max(weights.shape[1] for weights, _ in found)
     shape = len(found), int(sizes_out.max()), most
     weights, first = np.zeros(shape), np.zeros(shape[:2], np.int64)
     for i, (of_image, begin) in enumerate(found):
         weights[i, : len(begin), : of_image.shape[1]] = of_image
         first[i, : len(begin)] = begin
-    weights, first = (torch.from_numpy(a).to(device, non_blocking=True) for a in (weights, first))
-    columns = first[:, :, None] + torch.arange(most, device=device)
+    of_inputs, begins = (torch.from_numpy(a).to(device, non_blocking=True) for a in (weights, first))
+    columns = begins[:, :, None] + torch.arange(most, device=device)
     size_in = int(sizes_in.max())
     matrices = torch.zeros(*shape[:2], size_in, dtype=torch.float64, device=device)
-    return matrices.scatter_add_(2, columns.clamp_(max=size_in - 1), weights)  # beyond the image weights are 0
+    return matrices.scatter_add_(2, columns.clamp_(max=size_in - 1), of_inputs)  # beyond the image weights are 0
 
 
 def _matrix(images, axis, size_out, how):
@@ -193,9 +197,9 @@ def _matrix(images, axis, size_out, how):
     size_in = images.shape[axis]
     weights, first = taps(size_in, size_out, *how)
     columns = np.minimum(first[:, None] + np.arange(weights.shape[1]), size_in - 1)  # beyond it weights are 0
-    columns, weights = (torch.from_numpy(a).to(images.device, non_blocking=True) for a in (columns, weights))
+    at, values = (torch.from_numpy(a).to(images.device, non_blocking=True) for a in (columns, weights))
     matrix = torch.zeros(size_out, size_in, dtype=torch.float64, device=images.device)
-    return matrix.scatter_add_(1, columns, weights).T, band(first, first + weights.shape[1], size_in)
+    return matrix.scatter_add_(1, at, values).T, band(first, first + weights.shape[1], size_in)
 
 
 def band(first: np.ndarray, last: np.ndarray, size_in: int) -> list[tuple[slice, slice]]:

@@ -15,7 +15,7 @@ from .resample import chunks
 def resize_nearest(images: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     """Image.resize(NEAREST): ImagingScaleAffine over the whole image."""
     lines = []
-    for before, after in zip(images.shape[-2:], size):
+    for before, after in zip(images.shape[-2:], size, strict=True):
         line = _accumulated(np.array([before / after * 0.5]), np.array([before / after]), after)[0]
         lines.append(torch.from_numpy(line.astype(np.int64)).to(images.device, non_blocking=True))
     return images.index_select(-2, lines[0]).index_select(-1, lines[1])
@@ -49,7 +49,7 @@ def coordinates_of(data: np.ndarray, size: tuple[int, int], device: torch.device
     offset = [to_device(data[:, [i], None]) for i in (2, 5)]
 
     def coordinates(rows):
-        x, y, *scale = (column[rows] + row[rows] for column, row in zip(of_column, of_row))
+        x, y, *scale = (column[rows] + row[rows] for column, row in zip(of_column, of_row, strict=True))
         x, y = x.add_(offset[0][rows]), y.add_(offset[1][rows])
         for s in scale:
             s.add_(1)
@@ -82,8 +82,8 @@ def _nearest(images, x, y):
 
 
 def _cells(images, x, y, reach):
-    """The pixels around each coordinate: their columns, the places at which their rows begin, and the coordinate's distance
-    (x, y) from the pixel that ``reach`` calls 0. Pixels beyond the rim are those of the rim."""
+    """The pixels around each coordinate: their columns, the places at which their rows begin, and the coordinate's
+    distance (x, y) from the pixel that ``reach`` calls 0. Pixels beyond the rim are those of the rim."""
     height, width = images.shape[-2:]
     parts, taps = [], []
     for coordinate, size in ((x, width), (y, height)):
@@ -109,16 +109,17 @@ def _bilinear_2x2(images, x, y):
 def _bicubic_4x4(images, x, y):
     at = pixels(images)
     columns, rows, dx, dy = _cells(images, x, y, (-1, 0, 1, 2))
-    lines = (_cubic(*(at(row + column).to(torch.int16) for column in columns), dx) for row in rows)
-    return _cubic(*lines, dy).clamp_(0, 255).to(torch.uint8)
+    lines = (_cubic((at(row + column).to(torch.int16) for column in columns), dx) for row in rows)
+    return _cubic(lines, dy).clamp_(0, 255).to(torch.uint8)
 
 
 # and how many float64, a channel, they take at once
 _SAMPLES = {"nearest": (_nearest, 1), "bilinear": (_bilinear_2x2, 5), "bicubic": (_bicubic_4x4, 10)}
 
 
-def _cubic(v1, v2, v3, v4, d):
+def _cubic(values, d):
     """The BICUBIC macro, each sum in its order: p1 + d * (p2 + d * (p3 + d * p4))."""
+    v1, v2, v3, v4 = values
     p4 = (v2 - v1).sub_(v3).add_(v4)
     p3 = (v1 - v2).mul_(2).add_(v3).sub_(v4)
     p2 = v3 - v1

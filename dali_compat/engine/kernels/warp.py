@@ -40,7 +40,7 @@ def warp_each(images, arrays, *, interpolation, fill, like="pil"):
     if like == "pil" and not images[0].is_cuda:
         return _by_pillow(images, data, sizes, interpolation, fill)
     rows = zip(images, data[:, None], sizes[:, None], strict=True)
-    return [_warp(image[None], *row, interpolation, fill, like)[0] for image, *row in rows]
+    return [_warp(image[None], matrix, size, interpolation, fill, like)[0] for image, matrix, size in rows]
 
 
 def _warp(images, data, sizes, interpolation, fill, like):

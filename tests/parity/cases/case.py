@@ -44,9 +44,9 @@ class Case:
             mean, most = self.gpu
         if device == "cpu":
             return mean, most
-        # CUDA contracts multiply-add; DALI's resize accumulates in another order, so that ties of nearest fall otherwise
-        # (.05 of 255 on average); the images are others there (conftest.py), and so are their rims. Logarithms and cosines
-        # of normal noise are others, too (.00018)
+        # CUDA contracts multiply-add; DALI's resize accumulates in another order, so that ties of nearest fall
+        # otherwise (.05 of 255 on average); the images are others there (conftest.py), and so are their rims.
+        # Logarithms and cosines of normal noise are others, too (.00018)
         rounding = 8 * 255 * torch.finfo(dtype).eps if dtype.is_floating_point else 0
         if "ColorJitter" in self.name and rounding:  # contrast's mean is summed in another order, hue makes more of it:
             most = max(most, 2e-3)  # .00093
@@ -59,8 +59,8 @@ CASES: list[Case] = []
 
 
 def case(name: str, make: Callable, default=SAME, exact=SAME, both=None, versions=(v1, v2), **options) -> None:
-    """Adds a case for each version; ``make(T)`` gives the transforms of a Compose, or a transform. Limits are (mean, max)
-    of the default and of exact=True, or of ``both``."""
+    """Adds a case for each version; ``make(T)`` gives the transforms of a Compose, or a transform. Limits are (mean,
+    max) of the default and of exact=True, or of ``both``."""
     limits = (both, both) if both else (default, exact)
     for T in versions:
 

@@ -1,6 +1,7 @@
 """Colour, filters and noise: what leaves pixels where they are.
 
-On the batch (of one size) and image by image (ragged); on PIL images, gray ones too, and on tensors of uint8 and float32.
+On the batch (of one size) and image by image (ragged); on PIL images, gray ones too, and on tensors of uint8 and
+float32.
 """
 
 import torch

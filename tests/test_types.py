@@ -1,0 +1,204 @@
+"""What editors and type checkers see: names, arguments and batches have types, and a slip of the pen is an error."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+import tokenize
+from pathlib import Path
+
+import pytest
+from torch.utils import data
+
+import dali_compat
+from dali_compat import loader
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "dali_compat"
+
+GOOD = """
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, Subset
+from torchvision import datasets, transforms as T
+
+import dali_compat
+from dali_compat import DALIArrayDataset, DALIImageFolder, DALILMDB, DALIRecordIO, DALITFRecord, DALIWebDataset
+from dali_compat import BadImageWarning, FallbackWarning, ImageReadError, SampleError
+from dali_compat import DALIDataLoader, DataLoader, on_batch, register
+
+folder = DALIImageFolder("train", T.Compose([T.Resize(8), T.ToTensor()]), return_index=True, index_cache=True)
+dataset = folder
+loader = DataLoader(dataset, batch_size=4, device="cpu", exact=True)
+for images, labels in loader:
+    images.to("cuda", non_blocking=True)
+    loss = torch.nn.functional.cross_entropy(images, labels)
+loader.explain().splitlines()
+paths: list[str] = [error.path for error in loader.errors]
+classes: list[str] = folder.classes
+count: int = len(loader)
+loader.close()
+
+DataLoader(dataset, 4, True, num_workers=2, pin_memory=True, persistent_workers=True, prefetch_factor=4)
+DataLoader(dataset, batch_size=None, sampler=[1, 2], collate_fn=list, generator=torch.Generator(), in_order=False)
+DataLoader(dataset, batch_sampler=[[1, 2], [3]], worker_init_fn=torch.manual_seed, multiprocessing_context="spawn")
+DataLoader(dataset, device=torch.device("cuda", 1), memory_format=torch.channels_last, cache=0.5, cache_device="cpu")
+DataLoader(dataset, device=0, fallback="error", on_error="replace", on_error_in_python=True, cache=1 << 30)
+DataLoader(datasets.CIFAR10("cifar"), 512)
+DataLoader(Subset(dataset, [0, 1]), 2)
+DataLoader(DALIArrayDataset(torch.zeros(2, 8, 8, dtype=torch.uint8), [0, 1]), 2)
+DataLoader(DALITFRecord(["a.tfrecord", "b.tfrecord"], return_index=True), 2)
+DataLoader(DALIRecordIO("a.rec"), 2)
+DataLoader(DALIWebDataset("{000..127}.tar", json_field="class"), 2)
+DataLoader(DALILMDB("a.lmdb", labels={"a": 0}), 2)
+
+
+class Mine(Dataset[tuple[torch.Tensor, int]]):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.zeros(3), index
+
+
+mine: DataLoader[tuple[torch.Tensor, int]] = DataLoader(Mine(), 4)
+theirs: torch.utils.data.DataLoader[tuple[torch.Tensor, int]] = mine
+old: DALIDataLoader[Any] = DALIDataLoader(dataset)
+
+
+class Invert:
+    pass
+
+
+def inverted(images: torch.Tensor) -> torch.Tensor:
+    return 1 - images
+
+
+@register(Invert, consumes="")
+def invert(transform: Invert, spec: Any) -> Iterable[Any]:
+    return on_batch(inverted, spec)
+
+
+try:
+    next(iter(loader))
+except ImageReadError as error:
+    print(error.filename)
+"""
+
+BAD = {
+    "DataLoader(dataset, batch_sze=4)": "call-arg",
+    'DataLoader(dataset, batch_size="4")': "arg-type",
+    "DataLoader(batch_size=4)": "call-arg",
+    "DataLoader(dataset, device=1.5)": "arg-type",
+    'DataLoader(dataset, exact="yes")': "arg-type",
+    "DataLoader(dataset, memory_format=torch.float32)": "arg-type",
+    "DataLoader(dataset).explane()": "attr-defined",
+    "text: bytes = DataLoader(dataset).explain()": "assignment",
+    'DALIImageFolder("train", index_cahce=True)': "call-arg",
+    'DALIImageFolder("train", return_index="no")': "arg-type",
+    "DALIArrayDataset([[1]], [0])": "arg-type",
+    "DALIRecordIO(1)": "arg-type",
+    'DALILMDB("a.lmdb", labels=1.5)': "arg-type",
+    'DALIWebDataset("a.tar", json_feild="class")': "call-arg",
+    "dali_compat.NoSuchName": "attr-defined",
+    "from dali_compat import NoSuchName": "attr-defined",
+    'register("Invert")': "arg-type",
+    "on_batch(inverted)": "call-arg",
+    "SampleError.position": "attr-defined",
+}
+
+
+def mypy(*arguments: str, cache: str = ".mypy_cache") -> str:
+    """What mypy says of the files that the arguments name."""
+    pytest.importorskip("mypy")
+    command = [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / cache), "--no-error-summary", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env={"MYPYPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_scripts_are_checked_as_users_do(tmp_path):
+    """mypy --strict, which knows nothing of torchvision, says nothing of good lines, and one thing of each bad one."""
+    script = tmp_path / "script.py"
+    script.write_text(GOOD + "".join(f"{line}\n" for line in BAD))
+    beyond_ours = ("--config-file=", "--ignore-missing-imports", "--follow-imports=silent")
+    said = mypy("--strict", *beyond_ours, str(script), cache=".mypy_cache/scripts")
+    first = GOOD.count("\n") + 1
+    codes = {line: [] for line in range(first, first + len(BAD))}
+    for line, code in re.findall(r"script\.py:(\d+): error: .*\[([\w-]+)\]$", said, re.MULTILINE):
+        codes.setdefault(int(line), []).append(code)
+    assert codes == {first + i: [code] for i, code in enumerate(BAD.values())}, said
+
+
+@pytest.mark.slow
+def test_the_package_is_clean():
+    assert mypy() == ""
+
+
+def test_good_lines_name_all_that_is_public():
+    named = {
+        alias.name for node in ast.walk(ast.parse(GOOD)) if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert set(dali_compat.__all__) <= named
+
+
+def test_every_public_name_has_a_type():
+    """The imports for type checkers are those that are made when a name is asked for."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If) and "not" not in ast.unparse(node.test)]
+    typed = {
+        alias.asname: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    typed |= {target.id: "loader" for node in block.body if isinstance(node, ast.Assign) for target in node.targets}
+    assert typed == dali_compat._HOME and set(typed) == set(dali_compat.__all__)
+
+
+def _shown() -> dict[str, str | None]:
+    """{parameter: default} that a type checker sees of DataLoader."""
+    tree = ast.parse(inspect.getsource(loader))
+    (kind,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DataLoader"]
+    (block,) = [node for node in kind.body if isinstance(node, ast.If)]
+    (function,) = block.body
+    given = function.args
+    defaults = [None] * (len(given.args) - len(given.defaults)) + [ast.unparse(value) for value in given.defaults]
+    named = zip([arg.arg for arg in given.args], defaults, strict=True)
+    return dict(named) | {
+        arg.arg: ast.unparse(value) for arg, value in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    }
+
+
+def test_an_editor_shows_torchs_arguments_and_ours():
+    """In their order, with their defaults; what only newer versions of torch have comes with them."""
+    shown, parameters = _shown(), inspect.signature(dali_compat.DataLoader.__init__).parameters
+    assert [name for name in shown if name in parameters] == list(parameters)
+    assert set(shown) - set(parameters) <= {"in_order"}  # torch has it since 2.6
+    for name, parameter in parameters.items():
+        if parameter.default is not parameter.empty:
+            assert str(parameter.default) == shown[name].strip("'"), name
+
+
+def test_torchs_own_constructor_gets_what_it_has(monkeypatch):
+    """Arguments that we do not know, of another version, reach it as they are."""
+    got = []
+    monkeypatch.setattr(data.DataLoader, "__init__", lambda self, *args, **kwargs: got.append((args, kwargs)))
+    monkeypatch.setattr(dali_compat.DataLoader, "_choose_route", lambda self: None)
+    dali_compat.DataLoader([], 4, device="cpu", newer=1)
+    assert got == [(([], 4), {"newer": 1})]
+
+
+def test_the_package_says_that_it_has_types():
+    assert (PACKAGE / "py.typed").read_text() == ""
+    assert 'package_data={"dali_compat": ["py.typed"]}' in (ROOT / "setup.py").read_text()
+
+
+def _comments(path: Path) -> list[str]:
+    with path.open("rb") as file:
+        return [token.string for token in tokenize.tokenize(file.readline) if token.type == tokenize.COMMENT]
+
+
+def test_exceptions_to_types_say_which_and_why():
+    found = [comment for path in PACKAGE.rglob("*.py") for comment in _comments(path) if "type: ignore" in comment]
+    assert found and not [
+        comment for comment in found if not re.fullmatch(r"# type: ignore\[[\w-]+\]  # \w.*", comment)
+    ]
