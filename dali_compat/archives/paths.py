@@ -38,9 +38,9 @@ def braces(name: str) -> list[str]:
     is taken literally, as a shell has it."""
     if "{" not in name:
         return [name]
-    from braceexpand import UnbalancedBracesError, braceexpand
+    from braceexpand import braceexpand
 
     try:
         return list(braceexpand(name))
-    except UnbalancedBracesError:
+    except ValueError:  # UnbalancedBracesError
         return [name]

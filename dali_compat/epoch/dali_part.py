@@ -215,7 +215,8 @@ class Decoded:
         their length and the size in their own header; or they are, at their first sight, not of a structure that both
         are known to read alike."""
         batch, rows = self.batch, np.array(self.rows)
-        changed, files = np.zeros(len(rows), bool), self._images
+        files: Any = self._images
+        changed = np.zeros(len(rows), bool)
         if received.encoded is not None:
             files = received.encoded
             changed = np.array([length for (length,) in files.shape()]) != batch.lengths[rows]

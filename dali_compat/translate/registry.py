@@ -51,7 +51,7 @@ def describe(transform: Any) -> str:
         return f"Lambda({describe(transform.lambd)})"
     if transform is not None and not hasattr(type(transform), "forward") and hasattr(transform, "__qualname__"):
         return str(transform.__qualname__)
-    if type(transform).__repr__ is object.__repr__:
+    if getattr(type(transform), "__repr__", None) is object.__repr__:
         return type(transform).__name__
     return " ".join(repr(transform).split())
 
