@@ -16,6 +16,7 @@ from .account import lines_of
 from .draws import is_random
 from .plan import Call, ImageSpec, Options, Plan, Step, draw
 from .translate.registry import Chain, translate
+from .versions import resizes_in_whole_numbers
 
 # steps that DALI can do, and those among them that torch does as well once the batch is uniform
 _DALI_OPS = {"crop", "pad", "flip", "resize", "grayscale", "to_dtype", "warp_affine", "warp_perspective", "jpeg"}
@@ -186,9 +187,12 @@ def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
 def _passes(s: Step) -> str:
     """How torchvision resizes: PIL in two passes rounded to 8 bits, v2 on uint8 tensors likewise but always width
     first, v1 on tensors (and v2 on floats) in floating point."""
-    if s.kwargs["interpolation"].startswith("nearest") or s.gives.dtype != torch.uint8 or s.kwargs["like"] == "v1":
+    interpolation, like = s.kwargs["interpolation"], s.kwargs["like"]
+    if interpolation.startswith("nearest") or s.gives.dtype != torch.uint8 or like == "v1":
         return "one"
-    return "as Pillow" if s.kwargs["like"] == "pil" else "width first"
+    if like == "pil":
+        return "as Pillow"
+    return "width first" if resizes_in_whole_numbers(interpolation) else "one"
 
 
 def _crops_inside(resize: Step, crop: Step) -> bool:

@@ -16,6 +16,7 @@ from torchvision.transforms.v2 import functional as F2
 from dali_compat.draws import matrices
 from dali_compat.engine.kernels import geometry, resample, transform, warp
 from dali_compat.engine.kernels.squares import uniforms
+from dali_compat.versions import resizes_in_whole_numbers
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 FILTERS = {"nearest": 0, "nearest-exact": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
@@ -101,7 +102,8 @@ def test_resize_of_images_of_several_sizes(numbers, device, monkeypatch):
         ours = resample.resize_each(given, to, interpolation)
         pairs = zip(images, to.tolist(), strict=True)
         same(ours, [tensor(pil(i).resize((w, h), FILTERS[interpolation])) for i, (h, w) in pairs])
-    for interpolation, antialias in itertools.product(("bilinear", "bicubic"), (True, False)):
+    whole = filter(resizes_in_whole_numbers, ("bilinear", "bicubic"))
+    for interpolation, antialias in itertools.product(whole, (True, False)):
         ours = resample.resize_each(given, to, interpolation, "v2", antialias)
         how = {"interpolation": InterpolationMode(interpolation), "antialias": antialias}
         same(ours, [F2.resize(image, size, **how) for image, size in zip(images, to.tolist(), strict=True)])
@@ -157,6 +159,8 @@ def test_chunks_are_small_and_whole():
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_resize_of_uint8_tensors_is_that_of_the_cpu(interpolation, antialias, device):
     """torchvision's v2 leaves these to PyTorch, whose kernels on a GPU round once instead of after each axis."""
+    if not resizes_in_whole_numbers(interpolation):
+        pytest.skip("this torchvision resizes in floating point on this processor")
     shapes = [
         (40, 50, 17, 23),
         (40, 50, 81, 90),

@@ -18,6 +18,7 @@ from dali_compat.draws.matrices import affine, rotation
 from dali_compat.draws.registry import draws
 from dali_compat.engine.dali import graph
 from dali_compat.plan import ImageSpec, Step, draw
+from dali_compat.versions import resizes_in_whole_numbers
 
 DEVICES = ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)]
 FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
@@ -117,6 +118,8 @@ def test_two_passes_are_closer_to_pillow_than_one(pictures, crop, interpolation,
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_width_first_is_close_to_v2_on_tensors(pictures, interpolation, device):
     """.043/14, .033/9; one pass .13/14, .14/9."""
+    if not resizes_in_whole_numbers(interpolation):
+        pytest.skip("this torchvision resizes in floating point on this processor")
     found = {}
     expected = [_on_tensor(F2, image, (64, 50), interpolation) for image in pictures]
     for passes in ("one", "width first"):

@@ -8,6 +8,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
+from ...versions import resizes_in_whole_numbers
 from ..functional import on_tensor
 from . import resample, transform
 from .grids import to_device
@@ -117,7 +118,8 @@ def _as_pillow(images, size, interpolation, like) -> bool:
     if like == "pil":
         return not interpolation.startswith("nearest")
     ours = like == "v2" and (images.is_cuda or tuple(size) == (1, 1))
-    return ours and images.dtype == torch.uint8 and interpolation in ("bilinear", "bicubic")
+    ours = ours and images.dtype == torch.uint8 and interpolation in ("bilinear", "bicubic")
+    return ours and resizes_in_whole_numbers(interpolation)
 
 
 def _tiny(images, sizes) -> bool:
