@@ -210,7 +210,8 @@ def _fuse_tail(steps: tuple[Step, ...], layout: str) -> tuple[Step, ...]:
     mirror = kept.pop() if kept and kept[-1].op == "flip" and kept[-1].kwargs["axis"] == "horizontal" else None
     channels = convert.gives.channels
     values = normalize.kwargs if normalize else {"mean": (0.0,) * channels, "std": (1.0,) * channels}
-    last = Step("crop_mirror_normalize", convert.gives, (*values.items(), ("layout", layout)))
+    args = (*values.items(), ("layout", layout))
+    last = Step("crop_mirror_normalize", convert.gives, args, fidelity=convert.fidelity)
     if mirror:
         last = last.but(draw=mirror.draw, stream=mirror.stream)
     return (*kept, last)

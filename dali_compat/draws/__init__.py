@@ -5,7 +5,19 @@ kernel wants together with the sizes after it. Sizes are known before anything i
 is torchvision's own arithmetic, vectorised with numpy, and the engines only carry it out.
 """
 
-from . import color, geometry, laws, lowered, matrices, policy, warp  # noqa: F401  (each registers its functions)
+from . import (  # noqa: F401  (each registers its functions)
+    color,
+    containers,
+    filters,
+    geometry,
+    jitter,
+    laws,
+    lowered,
+    matrices,
+    noise,
+    policy,
+    warp,
+)
 from .randoms import Randoms, own_generators, replacement, seed_generators
 from .registry import Arrays, ImageTooSmall, compute, is_random
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .laws import key, rand, whole
+from .laws import rand, whole
 from .registry import Arrays, ImageTooSmall, draws
 
 
@@ -102,24 +102,6 @@ def random_resized_crop(sizes, u, *, scale, ratio):
         shape[none] = fallback[none]
         start[none] = ((sizes - fallback) // 2)[none]
     return window(start, shape)
-
-
-@draws(uniforms=24)
-def erasing(sizes, u, *, p, scale, ratio, random_value):
-    """torchvision.transforms.RandomErasing.get_params: ten tries, then nothing is erased. ``random_value``: the window
-    is filled with random pixels, for which it takes a key."""
-    area = sizes.prod(1)[:, None] * (scale[0] + (scale[1] - scale[0]) * u[:, 1:11])
-    low, high = np.log(ratio[0]), np.log(ratio[1])
-    aspect = np.exp(low + (high - low) * u[:, 11:21])
-    h, w = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
-    fits = (h < sizes[:, :1]) & (w < sizes[:, 1:])
-    rows, first, some = np.arange(len(sizes)), fits.argmax(1), fits.any(1)
-    shape = np.stack([h[rows, first], w[rows, first]], 1) * some[:, None]
-    arrays, _ = window(np.floor(u[:, 21:23] * (sizes - shape + 1)), shape)
-    arrays["flag"] = ((u[:, 0] < p) & some).astype(np.int32)
-    if random_value:
-        arrays["key"] = key(u[:, 23])
-    return arrays, sizes
 
 
 # ---- torchvision.transforms.v2 alone; its arithmetic is float32 where a torch.rand is in it

@@ -1,6 +1,16 @@
 """torchvision transforms -> steps of a plan. Knows torchvision; never sees DALI."""
 
-from . import color, containers, convert, geometry, noise, policy, warp  # noqa: F401  (each registers its translators)
+from . import (  # noqa: F401  (each registers its translators)
+    color,
+    containers,
+    convert,
+    filters,
+    geometry,
+    jitter,
+    noise,
+    policy,
+    warp,
+)
 from .registry import Chain, Untranslatable, on_batch, register, translate
 
 __all__ = ["Chain", "Untranslatable", "on_batch", "register", "translate"]

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..draws import is_random
-from ..plan import Draw, Gate, ImageSpec, Step, draw, step
+from ..plan import Draw, Gate, ImageSpec, Step, draw
+from .fidelity import EXACT
 
 _TRANSLATORS: dict[type, tuple[Callable, frozenset[str]]] = {}
 
@@ -89,7 +90,9 @@ def on_batch(function: Callable, spec: ImageSpec, uniforms: int = 0, **args) -> 
         args: passed on; hashable, or compared by identity.
     """
     drawn = draw("uniforms", count=uniforms) if uniforms else None
-    return (step("apply", spec, drawn, function=function, **args),)
+    return (
+        Step("apply", spec, (("function", function), *args.items()), drawn, fidelity=EXACT),
+    )  # it is the user's own
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:
 
 def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
     """The steps of every branch, each with the gate of its branch."""
-    choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream),))
+    choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream, fidelity=EXACT),))
     entries, gives = _branches(container, spec, stream)
     if container.in_order and set(gives) != {spec}:  # what comes first in one order comes last in another
         entries, gives = _branches(container, spec.but(size=None), stream)
@@ -195,7 +198,7 @@ def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
     sizes = {g.size for g in gives}
     after = gives[0].but(size=sizes.pop() if len(sizes) == 1 else None)
     last = max(s.stream for entry in (choose, *entries) for s in entry.steps)
-    return [choose, *entries, Translated("", (Step("identity", after, stream=last),))]
+    return [choose, *entries, Translated("", (Step("identity", after, stream=last, fidelity=EXACT),))]
 
 
 def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Translated], list[ImageSpec]]:

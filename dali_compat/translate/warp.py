@@ -6,6 +6,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from ..plan import draw, step
+from .fidelity import EXACT, warped
 from .geometry import fill_of, interpolation_of, like_of
 from .registry import Untranslatable, register
 
@@ -20,7 +21,7 @@ def random_rotation(t, spec):
     center = t.center and tuple(t.center)
     angle = draw("rotation", degrees=tuple(t.degrees), expand=t.expand, center=center, like=how["like"])
     after = spec.but(size=None) if t.expand else spec
-    return (step("rotate", after, angle, expand=t.expand, center=center, **how),)
+    return (step("rotate", after, angle, expand=t.expand, center=center, fidelity=warped, **how),)
 
 
 @register(v1.RandomAffine, v2.RandomAffine, consumes="degrees translate scale shear interpolation fill center")
@@ -29,19 +30,21 @@ def random_affine(t, spec):
     center = t.center and tuple(t.center)
     version = "v2" if isinstance(t, v2.Transform) else "v1"
     parameters = draw("affine_parameters", **values, version=version)
-    return (step("affine", spec, parameters, center=center, version=version, **_how(t, spec)),)
+    return (step("affine", spec, parameters, center=center, version=version, fidelity=warped, **_how(t, spec)),)
 
 
 @register(v1.RandomPerspective, v2.RandomPerspective, consumes="distortion_scale p interpolation fill")
 def random_perspective(t, spec):
     points = draw("perspective_points", distortion_scale=t.distortion_scale, p=t.p)
-    return (step("perspective", spec, points, **_how(t, spec)),)
+    return (step("perspective", spec, points, fidelity=warped, **_how(t, spec)),)
 
 
 @register(v1.ElasticTransform, v2.ElasticTransform, consumes="alpha sigma interpolation fill")
 def elastic_transform(t, spec):
     alpha, sigma = tuple(map(float, t.alpha)), tuple(map(float, t.sigma))
-    return (step("elastic", spec, draw("random_key"), alpha=alpha, sigma=sigma, **_how(t, spec, _OF_GRIDS)),)
+    return (
+        step("elastic", spec, draw("random_key"), alpha=alpha, sigma=sigma, fidelity=EXACT, **_how(t, spec, _OF_GRIDS)),
+    )
 
 
 def warp_interpolation(t, spec, allowed: tuple[str, ...] | None = None) -> str:

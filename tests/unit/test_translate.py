@@ -11,6 +11,7 @@ from torchvision.transforms import InterpolationMode, v2
 
 from dali_compat.plan import step
 from dali_compat.translate import Untranslatable, register, translate
+from dali_compat.translate.fidelity import EXACT
 from dali_compat.translate.registry import _TRANSLATORS, describe
 
 
@@ -155,7 +156,7 @@ def registered():
 def test_an_argument_is_honoured_or_refused(registered):
     @register(FromTheFuture, consumes="size")
     def translator(t, spec):
-        return (step("crop", spec, inside=False),)
+        return (step("crop", spec, inside=False, fidelity=EXACT),)
 
     assert translate(FromTheFuture(3)).translated[0].steps[0].op == "crop"
     assert "argument corners is not known to this version" in refusal(FromTheFuture(3, corners="round")).reason
