@@ -1,7 +1,7 @@
 """The plan: plain frozen data between torchvision's transforms and the engines.
 
 A :class:`Step` is one operation on one image: which kernel (``op``, a name shared by engine/dali/graph.py,
-engine/kernels/ and engine/functional.py), its constant arguments, and how its per-sample arguments come about (``draw``,
+engine/kernels/), its constant arguments, and how its per-sample arguments come about (``draw``,
 a function of draws/). A :class:`Plan` is the chain as torchvision would run it, and the same chain lowered onto
 DALI and onto batched torch, as far as it translates; its :class:`Call` is what does not.
 """

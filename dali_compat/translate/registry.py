@@ -13,6 +13,7 @@ from ..plan import Draw, Gate, ImageSpec, Step, draw
 from .fidelity import EXACT
 
 _TRANSLATORS: dict[type, tuple[Callable, frozenset[str]]] = {}
+_LOWERED: dict[str, Callable[[Step], Step]] = {}
 
 NOTHING = object()
 
@@ -75,6 +76,22 @@ def register(*types: type, consumes: str = ""):
         return function
 
     return decorate
+
+
+def lowers(op: str):
+    """Registers a function that gives, for a step of this op, the same as the kernels do it: another op, other arguments.
+    The op itself is torchvision's own way, image by image."""
+
+    def decorate(function: Callable[[Step], Step]):
+        _LOWERED[op] = function
+        return function
+
+    return decorate
+
+
+def as_kernels_do(s: Step) -> Step:
+    """A step as kernels do it."""
+    return _LOWERED[s.op](s) if s.op in _LOWERED else s
 
 
 def on_batch(function: Callable, spec: ImageSpec, uniforms: int = 0, **args) -> tuple[Step, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from ..plan import draw, step
+from ..plan import Step, draw, step
 from .fidelity import EXACT, warped
 from .geometry import fill_of, interpolation_of, like_of
-from .registry import Untranslatable, register
+from .registry import Untranslatable, lowers, register
 
 # what torchvision takes of PIL images, of tensors, and where it makes tensors of both
 _OF_PIL, OF_TENSORS = ("nearest", "nearest-exact", "bilinear", "bicubic"), ("nearest", "bilinear")
@@ -24,6 +24,11 @@ def random_rotation(t, spec):
     return (step("rotate", after, angle, expand=t.expand, center=center, fidelity=warped, **how),)
 
 
+@lowers("rotate")
+def rotate_as_warp(s):
+    return _warp_affine(s, "rotation_matrix")
+
+
 @register(v1.RandomAffine, v2.RandomAffine, consumes="degrees translate scale shear interpolation fill center")
 def random_affine(t, spec):
     values = {name: getattr(t, name) and tuple(getattr(t, name)) for name in ("degrees", "translate", "scale", "shear")}
@@ -33,10 +38,20 @@ def random_affine(t, spec):
     return (step("affine", spec, parameters, center=center, version=version, fidelity=warped, **_how(t, spec)),)
 
 
+@lowers("affine")
+def affine_as_warp(s):
+    return _warp_affine(s, "affine_matrix")
+
+
 @register(v1.RandomPerspective, v2.RandomPerspective, consumes="distortion_scale p interpolation fill")
 def random_perspective(t, spec):
     points = draw("perspective_points", distortion_scale=t.distortion_scale, p=t.p)
     return (step("perspective", spec, points, fidelity=warped, **_how(t, spec)),)
+
+
+@lowers("perspective")
+def perspective_as_warp(s):
+    return s.but(op="warp_perspective", args=_args_of_warp(s), draw=draw("perspective_coefficients", of=s.draw))
 
 
 @register(v1.ElasticTransform, v2.ElasticTransform, consumes="alpha sigma interpolation fill")
@@ -45,6 +60,16 @@ def elastic_transform(t, spec):
     return (
         step("elastic", spec, draw("random_key"), alpha=alpha, sigma=sigma, fidelity=EXACT, **_how(t, spec, _OF_GRIDS)),
     )
+
+
+def _warp_affine(s: Step, matrix: str) -> Step:
+    """One warp by a matrix, as Pillow does it (and torchvision on tensors)."""
+    drawn = draw(matrix, of=s.draw, center=s.kwargs["center"], like=s.kwargs["like"])
+    return s.but(op="warp_affine", args=_args_of_warp(s), draw=drawn)
+
+
+def _args_of_warp(s: Step) -> tuple:
+    return tuple((name, s.kwargs[name]) for name in ("interpolation", "fill", "like"))
 
 
 def warp_interpolation(t, spec, allowed: tuple[str, ...] | None = None) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from ...plan import Step
-from ..functional import on_tensor
 from . import color, convert, filters, geometry, hue, jitter, noise, policy, warp  # noqa: F401  (each registers its kernels)
+from .images import on_tensor
 from .lists import of_similar_size, put, uniform
 from .registry import kernel_of, ragged_kernel_of
 

@@ -8,11 +8,11 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
-from ..functional import on_tensor
 from . import resample, transform
 from .grids import to_device
+from .images import functions, ints, on_tensor
 from .lists import each, uniform
-from .registry import kernel, ragged_kernel
+from .registry import image_kernel, kernel, ragged_kernel
 
 
 @kernel
@@ -159,3 +159,39 @@ def by_size(images, sizes, function):
         for row, image in zip(rows, function(images[to_device(rows, images)], rows, tuple(size)), strict=True):
             made[row] = image
     return made
+
+
+# ---- one image
+
+
+@image_kernel("crop")
+def crop_image(image, row, *, inside):
+    return v1.crop(image, *ints(row["start"]), *ints(row["shape"]))
+
+
+@image_kernel("pad")
+def pad_image(image, row, *, mode, fill):
+    (top, left), (height, width) = ints(-row["start"]), ints(row["shape"])
+    _, h, w = v1.get_dimensions(image)
+    padding = [left, top, width - w - left, height - h - top]
+    return v2.pad(image, padding, fill=list(fill) if mode == "constant" else 0, padding_mode=mode)
+
+
+@image_kernel("resize")
+def resize_image(image, row, *, interpolation, like, antialias):
+    return functions(like).resize(image, ints(row["size"]), InterpolationMode(interpolation), antialias=antialias)
+
+
+@image_kernel("five_crop")
+def five_crop_image(image, row, *, size):
+    return v1.five_crop(image, list(size))
+
+
+@image_kernel("ten_crop")
+def ten_crop_image(image, row, *, size, axis):
+    return v1.ten_crop(image, list(size), vertical_flip=axis == "vertical")
+
+
+@image_kernel("flip")
+def flip_image(image, row, *, axis):
+    return v1.hflip(image) if axis == "horizontal" else v1.vflip(image)

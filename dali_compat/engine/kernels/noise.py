@@ -11,7 +11,7 @@ from torchvision.transforms.v2 import functional as v2
 
 from .color import in_parts
 from .lists import each
-from .registry import kernel
+from .registry import image_kernel, kernel
 from .squares import mixed, normals, normals_at
 
 
@@ -94,3 +94,11 @@ def linear_transformation(images, arrays, *, matrix, mean):
 @functools.lru_cache(8)
 def _on(constant: torch.Tensor, device: torch.device) -> torch.Tensor:
     return constant.to(device)
+
+
+# ---- one image
+
+
+@image_kernel("jpeg")
+def jpeg_image(image, row, *, like):
+    return v2.jpeg(image, int(row["quality"]))
