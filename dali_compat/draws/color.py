@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from .laws import permutation
-from .registry import draws
+from .registry import dictates, draws
 
 
 @draws(uniforms=lambda channels: channels)
 def channel_permutation(sizes, u, *, channels):
     """torchvision.transforms.v2.RandomChannelPermutation.make_params."""
     return {"order": permutation(u)}, sizes
+
+
+@dictates(channel_permutation)
+def channel_permutation_answers(row, step):
+    return [("order", row["order"].tolist())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .laws import permutation
-from .registry import draws
+from .registry import dictates, draws
 
 
 @draws(uniforms=1)
@@ -16,7 +16,17 @@ def choice(sizes, u, *, p):
     return {"choice": np.minimum(chosen, len(p) - 1).astype(np.int32)}, sizes
 
 
+@dictates(choice)
+def choice_answers(row, step):
+    return [("choice", int(row["choice"]))]
+
+
 @draws(uniforms=lambda n: n)
 def order(sizes, u, *, n):
     """random.shuffle of v1.RandomOrder, torch.randperm of v2's: the number of the transform at each place."""
     return {"order": permutation(u)}, sizes
+
+
+@dictates(order)
+def order_answers(row, step):
+    return [("order", row["order"].tolist())]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .laws import permutation, real
-from .registry import draws
+from .laws import coin, permutation, real
+from .registry import dictates, draws
 
 
 @draws(uniforms=8)
@@ -14,6 +14,12 @@ def color_jitter(sizes, u, *, brightness, contrast, saturation, hue):
     ranges = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
     factors = {name: real(u[:, 4 + i], *r) for i, (name, r) in enumerate(ranges.items()) if r is not None}
     return {"order": permutation(u[:, :4]), **factors}, sizes
+
+
+@dictates(color_jitter)
+def color_jitter_answers(row, step):
+    factors = (row[name] for name in ("brightness", "contrast", "saturation", "hue") if name in row)
+    return [("order", row["order"].tolist()), *(("uniform", factor) for factor in factors)]
 
 
 @draws(uniforms=lambda brightness, contrast, saturation, hue, p, channels=3: 10 + channels)
@@ -30,3 +36,15 @@ def photometric_distort(sizes, u, *, brightness, contrast, saturation, hue, p, c
     factors["contrast_after"] = np.where(before, np.nan, any_contrast)
     order = np.where(u[:, 9:10] < p, permutation(u[:, 10:]), np.int32(-1))
     return {**factors, "order": order}, sizes
+
+
+@dictates(photometric_distort)
+def photometric_distort_answers(row, step):
+    before, after = (float(row[f"contrast_{when}"]) for when in ("before", "after"))
+    contrast = after if np.isnan(before) else before
+    answers = []
+    for factor in (row["brightness"], contrast, row["saturation"], row["hue"]):
+        answers += [coin(False)] if np.isnan(factor) else [coin(True), ("uniform", factor)]
+    answers.append(coin(not np.isnan(before)))
+    order = row["order"].tolist()
+    return answers + ([coin(False)] if order[0] < 0 else [coin(True), ("order", order)])

@@ -1,4 +1,4 @@
-"""Arguments of kernels that do a step, or two in one, in another way than torchvision writes it."""
+"""A helper: arguments of kernels that do a step, or two in one, in another way than torchvision writes it."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from .geometry import window
-from .laws import key, whole
-from .registry import draws
+from .laws import coin, key, whole
+from .registry import dictates, draws
 
 
 @draws(uniforms=24)
@@ -27,7 +27,17 @@ def erasing(sizes, u, *, p, scale, ratio, random_value):
     return arrays, sizes
 
 
+@dictates(erasing)
+def erasing_answers(row, step):
+    return [coin(row["flag"]), *([("window", row)] if row["flag"] else [])]
+
+
 @draws(uniforms=1)
 def jpeg_quality(sizes, u, *, quality):
     """torchvision.transforms.v2.JPEG.make_params: from ``quality[0]`` to ``quality[1]``, both included."""
     return {"quality": whole(u[:, 0], quality[0], quality[1] + 1).astype(np.int32)}, sizes
+
+
+@dictates(jpeg_quality)
+def jpeg_quality_answers(row, step):
+    return [("whole", int(row["quality"]))]

@@ -1,4 +1,4 @@
-"""Which transform classes translate, by exact type: a user's subclass of Resize is not a Resize."""
+"""A helper: which transform classes translate, by exact type: a user's subclass of Resize is not a Resize."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which function does a step on a batch, and which on one image: each is registered for the op of its steps."""
+"""A helper: which function does a step on a batch, and which on one image: each is registered for the op of its steps."""
 
 from __future__ import annotations
 

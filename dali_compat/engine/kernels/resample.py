@@ -1,4 +1,4 @@
-"""Image.resize of Pillow (Resample.c), and of PyTorch's CPU on uint8, as batched torch, bit for bit.
+"""A helper: Image.resize of Pillow (Resample.c), and of PyTorch's CPU on uint8, as batched torch, bit for bit.
 
 Weights are computed on the host in double precision, in the order in which their C code adds. They are whole multiples
 of 2**-22 or more, so sums of weighted pixels are exact in float64, whatever the device and the order of adding.
