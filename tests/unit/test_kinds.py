@@ -70,10 +70,21 @@ def kernels_missing(kind: str, s: Step) -> list[str]:
         wrong.append(f"no kernel is called {op!r}: write it in engine/kernels/{kind}.py, with @kernel")
     if image_kernel_of(s.op) is None and kernel_of(s.op) is None:
         wrong.append(f"{s.op!r} cannot run on one image: write it in engine/kernels/{kind}.py, @image_kernel({s.op!r})")
-    for function in filter(None, (kernel_of(op), image_kernel_of(s.op))):
-        if kind_of(function) != kind:
-            wrong.append(f"{function.__qualname__} is in {function.__module__}: move it to engine/kernels/{kind}.py")
-    return wrong
+    elsewhere = [f for f in (kernel_of(op), image_kernel_of(s.op)) if f is not None and kind_of(f) != kind]
+    return wrong + [f"{f.__qualname__} is in {f.__module__}: move it to engine/kernels/{kind}.py" for f in elsewhere]
+
+
+def test_every_registered_transform_has_a_row_and_nothing_else():
+    """parity measures it, and the tests of the rows below find it."""
+    names = [entry.name for entry in TRANSFORMS]
+    registered = {kind.__name__: function for kind, (function, _) in _TRANSLATORS.items() if of_torch(kind)}
+    assert not set(registered) - set(names), f"write a row in parity/catalogue.py: {set(registered) - set(names)}"
+    assert not set(names) - set(registered), f"write a translator in translate/: {set(names) - set(registered)}"
+    assert len(names) == len(set(names))
+
+
+def of_torch(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in ("torch", "torchvision")
 
 
 @each
@@ -128,7 +139,7 @@ def test_a_draw_without_answers_names_the_file(monkeypatch):
 
 
 def test_a_name_is_drawn_by_one_function():
-    with pytest.raises(ValueError, match="'bernoulli' is drawn in dali_compat.draws.laws already"):
+    with pytest.raises(ValueError, match="'bernoulli' is drawn in .*laws already"):
 
         @drawn.draws(uniforms=1)
         def bernoulli(sizes, u):
