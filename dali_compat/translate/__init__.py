@@ -1,16 +1,11 @@
 """torchvision transforms -> steps of a plan. Knows torchvision; never sees DALI."""
 
-from . import (  # noqa: F401  (each registers its translators)
-    color,
-    containers,
-    convert,
-    filters,
-    geometry,
-    jitter,
-    noise,
-    policy,
-    warp,
-)
+import importlib
+import pkgutil
+
 from .registry import Chain, Untranslatable, on_batch, register, translate
 
 __all__ = ["Chain", "Untranslatable", "on_batch", "register", "translate"]
+
+for _module in pkgutil.iter_modules(__path__):  # each kind registers its translators
+    importlib.import_module(f"{__name__}.{_module.name}")
