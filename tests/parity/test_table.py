@@ -30,9 +30,8 @@ def block() -> str:
 
 
 def results() -> list[Path]:
-    return [
-        PAGE.parent / name for name in block().splitlines()[0].removeprefix(readme.BEGIN).removesuffix(" -->").split()
-    ]
+    names = block().splitlines()[0].removeprefix(readme.BEGIN).removesuffix(" -->").split()
+    return [(PAGE.parent / name).resolve() for name in names]
 
 
 @pytest.mark.parametrize("entry", catalogue.TRANSFORMS, ids=lambda entry: entry.name)

@@ -65,7 +65,10 @@ def kernels_missing(kind: str, s: Step) -> list[str]:
     """What is not where it should be of a step's kernels."""
     if s.op in _NO_KERNEL:
         return []
-    op, wrong = as_kernels_do(s).op, []
+    lowered, wrong = as_kernels_do(s), []
+    op = lowered.op
+    if lowered.draw is not None and lowered.draw.name not in drawn._DRAWS:
+        wrong.append(f"no draw is called {lowered.draw.name!r}: write it in draws/{kind}.py, with @draws")
     if kernel_of(op) is None:
         wrong.append(f"no kernel is called {op!r}: write it in engine/kernels/{kind}.py, with @kernel")
     if image_kernel_of(s.op) is None and kernel_of(s.op) is None:
@@ -104,7 +107,8 @@ def test_what_is_missing_is_named():
     """Also: these tests can fail."""
     nothing = step("no_such_op", ImageSpec(), draw("no_such_draw"), fidelity="exact")
     assert "draws/color.py" in draws_missing("color", nothing)[0]
-    assert ["engine/kernels/color.py" in wrong for wrong in kernels_missing("color", nothing)] == [True, True]
+    missing = kernels_missing("color", nothing)
+    assert ["engine/kernels/color.py" in wrong for wrong in missing] == [False, True, True]
     blur = step("gaussian_blur", ImageSpec(), draw("blur_sigma", sigma=(1, 2)), fidelity="exact")
     assert draws_missing("filters", blur) == kernels_missing("filters", blur) == []
     assert "move it to draws/color.py" in draws_missing("color", blur)[0]
