@@ -4,8 +4,8 @@ DALI takes every step while images are ragged, and geometry always. Once every i
 arithmetic belongs to torch operations on the whole batch: they are torchvision's own, exact, and the same on every
 device. One exception pays for itself: at the end of a chain DALI's crop_mirror_normalize does flip, conversion to
 float32, normalisation and transposition in one kernel (within 7e-7 of torchvision), so the default uses it. The other
-way about, DALI can neither resize nor warp to the last bit: where that is asked for, torch's part begins before the first
-of these.
+way about, DALI can neither resize nor warp to the last bit: where that is asked for, torch's part begins before the
+first of these.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _dali_can(steps, i: int, options: Options) -> bool:
 
 
 def _dali_resizes(s: Step) -> bool:
-    """DALI has no close form of Pillow's box and hamming filters (PARITY: measured), of nearest and lanczos as
+    """DALI has no close form of Pillow's box and hamming filters (measured), of nearest and lanczos as
     torchvision has them on tensors, and of filters without antialiasing."""
     if s.gives.normalized or s.gives.dtype not in (torch.uint8, torch.float32):
         return False
@@ -155,7 +155,7 @@ def _after_float32(steps, split: int) -> int:
 def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
     """One pass or two; of a resize followed by a crop within it only the window is computed.
 
-    PARITY: that is closer to Pillow, too, and 40% cheaper.
+    That is closer to Pillow, too, and 40% cheaper.
     """
     lowered: list[Step] = []
     for s in steps:
@@ -171,8 +171,8 @@ def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
 
 
 def _passes(s: Step) -> str:
-    """How torchvision resizes: PIL in two passes rounded to 8 bits, v2 on uint8 tensors likewise but always width first,
-    v1 on tensors (and v2 on floats) in floating point."""
+    """How torchvision resizes: PIL in two passes rounded to 8 bits, v2 on uint8 tensors likewise but always width
+    first, v1 on tensors (and v2 on floats) in floating point."""
     if s.kwargs["interpolation"].startswith("nearest") or s.gives.dtype != torch.uint8 or s.kwargs["like"] == "v1":
         return "one"
     return "as Pillow" if s.kwargs["like"] == "pil" else "width first"

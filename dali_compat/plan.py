@@ -77,8 +77,9 @@ class Step:
         shares: it draws from the random stream of the step before it.
         stream: number of its random stream within the transform; translate() gives it, and it survives lowering.
         when: gates, all of which have to be open; translate() gives them.
-        fidelity: how far from torchvision it is, in words; or a function of a module, called with the step, where it runs
-            (DALI, TORCH, EACH, HOST), the options, and whether DALI resizes in two passes. Steps are equal whatever it is.
+        fidelity: how far from torchvision it is, in words; or a function of a module, called with the step, where it
+            runs (DALI, TORCH, EACH, HOST), the options, and whether DALI resizes in two passes. Steps are equal
+            whatever it is.
     """
 
     op: str

@@ -40,8 +40,9 @@ def resize_lowered(sizes, u, *, resize, crop, passes):
 
 
 def vertical_first(sizes, new) -> np.ndarray:
-    """Pillow resizes in two passes; which one goes first depends on its version and the sizes (PARITY: measured). From 13 on
-    the C code takes the cheaper order; before, Image.resize began with the height of what is 100 times as tall as wide."""
+    """Pillow resizes in two passes; which one goes first depends on its version and the sizes (measured). From
+    13 on the C code takes the cheaper order; before, Image.resize began with the height of what is 100 times as tall as
+    wide."""
     shrink = sizes - new
     cheaper = (shrink[:, 0] > 2 * shrink[:, 1]) & _pillow_starts_vertically((300, 40), (50, 37))
     tall = (sizes[:, 0] > 100 * sizes[:, 1]) & _pillow_starts_vertically((404, 4), (402, 2))

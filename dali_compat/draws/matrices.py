@@ -2,8 +2,8 @@
 
 Those of tensors count from the images' centres, as torchvision's grids do.
 
-Each takes the draw of the transform's own parameters (``of``) and gives ``matrix`` (N, 6), or ``coefficients`` (N, 8), in
-float64, and ``size`` (N, 2) of the output; a ``flag`` is passed on.
+Each takes the draw of the transform's own parameters (``of``) and gives ``matrix`` (N, 6), or ``coefficients`` (N, 8),
+in float64, and ``size`` (N, 2) of the output; a ``flag`` is passed on.
 """
 
 from __future__ import annotations

@@ -120,10 +120,10 @@ def draws(uniforms=0):
 
 
 def dictates(drawn: Callable):
-    """Registers the answers that torchvision gets when it asks for what ``drawn`` has drawn: so `parity` compares pixels.
+    """Registers the answers that torchvision gets where ``drawn`` has drawn, so that `parity` can compare pixels.
 
-    The function is called as ``function(row, step)``, where ``row`` has the draw's arrays for one image. It gives pairs of a
-    kind and a value, in the order in which torchvision asks. The kinds, and who asks for them:
+    The function is called as ``function(row, step)``, where ``row`` has the draw's arrays for one image. It gives pairs
+    of a kind and a value, in the order in which torchvision asks. The kinds, and who asks for them:
 
     - "coin" (laws.coin makes it): torch.rand, for a chance; "uniform": Tensor.uniform_; "whole": torch.randint
     - "order": torch.randperm, random.shuffle; "choice": random.choices, torch.multinomial

@@ -91,8 +91,8 @@ def _asked(height: int, width: int, angle: float, center, like) -> tuple[int, in
 
 @draws(uniforms=6)
 def affine_parameters(sizes, u, *, degrees, translate, scale, shear, version="v1"):
-    """torchvision.transforms.RandomAffine.get_params; ``shear`` is (low, high) of x, or those of x and of y. ``version``
-    changes none of them: it says whose matrix they become (matrices.py)."""
+    """torchvision.transforms.RandomAffine.get_params; ``shear`` is (low, high) of x, or those of x and of y.
+    ``version`` changes none of them: it says whose matrix they become (matrices.py)."""
     n = len(sizes)
     shift = np.zeros((n, 2), np.int32)
     if translate is not None:

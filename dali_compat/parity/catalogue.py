@@ -141,8 +141,8 @@ TRANSFORMS = (
 
 _TAIL = "ToTensor(), Normalize(MEAN, STD)"
 _PRESET = (
-    "Compose([RandomResizedCrop(224), RandomHorizontalFlip(), {}(interpolation=InterpolationMode.BILINEAR), PILToTensor(), "
-    "ConvertImageDtype(float32), Normalize(MEAN, STD), RandomErasing(0.1)])"
+    "Compose([RandomResizedCrop(224), RandomHorizontalFlip(), {}(interpolation=InterpolationMode.BILINEAR), "
+    "PILToTensor(), ConvertImageDtype(float32), Normalize(MEAN, STD), RandomErasing(0.1)])"
 )
 # what people train with
 RECIPES = {

@@ -65,7 +65,7 @@ def written(readme: Path, results: list[Path]) -> str:
 
 
 def _check(path: Path, result: dict[str, Any], complete: bool) -> None:
-    """Raises ValueError where a row failed; and, of ``complete`` results, where one is missing or not in the catalogue."""
+    """Raises ValueError where a row failed; of ``complete`` results also where they are not the catalogue's."""
     wrong = []
     for kind in KINDS:
         wrong += [f"{row['of']}: {row['error']}" for row in result[kind] if "error" in row]

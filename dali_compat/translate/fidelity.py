@@ -1,6 +1,7 @@
 """A helper: how far each step is from torchvision, in words that the parity tests bear out.
 
-step(fidelity=...) takes it. It is a text, or a function of the step, where it runs, the options, and whether DALI resizes in two passes.
+step(fidelity=...) takes it. It is a text, or a function of the step, where it runs, the options, and whether DALI
+resizes in two passes.
 """
 
 from __future__ import annotations

@@ -56,8 +56,9 @@ def describe(transform: Any) -> str:
 def register(*types: type, consumes: str = ""):
     """Register a translator for exact transform types.
 
-    The function is called as ``translator(transform, spec)``, where ``spec`` is the :class:`~dali_compat.plan.ImageSpec`
-    that reaches the transform, and returns an iterable of steps (plan.step), or raises :class:`Untranslatable`.
+    The function is called as ``translator(transform, spec)``, where ``spec`` is the
+    :class:`~dali_compat.plan.ImageSpec` that reaches the transform, and returns an iterable of steps (plan.step), or
+    raises :class:`Untranslatable`.
 
     Args:
         types: the exact classes; a subclass is not translated.
@@ -79,8 +80,10 @@ def register(*types: type, consumes: str = ""):
 
 
 def lowers(op: str):
-    """Registers a function that gives, for a step of this op, the same as the kernels do it: another op, other arguments.
-    The op itself is torchvision's own way, image by image."""
+    """Registers a function that gives a step of this op as kernels do it: by another op, with other arguments.
+
+    The op itself stays torchvision's own way, image by image.
+    """
 
     def decorate(function: Callable[[Step], Step]):
         _LOWERED[op] = function
@@ -98,10 +101,12 @@ def on_batch(function: Callable, spec: ImageSpec, uniforms: int = 0, **args) -> 
     """Steps for a translator of one's own: a function that works on whole batches.
 
     Args:
-        function: called as ``function(images, **args)`` with images (N, C, H, W) on the loader's device, uint8 0..255 or
-            floating point as torchvision would have them at this place (where sizes differ: with those of one size), and
-            returns the new images. A function of a module, not a lambda made by the translator: plans are compared by it.
-        spec: the image that the function gives; where it differs from that which the translator gets, ``spec.but(...)``.
+        function: called as ``function(images, **args)`` with images (N, C, H, W) on the loader's device, uint8 0..255
+            or floating point as torchvision would have them at this place (where sizes differ: with those of one size),
+            and returns the new images. A function of a module, not a lambda made by the translator: plans are compared
+            by it.
+        spec: the image that the function gives; where it differs from that which the translator gets,
+            ``spec.but(...)``.
         uniforms: how many random numbers a sample takes. They come as ``uniforms=``, (N, uniforms) float32 in [0, 1) on
             the device: the same for one seed, whatever the device and the batch size.
         args: passed on; hashable, or compared by identity.

@@ -48,8 +48,8 @@ def test_images_are_torchvisions(case, exact, device, pictures):
 
 @_cases(lambda case: not case.calls)
 def test_replay_is_torchvision_bit_by_bit(case, image_root):
-    """What goes through PIL one by one. But for sums in another order: replay blurs PIL images as v1 in both versions, makes
-    ElasticTransform's field itself, and grayscale of floats is v2's in both."""
+    """What goes through PIL one by one. But for sums in another order: replay blurs PIL images as v1 in both versions,
+    makes ElasticTransform's field itself, and grayscale of floats is v2's in both."""
     transform, plan = case.make(), plan_of(case.make())
     paths = [path for path, _ in DALIImageFolder(image_root).samples[:5]]
     sizes = np.array([Image.open(path).size[::-1] for path in paths])

@@ -176,7 +176,8 @@ def test_the_registry_refuses_duplicates(registered):
 
 @pytest.mark.parametrize("kind", _TRANSLATORS, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
 def test_every_constructor_argument_is_consumed(kind):
-    """Of this torchvision: one that a translator does not name would go to torchvision for every value but its default."""
+    """Of this torchvision: one that a translator does not name would go to torchvision for every value but its
+    default."""
     arguments = inspect.signature(kind).parameters.values()
     names = {p.name for p in arguments if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     function, consumed = _TRANSLATORS[kind]

@@ -1,8 +1,8 @@
 """Steps -> batched torch operations: one function a step (registry.py), called ``op(images, arrays, **args)``.
 
 ``images`` is (N, C, H, W) on any device, uint8 0..255 or floating point. The same code runs on every device; nothing is
-changed in place. Which rows a step is for (``arrays["flag"]``), and images of different sizes, are run()'s affair: kernels
-see neither, but for those that are registered as ragged.
+changed in place. Which rows a step is for (``arrays["flag"]``), and images of different sizes, are run()'s affair:
+kernels see neither, but for those that are registered as ragged.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .registry import kernel_of, ragged_kernel_of
 for _module in pkgutil.iter_modules(__path__):  # each kind registers its kernels
     importlib.import_module(f"{__name__}.{_module.name}")
 
-# What works pixel by pixel and leaves black as it is. Contrast needs the mean of an image without its frame: it is told each
-# image's own number of pixels ("area").
+# What works pixel by pixel and leaves black as it is. Contrast needs the mean of an image without its frame: it is told
+# each image's own number of pixels ("area").
 _BY_PIXEL = {"brightness", "contrast", "saturation", "hue", "color_jitter", "photometric_distort"}
 
 
@@ -76,8 +76,8 @@ def _all(step: Step, images, arrays):
 
 
 def framed(step: Step, images: list[torch.Tensor], arrays) -> list[torch.Tensor]:
-    """A step of _BY_PIXEL, on PIL's terms, on images of different sizes: on a few batches in which each has black to its
-    right and below. A GPU takes longer to begin the operations on one image than to do them."""
+    """A step of _BY_PIXEL, on PIL's terms, on images of different sizes: on a few batches in which each has black to
+    its right and below. A GPU takes longer to begin the operations on one image than to do them."""
     changed = [None] * len(images)
     for rows, height, width in of_similar_size(images):
         some = [images[row] for row in rows]

@@ -37,7 +37,8 @@ def in_parts(kernel):
 
 
 def to(images, array, dtype=None):
-    """One number a row, for arithmetic with images (N, C, H, W); in floating point unless another dtype is asked for."""
+    """One number a row, for arithmetic with images (N, C, H, W); in floating point unless another dtype is asked
+    for."""
     dtype = dtype or (np.float64 if images.dtype == torch.float64 else np.float32)
     column = torch.from_numpy(np.ascontiguousarray(array, dtype))
     return column.to(images.device, non_blocking=True).view(-1, 1, 1, 1)

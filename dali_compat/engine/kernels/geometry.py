@@ -112,8 +112,8 @@ def _resize(images, size, *, interpolation, like, antialias):
 
 
 def _as_pillow(images, size, interpolation, like) -> bool:
-    """In two passes, each rounded. So does PyTorch with uint8 for v2, but on a GPU it rounds once, and to a single pixel
-    it fails an assertion of its own, unless the channels are last."""
+    """In two passes, each rounded. So does PyTorch with uint8 for v2, but on a GPU it rounds once, and to a single
+    pixel it fails an assertion of its own, unless the channels are last."""
     if like == "pil":
         return not interpolation.startswith("nearest")
     ours = like == "v2" and (images.is_cuda or tuple(size) == (1, 1))
@@ -121,7 +121,8 @@ def _as_pillow(images, size, interpolation, like) -> bool:
 
 
 def _tiny(images, sizes) -> bool:
-    """Pillow takes .10 ms to make 40 x 40 pixels of 32 x 32, and a matrix .065; of 224 x 224 from 96 x 96 .6 and 3.6."""
+    """Pillow takes .10 ms to make 40 x 40 pixels of 32 x 32, and a matrix .065; of 224 x 224 from 96 x 96 .6 and
+    3.6."""
     return max(images.shape[-2] * images.shape[-1], sizes.prod(1).max()) <= 48**2
 
 

@@ -49,8 +49,8 @@ def _hue_pil(images, factors):
 def _hsv_tables(device):
     """rgb2hsv_row and hsv2rgb of Pillow's Convert.c, float for float.
 
-    By (r - g, g - b): H * 256, and (max - min) * 256. By (max - min, max): S. By (H, S), three times, H up to 510: what V
-    is multiplied by. tests/unit/test_batch_color.py compares all colours.
+    By (r - g, g - b): H * 256, and (max - min) * 256. By (max - min, max): S. By (H, S), three times, H up to 510: what
+    V is multiplied by. tests/unit/test_batch_color.py compares all colours.
     """
     f32 = np.float32
     r_g, g_b = np.meshgrid(np.arange(-255, 256), np.arange(-255, 256), indexing="ij")

@@ -44,8 +44,8 @@ def uniform(images: list[torch.Tensor]):
         return images
     if first.is_cuda or first.dtype == torch.bfloat16:  # which NumPy has not
         return torch.stack(images)
-    # torch's threads wait for each other where DALI's keep the cores busy: 64 float images of 224 x 224 take torch.stack
-    # 60 to 760 ms then, and this 10
+    # torch's threads wait for each other where DALI's keep the cores busy: 64 float images of 224 x 224 take
+    # torch.stack 60 to 760 ms then, and this 10
     return torch.from_numpy(np.stack([image.numpy() for image in images]))
 
 

@@ -17,7 +17,8 @@ from .squares import mixed, normals, normals_at
 
 @kernel
 def erase(images, arrays, *, value):
-    """torchvision.transforms.functional.erase: a window takes one value a channel, or (``value`` None) normal numbers."""
+    """torchvision.transforms.functional.erase: a window takes one value a channel, or (``value`` None) normal
+    numbers."""
     if value is None:
         return _erase_randomly(images, arrays)
     height, width = images.shape[-2:]
@@ -73,7 +74,8 @@ def gaussian_noise(images, arrays, *, mean, sigma, clip):
 
 @kernel
 def jpeg(images, arrays, *, like):
-    """torchvision.transforms.v2.functional.jpeg, image by image on the CPU: PIL's coder, or torchvision's for tensors."""
+    """torchvision.transforms.v2.functional.jpeg, image by image on the CPU: PIL's coder, or torchvision's for
+    tensors."""
 
     def code(image, quality):
         if like == "pil":

@@ -1,7 +1,7 @@
 """AutoAugment and its kin: the samples whose turn it is for an operation go together.
 
-This is the one module of the engine that builds torchvision's transforms: of one image, RandAugment's rules are methods of
-its own there.
+This is the one module of the engine that builds torchvision's transforms: of one image, RandAugment's rules are methods
+of its own there.
 """
 
 from __future__ import annotations

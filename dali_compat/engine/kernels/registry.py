@@ -1,4 +1,4 @@
-"""A helper: which function does a step on a batch, and which on one image: each is registered for the op of its steps."""
+"""A helper: which function does a step on a batch, and which on one image. Each is registered for an op."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ def ragged_kernel(*ops: str) -> Callable[[Function], Function]:
 
 
 def image_kernel(op: str) -> Callable[[Function], Function]:
-    """Registers torchvision's own way for an op, ``function(image, row, **args)``: ``image`` is a PIL image or a CHW tensor,
-    ``row`` one row of the step's per-sample arguments. Files that DALI decodes differently from PIL go this way, and by the
-    kernel where an op has none.
+    """Registers torchvision's own way for an op: ``function(image, row, **args)`` of a PIL image or a CHW tensor.
+
+    ``row`` is one row of the step's per-sample arguments. Files that DALI decodes differently from PIL go this way; where
+    an op has none, by the kernel.
 
     Raises:
         ValueError: another function has that op.

@@ -68,8 +68,8 @@ def taps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weights (size_out, taps) and the first input of each (size_out,).
 
-    Pillow's precompute_coeffs and normalize_coeffs_8bpc; where ``like`` is "v2", what PyTorch's CPU kernels for uint8 make
-    of them (UpSampleKernel.cpp): as many bits as 16-bit weights have room for.
+    Pillow's precompute_coeffs and normalize_coeffs_8bpc; where ``like`` is "v2", what PyTorch's CPU kernels for uint8
+    make of them (UpSampleKernel.cpp): as many bits as 16-bit weights have room for.
     """
     weights, first = (_filtered if antialias else _interpolated)(size_in, size_out, interpolation)
     if like == "pil":
@@ -96,7 +96,8 @@ def _filtered(size_in, size_out, interpolation):
 
 
 def _interpolated(size_in, size_out, interpolation):
-    """Two or four neighbours, which PyTorch takes where it does not antialias; those beyond the border are the border."""
+    """Two or four neighbours, which PyTorch takes where it does not antialias; those beyond the border are the
+    border."""
     around, function = _NEIGHBOURS[interpolation]
     center = (np.arange(size_out) + 0.5) * (size_in / size_out) - 0.5
     if interpolation == "bilinear":
@@ -111,8 +112,8 @@ def _interpolated(size_in, size_out, interpolation):
 
 
 def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str, like: str = "pil", antialias: bool = True):
-    """(N, C, H, W) uint8: one axis, rounded to 8 bits, then the other. Pillow's ImagingResample or, where ``like`` is "v2",
-    torch.nn.functional.interpolate on the CPU, on any device."""
+    """(N, C, H, W) uint8: one axis, rounded to 8 bits, then the other. Pillow's ImagingResample or, where ``like`` is
+    "v2", torch.nn.functional.interpolate on the CPU, on any device."""
     before = np.array(images.shape[-2:])
     vertical = like == "pil" and vertical_first(before[None], np.array([size]))[0]
     order = (-2, -1) if vertical else (-1, -2)
@@ -130,8 +131,9 @@ def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str, like
 
 
 def resize_each(images: list[torch.Tensor], sizes: np.ndarray, interpolation: str, like="pil", antialias=True) -> list:
-    """The same of images (C, H, W) of several sizes, to ``sizes`` (N, 2): as few products of matrices as memory allows, for a
-    GPU's time goes into their number. Images of a product are padded to the largest; their padding has no weights."""
+    """The same of images (C, H, W) of several sizes, to ``sizes`` (N, 2): as few products of matrices as memory allows,
+    for a GPU's time goes into their number. Images of a product are padded to the largest; their padding has no
+    weights."""
     before = np.array([image.shape[-2:] for image in images])
     vertical = vertical_first(before, sizes) & (like == "pil")
     made: list = [None] * len(images)

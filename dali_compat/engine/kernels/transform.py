@@ -82,8 +82,8 @@ def _nearest(images, x, y):
 
 
 def _cells(images, x, y, reach):
-    """Columns, places at which rows begin, around each coordinate, clipped at the rim; and how far it is from the middle
-    of the first of them that ``reach`` calls 0."""
+    """Columns, places at which rows begin, around each coordinate, clipped at the rim; and how far it is from the
+    middle of the first of them that ``reach`` calls 0."""
     height, width = images.shape[-2:]
     parts, taps = [], []
     for coordinate, size in ((x, width), (y, height)):
