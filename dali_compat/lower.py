@@ -15,7 +15,7 @@ import torch
 from .account import lines_of
 from .draws import is_random
 from .plan import Call, ImageSpec, Options, Plan, Step, draw
-from .translate.registry import Chain, translate
+from .translate.registry import Chain, as_kernels_do, translate
 from .versions import resizes_in_whole_numbers
 
 # steps that DALI can do, and those among them that torch does as well once the batch is uniform
@@ -31,7 +31,7 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     ``decoded``: the images are in torch's hands already (they come from a Call), so torch runs all of it.
     """
     steps = tuple(s for t in chain.translated for s in t.steps)
-    ordered = tuple(map(_as_warp, _geometry_first(steps)))
+    ordered = tuple(map(as_kernels_do, _geometry_first(steps)))
     split = 0 if decoded else _first_batch_step(ordered, options)
     if not options.exact and not decoded:
         split = _after_float32(ordered, split)
@@ -83,18 +83,6 @@ def _commutes(geometry: Step, before: Step) -> bool:
     if before.op == "grayscale" and geometry.op == "pad":
         return not any(geometry.kwargs["fill"])  # a fill has another colour, and number of channels, before
     return before.op in _BY_PIXEL
-
-
-def _as_warp(s: Step) -> Step:
-    """Rotations and the like as one warp by a matrix, as Pillow does them (and torchvision on tensors)."""
-    if s.op not in ("rotate", "affine", "perspective"):
-        return s
-    how = tuple((name, s.kwargs[name]) for name in ("interpolation", "fill", "like"))
-    if s.op == "perspective":
-        return s.but(op="warp_perspective", args=how, draw=draw("perspective_coefficients", of=s.draw))
-    name = "rotation_matrix" if s.op == "rotate" else "affine_matrix"
-    matrix = draw(name, of=s.draw, center=s.kwargs["center"], like=s.kwargs["like"])
-    return s.but(op="warp_affine", args=how, draw=matrix)
 
 
 def _warp_in_dali(s: Step) -> Step:
@@ -215,7 +203,8 @@ def _fuse_tail(steps: tuple[Step, ...], layout: str) -> tuple[Step, ...]:
     mirror = kept.pop() if kept and kept[-1].op == "flip" and kept[-1].kwargs["axis"] == "horizontal" else None
     channels = convert.gives.channels
     values = normalize.kwargs if normalize else {"mean": (0.0,) * channels, "std": (1.0,) * channels}
-    last = Step("crop_mirror_normalize", convert.gives, (*values.items(), ("layout", layout)))
+    args = (*values.items(), ("layout", layout))
+    last = Step("crop_mirror_normalize", convert.gives, args, fidelity=convert.fidelity)
     if mirror:
         last = last.but(draw=mirror.draw, stream=mirror.stream)
     return (*kept, last)

@@ -1,9 +1,9 @@
 """The plan: plain frozen data between torchvision's transforms and the engines.
 
 A :class:`Step` is one operation on one image: which kernel (``op``, a name shared by engine/dali/graph.py,
-engine/kernels/ and engine/functional.py), its constant arguments, and how its per-sample arguments come about
-(``draw``, a function of draws/). A :class:`Plan` is the chain as torchvision would run it, and the same chain lowered
-onto DALI and onto batched torch, as far as it translates; its :class:`Call` is what does not.
+engine/kernels/), its constant arguments, and how its per-sample arguments come about (``draw``,
+a function of draws/). A :class:`Plan` is the chain as torchvision would run it, and the same chain lowered onto
+DALI and onto batched torch, as far as it translates; its :class:`Call` is what does not.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from typing import Any, NamedTuple
 import torch
 
 Arguments = tuple[tuple[str, Any], ...]
+
+# where a step runs, as explain() says it
+DALI, HOST, TORCH, EACH = "DALI", "the host", "torch, on the batch", "torch, image by image"
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class Draw:
-    """Per-sample arguments of a step: the function of params/ and its constant arguments."""
+    """Per-sample arguments of a step: the function of draws/ and its constant arguments."""
 
     name: str
     args: Arguments = ()
@@ -75,6 +78,9 @@ class Step:
         shares: it draws from the random stream of the step before it.
         stream: number of its random stream within the transform; translate() gives it, and it survives lowering.
         when: gates, all of which have to be open; translate() gives them.
+        fidelity: how far from torchvision it is, in words; or a function of a module, called with the step, where it
+            runs (DALI, TORCH, EACH, HOST), the options, and whether DALI resizes in two passes. Steps are equal
+            whatever it is.
     """
 
     op: str
@@ -84,6 +90,7 @@ class Step:
     shares: bool = False
     stream: int = 0
     when: tuple[Gate, ...] = ()
+    fidelity: str | Callable[[Step, str, Options, bool], str] = field(default="", compare=False, repr=False)
 
     @property
     def kwargs(self) -> dict[str, Any]:
@@ -93,8 +100,9 @@ class Step:
         return replace(self, **changes)
 
 
-def step(op: str, gives: ImageSpec, draw: Draw | None = None, shares: bool = False, **args) -> Step:
-    return Step(op, gives, tuple(args.items()), draw, shares)
+def step(op: str, gives: ImageSpec, draw: Draw | None = None, shares: bool = False, *, fidelity, **args) -> Step:
+    """A Step; ``args`` are those of its kernel. What ``fidelity`` says stands in translate/fidelity.py."""
+    return Step(op, gives, tuple(args.items()), draw, shares, fidelity=fidelity)
 
 
 @dataclass(frozen=True, eq=False)

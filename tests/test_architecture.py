@@ -160,7 +160,7 @@ FUNCTIONS = (
 
 
 # RandAugment's rules are methods of a transform, and AutoAugment's tables its attributes
-BUILDERS = {"engine": {f"{TOP}.engine.functional"}, "draws": {f"{TOP}.draws.policy"}}
+BUILDERS = {"engine": {f"{TOP}.engine.kernels.policy"}, "draws": {f"{TOP}.draws.policy"}}
 
 
 @pytest.mark.parametrize("room", ["draws", "engine", "epoch", "workers", "routes", "data", "archives"])

@@ -7,7 +7,6 @@ transform objects with the same random numbers. Errors are mean and maximum over
 import contextlib
 import importlib
 import importlib.util
-import json
 import os
 import platform
 import re
@@ -40,7 +39,10 @@ def add_arguments(parser) -> None:
     parser.add_argument("--data", type=Path, help="a folder of images, in class folders or not (default: drawn ones)")
     parser.add_argument("--most", type=int, help="how many images of it, evenly chosen (default all)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: the GPU if there is one)")
-    parser.add_argument("--json", type=Path, help="write the results here, as they come")
+    parser.add_argument("--json", type=Path, help="write the results here; with --only: into those there")
+    parser.add_argument(
+        "--only", metavar="NAME", help="measure one transform's rows (by its class's name), or a recipe"
+    )
     parser.add_argument(
         "--transform",
         metavar="SPEC",
@@ -62,6 +64,8 @@ def run(args) -> int:
             raise SystemExit("parity: --readme and --results go together")
         rewrite(args.readme, args.results)
         return 0
+    if args.only and args.transform:
+        raise SystemExit("parity: --only and --transform do not go together")
     if (args.picture or args.steps) and not args.transform:
         raise SystemExit("parity: --picture and --steps need --transform")
     if args.most is not None and args.most < 1:
@@ -70,7 +74,10 @@ def run(args) -> int:
     if problem:
         raise SystemExit(f"parity: {problem}")
     transform = args.transform and transform_of(args.transform)
+    from dali_compat.parity import results
     from dali_compat.parity.measure import Pictures
+
+    results.rows(args.only)  # or there is none
 
     with tempfile.TemporaryDirectory(prefix="dali_compat_parity_") as drawn:
         if args.data is None:
@@ -83,15 +90,15 @@ def run(args) -> int:
 
 
 def everything(pictures, args) -> int:
-    """Measure every transform that translates, and the recipes."""
-    from dali_compat.parity.catalogue import RECIPES, TRANSFORMS
+    """Measure every transform that translates, and the recipes; or those rows that --only names."""
+    from dali_compat.parity import results
 
     device = resolve_device(args.device, start=True)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     result = {"facts": facts(), "images": pictures.facts(), "device": name, "transforms": [], "recipes": []}
-    entries = [("transforms", entry.name, entry, entry.versions()) for entry in TRANSFORMS]
-    entries += [("recipes", name, entry, ["v1"]) for name, entry in RECIPES.items()]
-    for kind, name, entry, versions in tqdm(entries, desc="parity", unit="transform"):
+    before = results.read(args.json, result["device"]) if args.json and args.only else None
+    for kind, name, entry in tqdm(results.rows(args.only), desc="parity", unit="transform"):
+        versions = entry.versions() if kind == "transforms" else ["v1"]
         row = {"name": name, "of": entry.expression, "takes": entry.takes, "versions": versions}
         try:
             row |= measured(pictures, entry, versions, args.device)
@@ -99,8 +106,7 @@ def everything(pictures, args) -> int:
             row["error"] = f"{type(error).__name__}: {error}"
         result[kind].append(row)
         if args.json:
-            args.json.parent.mkdir(parents=True, exist_ok=True)
-            args.json.write_text(json.dumps(result, indent=1) + "\n")
+            results.write(args.json, results.merged(before, result) if before else result)
     print(f"\n{len(pictures)} {f'images of {args.data}' if args.data else 'drawn pictures'}, on {result['device']}\n")
     print(table([("", "runs in", "default", "exact=True", "torchvision on tensors"), *text_rows(result)]))
     print("\nmean / maximum of the difference to torchvision on PIL images, in levels of 0..255")

@@ -5,7 +5,9 @@ kernel wants together with the sizes after it. Sizes are known before anything i
 is torchvision's own arithmetic, vectorised with numpy, and the engines only carry it out.
 """
 
-from . import color, geometry, laws, lowered, matrices, policy, warp  # noqa: F401  (each registers its functions)
+import importlib
+import pkgutil
+
 from .randoms import Randoms, own_generators, replacement, seed_generators
 from .registry import Arrays, ImageTooSmall, compute, is_random
 
@@ -19,3 +21,6 @@ __all__ = [
     "replacement",
     "seed_generators",
 ]
+
+for _module in pkgutil.iter_modules(__path__):  # each kind registers its draws
+    importlib.import_module(f"{__name__}.{_module.name}")

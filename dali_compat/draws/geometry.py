@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .laws import key, rand, whole
-from .registry import Arrays, ImageTooSmall, draws
+from .laws import coin, rand, whole
+from .registry import Arrays, ImageTooSmall, dictates, draws
 
 
 def window(start, shape) -> tuple[Arrays, np.ndarray]:
@@ -79,6 +79,11 @@ def random_crop(sizes, u, *, size):
     return window(np.floor(u * (room + 1)), np.broadcast_to(size, sizes.shape))
 
 
+@dictates(random_crop)
+def random_crop_answers(row, step):
+    return [("window", row)]
+
+
 @draws(uniforms=22)
 def random_resized_crop(sizes, u, *, scale, ratio):
     """torchvision.transforms.RandomResizedCrop.get_params: ten tries, then a central crop within ``ratio``."""
@@ -104,22 +109,9 @@ def random_resized_crop(sizes, u, *, scale, ratio):
     return window(start, shape)
 
 
-@draws(uniforms=24)
-def erasing(sizes, u, *, p, scale, ratio, random_value):
-    """torchvision.transforms.RandomErasing.get_params: ten tries, then nothing is erased. ``random_value``: the window
-    is filled with random pixels, for which it takes a key."""
-    area = sizes.prod(1)[:, None] * (scale[0] + (scale[1] - scale[0]) * u[:, 1:11])
-    low, high = np.log(ratio[0]), np.log(ratio[1])
-    aspect = np.exp(low + (high - low) * u[:, 11:21])
-    h, w = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
-    fits = (h < sizes[:, :1]) & (w < sizes[:, 1:])
-    rows, first, some = np.arange(len(sizes)), fits.argmax(1), fits.any(1)
-    shape = np.stack([h[rows, first], w[rows, first]], 1) * some[:, None]
-    arrays, _ = window(np.floor(u[:, 21:23] * (sizes - shape + 1)), shape)
-    arrays["flag"] = ((u[:, 0] < p) & some).astype(np.int32)
-    if random_value:
-        arrays["key"] = key(u[:, 23])
-    return arrays, sizes
+@dictates(random_resized_crop)
+def random_resized_crop_answers(row, step):
+    return [("window", row)]
 
 
 # ---- torchvision.transforms.v2 alone; its arithmetic is float32 where a torch.rand is in it
@@ -134,11 +126,22 @@ def zoom_out(sizes, u, *, side_range, p):
     return window(-left_top[:, ::-1].astype(np.int64), canvas)
 
 
+@dictates(zoom_out)
+def zoom_out_answers(row, step):
+    """An image that stays as it is gets no border, too."""
+    return [coin(True), ("window", row)] if dict(step.draw.args)["p"] else [coin(False)]
+
+
 @draws(uniforms=1)
 def scale_jitter(sizes, u, *, target_size, scale_range):
     """torchvision.transforms.v2.ScaleJitter.make_params (which divides the target's width by the image's height)."""
     fit = np.minimum(target_size[1] / sizes[:, :1], target_size[0] / sizes[:, 1:]).astype(np.float32)
     return resized((sizes.astype(np.float32) * (fit * _scale(u, scale_range))).astype(np.int64))
+
+
+@dictates(scale_jitter)
+def scale_jitter_answers(row, step):
+    return [("size", row["size"].astype(int).tolist())]
 
 
 @draws(uniforms=1)
@@ -150,10 +153,20 @@ def random_shortest_size(sizes, u, *, min_size, max_size=None):
     return resized((sizes * scale).astype(np.int64))
 
 
+@dictates(random_shortest_size)
+def random_shortest_size_answers(row, step):
+    return [("size", row["size"].astype(int).tolist())]
+
+
 @draws(uniforms=1)
 def random_resize(sizes, u, *, min_size, max_size):
     """torchvision.transforms.v2.RandomResize.make_params: a short edge below ``max_size``."""
     return resized(_by_edges(sizes, whole(u[:, 0], min_size, max_size), None))
+
+
+@dictates(random_resize)
+def random_resize_answers(row, step):
+    return [("whole", int(row["size"].min()))]
 
 
 def _scale(u, interval) -> np.ndarray:

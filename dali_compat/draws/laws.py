@@ -1,10 +1,10 @@
-"""Whether, which, in which order and how much: the laws that every random parameter is made of."""
+"""A helper: the laws that every random parameter is made of, and the draws that transforms of several kinds share."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from .registry import draws
+from .registry import dictates, draws
 
 
 def real(u, low, high) -> np.ndarray:
@@ -33,24 +33,25 @@ def bernoulli(sizes, u, *, p):
     return {"flag": (u[:, 0] < p).astype(np.int32)}, sizes
 
 
-@draws(uniforms=1)
-def choice(sizes, u, *, p):
-    """random.choices of v1.RandomChoice, torch.multinomial of v2's; the weights ``p`` need not add up to 1."""
-    until = np.cumsum(np.asarray(p, float))
-    chosen = np.searchsorted(until, u[:, 0] * until[-1], side="right")
-    return {"choice": np.minimum(chosen, len(p) - 1).astype(np.int32)}, sizes
+@dictates(bernoulli)
+def bernoulli_answers(row, step):
+    return [coin(row["flag"])]
 
 
-@draws(uniforms=lambda n: n)
-def order(sizes, u, *, n):
-    """random.shuffle of v1.RandomOrder, torch.randperm of v2's: the number of the transform at each place."""
-    return {"order": permutation(u)}, sizes
+def coin(yes) -> tuple[str, float]:
+    """For ``torch.rand(1) < p``, whichever p."""
+    return "coin", 0.0 if yes else 1.0
 
 
 @draws(uniforms=1)
 def random_key(sizes, u):
     """A whole number in [0, 2**53) for kernels that make random pixels of it."""
     return {"key": key(u[:, 0])}, sizes
+
+
+@dictates(random_key)
+def random_key_answers(row, step):
+    return [("field", (row["key"], axis)) for axis in (0, 1)] if step.op == "elastic" else [("noise", row["key"])]
 
 
 def key(u) -> np.ndarray:
@@ -66,7 +67,17 @@ def bernoulli_with(sizes, u, *, p, values):
     return {"flag": (u[:, 0] < p).astype(np.int32), **arrays}, sizes
 
 
+@dictates(bernoulli_with)
+def bernoulli_with_answers(row, step):
+    return [coin(row["flag"])]
+
+
 @draws(uniforms=lambda count: count)
 def uniforms(sizes, u, *, count):
     """``count`` numbers in [0, 1) for a translation of one's own."""
     return {"uniforms": np.ascontiguousarray(rand(u))}, sizes
+
+
+@dictates(uniforms)
+def uniforms_answers(row, step):
+    raise NotImplementedError("torchvision draws no 'uniforms': a translation of one's own cannot be compared")

@@ -1,4 +1,4 @@
-"""Arguments of kernels that do a step, or two in one, in another way than torchvision writes it."""
+"""A helper: arguments of kernels that do a step, or two in one, in another way than torchvision writes it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def resize_lowered(sizes, u, *, resize, crop, passes):
 
 
 def vertical_first(sizes, new) -> np.ndarray:
-    """Pillow resizes in two passes; which one goes first depends on its version and the sizes (measured). From 13 on
-    the C code takes the cheaper order; before, Image.resize began with the height of what is 100 times as tall as
+    """Pillow resizes in two passes; which one goes first depends on its version and the sizes (measured). From
+    13 on the C code takes the cheaper order; before, Image.resize began with the height of what is 100 times as tall as
     wide."""
     shrink = sizes - new
     cheaper = (shrink[:, 0] > 2 * shrink[:, 1]) & _pillow_starts_vertically((300, 40), (50, 37))

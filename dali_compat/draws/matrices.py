@@ -1,5 +1,6 @@
-"""Matrices of warps as torchvision hands them to PIL.Image.transform: from output to input pixels. Those of tensors
-count from the images' centres, as torchvision's grids do.
+"""A helper: matrices of warps as torchvision hands them to PIL.Image.transform, from output to input pixels.
+
+Those of tensors count from the images' centres, as torchvision's grids do.
 
 Each takes the draw of the transform's own parameters (``of``) and gives ``matrix`` (N, 6), or ``coefficients`` (N, 8),
 in float64, and ``size`` (N, 2) of the output; a ``flag`` is passed on.

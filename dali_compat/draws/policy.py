@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .laws import whole
-from .registry import draws
+from .registry import dictates, draws
 
 AUGMENTATIONS = (
     "Identity",
@@ -53,10 +53,20 @@ def auto_augment(sizes, u, *, policy, like, at):
     }, sizes
 
 
+@dictates(auto_augment)
+def auto_augment_answers(row, step):
+    return [_operation(row, step)] if row["flag"] else [("operation", None)]
+
+
 @draws(uniforms=2)
 def rand_augment(sizes, u, *, magnitude, num_magnitude_bins, like):
     """One of RandAugment's operations; each has a random stream of its own."""
     return _one(_space("RandAugment", like, num_magnitude_bins), u[:, 0], magnitude, u[:, 1], sizes), sizes
+
+
+@dictates(rand_augment)
+def rand_augment_answers(row, step):
+    return [_operation(row, step)]
 
 
 @draws(uniforms=3)
@@ -64,6 +74,15 @@ def trivial_augment_wide(sizes, u, *, num_magnitude_bins, like):
     """TrivialAugmentWide's operation."""
     bins = whole(u[:, 2], 0, num_magnitude_bins)
     return _one(_space("TrivialAugmentWide", like, num_magnitude_bins), u[:, 0], bins, u[:, 1], sizes), sizes
+
+
+@dictates(trivial_augment_wide)
+def trivial_augment_wide_answers(row, step):
+    return [_operation(row, step)]
+
+
+def _operation(row, step) -> tuple:
+    return "operation", (step.kwargs["names"][row["which"]], float(row["magnitude"]))
 
 
 def _aug_mix_uniforms(severity, mixture_width, chain_depth, alpha, all_ops, like) -> int:
@@ -88,6 +107,19 @@ def aug_mix(sizes, u, *, severity, mixture_width, chain_depth, alpha, all_ops, l
         "magnitude": np.where(ended, 0.0, drawn["magnitude"]),
         "mix": _mix(u[:, 3 * count :], alpha, mixture_width),
     }, sizes
+
+
+@dictates(aug_mix)
+def aug_mix_answers(row, step):
+    names, random_depth = step.kwargs["names"], dict(step.draw.args)["chain_depth"] <= 0
+    # torchvision multiplies the chains' weights by the second of the first two, which ours contain already
+    answers = [("dirichlet", [row["mix"][0], 1.0]), ("dirichlet", row["mix"][1:].tolist())]
+    for which, magnitudes in zip(row["which"], row["magnitude"].tolist(), strict=True):
+        chain = [
+            ("operation", (names[op], magnitude)) for op, magnitude in zip(which, magnitudes, strict=True) if op >= 0
+        ]
+        answers += [*([("whole", len(chain))] if random_depth else []), *chain]
+    return answers
 
 
 def _deepest(chain_depth: int) -> int:

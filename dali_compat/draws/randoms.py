@@ -1,4 +1,4 @@
-"""Random numbers keyed by (seed, stream, position).
+"""A helper: random numbers keyed by (seed, stream, position).
 
 The same on every device, whatever the batch size, the thread count and the prefetch depth, and reachable at any
 position of an epoch without drawing what comes before it. The generator is numpy's Philox4x64-10 (Salmon et al.,

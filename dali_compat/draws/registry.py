@@ -1,8 +1,9 @@
-"""Which function draws what, and the arguments of a chain of steps for a batch."""
+"""A helper: which function draws what, and the arguments of a chain of steps for a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,10 @@ from .randoms import Randoms
 
 Arrays = dict[str, np.ndarray]
 
+Answers = list[tuple[str, Any]]
+
 _DRAWS: dict[str, tuple[int | Callable[..., int], Callable]] = {}
+_DICTATES: dict[str, Callable[[dict, Step], Answers]] = {}
 
 
 class ImageTooSmall(ValueError):
@@ -85,19 +89,70 @@ def is_random(step: Step) -> bool:
 
 
 def lookup(draw: Draw) -> tuple[int, Callable]:
-    uniforms, function = _DRAWS[draw.name]
+    uniforms, function = _entry(draw)
     return uniforms(**dict(draw.args)) if callable(uniforms) else uniforms, function
 
 
 def run(draw: Draw, sizes, u):
-    return _DRAWS[draw.name][1](sizes, u, **dict(draw.args))
+    return _entry(draw)[1](sizes, u, **dict(draw.args))
 
 
-def draws(uniforms: int | Callable[..., int] = 0):
-    """Registers a function under its name; ``uniforms`` is how many numbers a sample takes."""
+def _entry(draw: Draw) -> tuple[int | Callable[..., int], Callable]:
+    if draw.name not in _DRAWS:
+        raise LookupError(f"no draw is called {draw.name!r}: write it in draws/<kind>.py, with @draws")
+    return _DRAWS[draw.name]
+
+
+def draws(uniforms=0):
+    """Registers a function under its name; ``uniforms`` is how many numbers a sample takes.
+
+    Raises:
+        ValueError: another function has that name.
+    """
 
     def decorate(function):
-        _DRAWS[function.__name__] = uniforms, function
+        name = function.__name__
+        if name in _DRAWS:
+            raise ValueError(
+                f"{name!r} is drawn in {_DRAWS[name][1].__module__} already; give one of them another name"
+            )
+        _DRAWS[name] = uniforms, function
         return function
 
     return decorate
+
+
+def dictates(drawn: Callable):
+    """Registers the answers that torchvision gets where ``drawn`` has drawn, so that `parity` can compare pixels.
+
+    The function is called as ``function(row, step)``, where ``row`` has the draw's arrays for one image. It gives pairs
+    of a kind and a value, in the order in which torchvision asks. The kinds, and who asks for them:
+
+    - "coin" (laws.coin makes it): torch.rand, for a chance; "uniform": Tensor.uniform_; "whole": torch.randint -
+    "order": torch.randperm, random.shuffle; "choice": random.choices, torch.multinomial - "window", "size": get_params
+    or make_params of a transform that parity/dictation.py names, because it tries until it fits - "operation": a
+    policy, as (name, magnitude); "dirichlet": AugMix - "noise": torch.randn_like; "field": torch.rand of
+    ElasticTransform
+    """
+
+    def decorate(function: Callable[[dict, Step], Answers]):
+        _DICTATES[drawn.__name__] = function
+        return function
+
+    return decorate
+
+
+def answers(step: Step, row: dict) -> Answers:
+    """The answers that torchvision gets for a step; ``row`` has its arrays for one image.
+
+    Raises:
+        NotImplementedError: they are not written, or torchvision does not ask for them.
+    """
+    assert step.draw is not None  # it is random
+    name = step.draw.name
+    if name not in _DICTATES:
+        file = f"draws/{_entry(step.draw)[1].__module__.rpartition('.')[2]}.py"
+        raise NotImplementedError(
+            f"{name} has no answers for torchvision: write them below it in {file}, @dictates({name})"
+        )
+    return _DICTATES[name](row, step)

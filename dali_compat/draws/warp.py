@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from .laws import real, whole
-from .registry import draws
+from .laws import coin, real, whole
+from .registry import dictates, draws
 
 
 @draws(uniforms=1)
@@ -19,6 +19,11 @@ def rotation(sizes, u, *, degrees, expand, center, like):
     if expand:
         sizes = _rotated_as_pillow(sizes, angle, center) if like == "pil" else _rotated(sizes, angle, center, like)
     return {"angle": angle}, sizes
+
+
+@dictates(rotation)
+def rotation_answers(row, step):
+    return [("uniform", row["angle"])]
 
 
 def _rotated_as_pillow(sizes, angle, center) -> np.ndarray:
@@ -105,6 +110,15 @@ def affine_parameters(sizes, u, *, degrees, translate, scale, shear, version="v1
     }, sizes
 
 
+@dictates(affine_parameters)
+def affine_parameters_answers(row, step):
+    args = dict(step.draw.args)
+    shears = len(args["shear"] or ()) // 2
+    given = {"translate": 2 * (args["translate"] is not None), "scale": args["scale"] is not None, "shear": shears}
+    values = [value for name, count in given.items() for value in np.atleast_1d(row[name])[:count]]
+    return [("uniform", value) for value in (row["angle"], *values)]
+
+
 @draws(uniforms=9)
 def perspective_points(sizes, u, *, distortion_scale, p):
     """torchvision.transforms.RandomPerspective.get_params: where the corners go, as (x, y) of the top left, top right,
@@ -115,3 +129,8 @@ def perspective_points(sizes, u, *, distortion_scale, p):
     start[:, [2, 3], 1] = (sizes[:, 0] - reach[:, 1])[:, None]
     ends = start + whole(u[:, 1:].reshape(-1, 4, 2), 0, reach[:, None])
     return {"flag": (u[:, 0] < p).astype(np.int32), "endpoints": ends.astype(np.int32)}, sizes
+
+
+@dictates(perspective_points)
+def perspective_points_answers(row, step):
+    return [coin(row["flag"]), *(("whole", int(v)) for v in row["endpoints"].flat if row["flag"])]

@@ -5,20 +5,17 @@ The random parameters are those that the batch has drawn, so this is also what t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from PIL import Image
-from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F1
-from torchvision.transforms.v2 import functional as F2
 
 from ..data.sources import Source, opened
 from ..plan import Step
-from . import functional
-from .kernels.registry import kernel_of
-from .kernels.warp import displacement
+from .kernels.registry import image_kernel_of, kernel_of
 
 
 def replay(source: Source, steps: tuple[Step, ...], draw: Callable[[tuple[int, int]], list[dict]]) -> torch.Tensor:
@@ -39,7 +36,7 @@ def play(image, step: Step, row: dict):
         return image
     if isinstance(image, tuple):
         return tuple(play(view, step, row) for view in image)
-    function = _OWN.get(step.op) or functional.function_of(step.op)
+    function = image_kernel_of(step.op) or functools.partial(_by_kernel, step.op)
     return function(image, row, **step.kwargs)
 
 
@@ -47,26 +44,10 @@ def _as_tensor(image) -> torch.Tensor:
     return F1.pil_to_tensor(image) if isinstance(image, Image.Image) else image
 
 
-# ---- what needs random pixels, or takes batches as it takes images: kernels/ does it
-
-
-def _elastic(image, row, *, alpha, sigma, interpolation, fill, like):
-    _, height, width = F1.get_dimensions(image)
-    field = displacement(np.array([row["key"]]), (height, width), alpha, sigma, torch.device("cpu"))
-    fill = None if fill is None else list(fill)
-    if like == "v1":
-        return F1.elastic_transform(image, field, InterpolationMode(interpolation), fill)
-    return F2.elastic(image, field, InterpolationMode(interpolation), fill)
-
-
-def _on_batch(op: str) -> Callable:
-    def function(image, row, **args):
-        rows = {name: np.asarray(value)[None] for name, value in row.items() if name != "flag"}
-        return kernel_of(op)(image[None], rows, **args)[0]  # type: ignore[misc]  # these have one
-
-    return function
-
-
-_OWN = {"elastic": _elastic} | {
-    op: _on_batch(op) for op in ("erase", "gaussian_noise", "linear_transformation", "apply")
-}
+def _by_kernel(op: str, image, row: dict, **args):
+    """What takes batches as it takes images."""
+    rows = {name: np.asarray(value)[None] for name, value in row.items() if name != "flag"}
+    function = kernel_of(op)
+    assert function is not None, f"nothing does {op!r}: write it in engine/kernels/, with @kernel"
+    made = function(_as_tensor(image)[None], rows, **args)[0]
+    return F1.to_pil_image(made) if isinstance(image, Image.Image) else made

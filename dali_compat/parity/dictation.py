@@ -24,8 +24,8 @@ class Disagreement(AssertionError):
 
 @contextlib.contextmanager
 def dictated(numbers):
-    """torchvision draws from ``numbers``: ``take(*kinds)`` gives the next one, which is of ``kind``,
-    while ``speaks``."""
+    """torchvision draws from ``numbers``: ``take(*kinds)`` gives the next one, which is of ``kind``, while
+    ``speaks``."""
     with contextlib.ExitStack() as stack:
         for owner, name, answer in _sources(numbers):
             own = getattr(owner, name)

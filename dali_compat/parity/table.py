@@ -4,11 +4,15 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
-from dali_compat.parity.catalogue import OTHERS, RECIPES, TRANSFORMS
+from .catalogue import OTHERS
+from .results import KINDS
+from .results import rows as catalogued
 
 BEGIN = "<!-- written, in this folder, by: python -m dali_compat parity --readme transforms.md --results "
 END = "<!-- until here -->"
+NOT_YET = "not measured yet"
 
 
 def rewrite(readme: Path, results: list[Path]) -> None:
@@ -28,25 +32,22 @@ def written(readme: Path, results: list[Path]) -> str:
     """The comments and what is between them.
 
     Raises:
-        ValueError: a transform of the registry is not in the results, or one of theirs is not in the registry.
+        ValueError: a row failed; or the CPU's, which anybody can measure, are not those of the catalogue.
     """
     files = [json.loads(path.read_text()) for path in results]
-    for path, result in zip(results, files, strict=True):
-        for rows, known in ((result["transforms"], [e.expression for e in TRANSFORMS]), (result["recipes"], None)):
-            known = known or [entry.expression for entry in RECIPES.values()]
-            failed = [f"{row['of']}: {row['error']}" for row in rows if "error" in row]
-            if failed or [row["of"] for row in rows] != known:
-                raise ValueError(f"{path} is not of this version: measure again ({'; '.join(failed)})")
+    on_cpu = [result["device"] == "CPU" for result in files]
+    for path, result, complete in zip(results, files, on_cpu if any(on_cpu) else [True] * len(files), strict=True):
+        _check(path, result, complete)
     named = [os.path.relpath(path, readme.parent) for path in results]
     titles = [f"{_short_name(result['device'])} {mode}" for result in files for mode in ("default", "`exact=True`")]
     head = ["transform", "of", "runs in", *titles, "torchvision on tensors"]
     rows = []
-    for found in zip(*(result["transforms"] for result in files), strict=True):
-        row = found[0]
+    for found in _of_files(files, "transforms"):
+        row = next(filter(None, found))
         rows.append(
             [f"`{row['of']}`", " ".join(row["versions"]), row["where"], *_cells(found), numbers(row.get("tensors"))]
         )
-    recipes = [[row[0]["name"], *_cells(row)] for row in zip(*(result["recipes"] for result in files), strict=True)]
+    recipes = [[next(filter(None, found))["name"], *_cells(found)] for found in _of_files(files, "recipes")]
     lines = [
         BEGIN + " ".join(named) + " -->",
         markdown(head, rows),
@@ -63,8 +64,41 @@ def written(readme: Path, results: list[Path]) -> str:
     return "\n".join(lines)
 
 
+def _check(path: Path, result: dict[str, Any], complete: bool) -> None:
+    """Raises ValueError where a row failed; of ``complete`` results also where they are not the catalogue's."""
+    wrong = []
+    for kind in KINDS:
+        wrong += [f"{row['of']}: {row['error']}" for row in result[kind] if "error" in row]
+        known = {entry.expression for of_kind, _, entry in catalogued() if of_kind == kind}
+        wrong += [
+            f"{row['of']} is not in parity/catalogue.py" for row in result[kind] if complete and row["of"] not in known
+        ]
+    wrong += [f"not measured: {of}" for of in (_missing(path, result) if complete else [])]
+    if wrong:
+        raise ValueError(f"{path} is not of this version, measure again: {'; '.join(wrong)}")
+
+
+def missing(results: list[Path]) -> list[str]:
+    """What is not measured yet, and the command that does it."""
+    return [of for path in results for of in _missing(path, json.loads(path.read_text()))]
+
+
+def _missing(path: Path, result: dict[str, Any]) -> list[str]:
+    return [
+        f"python -m dali_compat parity --only '{name}' --data PHOTOS --json {path} ({_short_name(result['device'])})"
+        for kind, name, entry in catalogued()
+        if entry.expression not in {row["of"] for row in result[kind]}
+    ]
+
+
+def _of_files(files: list[dict[str, Any]], kind: str) -> list[list[dict[str, Any] | None]]:
+    """For each row of the catalogue what each file has of it."""
+    by_file = [{row["of"]: row for row in result[kind]} for result in files]
+    return [[of.get(entry.expression) for of in by_file] for of_kind, _, entry in catalogued() if of_kind == kind]
+
+
 def _cells(rows) -> list[str]:
-    return [numbers(row[mode]) for row in rows for mode in ("default", "exact")]
+    return [numbers(row[mode]) if row else NOT_YET for row in rows for mode in ("default", "exact")]
 
 
 def _short_name(device: str) -> str:
@@ -75,13 +109,22 @@ def _short_name(device: str) -> str:
 def _account(result) -> str:
     facts, images = result["facts"], result["images"]
     versions = ", ".join(f"{name} {facts[name].split()[0]}" for name in ("DALI", "torch", "torchvision", "Pillow"))
-    return f"{images['images']} photos of {images['mean_bytes'] // 1000} KB, {versions}, {facts['date']}"
+    later = [
+        f"; `{row['of']}`: {row['measured']['images']['images']} photos, {row['measured']['facts']['date']}"
+        for kind in KINDS
+        for row in result[kind]
+        if "measured" in row
+    ]
+    return (
+        f"{images['images']} photos of {images['mean_bytes'] // 1000} KB, {versions}, {facts['date']}{''.join(later)}"
+    )
 
 
 def markdown(head: list[str], rows: list[list[str]]) -> str:
     """A table; what has numbers is on the right."""
     right = [
-        "---:" if rows and all(re.fullmatch(r"[-<.\d/ ]+", row[i]) for row in rows) else "---" for i in range(len(head))
+        "---:" if rows and all(re.fullmatch(rf"[-<.\d/ ]+|{NOT_YET}", row[i]) for row in rows) else "---"
+        for i in range(len(head))
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, right, *rows))
 

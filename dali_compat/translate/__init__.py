@@ -1,6 +1,11 @@
 """torchvision transforms -> steps of a plan. Knows torchvision; never sees DALI."""
 
-from . import color, containers, convert, geometry, noise, policy, warp  # noqa: F401  (each registers its translators)
+import importlib
+import pkgutil
+
 from .registry import Chain, Untranslatable, on_batch, register, translate
 
 __all__ = ["Chain", "Untranslatable", "on_batch", "register", "translate"]
+
+for _module in pkgutil.iter_modules(__path__):  # each kind registers its translators
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -6,6 +6,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from ..plan import draw, step
+from .fidelity import EXACT
 from .geometry import like_of
 from .registry import Untranslatable, register
 
@@ -16,17 +17,17 @@ def grayscale(t, spec):
     if spec.channels == channels == 1:
         return ()
     if spec.channels == 1 and channels == 3 and (spec.kind == "pil" or isinstance(t, v2.Grayscale)):
-        return (step("repeat_channels", spec.but(channels=3)),)
+        return (step("repeat_channels", spec.but(channels=3), fidelity=EXACT),)
     if spec.channels != 3 or channels not in (1, 3):  # v1 leaves tensors of one channel as they are
         raise Untranslatable(t, f"num_output_channels={channels} of an image of {spec.channels} channels")
-    return (step("grayscale", spec.but(channels=channels), formula=_formula(spec), channels=channels),)
+    return (step("grayscale", spec.but(channels=channels), formula=_formula(spec), channels=channels, fidelity=EXACT),)
 
 
 @register(v1.RandomGrayscale, v2.RandomGrayscale, consumes="p")
 def random_grayscale(t, spec):
     if spec.channels == 1:
         return ()
-    return (step("grayscale", spec, draw("bernoulli", p=t.p), formula=_formula(spec), channels=3),)
+    return (step("grayscale", spec, draw("bernoulli", p=t.p), formula=_formula(spec), channels=3, fidelity=EXACT),)
 
 
 def _formula(spec) -> str:
@@ -40,64 +41,41 @@ def _formula(spec) -> str:
 def rgb(t, spec):
     if spec.channels == 3:
         return ()
-    return (step("repeat_channels", spec.but(channels=3)),)
-
-
-@register(v1.ColorJitter, v2.ColorJitter, consumes="brightness contrast saturation hue")
-def color_jitter(t, spec):
-    names = ("brightness", "contrast", "saturation", "hue")
-    intervals = {name: getattr(t, name) and tuple(getattr(t, name)) for name in names}
-    return (step("color_jitter", spec, draw("color_jitter", **intervals), like=like_of(t, spec)),)
-
-
-@register(v2.RandomPhotometricDistort, consumes="brightness contrast saturation hue p")
-def random_photometric_distort(t, spec):
-    intervals = {name: tuple(getattr(t, name)) for name in ("brightness", "contrast", "saturation", "hue")}
-    params = draw("photometric_distort", **intervals, p=t.p, channels=spec.channels)
-    return (step("photometric_distort", spec, params, like=like_of(t, spec)),)
+    return (step("repeat_channels", spec.but(channels=3), fidelity=EXACT),)
 
 
 @register(v2.RandomChannelPermutation)
 def random_channel_permutation(t, spec):
-    return (step("permute_channels", spec, draw("channel_permutation", channels=spec.channels)),)
+    return (step("permute_channels", spec, draw("channel_permutation", channels=spec.channels), fidelity=EXACT),)
 
 
 @register(v1.RandomInvert, v2.RandomInvert, consumes="p")
 def random_invert(t, spec):
-    return (_maybe(t, spec, "invert"),)
+    return (maybe(t, spec, "invert"),)
 
 
 @register(v1.RandomPosterize, v2.RandomPosterize, consumes="bits p")
 def random_posterize(t, spec):
-    return (_maybe(t, spec, "posterize", bits=int(t.bits)),)
+    return (maybe(t, spec, "posterize", bits=int(t.bits)),)
 
 
 @register(v1.RandomSolarize, v2.RandomSolarize, consumes="threshold p")
 def random_solarize(t, spec):
-    return (_maybe(t, spec, "solarize", threshold=float(t.threshold)),)
-
-
-@register(v1.RandomAdjustSharpness, v2.RandomAdjustSharpness, consumes="sharpness_factor p")
-def random_adjust_sharpness(t, spec):
-    return (_maybe(t, spec, "sharpness", factor=float(t.sharpness_factor)),)
+    return (maybe(t, spec, "solarize", threshold=float(t.threshold)),)
 
 
 @register(v1.RandomAutocontrast, v2.RandomAutocontrast, consumes="p")
 def random_autocontrast(t, spec):
-    return (_maybe(t, spec, "autocontrast"),)
+    return (maybe(t, spec, "autocontrast"),)
 
 
 @register(v1.RandomEqualize, v2.RandomEqualize, consumes="p")
 def random_equalize(t, spec):
-    return (_maybe(t, spec, "equalize"),)
+    return (maybe(t, spec, "equalize"),)
 
 
-def _maybe(t, spec, op: str, **values):
+def maybe(t, spec, op: str, **values):
     """An operation with probability t.p; ``values`` are the same for every sample."""
-    return step(op, spec, draw("bernoulli_with", p=t.p, values=tuple(values.items())), like=like_of(t, spec))
-
-
-@register(v1.GaussianBlur, v2.GaussianBlur, consumes="kernel_size sigma")
-def gaussian_blur(t, spec):
-    sigma = draw("blur_sigma", sigma=tuple(map(float, t.sigma)))
-    return (step("gaussian_blur", spec, sigma, kernel_size=tuple(t.kernel_size), like=like_of(t, spec)),)
+    return step(
+        op, spec, draw("bernoulli_with", p=t.p, values=tuple(values.items())), like=like_of(t, spec), fidelity=EXACT
+    )

@@ -8,6 +8,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from ..plan import step
+from .fidelity import EXACT, converted
 from .registry import Untranslatable, register
 
 
@@ -17,31 +18,34 @@ def to_tensor(t, spec):
         raise Untranslatable(t, "it takes PIL images, and gets a tensor here")
     tensor = spec.but(kind="tensor")
     dtype = torch.get_default_dtype()
-    return (step("pil_to_tensor", tensor), step("to_dtype", tensor.but(dtype=dtype), dtype=dtype, like="v1"))
+    return (
+        step("pil_to_tensor", tensor, fidelity=EXACT),
+        step("to_dtype", tensor.but(dtype=dtype), dtype=dtype, like="v1", fidelity=converted),
+    )
 
 
 @register(v1.PILToTensor, v2.PILToTensor)
 def pil_to_tensor(t, spec):
     if spec.kind != "pil":
         raise Untranslatable(t, "it takes PIL images, and gets a tensor here")
-    return (step("pil_to_tensor", spec.but(kind="tensor")),)
+    return (step("pil_to_tensor", spec.but(kind="tensor"), fidelity=EXACT),)
 
 
 @register(v1.ToPILImage, v2.ToPILImage, consumes="mode")
 def to_pil_image(t, spec):
     if spec.kind == "pil" or t.mode is not None or spec.dtype not in (torch.uint8, torch.float32):
         raise Untranslatable(t, f"mode={t.mode} of {spec.kind} of {spec.dtype}")
-    return (step("tensor_to_pil", spec.but(kind="pil", dtype=torch.uint8)),)
+    return (step("tensor_to_pil", spec.but(kind="pil", dtype=torch.uint8), fidelity=EXACT),)
 
 
 @register(v2.ToImage)
 def to_image(t, spec):
-    return (step("pil_to_tensor" if spec.kind == "pil" else "identity", spec.but(kind="Image")),)
+    return (step("pil_to_tensor" if spec.kind == "pil" else "identity", spec.but(kind="Image"), fidelity=EXACT),)
 
 
 @register(v2.ToPureTensor)
 def to_pure_tensor(t, spec):
-    return () if spec.kind != "Image" else (step("identity", spec.but(kind="tensor")),)
+    return () if spec.kind != "Image" else (step("identity", spec.but(kind="tensor"), fidelity=EXACT),)
 
 
 @register(v1.ConvertImageDtype, v2.ConvertImageDtype, consumes="dtype")
@@ -71,7 +75,7 @@ def _to_dtype(t, spec, dtype, like):
         return ()
     if not dtype.is_floating_point and dtype != torch.uint8:
         raise Untranslatable(t, f"dtype={dtype}", "use uint8 or a floating point type")
-    return (step("to_dtype", spec.but(dtype=dtype), dtype=dtype, like=like),)
+    return (step("to_dtype", spec.but(dtype=dtype), dtype=dtype, like=like, fidelity=converted),)
 
 
 @register(v1.Normalize, v2.Normalize, consumes="mean std inplace")
@@ -83,7 +87,7 @@ def normalize(t, spec):
     mean, std = _per_channel(t, "mean", spec), _per_channel(t, "std", spec)
     if 0 in std:
         raise Untranslatable(t, "std has a zero")
-    return (step("normalize", spec.but(normalized=True), mean=mean, std=std),)
+    return (step("normalize", spec.but(normalized=True), mean=mean, std=std, fidelity=converted),)
 
 
 def _per_channel(t, name, spec) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""Sizes, windows and flips. Geometry is exactly torchvision's; params/geometry.py holds the arithmetic."""
+"""Sizes, windows and flips. Geometry is exactly torchvision's; draws/geometry.py holds the arithmetic."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
 from ..plan import Draw, ImageSpec, Step, draw, step
+from .fidelity import EXACT, resized
 from .registry import Untranslatable, register
 
 # Pillow's numbers, as torchvision.transforms.functional._interpolation_modes_from_int
@@ -27,7 +28,7 @@ def center_crop(t, spec):
     size, inside = _pair(t.size), _covers(spec, _pair(t.size))
     if spec.normalized and not inside:
         raise Untranslatable(t, "it may pad with zeros, after Normalize", "move it before Normalize")
-    return (step("crop", spec.but(size=size), draw("center_crop", size=size), inside=inside),)
+    return (step("crop", spec.but(size=size), draw("center_crop", size=size), inside=inside, fidelity=EXACT),)
 
 
 @register(v1.RandomCrop, v2.RandomCrop, consumes="size padding pad_if_needed fill padding_mode")
@@ -46,15 +47,15 @@ def random_crop(t, spec):
     if t.pad_if_needed:
         for axis in (1, 0):  # torchvision pads the width first
             missing = draw("pad_if_needed", size=size, axis=axis)
-            steps.append(step("pad", spec.but(size=None), missing, **_border(t, spec)))
-    steps.append(step("crop", spec.but(size=size), draw("random_crop", size=size), inside=True))
+            steps.append(step("pad", spec.but(size=None), missing, fidelity=EXACT, **_border(t, spec)))
+    steps.append(step("crop", spec.but(size=size), draw("random_crop", size=size), inside=True, fidelity=EXACT))
     return steps
 
 
 @register(v1.RandomResizedCrop, v2.RandomResizedCrop, consumes="size scale ratio interpolation antialias")
 def random_resized_crop(t, spec):
     window = draw("random_resized_crop", scale=tuple(t.scale), ratio=tuple(t.ratio))
-    return (step("crop", spec.but(size=None), window, inside=True), _resize(t, spec, tuple(t.size)))
+    return (step("crop", spec.but(size=None), window, inside=True, fidelity=EXACT), _resize(t, spec, tuple(t.size)))
 
 
 @register(v1.FiveCrop, v2.FiveCrop, consumes="size")
@@ -77,6 +78,7 @@ def _crops(t, spec: ImageSpec, views: int, **args) -> Step:
         draw("five_crop", size=size),
         size=size,
         **args,
+        fidelity=EXACT,
     )
 
 
@@ -88,7 +90,7 @@ def pad(t, spec):
 @register(v2.RandomZoomOut, consumes="fill side_range p")
 def random_zoom_out(t, spec):
     window = draw("zoom_out", side_range=tuple(t.side_range), p=t.p)
-    return (step("pad", spec.but(size=None), window, mode="constant", fill=_whole_fill(t, spec)),)
+    return (step("pad", spec.but(size=None), window, mode="constant", fill=_whole_fill(t, spec), fidelity=EXACT),)
 
 
 @register(v2.ScaleJitter, consumes="target_size scale_range interpolation antialias")
@@ -109,12 +111,12 @@ def random_resize(t, spec):
 
 @register(v1.RandomHorizontalFlip, v2.RandomHorizontalFlip, consumes="p")
 def random_horizontal_flip(t, spec):
-    return (step("flip", spec, draw("bernoulli", p=t.p), axis="horizontal"),)
+    return (step("flip", spec, draw("bernoulli", p=t.p), axis="horizontal", fidelity=EXACT),)
 
 
 @register(v1.RandomVerticalFlip, v2.RandomVerticalFlip, consumes="p")
 def random_vertical_flip(t, spec):
-    return (step("flip", spec, draw("bernoulli", p=t.p), axis="vertical"),)
+    return (step("flip", spec, draw("bernoulli", p=t.p), axis="vertical", fidelity=EXACT),)
 
 
 def _resize(t, spec: ImageSpec, size, max_size=None) -> Step:
@@ -127,7 +129,13 @@ def _resize(t, spec: ImageSpec, size, max_size=None) -> Step:
 def _resize_to(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None = None) -> Step:
     like, antialias = like_of(t, spec), spec.kind == "pil" or t.antialias  # PIL always does
     return step(
-        "resize", spec.but(size=known), sizes, interpolation=interpolation_of(t), like=like, antialias=antialias
+        "resize",
+        spec.but(size=known),
+        sizes,
+        interpolation=interpolation_of(t),
+        like=like,
+        antialias=antialias,
+        fidelity=resized,
     )
 
 
@@ -170,7 +178,7 @@ def _pad(t, spec: ImageSpec, padding) -> Step:
         raise Untranslatable(t, "negative padding", "use a crop")
     left, top, right, bottom = padding
     size = spec.size and (spec.size[0] + top + bottom, spec.size[1] + left + right)
-    return step("pad", spec.but(size=size), draw("pad", padding=padding), **_border(t, spec))
+    return step("pad", spec.but(size=size), draw("pad", padding=padding), fidelity=EXACT, **_border(t, spec))
 
 
 def _border(t, spec: ImageSpec) -> dict:

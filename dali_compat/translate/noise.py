@@ -7,6 +7,7 @@ from torchvision.transforms import v2
 
 from ..plan import draw, step
 from ..versions import TORCHVISION
+from .fidelity import EXACT, coded
 from .geometry import like_of
 from .registry import Untranslatable, register
 
@@ -26,7 +27,7 @@ def random_erasing(t, spec):
             raise Untranslatable(t, f"value={t.value} for an image of {spec.channels} channels")
         value *= spec.channels // len(value)
     window = draw("erasing", p=t.p, scale=tuple(t.scale), ratio=tuple(t.ratio), random_value=value is None)
-    return (step("erase", spec, window, value=value),)
+    return (step("erase", spec, window, value=value, fidelity=EXACT),)
 
 
 @register(v2.GaussianNoise, consumes="mean sigma clip")
@@ -37,12 +38,12 @@ def gaussian_noise(t, spec):
         raise Untranslatable(
             t, "this torchvision's takes floating point alone", "put ToDtype(torch.float32, scale=True) before it"
         )
-    return (step("gaussian_noise", spec, draw("random_key"), mean=t.mean, sigma=t.sigma, clip=t.clip),)
+    return (step("gaussian_noise", spec, draw("random_key"), mean=t.mean, sigma=t.sigma, clip=t.clip, fidelity=EXACT),)
 
 
 @register(v2.JPEG, consumes="quality")
 def jpeg(t, spec):
-    return (step("jpeg", spec, draw("jpeg_quality", quality=tuple(t.quality)), like=like_of(t, spec)),)
+    return (step("jpeg", spec, draw("jpeg_quality", quality=tuple(t.quality)), like=like_of(t, spec), fidelity=coded),)
 
 
 @register(v1.LinearTransformation, v2.LinearTransformation, consumes="transformation_matrix mean_vector")
@@ -53,4 +54,4 @@ def linear_transformation(t, spec):
         raise Untranslatable(
             t, f"its matrix is for other images than {spec.channels} x {spec.size[0]} x {spec.size[1]}"
         )
-    return (step("linear_transformation", spec, matrix=t.transformation_matrix, mean=t.mean_vector),)
+    return (step("linear_transformation", spec, matrix=t.transformation_matrix, mean=t.mean_vector, fidelity=EXACT),)

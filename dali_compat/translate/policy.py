@@ -7,6 +7,7 @@ from torchvision.transforms import v2
 
 from ..draws.policy import AUGMENTATIONS
 from ..plan import Draw, Step, draw, step
+from .fidelity import EXACT
 from .geometry import fill_of, like_of
 from .registry import register
 from .warp import OF_TENSORS, warp_interpolation
@@ -36,11 +37,11 @@ def aug_mix(t, spec):
     names = ("severity", "mixture_width", "chain_depth", "alpha", "all_ops")
     chains = draw("aug_mix", **{name: getattr(t, name) for name in names}, like=_version(t))
     # torchvision mixes tensors, of PIL images too
-    return (step("augmix", spec, chains, **_args(t, spec, OF_TENSORS), like=_version(t)),)
+    return (step("augmix", spec, chains, **_args(t, spec, OF_TENSORS), like=_version(t), fidelity=EXACT),)
 
 
 def _augment(t, spec, drawn: Draw) -> Step:
-    return step("augment", spec, drawn, **_args(t, spec), like=like_of(t, spec), version=_version(t))
+    return step("augment", spec, drawn, **_args(t, spec), like=like_of(t, spec), version=_version(t), fidelity=EXACT)
 
 
 def _args(t, spec, allowed: tuple[str, ...] | None = None) -> dict:

@@ -1,4 +1,4 @@
-"""Which transform classes translate, by exact type: a user's subclass of Resize is not a Resize."""
+"""A helper: which transform classes translate, by exact type: a user's subclass of Resize is not a Resize."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from ..draws import is_random
-from ..plan import Draw, Gate, ImageSpec, Step, draw, step
+from ..plan import Draw, Gate, ImageSpec, Step, draw
+from .fidelity import EXACT
 
 Translator = Callable[[Any, ImageSpec], Any]
 T = TypeVar("T", bound=Translator)
+Lowering = Callable[[Step], Step]
 
 _TRANSLATORS: dict[type, tuple[Translator, frozenset[str]]] = {}
+_LOWERED: dict[str, Lowering] = {}
 
 NOTHING = object()
 
@@ -82,6 +85,24 @@ def register(*types: type, consumes: str = "") -> Callable[[T], T]:
     return decorate
 
 
+def lowers(op: str) -> Callable[[Lowering], Lowering]:
+    """Registers a function that gives a step of this op as kernels do it: by another op, with other arguments.
+
+    The op itself stays torchvision's own way, image by image.
+    """
+
+    def decorate(function: Lowering) -> Lowering:
+        _LOWERED[op] = function
+        return function
+
+    return decorate
+
+
+def as_kernels_do(s: Step) -> Step:
+    """A step as kernels do it."""
+    return _LOWERED[s.op](s) if s.op in _LOWERED else s
+
+
 def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, **args: Any) -> tuple[Step, ...]:
     """Steps for a translator of one's own: a function that works on whole batches.
 
@@ -97,7 +118,8 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
         args: passed on; hashable, or compared by identity.
     """
     drawn = draw("uniforms", count=uniforms) if uniforms else None
-    return (step("apply", spec, drawn, function=function, **args),)
+    # the user's own is what it is
+    return (Step("apply", spec, (("function", function), *args.items()), drawn, fidelity=EXACT),)
 
 
 @dataclass(frozen=True)
@@ -192,7 +214,7 @@ def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:
 
 def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
     """The steps of every branch, each with the gate of its branch."""
-    choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream),))
+    choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream, fidelity=EXACT),))
     entries, gives = _branches(container, spec, stream)
     if container.in_order and set(gives) != {spec}:  # what comes first in one order comes last in another
         entries, gives = _branches(container, spec.but(size=None), stream)
@@ -204,7 +226,7 @@ def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
     sizes = {g.size for g in gives}
     after = gives[0].but(size=sizes.pop() if len(sizes) == 1 else None)
     last = max(s.stream for entry in (choose, *entries) for s in entry.steps)
-    return [choose, *entries, Translated("", (Step("identity", after, stream=last),))]
+    return [choose, *entries, Translated("", (Step("identity", after, stream=last, fidelity=EXACT),))]
 
 
 def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Translated], list[ImageSpec]]:

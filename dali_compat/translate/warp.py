@@ -5,9 +5,10 @@ from __future__ import annotations
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from ..plan import draw, step
+from ..plan import Step, draw, step
+from .fidelity import EXACT, warped
 from .geometry import fill_of, interpolation_of, like_of
-from .registry import Untranslatable, register
+from .registry import Untranslatable, lowers, register
 
 # what torchvision takes of PIL images, of tensors, and where it makes tensors of both
 _OF_PIL, OF_TENSORS = ("nearest", "nearest-exact", "bilinear", "bicubic"), ("nearest", "bilinear")
@@ -20,7 +21,12 @@ def random_rotation(t, spec):
     center = t.center and tuple(t.center)
     angle = draw("rotation", degrees=tuple(t.degrees), expand=t.expand, center=center, like=how["like"])
     after = spec.but(size=None) if t.expand else spec
-    return (step("rotate", after, angle, expand=t.expand, center=center, **how),)
+    return (step("rotate", after, angle, expand=t.expand, center=center, fidelity=warped, **how),)
+
+
+@lowers("rotate")
+def rotate_as_warp(s):
+    return _warp_affine(s, "rotation_matrix")
 
 
 @register(v1.RandomAffine, v2.RandomAffine, consumes="degrees translate scale shear interpolation fill center")
@@ -29,19 +35,41 @@ def random_affine(t, spec):
     center = t.center and tuple(t.center)
     version = "v2" if isinstance(t, v2.Transform) else "v1"
     parameters = draw("affine_parameters", **values, version=version)
-    return (step("affine", spec, parameters, center=center, version=version, **_how(t, spec)),)
+    return (step("affine", spec, parameters, center=center, version=version, fidelity=warped, **_how(t, spec)),)
+
+
+@lowers("affine")
+def affine_as_warp(s):
+    return _warp_affine(s, "affine_matrix")
 
 
 @register(v1.RandomPerspective, v2.RandomPerspective, consumes="distortion_scale p interpolation fill")
 def random_perspective(t, spec):
     points = draw("perspective_points", distortion_scale=t.distortion_scale, p=t.p)
-    return (step("perspective", spec, points, **_how(t, spec)),)
+    return (step("perspective", spec, points, fidelity=warped, **_how(t, spec)),)
+
+
+@lowers("perspective")
+def perspective_as_warp(s):
+    return s.but(op="warp_perspective", args=_args_of_warp(s), draw=draw("perspective_coefficients", of=s.draw))
 
 
 @register(v1.ElasticTransform, v2.ElasticTransform, consumes="alpha sigma interpolation fill")
 def elastic_transform(t, spec):
     alpha, sigma = tuple(map(float, t.alpha)), tuple(map(float, t.sigma))
-    return (step("elastic", spec, draw("random_key"), alpha=alpha, sigma=sigma, **_how(t, spec, _OF_GRIDS)),)
+    return (
+        step("elastic", spec, draw("random_key"), alpha=alpha, sigma=sigma, fidelity=EXACT, **_how(t, spec, _OF_GRIDS)),
+    )
+
+
+def _warp_affine(s: Step, matrix: str) -> Step:
+    """One warp by a matrix, as Pillow does it (and torchvision on tensors)."""
+    drawn = draw(matrix, of=s.draw, center=s.kwargs["center"], like=s.kwargs["like"])
+    return s.but(op="warp_affine", args=_args_of_warp(s), draw=drawn)
+
+
+def _args_of_warp(s: Step) -> tuple:
+    return tuple((name, s.kwargs[name]) for name in ("interpolation", "fill", "like"))
 
 
 def warp_interpolation(t, spec, allowed: tuple[str, ...] | None = None) -> str:

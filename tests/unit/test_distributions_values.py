@@ -1,5 +1,6 @@
 """Choices, colours, warps and v2's own transforms: the laws of get_params and make_params, and independence."""
 
+import inspect
 import itertools
 import math
 import random
@@ -12,10 +13,11 @@ from torchvision import transforms as v1
 from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
-from dali_compat.draws import registry
+from dali_compat.draws import is_random, registry
 from dali_compat.plan import draw
 from unit.test_distributions import COUNT, differ, misfit, statistic, unlike_in
 from unit.test_distributions_fed import drawn, image
+from unit.test_kinds import ROWS, kind_of, own
 
 RANGES = {"brightness": (0.6, 1.4), "contrast": (0.6, 1.4), "saturation": (0.2, 1.8), "hue": (-0.1, 0.1)}
 AFFINE = {"degrees": (-30.0, 30.0), "translate": (0.1, 0.3), "scale": (0.5, 2.0), "shear": (-5.0, 5.0, -9.0, 2.0)}
@@ -52,6 +54,11 @@ DRAWS = [
     ("aug_mix", MIX),
     ("aug_mix", {**MIX, "alpha": 0.4, "chain_depth": 2, "like": "v2"}),
 ]
+# and the other draws of the catalogue, as its rows make them
+NAMED = {name for name, _ in DRAWS}
+STEPS = [s for row in ROWS for s in own(*row)[1] if s.draw and s.draw.name in registry._DRAWS]
+OTHERS = [s.draw for s in STEPS if s.draw.name not in NAMED and is_random(s)]
+DRAWS += [(drawn.name, dict(drawn.args)) for drawn in dict.fromkeys(OTHERS)]
 IDS = [f"{i}-{name}" for i, (name, _) in enumerate(DRAWS)]
 
 
@@ -74,12 +81,13 @@ def theirs(sample, count=COUNT):
 
 
 def test_every_draw_is_here():
-    of_the_modules = {
-        name
+    of_steps = {
+        name: kind_of(function)
         for name, (uniforms, function) in registry._DRAWS.items()
-        if uniforms != 0 and function.__module__.split(".")[-1] in ("laws", "color", "warp", "policy", "geometry")
+        if uniforms != 0 and kind_of(function) != "lowered" and "of" not in inspect.signature(function).parameters
     }
-    assert of_the_modules == {name for name, _ in DRAWS}
+    unknown = set(of_steps) - {name for name, _ in DRAWS}
+    assert not unknown, [f"no row of parity/catalogue.py draws {name} of draws/{of_steps[name]}.py" for name in unknown]
 
 
 @pytest.mark.parametrize("name, args", DRAWS, ids=IDS)

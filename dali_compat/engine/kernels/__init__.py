@@ -8,15 +8,19 @@ kernels see neither, but for those that are registered as ragged.
 from __future__ import annotations
 
 import functools
+import importlib
+import pkgutil
 
 import numpy as np
 import torch
 
 from ...plan import Step
-from ..functional import on_tensor
-from . import color, convert, filters, geometry, hue, jitter, noise, policy, warp  # noqa: F401  (each registers its kernels)
+from .images import on_tensor
 from .lists import of_similar_size, put, uniform
 from .registry import kernel_of, ragged_kernel_of
+
+for _module in pkgutil.iter_modules(__path__):  # each kind registers its kernels
+    importlib.import_module(f"{__name__}.{_module.name}")
 
 # What works pixel by pixel and leaves black as it is. Contrast needs the mean of an image without its frame: it is told
 # each image's own number of pixels ("area").

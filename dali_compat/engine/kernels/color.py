@@ -14,7 +14,8 @@ import torch
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
-from .registry import kernel
+from .images import functions, ints
+from .registry import image_kernel, kernel
 
 _CPU_PART, _GPU_PART = 2**17, 2**26  # numbers
 
@@ -36,8 +37,8 @@ def in_parts(kernel):
 
 
 def to(images, array, dtype=None):
-    """One number a row, for arithmetic with images (N, C, H, W);
-    in floating point unless another dtype is asked for."""
+    """One number a row, for arithmetic with images (N, C, H, W); in floating point unless another dtype is asked
+    for."""
     dtype = dtype or (np.float64 if images.dtype == torch.float64 else np.float32)
     column = torch.from_numpy(np.ascontiguousarray(array, dtype))
     return column.to(images.device, non_blocking=True).view(-1, 1, 1, 1)
@@ -262,3 +263,46 @@ def _look_up(indices, tables, images):
 @kernel
 def repeat_channels(images, arrays):
     return images.expand(-1, 3, -1, -1)
+
+
+# ---- one image
+
+
+@image_kernel("grayscale")
+def grayscale_image(image, row, *, formula, channels):
+    return v2.rgb_to_grayscale(image, channels)
+
+
+@image_kernel("posterize")
+def posterize_image(image, row, *, like):
+    return functions(like).posterize(image, int(row["bits"]))
+
+
+@image_kernel("solarize")
+def solarize_image(image, row, *, like):
+    return functions(like).solarize(image, float(row["threshold"]))
+
+
+@image_kernel("invert")
+def invert_image(image, row, *, like):
+    return functions(like).invert(image)
+
+
+@image_kernel("autocontrast")
+def autocontrast_image(image, row, *, like):
+    return functions(like).autocontrast(image)
+
+
+@image_kernel("equalize")
+def equalize_image(image, row, *, like):
+    return functions(like).equalize(image)
+
+
+@image_kernel("repeat_channels")
+def repeat_channels_image(image, row):
+    return v2.grayscale_to_rgb(image)
+
+
+@image_kernel("permute_channels")
+def permute_channels_image(image, row):
+    return v2.permute_channels(image, ints(row["order"]))

@@ -6,7 +6,7 @@ import torch
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
-from .registry import kernel
+from .registry import image_kernel, kernel
 
 
 @kernel
@@ -33,3 +33,16 @@ def apply(images, arrays, *, function, **args):
     if "uniforms" in arrays:
         args["uniforms"] = torch.from_numpy(arrays["uniforms"]).to(images.device, non_blocking=True)
     return function(images, **args)
+
+
+# ---- one image
+
+
+@image_kernel("pil_to_tensor")
+def pil_to_tensor_image(image, row):
+    return v1.pil_to_tensor(image)
+
+
+@image_kernel("tensor_to_pil")
+def tensor_to_pil_image(image, row):
+    return v1.to_pil_image(image)

@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional
 
 from .color import blend, bounded, in_parts, is_half, of, one_by_one, to
-from .registry import kernel
+from .images import functions
+from .registry import image_kernel, kernel
 
 
 @kernel
@@ -72,3 +73,16 @@ def _filtered(x, weights):
     else:
         x = functional.conv2d(x, weights, groups=groups)
     return x.reshape(n, channels, *x.shape[2:])
+
+
+# ---- one image
+
+
+@image_kernel("sharpness")
+def sharpness_image(image, row, *, like):
+    return functions(like).adjust_sharpness(image, float(row["factor"]))
+
+
+@image_kernel("gaussian_blur")
+def gaussian_blur_image(image, row, *, kernel_size, like):
+    return functions(like).gaussian_blur(image, list(kernel_size), [float(s) for s in row["sigma"]])

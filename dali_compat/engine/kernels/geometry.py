@@ -9,11 +9,11 @@ from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
 from ...versions import resizes_in_whole_numbers
-from ..functional import on_tensor
 from . import resample, transform
 from .grids import to_device
+from .images import functions, ints, on_tensor
 from .lists import each, uniform
-from .registry import kernel, ragged_kernel
+from .registry import image_kernel, kernel, ragged_kernel
 
 
 @kernel
@@ -123,8 +123,8 @@ def _as_pillow(images, size, interpolation, like) -> bool:
 
 
 def _tiny(images, sizes) -> bool:
-    """Pillow takes .10 ms to make 40 x 40 pixels of 32 x 32, and a matrix .065;
-    of 224 x 224 from 96 x 96 .6 and 3.6."""
+    """Pillow takes .10 ms to make 40 x 40 pixels of 32 x 32, and a matrix .065; of 224 x 224 from 96 x 96 .6 and
+    3.6."""
     return max(images.shape[-2] * images.shape[-1], sizes.prod(1).max()) <= 48**2
 
 
@@ -162,3 +162,39 @@ def by_size(images, sizes, function):
         for row, image in zip(rows, function(images[to_device(rows, images)], rows, tuple(size)), strict=True):
             made[row] = image
     return made
+
+
+# ---- one image
+
+
+@image_kernel("crop")
+def crop_image(image, row, *, inside):
+    return v1.crop(image, *ints(row["start"]), *ints(row["shape"]))
+
+
+@image_kernel("pad")
+def pad_image(image, row, *, mode, fill):
+    (top, left), (height, width) = ints(-row["start"]), ints(row["shape"])
+    _, h, w = v1.get_dimensions(image)
+    padding = [left, top, width - w - left, height - h - top]
+    return v2.pad(image, padding, fill=list(fill) if mode == "constant" else 0, padding_mode=mode)
+
+
+@image_kernel("resize")
+def resize_image(image, row, *, interpolation, like, antialias):
+    return functions(like).resize(image, ints(row["size"]), InterpolationMode(interpolation), antialias=antialias)
+
+
+@image_kernel("five_crop")
+def five_crop_image(image, row, *, size):
+    return v1.five_crop(image, list(size))
+
+
+@image_kernel("ten_crop")
+def ten_crop_image(image, row, *, size, axis):
+    return v1.ten_crop(image, list(size), vertical_flip=axis == "vertical")
+
+
+@image_kernel("flip")
+def flip_image(image, row, *, axis):
+    return v1.hflip(image) if axis == "horizontal" else v1.vflip(image)

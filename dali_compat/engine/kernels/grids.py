@@ -1,4 +1,4 @@
-"""Grids of warps on tensors: torchvision's functionals take one grid, these one an image."""
+"""A helper: grids of warps on tensors: torchvision's functionals take one grid, these one an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hue: of PIL images in 8 bits by Pillow's tables, of tensors in torchvision's floating point."""
+"""A helper: hue, of PIL images in 8 bits by Pillow's tables, of tensors in torchvision's floating point."""
 
 from __future__ import annotations
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from .color import brightness, contrast, in_parts, permute_channels, saturation
+from .color import brightness, contrast, in_parts, permute_channels, permute_channels_image, saturation
 from .hue import hue
+from .images import functions
 from .lists import selected, with_rows
-from .registry import kernel
+from .registry import image_kernel, kernel
 
 _ADJUST = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
+_DISTORT = ("brightness", "contrast_before", "saturation", "hue", "contrast_after")
 
 
 @kernel
@@ -30,7 +32,7 @@ def color_jitter(images, arrays, *, like):
 @in_parts
 def photometric_distort(images, arrays, *, like):
     """torchvision.transforms.v2.RandomPhotometricDistort.transform."""
-    for name in ("brightness", "contrast_before", "saturation", "hue", "contrast_after"):
+    for name in _DISTORT:
         rows = np.flatnonzero(~np.isnan(arrays[name]))
         if len(rows):
             images = with_rows(images, [(rows, _adjusted(name, images, arrays, name.split("_")[0], rows, like))])
@@ -43,3 +45,27 @@ def photometric_distort(images, arrays, *, like):
 def _adjusted(factors, images, arrays, name, rows, like):
     given = {"factor": arrays[factors][rows]} | ({"area": arrays["area"][rows]} if "area" in arrays else {})
     return _ADJUST[name](selected(images, rows), given, like=like)
+
+
+# ---- one image
+
+
+@image_kernel("color_jitter")
+def color_jitter_image(image, row, *, like):
+    for i in row["order"]:
+        name = list(_ADJUST)[i]
+        if name in row:
+            image = _adjusted_image(name, image, row[name], like)
+    return image
+
+
+@image_kernel("photometric_distort")
+def photometric_distort_image(image, row, *, like):
+    for name in _DISTORT:
+        if not np.isnan(row[name]):
+            image = _adjusted_image(name.split("_")[0], image, row[name], like)
+    return image if row["order"][0] < 0 else permute_channels_image(image, row)
+
+
+def _adjusted_image(name: str, image, factor, like):
+    return getattr(functions(like), f"adjust_{name}")(image, float(factor))

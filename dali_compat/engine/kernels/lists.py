@@ -1,5 +1,4 @@
-"""Images of different sizes: one by one, by threads; in frames of one size;
-and how a list of them becomes a batch again."""
+"""A helper: images of different sizes, one by one by threads or in frames of one size; and lists as batches."""
 
 from __future__ import annotations
 

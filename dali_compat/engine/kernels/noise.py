@@ -11,14 +11,14 @@ from torchvision.transforms.v2 import functional as v2
 
 from .color import in_parts
 from .lists import each
-from .registry import kernel
+from .registry import image_kernel, kernel
 from .squares import mixed, normals, normals_at
 
 
 @kernel
 def erase(images, arrays, *, value):
-    """torchvision.transforms.functional.erase:
-    a window takes one value a channel, or (``value`` None) normal numbers."""
+    """torchvision.transforms.functional.erase: a window takes one value a channel, or (``value`` None) normal
+    numbers."""
     if value is None:
         return _erase_randomly(images, arrays)
     height, width = images.shape[-2:]
@@ -74,8 +74,8 @@ def gaussian_noise(images, arrays, *, mean, sigma, clip):
 
 @kernel
 def jpeg(images, arrays, *, like):
-    """torchvision.transforms.v2.functional.jpeg, image by image on the CPU:
-    PIL's coder, or torchvision's for tensors."""
+    """torchvision.transforms.v2.functional.jpeg, image by image on the CPU: PIL's coder, or torchvision's for
+    tensors."""
 
     def code(image, quality):
         if like == "pil":
@@ -96,3 +96,11 @@ def linear_transformation(images, arrays, *, matrix, mean):
 @functools.lru_cache(8)
 def _on(constant: torch.Tensor, device: torch.device) -> torch.Tensor:
     return constant.to(device)
+
+
+# ---- one image
+
+
+@image_kernel("jpeg")
+def jpeg_image(image, row, *, like):
+    return v2.jpeg(image, int(row["quality"]))

@@ -1,4 +1,8 @@
-"""AutoAugment and its kin: the samples whose turn it is for an operation go together."""
+"""AutoAugment and its kin: the samples whose turn it is for an operation go together.
+
+This is the one module of the engine that builds torchvision's transforms: of one image, RandAugment's rules are methods
+of its own there.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,15 @@ import math
 
 import numpy as np
 import torch
+from PIL import Image
+from torchvision.transforms import InterpolationMode, autoaugment, v2
+from torchvision.transforms import functional as F1
 
 from ...draws.matrices import affine, rotation, rotation_of_tensors
 from . import color, filters, warp
+from .images import fill_list
 from .lists import selected, with_rows
-from .registry import kernel
+from .registry import image_kernel, kernel
 
 _WARPS = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 
@@ -90,3 +98,36 @@ def augmix(images, arrays, *, names, interpolation, fill, like):
     for weight, chain in zip(weights[1:], chains.split(n), strict=True):
         mixed.add_(chain * weight)
     return mixed.to(images.dtype)
+
+
+# ---- one image
+
+_V2 = v2.RandAugment()
+
+
+@image_kernel("augment")
+def augment_image(image, row, *, names, interpolation, fill, like, version):
+    return _augmented(image, names[row["which"]], float(row["magnitude"]), interpolation, fill, version)
+
+
+@image_kernel("augmix")
+def augmix_image(image, row, *, names, interpolation, fill, like):
+    """torchvision.transforms.AugMix.forward, from its chains on: on tensors, in floating point."""
+    pixels = F1.pil_to_tensor(image) if isinstance(image, Image.Image) else image
+    mixed = float(row["mix"][0]) * pixels[None]
+    for weight, chain, magnitudes in zip(row["mix"][1:], row["which"], row["magnitude"], strict=True):
+        made = pixels[None]
+        for which, magnitude in zip(chain, magnitudes, strict=True):
+            if which >= 0:
+                made = _augmented(made, names[which], float(magnitude), interpolation, fill, like)
+        mixed = mixed + float(weight) * made
+    mixed = mixed[0].to(pixels.dtype)
+    return F1.to_pil_image(mixed) if isinstance(image, Image.Image) else mixed
+
+
+def _augmented(image, name: str, magnitude: float, interpolation: str, fill, version: str):
+    mode, fill = InterpolationMode(interpolation), fill_list(fill)
+    if version == "v2":
+        kinds: dict = {type(image): fill}
+        return _V2._apply_image_or_video_transform(image, name, magnitude, interpolation=mode, fill=kinds)
+    return autoaugment._apply_op(image, name, magnitude, interpolation=mode, fill=fill)

@@ -1,4 +1,4 @@
-"""Which function does a step on a batch: each is registered under its own name, the op of the steps that it does."""
+"""A helper: which function does a step on a batch, and which on one image. Each is registered for an op."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ Function = TypeVar("Function", bound=Callable)
 
 _kernels: dict[str, Callable] = {}
 _ragged: dict[str, Callable] = {}
+_image: dict[str, Callable] = {}
 
 
 def kernel(function: Function) -> Function:
@@ -37,6 +38,23 @@ def ragged_kernel(*ops: str) -> Callable[[Function], Function]:
     return registered
 
 
+def image_kernel(op: str) -> Callable[[Function], Function]:
+    """Registers torchvision's own way for an op: ``function(image, row, **args)`` of a PIL image or a CHW tensor.
+
+    ``row`` is one row of the step's per-sample arguments. Files that DALI decodes differently from PIL go this way;
+    where an op has none, by the kernel.
+
+    Raises:
+        ValueError: another function has that op.
+    """
+
+    def registered(function: Function) -> Function:
+        _add(_image, op, function)
+        return function
+
+    return registered
+
+
 def kernel_of(op: str) -> Callable | None:
     """The function that does an op on batches; None where torchvision does it image by image."""
     return _kernels.get(op)
@@ -45,6 +63,11 @@ def kernel_of(op: str) -> Callable | None:
 def ragged_kernel_of(op: str) -> Callable | None:
     """The function that does an op on images of several sizes; None where those of one size go together."""
     return _ragged.get(op)
+
+
+def image_kernel_of(op: str) -> Callable | None:
+    """torchvision's own way for an op on one image; None where the kernel does that, too."""
+    return _image.get(op)
 
 
 def _add(registry: dict[str, Callable], op: str, function: Callable) -> None:

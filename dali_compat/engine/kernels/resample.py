@@ -1,4 +1,4 @@
-"""Image.resize of Pillow (Resample.c), and of PyTorch's CPU on uint8, as batched torch, bit for bit.
+"""A helper: Image.resize of Pillow (Resample.c), and of PyTorch's CPU on uint8, as batched torch, bit for bit.
 
 Weights are computed on the host in double precision, in the order in which their C code adds. They are whole multiples
 of 2**-22 or more, so sums of weighted pixels are exact in float64, whatever the device and the order of adding.
@@ -97,8 +97,8 @@ def _filtered(size_in, size_out, interpolation):
 
 
 def _interpolated(size_in, size_out, interpolation):
-    """Two or four neighbours, which PyTorch takes where it does not antialias;
-    those beyond the border are the border."""
+    """Two or four neighbours, which PyTorch takes where it does not antialias; those beyond the border are the
+    border."""
     around, function = _NEIGHBOURS[interpolation]
     center = (np.arange(size_out) + 0.5) * (size_in / size_out) - 0.5
     if interpolation == "bilinear":

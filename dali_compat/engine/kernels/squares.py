@@ -1,4 +1,4 @@
-"""Random numbers of whole images: each a function of (key of the sample, index of the value within its image).
+"""A helper: random numbers of whole images, each a function of the sample's key and the value's index in its image.
 
 They are the same on every device and in every batch, up to the rounding of logarithms and cosines: Widynski, "Squares:
 a fast counter-based RNG", 2020 (arXiv:2004.06278), in 64-bit whole numbers that wrap.

@@ -1,4 +1,4 @@
-"""Pillow's Image.transform (Geometry.c) as batched torch, bit for bit.
+"""A helper: Pillow's Image.transform (Geometry.c) as batched torch, bit for bit.
 
 Coordinates are float64 as in C, and added in the same order, because a rounding tie may hang on the last bit; what
 depends on the row or on the column alone is computed on the host.

@@ -9,12 +9,14 @@ import torch
 from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as v1
+from torchvision.transforms.v2 import functional as v2
 
 from ...versions import TORCHVISION
 from . import grids, resample, transform
 from .geometry import border, by_size
+from .images import fill_list, functions, ints
 from .lists import each, uniform
-from .registry import kernel, ragged_kernel
+from .registry import image_kernel, kernel, ragged_kernel
 from .squares import uniforms
 
 # before 0.26 torchvision.transforms.ElasticTransform counts x in heights and y in widths (pytorch/vision#9299)
@@ -127,3 +129,42 @@ def _gaussian(size, taps, sigma):
     matrix = np.zeros((size, size))
     np.add.at(matrix, (border(outputs + x[:, None], size, "reflect"), outputs), weights[:, None] / weights.sum())
     return matrix, resample.band(np.maximum(outputs - reach, 0), outputs + reach + 1, size)
+
+
+# ---- one image
+
+
+@image_kernel("rotate")
+def rotate_image(image, row, *, interpolation, expand, center, fill, like):
+    options = {"expand": expand, "center": center, "fill": fill_list(fill)}
+    return functions(like).rotate(image, float(row["angle"]), InterpolationMode(interpolation), **options)
+
+
+@image_kernel("affine")
+def affine_image(image, row, *, interpolation, center, fill, like, version):
+    return functions(version).affine(
+        image,
+        float(row["angle"]),
+        ints(row["translate"]),
+        float(row["scale"]),
+        [float(s) for s in row["shear"]],
+        InterpolationMode(interpolation),
+        fill=fill_list(fill),
+        center=center,
+    )
+
+
+@image_kernel("perspective")
+def perspective_image(image, row, *, interpolation, fill, like):
+    _, height, width = v1.get_dimensions(image)
+    corners = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
+    endpoints = [ints(point) for point in row["endpoints"]]
+    return functions(like).perspective(image, corners, endpoints, InterpolationMode(interpolation), fill_list(fill))
+
+
+@image_kernel("elastic")
+def elastic_image(image, row, *, alpha, sigma, interpolation, fill, like):
+    _, height, width = v1.get_dimensions(image)
+    field = displacement(np.array([row["key"]]), (height, width), alpha, sigma, torch.device("cpu"))
+    apply = v1.elastic_transform if like == "v1" else v2.elastic
+    return apply(image, field, InterpolationMode(interpolation), fill_list(fill))

@@ -1,0 +1,160 @@
+"""One operation has one file name in every room: its translator's. What is missing is named, with the file to open."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+import dali_compat
+from dali_compat import draws, translate
+from dali_compat.draws import registry as drawn
+from dali_compat.engine import kernels
+from dali_compat.engine.kernels.registry import image_kernel_of, kernel_of
+from dali_compat.lower import _NO_KERNEL
+from dali_compat.parity.catalogue import TRANSFORMS
+from dali_compat.plan import ImageSpec, Step, draw, step
+from dali_compat.translate.registry import _TRANSLATORS, Gated, Nested, as_kernels_do
+
+PACKAGE = Path(dali_compat.__file__).parent
+ROOMS = {"translate": translate, "draws": draws, "engine/kernels": kernels}
+KINDS = {path.stem for path in (PACKAGE / "translate").glob("*.py")} - {"__init__", "registry", "fidelity"}
+# draws of several kinds, which draws/laws.py holds
+SHARED = {
+    "bernoulli": "flips, RandomGrayscale and RandomApply are applied or not",
+    "bernoulli_with": "colours and sharpness are applied or not, with a strength that is not drawn",
+    "random_key": "ElasticTransform and GaussianNoise make random pixels of it",
+}
+ROWS = [(entry, version) for entry in TRANSFORMS for version in entry.versions()]
+each = pytest.mark.parametrize("entry, version", ROWS, ids=[f"{entry.name}-{version}" for entry, version in ROWS])
+
+
+def kind_of(function) -> str:
+    return function.__module__.rpartition(".")[2]
+
+
+def own(entry, version) -> tuple[str, list[Step]]:
+    """The kind of a row's translator, and the steps that it makes itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        *before, transform = entry.made(version).transforms
+    translator, _ = _TRANSLATORS[type(transform)]
+    made = translator(transform, translate.translate(tuple(before)).gives)
+    if isinstance(made, Gated):
+        made = [Step("choose", ImageSpec(), draw=made.draw, fidelity="exact")]
+    return kind_of(translator), [] if isinstance(made, Nested) else list(made)
+
+
+def draws_missing(kind: str, s: Step) -> list[str]:
+    """What is not where it should be of a step's draw."""
+    if s.draw is None:
+        return []
+    name = s.draw.name
+    if name not in drawn._DRAWS:
+        return [f"no draw is called {name!r}: write it in draws/{kind}.py, with @draws"]
+    found, wrong = kind_of(drawn._DRAWS[name][1]), []
+    if found != ("laws" if name in SHARED else kind):
+        wrong.append(f"{name} is drawn in draws/{found}.py: move it to draws/{kind}.py, where its translator's kind is")
+    if drawn.is_random(s) and name not in drawn._DICTATES:
+        wrong.append(
+            f"{name} has no answers for torchvision: write them below it in draws/{found}.py, @dictates({name})"
+        )
+    return wrong
+
+
+def kernels_missing(kind: str, s: Step) -> list[str]:
+    """What is not where it should be of a step's kernels."""
+    if s.op in _NO_KERNEL:
+        return []
+    lowered, wrong = as_kernels_do(s), []
+    op = lowered.op
+    if lowered.draw is not None and lowered.draw.name not in drawn._DRAWS:
+        wrong.append(f"no draw is called {lowered.draw.name!r}: write it in draws/{kind}.py, with @draws")
+    if kernel_of(op) is None:
+        wrong.append(f"no kernel is called {op!r}: write it in engine/kernels/{kind}.py, with @kernel")
+    if image_kernel_of(s.op) is None and kernel_of(s.op) is None:
+        wrong.append(f"{s.op!r} cannot run on one image: write it in engine/kernels/{kind}.py, @image_kernel({s.op!r})")
+    elsewhere = [f for f in (kernel_of(op), image_kernel_of(s.op)) if f is not None and kind_of(f) != kind]
+    return wrong + [f"{f.__qualname__} is in {f.__module__}: move it to engine/kernels/{kind}.py" for f in elsewhere]
+
+
+def test_every_registered_transform_has_a_row_and_nothing_else():
+    """parity measures it, and the tests of the rows below find it."""
+    names = [entry.name for entry in TRANSFORMS]
+    registered = {kind.__name__ for kind in _TRANSLATORS if of_torch(kind)}
+    assert not registered - set(names), f"write a row in parity/catalogue.py: {registered - set(names)}"
+    assert not set(names) - registered, f"write a translator in translate/: {set(names) - registered}"
+    assert len(names) == len(set(names))
+
+
+def of_torch(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in ("torch", "torchvision")
+
+
+@each
+def test_a_transform_has_one_file_name_in_every_room(entry, version):
+    kind, steps = own(entry, version)
+    assert kind in KINDS
+    assert [wrong for s in steps for wrong in (*draws_missing(kind, s), *kernels_missing(kind, s))] == []
+
+
+@each
+def test_every_step_says_how_far_from_torchvision_it_is(entry, version):
+    _, steps = own(entry, version)
+    assert all(s.fidelity and (callable(s.fidelity) or isinstance(s.fidelity, str)) for s in steps)
+
+
+def test_what_is_missing_is_named():
+    """Also: these tests can fail."""
+    nothing = step("no_such_op", ImageSpec(), draw("no_such_draw"), fidelity="exact")
+    assert "draws/color.py" in draws_missing("color", nothing)[0]
+    missing = kernels_missing("color", nothing)
+    assert ["engine/kernels/color.py" in wrong for wrong in missing] == [False, True, True]
+    blur = step("gaussian_blur", ImageSpec(), draw("blur_sigma", sigma=(1, 2)), fidelity="exact")
+    assert draws_missing("filters", blur) == kernels_missing("filters", blur) == []
+    assert "move it to draws/color.py" in draws_missing("color", blur)[0]
+    assert len(kernels_missing("color", blur)) == 2
+
+
+def test_what_is_shared_is_shared():
+    """By rows of several kinds."""
+    users: dict[str, set[str]] = {}
+    for entry, version in ROWS:
+        kind, steps = own(entry, version)
+        for s in steps:
+            if s.draw is not None:
+                users.setdefault(s.draw.name, set()).add(kind)
+    assert {name for name, kinds in users.items() if len(kinds) > 1} == set(SHARED)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_file_is_a_kind_or_says_that_it_helps(room):
+    names = {path.stem: path.read_text() for path in (PACKAGE / room).glob("*.py")}
+    helpers = {name for name, text in names.items() if text.startswith('"""A helper: ')}
+    assert set(names) - helpers - {"__init__"} <= KINDS and not helpers & KINDS
+    assert all(hasattr(ROOMS[room], name) for name in names if name != "__init__"), "it is imported, and so registers"
+
+
+def test_a_draw_without_answers_names_the_file(monkeypatch):
+    monkeypatch.delitem(drawn._DICTATES, "blur_sigma")
+    blur = step("gaussian_blur", ImageSpec(), draw("blur_sigma", sigma=(1, 2)), fidelity="exact")
+    with pytest.raises(NotImplementedError, match=r"draws/filters.py, @dictates\(blur_sigma\)"):
+        drawn.answers(blur, {})
+
+
+def test_a_name_is_drawn_by_one_function():
+    with pytest.raises(ValueError, match=r"is drawn in .*laws already"):
+
+        @drawn.draws(uniforms=1)
+        def bernoulli(sizes, u):
+            """Never registered."""
+
+
+def test_a_step_must_say_how_far_from_torchvision_it_is():
+    with pytest.raises(TypeError, match="fidelity"):
+        step("flip", ImageSpec())
+
+
+def test_steps_are_equal_whatever_they_say():
+    """So plans of equal transforms are one, and an epoch finds the last one's pipeline."""
+    one, other = (step("flip", ImageSpec(), fidelity=said) for said in ("exact", draws_missing))
+    assert one == other and hash(one) == hash(other) and repr(one) == repr(other)
