@@ -11,6 +11,9 @@ from torchvision.transforms import v2
 if not hasattr(v2.Transform, "make_params"):  # its name since torchvision 0.21
     v2.Transform.make_params = lambda self, inputs: self._get_params(inputs)
 
+if os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # torch's threads of several processes wait for each other
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])))
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 SECONDS = 300
 # What takes longest: left out by -m "not slow". A file that is no longer slow, or new and slow, changes its place here.

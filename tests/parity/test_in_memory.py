@@ -1,6 +1,8 @@
 """Each transform of cases/ on the resident route: on CIFAR's images (RGB, 32 x 32), on MNIST's ("L", 28 x 28), and
 those that need larger ones on STL10's (96 x 96)."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -39,14 +41,19 @@ PICTURES = {name: _pictures(*of) for name, of in SETS.items()}
 
 
 def _refusal(transform, pictures) -> Exception | None:
-    """What torchvision itself says to such images (a crop that is larger than they are,
-    three means for one channel)."""
+    """What torchvision itself says to such images (a crop that is larger than they are, three means for one channel),
+    with the same random numbers each time: the cases must be the same in every process."""
+    state = random.getstate()
+    random.seed(0)
     try:
         with torch.random.fork_rng():
+            torch.manual_seed(0)
             for image in pictures:
                 transform(Image.fromarray(image))
     except Exception as error:
         return error
+    finally:
+        random.setstate(state)
     return None
 
 
