@@ -127,7 +127,7 @@ def dictates(drawn: Callable):
 
     - "coin" (laws.coin makes it): torch.rand, for a chance; "uniform": Tensor.uniform_; "whole": torch.randint
     - "order": torch.randperm, random.shuffle; "choice": random.choices, torch.multinomial
-    - "window", "size": get_params or make_params of a transform that parity/dictation.py names, because it tries until it fits
+    - "window", "size": get_params or make_params of what tries until it fits, which parity/dictation.py names
     - "operation": a policy, as (name, magnitude); "dirichlet": AugMix
     - "noise": torch.randn_like; "field": torch.rand of ElasticTransform
     """

@@ -41,8 +41,8 @@ def ragged_kernel(*ops: str) -> Callable[[Function], Function]:
 def image_kernel(op: str) -> Callable[[Function], Function]:
     """Registers torchvision's own way for an op: ``function(image, row, **args)`` of a PIL image or a CHW tensor.
 
-    ``row`` is one row of the step's per-sample arguments. Files that DALI decodes differently from PIL go this way; where
-    an op has none, by the kernel.
+    ``row`` is one row of the step's per-sample arguments. Files that DALI decodes differently from PIL go this way;
+    where an op has none, by the kernel.
 
     Raises:
         ValueError: another function has that op.
