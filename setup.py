@@ -32,7 +32,7 @@ setup(
     keywords="pytorch dataloader dali image augmentation torchvision",
     packages=find_packages(include=["dali_compat", "dali_compat.*"]),
     python_requires=">=3.10",
-    install_requires=["torch", "torchvision>=0.20", "numpy", "pillow", "tqdm"],
+    install_requires=["torch", "torchvision>=0.20", "numpy", "pillow", "tqdm", "filelock", "braceexpand"],
     extras_require={
         # 1.53 is the oldest DALI that is tested; the CUDA 11 builds ended at 1.50.
         "cuda110": ["nvidia-dali-cuda110"],

@@ -98,11 +98,12 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         """Samples that could not be read so far, each once: (path, index, epoch, reason)."""
         return list(self._errors.found)
 
-    def explain(self) -> str:
+    def explain(self, wide: bool = False) -> str:
         """What this loader does, one line a transform: what it became, where it runs, and how faithful it is; for a
-        fallback which transform or argument is in the way, and what to write instead."""
+        fallback which transform or argument is in the way, and what to write instead. ``wide``: transforms with all of
+        their arguments, however long that is."""
         self._route = choose(self, self._route)
-        return explain(self, self._route)
+        return explain(self, self._route, wide)
 
     def close(self) -> None:
         """Free the pipelines' threads, pinned and device memory now; the loader can be iterated again."""

@@ -11,17 +11,34 @@ from torchvision.transforms import v2
 if not hasattr(v2.Transform, "make_params"):  # its name since torchvision 0.21
     v2.Transform.make_params = lambda self, inputs: self._get_params(inputs)
 
-SHARED_IMAGES = Path(__file__).resolve().parents[2] / "shared" / "images"
+REPOSITORY = Path(__file__).resolve().parents[1]
 SECONDS = 300
+# What takes longest: left out by -m "not slow". A file that is no longer slow, or new and slow, changes its place here.
+SLOW = (
+    "faults/",
+    *(
+        f"contract/test_{name}.py"
+        for name in ("cache", "calls", "dataset", "errors", "fallback", "frameworks", "lightning")
+    ),
+    *(f"contract/test_{name}.py" for name in ("on_error", "order", "processes", "resident", "review", "storages")),
+    *(f"parity/test_{name}.py" for name in ("cases", "only", "photos", "resize", "ties")),
+    "archives/test_datasets.py",
+    "unit/test_batch_lists.py",
+    "test_check.py",
+    "test_cli.py",
+)
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs a CUDA GPU; skipped without one")
+    config.addinivalue_line("markers", 'slow: left out by -m "not slow", a subset of a minute')
     config.addinivalue_line("markers", "timeout: pytest-timeout's limit; ignored where that is not installed")
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
+        if item.path.relative_to(Path(__file__).parent).as_posix().startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
         if not item.get_closest_marker("timeout"):
@@ -37,18 +54,13 @@ def image_root(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def photos() -> Path:
-    """Real photos as an ImageFolder root: the folder that DATA names, or this checkout's."""
-    return Path(os.environ["DATA"]) if os.environ.get("DATA") else _shared("photos")
+    """Real photos as an ImageFolder root: the folder that DATA names, or those of docs/."""
+    return Path(os.environ.get("DATA") or REPOSITORY / "docs" / "photos")
 
 
 @pytest.fixture(scope="session")
 def odd() -> Path:
-    """A folder of unusual image files, where this checkout has them."""
-    return _shared("odd")
-
-
-def _shared(name: str) -> Path:
-    folder = SHARED_IMAGES / name
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not here")
-    return folder
+    """The folder of unusual image files that ODD names."""
+    if not os.environ.get("ODD"):
+        pytest.skip("ODD names no folder of unusual image files")
+    return Path(os.environ["ODD"])

@@ -3,23 +3,16 @@
 #
 # Writes OUT_DIR/machine.txt and a log for each part of the suite: parts run side by side. The exit status is that of a part
 # that failed (124: stopped after TEST_SECONDS, 400 unless set). On any machine with a GPU, DALI and pytest this is all there
-# is to it; set DATA to a folder of photos in ImageFolder layout where .gpu/photos.tar is absent.
+# is to it. DATA may name a folder of photos in ImageFolder layout; without it the tests take those of docs/photos.
 #
-# A host that reaches no package index gets DALI and photos from .gpu/, which git ignores. Prepared once, here:
+# A host that reaches no package index can bring DALI and photos along in a folder .gpu, packed elsewhere:
 #
-#     python3 ../shared/gpu/pack.py .gpu
-#     (cd ../shared/images/photos && find . -type f -printf '%s %P\n' | sort -n |
-#         awk 'NR % 2 || (NR >= 20 && NR <= 44) { print $2 }' |
-#         tar c --owner=0 --group=0 --mode=644 -T -) > .gpu/photos.tar
-#
-# (every other photo by size and some more small ones, 67 of 108, so that .gpu with the tracked files stays
-# below 64 MiB). Then, on the device machine, with carry=[".gpu"]:
-#
-#     bash tests/run_gpu.sh $OUT
+#     pip install --target site nvidia-dali-cuda130 && tar cJf .gpu/site.tar.xz -C site .
+#     tar cf .gpu/photos.tar -C PHOTOS .
 #
 # Sourced, it runs no tests: it only puts DALI on the path and sets DATA. So benchmarks run there with
 #
-#     . tests/run_gpu.sh; python3 benchmarks/imagefolder.py --data $DATA --replicate 2000 --json $OUT/imagefolder.json
+#     . tests/run_gpu.sh; python3 benchmarks/imagefolder.py --data $DATA --replicate 2000 --json OUT_DIR/imagefolder.json
 
 if [ -f .gpu/site.tar.xz ]; then
     if [ ! -d /tmp/site/nvidia ]; then

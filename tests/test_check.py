@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from dali_compat import cli
 from dali_compat.archives.pack import pack
-from dali_compat.check import places
+from dali_compat.check import places, wording
 from dali_compat.check import spread as workers
 from dali_compat.check.looking import decode
 
@@ -136,6 +136,22 @@ def test_each_kind_of_damage_is_found_as_torchvision_meets_it(good, capsys):
     assert all(entry["listed"] for entry in report["not_images"]) and set(names(report["not_images"])) == NOT_IMAGES
     assert report["counts"]["images"] == 5 + len(DAMAGED) and report["counts"]["dali"] == 5
     assert sum(row["broken"] for row in report["formats"]) == len(DAMAGED)
+
+
+def test_images_without_class_folders_are_beside_none(good, capsys):
+    assert checked(capsys, good / "a")[1]["counts"]["outside"] == 0
+    shutil.copy(good / "a" / "one.jpg", good / "one.jpg")
+    assert checked(capsys, good)[1]["counts"]["outside"] == 1
+
+
+def test_sizes_are_those_of_images_that_can_be_decoded(good, capsys):
+    """A header alone may claim any."""
+    file = io.BytesIO()
+    Image.new("RGB", (900, 700)).save(file, "JPEG")
+    (good / "a" / "large.jpg").write_bytes(file.getvalue()[:-400])
+    code, report = checked(capsys, good)
+    assert code == 1 and names(report["broken"]) == ["large.jpg"]
+    assert [report["sizes"][side]["max"] for side in ("height", "width", "bytes")] == [60, 80, max(len(JPEG), len(PNG))]
 
 
 def test_a_clean_verdict_agrees_with_torchvision_on_odd_files(odd, capsys):
@@ -365,6 +381,12 @@ def test_the_text_of_a_good_folder(good, capsys):
     code, text = said(capsys, good)
     assert (code, text.splitlines()[-1]) == (0, "All 5 images can be decoded; exit code 0")
     assert "on_error" not in text and "Broken" not in text
+
+
+@pytest.mark.parametrize("share, shown", [(1, "100%"), (0.99999, "99.9%"), (0.5, "50.0%")])
+def test_all_is_said_where_it_is_all(good, capsys, share, shown):
+    report = checked(capsys, good)[1] | {"dali_share": share}
+    assert f"DALI decodes 5 of 5 images ({shown})." in wording.text(report, 5, 0)
 
 
 @pytest.mark.parametrize("limit, shown", [("0", 8), ("3", 3), ("8", 8), ("20", 8)])

@@ -104,6 +104,7 @@ def test_driver_too_old_for_dali_is_wrong(machine):
         (None, (13, 0), "CPU-only build"),
         ("13.2", (12, 4), "built for CUDA 13.2"),
         ("12.6", (13, 0), None),
+        ("13.2", (13, 0), None),
         (None, None, None),
     ],
 )
@@ -208,7 +209,8 @@ def test_pictures_are_the_same_for_one_seed_and_shared_out_over_classes(tmp_path
 def test_levels_undo_to_tensor():
     pixels = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1).repeat(3, axis=3)
     images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
-    assert np.array_equal(demo.levels(images), pixels)
+    for error in (0, -2e-7, 2e-7):  # DALI's, of which a level has no part
+        assert np.array_equal(demo.levels(images + error), pixels)
 
 
 def test_rows_lie_below_each_other(tmp_path):
@@ -287,7 +289,7 @@ def test_demo_from_end_to_end(tmp_path):
     assert "RandomResizedCrop" in done.stdout  # the plan
     assert "pass 2" in done.stderr  # the progress bars
     mean, largest = re.search(r"is ([\d.]+) on average and (\d+) at most", done.stdout).groups()
-    assert 0 < float(mean) < 0.3 and int(largest) < 40  # PARITY.md: .16 on photos; 0 would be torchvision itself
+    assert 0 < float(mean) < 0.3 and int(largest) < 40  # .16 on photos; 0 would be torchvision itself
     theirs, ours, difference = read_picture(tmp_path / "demo.png")
     assert theirs.std() > 20
     assert np.abs(theirs - ours).mean() < 0.3

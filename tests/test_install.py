@@ -105,8 +105,7 @@ def test_other_systems_are_told_that_there_is_no_build(machine, monkeypatch):
 
 def test_a_blocked_import_is_reported_by_the_real_import():
     code = (
-        "import sys; sys.modules['nvidia.dali'] = None\n"
-        "from dali_compat.engine import install; print(install.dali_problem())"
+        "import sys; sys.modules['nvidia.dali'] = None\nfrom dali_compat import install; print(install.dali_problem())"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.startswith("DALI is ") and "pip install" in said and said.count("\n") == 1
@@ -136,6 +135,18 @@ def test_packages_are_found_by_name_and_placeholders_by_their_files(tmp_path, mo
         "nvidia-dali-nightly-cuda130": True,
     }
     assert install.dali_variant() == "nvidia-dali-cuda120, nvidia-dali-cuda130, nvidia-dali-nightly-cuda130"
+
+
+@pytest.mark.parametrize("first", ["real", "placeholder"])
+def test_a_package_that_is_found_twice_is_real_if_one_of_them_is(tmp_path, monkeypatch, first):
+    """In two folders of sys.path."""
+    files = {"real": ["nvidia/dali/__init__.py"], "placeholder": ["nvidia_dali_cuda130-0.0.0.dist-info/METADATA"]}
+    places = [tmp_path / name for name in sorted(files, key=lambda name: name != first)]
+    for place in places:
+        write_package(place, "nvidia-dali-cuda130", "2.4.0", files[place.name])
+    everything = importlib.metadata.distributions
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda: everything(path=list(map(str, places))))
+    assert install.dali_distributions() == {"nvidia-dali-cuda130": True}
 
 
 def test_no_package_at_all(tmp_path, monkeypatch):

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from pathlib import Path
 
 PathLike = str | Path
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def expand(path: PathLike | list[PathLike] | tuple[PathLike, ...]) -> list[str]:
@@ -35,47 +33,13 @@ def expand(path: PathLike | list[PathLike] | tuple[PathLike, ...]) -> list[str]:
 
 
 def braces(name: str) -> list[str]:
-    """A shell's brace expansion: ``a{1,2}{08..10}`` gives a108, a109, a110, a208 and so on."""
-    begin, end = _outermost(name)
-    if end < 0:
+    """A shell's brace expansion: ``a{1,2}{08..10}`` gives a108, a109, a110, a208 and so on. A brace that nothing closes is
+    taken literally, as a shell has it."""
+    if "{" not in name:
         return [name]
-    tails = braces(name[end + 1 :])
-    inside = name[begin + 1 : end]
-    values = _range(inside) or [value for part in _parts(inside) for value in braces(part)]
-    if len(_parts(inside)) == 1 and not _range(inside):  # not an expression; a shell leaves the braces
-        values = ["{" + value + "}" for value in values]
-    return [name[:begin] + value + tail for value in values for tail in tails]
+    from braceexpand import UnbalancedBracesError, braceexpand
 
-
-def _outermost(name: str) -> tuple[int, int]:
-    """Positions of the first brace and of the one that closes it; -1 where there is none."""
-    begin, depth = name.find("{"), 0
-    for at in range(max(begin, 0), len(name)):
-        depth += (name[at] == "{") - (name[at] == "}")
-        if begin >= 0 and depth == 0:
-            return begin, at
-    return begin, -1
-
-
-def _parts(inside: str) -> list[str]:
-    """What commas part that are in no inner braces."""
-    parts, depth = [""], 0
-    for letter in inside:
-        depth += (letter == "{") - (letter == "}")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return parts
-
-
-def _range(inside: str) -> list[str]:
-    """The numbers of ``first..last``, as wide as the wider one where one begins with a zero."""
-    bounds = _RANGE.fullmatch(inside)
-    if not bounds:
-        return []
-    first, last = int(bounds[1]), int(bounds[2])
-    padded = any(text.startswith("0") and len(text) > 1 for text in bounds.groups())
-    width = max(map(len, bounds.groups())) if padded else 0
-    step = 1 if first <= last else -1
-    return [f"{i:0{width}d}" for i in range(first, last + step, step)]
+    try:
+        return list(braceexpand(name))
+    except UnbalancedBracesError:
+        return [name]

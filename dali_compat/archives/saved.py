@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock
 
 
 def cache_folder() -> Path:
@@ -63,10 +64,7 @@ def lock(name: str) -> Iterator[None]:
     Where locks do not work, nothing is held: save() keeps the result right."""
     folder = cache_folder() / "locks"
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError, ImportError):
-            import fcntl
-
+        with contextlib.suppress(OSError, NotImplementedError):
             folder.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(folder / name, "w"))
-            fcntl.flock(file, fcntl.LOCK_EX)
+            stack.enter_context(FileLock(folder / name))
         yield

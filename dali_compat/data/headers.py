@@ -1,7 +1,7 @@
 """Image headers: the size of every file before it is decoded, and whether DALI decodes it as PIL does.
 
-Sizes let params/ compute all geometry on the host. Reading a JPEG's takes about 10 us, once a file; the answers are
-kept for the life of the data set. The list of files that need PIL was measured on 400 unusual images (PARITY.md).
+From sizes draws/ computes all geometry on the host. Reading a JPEG's takes about 10 us, once a file; the answers are kept for
+the life of the data set. Which files need PIL was measured on 400 unusual images.
 """
 
 from __future__ import annotations

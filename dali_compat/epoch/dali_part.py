@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from ..errors import ImageReadError
 from ..plan import Plan
 from .dali_epoch import DaliEpoch
 from .part import Owner, Part, in_order, run, stacked
+
+if TYPE_CHECKING:
+    from ..engine.dali.pipeline import Received
 
 
 class DaliOwner(Owner, Protocol):
@@ -171,10 +174,11 @@ class Decoded:
         from ..engine.dali.pipeline import PipelineError  # here, for other routes do without DALI
 
         try:
-            images, decoded, encoded = self._pipeline.receive(self._ticket)
+            received = self._pipeline.receive(self._ticket)
         except PipelineError as error:
             return self._retry(error)
-        doubtful = set() if self._given in DECODED else self._doubtful(encoded)
+        images, decoded = received.images, received.decoded
+        doubtful = set() if self._given in DECODED else self._doubtful(received)
         if self._cache is not None:
             sure = [i for i in range(len(self.rows)) if i not in doubtful]
             self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
@@ -183,13 +187,16 @@ class Decoded:
         images = run(self.plan.batch, images, self._batch)
         return self._with_pil(sorted(doubtful), images) if doubtful else images
 
-    def _doubtful(self, encoded) -> set[int]:
-        """Which images PIL has to read: ``encoded``, the bytes that DALI has decoded, are not those that the header was read
-        from; or, at their first sight, not of a structure that both are known to read alike."""
+    def _doubtful(self, received: Received) -> set[int]:
+        """Which images PIL has to read: the bytes that DALI has decoded are not those that the header was read from, by
+        their length and the size in their own header; or they are, at their first sight, not of a structure that both are
+        known to read alike."""
         batch, rows = self.batch, np.array(self.rows)
         changed, files = np.zeros(len(rows), bool), self._images
-        if self._given == PATHS:
-            changed, files = np.array([length for (length,) in encoded.shape()]) != batch.lengths[rows], encoded
+        if received.encoded is not None:
+            files = received.encoded
+            changed = np.array([length for (length,) in files.shape()]) != batch.lengths[rows]
+            changed |= (received.sizes != batch.sizes[rows]).any(1)
         doubtful = set(np.flatnonzero(changed).tolist())
         for i in doubtful:
             batch.read_header_again(self.rows[i])

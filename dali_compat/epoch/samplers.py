@@ -18,10 +18,11 @@ _AT_ONCE = {
 
 
 def may_draw(sampler, unknown: int = 0) -> int:
-    """How many batches of an epoch may be drawn before their time, so that every generator is, whenever the user looks,
-    where torch would have it; ``unknown`` of samplers that are not torch's.
+    """How many batches of an epoch may be drawn early without anybody noticing; ``unknown`` of samplers that are not
+    torch's.
 
-    Of torch's only a RandomSampler with a generator of its own tells: it draws from that when it ends.
+    Drawing early must leave every generator in the state that torch would leave it in. Of torch's samplers only a
+    RandomSampler with a generator of its own can tell the difference: it draws from that once more when it ends.
     """
     inner = sampler.sampler if type(sampler) is data.BatchSampler else sampler
     if type(inner) in _AT_ONCE:

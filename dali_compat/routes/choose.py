@@ -20,7 +20,7 @@ from .dali import DaliRoute
 from .decoded_cache import DecodedCache
 from .resident import ResidentRoute, resident_route
 
-_DEPTH = 2  # batches in flight; deeper queues measured no faster (FIELD.md)
+_DEPTH = 2  # batches in flight; deeper queues measured no faster
 _MOST_THREADS = 16
 # Loading alone, 4 threads give 22,000 images/s and 8 give 24,500; beside ResNet-18 training they give .93 and .89 of the
 # speed of synthetic data (H100, benchmarks/results)

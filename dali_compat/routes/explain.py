@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from torch.utils.data import IterableDataset
 
@@ -12,9 +14,11 @@ from .choose import Route, StockRoute, available_threads, in_python
 from .dali import DaliRoute
 from .resident import ResidentRoute
 
+_COLUMN = 44  # characters of a transform, unless explain(wide=True)
 
-def explain(loader, route: Route) -> str:
-    """One line a step: what it became, where it runs, how faithful it is."""
+
+def explain(loader, route: Route, wide: bool = False) -> str:
+    """One line a step: what it became, where it runs, how faithful it is. Unless ``wide``, transforms are cut to a column."""
     tolerant = not isinstance(loader.dataset, IterableDataset)  # whose errors end it
     if isinstance(route, StockRoute):
         lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
@@ -23,7 +27,7 @@ def explain(loader, route: Route) -> str:
             ours["on_error"] = "raise"
         ignored = [f"{name}={getattr(loader, name)}" for name, plain in ours.items() if getattr(loader, name) != plain]
     elif isinstance(route, ResidentRoute):
-        lines = [route.describe(), *_plan_lines(route)]
+        lines = [route.describe(), *_plan_lines(route, wide)]
         ignored = _without_effect(loader, route)
         ignored += [
             f"{name}={value}" for name in ("cache", "cache_device") if (value := getattr(loader, name)) is not None
@@ -35,7 +39,7 @@ def explain(loader, route: Route) -> str:
         depth = f"{threads}, {route.depth} batches in flight, DALI {dali_version()}"
         kernels = "exact=True" if loader.exact else "exact=False, the fastest kernels"
         lines = [f"DALI route on {route.device}: {depth}; {kernels}"]
-        lines += _plan_lines(route, _decode_fidelity(route, loader.exact))
+        lines += _plan_lines(route, wide, _decode_fidelity(route, loader.exact))
         lines.append("  files that DALI decodes differently from PIL go through PIL, one by one, in the same batch")
         if route.cache is not None:
             lines.append(f"  {route.cache}")
@@ -50,24 +54,35 @@ def explain(loader, route: Route) -> str:
     return "\n".join(lines)
 
 
-def _plan_lines(route: DaliRoute | ResidentRoute, decode: str | None = None) -> list[str]:
+def _plan_lines(route: DaliRoute | ResidentRoute, wide: bool, decode: str | None = None) -> list[str]:
     lines = []
     for number, plan in enumerate(route.plans, 1):
         if len(route.plans) > 1:
             lines.append(f"part {number} of the data set:")
-        lines += ["  " + line for line in _account(plan, route.device, decode).splitlines()]
-    if any(plans_ahead(plan)[-1].gives.kind == "pil" for plan in route.plans):
+        lines += ["  " + line for line in _account(plan, route.device, wide, decode).splitlines()]
+    if any(plan.call is None and plan.gives.kind == "pil" for plan in route.plans):
         lines.append("  samples are PIL images, for a collate_fn that takes them; end with ToTensor() to have tensors")
     return lines
 
 
-def _account(plan: Plan, device: torch.device, decode: str | None) -> str:
+def _account(plan: Plan, device: torch.device, wide: bool, decode: str | None) -> str:
     """One line a transform; ``decode`` says how faithful decoding is on this device, where there is any."""
     dali = f"DALI on {'GPU' if device.type == 'cuda' else 'CPU'}"
     rows = [("(decode)", "decode", dali, decode)] if decode else []
     for ahead in plans_ahead(plan):
-        rows += [(x.transform, x.becomes, x.where.replace("DALI", dali), x.fidelity) for x in ahead.lines]
+        rows += [
+            (x.transform if wide else _cut(x.transform), x.becomes, x.where.replace("DALI", dali), x.fidelity)
+            for x in ahead.lines
+        ]
     return table(rows) if rows else ""
+
+
+def _cut(transform: str) -> str:
+    """Without the arguments that do not fit: "RandomCrop(size=(224, 224), ...)"."""
+    if len(transform) <= _COLUMN:
+        return transform
+    ends = [at for found in re.finditer(r", (?=\w+=)", transform) if (at := found.start()) <= _COLUMN - len(", ...)")]
+    return f"{transform[: ends[-1]]}, ...)" if ends else f"{transform[: _COLUMN - 3]}..."
 
 
 def _decode_fidelity(route: DaliRoute, exact: bool) -> str:

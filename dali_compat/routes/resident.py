@@ -20,8 +20,8 @@ from ..plan import Options, Plan
 from ..translate import translate
 
 SHARE = 0.5  # of the device's free memory, which the images may take
-# Bytes of output of the batches that are computed together. On the CPU what is larger does not stay in its cache. A GPU
-# takes longer to begin than to compute: as many as a small share of its memory holds, 2.5 times as much while they are made.
+# Batches are computed together until their output has so many bytes. A CPU keeps 16 MiB in its cache. A GPU takes longer to
+# begin than to compute, so it takes 1 GiB, or a 64th of its memory where that is less; making them takes 2.5 times as much.
 _TOGETHER = {"cuda": 1 << 30, "cpu": 16 << 20}
 _TOGETHER_SHARE = 1 / 64
 _AT_A_TIME = 64 << 20  # bytes of images that are copied and brought into order at a time

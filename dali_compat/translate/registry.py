@@ -43,13 +43,15 @@ class Translated:
 
 
 def describe(transform: Any) -> str:
-    """repr on one line; functions (a Lambda's, too) by name, text as it is."""
+    """repr on one line; functions (a Lambda's, too) and classes without a repr of their own by name, text as it is."""
     if isinstance(transform, str):
         return transform
     if type(transform).__name__ == "Lambda" and hasattr(transform, "lambd"):
         return f"Lambda({describe(transform.lambd)})"
     if transform is not None and not hasattr(type(transform), "forward") and hasattr(transform, "__qualname__"):
         return transform.__qualname__
+    if type(transform).__repr__ is object.__repr__:
+        return type(transform).__name__
     return " ".join(repr(transform).split())
 
 
@@ -186,9 +188,9 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0) -
 
 
 def _first_of_views(translated: list[Translated]) -> int:
-    """From where on a call had better begin: five or ten views of an image are as many times the pixels to bring to a
-    process, which makes them itself to the last bit. Not before what draws (its numbers are those of its stream), or
-    has a translation of the user's."""
+    """The index of the transform with which a call had better begin. A process makes five or ten views of an image
+    itself, to the last bit, which saves bringing as many times the pixels there. A call cannot begin before a transform
+    that draws, because the call would have other random numbers, nor before one that the user has translated."""
     for i, entry in enumerate(translated):
         if entry.steps and entry.steps[-1].gives.views:
             steps = [s for later in translated[i:] for s in later.steps]

@@ -70,6 +70,16 @@ def test_a_changed_file_is_scanned_again(rec, scans, change):
     assert len(after.read(range(len(after)))) == len(after)
 
 
+def test_a_change_at_the_end_is_noticed(rec, scans):
+    """Of the last record alone, and the times are as they were."""
+    before = b"".join(recordio.encode(number, 1, bytes(9000)) for number in range(5))
+    for label in (2, 3):
+        rec.write_bytes(before + recordio.encode(5, label, b"image"))
+        os.utime(rec, ns=(1, 1))
+        assert DALIRecordIO(rec).targets == [1] * 5 + [label]
+    assert len(scans) == 2
+
+
 def test_other_options_have_an_index_of_their_own(packed, tmp_path, scans):
     path = tmp_path / "all.tfrecord"
     shutil.copy(packed / "all.tfrecord", path)
@@ -276,7 +286,7 @@ def test_rows_beyond_the_file_are_built_again(rec, scans, name, row, value):
     assert all(image[0] == 0xFF or image[0] == 0x89 for image in images) and len(images) == 12 and len(scans) == 2
 
 
-@pytest.mark.parametrize("gap", [(-1, 0), (12, 0), (0, -1), (0, 1 << 40)])
+@pytest.mark.parametrize("gap", [(-1, 0), (12, 0), (0, -1), (0, 1 << 40), (11, 0)])
 def test_gaps_beyond_the_rows_are_built_again(rec, scans, gap):
     path = _saved(rec)
     meta, arrays = cache.load(path)

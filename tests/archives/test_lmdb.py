@@ -127,6 +127,15 @@ def test_labels_of_datum(tmp_path):
     assert DALILMDB(tmp_path / "db", labels={"a": 5, "b": 6, "c": 7, "d": 8}).targets == [5, 6, 7, 8]
 
 
+def test_some_images_without_labels(tmp_path):
+    path = write(
+        tmp_path / "db", {b"a": datum(1, picture("red")), b"b": picture("blue"), b"c": datum(2, picture("red"))}
+    )
+    with pytest.raises(ValueError, match="holds images without labels"):
+        DALILMDB(path)
+    assert DALILMDB(path, labels=[4, 5, 6]).targets == [4, 5, 6]
+
+
 @pytest.fixture
 def raw(tmp_path) -> Path:
     """Images as they are, as torchvision's LSUN has them, of several formats; and keys that are no images."""
@@ -213,6 +222,18 @@ def test_a_truncated_database(packed, tmp_path, keep):
     with pytest.raises(ImageReadError) as caught:
         DALILMDB(tmp_path / "db")
     assert str(path) in str(caught.value)
+
+
+def test_a_database_that_says_it_has_more(packed, tmp_path):
+    """As one whose last pages were lost."""
+    shutil.copytree(packed / "all.lmdb", tmp_path / "db", ignore=shutil.ignore_patterns("*.npz"))
+    path = tmp_path / "db" / "data.mdb"
+    data = bytearray(path.read_bytes())
+    for meta in (0, 4096):
+        data[meta + 120 : meta + 128] = (13).to_bytes(8, "little")  # MDB_meta.mm_dbs[MAIN_DBI].md_entries
+    path.write_bytes(data)
+    with pytest.raises(ImageReadError, match="they hold 12 keys, not the 13 that it says"):
+        DALILMDB(tmp_path / "db")
 
 
 def test_no_database_at_all(tmp_path):

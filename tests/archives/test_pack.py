@@ -237,6 +237,13 @@ def test_the_command_says_what_is_wrong(packed, tmp_path, capsys, folder, out, r
     assert reason in capsys.readouterr().err and os.listdir(tmp_path) == []
 
 
+def test_the_command_counts_what_it_reads_again(packed, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(packing, "pack", lambda *args: pack(*args) + 1)
+    out = tmp_path / "all.rec"
+    assert cli.main(["pack", str(packed / "images"), str(out)]) == 1
+    assert capsys.readouterr().err.endswith(f"pack: {out} shows 12 images after 13 were packed\n")
+
+
 def test_without_the_lmdb_package(packed, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "lmdb", None)
     assert cli.main(["pack", str(packed / "images"), str(tmp_path / "all.lmdb")]) == 1

@@ -128,9 +128,9 @@ def test_sizes_beyond_octal_and_pax_sizes(tmp_path):
         extended[156:157] = b"x"
         extended[148:156] = b" " * 8
         extended[148:156] = b"%06o\0 " % sum(extended[:512])
-        data = (bytes(extended) if pax else b"") + bytes(header) + b"i" * 700 + bytes(324) + tar.END
-        (tmp_path / "a.tar").write_bytes(data)
-        assert members(tmp_path / "a.tar") == [("a.jpg", 512 + 1024 * pax, 700)]
+        data = (bytes(extended) if pax else b"") + bytes(header) + b"i" * 700 + bytes(324)
+        (tmp_path / "a.tar").write_bytes(data + tar.encode("b.jpg", b"abc") + tar.END)
+        assert members(tmp_path / "a.tar") == [("a.jpg", 512 + 1024 * pax, 700), ("b.jpg", 2048 + 1024 * pax, 3)]
 
 
 def test_a_links_size_is_not_in_the_file(tmp_path):
@@ -149,6 +149,7 @@ def test_samples_are_grouped_as_webdataset_does(tmp_path):
     files = {
         "README": b"no extension",
         "__meta__": b"for webdataset",
+        "__meta.json__": b"for webdataset, too",
         "a.png": b"second choice",
         "a.JPG": b"first choice",
         "a.cls": b" 3\n",
@@ -235,10 +236,15 @@ def test_a_file_without_an_end_mark(packed, tmp_path, stock):
     ("a{1,2}b{x,y}", ["a1bx", "a1by", "a2bx", "a2by"]),
     ("{08..11}", ["08", "09", "10", "11"]),
     ("{8..11}", ["8", "9", "10", "11"]),
+    ("{0..10..", ["{0..10.."]),
+    ("{9..10}{0..1}", ["90", "91", "100", "101"]),
+    ("{11..0}", [str(i) for i in range(11, -1, -1)]),
     ("{3..1}", ["3", "2", "1"]),
     ("{000000..000002}.tar", ["000000.tar", "000001.tar", "000002.tar"]),
     ("{a,b{1..2}}c{3,4}", ["ac3", "ac4", "b1c3", "b1c4", "b2c3", "b2c4"]),
-    ("{{1,2}}{", ["{1}{", "{2}{"]),
+    ("{{1,2}}", ["{1}", "{2}"]),
+    ("a{", ["a{"]),
+    ("{1,2}{", ["{1,2}{"]),
     ("a{,b}", ["a", "ab"]),
     ("{alone}.{0,1}", ["{alone}.0", "{alone}.1"]),
 ])  # fmt: skip

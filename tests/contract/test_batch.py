@@ -2,6 +2,9 @@
 
 import copy
 import pickle
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -86,8 +89,24 @@ def test_collates_of_any_container(image_root):
         images, targets = zip(*samples, strict=True)
         return {"pixels": torch.stack(images), "meta": {"target": torch.tensor(targets), "names": ["a"] * len(targets)}}
 
-    mine, theirs = (list(make(dataset, 7, collate_fn=collate)) for make in (ours, stock))
-    assert [outline(batch) for batch in mine] == [outline(batch) for batch in theirs]
+    def collate_named(samples):
+        return Pair(OrderedDict(collate(samples)), len(samples))
+
+    for function in (collate, collate_named):
+        mine, theirs = (list(make(dataset, 7, collate_fn=function)) for make in (ours, stock))
+        assert [outline(batch) for batch in mine] == [outline(batch) for batch in theirs]
+        assert _types(mine) == _types(theirs)
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+def _types(batch):
+    if isinstance(batch, Mapping):
+        return type(batch), {key: _types(value) for key, value in batch.items()}
+    return type(batch), [_types(part) for part in batch] if isinstance(batch, (list, tuple)) else None
 
 
 TARGETS = {

@@ -11,6 +11,7 @@ import numpy as np
 import nvidia.dali as dali
 import pytest
 import torch
+from faults.jpegs import SOS, pieces_of
 from helpers import make_image
 from PIL import Image
 from torch.utils import data
@@ -132,6 +133,15 @@ def test_the_budget_is_never_exceeded(budget, count):
     assert all((cache.get(name) == int(name)).all() for name in "0123"[:count])
 
 
+def test_an_image_that_comes_twice_is_counted_once():
+    """A sampler with replacement gives it twice in a batch."""
+    cache = DecodedCache(120, torch.device("cpu"), False)
+    images = [torch.full((4, 5, 3), number, dtype=torch.uint8) for number in range(2)]
+    cache.add(["0", "0"], [images[0], images[0]])
+    cache.add(["0", "1", "1"], [images[0], images[1], images[1]])
+    assert not cache.full and all((cache.get(str(number)) == number).all() for number in range(2))
+
+
 def test_a_share_of_memory(image_root, monkeypatch):
     monkeypatch.setattr(cache_module, "free_memory", lambda device: 4_000_000)
     assert "of 1.0 MB" in ours(DALIImageFolder(image_root, EXACT), cache=0.25).explain()
@@ -250,6 +260,26 @@ def test_a_bad_file(own_root, damage):
         assert str(test_errors._path(dataset)) in str(results[2])
         assert [r[2].tolist() for r in results if not isinstance(r, Exception)] == [[0, 1], [2, 3], [6, 7]]
     assert kept(loader) >= 6
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["from the start", "after its header was read"])
+def test_what_dali_alone_accepts_is_not_kept(own_root, before):
+    """A marker amid the coded data, of which libjpeg says that the stream is broken: in every epoch."""
+    dataset = DALIImageFolder(own_root, EXACT, return_index=True)
+    if before:
+        list(ours(dataset, 2, device="cpu"))
+    path = test_errors._path(dataset)
+    pieces = [list(piece) for piece in pieces_of(path.read_bytes())]
+    for piece in pieces:
+        if piece[0] == SOS:
+            half = len(piece[1]) // 2
+            piece[1] = piece[1][:half] + b"\x55\xff\x27" + piece[1][half:]
+    path.write_bytes(b"".join(content for _, content in pieces))
+    loader = ours(dataset, 2, cache=ENOUGH, device="cpu")
+    for _ in range(3):
+        results = test_errors._run(loader)
+        assert [type(result) for result in results].index(ImageReadError) == 2
+        assert [r[2].tolist() for r in results if not isinstance(r, Exception)] == [[0, 1], [2, 3], [6, 7]]
 
 
 def test_one_image_smaller_than_the_crop(own_root):

@@ -429,6 +429,22 @@ def test_tensors_that_are_no_images(image_root, functions, workers):
         assert_same_pixels([image for image, _ in a], [image for image, _ in b])
 
 
+def _of_some_dtype(image):
+    return torch.ones(2, dtype=torch.int64 if image.getpixel((3, 3))[0] % 2 else torch.float16)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_tensors_of_several_dtypes(image_root, workers):
+    dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), _of_some_dtype]))
+    options = dict(num_workers=workers, collate_fn=list)
+    (mine,), (theirs,) = (
+        list(make(dataset, 24, **options))
+        for make in (lambda *a, **o: DataLoader(*a, fallback="silent", device="cpu", **o), stock)
+    )
+    assert [image.dtype for image, _ in mine] == [image.dtype for image, _ in theirs]
+    assert len({image.dtype for image, _ in mine}) == 2
+
+
 def test_tensors_that_cannot_be_stacked(image_root):
     mine, theirs = (
         error_of(list, make(DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), _some])), 12, num_workers=2))

@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+import torch
 from torch.utils import data
 from torchvision import datasets
 from torchvision import transforms as T
@@ -77,6 +78,20 @@ def test_changes_before_the_first_epoch(image_root, change):
     change(dataset)
     assert_same_epoch(loader, stock(dataset, 4, sampler=range(6)))
     assert loader.explain().startswith("DALI route")
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_another_fidelity_reaches_the_next_epoch(image_root, exact):
+    """Of the same transform, which the fastest kernels resize otherwise than torchvision."""
+    transform = T.Compose([T.Resize((33, 47)), T.PILToTensor()])
+    loaders = [
+        ours(DALIImageFolder(image_root, transform), 24, exact=first, device="cpu") for first in (exact, not exact)
+    ]
+    list(loaders[1])
+    loaders[1].exact = exact
+    (wanted, _), (found, _) = (next(iter(loader)) for loader in loaders)
+    assert torch.equal(wanted, found)
+    assert torch.equal(found, next(iter(stock(loaders[1].dataset, 24)))[0]) == exact
 
 
 def test_one_part_of_several_changes(image_root):

@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+import torchvision
 from helpers import make_folder
 from PIL import Image
 from torchvision import datasets, tv_tensors
@@ -175,6 +176,16 @@ def test_wrapped_for_transforms_v2(image_root):
         results.append(DataLoader(dataset, 5, fallback="silent"))
         assert results[-1].explain().startswith("torchvision route")
     assert_same_epoch(*results)
+
+
+def test_another_image_backend_falls_back(image_root, monkeypatch):
+    """torchvision's default loader follows it; pil_loader does not."""
+    loader = DataLoader(DALIImageFolder(image_root, EXACT), fallback="silent", device="cpu")
+    assert loader.explain().startswith("DALI route")
+    monkeypatch.setattr(torchvision, "_image_backend", "accimage")
+    assert "torchvision's image backend is 'accimage'" in loader.explain()
+    loader.dataset.loader = pil_loader
+    assert loader.explain().startswith("DALI route")
 
 
 # ---- files and errors of the constructor

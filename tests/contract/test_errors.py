@@ -15,6 +15,7 @@ from torchvision.transforms import v2
 
 from contract.both import EXACT, assert_same_pixels, error_of, ours, pixels, stock
 from dali_compat import DALIImageFolder, ImageReadError
+from dali_compat.epoch import dali_part as parts
 
 BAD = 4  # index of the damaged file: the third batch of two
 
@@ -258,6 +259,21 @@ def test_a_file_is_replaced_by_one_of_another_size(own_root):
     assert_same_pixels(pixels(loader), pixels(stock(dataset, 2)))
     Image.fromarray(make_image(np.random.default_rng(5), 300, 55)).save(_path(dataset))
     assert_same_pixels(pixels(loader), pixels(stock(dataset, 2)))
+
+
+def test_a_file_that_was_replaced_is_read_as_any_other_in_the_next_epoch(own_root, monkeypatch):
+    """Pillow reads it in the epoch in which it is met, for sizes were those of the file before."""
+    dataset, by_pillow = DALIImageFolder(own_root, EXACT), []
+    own = parts.replay
+    monkeypatch.setattr(parts, "replay", lambda source, *rest: by_pillow.append(source) or own(source, *rest))
+    loader = ours(dataset, 2, device="cpu")
+    list(loader)
+    assert not by_pillow
+    Image.fromarray(make_image(np.random.default_rng(5), 300, 55)).save(_path(dataset))
+    list(loader)
+    assert by_pillow == [str(_path(dataset))]
+    assert_same_pixels(pixels(loader), pixels(stock(dataset, 2)))
+    assert len(by_pillow) == 1
 
 
 def test_the_other_images_of_a_batch_that_fails_keep_their_places(own_root):

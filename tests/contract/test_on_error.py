@@ -13,6 +13,7 @@ from torch.utils import data
 from torch.utils.data import default_collate
 from torchvision import transforms as T
 from torchvision.datasets import CIFAR10
+from torchvision.datasets.folder import default_loader
 
 from contract.both import EXACT, error_of, no_gc, ours, stock
 from contract.storages import ARCHIVES, stored
@@ -104,6 +105,33 @@ def test_a_replacement_is_the_same_found_late_or_known(own_root):
         assert all(map(torch.equal, first, second))
 
 
+def test_what_stands_in_is_drawn_apart(own_root):
+    """One image for several others: each time with the random parameters of the place that it takes."""
+    transform = T.Compose([T.RandomCrop(24), T.PILToTensor()])
+    dataset = _damaged(own_root, transform=transform, bad=range(1, 8))
+    ((images, _, indices),) = _epoch(ours(dataset, 8, on_error="replace", device="cpu"))
+    assert indices.tolist() == [0] * 8
+    assert len({image.numpy().tobytes() for image in images.cpu()}) > 4
+
+
+def test_what_cannot_stand_in_is_listed(own_root):
+    """It is no sample of the epoch itself."""
+
+    class First(data.Sampler):
+        def __iter__(self):
+            return iter([0, 1])
+
+        def __len__(self):
+            return 2
+
+    dataset = _damaged(own_root, bad=range(1, 8))
+    loader = ours(dataset, 2, sampler=First(), on_error="replace", device="cpu")
+    for _ in range(3):
+        _epoch(loader)
+    assert {1} < {error.index for error in loader.errors} <= set(range(1, 8))
+    assert all(error.path == dataset.samples[error.index][0] for error in loader.errors)
+
+
 def test_an_empty_batch_is_passed_over(own_root):
     dataset = _damaged(own_root, bad=(2, 3))
     assert _indices(_epoch(ours(dataset, 2, on_error="skip", device="cpu"))) == [[0, 1], [4, 5], [6, 7]]
@@ -137,6 +165,18 @@ def test_a_mended_file_comes_back(own_root):
     batches = _epoch(loader)
     assert _indices(batches) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     _assert_true(batches, dataset)
+
+
+def test_a_file_that_is_mended_in_its_place_comes_back(own_root):
+    """Of the length that it had."""
+    dataset = DALIImageFolder(own_root, EXACT, return_index=True)
+    path = Path(dataset.samples[1][0])
+    good = path.read_bytes()
+    path.write_bytes(bytes(len(good)))
+    loader = ours(dataset, 4, on_error="skip", device="cpu")
+    assert _indices(_epoch(loader)) == _indices(_epoch(loader)) == [[0, 2, 3], [4, 5, 6, 7]]
+    path.write_bytes(good)
+    assert _indices(_epoch(loader)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 @pytest.mark.parametrize("policy", ["skip", "replace"])
@@ -275,6 +315,20 @@ def test_torchs_loader(own_root, policy, num_workers):
         _assert_true(batches, dataset)
     assert {(error.index, error.epoch) for error in loader.errors} == {(i, 0) for i in BAD}
     assert "torchvision route" in loader.explain()
+
+
+def test_torchs_loader_names_each_bad_file(own_root):
+    """Those that cannot stand in, too."""
+    dataset = _damaged(own_root, bad=range(1, 8), loader=_own_loader)
+    loader = ours(dataset, 8, on_error="replace", **ON_CPU)
+    _epoch(loader)
+    assert "torchvision route" in loader.explain()
+    assert {error.index for error in loader.errors} == set(range(1, 8))
+    assert all(error.path == dataset.samples[error.index][0] for error in loader.errors)
+
+
+def _own_loader(path):
+    return default_loader(path)
 
 
 class _Own(data.Dataset):
@@ -442,6 +496,22 @@ def test_a_policy_of_later(own_root):
     loader = ours(_damaged(own_root), 3, device="cpu")
     loader.on_error = "skip"
     assert _indices(_epoch(loader)) == [[0, 2], [3, 5], [6, 7]]
+
+
+def test_errors_in_python_are_for_the_policy_from_now_on(own_root):
+    dataset = DALIImageFolder(own_root, EXACT, _no_ones, return_index=True)
+    loader = ours(dataset, 4, on_error="skip", device="cpu")
+    assert isinstance(error_of(_epoch, loader), LookupError)
+    loader.on_error_in_python = True
+    assert _indices(_epoch(loader)) == [[0, 1, 2, 3]]
+    loader.on_error_in_python = False
+    assert isinstance(error_of(_epoch, loader), LookupError)
+
+
+def _no_ones(target):
+    if target == 1:
+        raise LookupError("no such target")
+    return target
 
 
 def test_an_interrupt_after_skipping(own_root):

@@ -2,6 +2,7 @@
 
 import gc
 import multiprocessing
+import os
 import threading
 import weakref
 
@@ -224,6 +225,19 @@ def test_the_last_reference_frees_pipelines(own_root, how):
         assert len(_pipelines()) > before
         del iterator, other, loader
         assert len(_pipelines()) == before
+
+
+def test_a_fork_keeps_no_pipeline_in_the_parent(own_root):
+    with no_gc():
+        loader = ours(DALIImageFolder(own_root, EXACT), 4)
+        list(loader)
+        pipe = weakref.ref(loader._route._pipelines[0]._pipe)
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0 and pipe() is not None
+        del loader
+        assert pipe() is None
 
 
 def test_close_frees_pipelines_and_threads(exact_folder):

@@ -122,6 +122,7 @@ TARGETS = {
     "bools": lambda: [bool(label % 2) for label in labels()],
     "floats": lambda: [label / 3 for label in labels()],
     "mixed": lambda: [0.5, *labels()[1:]],
+    "ints and bools": lambda: [label if i < 9 else bool(label % 2) for i, label in enumerate(labels())],
     "names": lambda: [str(label) for label in labels()],
     "pairs": lambda: [(label, -label) for label in labels()],
     "array": lambda: np.array(labels()),
@@ -203,11 +204,12 @@ def test_global_random_state_of_a_sampler_that_draws(dataset, small_chunks):
 
 @pytest.mark.parametrize("case", ["generator", "replacement, generator"])
 @pytest.mark.parametrize("taken", [1, 2, 5, 6, 8, 10])
-def test_a_generator_is_where_torch_has_it(dataset, case, taken):
+@pytest.mark.parametrize("size", [5, 7])
+def test_a_generator_is_where_torch_has_it(dataset, case, taken, size):
     """In the middle of an epoch, too: who leaves it there goes on from the same state."""
     states = []
     for maker in (ours, stock):
-        options = CASES[case](dataset)
+        options = CASES[case](dataset) | {"batch_size": size}
         loader = maker(dataset, **options)
         generator = options.get("generator") or options["sampler"].generator
         for _ in zip(range(taken), loader):

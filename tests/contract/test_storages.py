@@ -127,6 +127,15 @@ def test_odd_files_among_ordinary_ones(storage, tmp_path):
         assert_same_pixels(pixels(loader), expected)
 
 
+def test_mixed_with_another_archive(storage, archive, own_root, image_root, tmp_path):
+    """Of other images; a batch has rows of both."""
+    other = stored(own_root, storage, tmp_path)
+    order = torch.randperm(32, generator=torch.Generator().manual_seed(0)).tolist()
+    mine = ours(data.ConcatDataset([archive(EXACT), other(EXACT)]), 7, sampler=order, device="cpu")
+    folders = data.ConcatDataset([ImageFolder(root, EXACT) for root in (image_root, own_root)])
+    assert_same_epoch(mine, stock(folders, 7, sampler=order))
+
+
 def test_mixed_with_a_folder(archive, image_root):
     """One plan for both parts, and another transform for a third: a batch has rows of each."""
 

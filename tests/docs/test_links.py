@@ -11,7 +11,6 @@ from docs.pages import PAGES, ROOT, anchors, fences, inline, links, text
 PATH = re.compile(r"(docs|benchmarks|tests|dali_compat)/[\w./<>-]*")
 PACKAGE = Path(dali_compat.__file__).parent
 # the pages tell of the rooms that the code is moving into
-MOVED = pytest.mark.skipif(not (PACKAGE / "epoch").is_dir(), reason="the modules have not moved yet")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -29,7 +28,7 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_files_that_are_named_exist(page):
     for word in " ".join(inline(page)).split():
-        if PATH.fullmatch(word) and word != "tests/test_architecture.py":  # which comes with the rooms
+        if PATH.fullmatch(word):
             assert (ROOT / word).exists(), word
 
 
@@ -50,7 +49,6 @@ def rooms() -> dict[str, str]:
     return found
 
 
-@MOVED
 def test_the_tour_names_every_room():
     """And nothing that is not there."""
     there = {f"{path.name}/" for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
@@ -58,7 +56,6 @@ def test_the_tour_names_every_room():
     assert there == set(rooms())
 
 
-@MOVED
 def test_the_tour_names_modules_that_exist():
     """Words with an underscore, which are no words of English."""
     modules = {path.stem for path in PACKAGE.rglob("*.py")}
@@ -66,7 +63,6 @@ def test_the_tour_names_modules_that_exist():
     assert named and named <= modules
 
 
-@MOVED
 def test_how_it_works_names_modules_that_exist():
     page = "docs/how-it-works.md"
     named = {*inline(page), *re.findall(r"\[\"([\w/]+)", text(page))}

@@ -176,3 +176,23 @@ def test_a_file_that_was_being_written_when_dali_read_it(root, monkeypatch, agai
     numbers = [batch.tolist() for batch in torch.arange(COUNT).split(BATCH)]
     _check(results, numbers, before, before, [Path(path) for path, _ in dataset.samples])
     assert len(received) > COUNT // BATCH
+
+
+@pytest.mark.parametrize("ending", ["bmp", "ppm", "tif"])
+def test_an_image_of_the_same_length_that_lies_on_its_side(root, ending):
+    """Of these formats the length in bytes says nothing of the sides."""
+    for seed, path in enumerate(sorted(root.glob("*/*.jpg"))):
+        _picture(seed, 80, 60).save(path.with_suffix(f".{ending}"))
+        path.unlink()
+    dataset = DALIImageFolder(root, TRANSFORMS["crop"], return_index=True)
+    paths = [Path(path) for path, _ in dataset.samples]
+    numbers = [batch.tolist() for batch in torch.arange(COUNT).split(BATCH)]
+    loader = DataLoader(dataset, BATCH, device="cpu", exact=True, fallback="error")
+    before = _given(dataset, range(COUNT))
+    _check(_results(iter(loader)), numbers, before, before, paths)
+    for index in CHANGED:
+        length = paths[index].stat().st_size
+        _picture(100 + index, 60, 80).save(paths[index])
+        assert paths[index].stat().st_size == length
+    after = _given(dataset, range(COUNT))
+    _check(_results(iter(loader)), numbers, after, after, paths)

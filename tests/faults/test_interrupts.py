@@ -152,14 +152,17 @@ def _plain(root):
     return data.Subset(dataset, [i for i, (path, _) in enumerate(dataset.samples) if "cmyk" not in path])
 
 
-def test_a_batch_that_is_not_the_one_due_is_made_again(root):
+@pytest.mark.parametrize("cache", [None, 1 << 30], ids=["from files", "from a cache"])
+def test_a_batch_that_is_not_the_one_due_is_made_again(root, cache):
     """Should DALI ever give another: the numbers beside the pixels tell."""
     dataset = _plain(root)
-    truth, loader = Truth(dataset), ours(dataset, 2, device="cpu")
+    options = dict(num_workers=1, prefetch_factor=4, device="cpu", cache=cache)
+    truth, loader = Truth(dataset), ours(dataset, 2, **options)
+    list(loader)
     iterator = iter(loader)
-    batches = [next(iterator)]
-    (pipeline,) = loader._route._pipelines
-    assert len(pipeline._feed.flight) > 1
+    batches = [next(iterator), next(iterator)]
+    (pipeline,) = [one for one in loader._route._pipelines if len(one._feed.flight) > 1]
+    assert {len(batch.arrays[1]) for batch in pipeline._feed.flight} == {2}
     pipeline._feed.flight.reverse()
     batches += iterator
     assert sum(map(truth.check, batches), []) == list(truth.images)

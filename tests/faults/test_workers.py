@@ -9,10 +9,12 @@ import random
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -120,6 +122,21 @@ def test_killed_workers(image_root, context, workers):
         assert_same_pixels([batch[0] for batch in loader], wanted)
 
 
+def test_the_parents_handlers_are_not_for_its_workers(tmp_path):
+    """Which may save a model, or ask the cluster for another start."""
+    before = signal.signal(signal.SIGTERM, lambda *_: (tmp_path / str(os.getpid())).touch())
+    try:
+        calls, call = _calls()
+        assert _right(calls, call, 0)
+        for pid in _workers():
+            os.kill(pid, signal.SIGTERM)
+        _until(lambda: not _workers())
+        calls.close()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not list(tmp_path.iterdir())
+
+
 def test_stopped_workers(image_root):
     """They are waited for."""
     wanted = stock(DALIImageFolder(image_root, _chain()), 2)
@@ -135,6 +152,14 @@ def test_stopped_workers(image_root):
 
 def _exits(image):
     sys.exit(3)
+
+
+def _leaves_a_child(image):
+    """Which has all that its parent had open."""
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+    os._exit(4)
 
 
 def _raises_what_nobody_finds(image):
@@ -153,14 +178,16 @@ class _NotAgain:
     ("function", "text"),
     [
         (_exits, "exit code 3"),
+        (_leaves_a_child, "exit code 4"),
         (_raises_what_nobody_finds, "behind the curtain"),
         (lambda image: _NotAgain(), "invalid literal"),
         (lambda image: open(os.devnull), "cannot pickle"),
     ],
-    ids=["exit", "a class of its own", "unpickled", "not pickled"],
+    ids=["exit", "exit beside a child", "a class of its own", "unpickled", "not pickled"],
 )
 def test_functions_that_misbehave(image_root, function, text):
     """Every batch says so; none waits for ever."""
+    begin = time.monotonic()
     loader = DataLoader(
         DALIImageFolder(image_root, function), 12, collate_fn=list, fallback="silent", device="cpu", num_workers=2
     )
@@ -168,6 +195,7 @@ def test_functions_that_misbehave(image_root, function, text):
         iterator = iter(loader)
         for _ in range(2):
             assert text in str(error_of(next, iterator))
+    assert time.monotonic() - begin < 50
 
 
 @contextlib.contextmanager
@@ -218,9 +246,9 @@ def _add(image):
 IMAGES = torch.arange(8 * 3 * 4 * 4, dtype=torch.uint8).view(8, 3, 4, 4)
 
 
-def _calls(function=_add, workers: int = 2) -> tuple[Calls, Call]:
+def _calls(function=_add, workers: int = 2, timeout: float = 0) -> tuple[Calls, Call]:
     loader = SimpleNamespace(
-        num_workers=workers, multiprocessing_context=None, worker_init_fn=None, dataset=None, timeout=0
+        num_workers=workers, multiprocessing_context=None, worker_init_fn=None, dataset=None, timeout=timeout
     )
     return Calls(1, loader, CPU, depth=2), Call((function,), "a test's")
 
@@ -233,7 +261,10 @@ def _right(calls: Calls, call: Call, value: int) -> bool:
     return all(torch.equal(one, images + 1) for one, images in zip(made, batches, strict=True))
 
 
-OURS = tuple(str(REPOSITORY / "dali_compat" / name) for name in ("calls.py", "processes.py", "shared.py", "parcel.py"))
+OURS = tuple(
+    str(REPOSITORY / "dali_compat" / "workers" / f"{name}.py")
+    for name in ("calls", "processes", "shared_memory", "samples")
+)
 
 
 class _At:
@@ -331,6 +362,73 @@ def test_an_interrupt_while_processes_start():
     assert number > 40
     del calls, call
     _until(lambda: not _workers() and _descriptors() <= before)
+
+
+def test_ctrl_c_while_a_process_starts(monkeypatch):
+    """The interrupt comes when it has started, whichever thread the system has told of it."""
+    calls, call = _calls()
+    over, start = threading.Event(), BaseProcess.start
+
+    def interrupted_start(process):
+        os.kill(os.getpid(), signal.SIGINT)
+        start(process)
+
+    other = threading.Thread(target=over.wait)
+    other.start()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(BaseProcess, "start", interrupted_start)
+            with pytest.raises(KeyboardInterrupt):
+                calls.prepare(call)
+    finally:
+        over.set()
+        other.join()
+    assert _right(calls, call, 3)
+    calls.close()
+
+
+def _slow_at_first(image):
+    time.sleep(4 if image[0, 0, 0] == 0 else 0.7)
+    return image + 1
+
+
+def test_a_timeout_is_for_silence():
+    """As long as any of the processes answers in time, the others are waited for."""
+    calls, call = _calls(_slow_at_first, timeout=3)
+    _, made = calls.submit(call, IMAGES, "tensor", list(range(8))).images(CPU)
+    assert torch.equal(made, IMAGES + 1)
+    calls.close()
+
+
+def test_a_forked_child_holds_none_of_the_sockets():
+    """Processes end when nobody holds them; a child of the parent's may live for days."""
+    calls, call = _calls()
+    before = _sockets_in_a_child()
+    calls.prepare(call)
+    assert _sockets() > before
+    assert _sockets_in_a_child() == before
+    assert _right(calls, call, 3)
+    calls.close()
+
+
+def _sockets() -> int:
+    """Open ones."""
+    count = 0
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # the listing's own is closed again
+            count += stat.S_ISSOCK(os.fstat(number).st_mode)
+    return count
+
+
+def _sockets_in_a_child() -> int:
+    child = os.fork()
+    if child == 0:
+        count = 255
+        try:
+            count = _sockets()
+        finally:
+            os._exit(count)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 class _Owner:

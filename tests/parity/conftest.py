@@ -10,7 +10,7 @@ from PIL import Image
 
 
 def pytest_collection_modifyitems(config, items):
-    """A pipeline takes most of a second to build on a GPU, and GPU time is lent: every third case, or GPU_CASES=all."""
+    """A pipeline takes most of a second to build on a GPU: every third case, or with GPU_CASES=all every one."""
     if os.environ.get("GPU_CASES") == "all":
         return
     here = os.path.dirname(__file__)

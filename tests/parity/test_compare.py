@@ -13,6 +13,7 @@ from torchvision.transforms import v2
 
 from dali_compat import DALIImageFolder
 from dali_compat.parity.dictation import Disagreement, _sources
+from dali_compat.parity.measure import Errors
 from dali_compat.parity.reference import _Numbers, reference
 from parity.compare import Error, as_tensors, assert_same, error
 from parity.run import epoch, plan_of
@@ -62,6 +63,14 @@ def test_one_wrong_value_is_the_maximum():
 def test_the_mean_counts_values_not_images():
     small, large = torch.zeros(3, 1, 1), torch.zeros(3, 10, 10)
     assert error([small + 1, large], [small, large]).mean == pytest.approx(255 / 101)
+
+
+def test_the_worst_image_of_the_command():
+    """By its mean, as the mean of all is."""
+    errors, picture = Errors(), torch.zeros(1, 2, 2)
+    errors.add(picture, picture, np.ones(1))
+    errors.add((picture, picture), (picture, picture + 4), np.ones(1))
+    assert errors.result() == {"mean": 16 / 12, "max": 4, "worst_image_mean": 2} and errors.images == 2
 
 
 def test_units():

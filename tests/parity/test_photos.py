@@ -1,5 +1,8 @@
 """Real photos: the numbers that docs/transforms.md promises. On a machine without photos, drawn pictures."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from torchvision import transforms as v1
@@ -88,14 +91,13 @@ GPU_DECODE = (0.25, 60), (0, 0)  # .15/46; exact=True decodes on the CPU
 
 
 @pytest.fixture(scope="module")
-def sights(tmp_path_factory, request):
-    """Photos, or on a machine without them drawn pictures of the same size."""
-    try:
-        return request.getfixturevalue("photos")
-    except pytest.skip.Exception:
-        root = tmp_path_factory.mktemp("sights")
-        write_folder(root, 24, classes=2)
-        return root
+def sights(tmp_path_factory):
+    """The photos that DATA names, or drawn pictures of the same size."""
+    if os.environ.get("DATA"):
+        return Path(os.environ["DATA"])
+    root = tmp_path_factory.mktemp("sights")
+    write_folder(root, 24, classes=2)
+    return root
 
 
 both = pytest.mark.parametrize("exact", [False, True], ids=["default", "exact"])

@@ -419,7 +419,7 @@ def test_elastic_on_small_images():
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_photos(photos, device):
-    files = sorted(photos.rglob("*.JPEG"))[:64]
+    files = sorted(photos.glob("*/*"))[:64]
     for i, file in enumerate(files):
         with Image.open(file) as opened:
             picture = opened.convert("RGB")

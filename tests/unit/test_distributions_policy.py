@@ -12,7 +12,9 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+from dali_compat.draws import Randoms, compute
 from dali_compat.draws.policy import AUGMENTATIONS
+from dali_compat.translate import translate
 from unit.test_distributions import COUNT, differ, misfit, unlike_in
 from unit.test_distributions_fed import PLAIN, UNSIGNED, drawn, image, recorded
 
@@ -62,6 +64,18 @@ def applied(policy, version, **how):
     both = [ours("auto_augment", policy=policy, like=version, at=at, **how) for at in (0, 1)]
     rows = zip(*(zip(pairs(a), a["flag"].tolist(), strict=True) for a in both), strict=True)
     return [tuple(pair for pair, flag in row if flag) for row in rows]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_both_operations_are_of_one_sub_policy(policy, version):
+    """In the steps that the transform becomes."""
+    steps = translate(VERSIONS[version].AutoAugment(v1.AutoAugmentPolicy(policy))).translated[0].steps
+    sizes = np.tile([HEIGHT, WIDTH], (RECORDS, 1))
+    first, second = compute(steps, sizes, Randoms(1, 0, RECORDS), slice(None))
+    both = np.flatnonzero(first["flag"] & second["flag"])
+    found = {tuple(AUGMENTATIONS[one["which"][row]] for one in (first, second)) for row in both}
+    assert 10 < len(found) and found <= {(a, b) for (a, _, _), (b, _, _) in sub_policies(policy)}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -148,7 +148,7 @@ def test_parameters_are_independent_of_each_other(name):
     assert (_correlations(columns) < 4.5 / math.sqrt(len(columns[0]))).all()
 
 
-# ---- choices
+# ---- laws
 
 
 @pytest.mark.parametrize("p", [(1,), (1, 1), (0.2, 0.3, 0.5), (3, 0, 1, 7), (0, 1), (1e-3, 1), (1, 0)])

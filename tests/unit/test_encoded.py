@@ -25,6 +25,7 @@ def test_what_a_folder_holds(tmp_path):
     small, large, png = folder(tmp_path / "a", 32), folder(tmp_path / "b", 400), folder(tmp_path / "c", 20, "png", 50)
     assert mostly_small([small]) and not mostly_small([large]) and mostly_small([small, large, png])
     assert mostly_jpeg([small]) and not mostly_jpeg([png]) and not mostly_jpeg([small, png])
+    assert mostly_jpeg([folder(tmp_path / "d", 20, count=120), png, png]) and not mostly_jpeg([png, small, small])
     os.remove(small.samples[0][0])
     small.samples.append(("/nowhere", 0))
     assert mostly_small([small])

@@ -7,6 +7,7 @@ import zlib
 import numpy as np
 import pytest
 from faults import bitmaps, tiffs
+from faults.jpegs import pieces_of
 from helpers import make_image
 from PIL import Image, ImageFile
 
@@ -44,6 +45,18 @@ def segment(marker: int, payload: bytes) -> bytes:
 
 def after_start(data: bytes, inserted: bytes) -> bytes:
     return data[:2] + inserted + data[2:]
+
+
+def without(data: bytes, *markers: int) -> bytes:
+    return b"".join(piece for marker, piece in pieces_of(data) if marker not in markers)
+
+
+def renamed(data: bytes, names: bytes) -> bytes:
+    """Its three components, in the frame and in the only scan."""
+    frame, scan = sof_at(data), data.index(b"\xff\xda")
+    for number, name in enumerate(names):
+        data = changed(changed(data, frame + 10 + 3 * number, name), scan + 5 + 2 * number, name)
+    return data
 
 
 def sof_at(data: bytes, marker=0xC0) -> int:
@@ -91,6 +104,8 @@ FILES = {
     "gray": (lambda: jpeg(mode="L"), DALI),
     "4:4:4": (lambda: jpeg(subsampling=0), DALI),
     "RGB inside": (lambda: jpeg(keep_rgb=True), PIL),
+    "RGB by the names of components": (lambda: without(jpeg(keep_rgb=True), 0xE0, 0xEE), PIL),
+    "other names of components": (lambda: renamed(without(jpeg(), 0xE0), b"abc"), DALI),
     "restart markers": (lambda: jpeg(restart_marker_blocks=1), DALI),
     "no JFIF header": (lambda: jpeg()[:2] + jpeg()[2 + 2 + struct.unpack(">H", jpeg()[4:6])[0] :], DALI),
     "orientation": (lambda: jpeg(exif=with_exif(6)), DALI),  # torchvision does not rotate either

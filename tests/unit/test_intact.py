@@ -5,6 +5,7 @@ import struct
 
 import numpy as np
 import pytest
+from faults.bitmaps import bmp
 from faults.jpegs import SOS, pieces_of, segment
 from faults.originals import originals, picture, saved
 from faults.pngs import chunks_of, with_chunks
@@ -216,6 +217,23 @@ def test_every_scan_of_a_progressive_picture_is_needed(lost):
     assert not whole(_edited("420 progressive.jpg", change))
 
 
+def test_every_bit_of_a_coefficient_is_refined_in_its_turn():
+    """A scan claims to bring two bits at once, and that which brings the second is gone."""
+
+    def told(piece) -> tuple[int, int, int]:
+        """Component, first coefficient, and bits that were and are still to come, of a scan of one component."""
+        return piece[1][5], piece[1][7], piece[1][9]
+
+    def change(pieces):
+        alone = [piece for piece in pieces if piece[0] == SOS and piece[1][4] == 1]
+        first = next(scan for scan in alone if told(scan)[2] == 0x21)
+        (second,) = [scan for scan in alone if told(scan) == (*told(first)[:2], 0x10)]
+        first[1] = first[1][:9] + b"\x20" + first[1][10:]
+        pieces.remove(second)
+
+    assert not whole(_edited("420 progressive.jpg", change))
+
+
 @pytest.mark.parametrize("marker", [0xDB, 0xC0, 0xC4, 0xDA, 0xD9])
 def test_every_segment_is_needed(marker):
     def change(pieces):
@@ -281,6 +299,16 @@ def test_chunks_that_change_the_picture(kind):
     assert not whole(with_chunks([*chunks[:2], (kind, bytes(12)), (kind, bytes(12)), *chunks[2:]]))
 
 
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [(b"tEXt", True), (b"tIME", True), *((kind, False) for kind in (b"tRNS", b"PLTE", b"eXIf", b"ABCD"))],
+)
+def test_chunks_behind_the_data(kind, known):
+    """Descriptions alone may stand there; of the rest decoders differ in what they heed."""
+    chunks = chunks_of(WHOLE["RGB 8.png"])
+    assert whole(with_chunks([*chunks[:-1], (kind, bytes(6)), chunks[-1]])) == known
+
+
 def test_chunks_of_length_zero_and_missing_ones():
     chunks = chunks_of(WHOLE["RGB 8.png"])
     for left_out in range(3):
@@ -292,6 +320,23 @@ def test_sizes_of_a_webp():
     data = saved("WEBP")
     assert whole(data) and not whole(data + b"\0") and not whole(data[:4] + struct.pack("<I", len(data)) + data[8:])
     assert not whole(data[:16] + struct.pack("<I", len(data)) + data[20:])
+
+
+@pytest.mark.parametrize("kind", [b"VP8 ", b"ALPH", b"ICCP"])
+def test_one_picture_in_a_webp(kind):
+    """Of two pictures, alphas or profiles one decoder may take the first, and another the last."""
+    data = WHOLE["lossy alpha.webp"]
+    for more, known in ((b"XMP ", True), (kind, kind == b"ICCP"), (kind + kind, False)):
+        chunks = b"".join(bytes([*more[i : i + 4], 2, 0, 0, 0, 1, 1]) for i in range(0, len(more), 4))
+        assert whole(b"RIFF" + struct.pack("<I", len(data) + len(chunks) - 8) + data[8:] + chunks) == known, more
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_bitmap_of_two_colours(bits):
+    """Pillow takes some of these for black and white, of which a pixel has one bit."""
+    rows = np.random.default_rng(0).integers(0, 2, (9, 24 * bits // 8), np.uint8)
+    data = [bmp(rows, 24, bits, palette=bytes(4) * (count - 1) + b"\xff\xff\xff\0") for count in (2, 3)]
+    assert [whole(one) for one in data] == [False, True]
 
 
 def test_anything_else():

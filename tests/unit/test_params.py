@@ -90,9 +90,11 @@ def test_sizes_go_from_step_to_step():
 def test_the_order_of_pillows_passes(filter):
     """vertical_first says which of two one-dimensional resizes Pillow does first."""
     rng, told = np.random.default_rng(1), 0
-    for trial in range(200):
+    for trial in range(250):
         (h, w), (oh, ow) = rng.integers(2, 90, 2).tolist(), rng.integers(2, 90, 2).tolist()
-        if trial >= 150:  # very tall
+        if trial >= 200:  # twice as many lines go as columns
+            h, oh = 2 * w + oh, 2 * ow + oh
+        elif trial >= 150:  # very tall
             h, w, oh, ow = rng.integers(290, 320).item(), 3, rng.integers(2, 400).item(), rng.integers(1, 9).item()
         image = Image.fromarray(rng.integers(0, 256, (h, w), dtype=np.uint8))
         both = image.resize((ow, oh), filter).tobytes()

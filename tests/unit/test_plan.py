@@ -107,7 +107,7 @@ def test_explain(name, exact, image_root):
     loader = DataLoader(
         DALIImageFolder(image_root, RECIPES[name]), 4, num_workers=2, device="cpu", exact=exact, pin_memory=True
     )
-    first, *rows, odd, ignored = loader.explain().splitlines()
+    first, *rows, odd, ignored = loader.explain(wide=True).splitlines()
     kernels = "exact=True" if exact else "exact=False, the fastest kernels"
     assert re.fullmatch(rf"DALI route on cpu: 2 CPU threads, 2 batches in flight, DALI \d+\.\d+\.\d+; {kernels}", first)
     assert _rows("\n".join(rows)) == [DECODE, *ACCOUNTS[name, exact]]
@@ -119,7 +119,7 @@ def test_explain_of_a_call(image_root):
     """What comes after a function is told as if it gave the kind of image that it takes."""
     transform = v1.Compose([v1.Resize((50, 50)), v1.Lambda(by_name), v1.ToTensor()])
     loader = DataLoader(DALIImageFolder(image_root, transform), device="cpu", fallback="silent", exact=True)
-    rows = [re.split(r"  +", line.strip()) for line in loader.explain().splitlines()]
+    rows = [re.split(r"  +", line.strip()) for line in loader.explain(wide=True).splitlines()]
     reason = "torchvision's own, because no translation is registered for it"
     assert rows[3] == ["Lambda(by_name)", "called as it is", "Python, sample by sample", reason]
     assert rows[4] == ["ToTensor()", "to_dtype", BATCH, "exact"]
@@ -162,6 +162,8 @@ def test_a_crop_becomes_a_resizes_window_only_where_it_lies_within():
     assert ops(v1.Resize(256), v1.CenterCrop(224)) == ops(v1.Resize(256), v1.CenterCrop(256)) == ["resize"]
     assert ops(v1.Resize((50, 60)), v1.CenterCrop((50, 60))) == ops(v1.Resize(50), v1.RandomCrop(90)) == ["resize"]
     assert ops(v1.Resize(256), v1.CenterCrop(257)) == ops(v1.Resize((50, 60)), v1.CenterCrop(55)) == ["resize", "crop"]
+    assert ops(v1.Resize(256), v1.CenterCrop((200, 257))) == ops(v1.Resize(256), v1.CenterCrop((257, 200)))
+    assert ops(v1.Resize(256), v1.CenterCrop((200, 257))) == ["resize", "crop"]
     assert ops(v1.Resize(256, max_size=260), v1.CenterCrop(10)) == ["resize", "crop"]
     assert ops(v1.Resize(256), v1.RandomHorizontalFlip(), v1.CenterCrop(9)) == ["resize", "flip", "crop"]
     assert ops(v1.Resize(256), v1.CenterCrop(20), v1.CenterCrop(9)) == ["resize", "crop"]
@@ -182,3 +184,28 @@ def test_equal_transforms_translate_equally():
     assert lower(translate(VAL)).steps == lower(translate(again)).steps
     assert lower(translate(VAL)).steps != lower(translate(TRAIN)).steps
     hash(lower(translate(VAL)).steps)
+
+
+def test_explain_fits_a_terminal(image_root):
+    """Arguments that do not fit are left out whole; what has no repr of its own has the name of its class."""
+
+    class Own:
+        def __call__(self, image):
+            return image
+
+    long = v1.RandomResizedCrop(224, scale=(0.1, 1.0))
+    transform = v1.Compose([Own(), long, v1.Lambda(abs), v1.ToTensor()])
+    loader = DataLoader(DALIImageFolder(image_root, transform), device="cpu", fallback="silent")
+    first = [line.split("  ")[1] for line in loader.explain().splitlines()[2:-1]]
+    assert first == ["Own", "RandomResizedCrop(size=(224, 224), ...)", "Lambda(abs)", "ToTensor()"]
+    assert "ratio=" in loader.explain(wide=True)
+
+
+@pytest.mark.parametrize(
+    "brings, said", [([], True), ([v1.ToTensor()], False), ([v1.Lambda(lambda image: image)], False)]
+)
+def test_pil_samples_are_announced_where_they_are(image_root, brings, said):
+    """What a function of the user's gives is not known before it is called."""
+    transform = v1.Compose([v1.CenterCrop(40), *brings])
+    loader = DataLoader(DALIImageFolder(image_root, transform), device="cpu", fallback="silent")
+    assert ("samples are PIL images" in loader.explain()) == said

@@ -118,6 +118,14 @@ def test_lent_pipelines_of_old_plans_stay(loader):
     assert {tuple(images.shape[2:]) for images, _ in iterator} == {(40, 40)}
 
 
+def test_another_number_of_workers_is_that_many_threads(loader):
+    """From the next epoch on."""
+    for threads in (1, 3):
+        loader.num_workers = threads
+        list(loader)
+        assert {pipeline.threads for pipeline in loader._route._pipelines} == {threads}
+
+
 @pytest.mark.parametrize("cores, processes, workers, threads", [
     (12, None, 0, 12), (12, "4", 0, 3), (12, "5", 0, 2), (12, "100", 0, 1), (100, None, 0, 16), (100, "2", 0, 16),
     (12, "4", 5, 5),

@@ -79,6 +79,20 @@ REFUSALS = {
     ),
     "ToTensor twice": ([TO_TENSOR, v1.ToTensor()], 1, "takes PIL images, and gets a tensor", ""),
     "int64": ([PIL, v2.ToDtype(torch.int64)], 1, "dtype=torch.int64", "use uint8 or a floating point type"),
+    "a matrix for other images": (
+        [v1.CenterCrop(4), TO_TENSOR, v1.LinearTransformation(torch.eye(27), torch.zeros(27))],
+        2,
+        "its matrix is for other images than 3 x 4 x 4",
+        "",
+    ),
+    "a mode": ([TO_TENSOR, v1.ToPILImage("RGB")], 1, "mode=RGB of tensor of torch.float32", ""),
+    "an order of many": ([v1.RandomOrder([v1.CenterCrop(9)] * 9)], 0, "an order of 9 transforms", ""),
+    "colours for gray tensors": (
+        [v1.Grayscale(), PIL, v1.Grayscale(3)],
+        2,
+        "num_output_channels=3 of an image of 1 channels",
+        "",
+    ),
     "callable class": ([Callable()], 0, "no translation is registered for it", "to have it run on batches"),
     "Lambda": ([v1.Lambda(by_name)], 0, "no translation is registered for it", "to have it run on batches"),
     "subclass": ([Mine(20)], 0, "a subclass of Resize may do something else", "to have it run on batches"),
@@ -211,6 +225,23 @@ def test_specs_follow_the_chain():
         ("Image", 1, (9, 8), torch.uint8),
         ("Image", 1, (9, 8), torch.float16),
     ]
+
+
+def test_sizes_after_a_rotation():
+    def gives(expand):
+        return translate(v1.Compose([v1.CenterCrop(20), v1.RandomRotation(30, expand=expand)])).gives.size
+
+    assert gives(False) == (20, 20) and gives(True) is None
+
+
+def test_branches_of_different_sizes_leave_images_of_any_size():
+    def gives(*sizes):
+        return translate(v1.RandomChoice([v1.CenterCrop(size) for size in sizes])).gives.size
+
+    assert gives(20, 20) == (20, 20) and gives(20, 30) is None and gives(30, 20) is None
+    crops = v1.RandomApply([v1.CenterCrop(20)])
+    assert translate(crops).gives.size is None
+    assert translate(v1.Compose([v1.CenterCrop(20), crops])).gives.size == (20, 20)
 
 
 def _last(crops):

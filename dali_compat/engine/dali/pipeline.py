@@ -47,11 +47,13 @@ class Received(NamedTuple):
             differ.
         decoded: the same before the first step, (H, W, 3) each, where the form keeps them; else None.
         encoded: DALI's list of the N files' bytes, where it has read files; else None.
+        sizes: (N, 2), (height, width) in the headers of these bytes; else None.
     """
 
     images: torch.Tensor | list[torch.Tensor]
     decoded: torch.Tensor | list[torch.Tensor] | None
     encoded: TensorListCPU | None
+    sizes: np.ndarray | None
 
 
 class DecodePipeline:
@@ -140,7 +142,8 @@ class DecodePipeline:
             raise outcome
         named = dict(zip(self._outputs, outcome))
         decoded = _tensors(named["decoded"]) if "decoded" in named else None
-        return Received(_tensors(named["images"]), decoded, named.get("encoded"))
+        sizes = named["shapes"].as_array()[:, :2] if "shapes" in named else None
+        return Received(_tensors(named["images"]), decoded, named.get("encoded"), sizes)
 
     def discard(self, ticket: int) -> None:
         """Nobody will ask for this ticket."""
@@ -215,6 +218,7 @@ class DecodePipeline:
             outputs = {}
             if self.form.given == PATHS:
                 outputs["encoded"] = images = fn.io.file.read(images, dont_use_mmap=True)
+                outputs["shapes"] = fn.peek_image_shape(images, adjust_orientation=False)
             outputs |= self._images(images, nodes)
             outputs["numbers"] = numbers  # the last: _take() looks there
             pipe.set_outputs(*outputs.values())
@@ -280,7 +284,8 @@ class _Feed:
         )
 
     def _take(self, source: int) -> list:
-        """The first schedule_run() asks ``depth`` times: after the batch it gets one sample of it, to be thrown away."""
+        """The next batch's arrays for one source. The first schedule_run() asks each source ``depth`` times. It gets the batch
+        once; the other times it gets one sample of it, whose result nobody wants."""
         _, waiting = self._waiting[source]
         if not waiting:
             batch = self.next

@@ -82,8 +82,8 @@ def _nearest(images, x, y):
 
 
 def _cells(images, x, y, reach):
-    """Columns, places at which rows begin, around each coordinate, clipped at the rim; and how far it is from the
-    middle of the first of them that ``reach`` calls 0."""
+    """The pixels around each coordinate: their columns, the places at which their rows begin, and the coordinate's
+    distance (x, y) from the pixel that ``reach`` calls 0. Pixels beyond the rim are those of the rim."""
     height, width = images.shape[-2:]
     parts, taps = [], []
     for coordinate, size in ((x, width), (y, height)):

@@ -101,6 +101,14 @@ case(
     calls=True,
 )
 case(
+    "Normalize, Pad",
+    lambda T: [T.CenterCrop(50), T.ToTensor(), T.Normalize(MEAN, STD), T.Pad(3)],
+    FLOAT,
+    FLOAT,
+    std=STD,
+    calls=True,
+)
+case(
     "half, Normalize",
     lambda T: [T.CenterCrop(50), T.PILToTensor(), T.ConvertImageDtype(torch.float16), T.Normalize(MEAN, STD)],
     std=STD,
@@ -150,6 +158,10 @@ case(
 case("Identity", lambda T: [T.Identity(), T.CenterCrop(50), T.ToImage()], versions=[v2])
 case("ToPILImage", lambda T: [T.CenterCrop(50), T.PILToTensor(), T.ToPILImage(), T.RandomSolarize(90), T.PILToTensor()])
 case("ToPILImage of floats", lambda T: [T.RandomCrop(50), T.ToTensor(), T.ToPILImage(), T.PILToTensor()])
+case(
+    "ToPILImage between levels",
+    lambda T: [T.CenterCrop(50), T.ToTensor(), T.ColorJitter((0.7, 0.7)), T.ToPILImage(), T.PILToTensor()],
+)
 case("ToPILImage last", lambda T: [T.ToTensor(), T.RandomHorizontalFlip(), T.ToPILImage()])
 case("PIL images", lambda T: [T.RandomCrop(40), T.RandomInvert()])
 
