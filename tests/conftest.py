@@ -24,7 +24,7 @@ SLOW = (
         for name in ("cache", "calls", "dataset", "errors", "fallback", "frameworks", "lightning")
     ),
     *(f"contract/test_{name}.py" for name in ("on_error", "order", "processes", "resident", "review", "storages")),
-    *(f"parity/test_{name}.py" for name in ("cases", "photos", "resize", "ties")),
+    *(f"parity/test_{name}.py" for name in ("cases", "only", "photos", "resize", "ties")),
     "archives/test_datasets.py",
     "unit/test_batch_lists.py",
     "test_check.py",

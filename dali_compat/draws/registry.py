@@ -128,11 +128,11 @@ def dictates(drawn: Callable):
     The function is called as ``function(row, step)``, where ``row`` has the draw's arrays for one image. It gives pairs
     of a kind and a value, in the order in which torchvision asks. The kinds, and who asks for them:
 
-    - "coin" (laws.coin makes it): torch.rand, for a chance; "uniform": Tensor.uniform_; "whole": torch.randint -
-    "order": torch.randperm, random.shuffle; "choice": random.choices, torch.multinomial - "window", "size": get_params
-    or make_params of a transform that parity/dictation.py names, because it tries until it fits - "operation": a
-    policy, as (name, magnitude); "dirichlet": AugMix - "noise": torch.randn_like; "field": torch.rand of
-    ElasticTransform
+    - "coin" (laws.coin makes it): torch.rand, for a chance; "uniform": Tensor.uniform_; "whole": torch.randint
+    - "order": torch.randperm, random.shuffle; "choice": random.choices, torch.multinomial
+    - "window", "size": get_params or make_params of what tries until it fits, which parity/dictation.py names
+    - "operation": a policy, as (name, magnitude); "dirichlet": AugMix
+    - "noise": torch.randn_like; "field": torch.rand of ElasticTransform
     """
 
     def decorate(function: Callable[[dict, Step], Answers]):
