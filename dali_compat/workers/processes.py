@@ -266,7 +266,8 @@ def _started(processes: list) -> list:
 
 @contextlib.contextmanager
 def _interrupts_later(context):
-    """While a process starts: its parent must learn of it, and it must not end before it can ignore them."""
+    """While a process starts: its parent must learn of it, and it must not end before it can ignore them, nor run the
+    parent's handler of SIGTERM."""
     if context.get_start_method() == "spawn":
         resource_tracker.ensure_running()  # its start would unblock the signal
     forked = context.get_start_method() != "forkserver"  # the server would keep it blocked
@@ -276,7 +277,7 @@ def _interrupts_later(context):
     try:
         if mine:
             signal.signal(signal.SIGINT, lambda *_: came.append(True))
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if forked else ())
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM} if forked else ())
         yield
     finally:
         if mine:

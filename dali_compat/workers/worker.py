@@ -51,7 +51,7 @@ def _leave_interrupts_to_the_parent() -> None:
     """A terminal sends Ctrl-C to all processes. The parent's handlers are not for its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})  # until here they wait
 
 
 def _end_with(parent: int) -> None:
