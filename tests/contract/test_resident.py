@@ -2,6 +2,7 @@
 
 import copy
 import io
+import itertools
 import pickle
 import random
 import weakref
@@ -311,6 +312,15 @@ def test_results_do_not_depend_on_chunks(monkeypatch, together, transform, devic
     images, targets = epoch(together, 5)
     expected, same = epoch(10**6, 8)
     assert torch.equal(images, expected) and targets == same
+
+
+def test_batches_are_slices_of_what_is_transformed_together(small_chunks):
+    """The first comes alone, so that it comes at once."""
+    loader = ours(make(36), 4)
+    assert "up to 12 samples are transformed together" in str(loader.explain())
+    batches = [images for images, _ in loader]
+    storages = [images.untyped_storage().data_ptr() for images in batches]
+    assert [len(list(run)) for _, run in itertools.groupby(storages)] == [1, 3, 3, 2]
 
 
 @pytest.mark.gpu

@@ -236,6 +236,39 @@ def test_an_iterator_is_dropped_while_a_function_hangs(image_root, tmp_path):
     _until(lambda: not _workers() and _descriptors() <= before)
 
 
+class _Obeys:
+    """Hangs; told to end, it takes some time to leave a note."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __call__(self, image):
+        signal.signal(signal.SIGTERM, self._end)
+        (self.folder / f"began_{os.getpid()}").touch()
+        while True:
+            time.sleep(0.01)
+
+    def _end(self, *_):
+        time.sleep(0.05)
+        (self.folder / f"ended_{os.getpid()}").touch()
+        os._exit(0)
+
+
+def test_a_process_that_is_ended_may_still_tidy_up(image_root, tmp_path):
+    iterator = iter(_loader(image_root, _Obeys(tmp_path), 6))
+    with pytest.raises(KeyboardInterrupt), _alarm(30):
+        threading.Thread(target=_interrupt_when, args=(lambda: len(list(tmp_path.glob("began_*"))) == 2,)).start()
+        next(iterator)
+    del iterator
+    _until(lambda: not _workers())
+    assert len(list(tmp_path.glob("ended_*"))) == 2
+
+
+def _interrupt_when(condition) -> None:
+    _until(condition)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 # ---- calls alone: what an interrupt, or a system without room, leaves behind
 
 

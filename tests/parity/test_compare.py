@@ -1,6 +1,8 @@
 """The comparer and the reference find what is wrong with an image."""
 
+import json
 import math
+import re
 import threading
 
 import numpy as np
@@ -11,9 +13,10 @@ from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from dali_compat import DALIImageFolder
+from dali_compat import DALIImageFolder, cli
+from dali_compat.parity import catalogue
 from dali_compat.parity.dictation import Disagreement, _sources
-from dali_compat.parity.measure import Errors
+from dali_compat.parity.measure import Errors, Pictures, measure
 from dali_compat.parity.reference import _Numbers, reference
 from parity.compare import Error, as_tensors, assert_same, error
 from parity.run import epoch, plan_of
@@ -71,6 +74,28 @@ def test_the_worst_image_of_the_command():
     errors.add(picture, picture, np.ones(1))
     errors.add((picture, picture), (picture, picture + 4), np.ones(1))
     assert errors.result() == {"mean": 16 / 12, "max": 4, "worst_image_mean": 2} and errors.images == 2
+
+
+def test_the_command_makes_the_folder_of_its_results(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalogue, "TRANSFORMS", catalogue.TRANSFORMS[:1])
+    monkeypatch.setattr(catalogue, "RECIPES", {})
+    path = tmp_path / "a" / "new" / "results.json"
+    assert cli.main(["parity", "--most", "2", "--device", "cpu", "--json", str(path)]) == 0
+    result = json.loads(path.read_text())
+    assert [row["of"] for row in result["transforms"]] == [catalogue.TRANSFORMS[0].expression]
+    assert result["images"]["images"] == 2 and not result["recipes"]
+
+
+@pytest.mark.parametrize("spec", ["T.Compose(", "T.Blink()", "nowhere:made", "nowhere.py:made", "json:nothing"])
+def test_the_command_says_what_is_wrong_with_a_transform(spec):
+    with pytest.raises(SystemExit, match=f"^parity: --transform {re.escape(spec)}: \\w+: .") as raised:
+        cli.main(["parity", "--device", "cpu", "--transform", spec])
+    assert raised.value.__cause__ is None
+
+
+def test_both_fidelities_are_measured(photos):
+    found, _ = measure(Pictures(photos, 2), [v1.Compose([v1.Resize(64), v1.CenterCrop(64)])], "cpu")
+    assert found["exact"]["max"] == 0 < found["default"]["max"]
 
 
 def test_units():

@@ -55,6 +55,15 @@ def test_the_table_has_a_row_for_every_registered_transform():
     assert sorted(rows) == sorted(registered())
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_torchvision_deprecates_is_made_in_silence():
+    with pytest.warns(UserWarning, match="deprecated"):
+        v2.ToTensor()
+    for entry in (*catalogue.TRANSFORMS, *catalogue.RECIPES.values()):
+        for version in entry.versions() or ["v1"]:
+            entry.made(version)
+
+
 def test_results_say_where_they_come_from():
     assert results()
     for path in results():

@@ -212,6 +212,11 @@ case(
     calls=True,
 )
 case(
+    "Lambda of PIL, a value a channel",
+    lambda T: [T.CenterCrop(50), T.Lambda(_darker), T.PILToTensor(), T.RandomErasing(value=(7, 100, 200))],
+    calls=True,
+)
+case(
     "Lambda that draws",
     lambda T: [T.RandomHorizontalFlip(), T.ToTensor(), T.Lambda(_noisy), T.RandomCrop(50), T.RandomErasing()],
     FLOAT,
