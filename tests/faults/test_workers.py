@@ -256,8 +256,8 @@ class _Obeys:
 
 def test_a_process_that_is_ended_may_still_tidy_up(image_root, tmp_path):
     iterator = iter(_loader(image_root, _Obeys(tmp_path), 6))
+    threading.Thread(target=_interrupt_when, args=(lambda: len(list(tmp_path.glob("began_*"))) == 2,)).start()
     with pytest.raises(KeyboardInterrupt), _alarm(30):
-        threading.Thread(target=_interrupt_when, args=(lambda: len(list(tmp_path.glob("began_*"))) == 2,)).start()
         next(iterator)
     del iterator
     _until(lambda: not _workers())
