@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 import platform
 import random
 import resource
@@ -17,7 +18,7 @@ from contract.both import assert_same_pixels, error_of, python, said, stock
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.epoch.dali_batch import DaliBatch
 from dali_compat.workers import calls
-from dali_compat.workers.samples import parcel
+from dali_compat.workers.samples import dumps, parcel
 from dali_compat.workers.shared_memory import Place, Store
 
 TO_TENSOR = T.Compose([T.CenterCrop(40), T.PILToTensor()])
@@ -133,6 +134,12 @@ def test_a_parcel_gives_what_went_in():
         assert one.shape == value.shape and torch.equal(one.to_dense(), value.to_dense())
     assert made[1]["same"] is made[1]["other"][0] and made[1]["other"][1:] == ("text", None)
     assert parcel(["no tensors"]).unpack() == ["no tensors"]
+
+
+def test_a_view_travels_without_what_it_is_a_view_of():
+    whole = torch.arange(10**6)
+    text = dumps({"view": whole[5:8]})
+    assert len(text) < whole.nbytes // 100 and pickle.loads(text)["view"].tolist() == [5, 6, 7]
 
 
 def test_a_result_that_cannot_be_pickled(image_root):

@@ -24,6 +24,7 @@ of_pil("RandomCrop pad_if_needed", lambda T: T.RandomCrop((120, 150), pad_if_nee
 of_pil("RandomCrop pad_if_needed padding", lambda T: T.RandomCrop((120, 90), (2, 3), True, (1, 2, 3)))
 of_pil("Pad", lambda T: T.Pad(7))
 of_pil("Pad pair fill", lambda T: T.Pad((3, 11), fill=(10, 200, 30)))
+of_pil("Pad two sides", lambda T: T.Pad((0, 11)))
 of_pil("Pad gray", lambda T: [T.Grayscale(), T.Pad([3], fill=(9,))])
 of_pil("Pad with colour after Grayscale", lambda T: [T.Grayscale(3), T.Pad(3, fill=(10, 200, 30))])
 for mode in ("edge", "reflect", "symmetric"):
