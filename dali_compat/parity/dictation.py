@@ -24,8 +24,9 @@ class Disagreement(AssertionError):
 
 @contextlib.contextmanager
 def dictated(numbers):
-    """torchvision draws from ``numbers``: ``take(*kinds)`` gives the next one, which is of ``kind``, while
-    ``speaks``."""
+    """While it lasts, torchvision's random numbers come from ``numbers``. Where torchvision would draw, it gets
+    ``numbers.take(*kinds)``: the next number, which has to be of one of these kinds. While ``numbers.speaks`` is False,
+    torchvision draws as always."""
     with contextlib.ExitStack() as stack:
         for owner, name, answer in _sources(numbers):
             own = getattr(owner, name)
