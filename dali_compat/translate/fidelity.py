@@ -7,6 +7,7 @@ resizes in two passes.
 from __future__ import annotations
 
 from ..plan import DALI, Options, Step
+from ..versions import resizes_in_whole_numbers
 
 EXACT = "exact"
 OTHER_ORDER = "exact but for the order of additions"
@@ -38,7 +39,7 @@ def _in_floats(resize: Step) -> bool:
     like, interpolation = resize.kwargs["like"], resize.kwargs["interpolation"]
     if like == "pil" or interpolation.startswith("nearest"):
         return False
-    return like == "v1" or resize.gives.dtype.is_floating_point
+    return like == "v1" or resize.gives.dtype.is_floating_point or not resizes_in_whole_numbers(interpolation)
 
 
 def _resized_by_dali(s: Step, two_pass: bool) -> str:
