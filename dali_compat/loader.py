@@ -42,7 +42,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     Args:
         *args, **kwargs: of torch.utils.data.DataLoader.
         device: where batches come out. None is the current CUDA device, or the CPU where there is none.
-        exact: torchvision's pixels (the parity table in README.md: nearly all to the last bit) instead of the fastest
+        exact: torchvision's pixels (docs/transforms.md has the table: nearly all to the last bit) instead of the fastest
             kernels, whose resizing is within .2 of 255 levels on average. JPEGs are then decoded on the CPU. Sizes,
             windows and random parameters are torchvision's either way.
         fallback: "warn" or "silent" where torchvision has to do the work, or "error" to raise.

@@ -1,4 +1,4 @@
-"""Measure how far each transform, or your own, is from torchvision: the table of README.md.
+"""Measure how far each transform, or your own, is from torchvision: the table of docs/transforms.md.
 
 The images go through a DataLoader of this package, by default and with exact=True, and through torchvision's own
 transform objects with the same random numbers. Errors are mean and maximum over all values, in levels of 0..255.
