@@ -42,9 +42,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     Args:
         *args, **kwargs: of torch.utils.data.DataLoader.
         device: where batches come out. None is the current CUDA device, or the CPU where there is none.
-        exact: torchvision's pixels (docs/transforms.md has the table: nearly all to the last bit) instead of the fastest
-            kernels, whose resizing is within .2 of 255 levels on average. JPEGs are then decoded on the CPU. Sizes,
-            windows and random parameters are torchvision's either way.
+        exact: torchvision's pixels, nearly all to the last bit (docs/transforms.md has the table), instead of the
+            fastest kernels, whose resizing is within .2 of 255 levels on average. JPEGs are then decoded on the CPU.
+            Sizes, windows and random parameters are torchvision's either way.
         fallback: "warn" or "silent" where torchvision has to do the work, or "error" to raise.
         memory_format: torch.contiguous_format or torch.channels_last, of the images.
         cache: memory for decoded images, in bytes (an int) or as a share of what is free (a float, at most 1). Each
