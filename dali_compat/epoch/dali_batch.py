@@ -23,7 +23,7 @@ from .batch import Batch
 from .dali_epoch import DaliEpoch
 from .dali_part import DaliPart
 from .on_error import NOTHING, reason_of
-from .part import in_order
+from .part import in_order, taken
 from .substitute import Substitute, joined
 
 
@@ -115,13 +115,7 @@ class DaliBatch(Batch):
     def _images(self):
         """Of the rows that are not bad: (N, C, H, W), or a list of N where sizes differ, several parts made them, or
         they are no images."""
-        made = []
-        while self._parts:
-            part = self._parts[-1]
-            images = part.outcome()
-            self._parts.pop()
-            if part.rows:
-                made.append((part.rows, images))
+        made = taken(self._parts)
         return made[0][1] if len(made) == 1 else in_order(made)
 
     def _substitute(self) -> None:

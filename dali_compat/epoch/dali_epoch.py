@@ -32,11 +32,6 @@ class DaliEpoch(Epoch[DaliRoute]):
             pipelines.append(self.route.borrow(plan, 2 * batch_size if larger else batch_size, form, self))
         return pipelines[-1]
 
-    @property
-    def in_step(self) -> bool:
-        """Whether no pipeline was stopped in the middle of something."""
-        return all(pipeline.in_step for pipelines in self._pipelines.values() for pipeline in pipelines)
-
     def start_again(self) -> None:
         """Nobody will take what was asked for so far."""
         for pipelines in self._pipelines.values():

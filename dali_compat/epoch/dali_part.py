@@ -12,14 +12,14 @@ import torch
 
 from ..data.headers import DALI
 from ..data.intact import is_intact
-from ..data.sources import BYTES, DECODED, PATHS, Form, Source, is_record
+from ..data.sources import BYTES, DECODED, PATHS, Form, Source
 from ..draws import Arrays
 from ..engine.device import sent
 from ..engine.replay import replay
 from ..errors import ImageReadError
 from ..plan import Plan, Step
 from .dali_epoch import DaliEpoch
-from .part import Owner, Part, in_order, run, stacked
+from .part import Owner, Part, in_order, run, stacked, taken
 
 if TYPE_CHECKING:
     from ..engine.dali.pipeline import Received
@@ -106,13 +106,6 @@ class DaliPart(Part[DaliOwner]):
         for group in self._groups:
             group.look()
 
-    def advance(self) -> None:
-        if self.plan.call is not None and self._called is None:
-            images = self._images()
-            if self.rows:
-                self._given = images if self.owner.epoch.errors.policy != "raise" else None
-                self._called = self._call(self.plan.call, images, self.plan.gives.kind)
-
     def outcome(self):
         try:
             return super().outcome()
@@ -122,8 +115,7 @@ class DaliPart(Part[DaliOwner]):
         return self._one_by_one()
 
     def _is_bad(self, error: Exception) -> bool:
-        """Whether it is what on_error is for:
-        an image that is too small, or what a function of the user's has raised."""
+        """Whether on_error is for it: an image is too small, or a function of the user's has raised it."""
         if self._given is None or hasattr(error, "workers_lost"):
             return False
         return self.owner.epoch.errors.in_python or hasattr(error, "row")
@@ -157,16 +149,13 @@ class DaliPart(Part[DaliOwner]):
 
     def _images(self):
         """What the steps before a call give, on the device. Leaves in ``rows`` those that are not given up."""
-        made = []
-        while self._groups:
-            group = self._groups[-1]
-            images = group.images()
-            self._groups.pop()
-            if group.rows:
-                made.append((group.rows, images))
+        made = taken(self._groups)
         self.rows = sorted(row for rows, _ in made for row in rows)
         whole = len(made) == 1 and isinstance(made[0][1], torch.Tensor)
-        return made[0][1] if whole else stacked(made)
+        images = made[0][1] if whole else stacked(made)
+        if self.plan.call is not None and self.owner.epoch.errors.policy != "raise":
+            self._given = images
+        return images
 
 
 class Decoded:
@@ -183,7 +172,7 @@ class Decoded:
         if given in DECODED:
             self._images: list[Any] = [batch.pixels[row] for row in rows]
         elif given == BYTES:
-            self._images = [source.bytes() for source in self._sources if is_record(source)]
+            self._images = [source.bytes() for source in self._sources]  # type: ignore[union-attr]  # they are records
         else:
             self._images = list(self._sources)
         cache = batch.epoch.route.cache
@@ -192,7 +181,7 @@ class Decoded:
         self._pipeline = batch.epoch.pipeline(plan, len(rows), form)
         self._ticket = self._pipeline.submit(self._images, self._dali)
 
-    def images(self):
+    def outcome(self):
         """(N, C, H, W), or a list of N where sizes differ."""
         from ..engine.dali.pipeline import PipelineError  # here, for other routes do without DALI
 
@@ -219,7 +208,7 @@ class Decoded:
         changed = np.zeros(len(rows), bool)
         if received.encoded is not None:
             files = received.encoded
-            changed = np.array([length for (length,) in files.shape()]) != batch.lengths[rows]
+            changed = received.lengths != batch.lengths[rows]
             changed |= (received.sizes != batch.sizes[rows]).any(1)
         doubtful = set(np.flatnonzero(changed).tolist())
         for i in doubtful:
@@ -234,7 +223,7 @@ class Decoded:
     def _with_pil(self, doubtful: list[int], images):
         """The images, those in doubt from PIL."""
         replayed = Replayed(self.batch, self.plan, [self.rows[i] for i in doubtful])
-        theirs = replayed.images()
+        theirs = replayed.outcome()
         sure = [i for i in range(len(self.rows)) if i not in doubtful]
         return self._in_order([(replayed.rows, theirs), ([self.rows[i] for i in sure], [images[i] for i in sure])])
 
@@ -257,16 +246,16 @@ class Decoded:
             raise error
         if not bad:
             again = Decoded(self.batch, self.plan, self.rows, self._given, again=True)
-            images, self.rows = again.images(), again.rows
+            images, self.rows = again.outcome(), again.rows
             return images
         for i in bad:
             self.batch.prefer_pil(self.rows[i])
         replayed = Replayed(self.batch, self.plan, [self.rows[i] for i in bad])
-        groups: list[tuple[Decoded | Replayed, Any]] = [(replayed, replayed.images())]
+        groups: list[tuple[Decoded | Replayed, Any]] = [(replayed, replayed.outcome())]
         good = [row for i, row in enumerate(self.rows) if i not in bad]
         if good:  # not before PIL is done: where it raises, nobody would ask for what DALI has made
             decoded = Decoded(self.batch, self.plan, good, self._given, again=True)
-            groups.append((decoded, decoded.images()))
+            groups.append((decoded, decoded.outcome()))
         return self._in_order([(group.rows, images) for group, images in groups])
 
     def _in_order(self, made: list[tuple[list[int], Any]]) -> list:
@@ -290,7 +279,7 @@ class Replayed:
         for row in [row for row, future in self._futures.items() if future.done() and future.exception()]:
             self._give_up(row, self._futures[row].exception())  # type: ignore[arg-type]  # it has one
 
-    def images(self) -> list[torch.Tensor]:
+    def outcome(self) -> list[torch.Tensor]:
         images = []
         while self._futures:
             row = next(iter(self._futures))

@@ -96,8 +96,8 @@ class Part(Generic[OwnerT]):
     def _collated(self, called: Called):
         """What is no image: a tensor where a whole batch is stacked anyway, else what the functions have given."""
         epoch = self.owner.epoch
-        stacked = epoch.default_collate and len(self.rows) == len(self.owner)
-        made = called.tensor(epoch.route.device) if stacked else None
+        whole = epoch.default_collate and len(self.rows) == len(self.owner)
+        made = called.tensor(epoch.route.device) if whole else None
         return called.samples() if made is None else made
 
     def _call(self, call: Call, images, kind: str) -> Called:
@@ -115,6 +115,32 @@ class Part(Generic[OwnerT]):
         if spec.views or (spec.kind == "Image" and not self.owner.epoch.default_collate):
             return [as_sample(image, spec.kind) for image in images]
         return images
+
+
+class Outcome(Protocol):
+    """What gives images of some rows.
+
+    Attributes:
+        rows: which; without those that are given up, once there are images.
+    """
+
+    rows: Sequence[int]
+
+    def outcome(self) -> Any:
+        """Their images, waiting for them."""
+        ...
+
+
+def taken(stack: list[Any]) -> list[tuple[Sequence[int], Any]]:
+    """(rows, images) of every Outcome on a stack, which is empty then. One that fails stays there, to be discarded."""
+    made = []
+    while stack:
+        one: Outcome = stack[-1]
+        images = one.outcome()
+        stack.pop()
+        if one.rows:
+            made.append((one.rows, images))
+    return made
 
 
 def in_order(made: Sequence[tuple[Sequence[int], Any]]) -> list:

@@ -47,12 +47,14 @@ class Received(NamedTuple):
             sizes differ.
         decoded: the same before the first step, (H, W, 3) each, where the form keeps them; else None.
         encoded: DALI's list of the N files' bytes, where it has read files; else None.
-        sizes: (N, 2), (height, width) in the headers of these bytes; else None.
+        lengths: (N,), their numbers; else None.
+        sizes: (N, 2), (height, width) in their headers; else None.
     """
 
     images: torch.Tensor | list[torch.Tensor]
     decoded: torch.Tensor | list[torch.Tensor] | None
     encoded: TensorListCPU | None
+    lengths: np.ndarray | None
     sizes: np.ndarray | None
 
 
@@ -143,8 +145,9 @@ class DecodePipeline:
             raise outcome
         named = dict(zip(self._outputs, outcome, strict=True))
         decoded = _tensors(named["decoded"]) if "decoded" in named else None
+        lengths = named["lengths"].as_array()[:, 0] if "lengths" in named else None
         sizes = named["shapes"].as_array()[:, :2] if "shapes" in named else None
-        return Received(_tensors(named["images"]), decoded, named.get("encoded"), sizes)
+        return Received(_tensors(named["images"]), decoded, named.get("encoded"), lengths, sizes)
 
     def discard(self, ticket: int) -> None:
         """Nobody will ask for this ticket."""
@@ -219,7 +222,7 @@ class DecodePipeline:
             outputs = {}
             if self.form.given == PATHS:
                 outputs["encoded"] = images = fn.io.file.read(images, dont_use_mmap=True)
-                outputs["shapes"] = graph.shape_of(images)
+                outputs["lengths"], outputs["shapes"] = images.shape(), graph.shape_of(images)
             outputs |= self._images(images, nodes)
             outputs["numbers"] = numbers  # the last: _take() looks there
             pipe.set_outputs(*outputs.values())
