@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from .intact import intact, is_whole_bitmap
+from .per_object import PerObject
 from .sources import Parts, Source, is_record, opened
 
 UNKNOWN, DALI, PIL, UNREADABLE = 0, 1, 2, 3
@@ -33,52 +34,82 @@ _SAME_IN_DALI = {
 }
 _SAMPLE, _SLOW, _THREADS = 16, 200e-6, 32  # files to time, seconds a file, threads
 
+STATED = 48  # bytes that state an image's sides: a JPEG's frame header, the others' first bytes, a TIFF's first entries
+_LAST_PLACE = np.iinfo(np.int32).max
+_FACTORS = np.random.default_rng(0).integers(0, 1 << 63, STATED // 8, np.uint64) * np.uint64(2) + np.uint64(1)
+
+
+class Header(NamedTuple):
+    """What a file's header says.
+
+    Attributes:
+        kind: DALI, PIL or UNREADABLE.
+        height, width: in pixels.
+        at: where the bytes are that state these.
+        mark: of these bytes; marks() has it of many files.
+    """
+
+    kind: int
+    height: int
+    width: int
+    at: int = 0
+    mark: int = 0
+
 
 class Headers:
-    """(kind, height, width) of each image of a data set, read at first sight; its bytes' length then, and whether these
-    were found to be of a structure that DALI and PIL read alike (intact.py), which is asked when DALI has read them."""
+    """(kind, height, width) of each image of a data set, read at first sight; its bytes' length then, where they state
+    the size and with which bytes, and whether these were found to be of a structure that DALI and PIL read alike
+    (intact.py), which is asked when DALI has read them."""
 
     _kinds: np.ndarray
     _keys: np.ndarray
     _sizes: np.ndarray
     _lengths: np.ndarray
+    _stated_at: np.ndarray
+    _marks: np.ndarray
     _intact: np.ndarray
 
     def __init__(self):
         self._lock = threading.RLock()  # loaders in several threads share it; re-entrant, as route.py has it
         self._allocate(0)
 
-    def look(self, indices: list[int], sources: list[Source]) -> tuple[np.ndarray, np.ndarray]:
+    def look(self, indices: list[int], sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
         """Sizes (N, 2) int64 as (height, width), and kinds (N,) of the images at ``indices`` (0 and up).
 
         A kind is DALI, PIL or UNREADABLE; the last is asked again the next time, for the file may be mended.
         """
-        with self._lock:
-            return self._look(indices, sources)
-
-    def _look(self, indices, sources):
-        if max(indices) >= len(self._kinds):
-            self._allocate(max(max(indices) + 1, 2 * len(self._kinds)))
-        index = np.asarray(indices)
         keys = np.fromiter(map(hash, sources), np.int64, len(sources))
-        kinds = self._kinds[index]
-        unknown = np.flatnonzero((kinds == UNKNOWN) | (kinds == UNREADABLE) | (self._keys[index] != keys))
-        if len(unknown):
-            todo = [sources[i] for i in unknown]
-            lengths = list(map(_length, todo))  # first: a file that changes between the two is found out
-            found = np.array(_read_many(todo), np.int32).reshape(-1, 3)
-            at = index[unknown]
-            self._keys[at], self._kinds[at], self._sizes[at] = keys[unknown], found[:, 0], found[:, 1:]
-            self._lengths[at], self._intact[at] = lengths, False
-        return _allowed(self._sizes[index].astype(np.int64), self._kinds[index])
+        return self.look_up(np.asarray(indices), keys, sources.__getitem__)
 
-    def bytes(self, indices: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Lengths in bytes (N,) int64, and whether these bytes are known to be intact (N,) bool."""
-        return self._lengths[indices], self._intact[indices]
-
-    def set_intact(self, indices: list[int]) -> None:
+    def look_up(
+        self, index: np.ndarray, keys: np.ndarray, source: Callable[[int], Source]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same; ``keys`` are the hashes of the sources, and ``source(i)`` is that of ``index[i]``."""
         with self._lock:
-            self._intact[indices] = True
+            top = int(index.max()) + 1
+            if top > len(self._kinds):
+                self._allocate(max(top, 2 * len(self._kinds)))
+            kinds = self._kinds[index]
+            unknown = (kinds == UNKNOWN) | (kinds == UNREADABLE) | (self._keys[index] != keys)
+            if unknown.any():
+                self._read(index[unknown], keys[unknown], [source(i) for i in np.flatnonzero(unknown).tolist()])
+                kinds = self._kinds[index]
+            return _allowed(self._sizes[index].astype(np.int64), kinds)
+
+    def _read(self, at: np.ndarray, keys: np.ndarray, sources: list[Source]) -> None:
+        lengths = list(map(_length, sources))  # first: a file that changes between the two is found out
+        kinds, heights, widths, stated_at, marks = zip(*_read_many(sources), strict=True)
+        self._keys[at], self._kinds[at], self._sizes[at] = keys, kinds, np.array([heights, widths]).T
+        self._lengths[at], self._stated_at[at], self._marks[at], self._intact[at] = lengths, stated_at, marks, False
+
+    def facts(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Of files whose headers were read: lengths in bytes (N,) int64; where the bytes are that state the size (N,)
+        int32, and their marks (N,) uint64; and whether all are known to be intact (N,) bool."""
+        return self._lengths[index], self._stated_at[index], self._marks[index], self._intact[index]
+
+    def set_intact(self, index: np.ndarray | list[int]) -> None:
+        with self._lock:
+            self._intact[index] = True
 
     def use_pil(self, index: int) -> None:
         """DALI has failed on this file, or may read it otherwise."""
@@ -105,24 +136,21 @@ _ARRAYS: dict[str, tuple[Any, ...]] = {
     "_keys": (np.int64,),
     "_sizes": (np.int32, 2),
     "_lengths": (np.int64,),
+    "_stated_at": (np.int32,),
+    "_marks": (np.uint64,),
     "_intact": (np.bool_,),
 }
-_of_dataset: dict[int, tuple[weakref.ref, Headers]] = {}  # by id(): a data set may not be hashable
+_of_dataset: PerObject[Headers] = PerObject()
 
 
 def headers_of(dataset) -> Headers:
     """The headers of a data set, shared by all loaders over it."""
-    key = id(dataset)
-    known = _of_dataset.get(key)
-    if known is None or known[0]() is not dataset:
-        known = weakref.ref(dataset, lambda gone: _forget(key, gone)), Headers()
-        _of_dataset[key] = known
-    return known[1]
+    return _of_dataset.get(dataset, Headers)
 
 
-def _forget(key: int, gone: weakref.ref) -> None:
-    if key in _of_dataset and _of_dataset[key][0] is gone:
-        del _of_dataset[key]
+def marks(stated: np.ndarray) -> np.ndarray:
+    """(N,) uint64 of bytes (N, STATED). They differ where eight bytes do, and nearly always where more do."""
+    return (np.ascontiguousarray(stated).view(np.uint64) * _FACTORS).sum(1, dtype=np.uint64)
 
 
 def _allowed(sizes: np.ndarray, kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -132,12 +160,12 @@ def _allowed(sizes: np.ndarray, kinds: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return sizes, kinds
 
 
-def read_header(source: Source) -> tuple[int, int, int]:
-    """(kind, height, width) of an image; (UNREADABLE, 1, 1) where neither walking its markers nor PIL finds a size."""
+def read_header(source: Source) -> Header:
+    """Of an image; Header(UNREADABLE, 1, 1) where neither walking its markers nor PIL finds a size."""
     try:
         return _read_jpeg(source) or _ask_pil(source)
     except Exception:  # any decoder's error: whoever decodes it reports it, with its name
-        return UNREADABLE, 1, 1
+        return Header(UNREADABLE, 1, 1)
 
 
 def _length(source: Source) -> int:
@@ -148,7 +176,7 @@ def _length(source: Source) -> int:
         return -1
 
 
-def _read_many(sources: list[Source]) -> list[tuple[int, int, int]]:
+def _read_many(sources: list[Source]) -> list[Header]:
     """One after another where that is quick (threads would only wait for Python), in threads where the disk is slow."""
     begin = time.perf_counter()
     found = [read_header(source) for source in sources[:_SAMPLE]]
@@ -159,7 +187,7 @@ def _read_many(sources: list[Source]) -> list[tuple[int, int, int]]:
         return found + list(pool.map(read_header, rest))
 
 
-def _read_jpeg(source: Source) -> tuple[int, int, int] | None:
+def _read_jpeg(source: Source) -> Header | None:
     """ISO/IEC 10918-1 B.1.1: walk the marker segments to the frame header. None where the image is no plain JPEG."""
     with Parts(source) as parts:
         data, base, at = parts.read(4096, 0), 0, 2
@@ -191,7 +219,12 @@ def _read_jpeg(source: Source) -> tuple[int, int, int] | None:
             return None
         ends = parts.read(2, parts.size - 2) == b"\xff\xd9"
         known = ends or intact(np.frombuffer(parts.read(parts.size, 0), np.uint8))
-    return (DALI if known else PIL), height, width
+        return Header(DALI if known else PIL, height, width, base + at, _mark(parts, base + at))
+
+
+def _mark(parts: Parts, at: int) -> int:
+    stated = parts.read(STATED, at).ljust(STATED, b"\0")
+    return int(marks(np.frombuffer(stated, np.uint8)[None])[0])
 
 
 def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
@@ -204,10 +237,14 @@ def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
     return component_ids != b"RGB"
 
 
-def _ask_pil(source: Source) -> tuple[int, int, int]:
+def _ask_pil(source: Source) -> Header:
     with opened(source) as file, Image.open(file) as image:
         height, width = image.height, image.width  # what comes next may turn to other pages
-        return (DALI if _same_in_dali(image) else PIL), height, width
+        at = image.tag_v2.offset if image.format == "TIFF" else 0
+        if not _same_in_dali(image) or at > _LAST_PLACE:
+            return Header(PIL, height, width)
+    with Parts(source) as parts:
+        return Header(DALI, height, width, at, _mark(parts, at))
 
 
 def _same_in_dali(image: Any) -> bool:

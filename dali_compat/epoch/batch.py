@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.utils.data import default_collate
 
@@ -32,7 +33,7 @@ class Batch:
     """
 
     places: list[tuple[Any, int]]
-    targets: list[Any]
+    targets: Any
 
     def __init__(self, epoch: Epoch[Any], indices: Indices, position: int, error: Exception | None = None):
         self.epoch = epoch
@@ -93,26 +94,41 @@ class Batch:
         """How many samples of the epoch come before this row."""
         return self._position + row
 
+    def _parts(self) -> list[Any]:
+        """The data sets that its samples come from."""
+        return [folder for folder, _ in self.places]
+
+    def _locals(self) -> Any:
+        """The index of each row there."""
+        return [local for _, local in self.places]
+
     def _collate(self, images) -> Any:
         """As torch's fetchers do."""
         epoch = self.epoch
-        columns: list[Any] = [tuple(self.targets)]
-        with_index = {getattr(folder, "return_index", False) for folder, _ in self.places}
-        if with_index == {True}:
-            columns.append([local for _, local in self.places])
+        with_index = {getattr(folder, "return_index", False) for folder in self._parts()}
         if epoch.default_collate and len(self) and len(with_index) == 1:
             if not isinstance(images, torch.Tensor):
                 images = to_device(default_collate(images), epoch.route.device)
                 if isinstance(images, torch.Tensor) and images.ndim == 4:
                     images = in_format(images, epoch.route.plans[0])  # all plans have one format
-            return [images, *(to_device(default_collate(column), epoch.route.device) for column in columns)]
-        samples = [self._sample(row, image) for row, image in enumerate(images)]
+            columns = [self.targets, self._locals()] if with_index == {True} else [self.targets]
+            return [images, *(to_device(_column(column), epoch.route.device) for column in columns)]
+        samples = self._samples(images)
         with self._as_in_a_worker():
             collated = epoch.collate_fn(samples if epoch.batched else samples[0])
         return to_device(collated, epoch.route.device)
 
-    def _sample(self, row: int, image: torch.Tensor) -> tuple:
-        """What ``dataset[index]`` gives, with the image on the device."""
-        folder, local = self.places[row]
-        sample = image, self.targets[row]
-        return (*sample, local) if getattr(folder, "return_index", False) else sample
+    def _samples(self, images) -> list[tuple]:
+        """What ``dataset[index]`` gives for each row, with the image on the device."""
+        targets = self.targets.tolist() if isinstance(self.targets, np.ndarray) else self.targets
+        samples: list[tuple] = []
+        for image, target, (folder, local) in zip(images, targets, self.places, strict=True):
+            with_index = getattr(folder, "return_index", False)
+            samples.append((image, target, local) if with_index else (image, target))
+        return samples
+
+
+def _column(values: Any) -> Any:
+    """As default_collate makes it of the values in a tuple."""
+    batch: Any = values if isinstance(values, np.ndarray) else tuple(values)
+    return torch.from_numpy(batch) if isinstance(batch, np.ndarray) else default_collate(batch)

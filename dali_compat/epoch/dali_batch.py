@@ -6,22 +6,23 @@ that share a plan, and each of these of the rows that DALI decodes and those tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..data.headers import DALI, PIL, headers_of
-from ..data.parts import Images, locate, sample
-from ..data.sources import BYTES, PATHS, Source, fetch, is_record
+from ..data.headers import DALI, PIL, UNREADABLE, headers_of
+from ..data.lookup import Found, Listed, Tabled, in_tables, look_up
+from ..data.parts import Images
+from ..data.sources import Source, fetch
 from ..draws import Arrays, ImageTooSmall, Randoms, compute
 from ..engine.kernels import rows_of
 from ..errors import ImageReadError, OutOfStep
 from ..plan import Plan, Step
 from .batch import Batch
 from .dali_epoch import DaliEpoch
-from .dali_part import DaliPart
+from .dali_part import DaliPart, merged
 from .on_error import NOTHING, reason_of
 from .part import in_order, taken
 from .substitute import Substitute, joined
@@ -32,25 +33,27 @@ class DaliBatch(Batch):
     same whenever the other's error is found.
 
     Attributes:
-        sources: of each row.
+        pixels: what a cache has of each row; empty where there is none.
+        sizes, lengths, stated_at, marks, intact: of each row, as headers.py has them.
         bad: rows that cannot be made, and why: an error, or what it said when it was met first.
     """
 
     epoch: DaliEpoch
     indices: list[Any]
-    places: list[tuple[Images, int]]
-    sources: list[Source]
     pixels: list[Any]
     sizes: np.ndarray
     lengths: np.ndarray
+    stated_at: np.ndarray
+    marks: np.ndarray
     intact: np.ndarray
+    _samples_of: Listed | Tabled
 
     def __init__(
         self, epoch: DaliEpoch, indices: list, position: int, error: Exception | None = None, stands_in: bool = False
     ):
         super().__init__(epoch, indices, position, error)
         self._stands_in = stands_in
-        self._parts: list[DaliPart] = []
+        self._under_way: list[DaliPart] = []
         self._substitutes: dict[int, Substitute] = {}
         self.bad: dict[int, Exception | str] = {}
         self._started = error is not None
@@ -75,10 +78,10 @@ class DaliBatch(Batch):
         try:
             if self._error is None:
                 if self.epoch.errors.policy == "replace":
-                    for part in self._parts:
+                    for part in self._under_way:
                         part.look()
                     self._substitute()
-                for part in self._parts:
+                for part in self._under_way:
                     part.advance()
         except OutOfStep:
             raise
@@ -94,8 +97,8 @@ class DaliBatch(Batch):
         self.bad, self._substitutes = {}, {}
 
     def discard(self) -> None:
-        while self._parts:
-            self._parts.pop().discard()
+        while self._under_way:
+            self._under_way.pop().discard()
         while self._substitutes:
             self._substitutes.popitem()[1].discard()
 
@@ -115,7 +118,7 @@ class DaliBatch(Batch):
     def _images(self):
         """Of the rows that are not bad: (N, C, H, W), or a list of N where sizes differ, several parts made them, or
         they are no images."""
-        made = taken(self._parts)
+        made = taken(self._under_way)
         return made[0][1] if len(made) == 1 else in_order(made)
 
     def _substitute(self) -> None:
@@ -142,29 +145,63 @@ class DaliBatch(Batch):
             errors.add(str(source), self.indices[row], reason)
             if isinstance(error, ImageReadError):
                 errors.remember(source, reason)
+        listed = Listed(list(self.places), list(self.sources), list(self.targets))
         if errors.policy == "skip":
-            self.indices, self.places = [self.indices[i] for i in good], [self.places[i] for i in good]
-            self.sources, self.targets = [self.sources[i] for i in good], [self.targets[i] for i in good]
+            self.indices, self._samples_of = [self.indices[i] for i in good], listed.only(good)
+            self.targets = self._samples_of.targets
             return images
         self._substitute()
         made = {row: self._substitutes[row].outcome() for row in self.bad}
         for row, (batch, _) in made.items():
-            self.places[row], self.sources[row], self.targets[row] = batch.places[0], batch.sources[0], batch.targets[0]
+            listed.places[row], listed.targets[row] = batch.places[0], batch.targets[0]
+            listed.sources[row] = batch.sources[0]
+        self._samples_of, self.targets = listed, listed.targets
         return joined(images, good, {row: image for row, (_, image) in made.items()})
 
+    @property
+    def places(self) -> list[tuple[Images, int]]:  # type: ignore[override]  # made when somebody asks
+        """(part of the data set, index there) of each row."""
+        return self._samples_of.places
+
+    @property
+    def sources(self) -> list[Source]:
+        """Where each row's encoded image is."""
+        return self._samples_of.sources
+
+    def paths(self, rows: np.ndarray) -> Any:
+        """Of these rows, as a pipeline takes them."""
+        return self._samples_of.paths(rows)
+
+    def _parts(self) -> list[Images]:
+        return self._samples_of.parts
+
+    def _locals(self) -> Any:
+        return self._samples_of.locals
+
     def _locate(self) -> None:
-        self.places = [locate(self.epoch.dataset, index) for index in self.indices]
-        pairs = [sample(part, local) for part, local in self.places]
-        self.sources, self.targets = [source for source, _ in pairs], [target for _, target in pairs]
-        errors = self.epoch.errors
-        if errors.broken and not self._stands_in:
-            self.bad |= {row: why for row, source in enumerate(self.sources) if (why := errors.known(source))}
-        cache = self.epoch.route.cache
-        self.pixels = [cache and cache.get(source) for source in self.sources]
-        self._fetch([row for row, known in enumerate(self.pixels) if known is None])
-        if any(part.target_transform for part, _ in self.places):
+        epoch, cache = self.epoch, self.epoch.route.cache
+        tabled = None if cache is not None or self._stands_in else in_tables(epoch.dataset, self.indices, epoch.tables)
+        self._samples_of = look_up(epoch.dataset, self.indices) if tabled is None else tabled
+        self.targets = self._samples_of.targets
+        if epoch.errors.broken and not self._stands_in:
+            self._leave_out_broken()
+        self.pixels = [] if cache is None else [cache.get(source) for source in self.sources]
+        if tabled is None:
+            self._fetch([row for row in range(len(self)) if not self.pixels or self.pixels[row] is None])
+        if any(part.target_transform for part in self._parts()):
+            self.targets = list(self.targets) if tabled is None else self.targets.tolist()
             with self._as_in_a_worker():
                 self.targets = [self._target(row) for row in range(len(self))]
+
+    def _leave_out_broken(self) -> None:
+        """Files that could not be read before."""
+        errors = self.epoch.errors
+        broken = np.fromiter(map(hash, errors.broken), np.int64, len(errors.broken))
+        for found in self._samples_of.found():
+            for row in found.rows[np.isin(found.keys, broken)].tolist():
+                why = errors.known(self._samples_of.source(row))
+                if why is not None:
+                    self.bad[row] = why
 
     def _fetch(self, rows: list[int]) -> None:
         try:
@@ -189,37 +226,47 @@ class DaliBatch(Batch):
 
     def _group(self) -> None:
         """Rows that share a plan, and among them those that share a decoder and what it is given."""
-        by_folder: dict[int, list[int]] = {}
-        for row, (folder, _) in enumerate(self.places):
-            if row in self.bad:
+        rows_of: dict[Plan, dict[tuple[int, str], list[np.ndarray]]] = {}
+        count = len(self)
+        self.sizes, self.lengths = np.empty((count, 2), np.int64), np.empty(count, np.int64)
+        self.stated_at, self.marks = np.empty(count, np.int32), np.empty(count, np.uint64)
+        self.intact = np.empty(count, np.bool_)
+        for found in self._samples_of.found():
+            if self.bad:
+                found = found.but(self.bad)
+            rows, index = found.rows, found.index
+            if not len(rows):
                 continue
-            by_folder.setdefault(id(folder), []).append(row)
-        rows_of: dict[Plan, dict[tuple[int, str], list[int]]] = {}
-        self.sizes = np.empty((len(self), 2), np.int64)
-        self.lengths, self.intact = np.empty(len(self), np.int64), np.empty(len(self), np.bool_)
-        for rows in by_folder.values():
-            folder = self.places[rows[0]][0]
-            by_kind = rows_of.setdefault(self.epoch.route.plan_of(folder), {})
-            indices = [self._header(row) for row in rows]
-            headers = headers_of(folder)
-            sizes, kinds = headers.look(indices, [self.sources[row] for row in rows])
-            self.sizes[rows] = sizes
-            self.lengths[rows], self.intact[rows] = headers.bytes(indices)
+            headers, mine = found.headers, self._mine(rows)
+            self.sizes[rows], kinds = headers.look_up(index, found.keys, mine)
+            self.lengths[rows], self.stated_at[rows], self.marks[rows], self.intact[rows] = headers.facts(index)
             if self._stands_in:
                 kinds[:] = PIL
-            for row, kind in zip(rows, kinds.tolist(), strict=True):
-                by_kind.setdefault((kind, self._given(row, kind)), []).append(row)
+            of_plan = rows_of.setdefault(self.epoch.route.plan_of(found.part), {})
+            for kind, given, chosen in self._kinds(found, kinds):
+                of_plan.setdefault((kind, given), []).append(chosen)
         for plan, by_kind in rows_of.items():
-            self._parts.append(part := DaliPart(self, plan))
-            part.start(by_kind)
+            self._under_way.append(DaliPart(self, plan))
+            self._under_way[-1].start({kind: merged(rows) for kind, rows in by_kind.items()})
 
-    def _given(self, row: int, kind: int) -> str:
-        """What DALI is given of a row; what PIL decodes, it opens itself."""
-        if kind != DALI:
-            return ""
-        if self.pixels[row] is not None:
-            return self.epoch.route.cache.form  # type: ignore[union-attr]  # who else had them
-        return BYTES if is_record(self.sources[row]) else PATHS
+    def _mine(self, rows: np.ndarray) -> Callable[[int], Source]:
+        """The source of the i-th of these rows."""
+        return lambda i: self._samples_of.source(int(rows[i]))
+
+    def _kinds(self, found: Found, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
+        """(kind, what DALI is given, rows) of a part's rows. What PIL decodes, it opens itself."""
+        rows, dalis = found.rows, kinds == DALI
+        if self.pixels:
+            known = dalis & np.array([self.pixels[row] is not None for row in rows.tolist()])
+            if known.any():
+                assert self.epoch.route.cache is not None  # who else had them
+                yield DALI, self.epoch.route.cache.form, rows[known]
+            dalis &= ~known
+        if dalis.any():
+            yield DALI, found.given, rows if dalis.all() else rows[dalis]
+        for kind in (PIL, UNREADABLE):
+            if (others := kinds == kind).any():
+                yield kind, "", rows[others]
 
     def _header(self, row: int) -> int:
         """Where the headers of a row's folder keep it."""
@@ -242,7 +289,9 @@ class DaliBatch(Batch):
         for rows in of_folder.values():
             headers_of(self.places[rows[0]][0]).set_intact([self._header(row) for row in rows])
 
-    def compute(self, steps: tuple[Step, ...], rows: Sequence[int], sizes: np.ndarray | None = None) -> list[Arrays]:
+    def compute(
+        self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray, sizes: np.ndarray | None = None
+    ) -> list[Arrays]:
         """Per-sample arguments of ``steps`` for these rows; a step's stream and a row's position decide the draws.
         ``sizes``, (len(rows), 2), where they are no longer those of the files."""
         return self._compute(steps, self.sizes[rows] if sizes is None else sizes, rows, 0, len(self))
@@ -253,13 +302,13 @@ class DaliBatch(Batch):
         return [rows_of(values, 0) for values in arrays]
 
     def _compute(
-        self, steps: tuple[Step, ...], sizes: np.ndarray, rows: Sequence[int], begin: int, count: int
+        self, steps: tuple[Step, ...], sizes: np.ndarray, rows: Sequence[int] | np.ndarray, begin: int, count: int
     ) -> list[Arrays]:
         """``rows`` of ``count`` from row ``begin`` on."""
         try:
             return compute(steps, sizes, Randoms(self.epoch.seed, self.position(begin), count), rows)
         except ImageTooSmall as error:
-            row = begin + rows[error.row]
+            row = begin + int(rows[error.row])
             named = ValueError(f"{error} ({self.name(row)})")
             named.row = row  # type: ignore[attr-defined]  # dali_part.py looks there: the other rows can be made
             try:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from ..data.parts import parts
 from ..data.sources import Form
+from ..data.table import SampleTable, table_of
 from ..plan import Plan
 from ..routes.dali import DaliRoute
 from .epoch import Epoch
@@ -16,12 +18,19 @@ if TYPE_CHECKING:
 
 
 class DaliEpoch(Epoch[DaliRoute]):
-    """As Epoch, with pipelines, and threads for what goes through PIL."""
+    """As Epoch, with pipelines, and threads for what goes through PIL.
+
+    Attributes:
+        tables: of the data set's parts, by their id(), as their samples were when it began.
+    """
 
     def __init__(self, loader, route: DaliRoute, seed: int):
         self._pipelines: dict[tuple[Plan, Form], list[DecodePipeline]] = {}  # the last of a list is the one in use
+        self.tables: dict[int, SampleTable]
         self._threads: ThreadPoolExecutor | None = None
         super().__init__(loader, route, seed)
+        made = {id(part): table_of(part) for part in parts(loader.dataset)}
+        self.tables = {key: table for key, table in made.items() if table is not None}
 
     def pipeline(self, plan: Plan, batch_size: int, form: Form) -> DecodePipeline:
         """This epoch's pipeline for a plan, large enough for the batch."""

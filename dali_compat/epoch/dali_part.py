@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from ..data.headers import DALI
+from ..data.headers import DALI, marks
 from ..data.intact import is_intact
 from ..data.sources import BYTES, DECODED, PATHS, Form, Source
 from ..draws import Arrays
@@ -29,15 +29,15 @@ class DaliOwner(Owner, Protocol):
     """What parts ask of their batch.
 
     Attributes:
-        sources: where each row's encoded image is; pixels: what a cache has of it, or None.
-        sizes, lengths, intact: (height, width) and bytes of each row's file as its header was read, and whether DALI
-            and PIL are known to read it alike.
+        pixels: what a cache has of each row; empty where there is none.
+        sizes, lengths, stated_at, marks, intact: of each row, as headers.py has them.
     """
 
-    sources: list[Source]
     pixels: list[Any]
     sizes: np.ndarray
     lengths: np.ndarray
+    stated_at: np.ndarray
+    marks: np.ndarray
     intact: np.ndarray
 
     @property
@@ -45,11 +45,22 @@ class DaliOwner(Owner, Protocol):
         """Whose batches they are."""
         ...
 
+    @property
+    def sources(self) -> list[Source]:
+        """Where each row's encoded image is."""
+        ...
+
+    def paths(self, rows: np.ndarray) -> Any:
+        """Of these rows, as a pipeline takes them."""
+        ...
+
     def name(self, row: int) -> str:
         """For a message."""
         ...
 
-    def compute(self, steps: tuple[Step, ...], rows: Sequence[int], sizes: np.ndarray | None = None) -> list[Arrays]:
+    def compute(
+        self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray, sizes: np.ndarray | None = None
+    ) -> list[Arrays]:
         """As Owner's; without ``sizes`` those of the files."""
         ...
 
@@ -82,12 +93,12 @@ class DaliPart(Part[DaliOwner]):
         self._groups: list[Decoded | Replayed] = []
         self._given: Any = None  # to the plan's call, where on_error may need it again
 
-    def start(self, by_kind: dict[tuple[int, str], list[int]]) -> None:
-        """``by_kind``: rows by who decodes them (headers.py) and what DALI is given (pipeline.py)."""
-        self.rows = sorted(row for rows in by_kind.values() for row in rows)
+    def start(self, by_kind: dict[tuple[int, str], np.ndarray]) -> None:
+        """``by_kind``: rows, in order, by who decodes them (headers.py) and what DALI is given (sources.py)."""
+        self.rows = merged(list(by_kind.values())).tolist()
         for (kind, given), rows in by_kind.items():
-            rows = sorted(rows)  # several data sets with one transform come one after another
-            group = self._decoded(rows, given) if kind == DALI else Replayed(self.owner, self.plan, rows)
+            listed = rows.tolist()
+            group = self._decoded(listed, given) if kind == DALI else Replayed(self.owner, self.plan, listed)
             if group.rows:
                 self._groups.append(group)
 
@@ -150,12 +161,17 @@ class DaliPart(Part[DaliOwner]):
     def _images(self):
         """What the steps before a call give, on the device. Leaves in ``rows`` those that are not given up."""
         made = taken(self._groups)
-        self.rows = sorted(row for rows, _ in made for row in rows)
+        self.rows = made[0][0] if len(made) == 1 else sorted(row for rows, _ in made for row in rows)
         whole = len(made) == 1 and isinstance(made[0][1], torch.Tensor)
         images = made[0][1] if whole else stacked(made)
         if self.plan.call is not None and self.owner.epoch.errors.policy != "raise":
             self._given = images
         return images
+
+
+def merged(rows: list[np.ndarray]) -> np.ndarray:
+    """All of them, in order."""
+    return rows[0] if len(rows) == 1 else np.sort(np.concatenate(rows))
 
 
 class Decoded:
@@ -166,20 +182,25 @@ class Decoded:
         self.batch, self.plan, self.rows, self._given, self._again = batch, plan, rows, given, again
         if not rows:
             return
-        arrays = batch.compute((*plan.dali, *plan.batch), rows)
+        self._at = np.array(rows)
+        arrays = batch.compute((*plan.dali, *plan.batch), self._at)
         self._dali, self._batch = arrays[: len(plan.dali)], arrays[len(plan.dali) :]
-        self._sources = [batch.sources[row] for row in rows]
         if given in DECODED:
-            self._images: list[Any] = [batch.pixels[row] for row in rows]
+            self._images: Any = [batch.pixels[row] for row in rows]
         elif given == BYTES:
             self._images = [source.bytes() for source in self._sources]  # type: ignore[union-attr]  # they are records
         else:
-            self._images = list(self._sources)
+            self._images = batch.paths(self._at)
         cache = batch.epoch.route.cache
         self._cache = cache if given not in DECODED and cache is not None and not cache.full else None
         form = Form(given, self._cache is not None, given not in DECODED and batch.epoch.route.fancy)
         self._pipeline = batch.epoch.pipeline(plan, len(rows), form)
-        self._ticket = self._pipeline.submit(self._images, self._dali)
+        self._ticket = self._pipeline.submit(self._images, self._dali, batch.stated_at[self._at])
+
+    @property
+    def _sources(self) -> list[Source]:
+        """Where the images are."""
+        return [self.batch.sources[row] for row in self.rows]
 
     def outcome(self):
         """(N, C, H, W), or a list of N where sizes differ."""
@@ -203,21 +224,22 @@ class Decoded:
         """Which images PIL has to read: the bytes that DALI has decoded are not those that the header was read from, by
         their length and the size in their own header; or they are, at their first sight, not of a structure that both
         are known to read alike."""
-        batch, rows = self.batch, np.array(self.rows)
-        files: Any = self._images
-        changed = np.zeros(len(rows), bool)
-        if received.encoded is not None:
+        batch, at, files = self.batch, self._at, self._images
+        changed = np.zeros(len(at), bool)
+        if received.encoded is not None and received.stated is not None:
             files = received.encoded
-            changed = received.lengths != batch.lengths[rows]
-            changed |= (received.sizes != batch.sizes[rows]).any(1)
+            changed = (received.lengths != batch.lengths[at]) | (marks(received.stated) != batch.marks[at])
+        new = ~changed & ~batch.intact[at]
+        if not (changed | new).any():
+            return set()
         doubtful = set(np.flatnonzero(changed).tolist())
         for i in doubtful:
             batch.read_header_again(self.rows[i])
-        new = np.flatnonzero(~changed & ~batch.intact[rows]).tolist()
-        unknown = {i for i in new if not is_intact(files[i])}  # in this thread: others would wait for Python
+        unseen = np.flatnonzero(new).tolist()
+        unknown = {i for i in unseen if not is_intact(files[i])}  # in this thread: others would wait for Python
         for i in unknown:
             batch.prefer_pil(self.rows[i])
-        batch.set_intact([self.rows[i] for i in new if i not in unknown])
+        batch.set_intact([self.rows[i] for i in unseen if i not in unknown])
         return doubtful | unknown
 
     def _with_pil(self, doubtful: list[int], images):
@@ -238,10 +260,11 @@ class Decoded:
         there are none, a file was being written, perhaps: once more."""
         from ..engine.dali.pipeline import undecodable
 
-        bad = []
+        bad: list[int] = []
         if self._given not in DECODED:
-            bad = [i for i, image in enumerate(self._images) if not is_intact(image)]
-            bad = bad or undecodable(self._images, self._pipeline.device, self._given)
+            images = self._sources if self._given == PATHS else self._images
+            bad = [i for i, image in enumerate(images) if not is_intact(image)]
+            bad = bad or undecodable(images, self._pipeline.device, self._given)
         if not bad and (self._again or self._given != PATHS):
             raise error
         if not bad:

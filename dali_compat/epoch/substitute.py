@@ -18,9 +18,17 @@ class StandIn(Protocol):
     """A batch of one."""
 
     indices: list
-    places: list
-    sources: list
-    targets: list
+    targets: Any
+
+    @property
+    def places(self) -> list:
+        """(part of the data set, index there)."""
+        ...
+
+    @property
+    def sources(self) -> list:
+        """Where its encoded image is."""
+        ...
 
     def start(self) -> None:
         """Set DALI or PIL to work."""

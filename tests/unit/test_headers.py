@@ -181,7 +181,7 @@ def test_kind_and_size(name, tmp_path):
         data = make()
     except (OSError, KeyError) as error:
         pytest.skip(f"this Pillow cannot write it: {error}")
-    found, *size = read_header(write(tmp_path / "named.jpg", data))
+    found, *size = read_header(write(tmp_path / "named.jpg", data))[:3]
     if kind is not None:
         assert found in (kind if isinstance(kind, tuple) else (kind,))
     if found != UNREADABLE:
@@ -210,17 +210,18 @@ def test_the_frame_header_at_every_place_of_the_first_read(tmp_path):
     for place in range(4080, 4110):
         padded = after_start(data, segment(0xFE, b"c" * (place - at - 4)))
         assert sof_at(padded) == place
-        assert read_header(write(tmp_path / "padded.jpg", padded)) == (DALI, HEIGHT, WIDTH)
+        assert read_header(write(tmp_path / "padded.jpg", padded))[:3] == (DALI, HEIGHT, WIDTH)
 
 
 def test_truncated_files_are_pils_where_the_user_wants_them_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     for data in (jpeg()[:-2], jpeg()[: len(jpeg()) // 2]):
-        assert read_header(write(tmp_path / "cut.jpg", data)) == (PIL, HEIGHT, WIDTH)
+        assert read_header(write(tmp_path / "cut.jpg", data))[:3] == (PIL, HEIGHT, WIDTH)
 
 
 def test_missing_files_and_folders_are_unreadable(tmp_path):
-    assert read_header(str(tmp_path / "missing.jpg")) == read_header(str(tmp_path)) == (UNREADABLE, 1, 1)
+    for path in (tmp_path / "missing.jpg", tmp_path):
+        assert read_header(str(path))[:3] == (UNREADABLE, 1, 1)
 
 
 # ---- what is kept

@@ -17,7 +17,6 @@ from ...plan import Step
 
 NEW_DECODERS = int(dali.__version__.split(".")[0]) >= 2  # before 2.0 the faithful decoders are experimental
 _decoders = fn.decoders if NEW_DECODERS else fn.experimental.decoders
-_peek_image_shape = fn.peek_image_shape if NEW_DECODERS else fn.experimental.peek_image_shape
 _FINE_WARPS = NEW_DECODERS  # before 2.0 warp_perspective interpolates between 32nds of a pixel on the CPU
 
 _FILTERS = {
@@ -65,9 +64,9 @@ def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None):
     return images.gpu() if exact and device == "mixed" else images
 
 
-def shape_of(encoded):
-    """(height, width, channels) int64, as the image's header says it: torchvision's loader does not rotate either."""
-    return _peek_image_shape(encoded, adjust_orientation=False)
+def part_of(encoded, start, length: int):
+    """``length`` bytes from ``start`` on, zeros where there are none."""
+    return fn.slice(encoded, start=start, shape=[length], axes=[0], out_of_bounds_policy="pad")
 
 
 def decoded(pixels, device: str, on_gpu: bool, window=None):

@@ -23,6 +23,7 @@ import torch
 from nvidia.dali import fn, types
 from nvidia.dali.tensors import TensorGPU, TensorListCPU
 
+from ...data.headers import STATED
 from ...data.sources import DECODED, PATHS, PIXELS_ON_GPU, Form
 from ...draws import Arrays
 from ...errors import OutOfStep
@@ -48,14 +49,14 @@ class Received(NamedTuple):
         decoded: the same before the first step, (H, W, 3) each, where the form keeps them; else None.
         encoded: DALI's list of the N files' bytes, where it has read files; else None.
         lengths: (N,), their numbers; else None.
-        sizes: (N, 2), (height, width) in their headers; else None.
+        stated: (N, STATED) uint8, those that stand where the header states the size; else None.
     """
 
     images: torch.Tensor | list[torch.Tensor]
     decoded: torch.Tensor | list[torch.Tensor] | None
     encoded: TensorListCPU | None
     lengths: np.ndarray | None
-    sizes: np.ndarray | None
+    stated: np.ndarray | None
 
 
 class DecodePipeline:
@@ -91,11 +92,15 @@ class DecodePipeline:
         self._pid = os.getpid()
         live.add(self)
 
-    def submit(self, images: list, arrays: list[Arrays]) -> int:
-        """Start a batch of N images, which are paths, uint8 arrays of encoded bytes (length,) or of pixels (H, W, 3),
-        or what given() made of pixels on the GPU; returns its ticket. Arrays are not copied: they must not change
-        before the batch is received. ``arrays`` are the per-sample arguments of each step of ``plan.dali``, N rows
-        each.
+    def submit(self, images: list | np.ndarray, arrays: list[Arrays], stated_at: np.ndarray | None = None) -> int:
+        """Start a batch of N images; returns its ticket. Arrays are not copied: they must not change before the batch
+        is received.
+
+        Args:
+            images: paths, in a list or as _as_matrix() makes them; uint8 arrays of encoded bytes (length,) or of pixels
+                (H, W, 3); or what given() made of pixels on the GPU.
+            arrays: the per-sample arguments of each step of ``plan.dali``, N rows each.
+            stated_at: (N,) int32, where files state their sizes; their beginnings, if it is left out.
 
         Raises:
             OutOfStep: an earlier call was interrupted.
@@ -107,8 +112,11 @@ class DecodePipeline:
         while len(self._feed.flight) >= self.depth:
             self._take()
         ticket, self._tickets = self._tickets, self._tickets + 1
-        given = _as_matrix(images) if self.form.given == PATHS else list(images)
+        given = images
         arguments = [np.ascontiguousarray(a) for step in arrays for a in step.values()]
+        if self.form.given == PATHS:
+            given = images if isinstance(images, np.ndarray) else _as_matrix(images)
+            arguments.append((np.zeros(len(images), np.int32) if stated_at is None else stated_at)[:, None])
         self._schedule(InFlight(ticket, [given, _numbers(ticket, len(images)), *arguments]))
         self._wanted.add(ticket)
         self.in_step = True
@@ -146,8 +154,8 @@ class DecodePipeline:
         named = dict(zip(self._outputs, outcome, strict=True))
         decoded = _tensors(named["decoded"]) if "decoded" in named else None
         lengths = named["lengths"].as_array()[:, 0] if "lengths" in named else None
-        sizes = named["shapes"].as_array()[:, :2] if "shapes" in named else None
-        return Received(_tensors(named["images"]), decoded, named.get("encoded"), lengths, sizes)
+        stated = named["stated"].as_array() if "stated" in named else None
+        return Received(_tensors(named["images"]), decoded, named.get("encoded"), lengths, stated)
 
     def discard(self, ticket: int) -> None:
         """Nobody will ask for this ticket."""
@@ -203,6 +211,8 @@ class DecodePipeline:
         """Builds the pipeline; the first batch's arrays tell how many inputs there are and their types."""
         _allow_open_files()
         arrays = [a for step in template for a in step.values()]
+        if self.form.given == PATHS:
+            arrays.append(np.zeros((1, 1), np.int32))  # where they state their sizes
         device_id = self.device.index if self.device.type == "cuda" else None
         pipe = dali.Pipeline(
             self.batch_size, self.threads, device_id, prefetch_queue_depth=self.depth, exec_dynamic=True
@@ -222,7 +232,7 @@ class DecodePipeline:
             outputs = {}
             if self.form.given == PATHS:
                 outputs["encoded"] = images = fn.io.file.read(images, dont_use_mmap=True)
-                outputs["lengths"], outputs["shapes"] = images.shape(), graph.shape_of(images)
+                outputs["lengths"], outputs["stated"] = images.shape(), graph.part_of(images, next(rest), STATED)
             outputs |= self._images(images, nodes)
             outputs["numbers"] = numbers  # the last: _take() looks there
             pipe.set_outputs(*outputs.values())

@@ -1,0 +1,183 @@
+"""Where the samples of a batch are: found in tables at once, or looked up one after another."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch.utils.data as data
+
+from ..archives.archive import Archive
+from .headers import Headers, headers_of
+from .parts import Images, from_the_front, locate, places, sample
+from .sources import BYTES, PATHS, Source
+from .table import SampleTable
+
+
+class Found:
+    """Rows of a batch that come from one part of the data set.
+
+    Attributes:
+        part: which.
+        rows: (n,) int64, in order.
+        index: (n,) int64 of their samples there, 0 and up.
+        keys: (n,) int64, hashes of their sources.
+    """
+
+    def __init__(self, part: Images, rows: np.ndarray, index: np.ndarray, keys: np.ndarray):
+        self.part, self.rows, self.index, self.keys = part, rows, index, keys
+
+    @property
+    def headers(self) -> Headers:
+        """Of the part."""
+        return headers_of(self.part)
+
+    @property
+    def given(self) -> str:
+        """What DALI is given of encoded samples: PATHS or BYTES."""
+        return BYTES if isinstance(self.part, Archive) else PATHS
+
+    def but(self, left_out: Any) -> Found:
+        """Without some rows."""
+        kept = ~np.isin(self.rows, list(left_out))
+        return Found(self.part, self.rows[kept], self.index[kept], self.keys[kept])
+
+
+class Listed:
+    """Samples that were looked up one after another.
+
+    Attributes:
+        places: (part, index there) of each.
+        sources: where each image is.
+        targets: of each, before target_transform.
+    """
+
+    def __init__(self, places: list[tuple[Images, int]], sources: list[Source], targets: list[Any]):
+        self.places, self.sources, self.targets = places, sources, targets
+
+    def only(self, rows: list[int]) -> Listed:
+        """Some of them."""
+        places, sources = [self.places[row] for row in rows], [self.sources[row] for row in rows]
+        return Listed(places, sources, [self.targets[row] for row in rows])
+
+    @property
+    def parts(self) -> list[Images]:
+        """Those that the samples come from, each once."""
+        return list({id(part): part for part, _ in self.places}.values())
+
+    @property
+    def locals(self) -> list[int]:
+        """The index of each in its part, as it was given."""
+        return [local for _, local in self.places]
+
+    def found(self) -> list[Found]:
+        """Rows by their parts."""
+        rows_of: dict[int, list[int]] = {}
+        for row, (part, _) in enumerate(self.places):
+            rows_of.setdefault(id(part), []).append(row)
+        made = []
+        for rows in rows_of.values():
+            part = self.places[rows[0]][0]
+            index = np.array([self.places[row][1] % len(part) for row in rows], np.int64)
+            keys = np.fromiter((hash(self.sources[row]) for row in rows), np.int64, len(rows))
+            made.append(Found(part, np.array(rows), index, keys))
+        return made
+
+    def source(self, row: int) -> Source:
+        """Where a row's image is."""
+        return self.sources[row]
+
+    def paths(self, rows: np.ndarray) -> list[Any]:
+        """Of these rows."""
+        return [self.sources[row] for row in rows.tolist()]
+
+
+class Tabled:
+    """The same, from tables: a batch of any size takes as many calls.
+
+    Attributes:
+        targets: (N,) int64.
+    """
+
+    def __init__(self, found: list[tuple[Found, SampleTable]], local: list[np.ndarray], count: int):
+        self._found, self._local, self._count = found, local, count
+        self.targets: Any = self._gathered([table.targets[one.index] for one, table in found])
+
+    def _gathered(self, values: list[np.ndarray]) -> np.ndarray:
+        if len(values) == 1:
+            return values[0]
+        made = np.empty(self._count, np.int64)
+        for (one, _), some in zip(self._found, values, strict=True):
+            made[one.rows] = some
+        return made
+
+    @property
+    def parts(self) -> list[Images]:
+        return [one.part for one, _ in self._found]
+
+    @property
+    def locals(self) -> np.ndarray:
+        return self._gathered(self._local)
+
+    def found(self) -> list[Found]:
+        return [one for one, _ in self._found]
+
+    @cached_property
+    def places(self) -> list[tuple[Images, int]]:
+        made: list[Any] = [None] * self._count
+        for (one, _), local in zip(self._found, self._local, strict=True):
+            for row, index in zip(one.rows.tolist(), local.tolist(), strict=True):
+                made[row] = one.part, index
+        return made
+
+    @cached_property
+    def sources(self) -> list[Source]:
+        made: list[Any] = [None] * self._count
+        for one, table in self._found:
+            for row, index in zip(one.rows.tolist(), one.index.tolist(), strict=True):
+                made[row] = table.path(index)
+        return made
+
+    def source(self, row: int) -> Source:
+        return self.sources[row]
+
+    def paths(self, rows: np.ndarray) -> Any:
+        """(n, L) uint8, or the paths of these rows in a list."""
+        if len(self._found) > 1:
+            return [self.sources[row] for row in rows.tolist()]
+        one, table = self._found[0]
+        return table.paths(one.index if len(rows) == self._count else one.index[rows])
+
+
+def look_up(dataset: data.Dataset, indices: Sequence[Any]) -> Listed:
+    """The samples of a batch, one after another.
+
+    Raises:
+        IndexError, TypeError: as ``dataset[index]`` does.
+    """
+    places = [locate(dataset, index) for index in indices]
+    pairs = [sample(part, local) for part, local in places]
+    return Listed(places, [source for source, _ in pairs], [target for _, target in pairs])
+
+
+def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> Tabled | None:
+    """The samples of a batch, where tables (by the id() of parts) have all of them; None where looking them up one by
+    one may give something else, or an error."""
+    try:
+        index = np.array(array("q", indices), np.int64)
+        found: list[tuple[Found, SampleTable]] = []
+        local = []
+        for part, rows, inner in places(dataset, index):
+            table = tables[id(part)]
+            at = from_the_front(inner, len(table))
+            if not table.holds(part.samples, at):
+                return None
+            rows = np.arange(len(index)) if rows is None else rows
+            found.append((Found(part, rows, at, table.keys[at]), table))
+            local.append(inner)
+    except Exception:  # whatever it is, the other way says it as torch does
+        return None
+    return Tabled(found, local, len(index)) if found and len(index) else None

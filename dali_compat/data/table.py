@@ -1,0 +1,96 @@
+"""The samples of an image folder in arrays: a batch finds its files and targets without a loop."""
+
+from __future__ import annotations
+
+import os
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+from torchvision.datasets import DatasetFolder
+
+from .per_object import PerObject
+
+
+class SampleTable:
+    """Of a list of (path, class index).
+
+    It takes about 40 bytes a sample and those of its path, and for 1.28 million samples half a second.
+
+    Attributes:
+        targets: (N,) int64.
+        keys: (N,) int64, hashes of the paths.
+
+    Raises:
+        TypeError, ValueError, OverflowError: it is another list.
+    """
+
+    def __init__(self, samples: list[tuple[str, int]]):
+        if type(samples) is not list or set(map(type, samples)) != {tuple}:
+            raise TypeError("no list of tuples")
+        self._samples = list(samples)  # which tells what has changed since
+        paths, targets = zip(*samples, strict=True)
+        if set(map(type, paths)) != {str} or set(map(type, targets)) != {int}:
+            raise TypeError("no tuples of a path and a whole number")
+        self.targets = np.array(targets, np.int64)
+        self.keys = np.fromiter(map(hash, paths), np.int64, len(paths))
+        joined = np.frombuffer(os.fsencode("\0".join(paths)) + b"\0", np.uint8)
+        ends = np.flatnonzero(joined == 0)
+        if len(ends) != len(paths):
+            raise ValueError("a path has a zero byte")
+        self._begins = np.concatenate([[0], ends[:-1] + 1])
+        self._lengths = ends - self._begins
+        self._longest = int(self._lengths.max())
+        self._bytes = np.concatenate([joined, np.zeros(self._longest, np.uint8)])
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def is_of(self, samples: Any) -> bool:
+        """Whether all samples are still the same."""
+        return type(samples) is list and self._equal(self._samples, samples)
+
+    def holds(self, samples: Any, index: np.ndarray) -> bool:
+        """Whether those at ``index`` (0 and up) are."""
+        if type(samples) is not list or len(samples) != len(self._samples):
+            return False
+        chosen = itemgetter(*index.tolist())
+        return self._equal(chosen(self._samples), chosen(samples))
+
+    @staticmethod
+    def _equal(before: Any, now: Any) -> bool:
+        try:
+            return bool(before == now)
+        except Exception:  # a target of another kind, which does not compare
+            return False
+
+    def path(self, index: int) -> str:
+        """Of a sample."""
+        return self._samples[index][0]
+
+    def paths(self, index: np.ndarray) -> np.ndarray:
+        """(n, L) uint8, one path a row with zeros behind it."""
+        lengths = self._lengths[index]
+        width = int(lengths.max())
+        windows = np.lib.stride_tricks.as_strided(self._bytes, (len(self._bytes) - width + 1, width), (1, 1))
+        rows = windows[self._begins[index]]
+        if width != lengths.min():
+            rows[np.arange(width) >= lengths[:, None]] = 0
+        return rows
+
+
+_of_dataset: PerObject[SampleTable] = PerObject()
+
+
+def table_of(dataset: Any) -> SampleTable | None:
+    """The table of an image folder's samples as they are now; None where its list is of another kind."""
+    if not isinstance(dataset, DatasetFolder):
+        return None
+    try:
+        table = _of_dataset.get(dataset, lambda: SampleTable(dataset.samples))
+        if not table.is_of(dataset.samples):
+            table = SampleTable(dataset.samples)
+            _of_dataset.put(dataset, table)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return table
