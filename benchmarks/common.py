@@ -174,6 +174,12 @@ def ratio(rounds, key, case, base):
     return f"{middle:.3f}" if case == base or not within else f"{middle:.3f} ({min(within):.2f} - {max(within):.2f})"
 
 
+def paired(rounds, key, case, base):
+    """The ratio of two cases in each round that has both, one after the other."""
+    values = {c: {row["round"]: row[key] for row in rounds if row["case"] == c and row.get(key)} for c in (case, base)}
+    return [value / values[base][number] for number, value in values[case].items() if number in values[base]]
+
+
 def markdown(header, rows):
     """A Markdown table; numbers are right-aligned."""
     rows = [["-" if cell is None else str(cell) for cell in row] for row in rows]
