@@ -227,44 +227,46 @@ def main():
     parser, begin = options(), time.perf_counter()
     args = parser.parse_args()
     try:
+        for model in args.models:
+            training_step.maker(model)
         parsed = {text: cases.parse(text, args.workers) for text in args.cases}
     except ValueError as error:
         parser.error(str(error))
     torch.backends.cudnn.benchmark = True
-    with processes.joined(args.device or ("cuda" if torch.cuda.is_available() else "cpu")) as (device, rank, size):
-        with processes.images_of(args, rank) as root:
-            settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
-            settings = dataclasses.replace(settings, channels_last=True, shard=rank, shards=size)
-            sources = {text: Source(case, settings) for text, case in parsed.items()}
-            result = {
-                "benchmark": "training",
-                "facts": common.facts(),
-                "images": common.describe(root, args.data),
-                "processes": size,
-                "settings": {key: str(value) for key, value in vars(args).items()},
-                "models": [],
-                "plans": {},
-                "failed": [],
-                "rounds": [],
-            }
-            keep(args, result, {"facts": result["facts"], "images": result["images"]})
-            programs = dict.fromkeys(kind.removesuffix("_item") for kind in args.kinds)
-            todo = list(itertools.product(args.models, programs))
-            for done, (model, program) in enumerate(todo):
-                now = time.perf_counter()
-                until = now + (begin + args.budget - now) / (len(todo) - done)
-                if processes.everyones(now > until)[0]:
-                    result["failed"].append(f"{model} {program}: no time was left")
-                    continue
-                with going_on(f"{model} {program}", result["failed"]):
-                    rounds(model, program, sources, until, args, result)
-                loaders.release(device)
-            faulthandler.cancel_dump_traceback_later()
-            if rank == 0:
-                report(result, args)
-                common.write_json(args.json, result)
-            for source in sources.values():
-                source.close()
+    where = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    with processes.joined(where) as (device, rank, size), processes.images_of(args, rank) as root:
+        settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
+        settings = dataclasses.replace(settings, channels_last=True, shard=rank, shards=size)
+        sources = {text: Source(case, settings) for text, case in parsed.items()}
+        result = {
+            "benchmark": "training",
+            "facts": common.facts(),
+            "images": common.describe(root, args.data),
+            "processes": size,
+            "settings": {key: str(value) for key, value in vars(args).items()},
+            "models": [],
+            "plans": {},
+            "failed": [],
+            "rounds": [],
+        }
+        keep(args, result, {"facts": result["facts"], "images": result["images"]})
+        programs = dict.fromkeys(kind.removesuffix("_item") for kind in args.kinds)
+        todo = list(itertools.product(args.models, programs))
+        for done, (model, program) in enumerate(todo):
+            now = time.perf_counter()
+            until = now + (begin + args.budget - now) / (len(todo) - done)
+            if processes.everyones(now > until)[0]:
+                result["failed"].append(f"{model} {program}: no time was left")
+                continue
+            with going_on(f"{model} {program}", result["failed"]):
+                rounds(model, program, sources, until, args, result)
+            loaders.release(device)
+        faulthandler.cancel_dump_traceback_later()
+        if rank == 0:
+            report(result, args)
+            common.write_json(args.json, result)
+        for source in sources.values():
+            source.close()
     if result["failed"]:
         raise SystemExit(f"failed: {', '.join(result['failed'])}")
 

@@ -1,5 +1,8 @@
 """Training steps of the models that training.py names: eager, compiled, or as CUDA graphs."""
 
+import contextlib
+import functools
+
 import torch
 import torch.distributed as dist
 import torchvision
@@ -7,20 +10,24 @@ import torchvision
 CLASSES = 1000
 
 
-def make_model(name):
+def maker(name):
+    """A function that makes the model; ValueError where no one knows the name."""
     if name == "vit_s_16":
-        return torchvision.models.VisionTransformer(224, 16, 12, 6, 384, 1536, num_classes=CLASSES)
+        return functools.partial(torchvision.models.VisionTransformer, 224, 16, 12, 6, 384, 1536)
     if name in torchvision.models.list_models():
-        return torchvision.models.get_model(name, weights=None, num_classes=CLASSES)
-    import timm
+        return functools.partial(torchvision.models.get_model, name, weights=None)
+    with contextlib.suppress(ImportError):
+        import timm
 
-    return timm.create_model(name, num_classes=CLASSES)
+        if timm.is_model(name):
+            return functools.partial(timm.create_model, name)
+    raise ValueError(f"{name} is no model of torchvision, nor of timm, if that is installed")
 
 
 def make_step(name, program, device, backend):
     """A function that trains a new model on one batch and gives the loss."""
     torch.manual_seed(0)
-    model = make_model(name).to(device, memory_format=torch.channels_last).train()
+    model = maker(name)(num_classes=CLASSES).to(device, memory_format=torch.channels_last).train()
     if dist.is_initialized():
         ids = [device.index] if device.type == "cuda" else None
         model = torch.nn.parallel.DistributedDataParallel(model, device_ids=ids)
