@@ -1,8 +1,9 @@
 """Cases by name: NAME[:K[:D]][@KEY=VALUE,...]: K workers, D batches in flight, and what else the loader is given.
 
-    ours                                    as users get it
+    ours                                    num_workers a core, as every loader here gets it
     ours:8:4                                num_workers=8, prefetch_factor=4
     ours@_GPU_JPEG_THREADS=8,exact=True     a constant of dali_compat, and an argument of its DataLoader
+    ours:0@_DEPTH=3                         without num_workers; with them torch sets prefetch_factor=2, not _DEPTH
     handwritten:4:5@hw_decoder_load=1.0     4 threads, 5 batches in flight, and an argument of handwritten_loader()
     handwritten:3@pipelines=3               three pipelines in turn
 

@@ -215,7 +215,7 @@ def options():
     options.add_argument("--warmup", type=int, default=16, help="steps before timing starts")
     options.add_argument("--steps", type=int, default=64, help="steps to time")
     options.add_argument("--budget", type=float, default=float("inf"), metavar="SECONDS", help="start no later round")
-    options.add_argument("--limit", type=float, default=180, help="seconds after which a turn counts as hung: it exits")
+    options.add_argument("--limit", type=float, default=300, help="seconds after which a turn counts as hung: it exits")
     options.add_argument("--reopen", action="store_true", help="close every loader after its turn")
     options.add_argument("--backend", default="inductor", help="of torch.compile")
     here = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
