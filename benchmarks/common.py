@@ -164,13 +164,22 @@ def medians(rounds, key):
     }
 
 
+def _by_round(rounds, key, case):
+    return {row["round"]: row[key] for row in rounds if row["case"] == case and row.get(key)}
+
+
+def paired(rounds, key, case, base):
+    """The ratio of two cases in each round that has both."""
+    ours, theirs = _by_round(rounds, key, case), _by_round(rounds, key, base)
+    return [value / theirs[number] for number, value in ours.items() if number in theirs]
+
+
 def ratio(rounds, key, case, base):
     """'0.985 (0.96 - 1.01)': the ratio of medians, and the range of the ratios within one round."""
-    values = {c: {row["round"]: row[key] for row in rounds if row["case"] == c and row.get(key)} for c in (case, base)}
-    if not values[case] or not values[base]:
+    ours, theirs, within = _by_round(rounds, key, case), _by_round(rounds, key, base), paired(rounds, key, case, base)
+    if not ours or not theirs:
         return None
-    within = [value / values[base][number] for number, value in values[case].items() if number in values[base]]
-    middle = statistics.median(values[case].values()) / statistics.median(values[base].values())
+    middle = statistics.median(ours.values()) / statistics.median(theirs.values())
     return f"{middle:.3f}" if case == base or not within else f"{middle:.3f} ({min(within):.2f} - {max(within):.2f})"
 
 

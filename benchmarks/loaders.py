@@ -5,6 +5,7 @@ RandomResizedCrop from torchvision's ranges: scale (.08, 1), ratio (3/4, 4/3).
 """
 
 import gc
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +31,9 @@ class Opened:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a loader is opened with; depth is the number of batches in flight (a worker), None the loader's own."""
+    """What a loader is opened with; depth is the number of batches in flight (a worker), None the loader's own.
+    channels_last: ours and the hand-written one hand over such batches. shard, shards: of the hand-written one's
+    files; the others take a sampler."""
 
     root: str
     device: torch.device
@@ -38,6 +41,9 @@ class Settings:
     workers: int
     depth: int | None = None
     recipe: str = "train"
+    channels_last: bool = False
+    shard: int = 0
+    shards: int = 1
 
 
 def transform(recipe="train"):
@@ -87,25 +93,31 @@ def torchvision_loader(settings, data, sampler=None):
 
 
 def ours_loader(settings, data, sampler=None, **options):
-    """dali_compat. fallback="error": it must not measure torchvision under another name."""
+    """dali_compat; options are arguments of its DataLoader. fallback="error": it must not measure torchvision under
+    another name."""
     import dali_compat
 
-    loader = dali_compat.DataLoader(
-        data, **torch_arguments(settings, sampler), device=settings.device, fallback="error", **options
-    )
+    given = {**torch_arguments(settings, sampler), "device": settings.device, "fallback": "error"}
+    if settings.channels_last:
+        given["memory_format"] = torch.channels_last
+    loader = dali_compat.DataLoader(data, **{**given, **options})
     return Opened(lambda: iter(loader), loader.close, loader.explain)
 
 
-def ours_exact(settings, data, sampler=None):
-    return ours_loader(settings, data, sampler, exact=True)
+def ours_exact(settings, data, sampler=None, **options):
+    return ours_loader(settings, data, sampler, exact=True, **options)
 
 
-def ours_channels_last(settings, data, sampler=None):
-    return ours_loader(settings, data, sampler, memory_format=torch.channels_last)
+def ours_channels_last(settings, data, sampler=None, **options):
+    return ours_loader(settings, data, sampler, memory_format=torch.channels_last, **options)
 
 
-def handwritten_loader(settings, data=None, sampler=None):
-    """The pipeline of DALI's own PyTorch ResNet-50 example, with torchvision's ranges for the crop."""
+def handwritten_loader(settings, data=None, sampler=None, pipelines=1, hw_decoder_load=None):
+    """The pipeline of DALI's own PyTorch ResNet-50 example, with torchvision's ranges for the crop.
+
+    pipelines: so many, each with its own threads and its shard of the files, give their batches in turn.
+    hw_decoder_load: the share of JPEGs for the hardware decoder; None is DALI's own.
+    """
     from nvidia.dali import fn, types
     from nvidia.dali.pipeline import pipeline_def
     from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPolicy
@@ -114,13 +126,14 @@ def handwritten_loader(settings, data=None, sampler=None):
         raise ValueError("DALI's reader takes no sampler")
     cuda, train = settings.device.type == "cuda", settings.recipe == "train"
     hints = {"preallocate_width_hint": HINT_WIDTH, "preallocate_height_hint": HINT_HEIGHT} if cuda else {}
+    load = {"hw_decoder_load": hw_decoder_load} if cuda and hw_decoder_load is not None else {}
 
     @pipeline_def(exec_dynamic=True)
-    def pipeline():
+    def pipeline(number):
         files, labels = fn.readers.file(
             file_root=str(settings.root),
-            shard_id=0,
-            num_shards=1,
+            shard_id=settings.shard * pipelines + number,
+            num_shards=settings.shards * pipelines,
             random_shuffle=train,
             pad_last_batch=True,
             name="Reader",
@@ -135,17 +148,18 @@ def handwritten_loader(settings, data=None, sampler=None):
                 random_aspect_ratio=[3 / 4, 4 / 3],
                 random_area=[0.08, 1.0],
                 **hints,
+                **load,
             )
             images = fn.resize(images, resize_x=CROP, resize_y=CROP, interp_type=types.INTERP_TRIANGULAR)
             mirror = fn.random.coin_flip(probability=0.5)
         else:
-            images = fn.decoders.image(files, device=device, output_type=types.RGB)
+            images = fn.decoders.image(files, device=device, output_type=types.RGB, **load)
             images = fn.resize(images, size=RESIZE, mode="not_smaller", interp_type=types.INTERP_TRIANGULAR)
             mirror = False
         images = fn.crop_mirror_normalize(
             images.gpu() if cuda else images,
             dtype=types.FLOAT,
-            output_layout="CHW",
+            output_layout="HWC" if settings.channels_last else "CHW",
             crop=(CROP, CROP),
             mean=[255 * m for m in MEAN],
             std=[255 * s for s in STD],
@@ -154,21 +168,30 @@ def handwritten_loader(settings, data=None, sampler=None):
         return images, labels.gpu() if cuda else labels
 
     queue = {"prefetch_queue_depth": settings.depth} if settings.depth else {}
-    built = pipeline(
-        batch_size=settings.batch_size,
-        num_threads=settings.workers,
-        seed=12,
-        device_id=torch.cuda.current_device() if cuda else None,
-        **queue,
-    )
-    built.build()
-    loader = DALIClassificationIterator(
-        built, reader_name="Reader", last_batch_policy=LastBatchPolicy.DROP, auto_reset=True
-    )
+    iterators = []
+    for number in range(pipelines):
+        built = pipeline(
+            number,
+            batch_size=settings.batch_size,
+            num_threads=settings.workers,
+            seed=12 + number,
+            device_id=torch.cuda.current_device() if cuda else None,
+            **queue,
+        )
+        built.build()
+        iterators.append(
+            DALIClassificationIterator(
+                built, reader_name="Reader", last_batch_policy=LastBatchPolicy.DROP, auto_reset=True
+            )
+        )
 
     def epoch():
-        for batch in loader:
-            yield batch[0]["data"], batch[0]["label"].squeeze(-1).long()
+        for loader in itertools.cycle([iter(loader) for loader in iterators]):
+            batch = next(loader, None)
+            if batch is None:
+                return
+            images, labels = batch[0]["data"], batch[0]["label"].squeeze(-1).long()
+            yield images.permute(0, 3, 1, 2) if settings.channels_last else images, labels
 
     return Opened(epoch, lambda: None)
 

@@ -1,174 +1,274 @@
 """Question: how much of a model's training speed on synthetic data is left when real images feed it?
 
-Method. ResNet-18 and ResNet-50, bf16 autocast, channels_last, SGD with momentum, cudnn.benchmark: full steps
-(forward, loss, backward, update) of one batch. The cases take turns (A B C, B C A, ...) for --rounds rounds; every
-measurement is a process of its own, so that none inherits another's memory, threads or CUDA context. After --warmup
-steps it times --steps steps, with the device synchronised at both ends. Ratios are ratios of medians over rounds,
-with the range of the ratios within one round in brackets.
+Method. Full training steps (forward, loss, backward, update) of one batch: bf16 autocast, channels_last, SGD with
+momentum, cudnn.benchmark. One process; for each model and kind of step the cases take turns (A B C, B C A, ...) for
+--rounds rounds. A turn takes --drain batches without a step, so that nothing stays of a queue that filled while the
+loader waited for its turn, then --warmup steps, then --steps steps that count, with the device synchronised at both
+ends. A share is a turn's speed to synthetic's in the same round; the table has the median of shares, and their range.
 
-Cases: synthetic (one fixed batch on the device: the ceiling), torchvision (--workers processes, pinned memory, copies
-that do not block), ours, and, if asked for, handwritten, ours_exact and ours_channels_last (also by
---channels-last-loader: the loader hands over channels_last batches; otherwise the loop converts them). NAME:K runs a
-case with K workers, NAME:K:D with D batches in flight.
+Kinds of step (--kinds):
+    eager         as PyTorch runs a model
+    compiled      torch.compile(model), and SGD with fused=True
+    graphs        the same with mode="reduce-overhead": CUDA graphs. A loader's batch is a new tensor each step, which
+                  torch copies into the graph's own input; the synthetic batch is copied, too
+    ..._item      each of them with loss.item() after every step: the thread waits for the GPU, and nothing of next()
+                  is hidden behind it
+
+Cases: synthetic (one fixed batch on the device: the ceiling), ours, handwritten, and, if asked for, torchvision
+(--workers processes, pinned memory, copies that do not block), ours_exact. cases.py says how a name gives threads,
+batches in flight, pipelines and other arguments: handwritten:4:5@hw_decoder_load=1.0. Ours and handwritten hand over
+channels_last batches; torchvision's are converted by the loop.
+
+Models (--models): torchvision's by name, vit_s_16 (torchvision's class, the sizes of ViT-S/16), and timm's where that
+is installed.
+
+Several GPUs. torchrun starts a process for each; the model is wrapped in DistributedDataParallel, each process loads
+its own part of the images, and the slowest process's time counts. Synthetic runs on the same GPUs.
+
+Columns. next() is what a step's next(loader) takes: the time that passes, and the calling thread's processor time.
 
 Confounders.
+- Loaders stay open between their turns. Their threads sleep, but they fill their queues during the next case's first
+  steps, and their memory stays taken. --reopen closes them after each turn; torchvision's workers always end with it.
 - All cases run with CUDA_DEVICE_MAX_CONNECTIONS=32, which dali_compat sets on import, so that only the loader
   differs. Set the variable to another number to see what that does.
-- The synthetic batch is channels_last already; the loaders' batches are converted by the loop, about .1 ms a step.
+- An epoch that ends within a turn costs its loader the start of the next: --replicate makes epochs long. In a first
+  epoch ours reads each file's header.
 - torchvision's workers finish in bursts: its warm-up is at least two batches a worker, and its steps a multiple of
   workers.
 - With --replicate the files come from memory; a disk can only make the loaders slower.
 - On the CPU there is no autocast (bf16 convolutions are emulated): there the script only shows that it works.
 - The clock of a GPU falls as it warms; turns spread that over the cases.
 
-Table. Printed at the end in Markdown; --json has every round. results/README.md keeps the committed ones.
+Table. Printed at the end in Markdown; --json has every turn, written after each. --budget ends it in time: no round
+starts that would outlast it; what is left is divided among the models and kinds to come.
 
 Command.
-    python benchmarks/training.py --data PHOTOS --replicate 2000 --rounds 3 --json OUT.json
+    python benchmarks/training.py --data PHOTOS --replicate 2000 --models resnet18 resnet50 --kinds eager compiled \\
+        --cases synthetic ours handwritten:4:5@hw_decoder_load=1.0 --json OUT.json
+    torchrun --nproc-per-node 2 benchmarks/training.py --data PHOTOS --replicate 2000 --models resnet50 --json OUT.json
 """
 
-import argparse
+import contextlib
+import dataclasses
+import faulthandler
 import itertools
-import json
-import subprocess
-import sys
+import os
+import statistics
 import time
+import traceback
 
+import cases
 import common
 import loaders
+import processes
 import torch
-import torchvision
+import training_step
 
-CLASSES = 1000
-
-
-def synthetic_loader(settings, data):
-    images = torch.randn(settings.batch_size, 3, loaders.CROP, loaders.CROP, device=settings.device)
-    images = images.to(memory_format=torch.channels_last)
-    labels = torch.randint(CLASSES, (settings.batch_size,), device=settings.device)
-    return loaders.Opened(lambda: itertools.repeat((images, labels)), lambda: None)
+KINDS = [program + item for program in ("eager", "compiled", "graphs") for item in ("", "_item")]
+BEFORE = 8  # steps on synthetic data before the first round: compilation, recording of graphs, choice of kernels
 
 
-def measure(args):
-    """One case, in this process: images a second of full training steps."""
-    name, workers, depth = common.split_case(args.case, args.workers)
-    device = torch.device(args.device)
-    settings = loaders.Settings(args.data, device, args.batch_size, workers, depth)
-    torch.manual_seed(0)
-    torch.backends.cudnn.benchmark = True
-    model = getattr(torchvision.models, args.model)(num_classes=CLASSES)
-    model = model.to(device, memory_format=torch.channels_last).train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-    criterion = torch.nn.CrossEntropyLoss()
+class Source:
+    """A case's batches, from one turn to the next."""
 
-    def step(images, labels):
-        images = images.to(memory_format=torch.channels_last)
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            loss = criterion(model(images), labels)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-        return loss
+    def __init__(self, case, settings):
+        self.case, self.settings = case, dataclasses.replace(settings, workers=case.workers, depth=case.depth)
+        self.opened = self.stream = self.plan = None
 
-    open_loader = synthetic_loader if name == "synthetic" else loaders.OPEN[name]
-    opened = open_loader(settings, loaders.dataset(name, args.data))
-    stream = loaders.endless(opened)
-    warmup, steps = args.warmup, args.steps
-    if name == "torchvision" and workers:
-        warmup, steps = max(warmup, 2 * workers), -(-steps // workers) * workers
-    loaders.check(next(stream), settings)
-    for _ in range(warmup):
-        step(*next(stream))
+    def open(self):
+        if self.stream is None:
+            self.opened = cases.open_case(self.case, self.settings)
+            self.stream = loaders.endless(self.opened)
+            loaders.check(next(self.stream), self.settings)
+            self.plan = self.opened.explain()
+
+    def close(self):
+        if self.stream is not None:
+            self.stream.close()
+            self.opened.close()
+            self.opened = self.stream = None
+            loaders.release(self.settings.device)
+
+
+def turn(source, step, item, args):
+    """The numbers of one case's turn in this process."""
+    case, device = source.case, source.settings.device
+    warmup, steps, drain = args.warmup, args.steps, args.drain
+    if case.name == "torchvision" and case.workers:
+        warmup, steps = max(warmup, 2 * case.workers), -(-steps // case.workers) * case.workers
+    if case.name in ("torchvision", "synthetic"):
+        drain = 0  # the one starts anew, the other has no queue
+    with cases.constants(case.constants):
+        source.open()
+        for _ in range(drain):
+            next(source.stream)
+        timed(source.stream, step, item, warmup, device)
+        processes.barrier(device)
+        row = timed(source.stream, step, item, steps, device)
+    if args.reopen or case.name == "torchvision":
+        source.close()
+    return {"workers": case.workers, "steps": steps, **row}
+
+
+def timed(stream, step, item, steps, device):
+    """Milliseconds a step of so many steps, and those of them in next(): passed, and of this thread's processor."""
+    waited = spent = 0.0
+    loss = None
     loaders.synchronise(device)
     begin = time.perf_counter()
     for _ in range(steps):
-        loss = step(*next(stream))
+        before, processor = time.perf_counter(), time.thread_time()
+        images, labels = next(stream)
+        waited += time.perf_counter() - before
+        spent += time.thread_time() - processor
+        loss = step(images, labels)
+        if item:
+            loss.item()
     loaders.synchronise(device)
-    elapsed = time.perf_counter() - begin
-    row = {
-        "workers": workers,
-        "images_per_s": steps * settings.batch_size / elapsed,
-        "ms_per_step": 1e3 * elapsed / steps,
-        "steps": steps,
-        "warmup_steps": warmup,
-        "loss": loss.item(),
-        "plan": opened.explain(),
-    }
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        row["device_mib_in_use"] = (total - free) >> 20
-    stream.close()
-    opened.close()
-    return row
+    each = 1e3 / max(steps, 1)
+    took = each * (time.perf_counter() - begin)
+    loss = None if loss is None else loss.item()
+    return {"ms_per_step": took, "next_ms": each * waited, "next_cpu_ms": each * spent, "loss": loss}
 
 
-def in_own_process(args, model, case, root, device):
-    """Run measure() in a fresh interpreter; it prints the row as a line of JSON."""
-    command = [sys.executable, __file__, "--data", str(root), "--model", model, "--case", case, "--device", device]
-    for name in ("batch_size", "workers", "warmup", "steps"):
-        command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=args.limit)
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    if not rows:
-        raise SystemExit(f"{model} {case} failed with status {done.returncode}\n{done.stdout}")
-    return rows[-1] if done.returncode == 0 else {**rows[-1], "exit_status": done.returncode}
+@contextlib.contextmanager
+def going_on(what, failed):
+    """An error is printed and noted in failed. With several processes it ends them all: the others would wait."""
+    try:
+        yield
+    except (Exception, SystemExit):
+        if processes.several():
+            raise
+        traceback.print_exc()
+        failed.append(what)
 
 
-def report(result, models, cases):
-    table = []
-    result["summary"] = {}
-    for model in models:
-        rounds = [row for row in result["rounds"] if row["model"] == model]
-        speed = common.medians(rounds, "images_per_s")
-        result["summary"][model] = speed
-        for case in cases:
-            share = common.ratio(rounds, "images_per_s", case, "synthetic")
-            table.append([f"{model}, {case}", *common.spread(speed.get(case), ",.0f"), share])
-    print("\n" + common.markdown(["model, case", "images/s", "min - max", "to synthetic"], table))
+def rounds(model, program, sources, until, args, result):
+    """Turns of all cases on one model, compiled or not, while there is time; result gets them one by one."""
+    device = sources[args.cases[0]].settings.device
+    faulthandler.dump_traceback_later(args.limit, exit=True)
+    began = time.perf_counter()
+    step = training_step.make_step(model, program, device, args.backend)
+    fixed = loaders.endless(cases.synthetic_loader(sources[args.cases[0]].settings))
+    timed(fixed, step, False, BEFORE, device)
+    made = {"model": model, "program": program, "seconds": time.perf_counter() - began}
+    result["models"].append(made)
+    kinds = [kind for kind in args.kinds if kind.removesuffix("_item") == program]
+    longest = 0.0
+    for number in range(args.rounds):
+        begin = time.perf_counter()
+        if processes.everyones(number and begin + longest > until)[0]:
+            break
+        start = number % len(args.cases)
+        for kind, text in itertools.product(kinds, args.cases[start:] + args.cases[:start]):
+            if text in result["failed"]:
+                continue
+            faulthandler.dump_traceback_later(args.limit, exit=True)
+            with going_on(text, result["failed"]):
+                row = turn(sources[text], step, kind.endswith("_item"), args)
+                row = max(processes.everyones(row), key=lambda row: row["ms_per_step"])
+                images = 1e3 * args.batch_size * sources[text].settings.shards / row["ms_per_step"]
+                row = {"round": number, "model": model, "kind": kind, "case": text, "images_per_s": images, **row}
+                result["plans"][text] = sources[text].plan
+                result["rounds"].append(row)
+                keep(args, result, row)
+        longest = max(longest, time.perf_counter() - begin)
+    if program != "eager":
+        counters = torch._dynamo.utils.counters
+        made["compiled_graphs"] = counters["stats"]["unique_graphs"]
+        made["cudagraph_skips"] = counters["inductor"]["cudagraph_skips"]
+    keep(args, result, made)
+
+
+def keep(args, result, row):
+    """Print the row and write all there is, in the first process."""
+    if processes.first():
+        print(common.line(row), flush=True)
+        common.write_json(args.json, result)
+
+
+def report(result, args):
+    """The table, and the shares as result's summary."""
+    table, result["summary"] = [], {}
+    for model, kind in itertools.product(args.models, args.kinds):
+        turns = [row for row in result["rounds"] if (row["model"], row["kind"]) == (model, kind)]
+        columns = [common.medians(turns, key) for key in ("images_per_s", "ms_per_step", "next_ms", "next_cpu_ms")]
+        for case in columns[0]:
+            shares = common.paired(turns, "images_per_s", case, "synthetic")
+            share = {"median": statistics.median(shares), "min": min(shares), "max": max(shares)} if shares else None
+            result["summary"][f"{model}, {kind}, {case}"] = {"share": share, "rounds": columns[0][case]["n"]}
+            numbers = [
+                f"{column[case]['median']:,.{digits}f}" for column, digits in zip(columns, (0, 2, 2, 2), strict=True)
+            ]
+            table.append([f"{model}, {kind}, {case}", *numbers, *common.spread(share, ".3f"), columns[0][case]["n"]])
+    header = ["model, kind, case", "images/s", "ms a step", "ms in next()", "of it processor"]
+    print("\n" + common.markdown([*header, "to synthetic", "min - max", "rounds"], table))
+
+
+def options():
+    options = common.parser(__doc__)
+    options.add_argument("--models", nargs="+", default=["resnet18", "resnet50"])
+    options.add_argument("--kinds", nargs="+", default=["eager"], choices=KINDS, metavar="KIND", help=", ".join(KINDS))
+    options.add_argument("--cases", nargs="+", default=["synthetic", "ours", "handwritten"], metavar="CASE")
+    options.add_argument("--drain", type=int, default=16, help="batches taken without a step when a turn begins")
+    options.add_argument("--warmup", type=int, default=16, help="steps before timing starts")
+    options.add_argument("--steps", type=int, default=64, help="steps to time")
+    options.add_argument("--budget", type=float, default=float("inf"), metavar="SECONDS", help="start no later round")
+    options.add_argument("--limit", type=float, default=300, help="seconds after which a turn counts as hung: it exits")
+    options.add_argument("--reopen", action="store_true", help="close every loader after its turn")
+    options.add_argument("--backend", default="inductor", help="of torch.compile")
+    here = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    options.set_defaults(workers=max(1, here))
+    return options
 
 
 def main():
-    options = common.parser(__doc__)
-    options.add_argument("--models", nargs="+", default=["resnet18", "resnet50"])
-    options.add_argument("--cases", nargs="+", default=["synthetic", "torchvision", "ours"], metavar="NAME[:K[:D]]")
-    options.add_argument("--channels-last-loader", action="store_true", help="add the case ours_channels_last")
-    options.add_argument("--warmup", type=int, default=24, help="steps before timing starts")
-    options.add_argument("--steps", type=int, default=96, help="steps to time")
-    options.add_argument("--limit", type=float, default=180, help="seconds after which a measurement counts as hung")
-    options.add_argument("--case", help=argparse.SUPPRESS)
-    options.add_argument("--model", help=argparse.SUPPRESS)
-    options.set_defaults(rounds=3)
-    args = options.parse_args()
-    if args.case:
-        print(json.dumps(measure(args)))
-        return
-    cases = args.cases + ["ours_channels_last"] * args.channels_last_loader
-    unknown = {case.partition(":")[0] for case in cases} - {"synthetic", *loaders.OPEN}
-    if unknown:
-        options.error(f"unknown cases {sorted(unknown)}; there are synthetic, {', '.join(loaders.OPEN)}")
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-
-    with common.folder(args.data, args.replicate) as root:
+    parser, begin = options(), time.perf_counter()
+    args = parser.parse_args()
+    try:
+        for model in args.models:
+            training_step.maker(model)
+        parsed = {text: cases.parse(text, args.workers) for text in args.cases}
+    except ValueError as error:
+        parser.error(str(error))
+    torch.backends.cudnn.benchmark = True
+    where = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    with processes.joined(where) as (device, rank, size), processes.images_of(args, rank) as root:
+        settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
+        settings = dataclasses.replace(settings, channels_last=True, shard=rank, shards=size)
+        sources = {text: Source(case, settings) for text, case in parsed.items()}
         result = {
             "benchmark": "training",
             "facts": common.facts(),
             "images": common.describe(root, args.data),
+            "processes": size,
             "settings": {key: str(value) for key, value in vars(args).items()},
+            "models": [],
             "plans": {},
+            "failed": [],
             "rounds": [],
         }
-        print(result["facts"], result["images"], sep="\n", flush=True)
-        turns = list(common.in_turn(cases, args.rounds))
-        for model, (number, case) in itertools.product(args.models, turns):
-            row = {"round": number, "model": model, "case": case, **in_own_process(args, model, case, root, device)}
-            plan = row.pop("plan")
-            if plan:
-                result["plans"][case] = plan
-            result["rounds"].append(row)
-            print(common.line(row), flush=True)
+        keep(args, result, {"facts": result["facts"], "images": result["images"]})
+        programs = dict.fromkeys(kind.removesuffix("_item") for kind in args.kinds)
+        todo = list(itertools.product(args.models, programs))
+        for done, (model, program) in enumerate(todo):
+            now = time.perf_counter()
+            until = now + (begin + args.budget - now) / (len(todo) - done)
+            if processes.everyones(now > until)[0]:
+                result["failed"].append(f"{model} {program}: no time was left")
+                continue
+            with going_on(f"{model} {program}", result["failed"]):
+                rounds(model, program, sources, until, args, result)
+            loaders.release(device)
+        faulthandler.cancel_dump_traceback_later()
+        if rank == 0:
+            report(result, args)
             common.write_json(args.json, result)
-        report(result, args.models, cases)
-        common.write_json(args.json, result)
+        for source in sources.values():
+            source.close()
+    if result["failed"]:
+        raise SystemExit(f"failed: {', '.join(result['failed'])}")
 
 
 if __name__ == "__main__":
