@@ -200,7 +200,7 @@ class Stats:
             held = self.hold(route)
             total = _sum(self._before, *(meter.read() for meter in self._meters))
             since = [now - then for now, then in zip(total, self._zero, strict=True)]
-            given = LoaderStats(*since)._replace(held=held, peak=self._peak)
+            given = LoaderStats._make(since)._replace(held=held, peak=self._peak)
             if reset:
                 self._zero, self._peak = total._replace(in_flight=0), held
             return given

@@ -38,6 +38,8 @@ def stock_iterator(loader, device: torch.device) -> _OnDevice:
 class _OnDevice(_BaseDataLoaderIter):
     """torch's own iterator, whose batches end on the loader's device."""
 
+    _count = 0  # samples of the batch that is made
+
     def __init__(self, loader, device: torch.device):
         self._begin(loader)
         super().__init__(loader)
@@ -89,6 +91,7 @@ class _OnDevice(_BaseDataLoaderIter):
 
     def _next_of_torch(self) -> Any:
         """torch's next batch; ``_count`` is how many samples it has."""
+        made: Any
         try:
             made = super()._next_data()
         except StopIteration:
