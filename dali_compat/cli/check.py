@@ -145,7 +145,7 @@ def _place(args):
 
 
 def archive_class(path: str) -> str | None:
-    """The class of an archive, by its name's ending or its first bytes; None for others."""
+    """The name of an archive's class, by its name's ending or its first bytes; None for others."""
     if os.path.isdir(path):
         return "DALILMDB" if os.path.isfile(os.path.join(path, "data.mdb")) else None
     return _ENDINGS.get(os.path.splitext(path)[1].lower()) or _by_content(path)
