@@ -336,7 +336,7 @@ def synthetic_step(milliseconds: float, device: torch.device) -> Callable[[Any],
 
     def step(images) -> None:
         if isinstance(images, torch.Tensor) and images.numel():
-            out.view(-1)[0] = images.flatten()[0]  # not before the batch is there
+            out.view(-1)[0] = images[(0,) * images.ndim]  # not before the batch is there
         multiply(count)
 
     return step

@@ -70,8 +70,9 @@ def limit(m: Measured) -> Verdict:
     share, verdict = max(shares, key=lambda one: one[0])
     if share >= BUSY:
         return Verdict(verdict.limit, verdict.why.format(share))
-    where = "the GPU's decoder and kernels are what is left" if m.gpu else "batches are late for want of others behind"
-    return Verdict(DECODER, f"no disk, core or Python is at work for {BUSY:.0%} of the time: {where}")
+    what = "the GPU's decoder and kernels" if m.gpu else "batches too few on their way, or programs that have the cores"
+    busy = f"disk {m.read / m.alone:.0%}, calling thread {m.host / m.alone:.0%}, cores {everywhere:.0%}"
+    return Verdict(DECODER, f"nothing that can be seen is at work all the time ({busy}); what is left are {what}")
 
 
 def limit_beside(m: Measured, b: Beside) -> Verdict:

@@ -178,6 +178,9 @@ class Stats:
         self._zero = LoaderStats()  # where counting began
         self._begun = self._peak = 0
 
+    def __reduce__(self) -> tuple[type[Stats], tuple[()]]:
+        return Stats, ()  # a copy of a loader counts for itself
+
     def begin(self) -> Meter:
         """The meter of an iteration that begins."""
         with self._lock:

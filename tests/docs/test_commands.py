@@ -27,6 +27,7 @@ NOT_RUN = {
 # what is added, so that a command takes seconds here
 SHORTER = {
     "python -m dali_compat demo": "--images 8 --epochs 1 --workers 1 --batch-size 4 --device cpu",
+    "python -m dali_compat bench imagenet/train": "--batches 2 --batch-size 2 --step 5 --workers 1 --device cpu",
     "python -m dali_compat check imagenet/train": "--workers 1",
     "python -m dali_compat parity --data photos": "--most 2 --device cpu",
     "python -m dali_compat parity --only": "--most 2 --device cpu",
