@@ -22,6 +22,7 @@ if _typing.TYPE_CHECKING:
     from .data.arrays import DALIArrayDataset as DALIArrayDataset
     from .data.folder import DALIImageFolder as DALIImageFolder
     from .epoch.on_error import SampleError as SampleError
+    from .epoch.stats import LoaderStats as LoaderStats
     from .errors import BadImageWarning as BadImageWarning
     from .errors import FallbackWarning as FallbackWarning
     from .errors import ImageReadError as ImageReadError
@@ -40,6 +41,7 @@ _HOME = {
     "ImageReadError": "errors",
     "BadImageWarning": "errors",
     "SampleError": "epoch.on_error",
+    "LoaderStats": "epoch.stats",
     "DALIRecordIO": "archives.recordio",
     "DALITFRecord": "archives.tfrecord",
     "DALILMDB": "archives.lmdb",
@@ -59,6 +61,7 @@ __all__ = [  # spelt out for type checkers
     "DataLoader",
     "FallbackWarning",
     "ImageReadError",
+    "LoaderStats",
     "SampleError",
     "on_batch",
     "register",

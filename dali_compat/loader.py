@@ -15,6 +15,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from .epoch.dali_iterator import DALIIterator
 from .epoch.on_error import Errors, SampleError, checked_policy
 from .epoch.resident import ResidentIterator
+from .epoch.stats import LoaderStats, Stats
 from .epoch.stock import stock_iterator
 from .errors import FallbackWarning
 from .routes.choose import Route, StockRoute, choose, in_python
@@ -144,6 +145,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.memory_format = memory_format
         self.on_error, self.on_error_in_python = checked_policy(on_error), on_error_in_python
         self._errors = Errors(on_error, on_error_in_python)
+        self._stats = Stats()
         self.cache = checked_budget(cache)
         self.cache_device = checked_place(cache_device, device)
         self._route: Route | None = None
@@ -161,8 +163,19 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._route = choose(self, self._route)
         return explain(self, self._route, wide)
 
+    def stats(self, reset: bool = False) -> LoaderStats:
+        """What this loader has given so far, and where the time of next() went; prints as one line. ``reset``: counting
+        begins anew, an epoch's in one call. Any thread may ask. ``logging`` has the same line at the end of each epoch,
+        of the logger "dali_compat", level INFO. Copies of a loader count for themselves."""
+        return self._stats.read(self._kept(), reset)
+
+    def _kept(self) -> DaliRoute | ResidentRoute | None:
+        """The route that may keep pixels."""
+        return None if isinstance(self._route, StockRoute) else self._route
+
     def close(self) -> None:
         """Free the pipelines' threads, pinned and device memory now; the loader can be iterated again."""
+        self._stats.hold(self._kept())
         if self._route is not None and not isinstance(self._route, StockRoute):
             self._route.close()
             self._route = None
@@ -195,7 +208,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return route
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_route": None}  # pipelines stay here; a copy builds its own
+        return self.__dict__ | {"_route": None, "_stats": Stats()}  # pipelines stay here; a copy builds its own
 
     def _tell(self, what: str, stacklevel: int) -> None:
         """Once."""

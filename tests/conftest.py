@@ -23,12 +23,16 @@ SLOW = (
         f"contract/test_{name}.py"
         for name in ("cache", "calls", "dataset", "errors", "fallback", "frameworks", "lightning")
     ),
-    *(f"contract/test_{name}.py" for name in ("on_error", "order", "processes", "resident", "review", "storages")),
+    *(
+        f"contract/test_{name}.py"
+        for name in ("on_error", "order", "processes", "resident", "review", "stats", "storages")
+    ),
     *(f"parity/test_{name}.py" for name in ("cases", "in_memory", "only", "photos", "resize", "ties")),
     "archives/test_datasets.py",
     "unit/test_batch_geometry.py",
     "unit/test_batch_lists.py",
     "unit/test_distributions_policy.py",
+    "test_bench.py",
     "test_check.py",
     "test_cli.py",
 )

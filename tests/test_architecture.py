@@ -28,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "loader": {"epoch", "routes", *COMMON},
     "parity": {"data", "draws", "engine", "loader", "lower", "routes", "translate", "workers", *COMMON},
     "check": {"archives", "data", *COMMON},
-    "cli": {"archives", "check", "install", "parity", "routes", "translate", *COMMON},
+    "cli": {"archives", "check", "data", "engine", "install", "parity", "routes", "translate", *COMMON},
 }
 # Commands use the package as users do, by its name.
 BY_NAME = {"cli", "parity", "__main__"}

@@ -27,7 +27,7 @@ from torchvision import datasets, transforms as T
 
 import dali_compat
 from dali_compat import DALIArrayDataset, DALIImageFolder, DALILMDB, DALIRecordIO, DALITFRecord, DALIWebDataset
-from dali_compat import BadImageWarning, FallbackWarning, ImageReadError, SampleError
+from dali_compat import BadImageWarning, FallbackWarning, ImageReadError, LoaderStats, SampleError
 from dali_compat import DALIDataLoader, DataLoader, on_batch, register
 
 folder = DALIImageFolder("train", T.Compose([T.Resize(8), T.ToTensor()]), return_index=True, index_cache=True)
@@ -40,6 +40,8 @@ loader.explain().splitlines()
 paths: list[str] = [error.path for error in loader.errors]
 classes: list[str] = folder.classes
 count: int = len(loader)
+stats: LoaderStats = loader.stats(reset=True)
+waited: float = stats.waited / stats.seconds
 loader.close()
 
 DataLoader(dataset, 4, True, num_workers=2, pin_memory=True, persistent_workers=True, prefetch_factor=4)
@@ -105,6 +107,7 @@ BAD = {
     'register("Invert")': "arg-type",
     "on_batch(inverted)": "call-arg",
     "SampleError.position": "attr-defined",
+    "loader.stats().waitd": "attr-defined",
 }
 
 

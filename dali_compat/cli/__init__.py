@@ -4,7 +4,7 @@ import argparse
 import importlib
 from collections.abc import Sequence
 
-COMMANDS = ("check", "demo", "doctor", "pack", "parity")
+COMMANDS = ("bench", "check", "demo", "doctor", "pack", "parity")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

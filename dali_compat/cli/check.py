@@ -128,7 +128,7 @@ def _place(args):
     kind = ""
     try:
         files = expand(args.path)
-        kinds = {_archive(file) for file in files}
+        kinds = {archive_class(file) for file in files}
         if kinds == {None} and len(files) == 1 and os.path.isdir(files[0]) and not args.option:
             return Folder(files[0].rstrip(os.sep) or os.sep)
         if len(kinds) > 1 or kinds == {None}:
@@ -144,8 +144,8 @@ def _place(args):
         args.usage_error(str(error))
 
 
-def _archive(path: str) -> str | None:
-    """The class of an archive, by its name's ending or its first bytes; None for others."""
+def archive_class(path: str) -> str | None:
+    """The name of an archive's class, by its name's ending or its first bytes; None for others."""
     if os.path.isdir(path):
         return "DALILMDB" if os.path.isfile(os.path.join(path, "data.mdb")) else None
     return _ENDINGS.get(os.path.splitext(path)[1].lower()) or _by_content(path)

@@ -174,8 +174,8 @@ def one(pictures, transform, args) -> int:
     return 0
 
 
-def transform_of(spec: str) -> Any:
-    """What --transform names."""
+def transform_of(spec: str, command: str = "parity") -> Any:
+    """What --transform of a command names."""
     try:
         match = re.fullmatch(r"([\w./~-]+):(\w+)", spec)
         if not match:
@@ -186,7 +186,7 @@ def transform_of(spec: str) -> Any:
         made = getattr(_module(place), name)
         return made() if isinstance(made, type) else made
     except Exception as error:
-        raise SystemExit(f"parity: --transform {spec}: {type(error).__name__}: {error}") from None
+        raise SystemExit(f"{command}: --transform {spec}: {type(error).__name__}: {error}") from None
 
 
 def _module(place: str):

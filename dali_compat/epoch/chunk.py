@@ -72,6 +72,12 @@ class Chunk:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def bytes(self) -> int:
+        """Of the images that are computed, labels not counted."""
+        images = [images for images, _ in self._taken or () if isinstance(images, torch.Tensor)]
+        return sum(one.nbytes for one in images)
+
     def advance(self) -> None:
         for part in self._parts:
             part.advance()

@@ -39,6 +39,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         pipelines[:] = [pipeline for pipeline in pipelines if pipeline.in_step]
         if not pipelines or pipelines[-1].batch_size < batch_size:
             pipelines.append(self.route.borrow(plan, 2 * batch_size if larger else batch_size, form, self))
+            pipelines[-1].meter = self.meter
         return pipelines[-1]
 
     def start_again(self) -> None:

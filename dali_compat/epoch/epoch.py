@@ -11,6 +11,7 @@ from ..lower import plans_ahead
 from ..plan import Plan
 from ..workers.calls import Calls
 from .samplers import indices_among
+from .stats import Meter
 
 
 class Route(Protocol):
@@ -20,11 +21,15 @@ class Route(Protocol):
         device: where batches come out.
         depth: batches in flight.
         plans: one a distinct transform.
+        memory: bytes of pixels that are kept.
     """
 
     device: torch.device
     depth: int
     plans: list[Plan]
+
+    @property
+    def memory(self) -> int: ...
 
 
 R = TypeVar("R", bound=Route)
@@ -42,12 +47,14 @@ class Epoch(Generic[R]):
         errors: what on_error does, and has done.
         among: indices of the samples that may stand in for others.
         over: whether it has ended.
+        meter: counts what it gives.
     """
 
     def __init__(self, loader, route: R, seed: int):
         self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
         self.in_workers = loader.num_workers > 0
         self.route, self.seed, self.over = route, seed, False
+        self.meter: Meter = loader._stats.begin()
         self.errors, self.among = loader._errors, indices_among(loader)
         self.errors.begin()
         self.calls = Calls(seed, loader, route.device, route.depth)

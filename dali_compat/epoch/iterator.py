@@ -53,6 +53,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         self._made: tuple[B, Any] | None = None  # the next batch, which nobody has got yet
         self._exhausted = self._drawing = False
         self._whole = True  # the last call came to its end
+        self._epoch.meter.follow(self)
         if self._num_workers:
             self._draw_indices()
 
@@ -74,6 +75,23 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
 
     def _next_data(self):
         self._check_process()
+        meter = self._epoch.meter
+        since = meter.now()
+        try:
+            batch, made = self._next_made()
+        except BaseException as error:
+            meter.spent(since)
+            if isinstance(error, StopIteration):
+                meter.exhausted(self._epoch.route)
+            raise
+        meter.gave(len(batch), made)
+        meter.spent(since)
+        self._made = None
+        self._whole = True
+        return made
+
+    def _next_made(self) -> tuple[B, Any]:
+        """The next batch, and what its user gets. It stays here until that is so."""
         if not self._whole:
             self._start_again()
         self._whole = False
@@ -86,9 +104,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
                     raise
                 started_again = True
                 self._start_again()
-        (_, made), self._made = self._made, None
-        self._whole = True
-        return made
+        return self._made
 
     def _start_again(self) -> None:
         """After an interrupt: every batch that is under way is made again."""
@@ -171,9 +187,15 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         for i in range(min(self._epoch.route.depth + called, len(self._drawn))):
             self._drawn[i].start()
 
+    @property
+    def in_flight(self) -> int:
+        """Batches that are under way; any thread may ask."""
+        return min(self._epoch.route.depth, len(self._drawn))
+
     def _abandon(self) -> None:
         while self._drawn:
             self._drawn.popleft().discard()
+        self._epoch.meter.close()
         self._epoch.end()
 
     def __del__(self, getpid=os.getpid):  # at the interpreter's end ``os`` may be gone

@@ -99,6 +99,12 @@ class ResidentIterator(OrderedIterator[ResidentRoute, "ResidentBatch"]):
             return
         for number, batch in enumerate(batches):
             batch.chunk, batch.number = chunk, number
+        self._epoch.meter.holds(chunk.bytes, self._epoch.route)
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are computed, or that Python works on; any thread may ask."""
+        return sum(batch.ready for batch in list(self._drawn))
 
 
 class ResidentBatch(Batch):

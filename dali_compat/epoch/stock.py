@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from ..draws import replacement
 from ..engine.device import to_device
 from .on_error import ATTEMPTS, Errors
 from .samplers import indices_among
+from .stats import Meter
 
 _UNREADABLE = OSError, SyntaxError, EOFError, Image.DecompressionBombError  # what PIL raises for bad files
 
@@ -36,35 +38,84 @@ def stock_iterator(loader, device: torch.device) -> _OnDevice:
 class _OnDevice(_BaseDataLoaderIter):
     """torch's own iterator, whose batches end on the loader's device."""
 
+    _count = 0  # samples of the batch that is made
+
     def __init__(self, loader, device: torch.device):
-        self._errors, self._samples = loader._errors, 0
-        self._errors.begin()
+        self._begin(loader)
         super().__init__(loader)
         self._device = device
         if isinstance(self._dataset, _Tolerant):
             self._dataset.seed = int(self._base_seed)
 
+    def _begin(self, loader) -> None:
+        """An epoch begins; torch draws indices of batches next."""
+        self._errors, self._samples = loader._errors, 0
+        self._errors.begin()
+        self._meter: Meter = loader._stats.begin()
+        self._meter.follow(self)
+        self._asked: deque[int | None] = deque()  # samples of batches that are under way
+
     def _reset(self, loader, first_iter=False):
-        super()._reset(loader, first_iter)
         if not first_iter:
-            self._samples = 0
-            self._errors.begin()
+            self._meter.close()
+            self._begin(loader)
+        super()._reset(loader, first_iter)
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that workers were asked for; any thread may ask."""
+        return getattr(self, "_tasks_outstanding", 0)
+
+    def _next_index(self):
+        index = super()._next_index()
+        if not self._auto_collation:
+            self._asked.append(1)
+        else:
+            known = hasattr(index, "__len__") and not isinstance(self._dataset, data.IterableDataset)
+            self._asked.append(len(index) if known else None)
+        return index
 
     def _next_data(self):
-        made = self._next_made()
-        return made if self._device.type == "cpu" else to_device(made, self._device)
+        since = self._meter.now()
+        try:
+            made = self._next_made()
+            made = made if self._device.type == "cpu" else to_device(made, self._device)
+        except BaseException as error:
+            self._meter.spent(since)
+            if isinstance(error, StopIteration):
+                self._meter.exhausted()
+            raise
+        self._meter.gave(self._count, made)
+        self._meter.spent(since)
+        return made
+
+    def _next_of_torch(self) -> Any:
+        """torch's next batch; ``_count`` is how many samples it has."""
+        made: Any
+        try:
+            made = super()._next_data()
+        except StopIteration:
+            raise
+        except Exception:
+            if self._asked:  # as in torch, a batch that fails is over
+                self._asked.popleft()
+            raise
+        asked = self._asked.popleft()
+        self._count = _length(made) if asked is None else asked
+        return made
 
     def _next_made(self) -> Any:
         made: Any
         while True:
             try:
-                made = super()._next_data()
+                made = self._next_of_torch()
             except StopIteration:
                 self._errors.end(self._samples)
                 raise
             if not isinstance(made, _Collated):
                 return made
             self._samples += made.asked
+            self._count = made.samples
             for failure in made.failures:
                 self._errors.add(*failure)
             if made.batch:
@@ -85,11 +136,13 @@ class _Collated(NamedTuple):
     Attributes:
         batch: (the batch,), or ().
         asked: how many samples the sampler asked for.
+        samples: how many there are.
         failures: (path, index, reason) of those that could not be made.
     """
 
     batch: tuple
     asked: int
+    samples: int
     failures: list[tuple[str, Any, str]]
 
 
@@ -106,7 +159,7 @@ def _tolerant(loader):
     among = indices_among(loader) if loader._errors.policy == "replace" else ()  # a data set may have no length
     dataset = _Tolerant(loader.dataset, loader._errors, among)
     collate = _Collate(loader.collate_fn, loader._auto_collation)
-    vars(made).update(_errors=loader._errors, dataset=dataset, collate_fn=collate)
+    vars(made).update(_errors=loader._errors, _stats=loader._stats, dataset=dataset, collate_fn=collate)
     return made
 
 
@@ -162,8 +215,16 @@ class _Collate:
         failures = [failure for one in made for failure in one.failures]
         samples = [sample for one in made for sample in one.sample]
         if not samples:
-            return _Collated((), len(made), failures)
-        return _Collated((self._collate_fn(samples if self._batched else samples[0]),), len(made), failures)
+            return _Collated((), len(made), 0, failures)
+        collated = self._collate_fn(samples if self._batched else samples[0])
+        return _Collated((collated,), len(made), len(samples), failures)
+
+
+def _length(batch: Any) -> int:
+    """Samples of a batch that nobody has counted: of its first tensor."""
+    while isinstance(batch, (list, tuple, dict)) and batch:
+        batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
+    return len(batch) if isinstance(batch, torch.Tensor) and batch.ndim else 1
 
 
 def _path(dataset, index) -> str:

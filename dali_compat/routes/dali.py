@@ -104,6 +104,11 @@ class DaliRoute:
         for pipeline in gone:
             pipeline.close()
 
+    @property
+    def memory(self) -> int:
+        """Bytes of pixels that are kept: decoded images."""
+        return 0 if self.cache is None else self.cache.bytes
+
     def close(self) -> None:
         if self.cache is not None:
             self.cache.clear()  # rather than forget it: iterators that live on have this route

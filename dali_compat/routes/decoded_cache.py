@@ -52,6 +52,11 @@ class DecodedCache:
         if place is None and self._place.type == "cuda":
             self._most = min(self._most, int(_SHARE * free))
 
+    @property
+    def bytes(self) -> int:
+        """Of the images that are here."""
+        return self._bytes
+
     def get(self, source: Source):
         """(H, W, 3) uint8, for a pipeline of that form, or None where it is not here."""
         return self._images.get(source)

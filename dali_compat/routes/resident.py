@@ -119,6 +119,12 @@ class ResidentRoute:
         """Iterators that are under way keep what they need."""
         self.held = {}
 
+    @property
+    def memory(self) -> int:
+        """Bytes of pixels that are kept: copies of the arrays, which other loaders of these share."""
+        held = list(self.held.values())
+        return sum(one.bytes for one in held if one.pixels is not None and self._copies(one))
+
     def program(self, plan: Plan) -> Program:
         if plan not in self._programs:
             self._programs[plan] = Program(plan.batch, plan.takes, self.device)

@@ -21,12 +21,13 @@ NOT_RUN = {
     r"ruff .*": "it looks at all files: .ci/run does it",
     r"mypy": "it takes half a minute: tests/test_types.py runs it",
     r"python -m dali_compat parity --only GaussianBlur .*": "would write into the committed results",
-    r"python -m dali_compat( (check|pack|parity))?": "the name of a command, in a sentence",
+    r"python -m dali_compat( (bench|check|pack|parity))?": "the name of a command, in a sentence",
     r"python tests/faults/run.py --files 100000": "takes hours; tests/faults/test_faults.py does it with fewer files",
 }
 # what is added, so that a command takes seconds here
 SHORTER = {
     "python -m dali_compat demo": "--images 8 --epochs 1 --workers 1 --batch-size 4 --device cpu",
+    "python -m dali_compat bench imagenet/train": "--batches 2 --batch-size 2 --step 5 --workers 1 --device cpu",
     "python -m dali_compat check imagenet/train": "--workers 1",
     "python -m dali_compat parity --data photos": "--most 2 --device cpu",
     "python -m dali_compat parity --only": "--most 2 --device cpu",

@@ -15,7 +15,8 @@ import os
 import resource
 import weakref
 from collections import deque
-from typing import Any, NamedTuple
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import nvidia.dali as dali
@@ -59,6 +60,15 @@ class Received(NamedTuple):
     stated: np.ndarray | None
 
 
+class Meter(Protocol):
+    """
+    Attributes:
+        dali: seconds in which DALI was waited for.
+    """
+
+    dali: float
+
+
 class DecodePipeline:
     """Runs ``plan.dali`` on batches of images.
 
@@ -73,9 +83,11 @@ class DecodePipeline:
     Attributes:
         in_step: no call was stopped in its middle.
         user: of the epoch that it works for (route.py).
+        meter: whose ``dali`` has the seconds that DALI was waited for.
     """
 
     user: weakref.ref | None = None
+    meter: Meter | None = None
 
     def __init__(
         self, plan: Plan, device: torch.device, threads: int, depth: int, batch_size: int, form: Form = Form(PATHS)
@@ -196,10 +208,13 @@ class DecodePipeline:
     def _take(self) -> None:
         """Moves the oldest batch in flight to the results."""
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+        begin = perf_counter()
         try:
             outcome = self._pipe.share_outputs(cuda_stream=stream)
         except RuntimeError as error:
             outcome = PipelineError(str(error))
+        if self.meter is not None:
+            self.meter.dali += perf_counter() - begin
         self._pipe.release_outputs()
         ticket, (_, numbers, *_) = self._feed.flight.popleft()
         if not isinstance(outcome, Exception) and not np.array_equal(outcome[-1].as_array(), numbers):

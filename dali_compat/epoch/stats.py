@@ -1,0 +1,221 @@
+"""What a loader has given, and where the time of next() went."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Mapping
+from time import perf_counter, thread_time
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+_log = logging.getLogger("dali_compat")
+
+
+class LoaderStats(NamedTuple):
+    """What a loader has given since it was made, or since the last ``stats(reset=True)``; as text it is one line.
+
+    Times are seconds, of all iterators together: those of two that are alive at a time add up.
+
+    Attributes:
+        epochs: iterations that have begun.
+        batches: handed out. One that raised an error is not counted, nor one of which on_error left nothing.
+        images: samples in them.
+        bytes: of their images, where a batch is a tensor, or has one as its first part or value.
+        seconds: from the first next() of an iteration to the end of its last one so far, your step included.
+        waited: of next(), while the calling thread did not run: it waited for DALI, for worker processes, for other
+            Python threads, or for a processor. Work of a GPU is not in it: next() hands batches over before the GPU is
+            through with them, and your step waits for it there.
+        dali: of next(), until DALI handed over a batch that was due. That is what reading, decoding and transforming
+            took longer than your steps; with a GPU, its work is not in it.
+        host: processor time of the calling thread in next(). No other of its work goes on meanwhile.
+        in_flight: batches under way now: with DALI, computed ahead, or asked of torch's workers.
+        held: bytes of pixels that are kept now: decoded images (``cache=``), copies of arrays, and batches that were
+            computed ahead of these. DALI does not tell what its own buffers take.
+        peak: the most of ``held`` at the end of an epoch, when batches are computed ahead, and when asked.
+    """
+
+    epochs: int = 0
+    batches: int = 0
+    images: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+    dali: float = 0.0
+    host: float = 0.0
+    in_flight: int = 0
+    held: int = 0
+    peak: int = 0
+
+    def __str__(self) -> str:
+        inside, seconds = self.waited + self.host, self.seconds or 1.0
+        parts = [
+            f"{_count(self.epochs, 'epoch')}: {_count(self.batches, 'batch', 'batches')}, "
+            f"{_count(self.images, 'image')}, {_size(self.bytes)} in {self.seconds:.2f} s "
+            f"({self.images / seconds:,.0f} images/s)",
+            f"next() took {inside:.2f} s ({inside / seconds:.0%}): {self.waited:.2f} s waiting ({self.dali:.2f} s for "
+            f"DALI), {self.host:.2f} s of processor time ({1e3 * self.host / (self.batches or 1):.2f} ms a batch)",
+        ]
+        if self.in_flight:
+            parts.append(f"{_count(self.in_flight, 'batch', 'batches')} in flight")
+        if self.peak:
+            parts.append(f"{_size(self.held)} held, {_size(self.peak)} at most")
+        return "; ".join(parts)
+
+
+class Iterator(Protocol):
+    """What is asked of an iterator.
+
+    Attributes:
+        in_flight: batches under way.
+    """
+
+    @property
+    def in_flight(self) -> int: ...
+
+
+class Route(Protocol):
+    """
+    Attributes:
+        memory: bytes of pixels that it keeps.
+    """
+
+    @property
+    def memory(self) -> int: ...
+
+
+class Meter:
+    """Counts for one iteration. One thread at a time writes; any may read.
+
+    Attributes:
+        dali: seconds until DALI handed over what was due.
+        ahead: bytes that were computed ahead.
+    """
+
+    def __init__(self, stats: Stats, number: int):
+        self.dali, self.ahead = 0.0, 0
+        self._stats, self._number = stats, number
+        self._iterator: weakref.ref[Iterator] | None = None
+        self._closed = self._told = False
+        self._batches = self._images = self._bytes = 0
+        self._inside = self._host = self._begin = self._end = 0.0
+
+    def follow(self, iterator: Iterator) -> None:
+        """The iteration that it counts for."""
+        self._iterator = weakref.ref(iterator)
+
+    def now(self) -> tuple[float, float]:
+        """Where the clocks stand, for spent()."""
+        return perf_counter(), thread_time()
+
+    def spent(self, since: tuple[float, float]) -> None:
+        """A next() took from ``since`` till now; both are the same thread's."""
+        begin, host = since
+        self._host += thread_time() - host
+        self._end = perf_counter()
+        self._begin = self._begin or begin
+        self._inside += self._end - begin
+
+    def gave(self, images: int, batch: Any) -> None:
+        """A batch of so many samples is handed out."""
+        self._batches += 1
+        self._images += images
+        first = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
+        if isinstance(first, Mapping):
+            first = next(iter(first.values()), None)
+        if isinstance(first, torch.Tensor):
+            self._bytes += first.nbytes
+
+    def holds(self, ahead: int, route: Route) -> None:
+        """So many bytes were computed ahead."""
+        self.ahead = ahead
+        self._stats.hold(route)
+
+    def exhausted(self, route: Route | None = None) -> None:
+        """The iteration has come to its end. Once."""
+        if self._told:
+            return
+        self._told = True
+        self._stats.hold(route)
+        self.close()
+        if _log.isEnabledFor(logging.INFO):
+            _log.info("epoch %d: %s", self._number, str(self.read()).partition(": ")[2])
+
+    def close(self) -> None:
+        """Nobody asks for another batch."""
+        self._closed, self.ahead = True, 0
+
+    @property
+    def over(self) -> bool:
+        """Whether the iteration has ended, or its iterator is gone."""
+        return self._closed or (self._iterator is not None and self._iterator() is None)
+
+    def read(self) -> LoaderStats:
+        """As it stands, without what is held."""
+        iterator = None if self._closed or self._iterator is None else self._iterator()
+        return LoaderStats(
+            1,
+            self._batches,
+            self._images,
+            self._bytes,
+            self._end - self._begin,
+            max(0.0, self._inside - self._host),
+            self.dali,
+            self._host,
+            0 if iterator is None else iterator.in_flight,
+        )
+
+
+class Stats:
+    """A loader's counts. Iterators of any threads have a Meter each."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a signal's handler may ask in the midst of it
+        self._meters: list[Meter] = []
+        self._before = LoaderStats()  # what meters gave that are gone
+        self._zero = LoaderStats()  # where counting began
+        self._begun = self._peak = 0
+
+    def __reduce__(self) -> tuple[type[Stats], tuple[()]]:
+        return Stats, ()  # a copy of a loader counts for itself
+
+    def begin(self) -> Meter:
+        """The meter of an iteration that begins."""
+        with self._lock:
+            over = [meter for meter in self._meters if meter.over]
+            self._before = _sum(self._before, *(meter.read() for meter in over))
+            meter = Meter(self, self._begun)
+            self._meters = [*(meter for meter in self._meters if meter not in over), meter]
+            self._begun += 1
+            return meter
+
+    def hold(self, route: Route | None) -> int:
+        """Bytes that are held now; a route of torch's own loader keeps none."""
+        held = (0 if route is None else route.memory) + sum(meter.ahead for meter in self._meters)
+        self._peak = max(self._peak, held)
+        return held
+
+    def read(self, route: Route | None, reset: bool) -> LoaderStats:
+        """The counts; ``reset``: and begin anew."""
+        with self._lock:
+            held = self.hold(route)
+            total = _sum(self._before, *(meter.read() for meter in self._meters))
+            since = [now - then for now, then in zip(total, self._zero, strict=True)]
+            given = LoaderStats._make(since)._replace(held=held, peak=self._peak)
+            if reset:
+                self._zero, self._peak = total._replace(in_flight=0), held
+            return given
+
+
+def _sum(*rows: LoaderStats) -> LoaderStats:
+    return LoaderStats(*map(sum, zip(*rows, strict=True)))
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -1,0 +1,125 @@
+"""python -m dali_compat bench: it runs, names a limit and draws."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms as T
+
+from dali_compat import cli
+from dali_compat.archives.pack import pack
+from dali_compat.cli import bench
+from dali_compat.cli.chart import Bar, save_bars
+
+SMALL = "T.Compose([T.Resize((16, 16)), T.ToTensor()])"
+
+
+def _bench(*words, out):
+    small = ["--batch-size", "4", "--batches", "3", "--device", "cpu", "--out", str(out)]
+    return cli.main(["bench", *map(str, words), *small])
+
+
+def _limits(said: str) -> dict[str, str]:
+    """{case: what limits} of the printed table."""
+    return dict(
+        re.findall(r"^(loading alone|beside a step of [\d.]+ ms) .* (disk|CPU|decoder|host|model)\s*$", said, re.M)
+    )
+
+
+@pytest.mark.parametrize("transform", ["train", "eval", SMALL])
+def test_bench_of_a_folder(image_root, tmp_path, capsys, transform):
+    assert _bench(image_root, "--transform", transform, "--step", 5, 400, out=tmp_path / "chart.png") == 0
+    said = capsys.readouterr().out
+    found = _limits(said)
+    assert len(found) == 3 and found["loading alone"] != "model"
+    assert list(found.values())[2] == "model"  # beside a step that takes so long
+    assert "What to change:\n" in said and "DALI route on cpu" in said
+    for name in set(found.values()):
+        assert re.search(rf"^{name}: ", said, re.M) and re.search(rf"^  {name}: ", said, re.M)
+    picture = np.asarray(Image.open(tmp_path / "chart.png"))
+    assert picture.shape[2] == 3 and len(np.unique(picture.reshape(-1, 3), axis=0)) > 3
+
+
+def test_steps_are_chosen_by_the_loader(image_root, tmp_path, capsys):
+    assert _bench(image_root, "--transform", SMALL, out=tmp_path / "chart.png") == 0
+    steps = re.findall(r"^beside a step of ([\d.]+) ms", capsys.readouterr().out, re.M)
+    assert len(steps) == 3 and float(steps[0]) < float(steps[2])
+
+
+@pytest.mark.parametrize("file", ["all.rec", "all.tfrecord", "all.tar"])
+def test_bench_of_an_archive(image_root, tmp_path, capsys, file):
+    pack(image_root, tmp_path / file)
+    assert _bench(tmp_path / file, "--transform", SMALL, "--step", 5, out=tmp_path / "chart.png") == 0
+    assert len(_limits(capsys.readouterr().out)) == 2
+
+
+def test_what_python_calls_is_told(image_root, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom torchvision import transforms as T\n"
+        "class Busy:\n"
+        "    def __call__(self, image):\n"
+        "        return image.flip(0)\n"
+        "transform = T.Compose([T.Resize((16, 16)), T.ToTensor(), Busy()])\n"
+    )
+    assert _bench(image_root, "--transform", f"{tmp_path}/mine.py:transform", "--step", 5, out=tmp_path / "c.png") == 0
+    assert len(_limits(capsys.readouterr().out)) == 2
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--transform", "nothing"], "--transform nothing: NameError"),
+        (["--step", "0"], "--step is above 0"),
+        (["--workers", "-1"], "start at 1"),
+        (["--prefetch-factor", "2"], "needs --workers"),
+    ],
+)
+def test_mistakes_are_told(image_root, tmp_path, words, said):
+    with pytest.raises(SystemExit, match=re.escape(said)):
+        _bench(image_root, *words, out=tmp_path / "chart.png")
+
+
+def test_a_folder_without_images(tmp_path):
+    with pytest.raises(SystemExit, match="bench: "):
+        _bench(tmp_path, out=tmp_path / "chart.png")
+
+
+def test_reading_counts_the_bytes(image_root):
+    from dali_compat import DALIImageFolder
+
+    dataset = DALIImageFolder(image_root, T.ToTensor())
+    files = bench.Files(dataset, 10)
+    files.drop()
+    assert files.read(2) > 0
+    assert files.bytes == sum(len(open(dataset.samples[i][0], "rb").read()) for i in files.indices)
+    images = [Image.open(dataset.samples[i][0]) for i in files.indices]
+    assert files.pixels() == sum(3 * image.width * image.height for image in images)
+    assert files.share == 10 / len(dataset)
+
+
+def test_a_step_takes_as_long_as_it_says():
+    step = bench.synthetic_step(50, torch.device("cpu"))
+    measured = bench.time.perf_counter()
+    step(None)
+    assert bench.time.perf_counter() - measured >= 0.05
+
+
+@pytest.mark.gpu
+def test_a_step_on_a_gpu_takes_about_so_long():
+    device = torch.device("cuda", torch.cuda.current_device())
+    step = bench.synthetic_step(20, device)
+    torch.cuda.synchronize()
+    begin = bench.time.perf_counter()
+    for _ in range(10):
+        step(torch.zeros(2, 3, 4, 4, device=device))
+    torch.cuda.synchronize()
+    assert 0.1 < bench.time.perf_counter() - begin < 0.4
+
+
+def test_bars_are_as_long_as_their_values(tmp_path):
+    save_bars(str(tmp_path / "bars.png"), "title", [Bar("a", 10, "10", "#ff0000"), Bar("b", 5, "5", "#0000ff")])
+    picture = np.asarray(Image.open(tmp_path / "bars.png")).astype(int)
+    red, blue = ((picture == color).all(2).sum() for color in ([255, 0, 0], [0, 0, 255]))
+    assert abs(red / blue - 2) < 0.02

@@ -1,0 +1,74 @@
+"""What bench says that limits, and what it says to change, as functions of what was measured."""
+
+import pytest
+
+from dali_compat.cli.limits import (
+    CPU,
+    DECODER,
+    DISK,
+    HOST,
+    MODEL,
+    Beside,
+    Measured,
+    Setting,
+    advice,
+    limit,
+    limit_beside,
+)
+
+IDLE = Measured(alone=0.1, read=0.01, host=0.01, cpu=0.1, cores=16, threads=4, gpu=False)
+SETTING = Setting("photos", folder=True, cores=16, threads=4, depth=2, batch_size=256, free=1e9, decoded=1e8)
+
+
+@pytest.mark.parametrize(
+    "measured, limits, why",
+    [
+        (dict(read=0.09), DISK, "90%"),
+        (dict(host=0.085, cpu=0.085), HOST, "85%"),
+        (dict(cpu=1.5, threads=16), CPU, "16 cores are at work for 94%"),
+        (dict(cpu=0.4), CPU, "threads (4) are at work for 98%"),
+        (dict(), DECODER, "disk 10%, calling thread 10%, cores 6%"),
+        (dict(gpu=True), DECODER, "the GPU's decoder"),
+        (dict(read=0.09, host=0.1, cpu=0.1), HOST, "100%"),  # the larger of two
+    ],
+)
+def test_what_limits_alone(measured, limits, why):
+    verdict = limit(IDLE._replace(**measured))
+    assert verdict.limit == limits and why in verdict.why
+
+
+@pytest.mark.parametrize(
+    "step, together, measured, limits, why",
+    [
+        (0.2, 0.205, {}, MODEL, "98%"),
+        (0.05, 0.1, dict(read=0.09), DISK, "longer than the step"),
+        (0.05, 0.1, {}, DECODER, "longer than the step"),
+        (0.2, 0.215, {}, HOST, "15.0 ms of a step are lost"),
+        (0.2, 0.24, {}, DECODER, "40.0 ms of a step are lost"),
+    ],
+)
+def test_what_limits_beside_a_step(step, together, measured, limits, why):
+    verdict = limit_beside(IDLE._replace(**measured), Beside(step, together))
+    assert verdict.limit == limits and why in verdict.why
+
+
+@pytest.mark.parametrize(
+    "limits, setting, words",
+    [
+        (DISK, {}, ["dali_compat pack photos", "cache=0.5", "a faster disk"]),
+        (DISK, dict(folder=False), ["cache=0.5", "a faster disk"]),
+        (CPU, {}, ["num_workers=16 (now 4)", "cache=0.5", "more cores"]),
+        (CPU, dict(threads=16, exact=True, gpu_there=True), ["device='cuda'", "exact=False", "cache", "more cores"]),
+        (CPU, dict(threads=16, decoded=6e8), ["more cores"]),  # decoded, they do not fit
+        (CPU, dict(threads=16, cached=True), ["more cores"]),
+        (DECODER, dict(exact=True, gpu=True), ["exact=False", "prefetch_factor=4 (now 2)", "cache", "smaller images"]),
+        (HOST, {}, ["larger batches (now 256)", "no collate_fn"]),
+        (HOST, dict(python=("Lambda has no translation",)), ["Lambda", "larger batches", "no collate_fn"]),
+        (HOST, dict(fallback="no folder"), ["because no folder", "num_workers=16", "larger batches", "no collate_fn"]),
+        (MODEL, {}, ["nothing"]),
+    ],
+)
+def test_what_to_change(limits, setting, words):
+    lines = advice(limits, Setting(**{**vars(SETTING), **setting}))
+    assert len(lines) == len(words)
+    assert all(word in line for word, line in zip(words, lines, strict=True)), lines
