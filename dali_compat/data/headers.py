@@ -7,7 +7,6 @@ kept for the life of the data set. Which files need PIL was measured on 400 unus
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from ..locks import new_lock
 from .intact import intact, is_whole_bitmap
 from .per_object import PerObject
 from .sources import Parts, Source, is_record, opened
@@ -70,7 +70,7 @@ class Headers:
     _intact: np.ndarray
 
     def __init__(self):
-        self._lock = threading.RLock()  # loaders in several threads share it; re-entrant, as route.py has it
+        self._lock = new_lock()  # loaders in several threads share it
         self._allocate(0)
 
     def look(self, indices: list[int], sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 import torch.utils.data as data
 
 from ..archives.archive import Archive
@@ -161,6 +162,18 @@ def look_up(dataset: data.Dataset, indices: Sequence[Any]) -> Listed:
     places = [locate(dataset, index) for index in indices]
     pairs = [sample(part, local) for part, local in places]
     return Listed(places, [source for source, _ in pairs], [target for _, target in pairs])
+
+
+def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable]) -> bool:
+    """Whether no code of the user's runs when samples are found: no target_transform, no sequence of their own."""
+    if type(dataset) is data.Subset:
+        known = isinstance(dataset.indices, np.ndarray | torch.Tensor) or type(dataset.indices) in (list, tuple, range)
+        return known and is_plain(dataset.dataset, tables)
+    if type(dataset) is data.ConcatDataset:
+        return all(is_plain(inner, tables) for inner in dataset.datasets)
+    if getattr(dataset, "target_transform", None) is not None:
+        return False
+    return id(dataset) in tables or isinstance(dataset, Archive)
 
 
 def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> Tabled | None:

@@ -35,6 +35,7 @@ class DaliBatch(Batch):
     Attributes:
         pixels: what a cache has of each row; empty where there is none.
         sizes, lengths, stated_at, marks, intact: of each row, as headers.py has them.
+        started: whether start() was called, or has nothing to do.
         bad: rows that cannot be made, and why: an error, or what it said when it was met first.
     """
 
@@ -56,13 +57,13 @@ class DaliBatch(Batch):
         self._under_way: list[DaliPart] = []
         self._substitutes: dict[int, Substitute] = {}
         self.bad: dict[int, Exception | str] = {}
-        self._started = error is not None
+        self.started = error is not None
 
     def start(self) -> None:
         """Once; errors wait for finish(), so that they reach the caller with the batch that they belong to."""
-        if self._started:
+        if self.started:
             return
-        self._started = True
+        self.started = True
         try:
             self._locate()
             self._group()

@@ -157,9 +157,10 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
             self._draw_indices()
         self._start_batches()
 
-    def _draw_indices(self, ahead: int = 0) -> None:
+    def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
+        """Until ``ahead`` batches are drawn, or as many as may be; ``least`` at any rate."""
         torchs = self._ahead if self._num_workers else min(self._ahead, self._may_draw - self._taken)
-        ahead = max(1, ahead, torchs)
+        ahead = max(least, ahead, torchs)
         while not self._exhausted and len(self._drawn) < ahead:
             self._drawing = True
             try:
@@ -193,11 +194,17 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         return min(self._epoch.route.depth, len(self._drawn))
 
     def _abandon(self) -> None:
-        while self._drawn:
-            self._drawn.popleft().discard()
-        self._epoch.meter.close()
-        self._epoch.end()
+        """Nobody will ask for another batch."""
+        abandon(self._drawn, self._epoch)
 
     def __del__(self, getpid=os.getpid):  # at the interpreter's end ``os`` may be gone
         if hasattr(self, "_epoch") and self._pid == getpid():
             self._abandon()
+
+
+def abandon(drawn: deque[B], epoch: Epoch) -> None:
+    """Nobody will ask for these batches, nor for others."""
+    while drawn:
+        drawn.popleft().discard()
+    epoch.meter.close()
+    epoch.end()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from ..data.parts import Images
+from ..locks import new_lock
 from ..plan import Plan
 from .decoded_cache import DecodedCache
 
@@ -52,9 +52,8 @@ class DaliRoute:
     cache: DecodedCache | None = None
     # owns all pipelines, lent ones too: whatever an iterator's end looks like, it cannot take one with it
     _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)
-    # re-entrant: the garbage collector ends epochs, too, and may do so in a thread that is just borrowing; and whoever
-    # stops this thread between the end of a block and the lock's own (a debugger, a trace function) stops it alone
-    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+    # re-entrant: the garbage collector ends epochs, too, and may do so in a thread that is just borrowing
+    _lock: Any = field(default_factory=new_lock, repr=False)
 
     def plan_of(self, folder: Images) -> Plan:
         return self._plan_of[id(folder)][1]

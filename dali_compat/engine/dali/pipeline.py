@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 import weakref
 from collections import deque
 from time import perf_counter
@@ -100,6 +101,7 @@ class DecodePipeline:
         self._wanted: set[int] = set()  # tickets that somebody will ask for
         self._tickets = 0  # given out so far
         self._closed = False
+        self._submits = 0  # the thread that does so now
         self.in_step = True
         self._pid = os.getpid()
         live.add(self)
@@ -118,6 +120,15 @@ class DecodePipeline:
             OutOfStep: an earlier call was interrupted.
         """
         self._refuse_if_unusable()
+        self._submits = threading.get_ident()
+        try:
+            return self._submit(images, arrays, stated_at)
+        finally:
+            self._submits = 0
+            if self._closed:  # meanwhile, by another thread
+                self._free()
+
+    def _submit(self, images: list | np.ndarray, arrays: list[Arrays], stated_at: np.ndarray | None) -> int:
         self.in_step = False  # until this call comes to its end
         if self._pipe is None:
             self._build(arrays)
@@ -183,6 +194,10 @@ class DecodePipeline:
         """Free threads, pinned and device memory. Tensors handed out stay valid."""
         self._closed = True
         self.discard_all()
+        if self._submits in (0, threading.get_ident()):
+            self._free()
+
+    def _free(self) -> None:
         self._pipe, self._feed = None, _Feed()
 
     def forget(self) -> None:
