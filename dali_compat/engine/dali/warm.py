@@ -1,4 +1,4 @@
-"""The decoder's start on a GPU, in the background. The first decoder of a process takes long to make, for nvJPEG starts.
+"""The decoder's start on a GPU, in the background: the first decoder of a process takes long to make, as nvJPEG starts.
 
 A pipeline that decodes a few tiny images is made beside the user's program. It lives until a loader has one of its own:
 while any lives, another takes less. DALI's C interface makes it. Python's waits for the decoder with the interpreter
