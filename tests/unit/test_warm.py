@@ -159,4 +159,5 @@ def test_a_program_ends_quietly(when):
 
 def test_ctrl_c_ends_a_program():
     result = python(BEGIN + "import signal; signal.raise_signal(signal.SIGINT)", seconds=SECONDS)
-    assert result.returncode == -signal.SIGINT and result.stderr.strip().endswith("KeyboardInterrupt")
+    assert result.returncode in (1, -signal.SIGINT)  # 1 where the thread has just executed code of its own
+    assert result.stderr.strip().endswith("KeyboardInterrupt")
