@@ -29,6 +29,7 @@ SLOW = (
     "unit/test_batch_geometry.py",
     "unit/test_batch_lists.py",
     "unit/test_distributions_policy.py",
+    "unit/test_warm.py",
     "test_check.py",
     "test_cli.py",
 )
