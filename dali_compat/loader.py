@@ -115,7 +115,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         ):
             self._take(device, exact, fallback, memory_format, cache, cache_device, on_error, on_error_in_python)
             super().__init__(*args, **kwargs)
-            self._choose_route()
+            route = self._choose_route()
+            if isinstance(route, DaliRoute):
+                route.begin_decoder()
 
     def _take(
         self,
@@ -186,7 +188,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             return stock_iterator(self, route.device)
         if isinstance(route, ResidentRoute):
             return ResidentIterator(self, route)
-        return DALIIterator(self, route)
+        iterator = DALIIterator(self, route)
+        route.begin_decoder(start=True)  # not before processes are forked
+        return iterator
 
     def _choose_route(self, stacklevel: int = 4, start: bool = False) -> Route:
         """Anew each epoch: frameworks change transforms, samples and collate_fn after construction. ``stacklevel`` is

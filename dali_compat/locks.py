@@ -12,7 +12,7 @@ import weakref
 _all: weakref.WeakSet = weakref.WeakSet()
 
 
-def new_lock() -> threading.RLock:  # type: ignore[valid-type]  # a function, before 3.13
+def new_lock() -> threading.RLock:
     """A re-entrant lock."""
     made = threading.RLock()
     _all.add(made)

@@ -33,6 +33,7 @@ SLOW = (
     "unit/test_batch_lists.py",
     "unit/test_distributions_policy.py",
     "test_bench.py",
+    "unit/test_warm.py",
     "test_check.py",
     "test_cli.py",
 )

@@ -30,7 +30,10 @@ def free_memory(device: torch.device) -> int:
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A CPU tensor on the device. Nobody waits for what a GPU has to do before,
     as a copy from ordinary memory would."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    if device.type != "cuda":
+        return tensor.to(device)
+    with torch.cuda.device(device):  # pinned memory is the current GPU's, where CUDA runs on none yet
+        return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def to_device(data: Any, device: torch.device) -> Any:

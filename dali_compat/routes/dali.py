@@ -77,6 +77,18 @@ class DaliRoute:
             self._pipelines.append(pipeline)
             return pipeline
 
+    def begin_decoder(self, start: bool = False) -> None:
+        """Where a GPU decodes, its decoder starts in the background, once a process: when CUDA has started, or may
+        (``start``)."""
+        if self.device.type != "cuda" or all(plan.exact for plan in self.plans):
+            return
+        if start:
+            torch.cuda.init()
+        if torch.cuda.is_initialized() and self.device.index is not None:
+            from ..engine.dali import warm
+
+            warm.begin(self.device.index)
+
     def take_over(self, before: DaliRoute) -> None:
         """Share the pipelines of the route so far, for as long as its iterators live; idle ones of other plans go."""
         self._pipelines, self._lock = before._pipelines, before._lock
@@ -113,3 +125,7 @@ class DaliRoute:
             self.cache.clear()  # rather than forget it: iterators that live on have this route
         while self._pipelines:
             self._pipelines.pop().close()
+        if self.device.type == "cuda" and self.device.index is not None:
+            from ..engine.dali import warm
+
+            warm.drop(self.device.index)

@@ -127,7 +127,8 @@ class Slot:
     def _unmap(self) -> None:
         if self._locked and self.own and self._bytes is not None:
             self.wait()
-            torch.cuda.cudart().cudaHostUnregister(self._bytes.data_ptr())
+            with torch.cuda.device(self._device):
+                torch.cuda.cudart().cudaHostUnregister(self._bytes.data_ptr())
         self._locked, self._bytes = False, None
 
 

@@ -12,6 +12,7 @@ from torchvision import transforms as T
 
 from contract.both import EXACT, assert_same_pixels, no_gc, ours, outlines, pixels, python, said, stock
 from dali_compat import DALIImageFolder, DataLoader
+from dali_compat.engine.dali import warm
 
 
 def _indices(loader) -> list[int]:
@@ -242,6 +243,8 @@ def test_a_fork_keeps_no_pipeline_in_the_parent(own_root):
 
 
 def test_close_frees_pipelines_and_threads(exact_folder):
+    next(iter(ours(exact_folder, 5)))  # on a GPU the decoder's start has threads of its own
+    warm.finish()
     before, threads = len(_pipelines()), threading.active_count()
     loader = ours(exact_folder, 5)
     list(loader)
@@ -266,6 +269,7 @@ def test_epochs_keep_one_pipeline(exact_folder):
 def test_gpu_memory_comes_back(photos_or_images, how):
     dataset = DALIImageFolder(photos_or_images, T.Compose([T.Resize(400), T.CenterCrop(384), T.ToTensor()]))
     list(ours(dataset, 8))  # what DALI and CUDA keep for good
+    warm.finish()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     free, used = torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()

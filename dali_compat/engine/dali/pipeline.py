@@ -11,6 +11,7 @@ such a pipeline is thrown away.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import threading
@@ -30,7 +31,7 @@ from ...data.sources import DECODED, PATHS, PIXELS_ON_GPU, Form
 from ...draws import Arrays
 from ...errors import OutOfStep
 from ...plan import Plan
-from . import graph
+from . import affinity, graph, warm
 from .forks import live
 
 _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
@@ -130,17 +131,18 @@ class DecodePipeline:
 
     def _submit(self, images: list | np.ndarray, arrays: list[Arrays], stated_at: np.ndarray | None) -> int:
         self.in_step = False  # until this call comes to its end
-        if self._pipe is None:
-            self._build(arrays)
-        while len(self._feed.flight) >= self.depth:
-            self._take()
-        ticket, self._tickets = self._tickets, self._tickets + 1
-        given = images
-        arguments = [np.ascontiguousarray(a) for step in arrays for a in step.values()]
-        if self.form.given == PATHS:
-            given = images if isinstance(images, np.ndarray) else _as_matrix(images)
-            arguments.append((np.zeros(len(images), np.int32) if stated_at is None else stated_at)[:, None])
-        self._schedule(InFlight(ticket, [given, _numbers(ticket, len(images)), *arguments]))
+        with self._on_device():
+            if self._pipe is None:
+                self._build(arrays)
+            while len(self._feed.flight) >= self.depth:
+                self._take()
+            ticket, self._tickets = self._tickets, self._tickets + 1
+            given = images
+            arguments = [np.ascontiguousarray(a) for step in arrays for a in step.values()]
+            if self.form.given == PATHS:
+                given = images if isinstance(images, np.ndarray) else _as_matrix(images)
+                arguments.append((np.zeros(len(images), np.int32) if stated_at is None else stated_at)[:, None])
+            self._schedule(InFlight(ticket, [given, _numbers(ticket, len(images)), *arguments]))
         self._wanted.add(ticket)
         self.in_step = True
         return ticket
@@ -167,18 +169,19 @@ class DecodePipeline:
         """
         self._refuse_if_unusable()
         self.in_step = False
-        while ticket not in self._done:
-            self._take()
-        outcome = self._done.pop(ticket)
-        self._wanted.discard(ticket)
-        self.in_step = True
-        if isinstance(outcome, Exception):
-            raise outcome
-        named = dict(zip(self._outputs, outcome, strict=True))
-        decoded = _tensors(named["decoded"]) if "decoded" in named else None
-        lengths = named["lengths"].as_array()[:, 0] if "lengths" in named else None
-        stated = named["stated"].as_array() if "stated" in named else None
-        return Received(_tensors(named["images"]), decoded, named.get("encoded"), lengths, stated)
+        with self._on_device():
+            while ticket not in self._done:
+                self._take()
+            outcome = self._done.pop(ticket)
+            self._wanted.discard(ticket)
+            self.in_step = True
+            if isinstance(outcome, Exception):
+                raise outcome
+            named = dict(zip(self._outputs, outcome, strict=True))
+            decoded = _tensors(named["decoded"]) if "decoded" in named else None
+            lengths = named["lengths"].as_array()[:, 0] if "lengths" in named else None
+            stated = named["stated"].as_array() if "stated" in named else None
+            return Received(_tensors(named["images"]), decoded, named.get("encoded"), lengths, stated)
 
     def discard(self, ticket: int) -> None:
         """Nobody will ask for this ticket."""
@@ -214,6 +217,11 @@ class DecodePipeline:
     def usable(self) -> bool:
         return self.in_step and not self._closed and self._pid == os.getpid()
 
+    def _on_device(self) -> contextlib.AbstractContextManager:
+        """CUDA calls within it are this GPU's. A stream without a number of its own, torch's default, and what is
+        allocated belong to the current device, which another GPU may be, even one that this process does not use."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+
     def _refuse_if_unusable(self) -> None:
         if self._closed:
             raise RuntimeError("the loader was closed during this epoch; iter(loader) starts another")
@@ -244,8 +252,14 @@ class DecodePipeline:
         if self.form.given == PATHS:
             arrays.append(np.zeros((1, 1), np.int32))  # where they state their sizes
         device_id = self.device.index if self.device.type == "cuda" else None
+        near_gpu = device_id is not None and affinity.near_gpu(affinity.allowed(), affinity.numa_nodes())
         pipe = dali.Pipeline(
-            self.batch_size, self.threads, device_id, prefetch_queue_depth=self.depth, exec_dynamic=True
+            self.batch_size,
+            self.threads,
+            device_id,
+            prefetch_queue_depth=self.depth,
+            exec_dynamic=True,
+            set_affinity=near_gpu,
         )
         with pipe:
             dtypes = [types.UINT8, types.INT64] + [_TYPES[a.dtype.name] for a in arrays]
@@ -268,6 +282,8 @@ class DecodePipeline:
             pipe.set_outputs(*outputs.values())
         pipe.build()
         self._pipe, self._outputs = pipe, list(outputs)
+        if device_id is not None and not self.plan.exact and self.form.given not in DECODED:
+            warm.drop(device_id)
 
     def _images(self, given, nodes) -> dict:
         """The pipeline's outputs that are pixels."""
@@ -353,7 +369,8 @@ def _allow_open_files() -> None:
 
 def given(images: list[torch.Tensor]) -> list:
     """Images (H, W, 3) on the GPU, as DALI takes them time and again; they are not copied."""
-    return [TensorGPU(torch.utils.dlpack.to_dlpack(image), "HWC") for image in images]
+    with torch.cuda.device(images[0].device) if images else contextlib.nullcontext():
+        return [TensorGPU(torch.utils.dlpack.to_dlpack(image), "HWC") for image in images]
 
 
 def undecodable(images: list, device: torch.device, given: str) -> list[int]:
