@@ -12,6 +12,8 @@ from .registry import image_kernel, kernel
 @kernel
 def to_dtype(images, arrays, *, dtype, like):
     if like == "v1":  # ToTensor and ConvertImageDtype divide by 255, v2 multiplies by 1/255
+        if images.is_cuda and images.dtype == torch.uint8 and dtype == torch.float32:  # as CUDA does, of a number
+            return images.to(dtype) / torch.full((), 255.0, device=images.device)
         return v1.convert_image_dtype(images, dtype)
     return v2.to_dtype(images, dtype, scale=like == "v2")
 
