@@ -9,9 +9,10 @@ PACKAGE = Path(__file__).parents[1] / "dali_compat"
 TOP = "dali_compat"
 
 # What each room may import, besides itself. A module at the top is a room of its own.
-COMMON = {"errors", "plan", "versions"}
+COMMON = {"errors", "locks", "plan", "versions"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
+    "locks": set(),
     "versions": set(),
     "plan": set(),
     "install": {"versions"},

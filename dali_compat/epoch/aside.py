@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
@@ -21,7 +20,7 @@ _PATIENCE = 2.0  # seconds: an interrupt may have left locked what the thread wa
 
 
 class Aside:
-    """One such thread. It ends when this object does, or the program.
+    """One such thread. It ends with close(), or the program.
 
     Args:
         device: where batches come out; of a GPU the caller's current stream is current in the thread, too.
@@ -33,7 +32,7 @@ class Aside:
         self._thread = self._pool.submit(threading.get_ident).result()  # now: an interrupt must not leave two of them
         self._last: Future | None = None
         self._idle = True
-        _all.add(self)
+        _open.add(self)  # or the garbage collector ends the thread before it ends the iterator, which waits for it
 
     def do(self, work: Callable[[], None]) -> None:
         """Call ``work`` there. wait() comes before the next call."""
@@ -75,6 +74,11 @@ class Aside:
                     return
                 unlock_all()
 
+    def close(self) -> None:
+        """It ends when it has done what it was asked for."""
+        self._pool.shutdown(wait=False)
+        _open.discard(self)
+
     def before_fork(self) -> None:
         """A lock that the thread has when the process forks is never free in the child."""
         if not self._idle and not self.is_here and (self._last is None or not self._last.done()):
@@ -86,12 +90,12 @@ def _run(work: Callable[[], None], stream: torch.cuda.Stream | None) -> None:
         work()
 
 
-_all: weakref.WeakSet[Aside] = weakref.WeakSet()
+_open: set[Aside] = set()
 
 
 def _before_fork() -> None:
-    for aside in list(_all):
+    for aside in list(_open):
         aside.before_fork()
 
 
-os.register_at_fork(before=_before_fork)
+os.register_at_fork(before=_before_fork, after_in_child=_open.clear)

@@ -11,12 +11,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..data.headers import DALI, PIL, UNREADABLE, headers_of
 from ..data.lookup import Found, Listed, Tabled, in_tables, look_up
 from ..data.parts import Images
 from ..data.sources import Source, fetch
 from ..draws import Arrays, ImageTooSmall, Randoms, compute
+from ..engine.device import current_stream_of, handed_over
 from ..engine.kernels import rows_of
 from ..errors import ImageReadError, OutOfStep
 from ..plan import Plan, Step
@@ -26,6 +28,26 @@ from .dali_part import DaliPart, merged
 from .on_error import NOTHING, reason_of
 from .part import in_order, taken
 from .substitute import Substitute, joined
+
+
+class _Early:
+    """What was made of a batch before it was asked for: its images, and all of it where it only had to be stacked; on
+    which stream of a GPU."""
+
+    images: Any = None
+    made: Any = None
+
+    def __init__(self, device: torch.device):
+        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+    def hand_over(self) -> None:
+        """To the stream that is current now."""
+        stream, self._stream = self._stream, None
+        if stream is not None and stream.cuda_stream != current_stream_of(stream.device):
+            if self.made is None:
+                self.images = handed_over(self.images, stream)
+            else:
+                self.made = handed_over(self.made, stream)
 
 
 class DaliBatch(Batch):
@@ -56,6 +78,7 @@ class DaliBatch(Batch):
         self._stands_in = stands_in
         self._under_way: list[DaliPart] = []
         self._substitutes: dict[int, Substitute] = {}
+        self._early: _Early | None = None
         self.bad: dict[int, Exception | str] = {}
         self.started = error is not None
 
@@ -73,6 +96,35 @@ class DaliBatch(Batch):
             raise
         except Exception as error:
             self._error = error
+
+    def prepare(self) -> None:
+        """After start(), in whatever thread: as much of finish() as takes nothing of the user's. Errors wait."""
+        if self._early is None and self._error is None:
+            self._early = _Early(self.epoch.route.device)
+            try:
+                self._early.images = super()._outcome()
+                if self.epoch.default_collate and not self.bad:
+                    self._early.made = self._collate(self._early.images)
+            except OutOfStep:
+                raise
+            except Exception as error:
+                self._error = error
+
+    def finish(self) -> Any:
+        """As Batch's.
+
+        Raises:
+            RuntimeError: the loader was closed.
+        """
+        self.epoch.check_open()
+        if self._early is not None:
+            self._early.hand_over()
+        return super().finish()
+
+    def _outcome(self):
+        if self._early is None or self._error is not None:
+            return super()._outcome()
+        return self._early.images
 
     def advance(self) -> None:
         """Once, after start(): functions without a translation begin to work. Errors wait, too."""
@@ -95,6 +147,7 @@ class DaliBatch(Batch):
 
     def forget_errors(self) -> None:
         super().forget_errors()
+        self._early = None
         self.bad, self._substitutes = {}, {}
 
     def discard(self) -> None:
@@ -132,6 +185,8 @@ class DaliBatch(Batch):
         return DaliBatch(self.epoch, [index], self.position(row), stands_in=True)
 
     def _collate(self, images) -> Any:
+        if self._early is not None and self._early.made is not None:
+            return self._early.made
         if self.bad:
             images = self._without_bad(images)
             if not len(self):

@@ -10,6 +10,7 @@ from ..data.lookup import is_plain
 from ..data.parts import parts
 from ..data.sources import Form
 from ..data.table import SampleTable, table_of
+from ..lower import plans_ahead
 from ..plan import Plan
 from ..routes.dali import DaliRoute
 from .epoch import Epoch
@@ -24,6 +25,7 @@ class DaliEpoch(Epoch[DaliRoute]):
     Attributes:
         tables: of the data set's parts, by their id(), as their samples were when it began.
         starts_aside: whether batches may be started in another thread: none of the user's code has a part in it.
+        prepares: whether the next one may be made there, too.
     """
 
     def __init__(self, loader, route: DaliRoute, seed: int):
@@ -34,6 +36,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         made = {id(part): table_of(part) for part in parts(loader.dataset)}
         self.tables = {key: table for key, table in made.items() if table is not None}
         self.starts_aside = is_plain(loader.dataset, self.tables)
+        self.prepares = not any(ahead.call for plan in route.plans for ahead in plans_ahead(plan))
 
     def pipeline(self, plan: Plan, batch_size: int, form: Form) -> DecodePipeline:
         """This epoch's pipeline for a plan, large enough for the batch."""
@@ -44,6 +47,15 @@ class DaliEpoch(Epoch[DaliRoute]):
             pipelines.append(self.route.borrow(plan, 2 * batch_size if larger else batch_size, form, self))
             pipelines[-1].meter = self.meter
         return pipelines[-1]
+
+    def check_open(self) -> None:
+        """
+        Raises:
+            RuntimeError: the loader was closed meanwhile.
+        """
+        for pipelines in self._pipelines.values():
+            for pipeline in pipelines:
+                pipeline.check_open()
 
     def start_again(self) -> None:
         """Nobody will take what was asked for so far."""

@@ -6,6 +6,7 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from time import perf_counter
 
 from ..routes.dali import DaliRoute
 from .aside import Aside
@@ -15,16 +16,11 @@ from .iterator import OrderedIterator, abandon
 
 
 class DALIIterator(OrderedIterator[DaliRoute, DaliBatch]):
-    """As OrderedIterator. Batches behind the one that is handed out are started aside, in a thread, where nothing of
+    """As OrderedIterator. Beside the caller's work, a thread starts batches and makes the next one, where nothing of
     the user's has a part in it."""
 
     _epoch: DaliEpoch
     _aside: Aside | None = None
-
-    def _begin(self, loader, route: DaliRoute) -> None:
-        if self._aside is None:
-            self._aside = Aside(route.device)
-        super()._begin(loader, route)
 
     def _epoch_of(self, loader, route: DaliRoute, seed: int) -> DaliEpoch:
         return DaliEpoch(loader, route, seed)
@@ -33,11 +29,16 @@ class DALIIterator(OrderedIterator[DaliRoute, DaliBatch]):
         return DaliBatch(*args)
 
     def _make(self) -> None:
-        self._the_thread.wait()
+        if self._aside is not None:
+            begin = perf_counter()
+            self._aside.wait()
+            self._epoch.meter.waited_for_dali(perf_counter() - begin)
         super()._make()
 
     def _start_again(self) -> None:
-        self._settle()
+        if self._aside is not None:
+            with suppress(Exception):  # of batches that are made again
+                self._aside.wait()
         super()._start_again()
 
     def _look_ahead(self) -> None:
@@ -45,28 +46,28 @@ class DALIIterator(OrderedIterator[DaliRoute, DaliBatch]):
             super()._look_ahead()
             return
         self._draw_indices(least=0)  # the next one is drawn when it is asked for, where somebody may notice
-        batches = [batch for batch in islice(self._drawn, self._epoch.route.depth) if not batch.started]
+        batches = list(islice(self._drawn, self._epoch.route.depth))
         if batches:
-            self._the_thread.do(partial(_start, batches))
+            self._aside = self._aside or Aside(self._epoch.route.device)
+            self._aside.do(partial(_work, batches, self._epoch.prepares))
 
     def _abandon(self) -> None:
+        aside, self._aside = self._aside, None
         drawn, self._drawn = self._drawn, deque()
-        if self._aside is not None and self._aside.is_here:  # in the middle of its work
-            self._aside.do(partial(abandon, drawn, self._epoch))
+        if aside is None:
+            abandon(drawn, self._epoch)
             return
-        self._settle()
-        abandon(drawn, self._epoch)
-
-    @property
-    def _the_thread(self) -> Aside:
-        assert self._aside is not None  # from the beginning
-        return self._aside
-
-    def _settle(self) -> None:
-        with suppress(Exception):  # of batches that nobody wants any more
-            self._the_thread.wait()
+        if aside.is_here:  # the garbage collector came by in the middle of its work
+            aside.do(partial(abandon, drawn, self._epoch))
+        else:
+            with suppress(Exception):  # of batches that nobody wants any more
+                aside.wait()
+            abandon(drawn, self._epoch)
+        aside.close()
 
 
-def _start(batches: list[DaliBatch]) -> None:
+def _work(batches: list[DaliBatch], prepares: bool) -> None:
     for batch in batches:
         batch.start()
+    if prepares:
+        batches[0].prepare()

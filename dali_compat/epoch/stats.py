@@ -99,6 +99,7 @@ class Meter:
         self._stats, self._number = stats, number
         self._iterator: weakref.ref[Iterator] | None = None
         self._closed = self._told = False
+        self._caller = 0  # the thread that is in next(), or was
         self._batches = self._images = self._bytes = 0
         self._inside = self._host = self._begin = self._end = 0.0
 
@@ -108,7 +109,13 @@ class Meter:
 
     def now(self) -> tuple[float, float]:
         """Where the clocks stand, for spent()."""
+        self._caller = threading.get_ident()
         return perf_counter(), thread_time()
+
+    def waited_for_dali(self, seconds: float) -> None:
+        """So long, in next(); what another thread waits is not counted."""
+        if threading.get_ident() == self._caller:
+            self.dali += seconds
 
     def spent(self, since: tuple[float, float]) -> None:
         """A next() took from ``since`` till now; both are the same thread's."""

@@ -17,6 +17,7 @@ import resource
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
@@ -63,12 +64,9 @@ class Received(NamedTuple):
 
 
 class Meter(Protocol):
-    """
-    Attributes:
-        dali: seconds in which DALI was waited for.
-    """
+    """Counts the time that the caller of next() waits."""
 
-    dali: float
+    def waited_for_dali(self, seconds: float) -> None: ...
 
 
 class DecodePipeline:
@@ -85,7 +83,7 @@ class DecodePipeline:
     Attributes:
         in_step: no call was stopped in its middle.
         user: of the epoch that it works for (route.py).
-        meter: whose ``dali`` has the seconds that DALI was waited for.
+        meter: counts the seconds that DALI was waited for.
     """
 
     user: weakref.ref | None = None
@@ -102,7 +100,7 @@ class DecodePipeline:
         self._wanted: set[int] = set()  # tickets that somebody will ask for
         self._tickets = 0  # given out so far
         self._closed = False
-        self._submits = 0  # the thread that does so now
+        self._worker = 0  # the thread that is in _worked()
         self.in_step = True
         self._pid = os.getpid()
         live.add(self)
@@ -120,29 +118,33 @@ class DecodePipeline:
         Raises:
             OutOfStep: an earlier call was interrupted.
         """
+        return self._worked(self._submit, images, arrays, stated_at)
+
+    def _worked(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What a function gives, that uses DALI's pipeline. close() waits for its end, where threads are two."""
         self._refuse_if_unusable()
-        self._submits = threading.get_ident()
+        self._worker = threading.get_ident()
         try:
-            return self._submit(images, arrays, stated_at)
+            with self._on_device():
+                return function(*args)
         finally:
-            self._submits = 0
-            if self._closed:  # meanwhile, by another thread
+            self._worker = 0
+            if self._closed:
                 self._free()
 
     def _submit(self, images: list | np.ndarray, arrays: list[Arrays], stated_at: np.ndarray | None) -> int:
         self.in_step = False  # until this call comes to its end
-        with self._on_device():
-            if self._pipe is None:
-                self._build(arrays)
-            while len(self._feed.flight) >= self.depth:
-                self._take()
-            ticket, self._tickets = self._tickets, self._tickets + 1
-            given = images
-            arguments = [np.ascontiguousarray(a) for step in arrays for a in step.values()]
-            if self.form.given == PATHS:
-                given = images if isinstance(images, np.ndarray) else _as_matrix(images)
-                arguments.append((np.zeros(len(images), np.int32) if stated_at is None else stated_at)[:, None])
-            self._schedule(InFlight(ticket, [given, _numbers(ticket, len(images)), *arguments]))
+        if self._pipe is None:
+            self._build(arrays)
+        while len(self._feed.flight) >= self.depth:
+            self._take()
+        ticket, self._tickets = self._tickets, self._tickets + 1
+        given = images
+        arguments = [np.ascontiguousarray(a) for step in arrays for a in step.values()]
+        if self.form.given == PATHS:
+            given = images if isinstance(images, np.ndarray) else _as_matrix(images)
+            arguments.append((np.zeros(len(images), np.int32) if stated_at is None else stated_at)[:, None])
+        self._schedule(InFlight(ticket, [given, _numbers(ticket, len(images)), *arguments]))
         self._wanted.add(ticket)
         self.in_step = True
         return ticket
@@ -167,21 +169,22 @@ class DecodePipeline:
             PipelineError: the batch failed; others are not affected.
             OutOfStep: a call was interrupted.
         """
-        self._refuse_if_unusable()
+        return self._worked(self._receive, ticket)
+
+    def _receive(self, ticket: int) -> Received:
         self.in_step = False
-        with self._on_device():
-            while ticket not in self._done:
-                self._take()
-            outcome = self._done.pop(ticket)
-            self._wanted.discard(ticket)
-            self.in_step = True
-            if isinstance(outcome, Exception):
-                raise outcome
-            named = dict(zip(self._outputs, outcome, strict=True))
-            decoded = _tensors(named["decoded"]) if "decoded" in named else None
-            lengths = named["lengths"].as_array()[:, 0] if "lengths" in named else None
-            stated = named["stated"].as_array() if "stated" in named else None
-            return Received(_tensors(named["images"]), decoded, named.get("encoded"), lengths, stated)
+        while ticket not in self._done:
+            self._take()
+        outcome = self._done.pop(ticket)
+        self._wanted.discard(ticket)
+        self.in_step = True
+        if isinstance(outcome, Exception):
+            raise outcome
+        named = dict(zip(self._outputs, outcome, strict=True))
+        decoded = _tensors(named["decoded"]) if "decoded" in named else None
+        lengths = named["lengths"].as_array()[:, 0] if "lengths" in named else None
+        stated = named["stated"].as_array() if "stated" in named else None
+        return Received(_tensors(named["images"]), decoded, named.get("encoded"), lengths, stated)
 
     def discard(self, ticket: int) -> None:
         """Nobody will ask for this ticket."""
@@ -197,7 +200,7 @@ class DecodePipeline:
         """Free threads, pinned and device memory. Tensors handed out stay valid."""
         self._closed = True
         self.discard_all()
-        if self._submits in (0, threading.get_ident()):
+        if self._worker in (0, threading.get_ident()):
             self._free()
 
     def _free(self) -> None:
@@ -222,9 +225,16 @@ class DecodePipeline:
         allocated belong to the current device, which another GPU may be, even one that this process does not use."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
-    def _refuse_if_unusable(self) -> None:
+    def check_open(self) -> None:
+        """
+        Raises:
+            RuntimeError: it was closed.
+        """
         if self._closed:
             raise RuntimeError("the loader was closed during this epoch; iter(loader) starts another")
+
+    def _refuse_if_unusable(self) -> None:
+        self.check_open()
         if not self.in_step:
             raise OutOfStep("an interrupt has stopped this pipeline; iter(loader) starts another epoch")
 
@@ -237,7 +247,7 @@ class DecodePipeline:
         except RuntimeError as error:
             outcome = PipelineError(str(error))
         if self.meter is not None:
-            self.meter.dali += perf_counter() - begin
+            self.meter.waited_for_dali(perf_counter() - begin)
         self._pipe.release_outputs()
         ticket, (_, numbers, *_) = self._feed.flight.popleft()
         if not isinstance(outcome, Exception) and not np.array_equal(outcome[-1].as_array(), numbers):
