@@ -188,9 +188,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             return stock_iterator(self, route.device)
         if isinstance(route, ResidentRoute):
             return ResidentIterator(self, route)
-        iterator = DALIIterator(self, route)
-        route.begin_decoder(start=True)  # not before processes are forked
-        return iterator
+        return DALIIterator(self, route)
 
     def _choose_route(self, stacklevel: int = 4, start: bool = False) -> Route:
         """Anew each epoch: frameworks change transforms, samples and collate_fn after construction. ``stacklevel`` is

@@ -18,7 +18,7 @@ from PIL import Image
 from ..locks import new_lock
 from .intact import intact, is_whole_bitmap
 from .per_object import PerObject
-from .sources import Parts, Source, is_record, opened
+from .sources import Parts, Source, opened
 
 UNKNOWN, DALI, PIL, UNREADABLE = 0, 1, 2, 3
 
@@ -45,15 +45,17 @@ class Header(NamedTuple):
     Attributes:
         kind: DALI, PIL or UNREADABLE.
         height, width: in pixels.
-        at: where the bytes are that state these.
-        mark: of these bytes; marks() has it of many files.
+        length: of the file, in bytes.
+        at: where the bytes are that state its sides.
+        stated: these bytes, STATED of them, with zeros behind the file's end.
     """
 
     kind: int
     height: int
     width: int
+    length: int = -1
     at: int = 0
-    mark: int = 0
+    stated: bytes = bytes(STATED)
 
 
 class Headers:
@@ -97,10 +99,11 @@ class Headers:
             return _allowed(self._sizes[index].astype(np.int64), kinds)
 
     def _read(self, at: np.ndarray, keys: np.ndarray, sources: list[Source]) -> None:
-        lengths = list(map(_length, sources))  # first: a file that changes between the two is found out
-        kinds, heights, widths, stated_at, marks = zip(*_read_many(sources), strict=True)
+        kinds, heights, widths, lengths, stated_at, stated = zip(*_read_many(sources), strict=True)
+        bytes_there = np.frombuffer(b"".join(stated), np.uint8).reshape(-1, STATED)
         self._keys[at], self._kinds[at], self._sizes[at] = keys, kinds, np.array([heights, widths]).T
-        self._lengths[at], self._stated_at[at], self._marks[at], self._intact[at] = lengths, stated_at, marks, False
+        self._lengths[at], self._stated_at[at], self._marks[at] = lengths, stated_at, marks(bytes_there)
+        self._intact[at] = False
 
     def facts(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Of files whose headers were read: lengths in bytes (N,) int64; where the bytes are that state the size (N,)
@@ -168,14 +171,6 @@ def read_header(source: Source) -> Header:
         return Header(UNREADABLE, 1, 1)
 
 
-def _length(source: Source) -> int:
-    """In bytes; -1 where there is none."""
-    try:
-        return len(source.bytes()) if is_record(source) else os.stat(source).st_size
-    except OSError:  # whoever reads it says so
-        return -1
-
-
 def _read_many(sources: list[Source]) -> list[Header]:
     """One after another where that is quick (threads would only wait for Python), in threads where the disk is slow."""
     begin = time.perf_counter()
@@ -219,12 +214,12 @@ def _read_jpeg(source: Source) -> Header | None:
             return None
         ends = parts.read(2, parts.size - 2) == b"\xff\xd9"
         known = ends or intact(np.frombuffer(parts.read(parts.size, 0), np.uint8))
-        return Header(DALI if known else PIL, height, width, base + at, _mark(parts, base + at))
+        stated = data[at : at + STATED] if at + STATED <= len(data) else _stated(parts, base + at)
+        return Header(DALI if known else PIL, height, width, parts.size, base + at, stated)
 
 
-def _mark(parts: Parts, at: int) -> int:
-    stated = parts.read(STATED, at).ljust(STATED, b"\0")
-    return int(marks(np.frombuffer(stated, np.uint8)[None])[0])
+def _stated(parts: Parts, at: int) -> bytes:
+    return parts.read(STATED, at).ljust(STATED, b"\0")
 
 
 def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
@@ -238,13 +233,20 @@ def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
 
 
 def _ask_pil(source: Source) -> Header:
+    with Parts(source) as parts:  # first: a file that changes before PIL has opened it is found out
+        length, at = parts.size, _first_directory(parts.read(8, 0))
+        stated = _stated(parts, at)
     with opened(source) as file, Image.open(file) as image:
         height, width = image.height, image.width  # what comes next may turn to other pages
-        at = image.tag_v2.offset if image.format == "TIFF" else 0
-        if not _same_in_dali(image) or at > _LAST_PLACE:
-            return Header(PIL, height, width)
-    with Parts(source) as parts:
-        return Header(DALI, height, width, at, _mark(parts, at))
+        same = _same_in_dali(image) and at <= _LAST_PLACE
+        return Header(DALI, height, width, length, at, stated) if same else Header(PIL, height, width)
+
+
+def _first_directory(head: bytes) -> int:
+    """Where a TIFF's entries begin; 0 for other files."""
+    if head[:4] not in (b"II*\0", b"MM\0*"):
+        return 0
+    return int.from_bytes(head[4:8], "little" if head.startswith(b"II") else "big")
 
 
 def _same_in_dali(image: Any) -> bool:

@@ -77,13 +77,10 @@ class DaliRoute:
             self._pipelines.append(pipeline)
             return pipeline
 
-    def begin_decoder(self, start: bool = False) -> None:
-        """Where a GPU decodes, its decoder starts in the background, once a process: when CUDA has started, or may
-        (``start``)."""
+    def begin_decoder(self) -> None:
+        """Where a GPU decodes and CUDA has started, its decoder starts in the background, once a process."""
         if self.device.type != "cuda" or all(plan.exact for plan in self.plans):
             return
-        if start:
-            torch.cuda.init()
         if torch.cuda.is_initialized() and self.device.index is not None:
             from ..engine.dali import warm
 

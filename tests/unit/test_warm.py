@@ -14,7 +14,8 @@ SECONDS = 30
 
 @pytest.fixture(autouse=True)
 def nothing_started(monkeypatch):
-    """As in a new process."""
+    """As in a new process; nothing is waited for before it begins."""
+    monkeypatch.setattr(warm, "_GRACE", 0)
     monkeypatch.setattr(warm, "_starts", {})
     monkeypatch.setattr(warm, "_closing", [])
 
@@ -28,10 +29,11 @@ class Made:
     """
 
     def __init__(self):
-        self.calls, self.closed, self.go = [], 0, threading.Event()
+        self.calls, self.closed, self.go, self.begun = [], 0, threading.Event(), threading.Event()
 
     def __call__(self, index: int) -> "Made":
         self.calls.append(index)
+        self.begun.set()
         assert self.go.wait(SECONDS)
         return self
 
@@ -82,6 +84,17 @@ def test_what_comes_too_late_is_closed():
     assert made.closed == 1
 
 
+@pytest.mark.parametrize("how", [lambda: warm.overtake(0), warm._end, warm._before_fork], ids=["own", "end", "fork"])
+def test_it_is_not_begun_any_more(monkeypatch, how):
+    monkeypatch.setattr(warm, "_GRACE", SECONDS)
+    made = Made()
+    made.go.set()
+    warm.begin(0, made)
+    how()
+    warm.finish(SECONDS / 2)
+    assert not warm._starts[0].thread.is_alive() and made.calls == []
+
+
 def test_nothing_to_drop():
     warm.drop(0)
     assert warm._starts == {}
@@ -104,6 +117,7 @@ def test_the_end_of_the_program_closes_it():
     made = Made()
     made.go.set()
     warm.begin(0, made)
+    warm.finish()
     warm._end()
     warm._end()
     assert made.closed == 1
@@ -112,6 +126,7 @@ def test_the_end_of_the_program_closes_it():
 def test_a_fork_waits_and_the_child_has_nothing():
     made = Made()
     warm.begin(0, made)
+    assert made.begun.wait(SECONDS)
     threading.Timer(0.3, made.go.set).start()
     child = os.fork()
     if child == 0:

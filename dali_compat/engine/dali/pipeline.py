@@ -258,6 +258,9 @@ class DecodePipeline:
     def _build(self, template: list[Arrays]) -> None:
         """Builds the pipeline; the first batch's arrays tell how many inputs there are and their types."""
         _allow_open_files()
+        decodes_on_gpu = self.device.type == "cuda" and not self.plan.exact and self.form.given not in DECODED
+        if decodes_on_gpu:
+            warm.overtake(self.device.index)
         arrays = [a for step in template for a in step.values()]
         if self.form.given == PATHS:
             arrays.append(np.zeros((1, 1), np.int32))  # where they state their sizes
@@ -292,8 +295,8 @@ class DecodePipeline:
             pipe.set_outputs(*outputs.values())
         pipe.build()
         self._pipe, self._outputs = pipe, list(outputs)
-        if device_id is not None and not self.plan.exact and self.form.given not in DECODED:
-            warm.drop(device_id)
+        if decodes_on_gpu:
+            warm.drop(self.device.index)
 
     def _images(self, given, nodes) -> dict:
         """The pipeline's outputs that are pixels."""

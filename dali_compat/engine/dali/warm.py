@@ -1,8 +1,9 @@
 """The decoder's start on a GPU, in the background: the first decoder of a process takes long to make, as nvJPEG starts.
 
 A pipeline that decodes a few tiny images is made beside the user's program. It lives until a loader has one of its own:
-while any lives, another takes less. DALI's C interface makes it. Python's waits for the decoder with the interpreter
-locked, which would stop the whole program; and a C++ exception is an error code in C.
+while any lives, another takes less. Where a loader's own comes at once, nothing is made: two at a time take longer than
+one. DALI's C interface makes it. Python's waits for the decoder with the interpreter locked, which would stop the whole
+program; and a C++ exception is an error code in C.
 
 The thread is no daemon: a program that ends meanwhile waits for it. So does a fork, which must not copy a locked DALI.
 """
@@ -25,6 +26,7 @@ from PIL import Image
 
 from . import graph
 
+_GRACE = 0.25  # seconds, in which a loader's own pipeline may come
 _PATIENCE = 60  # seconds, of a fork
 _IMAGES = 8  # enough for the hardware decoder and for CUDA's, which share a batch
 _SIDE = 64  # pixels
@@ -46,10 +48,17 @@ class _Start:
         self._make, self._index = make, index
         self._made: Decoder | None = None
         self._dropped = False
+        self._overtaken = threading.Event()
         self._lock = threading.Lock()
         self.thread = threading.Thread(target=self._run, name="dali_compat decoder's start")
 
+    def overtake(self) -> None:
+        """Not needed any more, if it has not begun."""
+        self._overtaken.set()
+
     def _run(self) -> None:
+        if self._overtaken.wait(_GRACE):
+            return
         try:
             made = self._make(self._index)
         except Exception:  # the first pipeline meets the same, and whoever asked for it is told
@@ -78,6 +87,17 @@ def begin(index: int, make: Callable[[int], Decoder] | None = None) -> None:
         start = _Start(make or first_decoder, index)
         if _starts.setdefault(index, start) is start:
             start.thread.start()
+
+
+def overtake(index: int) -> None:
+    """A loader's own pipeline is being made on the device."""
+    if index in _starts:
+        _starts[index].overtake()
+
+
+def _overtake_all() -> None:
+    for start in list(_starts.values()):
+        start.overtake()
 
 
 def drop(index: int) -> None:
@@ -170,6 +190,7 @@ def _jpeg() -> bytes:
 
 def _end() -> None:
     """Before DALI's library ends."""
+    _overtake_all()
     finish()
     for start in _starts.values():
         made = start.take()
@@ -183,5 +204,10 @@ def _after_fork_in_child() -> None:
     _closing.clear()
 
 
+def _before_fork() -> None:
+    _overtake_all()
+    finish(_PATIENCE)
+
+
 atexit.register(_end)
-os.register_at_fork(before=lambda: finish(_PATIENCE), after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
