@@ -114,6 +114,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             **kwargs,
         ):
             self._take(device, exact, fallback, memory_format, cache, cache_device, on_error, on_error_in_python)
+            self._prefetch_given = kwargs.get("prefetch_factor") is not None
             super().__init__(*args, **kwargs)
             route = self._choose_route()
             if isinstance(route, DaliRoute):
@@ -152,6 +153,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.cache_device = checked_place(cache_device, device)
         self._route: Route | None = None
         self._told: set[str] = set()
+        self._prefetch_given = False
 
     @property
     def errors(self) -> list[SampleError]:

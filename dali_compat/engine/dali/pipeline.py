@@ -305,14 +305,15 @@ class DecodePipeline:
         if steps and steps[0][0].op == "crop" and steps[0][0].kwargs["inside"]:
             window = steps.pop(0)[1]
         kept = {}
+        capability = torch.cuda.get_device_capability(self.device) if device == "mixed" else (0, 0)
         if self.form.given in DECODED:
             images = graph.decoded(given, device, self.form.given == PIXELS_ON_GPU, window)
         elif self.form.keep or self.form.fancy:  # nvJPEG before 13.2 warns of every window that it decodes so
-            images = graph.decode(given, device, self.plan.exact, self.form.fancy)
+            images = graph.decode(given, device, self.plan.exact, self.form.fancy, capability=capability)
             kept = {"decoded": images} if self.form.keep else {}
             images = images if window is None else graph.crop(images, window, inside=True)
         else:
-            images = graph.decode(given, device, self.plan.exact, window=window)
+            images = graph.decode(given, device, self.plan.exact, window=window, capability=capability)
         for step, arrays in steps:
             images = getattr(graph, step.op)(images, arrays, **step.kwargs)
         return {"images": images, **kept}
