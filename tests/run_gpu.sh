@@ -47,12 +47,15 @@ for name, version in ("python", sys.version.split()[0]), *((m.__name__, m.__vers
     }
     memory=tests/contract/test_processes.py cases=tests/parity/test_cases.py worst=0
     part processes $memory || worst=$? # alone: it watches the GPU's free memory
+    threads=$(($(nproc) / 5))
+    export OMP_NUM_THREADS=$((threads > 0 ? threads : 1)) # parts would wait for each other's
     part contract tests/contract --ignore $memory & jobs=($!)
     part v1 $cases -k "v1" & jobs+=($!)
     part v2 $cases -k "not v1" & jobs+=($!)
-    part rest tests --ignore tests/contract --ignore $cases & jobs+=($!)
+    part faults tests/faults & jobs+=($!)
+    part rest tests --ignore tests/contract --ignore tests/faults --ignore $cases & jobs+=($!)
     for job in "${jobs[@]}"; do wait "$job" || worst=$?; done
-    for name in processes contract v1 v2 rest; do
+    for name in processes contract v1 v2 faults rest; do
         echo "== $name"
         grep -E "^(FAILED|ERROR|E   +[A-Z]\w*(Error|Exception|Disagreement))|(passed|failed|error).* in [0-9]" "$out/$name.txt"
     done
