@@ -11,6 +11,7 @@ from torchvision.datasets import ImageFolder
 import dali_compat
 from contract.both import EXACT, error_of, ours, outlines, stock
 from dali_compat import DALIDataLoader, DALIImageFolder, DataLoader
+from dali_compat.routes.choose import _depth
 
 OPTIONS = {
     "device": None,
@@ -191,3 +192,19 @@ def test_arguments_are_honoured_or_said_to_do_nothing(folder, name):
 @pytest.mark.parametrize("arguments", [{}, {"num_workers": 2}, {"num_workers": 2, "prefetch_factor": 3}])
 def test_defaults_are_not_said_to_do_nothing(folder, arguments):
     assert "without effect" not in ours(folder, **arguments).explain()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cpu", "gpu"),
+    [
+        ({}, 2, 4),
+        ({"num_workers": 2}, 2, 4),
+        ({"num_workers": 2, "prefetch_factor": None}, 2, 4),
+        ({"num_workers": 2, "prefetch_factor": 2}, 2, 2),
+        ({"num_workers": 2, "prefetch_factor": 7}, 7, 7),
+    ],
+)
+def test_batches_in_flight_are_those_that_the_user_gives_or_the_devices_own(folder, arguments, cpu, gpu):
+    """torch puts 2 where there are workers and nothing was given."""
+    loader = ours(folder, 4, **arguments)
+    assert [_depth(loader, torch.device(name)) for name in ("cpu", "cuda")] == [cpu, gpu]
