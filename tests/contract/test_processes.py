@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import os
 import threading
+import time
 import weakref
 
 import pytest
@@ -252,6 +253,9 @@ def test_close_frees_pipelines_and_threads(exact_folder):
     assert len(_pipelines()) > before and mine
     loader.close()
     assert all(pipeline._pipe is None for pipeline in mine)
+    deadline = time.monotonic() + 30
+    while threading.active_count() > threads and time.monotonic() < deadline:  # an iterator's thread ends by itself
+        time.sleep(0.01)
     assert threading.active_count() == threads
 
 
