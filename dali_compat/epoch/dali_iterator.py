@@ -51,7 +51,7 @@ class DALIIterator(OrderedIterator[DaliRoute, DaliBatch]):
         batches = list(islice(self._drawn, self._epoch.route.depth))
         if batches:
             self._aside = self._aside or Aside(self._epoch.route.device)
-            self._aside.do(partial(_work, batches, self._epoch.prepares))
+            self._aside.do(partial(_work, batches, self._epoch))
 
     def _abandon(self) -> None:
         aside, self._aside = self._aside, None
@@ -75,8 +75,10 @@ def _in_the_package(frame: FrameType) -> bool:
     return False
 
 
-def _work(batches: list[DaliBatch], prepares: bool) -> None:
+def _work(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
     for batch in batches:
+        if not epoch.starts_aside:  # any more: the caller does it
+            return
         batch.start()
-    if prepares:
+    if epoch.prepares and epoch.starts_aside:
         batches[0].prepare()
