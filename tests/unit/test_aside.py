@@ -1,4 +1,4 @@
-"""The thread beside the caller's step: whoever waits for it sees what a signal's handler raises, and never too little."""
+"""The thread beside the caller's step: whoever waits sees what a signal's handler raises, and never too little."""
 
 import signal
 import threading
