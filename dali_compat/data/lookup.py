@@ -17,6 +17,9 @@ from .parts import Images, from_the_front, locate, places, sample
 from .sources import BYTES, PATHS, Source
 from .table import SampleTable
 
+PLAIN = list, tuple, range, np.ndarray, torch.Tensor
+"""Types of sequences that run no code of the user's."""
+
 
 class Found:
     """Rows of a batch that come from one part of the data set.
@@ -167,13 +170,12 @@ def look_up(dataset: data.Dataset, indices: Sequence[Any]) -> Listed:
 def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable]) -> bool:
     """Whether no code of the user's runs when samples are found: no target_transform, no sequence of their own."""
     if type(dataset) is data.Subset:
-        known = isinstance(dataset.indices, np.ndarray | torch.Tensor) or type(dataset.indices) in (list, tuple, range)
-        return known and is_plain(dataset.dataset, tables)
+        return type(dataset.indices) in PLAIN and is_plain(dataset.dataset, tables)
     if type(dataset) is data.ConcatDataset:
         return all(is_plain(inner, tables) for inner in dataset.datasets)
     if getattr(dataset, "target_transform", None) is not None:
         return False
-    return id(dataset) in tables or isinstance(dataset, Archive)
+    return (id(dataset) in tables and type(dataset.samples) is list) or isinstance(dataset, Archive)
 
 
 def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> Tabled | None:

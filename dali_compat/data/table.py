@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from operator import itemgetter
+from collections.abc import Sequence
+from operator import is_, itemgetter
 from typing import Any
 
 import numpy as np
@@ -55,12 +56,15 @@ class SampleTable:
         if type(samples) is not list or len(samples) != len(self._samples):
             return False
         chosen = itemgetter(*index.tolist())
-        return self._equal(chosen(self._samples), chosen(samples))
+        before, now = chosen(self._samples), chosen(samples)
+        return self._equal(*(([before], [now]) if len(index) == 1 else (before, now)))
 
     @staticmethod
-    def _equal(before: Any, now: Any) -> bool:
+    def _equal(before: Sequence[Any], now: Sequence[Any]) -> bool:
+        if len(before) == len(now) and all(map(is_, before, now)):
+            return True
         try:
-            return bool(before == now)
+            return bool(before == now) and {tuple(map(type, sample)) for sample in now} == {(str, int)}  # 1 == 1.0
         except Exception:  # a target of another kind, which does not compare
             return False
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as futures_wait
 from contextlib import nullcontext, suppress
 
 import torch
@@ -20,7 +22,7 @@ _PATIENCE = 2.0  # seconds: an interrupt may have left locked what the thread wa
 
 
 class Aside:
-    """One such thread. It ends with close(), or the program.
+    """One such thread. It ends with end(), or the program.
 
     Args:
         device: where batches come out; of a GPU the caller's current stream is current in the thread, too.
@@ -29,9 +31,15 @@ class Aside:
     def __init__(self, device: torch.device):
         self._device = device
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="dali_compat aside")
-        self._thread = self._pool.submit(threading.get_ident).result()  # now: an interrupt must not leave two of them
+        self._thread = 0
         self._last: Future | None = None
-        self._idle = True
+        self._idle, self._running = True, False
+        self._ends: deque[Callable[[], None]] = deque()
+        try:
+            self._thread = self._pool.submit(threading.get_ident).result()  # now: an interrupt must not leave two
+        except RuntimeError as error:
+            if not _is_refusal(error):
+                raise
         _open.add(self)  # or the garbage collector ends the thread before it ends the iterator, which waits for it
 
     def do(self, work: Callable[[], None]) -> None:
@@ -39,8 +47,10 @@ class Aside:
         stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
         self._idle = False  # before it is so: an interrupt may come between the two
         try:
-            self._last = self._pool.submit(_run, work, stream)
-        except RuntimeError:  # the main thread has ended, and with it every pool; this thread lives on
+            self._last = self._pool.submit(self._run, work, stream)
+        except RuntimeError as error:
+            if not _is_refusal(error):  # but a signal's handler's
+                raise
             work()
 
     def wait(self) -> None:
@@ -51,43 +61,82 @@ class Aside:
         """
         if self._idle or self.is_here:
             return
-        last = self._last
-        if last is None or not last.done():
-            self._settle()
-            last = self._last
-        self._last, self._idle = None, True
-        if last is not None:
-            last.result()
+        self.settle()
+        last, self._last, self._idle = self._last, None, True
+        try:
+            if last is not None:
+                last.result()
+        finally:
+            del last  # it refers to its error, that to its traceback, and that to this frame
 
     @property
     def is_here(self) -> bool:
         """Whether this is the thread: the garbage collector ends iterators in any."""
         return self._thread == threading.get_ident()
 
-    def _settle(self) -> None:
-        """Until everything so far is done, whether or not it is known of."""
-        with suppress(RuntimeError):  # as in do(): what was asked for is done when the main thread has ended
-            after = self._pool.submit(int)
-            while not after.done():
-                with suppress(TimeoutError):
-                    after.result(_PATIENCE)
-                    return
+    def settle(self, within: bool = False) -> None:
+        """Until everything so far is done, whether or not it is known of. ``within``: a lock's block may be around this
+        call, so the thread is not waited for for long."""
+        if self._idle or self.is_here:
+            return
+        last = self._last
+        if last is None:  # an interrupt came after it was asked for
+            if within:
+                return
+            try:
+                last = self._pool.submit(int)
+            except RuntimeError as error:  # what was asked for was done here
+                if not _is_refusal(error):
+                    raise
+                return
+        while not last.done():  # no timeout's error: a signal's handler may raise the same
+            futures_wait([last], _PATIENCE)
+            if within:
+                return
+            if not last.done():
                 unlock_all()
 
-    def close(self) -> None:
-        """It ends when it has done what it was asked for."""
-        self._pool.shutdown(wait=False)
-        _open.discard(self)
+    def end(self, work: Callable[[], None], within: bool) -> None:
+        """Call ``work`` when everything is done, whatever it has met; the thread ends then. It calls ``work`` itself
+        where it cannot be waited for: the garbage collector came by in the middle of what it does, or ``within`` a
+        lock's block, and the thread waits for that lock.
+        """
+        self._ends.append(work)  # the thread looks there, too
+        try:
+            if not self.is_here:
+                self.settle(within)
+                busy = not self._idle and self._last is not None and not self._last.done()
+            else:
+                busy = self._running
+            if not busy:
+                self._end()
+        finally:
+            self._pool.shutdown(wait=False)
+            _open.discard(self)
+
+    def _end(self) -> None:
+        with suppress(IndexError):  # whoever is first
+            self._ends.popleft()()
 
     def before_fork(self) -> None:
         """A lock that the thread has when the process forks is never free in the child."""
-        if not self._idle and not self.is_here and (self._last is None or not self._last.done()):
-            self._settle()
+        self.settle()
+
+    def _run(self, work: Callable[[], None], stream: torch.cuda.Stream | None) -> None:
+        self._running = True
+        try:
+            with nullcontext() if stream is None else torch.cuda.stream(stream):
+                work()
+        finally:
+            del work  # before anything is ended
+            if self._ends:
+                self._end()
+            self._running = False
 
 
-def _run(work: Callable[[], None], stream: torch.cuda.Stream | None) -> None:
-    with nullcontext() if stream is None else torch.cuda.stream(stream):
-        work()
+def _is_refusal(error: RuntimeError) -> bool:
+    """A pool's: the main thread has ended, and with it every pool; this thread lives on."""
+    return str(error).startswith("cannot schedule new futures")
 
 
 _open: set[Aside] = set()

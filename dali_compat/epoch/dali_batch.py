@@ -252,7 +252,8 @@ class DaliBatch(Batch):
     def _leave_out_broken(self) -> None:
         """Files that could not be read before."""
         errors = self.epoch.errors
-        broken = np.fromiter(map(hash, errors.broken), np.int64, len(errors.broken))
+        known = list(errors.broken)  # at once: another iterator's next() may add to it meanwhile
+        broken = np.fromiter(map(hash, known), np.int64, len(known))
         for found in self._samples_of.found():
             for row in found.rows[np.isin(found.keys, broken)].tolist():
                 why = errors.known(self._samples_of.source(row))

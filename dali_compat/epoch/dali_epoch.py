@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from ..data.lookup import is_plain
+from ..data.lookup import PLAIN, is_plain
 from ..data.parts import parts
 from ..data.sources import Form
 from ..data.table import SampleTable, table_of
@@ -24,7 +24,6 @@ class DaliEpoch(Epoch[DaliRoute]):
 
     Attributes:
         tables: of the data set's parts, by their id(), as their samples were when it began.
-        starts_aside: whether batches may be started in another thread: none of the user's code has a part in it.
         prepares: whether the next one may be made there, too.
     """
 
@@ -35,8 +34,14 @@ class DaliEpoch(Epoch[DaliRoute]):
         super().__init__(loader, route, seed)
         made = {id(part): table_of(part) for part in parts(loader.dataset)}
         self.tables = {key: table for key, table in made.items() if table is not None}
-        self.starts_aside = is_plain(loader.dataset, self.tables)
         self.prepares = not any(ahead.call for plan in route.plans for ahead in plans_ahead(plan))
+
+    @property
+    def starts_aside(self) -> bool:
+        """Whether batches may be started in another thread: none of the user's code has a part in it. Users change data
+        sets in the middle of an epoch, too."""
+        substitutes = self.errors.policy != "replace" or type(self.among) in PLAIN
+        return substitutes and is_plain(self.dataset, self.tables)
 
     def pipeline(self, plan: Plan, batch_size: int, form: Form) -> DecodePipeline:
         """This epoch's pipeline for a plan, large enough for the batch."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from time import perf_counter
+from types import FrameType
 
 from ..routes.dali import DaliRoute
 from .aside import Aside
 from .dali_batch import DaliBatch
 from .dali_epoch import DaliEpoch
 from .iterator import OrderedIterator, abandon
+
+_PACKAGE = __name__.partition(".")[0] + "."
 
 
 class DALIIterator(OrderedIterator[DaliRoute, DaliBatch]):
@@ -37,8 +40,7 @@ class DALIIterator(OrderedIterator[DaliRoute, DaliBatch]):
 
     def _start_again(self) -> None:
         if self._aside is not None:
-            with suppress(Exception):  # of batches that are made again
-                self._aside.wait()
+            self._aside.settle()  # what it has met is of batches that are made again
         super()._start_again()
 
     def _look_ahead(self) -> None:
@@ -49,7 +51,7 @@ class DALIIterator(OrderedIterator[DaliRoute, DaliBatch]):
         batches = list(islice(self._drawn, self._epoch.route.depth))
         if batches:
             self._aside = self._aside or Aside(self._epoch.route.device)
-            self._aside.do(partial(_work, batches, self._epoch.prepares))
+            self._aside.do(partial(_work, batches, self._epoch))
 
     def _abandon(self) -> None:
         aside, self._aside = self._aside, None
@@ -57,17 +59,26 @@ class DALIIterator(OrderedIterator[DaliRoute, DaliBatch]):
         if aside is None:
             abandon(drawn, self._epoch)
             return
-        if aside.is_here:  # the garbage collector came by in the middle of its work
-            aside.do(partial(abandon, drawn, self._epoch))
-        else:
-            with suppress(Exception):  # of batches that nobody wants any more
-                aside.wait()
-            abandon(drawn, self._epoch)
-        aside.close()
+        aside.end(partial(abandon, drawn, self._epoch), within=_in_the_package(sys._getframe()))
 
 
-def _work(batches: list[DaliBatch], prepares: bool) -> None:
+def _in_the_package(frame: FrameType) -> bool:
+    """Whether the garbage collector has ended an iterator, whose frame this is, in the middle of the package's work: a
+    lock's block may be around it."""
+    outside: FrameType | None = frame
+    while outside is not None and outside.f_code.co_name in ("_abandon", "__del__", "_reset"):
+        outside = outside.f_back
+    while outside is not None:
+        if outside.f_globals.get("__name__", "").startswith(_PACKAGE):
+            return True
+        outside = outside.f_back
+    return False
+
+
+def _work(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
     for batch in batches:
+        if not epoch.starts_aside:  # any more: the caller does it
+            return
         batch.start()
-    if prepares:
+    if epoch.prepares and epoch.starts_aside:
         batches[0].prepare()

@@ -42,6 +42,10 @@ def _relabel(dataset):
     dataset.samples[:] = [(path, 7) for path, _ in dataset.samples]
 
 
+def _float_labels(dataset):
+    dataset.samples[:] = [(path, float(label)) for path, label in dataset.samples]
+
+
 def _swap_two(dataset):
     dataset.samples[0], dataset.samples[1] = dataset.samples[1], dataset.samples[0]
 
@@ -54,6 +58,7 @@ CHANGES = [
     _samples,
     _edit_samples,
     _relabel,
+    _float_labels,
     _swap_two,
 ]
 
