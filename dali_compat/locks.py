@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from contextlib import suppress
 
 _all: weakref.WeakSet = weakref.WeakSet()
 
@@ -21,6 +22,7 @@ def new_lock() -> threading.RLock:
 
 def unlock_all() -> None:
     """Release what this thread holds. Only for one that has waited long, outside of any lock's block."""
-    for lock in list(_all):
-        while lock._is_owned():
-            lock.release()
+    with suppress(RuntimeError):  # another thread makes a lock just now: whoever waits comes again
+        for lock in list(_all):
+            while lock._is_owned():
+                lock.release()

@@ -58,6 +58,26 @@ class Header(NamedTuple):
     stated: bytes = bytes(STATED)
 
 
+class Facts(NamedTuple):
+    """What is known of N files.
+
+    Attributes:
+        sizes: (N, 2) int64, (height, width).
+        kinds: (N,), DALI, PIL or UNREADABLE.
+        lengths: (N,) int64, in bytes.
+        stated_at: (N,) int32, where the bytes are that state the size.
+        marks: (N,) uint64, of these bytes.
+        intact: (N,) bool, whether all are known to be intact.
+    """
+
+    sizes: np.ndarray
+    kinds: np.ndarray
+    lengths: np.ndarray
+    stated_at: np.ndarray
+    marks: np.ndarray
+    intact: np.ndarray
+
+
 class Headers:
     """(kind, height, width) of each image of a data set, read at first sight; its bytes' length then, where they state
     the size and with which bytes, and whether these were found to be of a structure that DALI and PIL read alike
@@ -81,12 +101,11 @@ class Headers:
         A kind is DALI, PIL or UNREADABLE; the last is asked again the next time, for the file may be mended.
         """
         keys = np.fromiter(map(hash, sources), np.int64, len(sources))
-        return self.look_up(np.asarray(indices), keys, sources.__getitem__)
+        found = self.facts(np.asarray(indices), keys, sources.__getitem__)
+        return found.sizes, found.kinds
 
-    def look_up(
-        self, index: np.ndarray, keys: np.ndarray, source: Callable[[int], Source]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The same; ``keys`` are the hashes of the sources, and ``source(i)`` is that of ``index[i]``."""
+    def facts(self, index: np.ndarray, keys: np.ndarray, source: Callable[[int], Source]) -> Facts:
+        """All that is known; ``keys`` are the hashes of the sources, and ``source(i)`` is that of ``index[i]``."""
         with self._lock:
             top = int(index.max()) + 1
             if top > len(self._kinds):
@@ -96,7 +115,9 @@ class Headers:
             if unknown.any():
                 self._read(index[unknown], keys[unknown], [source(i) for i in np.flatnonzero(unknown).tolist()])
                 kinds = self._kinds[index]
-            return _allowed(self._sizes[index].astype(np.int64), kinds)
+            sizes, kinds = _allowed(self._sizes[index].astype(np.int64), kinds)
+            arrays = self._lengths, self._stated_at, self._marks, self._intact
+            return Facts(sizes, kinds, *(array[index] for array in arrays))
 
     def _read(self, at: np.ndarray, keys: np.ndarray, sources: list[Source]) -> None:
         kinds, heights, widths, lengths, stated_at, stated = zip(*_read_many(sources), strict=True)
@@ -104,11 +125,6 @@ class Headers:
         self._keys[at], self._kinds[at], self._sizes[at] = keys, kinds, np.array([heights, widths]).T
         self._lengths[at], self._stated_at[at], self._marks[at] = lengths, stated_at, marks(bytes_there)
         self._intact[at] = False
-
-    def facts(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Of files whose headers were read: lengths in bytes (N,) int64; where the bytes are that state the size (N,)
-        int32, and their marks (N,) uint64; and whether all are known to be intact (N,) bool."""
-        return self._lengths[index], self._stated_at[index], self._marks[index], self._intact[index]
 
     def set_intact(self, index: np.ndarray | list[int]) -> None:
         with self._lock:

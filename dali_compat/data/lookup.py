@@ -175,7 +175,7 @@ def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable]) -> bool:
         return all(is_plain(inner, tables) for inner in dataset.datasets)
     if getattr(dataset, "target_transform", None) is not None:
         return False
-    return (id(dataset) in tables and type(dataset.samples) is list) or isinstance(dataset, Archive)
+    return (id(dataset) in tables and type(getattr(dataset, "samples", None)) is list) or isinstance(dataset, Archive)
 
 
 def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> Tabled | None:

@@ -294,9 +294,9 @@ class DaliBatch(Batch):
             rows, index = found.rows, found.index
             if not len(rows):
                 continue
-            headers, mine = found.headers, self._mine(rows)
-            self.sizes[rows], kinds = headers.look_up(index, found.keys, mine)
-            self.lengths[rows], self.stated_at[rows], self.marks[rows], self.intact[rows] = headers.facts(index)
+            facts = found.headers.facts(index, found.keys, self._mine(rows))
+            self.sizes[rows], kinds, self.lengths[rows] = facts.sizes, facts.kinds, facts.lengths
+            self.stated_at[rows], self.marks[rows], self.intact[rows] = facts.stated_at, facts.marks, facts.intact
             if self._stands_in:
                 kinds[:] = PIL
             of_plan = rows_of.setdefault(self.epoch.route.plan_of(found.part), {})

@@ -205,6 +205,8 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
 def abandon(drawn: deque[B], epoch: Epoch) -> None:
     """Nobody will ask for these batches, nor for others."""
     while drawn:
-        drawn.popleft().discard()
+        batch = drawn.popleft()
+        batch.discard()
+        batch.forget_errors()
     epoch.meter.close()
     epoch.end()

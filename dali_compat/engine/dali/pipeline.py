@@ -174,6 +174,7 @@ class DecodePipeline:
     def _receive(self, ticket: int) -> Received:
         self.in_step = False
         while ticket not in self._done:
+            self.check_open()  # another thread may close it: the ticket would not come
             self._take()
         outcome = self._done.pop(ticket)
         self._wanted.discard(ticket)
