@@ -117,7 +117,7 @@ def test_the_same_part_twice():
     assert_alike(data.ConcatDataset([dataset, dataset]), [0, 12, 23, -24])
 
 
-BOOLS = [True, False, torch.tensor(True), np.True_, np.array(True)]
+BOOLS = [True, False, torch.tensor(True), np.array(True)]
 
 
 @pytest.mark.parametrize("index", BOOLS, ids=repr)
