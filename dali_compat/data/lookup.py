@@ -201,4 +201,6 @@ def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, S
 def _has_bools(indices: Sequence[Any]) -> bool:
     kinds = set(map(type, indices))
     tensors = torch.Tensor in kinds
-    return not kinds.isdisjoint((bool, np.bool_)) or (tensors and any(getattr(index, "dtype", None) is torch.bool for index in indices))
+    return not kinds.isdisjoint((bool, np.bool_)) or (
+        tensors and any(getattr(index, "dtype", None) is torch.bool for index in indices)
+    )

@@ -36,7 +36,9 @@ class DaliEpoch(Epoch[DaliRoute]):
         made = {id(part): table_of(part) for part in parts(loader.dataset)}
         self.tables = {key: table for key, table in made.items() if table is not None}
         self.starts_aside = is_plain(loader.dataset, self.tables)
-        self.prepares = not any(ahead.call for plan in route.plans for ahead in plans_ahead(plan))
+        ahead = [plan for first in route.plans for plan in plans_ahead(first)]
+        users = any(plan.call or any(step.op == "apply" for step in plan.steps) for plan in ahead)  # apply: on_batch()
+        self.prepares = not users
 
     def pipeline(self, plan: Plan, batch_size: int, form: Form) -> DecodePipeline:
         """This epoch's pipeline for a plan, large enough for the batch."""

@@ -161,6 +161,7 @@ def test_under_the_callers_grad_mode(exact_folder, mode):
 @pytest.mark.parametrize("work", ["start", "prepare"])
 def test_an_error_comes_with_its_batch(exact_folder, monkeypatch, work):
     """And the loader goes on behind it."""
+
     class Broken(Exception):
         pass
 
@@ -355,9 +356,7 @@ def test_unlock_all_releases_what_this_thread_holds():
     assert held.wait(PATIENCE)
     locks.unlock_all()
     took = []
-    taker = threading.Thread(
-        target=lambda: took.extend(lock.acquire(blocking=False) for lock in (mine, others, free))
-    )
+    taker = threading.Thread(target=lambda: took.extend(lock.acquire(blocking=False) for lock in (mine, others, free)))
     taker.start()
     taker.join()
     end.set()

@@ -161,7 +161,9 @@ def test_a_bool_is_no_number(target):
     samples = [("a", int(target)), ("b", 5)]
     table = SampleTable(samples)
     samples[0] = ("a", target)
-    assert not table.is_of(samples) and not table.holds(samples, np.array([0, 1])) and table.holds(samples, np.array([1]))
+    assert (
+        not table.is_of(samples) and not table.holds(samples, np.array([0, 1])) and table.holds(samples, np.array([1]))
+    )
 
 
 def test_two_that_are_swapped():
