@@ -107,7 +107,7 @@ class Doubled(torch.nn.Module):
 
 
 def _registered(root, seen):
-    register(Doubled)(lambda t, spec: on_batch(t.function, spec))
+    register(Doubled, consumes="function")(lambda t, spec: on_batch(t.function, spec))
     function = Noting(seen, lambda images: images)
     return ours(DALIImageFolder(root, T.Compose([*EXACT.transforms, Doubled(function)])), 3, device="cpu")
 

@@ -141,7 +141,7 @@ def _as_floats(dataset):
 
 
 def _as_bools(dataset):
-    dataset.samples = [(path, bool(target)) for path, target in dataset.samples if target < 2] * 2
+    dataset.samples = [(path, bool(target)) for path, target in dataset.samples]
 
 
 EDITS = [_replace_entries, _as_floats, _as_bools, _edit_samples, _relabel, _swap_two]

@@ -88,7 +88,7 @@ def assert_alike(dataset, indices) -> None:
         assert one.rows.dtype == one.index.dtype == one.keys.dtype == np.int64 and one.given == PATHS
         assert (np.diff(one.rows) > 0).all() and one.headers is headers_of(one.part)
         assert [one.part[i] for i in one.index.tolist()] == [wanted[row] for row in one.rows.tolist()]
-        assert 0 <= one.index.min() and one.index.max() < len(one.part)
+        assert one.index.min() >= 0 and one.index.max() < len(one.part)
 
 
 def by_row(found) -> list[tuple]:
