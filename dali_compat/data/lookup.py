@@ -182,6 +182,8 @@ def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, S
     """The samples of a batch, where tables (by the id() of parts) have all of them; None where looking them up one by
     one may give something else, or an error."""
     try:
+        if _has_bools(indices):  # to an array of a Subset's they are masks
+            return None
         index = np.array(array("q", indices), np.int64)
         found: list[tuple[Found, SampleTable]] = []
         local = []
@@ -196,3 +198,11 @@ def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, S
     except Exception:  # whatever it is, the other way says it as torch does
         return None
     return Tabled(found, local, len(index)) if found and len(index) else None
+
+
+def _has_bools(indices: Sequence[Any]) -> bool:
+    kinds = set(map(type, indices))
+    tensors = torch.Tensor in kinds
+    return not kinds.isdisjoint((bool, np.bool_)) or (
+        tensors and any(getattr(index, "dtype", None) is torch.bool for index in indices)
+    )

@@ -72,8 +72,9 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
         if type(dataset) is data.Subset:
             index, dataset = dataset.indices[index], dataset.dataset
         elif type(dataset) is data.ConcatDataset:
+            negative = bool(index < 0)  # before it is an int: what has no answer raises what torch does
             index = _position(index)
-            if index < 0:
+            if negative:
                 if -index > len(dataset):
                     raise ValueError("absolute value of index should not exceed dataset length")
                 index += len(dataset)

@@ -27,12 +27,10 @@ class SampleTable:
     """
 
     def __init__(self, samples: list[tuple[str, int]]):
-        if type(samples) is not list or set(map(type, samples)) != {tuple}:
-            raise TypeError("no list of tuples")
+        if type(samples) is not list:
+            raise TypeError("no list")
         self._samples = list(samples)  # which tells what has changed since
-        paths, targets = zip(*samples, strict=True)
-        if set(map(type, paths)) != {str} or set(map(type, targets)) != {int}:
-            raise TypeError("no tuples of a path and a whole number")
+        paths, targets = _columns(self._samples)
         self.targets = np.array(targets, np.int64)
         self.keys = np.fromiter(map(hash, paths), np.int64, len(paths))
         joined = np.frombuffer(os.fsencode("\0".join(paths)) + b"\0", np.uint8)
@@ -49,24 +47,15 @@ class SampleTable:
 
     def is_of(self, samples: Any) -> bool:
         """Whether all samples are still the same."""
-        return type(samples) is list and self._equal(self._samples, samples)
+        return type(samples) is list and len(samples) == len(self._samples) and _are(self._samples, samples)
 
     def holds(self, samples: Any, index: np.ndarray) -> bool:
         """Whether those at ``index`` (0 and up) are."""
         if type(samples) is not list or len(samples) != len(self._samples):
             return False
-        chosen = itemgetter(*index.tolist())
-        before, now = chosen(self._samples), chosen(samples)
-        return self._equal(*(([before], [now]) if len(index) == 1 else (before, now)))
-
-    @staticmethod
-    def _equal(before: Sequence[Any], now: Sequence[Any]) -> bool:
-        if len(before) == len(now) and all(map(is_, before, now)):
-            return True
-        try:
-            return bool(before == now) and {tuple(map(type, sample)) for sample in now} == {(str, int)}  # 1 == 1.0
-        except Exception:  # a target of another kind, which does not compare
-            return False
+        chosen = index.tolist()
+        get = itemgetter(*chosen, chosen[-1])  # of one index it would give no tuple
+        return _are(get(self._samples), get(samples))
 
     def path(self, index: int) -> str:
         """Of a sample."""
@@ -81,6 +70,31 @@ class SampleTable:
         if width != lengths.min():
             rows[np.arange(width) >= lengths[:, None]] = 0
         return rows
+
+
+def _columns(samples: Sequence[Any]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Paths and targets.
+
+    Raises:
+        TypeError, ValueError: they are something else.
+    """
+    if set(map(type, samples)) != {tuple}:
+        raise TypeError("no tuples")
+    paths, targets = zip(*samples, strict=True)
+    if set(map(type, paths)) != {str} or set(map(type, targets)) != {int}:
+        raise TypeError("no tuples of a path and a whole number")
+    return paths, targets
+
+
+def _are(before: Sequence[Any], now: Sequence[Any]) -> bool:
+    """Whether as many samples are still the same, in value and type. Nothing of the user's is called to compare."""
+    if all(map(is_, before, now)):
+        return True
+    try:
+        _columns(now)
+    except (TypeError, ValueError):
+        return False
+    return before == now
 
 
 _of_dataset: PerObject[SampleTable] = PerObject()

@@ -130,3 +130,61 @@ def test_a_part_is_added(image_root):
     dataset.cumulative_sizes = dataset.cumsum(dataset.datasets)
     loader.sampler.extend([24, 47])
     assert_same_epoch(loader, stock(dataset, 5, sampler=[0, 1, 23, 24, 47]))
+
+
+# ---- samples that change while an epoch runs
+
+
+def _replace_entries(dataset):
+    for at in range(0, len(dataset.samples), 3):
+        dataset.samples[at] = (dataset.samples[-1 - at][0], 100 + at)
+
+
+def _as_floats(dataset):
+    """Equal, and of another dtype in a batch."""
+    dataset.samples[:] = [(path, float(target)) for path, target in dataset.samples]
+
+
+def _as_bools(dataset):
+    dataset.samples = [(path, bool(target)) for path, target in dataset.samples]
+
+
+EDITS = [_replace_entries, _as_floats, _as_bools, _edit_samples, _relabel, _swap_two]
+NESTED = {
+    "folder": lambda folder: folder,
+    "Subset": lambda folder: data.Subset(folder, [5, 0, 1, -1, 3, 2, 9, 15, -7]),
+    "ConcatDataset": lambda folder: data.ConcatDataset([data.Subset(folder, [0, 3, 1]), folder, folder]),
+}
+
+
+def _assert_same_batches(mine, theirs):
+    assert_same_epoch(mine, theirs)
+    assert [labels.dtype for _, labels in mine] == [labels.dtype for _, labels in theirs]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("nested", NESTED)
+@pytest.mark.parametrize("edit", EDITS)
+def test_samples_change_in_an_epoch(image_root, edit, nested, workers):
+    """Before the first batch; after the second, which those notice that were not under way; and in the next epoch.
+    Torch's loader has no workers: theirs have copies of the data set."""
+    folder = DALIImageFolder(image_root, EXACT)
+    dataset = NESTED[nested](folder)
+    loader, torchs = ours(dataset, 2, num_workers=workers, device="cpu"), stock(dataset, 2)
+    iterator, wanted = iter(loader), iter(torchs)
+    edit(folder)
+    first = [next(iterator) for _ in range(2)]
+    _assert_same_batches(first, [next(wanted) for _ in range(2)])
+    count, before = len(loader), list(torchs)
+    edit(folder)
+    rest, after = list(iterator), list(wanted)
+    under_way = loader._route.depth
+    assert len(rest) == len(after) == count - 2
+    if len(after) > under_way:
+        _assert_same_batches(rest[under_way:], after[under_way:])
+    rows = [[*zip(images, labels.tolist(), strict=True)] for images, labels in rest[:under_way]]
+    for at, made in enumerate(rows):
+        for row, (image, label) in enumerate(made):
+            either = [(images[row], labels[row].item()) for images, labels in (before[2 + at], after[at])]
+            assert any(torch.equal(image, one) and label == target for one, target in either)
+    _assert_same_batches(list(loader), list(torchs))

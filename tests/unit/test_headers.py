@@ -12,7 +12,7 @@ from helpers import make_image
 from PIL import Image, ImageFile
 
 from dali_compat.data import headers
-from dali_compat.data.headers import DALI, PIL, UNREADABLE, Headers, read_header
+from dali_compat.data.headers import DALI, PIL, STATED, UNREADABLE, Headers, marks, read_header
 
 HEIGHT, WIDTH = 53, 71
 
@@ -297,3 +297,115 @@ def test_slow_disks_are_read_in_threads(tmp_path, monkeypatch):
     found = Headers().look(list(range(50)), paths)
     assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
     assert (expected[1] == UNREADABLE).sum() == 17
+
+
+# ---- the bytes that state an image's size
+
+
+def test_any_other_byte_gives_another_mark():
+    """Of an unchanged sum, and at either end of a word, too."""
+    rng = np.random.default_rng(0)
+    for stated in (rng.integers(0, 256, STATED, np.uint8), np.zeros(STATED, np.uint8), np.full(STATED, 255, np.uint8)):
+        others = np.repeat(stated[None], STATED * 255, 0)
+        at = np.repeat(np.arange(STATED), 255)
+        others[np.arange(len(others)), at] += np.tile(np.arange(1, 256), STATED).astype(np.uint8)
+        found = marks(others)
+        assert found.dtype == np.uint64 and len(found) == STATED * 255
+        assert not (found == marks(stated[None])[0]).any()
+        assert len(np.unique(found[at < 8])) == 8 * 255  # and two changes of a word are not confused
+
+
+def test_marks_are_of_rows_alone():
+    rows = np.random.default_rng(1).integers(0, 256, (7, STATED), np.uint8)
+    assert marks(rows).tolist() == [int(marks(row[None])[0]) for row in rows]
+    assert marks(rows[:, ::-1]).tolist() == marks(rows[:, ::-1].copy()).tolist()  # however they lie in memory
+    swapped = rows.reshape(7, -1, 8)[:, ::-1].reshape(7, STATED)
+    assert not (marks(swapped) == marks(rows)).any()
+
+
+def sized(kind: str, height: int, width: int, prefix: bytes = b"", **options) -> bytes:
+    """A picture of these sides; ``prefix`` comes behind a JPEG's first bytes."""
+    file = io.BytesIO()
+    Image.fromarray(make_image(np.random.default_rng(1), height, width)).save(file, kind, **options)
+    return after_start(file.getvalue(), prefix) if prefix else file.getvalue()
+
+
+APPS = segment(0xE2, b"ICC_PROFILE\0" * 20) + segment(0xE1, b"Exif\0\0" + bytes(9000))
+STATING = {
+    "JPEG": ("JPEG", {}),
+    "JPEG behind segments": ("JPEG", {"prefix": APPS}),
+    "JPEG behind fill bytes": ("JPEG", {"prefix": FILL * 20}),
+    "progressive JPEG": ("JPEG", {"progressive": True}),
+    "PNG": ("PNG", {}),
+    "BMP": ("BMP", {}),
+    "PPM": ("PPM", {}),
+    "WebP": ("WEBP", {}),
+    "lossless WebP": ("WEBP", {"lossless": True}),
+    "TIFF": ("TIFF", {}),
+}
+OTHER_SIDES = [(HEIGHT + 1, WIDTH), (HEIGHT, WIDTH + 1), (HEIGHT - 1, WIDTH), (WIDTH, HEIGHT), (HEIGHT + 256, WIDTH)]
+
+
+def header_and_mark(path, data: bytes):
+    """The header of a file, and what its bytes give at a place."""
+    found = read_header(write(path, data))
+
+    def mark_at(place: int, other: bytes = data) -> int:
+        return int(marks(np.frombuffer(other[place:].ljust(STATED, b"\0")[:STATED], np.uint8)[None])[0])
+
+    return found, mark_at
+
+
+@pytest.mark.parametrize("name", STATING)
+def test_the_mark_is_of_the_bytes_that_state_the_size(name, tmp_path):
+    """Whoever compares a file's bytes there finds out that it has other sides, though it has the same length."""
+    kind, options = STATING[name]
+    data = sized(kind, HEIGHT, WIDTH, **options)
+    found, mark_at = header_and_mark(tmp_path / "a", data)
+    assert found[:3] == (DALI, HEIGHT, WIDTH) and found.mark == mark_at(found.at)
+    for height, width in OTHER_SIDES:
+        other = sized(kind, height, width, **options)
+        longest = max(len(data), len(other))
+        assert mark_at(found.at, other.ljust(longest, b"\0")) != found.mark, (height, width)
+        again = read_header(write(tmp_path / "b", other))
+        assert (again.height, again.width) == (height, width) and again.mark != found.mark
+
+
+@pytest.mark.parametrize("name", ["JPEG", "JPEG behind segments", "progressive JPEG"])
+def test_sides_stand_in_a_jpegs_frame(name, tmp_path):
+    """Where one of the four bytes changes nothing else does, and the mark does."""
+    kind, options = STATING[name]
+    data = sized(kind, HEIGHT, WIDTH, **options)
+    found, mark_at = header_and_mark(tmp_path / "a", data)
+    assert data[found.at] == 0xFF and struct.unpack(">HH", data[found.at + 5 : found.at + 9]) == (HEIGHT, WIDTH)
+    for at in range(found.at + 5, found.at + 9):
+        other = changed(data, at, data[at] ^ 1)
+        again = read_header(write(tmp_path / "b", other))
+        assert (again.height, again.width) != (HEIGHT, WIDTH) and again.at == found.at
+        assert mark_at(found.at, other) == again.mark != found.mark
+
+
+def test_a_tiffs_entries_may_stand_anywhere(tmp_path):
+    """Behind its pixels, say; its first bytes say where."""
+    places = set()
+    for height, width in [(HEIGHT, WIDTH), (WIDTH, HEIGHT)]:
+        data = sized("TIFF", height, width)
+        found, mark_at = header_and_mark(tmp_path / "a.tif", data)
+        assert found.at == struct.unpack("<I", data[4:8])[0] and found.mark == mark_at(found.at)
+        places.add(found.at)
+        moved = data[:4] + struct.pack("<I", len(data)) + data[8:] + data[found.at : found.at + 2 + 12 * 20 + 4]
+        again, mark_at = header_and_mark(tmp_path / "b.tif", moved)
+        if again.kind == DALI:
+            assert again.at == len(data) and again.mark == mark_at(len(data)) == found.mark
+    assert places
+
+
+def test_facts_are_those_of_the_headers(tmp_path):
+    data = [sized("JPEG", HEIGHT, WIDTH, prefix=APPS), sized("PNG", 9, 8), sized("TIFF", 20, 30), b"no image"]
+    paths, table = [write(tmp_path / str(i), one) for i, one in enumerate(data)], Headers()
+    table.look([5, 0, 2, 1], paths)
+    lengths, at, found, intact = table.facts(np.array([5, 0, 2, 1]))
+    wanted = [read_header(path) for path in paths]
+    assert lengths.tolist() == [len(one) for one in data] and not intact.any()
+    assert at.tolist() == [one.at for one in wanted] and found.tolist() == [one.mark for one in wanted]
+    assert at[0] > 9000 and at[2] > 0

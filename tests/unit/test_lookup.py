@@ -1,0 +1,305 @@
+"""Where samples are: tables and one look-up after another say the same, which is what ``dataset[index]`` says."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils import data
+from torchvision.datasets import DatasetFolder
+
+from dali_compat import DALIRecordIO
+from dali_compat.archives.pack import pack
+from dali_compat.data.headers import headers_of
+from dali_compat.data.lookup import in_tables, is_plain, look_up
+from dali_compat.data.parts import parts
+from dali_compat.data.sources import BYTES, PATHS
+from dali_compat.data.table import table_of
+
+
+class Folder(DatasetFolder):
+    """An image folder without files: its images are their paths."""
+
+    def __init__(self, name: str, count: int):
+        self.samples = [(f"{name}/{'x' * (i % 5)}{i}", 100 * i) for i in range(count)]
+        self.transform, self.target_transform, self.loader = None, None, str
+
+
+class Own(list):
+    """A sequence of one's own."""
+
+
+def tables_of(dataset) -> dict:
+    return {id(part): table_of(part) for part in parts(dataset)}
+
+
+def _as_list(indices: list[int]):
+    return indices
+
+
+def _as_tensor(indices: list[int]):
+    return torch.tensor(indices, dtype=torch.int64)
+
+
+def _as_array(indices: list[int]):
+    return np.array(indices, np.int32)
+
+
+KINDS = [_as_list, tuple, _as_tensor, _as_array, lambda indices: range(-len(indices), 0)]
+
+
+def nested(rng: random.Random, folders: list[Folder], depth: int) -> data.Dataset:
+    """A folder, or Subsets and ConcatDatasets over some; never empty."""
+    kind = rng.choice(["folder", "subset", "concat"]) if depth else "folder"
+    if kind == "folder":
+        return rng.choice(folders)
+    if kind == "concat":
+        return data.ConcatDataset([nested(rng, folders, depth - 1) for _ in range(rng.randint(1, 3))])
+    inner = nested(rng, folders, depth - 1)
+    count = rng.randint(1, len(inner))
+    return data.Subset(inner, rng.choice(KINDS)([rng.randrange(-len(inner), len(inner)) for _ in range(count)]))
+
+
+def given(rng: random.Random, index: int):
+    """An index as samplers may give it."""
+    return rng.choice([int, int, np.int64, np.int32, torch.tensor, lambda i: torch.tensor(i, dtype=torch.int32)])(index)
+
+
+def assert_alike(dataset, indices) -> None:
+    tabled, listed = in_tables(dataset, indices, tables_of(dataset)), look_up(dataset, indices)
+    assert tabled is not None
+    wanted = [dataset[int(index)] for index in indices]
+    count = len(indices)
+    assert [*zip(listed.sources, listed.targets, strict=True)] == wanted
+    assert [*zip(tabled.sources, tabled.targets.tolist(), strict=True)] == wanted
+    assert [(id(part), local) for part, local in tabled.places] == [(id(part), local) for part, local in listed.places]
+    assert [part[local] for part, local in tabled.places] == wanted
+    assert tabled.locals.tolist() == listed.locals == [local for _, local in listed.places]
+    assert {id(part) for part in tabled.parts} == {id(part) for part in listed.parts}
+    assert [tabled.source(row) for row in range(count)] == [source for source, _ in wanted]
+    for rows in np.arange(count), np.flatnonzero(np.arange(count) % 2 == 0):
+        paths = tabled.paths(rows)
+        if not isinstance(paths, list):
+            paths = [row.tobytes().rstrip(b"\0").decode() for row in paths]
+        assert paths == listed.paths(rows) == [wanted[row][0] for row in rows]
+    assert by_row(tabled.found()) == by_row(listed.found())
+    assert [row for row, *_ in by_row(listed.found())] == list(range(count))
+    for one in tabled.found() + listed.found():
+        assert one.rows.dtype == one.index.dtype == one.keys.dtype == np.int64 and one.given == PATHS
+        assert (np.diff(one.rows) > 0).all() and one.headers is headers_of(one.part)
+        assert [one.part[i] for i in one.index.tolist()] == [wanted[row] for row in one.rows.tolist()]
+        assert one.index.min() >= 0 and one.index.max() < len(one.part)
+
+
+def by_row(found) -> list[tuple]:
+    """(row, part, index, key) of each."""
+    return sorted(
+        (row, id(one.part), index, key)
+        for one in found
+        for row, index, key in zip(one.rows.tolist(), one.index.tolist(), one.keys.tolist(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_tables_and_look_up_agree(seed):
+    rng = random.Random(seed)
+    folders = [Folder(name, rng.randint(1, 9)) for name in "abc"]
+    dataset = nested(rng, folders, seed % 4)
+    for count in (1, 2, 17):
+        assert_alike(dataset, [given(rng, rng.randrange(-len(dataset), len(dataset))) for _ in range(count)])
+
+
+def test_the_same_part_twice():
+    folder = Folder("a", 5)
+    dataset = data.ConcatDataset([folder, data.Subset(folder, [4, -5]), folder])
+    assert_alike(dataset, [11, 0, 5, 6, 7, -1, -12])
+    assert_alike(dataset, [4, 5, 11])
+    assert_alike(data.ConcatDataset([dataset, dataset]), [0, 12, 23, -24])
+
+
+BOOLS = [True, False, torch.tensor(True), np.array(True)]
+
+
+@pytest.mark.parametrize("index", BOOLS, ids=repr)
+@pytest.mark.parametrize("make", [list, tuple, np.array, torch.tensor])
+def test_bools_are_looked_up(make, index):
+    """They are indices of a list, and masks of an array."""
+    folder = Folder("a", 3)
+    subset = data.Subset(folder, make([2, 1, 0]))
+    for dataset in (folder, subset, data.ConcatDataset([folder, subset]), data.Subset(subset, [1, 0])):
+        assert in_tables(dataset, [0, index], tables_of(dataset)) is None
+        assert_same_end(dataset, [0, index])
+
+
+def test_indices_may_be_an_array():
+    assert_alike(data.Subset(Folder("a", 3), [2, 1]), np.array([1, 0, -1]))
+    assert_alike(data.Subset(Folder("a", 3), [2, 1]), torch.tensor([1, 0, -1]))
+
+
+# ---- what is wrong
+
+
+def end_of(function, *args):
+    try:
+        return "result", function(*args)
+    except Exception as error:
+        return type(error), str(error)
+
+
+def assert_same_end(dataset, indices) -> None:
+    """Tables give nothing, and what is looked up ends as torch's fetcher does."""
+    wanted = end_of(lambda: [dataset[index] for index in indices])
+    found = end_of(lambda: [*map(tuple, zip(*_columns(look_up(dataset, indices)), strict=True))])
+    assert found == wanted
+    tabled = in_tables(dataset, indices, tables_of(dataset))
+    if tabled is not None:
+        assert ("result", [*zip(*_columns(tabled), strict=True)]) == wanted
+
+
+def _columns(found):
+    return found.sources, list(found.targets)
+
+
+def wrong_data_sets():
+    folder = Folder("a", 4)
+    yield "folder", folder
+    yield "Subset", data.Subset(folder, [3, 2, 1, 0])
+    yield "Subset of a range", data.Subset(folder, range(4))
+    yield "Subset of an array", data.Subset(folder, np.arange(4))
+    yield "Subset of a tensor", data.Subset(folder, torch.arange(4))
+    yield "ConcatDataset", data.ConcatDataset([folder, data.Subset(folder, [1])])
+    yield "Subset of a ConcatDataset", data.Subset(data.ConcatDataset([folder, folder]), [7, -8, 0])
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")  # torch, of a wrong index
+WRONG = [-1000, 1000, 1.0, None, "1", (1,), 1 << 70, torch.tensor(1.0), torch.tensor([0, 1]), np.float64(1), object]
+
+
+@pytest.mark.parametrize("index", WRONG, ids=str)
+@pytest.mark.parametrize("name", dict(wrong_data_sets()))
+def test_a_wrong_index(name, index):
+    dataset = dict(wrong_data_sets())[name]
+    assert in_tables(dataset, [0, index, 1], tables_of(dataset)) is None
+    assert_same_end(dataset, [0, index, 1])
+    assert end_of(look_up, dataset, [0, index])[0] == end_of(lambda: dataset[index])[0]
+
+
+@pytest.mark.parametrize("indices", [[0, 9], [0, -5], [0.0, 1.0], ["0"], [None], np.array([0.0]), torch.tensor([9, 0])])
+def test_wrong_indices_of_a_subset(indices):
+    """Where a batch has none of the wrong ones it is not their concern."""
+    dataset = data.Subset(Folder("a", 4), indices)
+    for asked in [[0], [0, len(indices) - 1], [len(indices)]]:
+        assert_same_end(dataset, asked)
+
+
+def test_tables_of_nothing():
+    folder = Folder("a", 4)
+    assert in_tables(folder, [], tables_of(folder)) is None
+    assert look_up(folder, []).found() == [] and look_up(folder, []).sources == []
+
+
+def test_samples_that_have_changed():
+    """A batch that has one of them is looked up."""
+    folder, other = Folder("a", 4), Folder("b", 4)
+    dataset = data.ConcatDataset([folder, other])
+    tables = tables_of(dataset)
+    other.samples[2] = ("new", 7)
+    assert in_tables(dataset, [0, 6, 1], tables) is None and in_tables(dataset, [-2], tables) is None
+    assert in_tables(dataset, [0, 5, 7], tables).sources == look_up(dataset, [0, 5, 7]).sources
+    assert look_up(dataset, [0, 6]).sources == ["a/0", "new"]
+    folder.samples = folder.samples[1:]
+    assert in_tables(dataset, [0], tables) is None
+
+
+def test_a_part_without_a_table():
+    dataset = data.ConcatDataset([Folder("a", 4), Folder("b", 4)])
+    tables = tables_of(dataset)
+    del tables[id(dataset.datasets[1])]
+    assert in_tables(dataset, [0, 3], tables).sources == ["a/0", "a/xxx3"]
+    assert in_tables(dataset, [0, 4], tables) is None
+
+
+def test_some_rows():
+    folder = Folder("a", 4)
+    dataset = data.ConcatDataset([folder, Folder("b", 4)])
+    listed = look_up(dataset, [1, 6, 2, -1])
+    some = listed.only([1, 2])
+    assert (some.sources, some.targets, some.locals) == (["b/xx2", "a/xx2"], [200, 200], [2, 2])
+    assert some.parts == [dataset.datasets[1], folder]
+    for found in in_tables(dataset, [1, 6, 2, -1], tables_of(dataset)).found():
+        kept = found.but({0: "bad", 3: "worse"})
+        assert kept.part is found.part and kept.rows.tolist() == [2 if kept.part is folder else 1]
+        assert kept.index.tolist() == [2] and kept.keys.tolist() == [hash(kept.part.samples[2][0])]
+
+
+def test_records_are_looked_up(image_root, tmp_path):
+    pack(image_root, tmp_path / "all.rec")
+    archive = DALIRecordIO(tmp_path / "all.rec")
+    assert in_tables(archive, [0, 1], {}) is None
+    listed = look_up(data.Subset(archive, [3, -1]), [1, 0])
+    assert [source.index for source in listed.sources] == [23, 3] and listed.locals == [-1, 3]
+    [found] = listed.found()
+    assert found.index.tolist() == [23, 3] and found.given == BYTES
+    assert found.keys.tolist() == [hash(source) for source in listed.sources]
+    assert is_plain(archive, {})
+    archive.target_transform = str
+    assert not is_plain(archive, {})
+
+
+# ---- whose code runs
+
+PLAIN = {
+    "list": [1, 0],
+    "tuple": (1, 0),
+    "range": range(2),
+    "array": np.array([1, 0]),
+    "tensor": torch.tensor([1, 0]),
+}
+
+
+@pytest.mark.parametrize("indices", PLAIN)
+def test_plain(indices):
+    folder = Folder("a", 4)
+    subset = data.Subset(folder, PLAIN[indices])
+    for dataset in (folder, subset, data.ConcatDataset([folder, subset]), data.Subset(subset, PLAIN[indices])):
+        assert is_plain(dataset, tables_of(dataset)) is True
+
+
+def _transformed(folder: Folder) -> data.Dataset:
+    folder.target_transform = str
+    return folder
+
+
+def _not_tabled(folder: Folder) -> data.Dataset:
+    folder.samples = tuple(folder.samples)
+    return folder
+
+
+class OwnSubset(data.Subset):
+    """May do something else."""
+
+
+NOT_PLAIN = {
+    "target_transform": _transformed,
+    "another sequence": lambda folder: data.Subset(folder, Own([1, 0])),
+    "a text": lambda folder: data.Subset(folder, "10"),
+    "no table": _not_tabled,
+    "a Subset of one's own": lambda folder: OwnSubset(folder, [1, 0]),
+    "another data set": lambda folder: data.TensorDataset(torch.zeros(3)),
+}
+
+
+@pytest.mark.parametrize("case", NOT_PLAIN)
+def test_not_plain(case):
+    dataset = NOT_PLAIN[case](Folder("a", 4))
+    nested = data.ConcatDataset([Folder("b", 2), dataset]), data.Subset(dataset, [0]), data.ConcatDataset([dataset])
+    for outer in (dataset, *nested):
+        tables = {key: table for key, table in tables_of(outer).items() if table is not None}
+        assert is_plain(outer, tables) is False
+
+
+def test_no_sequence_of_the_users_is_asked_beside_them():
+    """Whatever it gives is what torch takes."""
+    folder = Folder("a", 4)
+    dataset = data.Subset(folder, Own([3, -4]))
+    assert_alike(dataset, [0, 1, -1])

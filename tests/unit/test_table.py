@@ -1,0 +1,310 @@
+"""The tables of image folders' samples: what they give, and that no change of the list goes unnoticed."""
+
+import gc
+import os
+import pathlib
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from contract.both import EXACT, ours
+from torchvision.datasets import DatasetFolder, ImageFolder
+
+from dali_compat import DALIImageFolder
+from dali_compat.data import table as module
+from dali_compat.data.table import SampleTable, table_of
+from dali_compat.epoch.dali_epoch import DaliEpoch
+
+PATHS = ["a", "bb/longer.jpg", "", "ccc", "größe/雪.png", os.fsdecode(b"bytes \xff\xfe.jpg"), "z" * 300, "\n"]
+SAMPLES = [(path, 3 * at - 4) for at, path in enumerate(PATHS)]
+
+
+class Incomparable:
+    def __eq__(self, other):
+        raise RuntimeError("of no use for comparing")
+
+    __hash__ = None
+
+
+def folder_of(samples) -> DatasetFolder:
+    """An image folder without files."""
+    folder = DatasetFolder.__new__(DatasetFolder)
+    folder.samples, folder.transform, folder.target_transform, folder.loader = samples, None, None, str
+    return folder
+
+
+# ---- what a table gives
+
+
+@pytest.mark.parametrize("index", [range(8), [3], [6], [2], [2, 2], [0, 3], [5, 4, 1], [7, 6, 0, 6]])
+def test_paths_are_rows_with_zeros_behind_them(index):
+    rows = SampleTable(SAMPLES).paths(np.array(index))
+    encoded = [os.fsencode(PATHS[i]) for i in index]
+    width = max(map(len, encoded))
+    assert rows.dtype == np.uint8 and rows.shape == (len(index), width)
+    assert [row.tobytes() for row in rows] == [path.ljust(width, b"\0") for path in encoded]
+
+
+def test_rows_may_be_written_to():
+    """They are no views of the table."""
+    table = SampleTable(SAMPLES)
+    table.paths(np.array([0, 1, 3]))[:] = 1
+    table.paths(np.array([3, 3]))[:] = 1
+    assert table.paths(np.array([3])).tobytes() == b"ccc"
+
+
+def test_targets_keys_and_path():
+    table = SampleTable(SAMPLES)
+    assert len(table) == len(SAMPLES)
+    assert table.targets.dtype == np.int64 and table.targets.tolist() == [target for _, target in SAMPLES]
+    assert table.keys.dtype == np.int64 and table.keys.tolist() == [hash(path) for path in PATHS]
+    assert [table.path(i) for i in range(len(table))] == PATHS
+
+
+def test_any_int64_is_a_target():
+    extremes = [np.iinfo(np.int64).min, -1, 0, np.iinfo(np.int64).max]
+    assert SampleTable([("a", target) for target in extremes]).targets.tolist() == extremes
+
+
+# ---- what is still the same
+
+
+def _equal_entry(samples):
+    path, target = samples[1]
+    samples[1] = (str(path.encode(), "utf-8"), target)
+    assert samples[1] is not SAMPLES[1]
+
+
+def _equal_entries(samples):
+    samples[:] = [(path, target) for path, target in samples]
+
+
+SAME = {
+    "nothing": lambda samples: None,
+    "an equal entry": _equal_entry,
+    "equal entries": _equal_entries,
+    "there and back": lambda samples: (samples.append(("b", 1)), samples.pop()),
+}
+
+
+@pytest.mark.parametrize("change", SAME)
+@pytest.mark.parametrize("index", [[1], [0, 1], range(8)])
+def test_what_is_equal_is_the_same(change, index):
+    samples = list(SAMPLES)
+    table = SampleTable(samples)
+    SAME[change](samples)
+    assert table.is_of(samples) is True and table.holds(samples, np.array(index)) is True
+
+
+def test_another_list_of_the_same():
+    table = SampleTable(list(SAMPLES))
+    assert table.is_of(list(SAMPLES)) and table.holds(list(SAMPLES), np.array([0, 7]))
+
+
+def _entry(make):
+    def change(samples):
+        samples[1] = make(*samples[1])
+
+    return change
+
+
+class Text(str):
+    """A path that is equal to its text."""
+
+
+class Number(int):
+    """A target that is equal to its value, and prints otherwise."""
+
+
+class Pair(tuple):
+    """A sample of the user's own."""
+
+
+ANOTHER_ENTRY = {
+    "path": _entry(lambda path, target: (path + "x", target)),
+    "target": _entry(lambda path, target: (path, target + 1)),
+    "a list": _entry(lambda path, target: [path, target]),
+    "a tuple of one's own": _entry(lambda path, target: Pair((path, target))),
+    "three things": _entry(lambda path, target: (path, target, 0)),
+    "one thing": _entry(lambda path, target: (path,)),
+    "None": _entry(lambda path, target: None),
+    "PathLike": _entry(lambda path, target: (pathlib.PurePosixPath(path), target)),
+    "bytes": _entry(lambda path, target: (path.encode(), target)),
+    "a text of one's own": _entry(lambda path, target: (Text(path), target)),
+    "numpy int": _entry(lambda path, target: (path, np.int64(target))),
+    "numpy int32": _entry(lambda path, target: (path, np.int32(target))),
+    "float": _entry(lambda path, target: (path, float(target))),
+    "tensor": _entry(lambda path, target: (path, torch.tensor(target))),
+    "an int of one's own": _entry(lambda path, target: (path, Number(target))),
+    "target None": _entry(lambda path, target: (path, None)),
+    "arrays": _entry(lambda path, target: (path, np.array([target, target]))),
+    "incomparable": _entry(lambda path, target: (path, Incomparable())),
+}
+
+
+@pytest.mark.parametrize("change", ANOTHER_ENTRY)
+def test_another_entry_is_noticed(change):
+    """Torch's default_collate makes something else of what is equal but of another type."""
+    samples = list(SAMPLES)
+    table = SampleTable(samples)
+    ANOTHER_ENTRY[change](samples)
+    assert table.is_of(samples) is False
+    assert table.holds(samples, np.array([1])) is False
+    assert table.holds(samples, np.array([0, 1, 2])) is False
+    assert table.holds(samples, np.array([0])) is True
+    assert table.holds(samples, np.array([7, 2, 0])) is True
+
+
+@pytest.mark.parametrize("target", [True, False])
+def test_a_bool_is_no_number(target):
+    samples = [("a", int(target)), ("b", 5)]
+    table = SampleTable(samples)
+    samples[0] = ("a", target)
+    assert (
+        not table.is_of(samples) and not table.holds(samples, np.array([0, 1])) and table.holds(samples, np.array([1]))
+    )
+
+
+def test_two_that_are_swapped():
+    samples = list(SAMPLES)
+    table = SampleTable(samples)
+    samples[0], samples[3] = samples[3], samples[0]
+    assert not table.is_of(samples)
+    assert not table.holds(samples, np.array([0])) and not table.holds(samples, np.array([1, 3]))
+    assert table.holds(samples, np.array([1, 2, 4]))
+
+
+class Samples(list):
+    """A list of one's own."""
+
+    def __getitem__(self, index):
+        return ("other", 0)
+
+
+ANOTHER_LIST = {
+    "appended": lambda samples: [*samples, ("new", 0)],
+    "shortened": lambda samples: samples[:-1],
+    "empty": lambda samples: [],
+    "a tuple": tuple,
+    "an array": lambda samples: np.array(samples, dtype=object),
+    "a list of one's own": Samples,
+    "None": lambda samples: None,
+}
+
+
+@pytest.mark.parametrize("change", ANOTHER_LIST)
+def test_another_list_is_noticed(change):
+    """Even where the entries that are asked for are the same: a negative index finds another."""
+    samples = ANOTHER_LIST[change](list(SAMPLES))
+    table = SampleTable(list(SAMPLES))
+    assert table.is_of(samples) is False
+    assert table.holds(samples, np.array([0])) is False and table.holds(samples, np.array([0, 2])) is False
+
+
+def test_a_table_is_not_changed_with_its_list():
+    samples = list(SAMPLES)
+    table = SampleTable(samples)
+    samples.clear()
+    assert table.path(6) == PATHS[6] and len(table) == 8 and not table.is_of(samples)
+
+
+def test_nothing_of_the_users_is_compared():
+    """A table is asked in a thread."""
+    compared = []
+
+    class Target:
+        def __eq__(self, other):
+            compared.append(other)
+            return True
+
+        __hash__ = None
+
+    samples = list(SAMPLES)
+    table = SampleTable(samples)
+    samples[1] = (samples[1][0], Target())
+    assert not table.is_of(samples) and not table.holds(samples, np.array([1])) and compared == []
+
+
+# ---- table_of
+
+
+@pytest.mark.parametrize("change", [*ANOTHER_ENTRY, "bool", "too large", "zero byte"])
+def test_no_table_of_other_entries(change):
+    """Neither of a new data set, nor where there was one."""
+    more = {
+        "bool": _entry(lambda path, target: (path, True)),
+        "too large": _entry(lambda path, target: (path, 1 << 63)),
+        "zero byte": _entry(lambda path, target: ("a\0b", target)),
+    }
+    samples = list(SAMPLES)
+    was = folder_of(list(SAMPLES))
+    assert table_of(was) is not None
+    (ANOTHER_ENTRY | more)[change](samples)
+    (ANOTHER_ENTRY | more)[change](was.samples)
+    if change in ("path", "target"):
+        assert table_of(folder_of(samples)).is_of(samples) and table_of(was).is_of(samples)
+    else:
+        assert table_of(folder_of(samples)) is None and table_of(was) is None
+
+
+@pytest.mark.parametrize("change", set(ANOTHER_LIST) - {"appended", "shortened"})
+def test_no_table_of_other_lists(change):
+    folder = folder_of(list(SAMPLES))
+    assert table_of(folder) is not None
+    folder.samples = ANOTHER_LIST[change](folder.samples)
+    assert table_of(folder) is None
+    folder.samples = list(SAMPLES)
+    assert table_of(folder).is_of(SAMPLES)
+
+
+def test_no_table_of_other_data_sets():
+    assert table_of(torch.utils.data.TensorDataset(torch.zeros(3))) is None and table_of(SAMPLES) is None
+
+
+@pytest.mark.parametrize("kind", [ImageFolder, DALIImageFolder])
+def test_one_table_as_long_as_the_samples_are_the_same(image_root, kind):
+    dataset = kind(image_root)
+    table = table_of(dataset)
+    assert table_of(dataset) is table and table.targets.tolist() == dataset.targets
+    dataset.samples = list(dataset.samples)
+    assert table_of(dataset) is table
+    assert table_of(kind(image_root)) is not table
+
+
+@pytest.mark.parametrize("change", ["path", "target"])
+def test_it_is_made_again_when_samples_change(image_root, change):
+    dataset = ImageFolder(image_root)
+    table = table_of(dataset)
+    ANOTHER_ENTRY[change](dataset.samples)
+    again = table_of(dataset)
+    assert again is not table and again.is_of(dataset.samples) and table_of(dataset) is again
+    dataset.samples = dataset.samples[:3]
+    assert len(table_of(dataset)) == 3
+
+
+def test_all_loaders_share_it(image_root, monkeypatch):
+    made, epochs = [], []
+    init, begin = SampleTable.__init__, DaliEpoch.__init__
+    monkeypatch.setattr(SampleTable, "__init__", lambda self, samples: (made.append(self), init(self, samples))[1])
+    monkeypatch.setattr(DaliEpoch, "__init__", lambda self, *args: (epochs.append(self), begin(self, *args))[1])
+    dataset = DALIImageFolder(image_root, EXACT)
+    loaders = [ours(dataset, 5, device="cpu"), ours(torch.utils.data.Subset(dataset, [3, 1]), 2, device="cpu")]
+    for _ in range(2):
+        for loader in loaders:
+            assert sum(len(labels) for _, labels in loader) == len(loader.sampler)
+    assert len(made) == 1 and len(epochs) == 4
+    assert all(list(epoch.tables.items()) == [(id(dataset), made[0])] for epoch in epochs)
+
+
+def test_it_goes_with_the_data_set(image_root):
+    gc.collect()
+    before = len(module._of_dataset._kept)
+    dataset = ImageFolder(image_root)
+    table = weakref.ref(table_of(dataset))
+    dataset.samples[0] = (dataset.samples[0][0], 7)
+    again = weakref.ref(table_of(dataset))
+    assert table() is None and again() is not None and len(module._of_dataset._kept) == before + 1
+    del dataset
+    gc.collect()
+    assert again() is None and len(module._of_dataset._kept) == before
