@@ -39,6 +39,11 @@ SLOW = (
 )
 
 
+def pytest_configure(config):
+    if getattr(config.option, "dist", "") == "load":  # what -n gives: one process would be left with the last tests
+        config.option.dist = "worksteal"
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.relative_to(Path(__file__).parent).as_posix().startswith(SLOW):

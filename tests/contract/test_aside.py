@@ -293,7 +293,7 @@ def test_an_interrupt_between_the_lines_of_do():
     aside.do(lambda: done.append(2))
     aside.wait()
     assert done == [1, 2]
-    aside.close()
+    aside.end(lambda: None, within=False)
 
 
 def test_wait_raises_once():
@@ -302,7 +302,7 @@ def test_wait_raises_once():
     with pytest.raises(ZeroDivisionError):
         aside.wait()
     aside.wait()
-    aside.close()
+    aside.end(lambda: None, within=False)
 
 
 def test_it_need_not_wait_for_itself():
@@ -310,7 +310,7 @@ def test_it_need_not_wait_for_itself():
     aside.do(lambda: (aside.wait(), aside.before_fork(), said_there.append(aside.is_here)))
     aside.wait()
     assert said_there == [True] and not aside.is_here
-    aside.close()
+    aside.end(lambda: None, within=False)
 
 
 def test_a_lock_that_an_interrupt_left_locked(monkeypatch):
@@ -334,7 +334,7 @@ def test_a_lock_that_an_interrupt_left_locked(monkeypatch):
     aside.wait()
     thread_waits.cancel()
     assert not lock._is_owned()
-    aside.close()
+    aside.end(lambda: None, within=False)
 
 
 # ---- locks
