@@ -18,7 +18,7 @@ import torch
 
 from ..locks import unlock_all
 
-_PATIENCE = 2.0  # seconds: an interrupt may have left locked what the thread waits for
+_PATIENCE = 0.25  # seconds: an interrupt may have left locked what the thread waits for
 
 
 class Aside:
