@@ -26,6 +26,7 @@ import pathlib
 import shutil
 import tempfile
 import time
+import types
 
 import common
 import numpy as np
@@ -57,6 +58,7 @@ def folder(files):
 def ours(root, args, in_one_thread=False):
     """Batches without end, on the CPU."""
     from dali_compat import DALIImageFolder, DataLoader
+    from dali_compat.epoch.iterator import OrderedIterator
 
     transform = T.Compose(
         [T.RandomResizedCrop(CROP), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)],
@@ -68,7 +70,7 @@ def ours(root, args, in_one_thread=False):
     warm_headers(loader, dataset)
     batches = iter(loader)
     if in_one_thread:
-        batches._epoch.starts_aside = False
+        batches._look_ahead = types.MethodType(OrderedIterator._look_ahead, batches)
     return batches
 
 
