@@ -40,11 +40,11 @@ class Aside:
         except RuntimeError as error:
             if not _is_refusal(error):
                 raise
-        _open.add(self)  # or the garbage collector ends the thread before it ends the iterator, which waits for it
 
     def do(self, work: Callable[[], None]) -> None:
         """Call ``work`` there. wait() comes before the next call."""
         stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
+        _open.add(self)  # or the garbage collector ends the thread before it ends the iterator, which waits for it
         self._idle = False  # before it is so: an interrupt may come between the two
         try:
             self._last = self._pool.submit(self._run, work, stream)
