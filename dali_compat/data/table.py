@@ -16,7 +16,7 @@ from .per_object import PerObject
 class SampleTable:
     """Of a list of (path, class index).
 
-    It takes about 40 bytes a sample and those of its path, and for 1.28 million samples half a second.
+    benchmarks/host_time.py --table measures what it takes.
 
     Attributes:
         targets: (N,) int64.
@@ -39,8 +39,8 @@ class SampleTable:
             raise ValueError("a path has a zero byte")
         self._begins = np.concatenate([[0], ends[:-1] + 1])
         self._lengths = ends - self._begins
-        self._longest = int(self._lengths.max())
-        self._bytes = np.concatenate([joined, np.zeros(self._longest, np.uint8)])
+        longest = int(self._lengths.max())
+        self._bytes = np.concatenate([joined, np.zeros(longest, np.uint8)])
 
     def __len__(self) -> int:
         return len(self._samples)

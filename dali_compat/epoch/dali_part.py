@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from ..data.headers import DALI, marks
+from ..data.headers import DALI, Facts, marks
 from ..data.intact import is_intact
 from ..data.sources import BYTES, DECODED, PATHS, Form, Source
 from ..draws import Arrays
@@ -30,15 +30,11 @@ class DaliOwner(Owner, Protocol):
 
     Attributes:
         pixels: what a cache has of each row; empty where there is none.
-        sizes, lengths, stated_at, marks, intact: of each row, as headers.py has them.
+        facts: what is known of each row's file.
     """
 
     pixels: list[Any]
-    sizes: np.ndarray
-    lengths: np.ndarray
-    stated_at: np.ndarray
-    marks: np.ndarray
-    intact: np.ndarray
+    facts: Facts
 
     @property
     def epoch(self) -> DaliEpoch:
@@ -182,20 +178,21 @@ class Decoded:
         self.batch, self.plan, self.rows, self._given, self._again = batch, plan, rows, given, again
         if not rows:
             return
-        self._at = np.array(rows)
-        arrays = batch.compute((*plan.dali, *plan.batch), self._at)
+        at = np.array(rows)
+        self._facts = batch.facts.take(at)
+        arrays = batch.compute((*plan.dali, *plan.batch), at)
         self._dali, self._batch = arrays[: len(plan.dali)], arrays[len(plan.dali) :]
         if given in DECODED:
             self._images: Any = [batch.pixels[row] for row in rows]
         elif given == BYTES:
             self._images = [source.bytes() for source in self._sources]  # type: ignore[union-attr]  # they are records
         else:
-            self._images = batch.paths(self._at)
+            self._images = batch.paths(at)
         cache = batch.epoch.route.cache
         self._cache = cache if given not in DECODED and cache is not None and not cache.full else None
         form = Form(given, self._cache is not None, given not in DECODED and batch.epoch.route.fancy)
         self._pipeline = batch.epoch.pipeline(plan, len(rows), form)
-        self._ticket = self._pipeline.submit(self._images, self._dali, batch.stated_at[self._at])
+        self._ticket = self._pipeline.submit(self._images, self._dali, self._facts.stated_at)
 
     @property
     def _sources(self) -> list[Source]:
@@ -224,12 +221,12 @@ class Decoded:
         """Which images PIL has to read: the bytes that DALI has decoded are not those that the header was read from, by
         their length and the size in their own header; or they are, at their first sight, not of a structure that both
         are known to read alike."""
-        batch, at, files = self.batch, self._at, self._images
-        changed = np.zeros(len(at), bool)
+        batch, facts, files = self.batch, self._facts, self._images
+        changed = np.zeros(len(self.rows), bool)
         if received.encoded is not None and received.stated is not None:
             files = received.encoded
-            changed = (received.lengths != batch.lengths[at]) | (marks(received.stated) != batch.marks[at])
-        new = ~changed & ~batch.intact[at]
+            changed = (received.lengths != facts.lengths) | (marks(received.stated) != facts.marks)
+        new = ~changed & ~facts.intact
         if not (changed | new).any():
             return set()
         doubtful = set(np.flatnonzero(changed).tolist())
