@@ -48,6 +48,7 @@ class Header(NamedTuple):
         length: of the file, in bytes.
         at: where the bytes are that state its sides.
         stated: these bytes, STATED of them, with zeros behind the file's end.
+        intact: whether all bytes are known to be intact.
     """
 
     kind: int
@@ -56,6 +57,7 @@ class Header(NamedTuple):
     length: int = -1
     at: int = 0
     stated: bytes = bytes(STATED)
+    intact: bool = False
 
 
 class Facts(NamedTuple):
@@ -95,7 +97,7 @@ class Facts(NamedTuple):
 
 class Headers:
     """Facts of the images of a data set, read at first sight. Whether a file's bytes are intact (intact.py) is asked
-    when DALI has read them."""
+    then, or when DALI has read them."""
 
     def __init__(self):
         self._lock = new_lock()  # loaders in several threads share it
@@ -114,19 +116,36 @@ class Headers:
     def facts(self, index: np.ndarray, keys: np.ndarray, source: Callable[[int], Source]) -> Facts:
         """All that is known; ``keys`` are the hashes of the sources, and ``source(i)`` is that of ``index[i]``."""
         with self._lock:
+            unknown = np.flatnonzero(self.unknown(index, keys))
+            if len(unknown):
+                found = facts_of(_read_many([source(i) for i in unknown.tolist()]))
+                self._put(index[unknown], keys[unknown], found)
+            known = self._facts.take(index)
+        return _allowed(known._replace(sizes=known.sizes.astype(np.int64)))
+
+    def unknown(self, index: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """(N,) bool: whose header is to be read, or was not readable."""
+        with self._lock:
             top = int(index.max()) + 1
             if top > len(self._keys):
                 self._allocate(max(top, 2 * len(self._keys)))
             kinds = self._facts.kinds[index]
-            unknown = (kinds == UNKNOWN) | (kinds == UNREADABLE) | (self._keys[index] != keys)
-            if unknown.any():
-                self._read(index[unknown], keys[unknown], [source(i) for i in np.flatnonzero(unknown).tolist()])
-            found = self._facts.take(index)
-        return _allowed(found._replace(sizes=found.sizes.astype(np.int64)))
+            return (kinds == UNKNOWN) | (kinds == UNREADABLE) | (self._keys[index] != keys)
 
-    def _read(self, at: np.ndarray, keys: np.ndarray, sources: list[Source]) -> None:
+    def add(self, index: np.ndarray, keys: np.ndarray, facts: Facts) -> None:
+        """What somebody has read meanwhile, where it is still unknown."""
+        with self._lock:
+            unknown = np.flatnonzero(self.unknown(index, keys))
+            self._put(index[unknown], keys[unknown], facts.take(unknown))
+
+    def unseen(self, count: int) -> int:
+        """How many of the first ``count`` were never looked at."""
+        with self._lock:
+            return count - int(np.count_nonzero(self._facts.kinds[:count]))
+
+    def _put(self, at: np.ndarray, keys: np.ndarray, facts: Facts) -> None:
         self._facts.kinds[at], self._keys[at] = UNKNOWN, keys
-        self._facts.put(at, _facts(_read_many(sources)))
+        self._facts.put(at, facts)
 
     def set_intact(self, index: np.ndarray | list[int]) -> None:
         with self._lock:
@@ -163,12 +182,12 @@ def marks(stated: np.ndarray) -> np.ndarray:
     return (np.ascontiguousarray(stated).view(np.uint64) * _FACTORS).sum(1, dtype=np.uint64)
 
 
-def _facts(headers: list[Header]) -> Facts:
+def facts_of(headers: list[Header]) -> Facts:
     """What headers say of their files."""
-    kinds, heights, widths, lengths, stated_at, stated = zip(*headers, strict=True)
+    kinds, heights, widths, lengths, stated_at, stated, intact = zip(*headers, strict=True)
     known = marks(np.frombuffer(b"".join(stated), np.uint8).reshape(-1, STATED))
     sizes, places = np.array([heights, widths]).T, np.array(stated_at, np.int32)
-    return Facts(sizes, np.array(lengths), places, known, np.zeros(len(headers), np.bool_), np.array(kinds, np.uint8))
+    return Facts(sizes, np.array(lengths), places, known, np.array(intact), np.array(kinds, np.uint8))
 
 
 def _allowed(facts: Facts) -> Facts:
@@ -179,8 +198,8 @@ def _allowed(facts: Facts) -> Facts:
     return facts
 
 
-def read_header(source: Source) -> Header:
-    """Of an image; Header(UNREADABLE, 1, 1) where neither walking its markers nor PIL finds a size."""
+def read_header(source: Source | np.ndarray) -> Header:
+    """Of an image, or of its bytes; Header(UNREADABLE, 1, 1) where neither walking its markers nor PIL finds a size."""
     try:
         return _read_jpeg(source) or _ask_pil(source)
     except Exception:  # any decoder's error: whoever decodes it reports it, with its name
@@ -198,7 +217,7 @@ def _read_many(sources: list[Source]) -> list[Header]:
         return found + list(pool.map(read_header, rest))
 
 
-def _read_jpeg(source: Source) -> Header | None:
+def _read_jpeg(source: Source | np.ndarray) -> Header | None:
     """ISO/IEC 10918-1 B.1.1: walk the marker segments to the frame header. None where the image is no plain JPEG."""
     with Parts(source) as parts:
         data, base, at = parts.read(4096, 0), 0, 2
@@ -248,7 +267,7 @@ def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
     return component_ids != b"RGB"
 
 
-def _ask_pil(source: Source) -> Header:
+def _ask_pil(source: Source | np.ndarray) -> Header:
     with Parts(source) as parts:  # first: a file that changes before PIL has opened it is found out
         length, at = parts.size, _first_directory(parts.read(8, 0))
         stated = _stated(parts, at)

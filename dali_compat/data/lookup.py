@@ -46,8 +46,14 @@ class Found:
 
     def but(self, left_out: Any) -> Found:
         """Without some rows."""
-        kept = ~np.isin(self.rows, list(left_out))
-        return Found(self.part, self.rows[kept], self.index[kept], self.keys[kept])
+        return self._only(~np.isin(self.rows, list(left_out)))
+
+    def unknown(self) -> Found:
+        """Those whose headers are to be read."""
+        return self._only(self.headers.unknown(self.index, self.keys))
+
+    def _only(self, rows: np.ndarray) -> Found:
+        return Found(self.part, self.rows[rows], self.index[rows], self.keys[rows])
 
 
 class Listed:
@@ -138,14 +144,14 @@ class Tabled:
         return made
 
     @cached_property
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[str]:
         made: list[Any] = [None] * self._count
         for one, table in self._found:
             for row, index in zip(one.rows.tolist(), one.index.tolist(), strict=True):
                 made[row] = table.path(index)
         return made
 
-    def source(self, row: int) -> Source:
+    def source(self, row: int) -> str:
         return self.sources[row]
 
     def paths(self, rows: np.ndarray) -> Any:

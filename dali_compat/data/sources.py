@@ -65,7 +65,7 @@ class Form(NamedTuple):
     fancy: bool = False
 
 
-def is_record(source: Source) -> TypeIs[Record]:
+def is_record(source: Source | np.ndarray) -> TypeIs[Record]:
     return isinstance(source, Record)
 
 
@@ -80,27 +80,29 @@ def fetch(sources: list[Source]) -> None:
             record.data = image
 
 
-def opened(source: Source) -> IO[bytes]:
-    """For PIL. The name of the errors that it raises is in the text of the source."""
-    return io.BytesIO(source.bytes().data) if is_record(source) else open(source, "rb")
+def opened(source: Source | np.ndarray) -> IO[bytes]:
+    """For PIL; an array is of the bytes themselves. The name of the errors that it raises is in the source's text."""
+    if isinstance(source, str):
+        return open(source, "rb")
+    return io.BytesIO(source.bytes().data if is_record(source) else source.data)
 
 
 class Parts:
-    """Reads parts of a source; a context manager.
+    """Reads parts of a source, or of an array of its bytes; a context manager.
 
     Attributes:
         size: in bytes.
     """
 
-    def __init__(self, source: Source):
+    def __init__(self, source: Source | np.ndarray):
         self._data: np.ndarray | None = None
         self._file = -1  # where it is no file
-        if is_record(source):
-            self._data = source.bytes()
-            self.size = len(self._data)
-        else:
+        if isinstance(source, str):
             self._file = os.open(source, os.O_RDONLY)
             self.size = os.fstat(self._file).st_size
+        else:
+            self._data = source.bytes() if is_record(source) else source
+            self.size = len(self._data)
 
     def read(self, count: int, start: int) -> bytes:
         """Up to ``count`` bytes from ``start`` on."""

@@ -11,43 +11,22 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..data.headers import DALI, PIL, UNREADABLE, Facts, headers_of
 from ..data.lookup import Found, Listed, Tabled, in_tables, look_up
 from ..data.parts import Images
 from ..data.sources import Source, fetch
 from ..draws import Arrays, ImageTooSmall, Randoms, compute
-from ..engine.device import current_stream_of, handed_over
 from ..engine.kernels import rows_of
 from ..errors import ImageReadError, OutOfStep
 from ..plan import Plan, Step
 from .batch import Batch
 from .dali_epoch import DaliEpoch
 from .dali_part import DaliPart, merged
+from .early import Early
 from .on_error import NOTHING, reason_of
 from .part import in_order, taken
 from .substitute import Substitute, joined
-
-
-class _Early:
-    """What was made of a batch before it was asked for: its images, and all of it where it only had to be stacked; on
-    which stream of a GPU."""
-
-    images: Any = None
-    made: Any = None
-
-    def __init__(self, device: torch.device):
-        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
-
-    def hand_over(self) -> None:
-        """To the stream that is current now."""
-        stream, self._stream = self._stream, None
-        if stream is not None and stream.cuda_stream != current_stream_of(stream.device):
-            if self.made is None:
-                self.images = handed_over(self.images, stream)
-            else:
-                self.made = handed_over(self.made, stream)
 
 
 class DaliBatch(Batch):
@@ -74,9 +53,24 @@ class DaliBatch(Batch):
         self._stands_in = stands_in
         self._under_way: list[DaliPart] = []
         self._substitutes: dict[int, Substitute] = {}
-        self._early: _Early | None = None
+        self._early: Early | None = None
         self.bad: dict[int, Exception | str] = {}
-        self.started = error is not None
+        self.started = self._located = error is not None
+        self._asked: list[tuple[Found, int]] = []
+
+    @property
+    def waits(self) -> bool:
+        """Whether start() waits for headers that other processes read."""
+        return bool(self._asked)
+
+    def announce(self) -> None:
+        """Before start(), if at all: other processes look at its files, those that nobody has seen. Errors wait."""
+        try:
+            if not self._located:
+                self._locate()
+                self._ask()
+        except Exception as error:
+            self._error, self.started = error, True
 
     def start(self) -> None:
         """Once; errors wait for finish(), so that they reach the caller with the batch that they belong to."""
@@ -84,7 +78,9 @@ class DaliBatch(Batch):
             return
         self.started = True
         try:
-            self._locate()
+            if not self._located:
+                self._locate()
+            self._hear()
             self._group()
             if self.bad:
                 self._substitute()
@@ -96,7 +92,7 @@ class DaliBatch(Batch):
     def prepare(self) -> None:
         """After start(), in whatever thread: as much of finish() as takes nothing of the user's. Errors wait."""
         if self._early is None and self._error is None:
-            self._early = _Early(self.epoch.route.device)
+            self._early = Early(self.epoch.route.device)
             try:
                 self._early.images = super()._outcome()
                 if self.epoch.default_collate and not self.bad:
@@ -216,7 +212,7 @@ class DaliBatch(Batch):
         return self._samples_of.places
 
     @property
-    def sources(self) -> list[Source]:
+    def sources(self) -> Sequence[Source]:
         """Where each row's encoded image is."""
         return self._samples_of.sources
 
@@ -231,6 +227,8 @@ class DaliBatch(Batch):
         return self._samples_of.locals
 
     def _locate(self) -> None:
+        """Where its samples are, and their targets."""
+        self._located = True
         epoch, cache = self.epoch, self.epoch.route.cache
         tabled = None if cache is not None or self._stands_in else in_tables(epoch.dataset, self.indices, epoch.tables)
         self._samples_of = look_up(epoch.dataset, self.indices) if tabled is None else tabled
@@ -244,6 +242,25 @@ class DaliBatch(Batch):
             self.targets = list(self.targets) if tabled is None else self.targets.tolist()
             with self._as_in_a_worker():
                 self.targets = [self._target(row) for row in range(len(self))]
+
+    def _ask(self) -> None:
+        prefetcher = self.epoch.prefetcher
+        if prefetcher is None or not isinstance(self._samples_of, Tabled):
+            return
+        for found in self._samples_of.found():
+            new = found.but(self.bad).unknown()
+            paths = [self._samples_of.source(row) for row in new.rows.tolist()]
+            ticket = prefetcher.request(paths) if paths else None
+            if ticket is not None:
+                self._asked.append((new, ticket))
+
+    def _hear(self) -> None:
+        prefetcher, asked = self.epoch.prefetcher, self._asked
+        while asked:
+            found, ticket = asked.pop()
+            facts = None if prefetcher is None else prefetcher.result(ticket)
+            if facts is not None:
+                found.headers.add(found.index, found.keys, facts)
 
     def _leave_out_broken(self) -> None:
         """Files that could not be read before."""

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from ..data.headers import headers_of
 from ..data.lookup import PLAIN, is_plain
 from ..data.parts import parts
+from ..data.prefetch import HeaderPrefetcher
 from ..data.sources import Form
 from ..data.table import SampleTable, table_of
 from ..lower import plans_ahead
 from ..plan import Plan
+from ..routes.choose import available_threads
 from ..routes.dali import DaliRoute
 from .epoch import Epoch
 
@@ -19,10 +22,14 @@ if TYPE_CHECKING:
     from ..engine.dali.pipeline import DecodePipeline
 
 
+_MANY, _PROCESSES = 4096, 4  # unseen files that are worth a process, and how many processes at most
+
+
 class DaliEpoch(Epoch[DaliRoute]):
     """As Epoch, with pipelines, and threads for what goes through PIL.
 
     Attributes:
+        prefetcher: of headers, where a GPU decodes and many files of the data set were never looked at.
         tables: of the data set's parts, by their id(), as their samples were when it began.
         prepares: whether the next one may be made there, too.
     """
@@ -37,6 +44,18 @@ class DaliEpoch(Epoch[DaliRoute]):
         ahead = [plan for first in route.plans for plan in plans_ahead(first)]
         users = any(plan.call or any(step.op == "apply" for step in plan.steps) for plan in ahead)  # apply: on_batch()
         self.prepares = not users
+        self.prefetcher = self._new_prefetcher(loader)
+
+    def _new_prefetcher(self, loader) -> HeaderPrefetcher | None:
+        if self.route.device.type != "cuda" or not loader.num_workers or not self.starts_aside:
+            return None
+        known = [(headers_of(part), len(part)) for part in parts(loader.dataset) if id(part) in self.tables]
+        if sum(headers.unseen(count) for headers, count in known) < _MANY:
+            return None
+        try:
+            return HeaderPrefetcher(max(1, min(_PROCESSES, available_threads(loader) // 2)))
+        except OSError:  # no more processes are allowed: it is slower without
+            return None
 
     @property
     def starts_aside(self) -> bool:
@@ -91,6 +110,9 @@ class DaliEpoch(Epoch[DaliRoute]):
         if self._pipelines:
             self._pipelines = {}
             self.route.epoch_is_over()
+        prefetcher, self.prefetcher = self.prefetcher, None
+        if prefetcher is not None:
+            prefetcher.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None

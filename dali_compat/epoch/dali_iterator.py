@@ -76,8 +76,14 @@ def _in_the_package(frame: FrameType) -> bool:
 
 
 def _work(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
+    if not epoch.starts_aside:  # any more: the caller does it
+        return
     for batch in batches:
-        if not epoch.starts_aside:  # any more: the caller does it
+        batch.announce()
+    if batches[-1].waits and batches[0].started and epoch.prepares:
+        batches[0].prepare()  # meanwhile
+    for batch in batches:
+        if not epoch.starts_aside:
             return
         batch.start()
     if epoch.prepares and epoch.starts_aside:

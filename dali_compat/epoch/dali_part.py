@@ -42,7 +42,7 @@ class DaliOwner(Owner, Protocol):
         ...
 
     @property
-    def sources(self) -> list[Source]:
+    def sources(self) -> Sequence[Source]:
         """Where each row's encoded image is."""
         ...
 

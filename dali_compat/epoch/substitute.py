@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -26,7 +26,7 @@ class StandIn(Protocol):
         ...
 
     @property
-    def sources(self) -> list:
+    def sources(self) -> Sequence:
         """Where its encoded image is."""
         ...
 

@@ -1,0 +1,182 @@
+"""Processes that look at files before DALI is set to work on them. A thread that did so would have the interpreter's
+lock for most of its time, and the caller's training step would wait for it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+from .headers import DALI, PIL, UNREADABLE, Facts, Header, facts_of, read_header
+from .intact import intact
+
+_ROOT = str(Path(__file__).parents[2])
+_CODE = "import sys; sys.path[0] = sys.argv[1]; from dali_compat.data import prefetch; prefetch.serve(*sys.argv[2:])"
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_PIPE = 1 << 20  # bytes that a pipe has room for, where the system allows so many
+_ANSWER = 128  # bytes of an answer for one file, at most
+
+
+class HeaderPrefetcher:
+    """So many processes. Answers come by ticket; one that is not asked for costs its memory alone.
+
+    Raises:
+        OSError: a process cannot be started.
+    """
+
+    def __init__(self, count: int):
+        self._processes: list[_Process] = []
+        self._asked: dict[int, list[_Process]] = {}
+        self._tickets = 0
+        try:
+            for _ in range(count):
+                self._processes.append(_Process())
+        except OSError:
+            self.close()
+            raise
+
+    def request(self, paths: list[str]) -> int | None:
+        """A ticket for the headers of these files; None where no process has room for them, or none is left."""
+        ready = [process for process in self._processes if process.is_ready()]
+        if not ready:
+            return None
+        each = -(-len(paths) // len(ready))
+        pieces = [paths[begin : begin + each] for begin in range(0, len(paths), each)]
+        asked = list(zip(ready, pieces, strict=False))
+        if not all(process.has_room(piece) for process, piece in asked):
+            return None
+        self._tickets += 1
+        processes, self._processes = self._processes, []  # until all of it is done: an interrupt ends their use
+        if not all(process.ask(self._tickets, piece) for process, piece in asked):
+            _end(processes)
+            return None
+        self._asked[self._tickets] = [process for process, _ in asked]
+        self._processes = processes
+        return self._tickets
+
+    def result(self, ticket: int) -> Facts | None:
+        """Of a ticket's files, waiting for it; None where a process has ended."""
+        asked, processes = self._asked.pop(ticket), self._processes
+        if not processes:
+            return None
+        self._processes = []
+        found = [process.answer(ticket) for process in asked]
+        facts = [one for one in found if one is not None]
+        if len(facts) < len(found):
+            _end(processes)
+            return None
+        self._processes = processes
+        return Facts(*map(np.concatenate, zip(*facts, strict=True)))
+
+    def close(self) -> None:
+        """End them."""
+        processes, self._processes = self._processes, []
+        _end(processes)
+
+
+class _Process:
+    """One of them. What asks it and what it answers wait in pipes."""
+
+    def __init__(self):
+        requests, self._requests = _pipe()
+        self._answers, answers = _pipe()
+        command = [sys.executable, "-c", _CODE, _ROOT, str(requests.fileno()), str(answers.fileno())]
+        handed = requests.fileno(), answers.fileno()
+        with requests, answers:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=handed, env={**os.environ, **_ONE_THREAD}
+            )
+        self._room = min(map(_capacity, (self._requests, self._answers))) // 2
+        self._ready = False
+        self._waiting: dict[int, int] = {}  # bytes of what was asked, by ticket
+        self._others: dict[int, Facts] = {}  # answers that came before they were asked for
+
+    def is_ready(self) -> bool:
+        """Whether it has started."""
+        try:
+            if not self._ready and self._answers.poll():
+                self._ready = self._answers.recv()
+        except (EOFError, OSError):
+            return False
+        return self._ready
+
+    def has_room(self, paths: list[str]) -> bool:
+        """Whether neither pipe can become full: both sides would wait for each other."""
+        return sum(self._waiting.values()) + _bytes(paths) <= self._room
+
+    def ask(self, ticket: int, paths: list[str]) -> bool:
+        """Whether that was possible."""
+        self._waiting[ticket] = _bytes(paths)
+        try:
+            self._requests.send((ticket, paths))
+            return True
+        except OSError:
+            return False
+
+    def answer(self, ticket: int) -> Facts | None:
+        """Waits for it; None where there is none."""
+        try:
+            while ticket not in self._others:
+                number, facts = self._answers.recv()
+                del self._waiting[number]
+                self._others[number] = facts
+        except (EOFError, OSError):
+            return None
+        return self._others.pop(ticket)
+
+    def end(self) -> None:
+        self._requests.close()
+        self._answers.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def _end(processes: list[_Process]) -> None:
+    for process in processes:
+        process.end()
+
+
+def _pipe() -> tuple[Connection, Connection]:
+    read, write = os.pipe()
+    with suppress(OSError):
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, _PIPE)
+    return Connection(read, writable=False), Connection(write, readable=False)
+
+
+def _capacity(connection: Connection) -> int:
+    return fcntl.fcntl(connection.fileno(), fcntl.F_GETPIPE_SZ)
+
+
+def _bytes(paths: list[str]) -> int:
+    """That a request takes, or its answer."""
+    return sum(map(len, paths)) * 4 + _ANSWER * len(paths)  # at most so many bytes a character
+
+
+def serve(requests: str, answers: str) -> None:
+    """What such a process does: it answers requests, by the numbers of pipes, until nobody can ask any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is its parent's
+    incoming, outgoing = Connection(int(requests), writable=False), Connection(int(answers), readable=False)
+    with suppress(EOFError, OSError):
+        outgoing.send(True)
+        while True:
+            ticket, paths = incoming.recv()
+            outgoing.send((ticket, facts_of(list(map(look, paths)))))
+
+
+def look(path: str) -> Header:
+    """The header of a file, with whether it is intact: of kind PIL where it is not."""
+    try:
+        data = np.fromfile(path, np.uint8)
+    except OSError:
+        return Header(UNREADABLE, 1, 1)
+    header = read_header(data)
+    if header.kind != DALI:
+        return header
+    return header._replace(intact=True) if intact(data) else header._replace(kind=PIL)

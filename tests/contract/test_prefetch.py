@@ -1,0 +1,105 @@
+"""Processes that look at files ahead change nothing of what comes out, and end with their epoch."""
+
+import os
+import time
+
+import pytest
+import torch
+from PIL import Image
+
+from contract.both import EXACT, assert_same_epoch, assert_same_pixels, ours, stock
+from dali_compat import DALIImageFolder, DataLoader, ImageReadError
+from dali_compat.data import headers
+from dali_compat.data.prefetch import HeaderPrefetcher
+from dali_compat.epoch.dali_batch import DaliBatch
+from dali_compat.epoch.dali_epoch import DaliEpoch
+
+PATIENCE = 60  # seconds
+
+
+@pytest.fixture
+def forced(monkeypatch) -> list:
+    """The prefetchers that epochs get, on the CPU and for a few files, too; they have started."""
+    made = []
+
+    def new(self, loader):
+        found = HeaderPrefetcher(2)
+        made.append((found, [process._process for process in found._processes]))
+        end = time.monotonic() + PATIENCE
+        while not all(process.is_ready() for process in found._processes):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        return found
+
+    monkeypatch.setattr(DaliEpoch, "_new_prefetcher", new)
+    return made
+
+
+@pytest.fixture
+def heard(monkeypatch) -> list:
+    """How many files' headers came from processes, batch by batch."""
+    counts = []
+    own = headers.Headers.add
+    monkeypatch.setattr(headers.Headers, "add", lambda self, *args: counts.append(len(args[0])) or own(self, *args))
+    return counts
+
+
+def test_batches_are_torchs_and_headers_come_from_processes(exact_folder, forced, heard, monkeypatch):
+    arguments, read, own = {"batch_size": 2, "shuffle": True, "num_workers": 2}, [], headers.read_header
+    monkeypatch.setattr(headers, "read_header", lambda source: read.append(source) or own(source))
+    torch.manual_seed(3)
+    mine = list(ours(exact_folder, **arguments))
+    torch.manual_seed(3)
+    assert_same_epoch(mine, list(stock(exact_folder, **arguments)))
+    assert sum(heard) > len(exact_folder) // 2 and len(read) + sum(heard) == len(exact_folder)
+
+
+def test_processes_end_with_the_epoch(exact_folder, forced):
+    loader = ours(exact_folder, batch_size=2, num_workers=2)
+    for _ in loader:
+        pass
+    batches = iter(loader)
+    next(batches)
+    del batches
+    assert len(forced) == 2
+    for prefetcher, processes in forced:
+        assert not prefetcher._processes and all(process.returncode is not None for process in processes)
+
+
+def test_processes_that_are_killed_are_missed_by_nobody(exact_folder, forced, heard):
+    loader = ours(exact_folder, batch_size=1, num_workers=2)
+    labels = []
+    for _, label, _ in loader:
+        labels += label.tolist()
+        if len(labels) == 3:
+            for process in forced[0][1]:
+                process.kill()
+    assert labels == [target for _, target in exact_folder.samples] and sum(heard) < len(exact_folder)
+
+
+def test_a_file_that_changes_after_the_look_comes_out_as_it_is_now(own_root, forced, monkeypatch):
+    dataset = DALIImageFolder(own_root, EXACT)
+    path = dataset.samples[-1][0]
+    own = DaliBatch._hear
+
+    def hear(self):
+        asked = bool(self._asked)
+        own(self)
+        if asked and path in self.sources:
+            Image.new("RGB", (300, 200), (0, 255, 0)).save(path, "JPEG", quality=95)
+
+    monkeypatch.setattr(DaliBatch, "_hear", hear)
+    images, _ = list(ours(dataset, batch_size=1, num_workers=2))[-1]
+    assert_same_pixels(images[0].cpu(), EXACT(Image.open(path).convert("RGB")))
+
+
+def test_a_file_that_is_no_image_is_named(own_root, forced):
+    dataset = DALIImageFolder(own_root, EXACT)
+    path = dataset.samples[-1][0]
+    with open(path, "wb") as file:
+        file.write(os.urandom(1000))
+    with pytest.raises(ImageReadError, match=os.path.basename(path)):
+        list(ours(dataset, batch_size=1, num_workers=2))
+    loader = DataLoader(dataset, 1, num_workers=2, device="cpu", on_error="skip")
+    with pytest.warns(UserWarning, match=os.path.basename(path)):
+        assert len(list(loader)) == len(dataset) - 1

@@ -1,0 +1,144 @@
+"""data/prefetch.py: processes that look at files give what looking at them here gives, or nothing."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dali_compat.data import prefetch
+from dali_compat.data.headers import DALI, PIL, UNREADABLE, Headers, facts_of
+from dali_compat.data.prefetch import HeaderPrefetcher, look
+
+KINDS = {
+    "jpeg.jpg": DALI,
+    "cut.jpg": PIL,
+    "marked.jpg": PIL,
+    "png.png": DALI,
+    "palette.gif": PIL,
+    "text.jpg": UNREADABLE,
+    "missing.jpg": UNREADABLE,
+    "ünïcode \udcff.jpg": DALI,
+}
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    root = tmp_path_factory.mktemp("files")
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8))
+    image.save(root / "jpeg.jpg")
+    image.save(root / "png.png")
+    image.save(root / "palette.gif")
+    data = (root / "jpeg.jpg").read_bytes()
+    (root / "cut.jpg").write_bytes(data[:-200])
+    (root / "marked.jpg").write_bytes(data[:-300] + b"\xff\x27" + data[-298:])
+    (root / "text.jpg").write_bytes(b"no image")
+    (root / "ünïcode \udcff.jpg").write_bytes(data)
+    return [os.fspath(root / name) for name in KINDS]
+
+
+@pytest.fixture(scope="module")
+def started():
+    made = HeaderPrefetcher(2)
+    wait_until_ready(made)
+    yield made
+    made.close()
+
+
+def wait_until_ready(prefetcher):
+    end = time.monotonic() + 60
+    while not all(process.is_ready() for process in prefetcher._processes):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def same(found, wanted):
+    return all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(found, wanted, strict=True))
+
+
+def test_a_look_tells_who_reads_a_file_and_whether_it_is_intact(paths):
+    for path, kind in zip(paths, KINDS.values(), strict=True):
+        header = look(path)
+        assert header.kind == kind and header.intact == (kind == DALI), path
+        assert kind == UNREADABLE or (header.height, header.width) == (40, 50)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 200])
+def test_answers_are_what_a_look_gives_whatever_the_order(started, paths, count):
+    several = [(paths * 40)[shift : shift + count] for shift in range(3)]
+    tickets = [started.request(files) for files in several]
+    for i in (1, 2, 0):
+        assert same(started.result(tickets[i]), facts_of([look(path) for path in several[i]]))
+
+
+def test_answers_that_nobody_asked_for_are_in_nobodys_way(started, paths):
+    dropped = [started.request(paths) for _ in range(20)]
+    assert None not in dropped
+    assert same(started.result(started.request(paths[:3])), facts_of([look(path) for path in paths[:3]]))
+
+
+def test_a_request_that_would_fill_a_pipe_is_refused(started, paths):
+    assert started.request(paths * 10_000) is None
+    assert started.request(paths) is not None
+
+
+def test_whoever_has_not_started_is_not_waited_for(paths):
+    made = HeaderPrefetcher(1)
+    try:
+        assert made.request(paths) is None
+    finally:
+        made.close()
+
+
+def test_a_process_that_is_killed_ends_them_all(paths):
+    made = HeaderPrefetcher(2)
+    wait_until_ready(made)
+    ticket, ids = made.request(paths), [process._process.pid for process in made._processes]
+    os.kill(ids[1], 9)
+    assert made.result(ticket) is None or made.request(paths) is None  # it may have answered before
+    assert made.request(paths) is None
+    made.close()
+    for number in ids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(number, 0)
+
+
+@pytest.mark.parametrize("method", ["ask", "answer"])
+def test_an_interrupt_ends_their_use(paths, method, monkeypatch):
+    made = HeaderPrefetcher(2)
+    wait_until_ready(made)
+    ticket = made.request(paths)
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    processes = list(made._processes)
+    monkeypatch.setattr(prefetch._Process, method, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        made.request(paths) if method == "ask" else made.result(ticket)
+    monkeypatch.undo()
+    assert made.request(paths) is None
+    assert method == "answer" or made.result(ticket) is None
+    prefetch._end(processes)
+
+
+def test_they_end_with_whoever_asks():
+    made = HeaderPrefetcher(1)
+    wait_until_ready(made)
+    process = made._processes[0]
+    process._requests.close()
+    assert process._process.wait(timeout=30) == 0
+    made.close()
+
+
+def test_what_is_known_meanwhile_stays(paths):
+    headers, keys = Headers(), np.arange(3)
+    index, facts = np.array([4, 0, 2]), facts_of([look(path) for path in paths[:3]])
+    assert headers.unseen(5) == 5 and headers.unknown(index, keys).all()
+    headers.add(index[:2], keys[:2], facts.take(slice(2)))
+    headers.use_pil(4)
+    headers.add(index, keys, facts)
+    found = headers.facts(index, keys, None)
+    assert found.kinds.tolist() == [PIL, PIL, PIL] and found.intact.tolist() == [True, False, False]
+    assert headers.unseen(5) == 2 and headers.unknown(index, keys + 1).all()
