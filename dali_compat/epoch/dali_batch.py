@@ -1,7 +1,8 @@
 """One batch on the DALI route.
 
 start() finds the files, computes every per-sample argument and sets DALI to work. A batch consists of parts, the rows
-that share a plan, and each of these of the rows that DALI decodes and those that go through PIL (dali_part.py).
+that share a plan (dali_part.py), and each of these of the rows that DALI decodes and those that go through PIL
+(dali_groups.py).
 """
 
 from __future__ import annotations
