@@ -290,7 +290,10 @@ class DaliBatch(Batch):
             facts = found.headers.facts(found.index, found.keys, self._mine(found.rows))
             if self._stands_in:
                 facts.kinds[:] = PIL
-            self.facts.put(found.rows, facts)
+            if len(found.rows) == len(self):  # in order
+                self.facts = facts
+            else:
+                self.facts.put(found.rows, facts)
             of_plan = rows_of.setdefault(self.epoch.route.plan_of(found.part), {})
             for kind, given, chosen in self._kinds(found, facts.kinds):
                 of_plan.setdefault((kind, given), []).append(chosen)
