@@ -16,9 +16,9 @@ Confounders.
 - On a GPU the thread pays for launches, too.
 
 With --table: what does the table of an image folder's samples (data/table.py) take? The samples of --files files in
-1,000 classes are made up, with paths as ImageNet's; no file is there. Each round makes a table and counts its seconds,
-and then another under tracemalloc, which slows it, and counts its bytes: those kept, and the most that there were. The
-data set's own list is in neither.
+1,000 classes are made up, with paths as ImageNet's; no file is there. Each round makes a table and counts its seconds
+of processor time, and then another under tracemalloc, which slows it, and counts its bytes: those kept, and the most
+that there were. The data set's own list is in neither.
 
 Commands.
     python benchmarks/host_time.py --files 100000 --rounds 5 --json OUT.json
@@ -160,9 +160,9 @@ def measure_table(args, result):
     for number in range(args.rounds):
         samples = samples_as_in_imagenet(args.files)
         path_bytes = sum(len(path) for path, _ in samples) / args.files
-        begin = time.perf_counter()
+        begin = time.thread_time()
         SampleTable(samples)
-        seconds = time.perf_counter() - begin
+        seconds = time.thread_time() - begin
         tracemalloc.start()
         table = SampleTable(samples)
         kept, peak = (size / args.files for size in tracemalloc.get_traced_memory())

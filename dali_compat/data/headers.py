@@ -126,7 +126,7 @@ class Headers:
     def unknown(self, index: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """(N,) bool: whose header is to be read, or was not readable."""
         with self._lock:
-            top = int(index.max()) + 1
+            top = int(index.max(initial=-1)) + 1
             if top > len(self._keys):
                 self._allocate(max(top, 2 * len(self._keys)))
             kinds = self._facts.kinds[index]

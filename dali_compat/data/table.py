@@ -76,13 +76,13 @@ def _columns(samples: Sequence[Any]) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Paths and targets.
 
     Raises:
-        TypeError, ValueError: they are something else.
+        TypeError: they are something else.
     """
-    if set(map(type, samples)) != {tuple}:
-        raise TypeError("no tuples")
-    paths, targets = zip(*samples, strict=True)
+    if set(map(type, samples)) != {tuple} or set(map(len, samples)) != {2}:
+        raise TypeError("no pairs")
+    paths, targets = (tuple(map(itemgetter(column), samples)) for column in (0, 1))  # zip() makes an iterator of each
     if set(map(type, paths)) != {str} or set(map(type, targets)) != {int}:
-        raise TypeError("no tuples of a path and a whole number")
+        raise TypeError("no pairs of a path and a whole number")
     return paths, targets
 
 
@@ -92,7 +92,7 @@ def _are(before: Sequence[Any], now: Sequence[Any]) -> bool:
         return True
     try:
         _columns(now)
-    except (TypeError, ValueError):
+    except TypeError:
         return False
     return before == now
 

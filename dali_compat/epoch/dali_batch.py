@@ -1,7 +1,8 @@
 """One batch on the DALI route.
 
 start() finds the files, computes every per-sample argument and sets DALI to work. A batch consists of parts, the rows
-that share a plan, and each of these of the rows that DALI decodes and those that go through PIL (dali_part.py).
+that share a plan (dali_part.py), and each of these of the rows that DALI decodes and those that go through PIL
+(dali_groups.py).
 """
 
 from __future__ import annotations
@@ -306,7 +307,10 @@ class DaliBatch(Batch):
             facts = found.headers.facts(found.index, found.keys, self._mine(found.rows))
             if self._stands_in:
                 facts.kinds[:] = PIL
-            self.facts.put(found.rows, facts)
+            if len(found.rows) == len(self):  # in order
+                self.facts = facts
+            else:
+                self.facts.put(found.rows, facts)
             of_plan = rows_of.setdefault(self.epoch.route.plan_of(found.part), {})
             for kind, given, chosen in self._kinds(found, facts.kinds):
                 of_plan.setdefault((kind, given), []).append(chosen)
