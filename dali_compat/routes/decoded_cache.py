@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
 
 from ..data.sources import PIXELS, PIXELS_ON_GPU, Record, Source, is_record
 from ..engine.device import free_memory
+from ..locks import new_lock
 
 _SHARE = 0.5  # of a GPU's free memory, where nobody asked for it: training needs the rest
 
@@ -36,7 +36,7 @@ class DecodedCache:
         self.settings = budget, device, exact, place
         self._images: dict[Source, Any] = {}
         self._bytes = 0
-        self._lock = threading.RLock()  # iterators of several threads share it; re-entrant, as in dali.py
+        self._lock = new_lock()  # iterators of several threads share it
         self.full = False
         self._place = device if place is None or place == device.type else torch.device("cpu")
         self.form = PIXELS if self._place.type == "cpu" else PIXELS_ON_GPU
