@@ -25,6 +25,9 @@ is installed.
 Several GPUs. torchrun starts a process for each; the model is wrapped in DistributedDataParallel, each process loads
 its own part of the images, and the slowest process's time counts. Synthetic runs on the same GPUs.
 
+With --profile torch's profiler says which kernels and copies a loader adds to a step, and by how much the model's own
+grow longer beside them, after the rounds.
+
 Columns. next() is what a step's next(loader) takes: the time that passes, and the calling thread's processor time.
 
 Confounders.
@@ -62,6 +65,7 @@ import traceback
 
 import cases
 import common
+import gpu_time
 import loaders
 import processes
 import torch
@@ -179,11 +183,33 @@ def rounds(model, program, sources, until, args, result):
                 result["rounds"].append(row)
                 keep(args, result, row)
         longest = max(longest, time.perf_counter() - begin)
+    if args.profile:
+        profiled(model, program, sources, fixed, step, args, result)
     if program != "eager":
         counters = torch._dynamo.utils.counters
         made["compiled_graphs"] = counters["stats"]["unique_graphs"]
         made["cudagraph_skips"] = counters["inductor"]["cudagraph_skips"]
     keep(args, result, made)
+
+
+def profiled(model, program, sources, fixed, step, args, result):
+    """What each case adds to the GPU's work, in result["gpu_time"]."""
+    device = sources[args.cases[0]].settings.device
+    alone = gpu_time.spent(lambda steps: timed(fixed, step, False, steps, device), args.profile)
+    for text in args.cases:
+        source = sources[text]
+        if source.case.name in ("synthetic", "torchvision") or text in result["failed"]:
+            continue
+        with cases.constants(source.case.constants):
+            source.open()
+            timed(source.stream, step, False, args.warmup, device)
+            stream = source.stream
+            mine = gpu_time.spent(lambda steps, stream=stream: timed(stream, step, False, steps, device), args.profile)
+        row = {"model": model, "program": program, "case": text, **gpu_time.added(mine, alone)}
+        result["gpu_time"].append(row)
+        for kernel in row["kernels"]:
+            print(f"  {kernel['ms']:7.3f} ms {kernel['launches']:6.1f} launches a step  {kernel['name'][:80]}")
+        keep(args, result, {key: value for key, value in row.items() if key != "kernels"})
 
 
 def keep(args, result, row):
@@ -222,6 +248,7 @@ def options():
     options.add_argument("--budget", type=float, default=float("inf"), metavar="SECONDS", help="start no later round")
     options.add_argument("--limit", type=float, default=300, help="seconds after which a turn counts as hung: it exits")
     options.add_argument("--seen", action="store_true", help="all turns are in later epochs than a loader's first")
+    options.add_argument("--profile", type=int, default=0, metavar="STEPS", help="of each case: what the GPU does")
     options.add_argument("--reopen", action="store_true", help="close every loader after its turn")
     options.add_argument("--backend", default="inductor", help="of torch.compile")
     here = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
@@ -240,6 +267,8 @@ def main():
         parser.error(str(error))
     torch.backends.cudnn.benchmark = True
     where = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if args.profile and not where.startswith("cuda"):
+        parser.error("--profile needs a GPU")
     with processes.joined(where) as (device, rank, size), processes.images_of(args, rank) as root:
         settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
         settings = dataclasses.replace(settings, channels_last=True, shard=rank, shards=size)
@@ -253,6 +282,7 @@ def main():
             "models": [],
             "plans": {},
             "failed": [],
+            "gpu_time": [],
             "rounds": [],
         }
         keep(args, result, {"facts": result["facts"], "images": result["images"]})

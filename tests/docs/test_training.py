@@ -105,6 +105,15 @@ def test_shares_are_of_the_same_round(cases):
     assert cases.common.paired(rounds, "speed", "a", "b") == [2, 0.5]
 
 
+def test_what_a_loader_adds_is_told_from_the_models_own():
+    import gpu_time
+
+    synthetic = {"gemm": [2.0, 10.0], "copy": [0.1, 1.0]}
+    found = gpu_time.added({"gemm": [2.5, 10.0], "decode": [0.3, 2.0], "resize": [0.7, 1.0]}, synthetic)
+    assert found["added_ms"] == 1.0 and found["launches"] == 3.0 and found["longer_ms"] == 0.5
+    assert [kernel["name"] for kernel in found["kernels"]] == ["resize", "decode"]
+
+
 def run(images, out, *words, launcher=()):
     """training.py in a process of its own: its result, and what it printed."""
     small = "--batch-size 2 --drain 1 --warmup 1 --steps 2 --workers 1 --device cpu --models mobilenet_v3_small"
