@@ -2,6 +2,9 @@
 
 It works between two calls of next() alone: whoever asks for a batch waits for it first. So nothing of an epoch is used
 by two threads at a time, and what it does needs no locks.
+
+Beside a GPU it does not begin at once. A step begins with launches, which need the interpreter's lock as its work does,
+and a GPU that has nothing to do waits for them where the caller reads each step's loss.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as futures_wait
 from contextlib import nullcontext, suppress
+from time import perf_counter
 
 import torch
 
 from ..locks import unlock_all
 
 _PATIENCE = 0.25  # seconds: an interrupt may have left locked what the thread waits for
+_REST, _LONGEST_REST = 0.65, 0.02  # of what the caller took for its last step; seconds
 
 
 class Aside:
@@ -35,6 +40,7 @@ class Aside:
         self._last: Future | None = None
         self._idle, self._running = True, False
         self._ends: deque[Callable[[], None]] = deque()
+        self._needed, self._given_at, self._rest = threading.Event(), 0.0, 0.0
         try:
             self._thread = self._pool.submit(threading.get_ident).result()  # now: an interrupt must not leave two
         except RuntimeError as error:
@@ -44,6 +50,8 @@ class Aside:
     def do(self, work: Callable[[], None]) -> None:
         """Call ``work`` there. wait() comes before the next call."""
         stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
+        self._needed.clear()
+        self._given_at = perf_counter()
         _open.add(self)  # or the garbage collector ends the thread before it ends the iterator, which waits for it
         self._idle = False  # before it is so: an interrupt may come between the two
         try:
@@ -61,6 +69,8 @@ class Aside:
         """
         if self._idle or self.is_here:
             return
+        if self._device.type == "cuda":
+            self._rest = min(_LONGEST_REST, _REST * (perf_counter() - self._given_at))
         self.settle()
         last, self._last, self._idle = self._last, None, True
         try:
@@ -79,6 +89,7 @@ class Aside:
         call, so the thread is not waited for for long."""
         if self._idle or self.is_here:
             return
+        self._needed.set()
         last = self._last
         if last is None:  # an interrupt came after it was asked for
             if within:
@@ -125,6 +136,7 @@ class Aside:
     def _run(self, work: Callable[[], None], stream: torch.cuda.Stream | None) -> None:
         self._running = True
         try:
+            self._needed.wait(self._rest)
             with nullcontext() if stream is None else torch.cuda.stream(stream):
                 work()
         finally:

@@ -105,7 +105,8 @@ def test_shares_are_of_the_same_round(cases):
     assert cases.common.paired(rounds, "speed", "a", "b") == [2, 0.5]
 
 
-def test_what_a_loader_adds_is_told_from_the_models_own():
+def test_what_a_loader_adds_is_told_from_the_models_own(cases):
+    gpu_time = importlib.import_module("gpu_time")
     import gpu_time
 
     synthetic = {"gemm": [2.0, 10.0], "copy": [0.1, 1.0]}

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from dali_compat.epoch.aside import Aside
+from dali_compat.epoch.aside import _LONGEST_REST, Aside
 
 SOON = 0.05
 
@@ -74,3 +74,30 @@ def test_what_was_made_in_the_thread_is_raised_here(aside):
     with pytest.raises(KeyError, match="the work's"):
         aside.wait()
     aside.wait()
+
+
+def test_beside_a_gpu_it_rests_for_a_part_of_the_step_and_no_longer_than_it_may():
+    aside, begun = Aside(torch.device("cpu")), []
+    aside._device = torch.device("cuda")  # for wait() alone: do() asks which stream is current
+    try:
+        for step in (0.1, 10 * SOON):
+            before = time.perf_counter()
+            _do_without_a_gpu(aside, lambda: begun.append(time.perf_counter()))
+            time.sleep(step)
+            aside.wait()
+            begun[-1] -= before
+        assert begun[0] < SOON and _LONGEST_REST <= begun[1] < 10 * SOON
+        _do_without_a_gpu(aside, lambda: begun.append(time.perf_counter()))
+        before = time.perf_counter()
+        aside.wait()
+        assert aside._rest < _LONGEST_REST / 2  # who asks at once does not let it rest
+        assert begun[-1] - before < _LONGEST_REST
+    finally:
+        aside._device = torch.device("cpu")
+        aside.end(lambda: None, within=False)
+
+
+def _do_without_a_gpu(aside, work):
+    device, aside._device = aside._device, torch.device("cpu")
+    aside.do(work)
+    aside._device = device
