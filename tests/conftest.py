@@ -1,5 +1,6 @@
 """What every test can use: the gpu marker, a time limit, and folders of images."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -42,6 +43,16 @@ SLOW = (
 def pytest_configure(config):
     if getattr(config.option, "dist", "") == "load":  # what -n gives: one process would be left with the last tests
         config.option.dist = "worksteal"
+
+
+def pytest_collection_finish():
+    """What is there before the first test stays: no collection, of which many tests ask for some, goes through it."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # for the interpreter's end
 
 
 def pytest_collection_modifyitems(items):
