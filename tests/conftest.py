@@ -14,6 +14,7 @@ if not hasattr(v2.Transform, "make_params"):  # its name since torchvision 0.21
 
 if os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # torch's threads of several processes wait for each other
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])))
+    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # of what they start
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SECONDS = 300

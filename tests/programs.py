@@ -40,7 +40,7 @@ def run(code: str, *args: str, seconds: float = 120, new_session: bool = False) 
         os.close(theirs_out)
         os.close(theirs_err)
     with open(out, "rb") as out, open(err, "rb") as err, selectors.DefaultSelector() as selector:
-        said = {file: b"" for file in (out, err)}
+        said = dict.fromkeys((out, err), b"")
         for file in said:
             selector.register(file, selectors.EVENT_READ)
         while selector.get_map():

@@ -26,6 +26,7 @@ from torchvision import transforms as T
 
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.plan import Call
+from dali_compat.workers import processes
 from dali_compat.workers.calls import Calls
 
 CPU = torch.device("cpu")
@@ -219,8 +220,9 @@ def _descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_an_iterator_is_dropped_while_a_function_hangs(image_root, tmp_path):
+def test_an_iterator_is_dropped_while_a_function_hangs(image_root, tmp_path, monkeypatch):
     """Nobody waits for it, and nothing stays: its process is ended."""
+    monkeypatch.setattr(processes, "_GRACE", 1.0)
     waits = _Waits(tmp_path / "wait")
     loader = _loader(image_root, waits, 6)
     list(loader)
@@ -255,7 +257,8 @@ class _Obeys:
         os._exit(0)
 
 
-def test_a_process_that_is_ended_may_still_tidy_up(image_root, tmp_path):
+def test_a_process_that_is_ended_may_still_tidy_up(image_root, tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "_GRACE", 1.0)
     iterator = iter(_loader(image_root, _Obeys(tmp_path), 6))
     threading.Thread(target=_interrupt_when, args=(lambda: len(list(tmp_path.glob("began_*"))) == 2,)).start()
     with pytest.raises(KeyboardInterrupt), _alarm(30):
