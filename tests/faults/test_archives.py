@@ -103,12 +103,6 @@ def mutated(data: bytes, seed: int) -> bytes:
     return bytes(data)
 
 
-def _write(path: Path, data: bytes) -> None:
-    """A new file: of one that is written over, file systems wait for the disk."""
-    path.unlink(missing_ok=True)
-    path.write_bytes(data)
-
-
 def _all(data: bytes, seed: int) -> bytes:
     return mutated(data, seed)
 
@@ -206,7 +200,7 @@ def test_a_damaged_archive(small, tmp_path, case):
     for seed in range(COUNT):
         for index in (tmp_path / "data").rglob("*.npz"):
             index.unlink()
-        _write(target, mutate(whole, seed))
+        target.write_bytes(mutate(whole, seed))
         tracemalloc.start()
         try:
             found.append(outcome(archive))
@@ -301,7 +295,7 @@ def test_a_damaged_index_of_an_archive(small, tmp_path, ending):
     index = _index_of(tmp_path / "data")
     whole = index.read_bytes()
     for seed in range(COUNT // 3):
-        _write(index, mutated(whole, seed))
+        index.write_bytes(mutated(whole, seed))
         found = make(archive)
         assert found.targets == expected.targets, seed
         assert all(
@@ -334,7 +328,6 @@ def test_a_poisoned_index_of_an_archive(small, tmp_path, ending):
     index = _index_of(tmp_path / "data")
     meta, arrays = cache.load(index)
     for seed in range(COUNT // 3):
-        index.unlink(missing_ok=True)
         cache.save(index, meta, _poisoned(arrays, seed))
         assert outcome(archive) in ("read", "ValueError"), seed
 
@@ -349,10 +342,9 @@ def test_a_damaged_list_of_a_folder(small, cache_home, monkeypatch):
     below = os.path.join(root, "")
     for seed in range(COUNT):
         if seed % 2:
-            _write(index, mutated(whole, seed))
+            index.write_bytes(mutated(whole, seed))
             assert folder_index.cached_samples(root)[2] == expected.samples, seed
         else:
-            index.unlink(missing_ok=True)
             cache.save(index, meta, _poisoned(arrays, seed))
             try:
                 samples = folder_index.cached_samples(root)[2]
