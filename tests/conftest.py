@@ -1,5 +1,6 @@
 """What every test can use: the gpu marker, a time limit, and folders of images."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -13,6 +14,7 @@ if not hasattr(v2.Transform, "make_params"):  # its name since torchvision 0.21
 
 if os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # torch's threads of several processes wait for each other
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])))
+    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # of what they start
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SECONDS = 300
@@ -42,6 +44,16 @@ SLOW = (
 def pytest_configure(config):
     if getattr(config.option, "dist", "") == "load":  # what -n gives: one process would be left with the last tests
         config.option.dist = "worksteal"
+
+
+def pytest_collection_finish():
+    """What is there before the first test stays: no collection, of which many tests ask for some, goes through it."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # for the interpreter's end
 
 
 def pytest_collection_modifyitems(items):

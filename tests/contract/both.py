@@ -23,6 +23,19 @@ RANDOM = T.Compose([T.RandomResizedCrop(16, antialias=True), T.RandomHorizontalF
 OPTIONS = dict(exact=True, memory_format=torch.channels_last, fallback="error", device="cpu")
 
 
+class Wrapped(data.Dataset):
+    """A data set that is no image folder, with the samples of one."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __len__(self):
+        return len(self.folder)
+
+    def __getitem__(self, index):
+        return self.folder[index]
+
+
 def stock(dataset, *args, **kwargs) -> data.DataLoader:
     return data.DataLoader(dataset, *args, **kwargs)
 

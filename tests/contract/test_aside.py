@@ -5,12 +5,13 @@ import os
 import threading
 import time
 
+import programs
 import pytest
 import torch
 from torch.utils import data
 from torchvision import transforms as T
 
-from contract.both import EXACT, assert_same_pixels, ours, pixels, python, said, stock
+from contract.both import EXACT, assert_same_pixels, ours, pixels, said, stock
 from contract.test_processes import _in_child
 from dali_compat import DALIImageFolder, DataLoader, locks, on_batch, register
 from dali_compat.epoch.aside import Aside
@@ -274,7 +275,7 @@ next(iterator)
 if sys.argv[2] == "True":
     sys.modules["keep"] = iterator
 """
-    result = python(code, str(image_root), str(kept), seconds=PATIENCE)
+    result = programs.run(code, str(image_root), str(kept), seconds=PATIENCE)
     assert said(result) == "" and result.stderr == ""
 
 

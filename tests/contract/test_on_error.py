@@ -15,7 +15,7 @@ from torchvision import transforms as T
 from torchvision.datasets import CIFAR10
 from torchvision.datasets.folder import default_loader
 
-from contract.both import EXACT, error_of, no_gc, ours, stock
+from contract.both import EXACT, Wrapped, error_of, no_gc, ours, stock
 from contract.storages import ARCHIVES, stored
 from dali_compat import BadImageWarning, DALIImageFolder, SampleError
 
@@ -302,7 +302,7 @@ def test_errors_of_target_transform(own_root, policy):
 @pytest.mark.parametrize("policy", ["skip", "replace"])
 def test_torchs_loader(own_root, policy, num_workers):
     """A data set that only torch's loader can serve."""
-    dataset = _Own(_damaged(own_root))
+    dataset = Wrapped(_damaged(own_root))
     loader = ours(dataset, 3, on_error=policy, num_workers=num_workers, **ON_CPU)
     for _ in range(2):
         torch.manual_seed(0)
@@ -331,26 +331,15 @@ def _own_loader(path):
     return default_loader(path)
 
 
-class _Own(data.Dataset):
-    def __init__(self, folder):
-        self.folder = folder
-
-    def __len__(self):
-        return len(self.folder)
-
-    def __getitem__(self, index):
-        return self.folder[index]
-
-
 @pytest.mark.parametrize("persistent", [False, True])
 def test_torchs_loader_in_epochs(own_root, persistent):
-    dataset = _Own(_damaged(own_root, bad=range(8)))
+    dataset = Wrapped(_damaged(own_root, bad=range(8)))
     loader = ours(dataset, 3, on_error="skip", num_workers=1, persistent_workers=persistent, **ON_CPU)
     assert [_epoch(loader), _epoch(loader)] == [[], []] and len(loader.errors) == 8
 
 
 def test_torchs_loader_counts_each_epochs_samples(own_root):
-    dataset = _Own(_damaged(own_root))
+    dataset = Wrapped(_damaged(own_root))
     loader = ours(dataset, 3, on_error="skip", num_workers=1, persistent_workers=True, **ON_CPU)
     for epoch in range(2):
         with pytest.warns(BadImageWarning, match=f"epoch {epoch}: 2 of 8 samples were skipped"):
@@ -358,7 +347,7 @@ def test_torchs_loader_counts_each_epochs_samples(own_root):
 
 
 def test_torchs_loader_replaces_alike_with_any_number_of_workers(own_root):
-    dataset = _Own(_damaged(own_root))
+    dataset = Wrapped(_damaged(own_root))
     for seed in range(3):
         given = []
         for num_workers in (0, 1, 2):
@@ -434,7 +423,7 @@ def test_indices_in_tensors_are_listed_once(own_root, sampler):
     assert sorted(error.index for error in loader.errors) == list(BAD)
 
 
-class _OfLists(_Own):
+class _OfLists(Wrapped):
     def __getitem__(self, indices):
         return default_collate([self.folder[index] for index in indices])
 
@@ -458,7 +447,7 @@ def test_skipping_needs_no_length(own_root):
     assert _indices(_epoch(ours(dataset, 3, sampler=[0, 1, 2], on_error="skip", **ON_CPU))) == [[0, 2]]
 
 
-class _SetUp(_Own):
+class _SetUp(Wrapped):
     worker = None
 
     def __getnewargs__(self):

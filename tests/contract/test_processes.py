@@ -7,11 +7,12 @@ import threading
 import time
 import weakref
 
+import programs
 import pytest
 import torch
 from torchvision import transforms as T
 
-from contract.both import EXACT, assert_same_pixels, no_gc, ours, outlines, pixels, python, said, stock
+from contract.both import EXACT, assert_same_pixels, no_gc, ours, outlines, pixels, said, stock
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.engine.dali import warm
 
@@ -133,7 +134,7 @@ signal.signal(signal.SIGALRM, lambda *_: os.kill(child, signal.SIGKILL))
 signal.alarm(20)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    assert said(python(code, str(image_root))).split()[-1] == "3"
+    assert said(programs.run(code, str(image_root))).split()[-1] == "3"
 
 
 def test_the_garbage_collector_ends_an_iterator_anywhere(exact_folder, monkeypatch):
@@ -169,7 +170,7 @@ for size in (300, 600):  # the second needs larger pipelines
     loader = DataLoader(dataset, size, sampler=list(range(24)) * 50, fallback="error", device="cpu")
     print(sum(len(labels) for images, labels in loader))
 """
-    assert said(python(code, str(image_root))) == "1200\n1200\n"
+    assert said(programs.run(code, str(image_root))) == "1200\n1200\n"
 
 
 @pytest.mark.parametrize("where", ["new", "mid-epoch", "held", "done"])
@@ -187,7 +188,7 @@ if sys.argv[2] == "done":
     list(iterator)
 print("done")
 """
-    result = python(code, str(image_root), where)
+    result = programs.run(code, str(image_root), where)
     assert said(result) == "done\n" and result.stderr == ""
 
 

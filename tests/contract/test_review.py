@@ -1,11 +1,11 @@
 """What a review of the whole found, so that it stays found."""
 
 import os
-import subprocess
 import sys
 import threading
 
 import numpy as np
+import programs
 import pytest
 import torch
 from helpers import make_image
@@ -147,5 +147,5 @@ if child == 0:
     sys.exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
+    done = programs.run(code, seconds=60)
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ import torch
 from torch.utils import data
 from torchvision import transforms as T
 
-from contract.both import EXACT, SMALL, ours
+from contract.both import EXACT, SMALL, Wrapped, ours
 from contract.storages import ARCHIVES, stored
 from dali_compat import BadImageWarning, DALIArrayDataset, DALIImageFolder, DataLoader, ImageReadError, LoaderStats
 
@@ -151,7 +151,7 @@ def test_on_error_counts_what_is_left(own_root, policy, batches, images, with_fu
     dataset = DALIImageFolder(own_root, transform)
     for index in (2, 3, 4):
         Path(dataset.samples[index][0]).write_bytes(b"bad")
-    for made in (dataset, _Hidden(dataset)):
+    for made in (dataset, Wrapped(dataset)):
         loader = _loader(made, 2, on_error=policy)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BadImageWarning)
@@ -162,19 +162,6 @@ def test_on_error_counts_what_is_left(own_root, policy, batches, images, with_fu
 
 def _same(image):
     return image
-
-
-class _Hidden(data.Dataset):
-    """A data set that is no image folder."""
-
-    def __init__(self, dataset):
-        self._dataset = dataset
-
-    def __len__(self):
-        return len(self._dataset)
-
-    def __getitem__(self, index):
-        return self._dataset[index]
 
 
 def test_two_iterators_at_a_time_add_up(dataset):

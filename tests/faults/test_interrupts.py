@@ -72,6 +72,12 @@ def _loader(make, dataset, options, device="cpu"):
     return ours(dataset, **shuffled, **options, device=device, exact=device == "cuda", fallback="silent")
 
 
+def _order(loader, seed):
+    """(label, index) of every sample of an epoch's batches."""
+    torch.manual_seed(seed)
+    return [list(zip(labels.tolist(), indices.tolist(), strict=True)) for *_, labels, indices in loader]
+
+
 def _interrupted(loader, at, error, within=""):
     """Batches until the interrupt, the iterator if there is one, and the place."""
     batches, iterator = [], None
@@ -122,14 +128,15 @@ def _interrupt_at_every_place(root, case, error, device):
     make, options = CASES[case]
     fewer = FEWER.get(case, 1) * (4 if device == "cuda" else 1)
     dataset = make(root)
-    truth, loader, torchs = Truth(dataset), _loader(ours, dataset, options, device), _loader(stock, dataset, options)
+    truth, loader = Truth(dataset), _loader(ours, dataset, options, device)
+    torchs = _loader(stock, list(truth.images), options | {"num_workers": 0})  # without images; in the same order:
+    assert _order(torchs, 0) == _order(_loader(stock, dataset, options), 0)
     torch.manual_seed(0)
     list(loader)
     lines = _interrupted(loader, None, error)[2].passed
     assert lines > 100
     for at in range(0, lines, max(1, lines * fewer // PLACES)):
-        torch.manual_seed(at)
-        order = [list(zip(labels.tolist(), indices.tolist(), strict=True)) for _, labels, indices in torchs]
+        order = _order(torchs, at)
         torch.manual_seed(at)
         batches, iterator, places = _interrupted(loader, at, error)
         given = [truth.check(batch) for batch in batches]
@@ -139,8 +146,7 @@ def _interrupt_at_every_place(root, case, error, device):
             assert _is_all_but_one(given, order), (places.where, given, order)
         iterator = None
         for epoch in range(2):
-            torch.manual_seed(at + epoch)
-            order = [list(zip(labels.tolist(), indices.tolist(), strict=True)) for _, labels, indices in torchs]
+            order = _order(torchs, at + epoch)
             torch.manual_seed(at + epoch)
             assert [truth.check(batch) for batch in loader] == order, (places.where, epoch)
     for pipeline in loader._route._pipelines:

@@ -18,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 
+import programs
 import pytest
 import torch
 from contract.both import REPOSITORY, assert_same_epoch, assert_same_pixels, error_of, stock
@@ -25,6 +26,7 @@ from torchvision import transforms as T
 
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.plan import Call
+from dali_compat.workers import processes
 from dali_compat.workers.calls import Calls
 
 CPU = torch.device("cpu")
@@ -218,8 +220,9 @@ def _descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_an_iterator_is_dropped_while_a_function_hangs(image_root, tmp_path):
+def test_an_iterator_is_dropped_while_a_function_hangs(image_root, tmp_path, monkeypatch):
     """Nobody waits for it, and nothing stays: its process is ended."""
+    monkeypatch.setattr(processes, "_GRACE", 1.0)
     waits = _Waits(tmp_path / "wait")
     loader = _loader(image_root, waits, 6)
     list(loader)
@@ -254,7 +257,8 @@ class _Obeys:
         os._exit(0)
 
 
-def test_a_process_that_is_ended_may_still_tidy_up(image_root, tmp_path):
+def test_a_process_that_is_ended_may_still_tidy_up(image_root, tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "_GRACE", 1.0)
     iterator = iter(_loader(image_root, _Obeys(tmp_path), 6))
     threading.Thread(target=_interrupt_when, args=(lambda: len(list(tmp_path.glob("began_*"))) == 2,)).start()
     with pytest.raises(KeyboardInterrupt), _alarm(30):
@@ -605,8 +609,8 @@ def test_the_end_of_the_program(image_root, tmp_path):
     """It hangs nowhere, says nothing, and leaves no process behind."""
     file = tmp_path / "program.py"
     file.write_text(f"import sys; sys.path[:0] = [{str(REPOSITORY)!r}]\n{PROGRAM}")
-    command = [sys.executable, file, image_root, tmp_path / "stuck"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    code = f"__file__ = {str(file)!r}  # which a spawned process imports\n{PROGRAM}"
+    result = programs.run(code, str(image_root), str(tmp_path / "stuck"))
     hows = [f"{how} fork 2" for how in ("started", "held", "stuck", "stopped", "dead", "threads", "parent killed")]
     hows += ["held None 0", "stopped spawn 1"]
     codes = {how: -signal.SIGKILL if how.startswith("parent") else 0 for how in hows}
@@ -653,9 +657,7 @@ print(hits)
 
 def test_ctrl_c(image_root):
     """To all processes of a terminal at once. The next epoch is torch's, and no worker prints its traceback."""
-    code = f"import sys; sys.path[:0] = [{str(REPOSITORY)!r}]\n{INTERRUPTED}"
-    command = [sys.executable, "-c", code, image_root]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, start_new_session=True)
+    result = programs.run(INTERRUPTED, str(image_root), new_session=True)
     assert (result.returncode, result.stdout, result.stderr) == (0, "10\n", "")
 
 

@@ -1,11 +1,10 @@
 """Threads that resize image by image: in order, with errors, after a fork, and when the interpreter ends."""
 
 import os
-import subprocess
-import sys
 import threading
 
 import numpy as np
+import programs
 import pytest
 import torch
 
@@ -49,7 +48,7 @@ def late():
     print(each(abs, [-3, -4]))
 threading.Thread(target=late).start()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = programs.run(code)
     assert (done.returncode, done.stdout) == (0, "[3, 4]\n"), done.stderr
 
 

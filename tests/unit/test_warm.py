@@ -4,8 +4,9 @@ import os
 import signal
 import threading
 
+import programs
 import pytest
-from contract.both import python, said
+from contract.both import said
 
 from dali_compat.engine.dali import warm
 
@@ -168,11 +169,11 @@ warm.begin(0, lambda index: warm.first_decoder(None))
 @pytest.mark.parametrize("when", ["at once", "ready", "dropped"])
 def test_a_program_ends_quietly(when):
     code = {"at once": "", "ready": "warm.finish()", "dropped": "warm.drop(0)"}[when]
-    result = python(BEGIN + code + "\nprint('done')", seconds=SECONDS)
+    result = programs.run(BEGIN + code + "\nprint('done')", seconds=SECONDS)
     assert said(result) == "done\n" and result.stderr == ""
 
 
 def test_ctrl_c_ends_a_program():
-    result = python(BEGIN + "import signal; signal.raise_signal(signal.SIGINT)", seconds=SECONDS)
+    result = programs.run(BEGIN + "import signal; signal.raise_signal(signal.SIGINT)", seconds=SECONDS)
     assert result.returncode in (1, -signal.SIGINT)  # 1 where the thread has just executed code of its own
     assert result.stderr.strip().endswith("KeyboardInterrupt")

@@ -1,0 +1,113 @@
+"""Programs of the tests, each in a fork of one interpreter that has imported what takes seconds: torch, torchvision and
+DALI, not this package. They end as programs do: with the interpreter's own end, not by os._exit."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import selectors
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+_PATHS = [str(REPOSITORY), str(REPOSITORY / "tests")]
+_NUMBER = struct.Struct("<q")
+_SERVER = f"""
+import sys; sys.path[:0] = {_PATHS!r}
+import programs
+import torch, torchvision.transforms.v2, nvidia.dali.fn, nvidia.dali.plugin.base_iterator
+exec(programs.serve(int(sys.argv[1])))
+"""
+_server: dict[int, socket.socket] = {}  # of the process that started it: a fork of that has none
+
+
+def run(code: str, *args: str, seconds: float = 120, new_session: bool = False) -> subprocess.CompletedProcess:
+    """What becomes of ``code``, as subprocess.run() says it; it ends where nobody holds its output any more.
+
+    Raises:
+        subprocess.TimeoutExpired: it has not ended within ``seconds``.
+    """
+    end = time.monotonic() + seconds
+    (out, theirs_out), (err, theirs_err) = os.pipe(), os.pipe()
+    try:
+        pid, server = _start((code, args, dict(os.environ), os.getcwd(), new_session), (theirs_out, theirs_err))
+    finally:
+        os.close(theirs_out)
+        os.close(theirs_err)
+    with open(out, "rb") as out, open(err, "rb") as err, selectors.DefaultSelector() as selector:
+        said = dict.fromkeys((out, err), b"")
+        for file in said:
+            selector.register(file, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0, end - time.monotonic()))
+            if not ready:
+                os.kill(pid, 9)
+                _NUMBER.unpack(_exactly(server, _NUMBER.size))
+                raise subprocess.TimeoutExpired(code, seconds, *said.values())
+            for key, _ in ready:
+                more = os.read(key.fd, 1 << 16)
+                said[key.fileobj] += more
+                if not more:
+                    selector.unregister(key.fileobj)
+        texts = [text.decode() for text in said.values()]
+    (status,) = _NUMBER.unpack(_exactly(server, _NUMBER.size))
+    return subprocess.CompletedProcess(code, os.waitstatus_to_exitcode(status), *texts)
+
+
+def _start(request: tuple, files: tuple[int, int]) -> tuple[int, socket.socket]:
+    """The number of the process that runs it, and where its status will come from."""
+    server = _server.get(os.getpid())
+    if server is None:
+        server, theirs = socket.socketpair()
+        command = [sys.executable, "-c", _SERVER, str(theirs.fileno())]
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=REPOSITORY)
+        theirs.close()
+        _server.clear()
+        _server[os.getpid()] = server
+        atexit.register(lambda: (server.close(), process.wait()))
+    data = pickle.dumps(request)
+    socket.send_fds(server, [_NUMBER.pack(len(data))], files)
+    server.sendall(data)
+    return _NUMBER.unpack(_exactly(server, _NUMBER.size))[0], server
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = connection.recv(count - len(data))
+        if not more:
+            raise EOFError("the interpreter that forks programs has ended")
+        data += more
+    return data
+
+
+def serve(fileno: int):
+    """In the interpreter that forks: the code of each program, in its process; it never returns in its own."""
+    connection = socket.socket(fileno=fileno)
+    while True:
+        head, files, _, _ = socket.recv_fds(connection, _NUMBER.size, 2)
+        if not head:
+            os._exit(0)
+        code, args, environment, folder, new_session = pickle.loads(_exactly(connection, *_NUMBER.unpack(head)))
+        pid = os.fork()
+        if pid == 0:
+            connection.close()
+            for file, standard in zip(files, (1, 2), strict=True):
+                os.dup2(file, standard)
+                os.close(file)
+            if new_session:
+                os.setsid()
+            os.chdir(folder)
+            os.environ.clear()
+            os.environ.update(environment)
+            sys.argv[:] = ["-c", *args]
+            return compile(code, "<string>", "exec")
+        for file in files:
+            os.close(file)
+        connection.sendall(_NUMBER.pack(pid))
+        connection.sendall(_NUMBER.pack(os.waitpid(pid, 0)[1]))
