@@ -23,7 +23,7 @@ import torch
 from ..locks import unlock_all
 
 _PATIENCE = 0.25  # seconds: an interrupt may have left locked what the thread waits for
-_REST, _LONGEST_REST = 0.65, 0.02  # of what the caller took for its last step; seconds
+_REST, _LONGEST_REST = 0.5, 0.02  # of what the caller took for its last step; seconds
 
 
 class Aside:

@@ -108,7 +108,6 @@ def test_shares_are_of_the_same_round(cases):
 
 def test_what_a_loader_adds_is_told_from_the_models_own(cases):
     gpu_time = importlib.import_module("gpu_time")
-    import gpu_time
 
     synthetic = {"gemm": [2.0, 10.0], "copy": [0.1, 1.0]}
     found = gpu_time.added({"gemm": [2.5, 10.0], "decode": [0.3, 2.0], "resize": [0.7, 1.0]}, synthetic)
