@@ -139,8 +139,8 @@ def _added(word: str, key: str = "ms") -> float:
 
 claim(
     MEASURED,
-    "a batch adds {:.1f} ms of kernels, and {:.1f} ms of copies that run beside them: nvJPEG's conversion to RGB {:.1f} ms "
-    "in {:.0f} launches, DALI's resize {:.1f} ms, normalisation {:.1f} ms (torch's profiler, {} steps). "
+    "a batch adds {:.1f} ms of kernels, and {:.1f} ms of copies that run beside them: nvJPEG's conversion to RGB "
+    "{:.1f} ms in {:.0f} launches, DALI's resize {:.1f} ms, normalisation {:.1f} ms (torch's profiler, {} steps). "
     "The model's own kernels take {:.1f} ms longer",
     _ADDED["added_ms"] - _added("Memcpy"),
     _added("Memcpy"),
@@ -313,8 +313,8 @@ claim(MEASURED, "speed, loading alone (``, {} rounds)", len(rounds("on_error_h20
 _REPLACED = [within("on_error_h200", case, "raise", "second") for case in ("replace", "broken")]
 claim(
     MEASURED,
-    "The second epoch runs at {:,.0f} images/s without, at {:,.0f} with ``, and at {:,.0f} with it and a broken file in "
-    "every tenth batch: ratios within a round range from {:.2f} to {:.2f}",
+    "The second epoch runs at {:,.0f} images/s without, at {:,.0f} with ``, and at {:,.0f} with it and a broken file "
+    "in every tenth batch: ratios within a round range from {:.2f} to {:.2f}",
     *(median("on_error_h200", case, "second") for case in ("raise", "replace", "broken")),
     min(map(min, _REPLACED)),
     max(map(max, _REPLACED)),
