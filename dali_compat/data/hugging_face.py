@@ -107,12 +107,12 @@ class DALIHuggingFace(VisionDataset, data.Dataset[tuple[Any, Any]]):  # type: ig
         return [self._read(self._row(index)) for index in indices]
 
     def _read(self, row: int) -> np.ndarray:
-        if self._has_bytes[row]:
-            return self._column.bytes(row)
         try:
-            return np.fromfile(self._column.path(row), np.uint8)
+            image = self._column.bytes(row) if self._has_bytes[row] else np.fromfile(self._column.path(row), np.uint8)
         except OSError as error:
             raise ImageReadError(f"cannot read {self.place(row)}: {error}") from error
+        image.flags.writeable = False
+        return image
 
     def place(self, index: int) -> str:
         """For messages: the row, and the file's name where the table has it."""
