@@ -19,9 +19,9 @@ def advice(dataset: Any) -> str:
     kind = type(dataset)
     if kind.__module__.split(".")[0] == "datasets" and kind.__name__ == "Dataset":
         return "; write dali_compat.DALIHuggingFace(dataset, transform=...) instead of it"
-    if not _opens_images(getattr(kind, "__getitem__", None)):
+    if not _opens_images(getattr(kind, "__getitem__", None)) or len(_paths(dataset)) > 1:  # of masks, perhaps
         return ""
-    return f"; its __getitem__ opens files: write {_line(dataset)} instead of it"
+    return f"; where a sample is one image and its target, write {_line(dataset)} instead of it"
 
 
 def _opens_images(function: Any) -> bool:
@@ -38,14 +38,23 @@ def _names_in(code: CodeType | None) -> Iterator[str]:
                 yield from _names_in(constant)
 
 
+def _held(dataset: Any) -> dict[str, Any]:
+    return getattr(dataset, "__dict__", {})
+
+
+def _paths(dataset: Any) -> list[str]:
+    """Its attributes that are lists of image files."""
+    return [name for name, value in _held(dataset).items() if _are_paths(value)]
+
+
 def _line(dataset: Any) -> str:
     """A constructor's call, with attributes of the data set where they can be told."""
-    held = vars(dataset) if hasattr(dataset, "__dict__") else {}
+    held = _held(dataset)
     transform = next((f"dataset.{name}" for name in held if name in ("transform", "transforms")), "...")
     for name, value in held.items():
         if hasattr(value, "columns") and hasattr(value, "iloc"):
             return f"dali_compat.DALIImageTable(dataset.{name}, {_columns(value)}, root=..., transform={transform})"
-    paths = next((name for name, value in held.items() if _are_paths(value)), None)
+    paths = next(iter(_paths(dataset)), None)
     count = len(held[paths]) if paths else -1
     targets = next((name for name, value in held.items() if name != paths and _are_targets(value, count)), None)
     given = f"dataset.{paths}" if paths else "paths", f"dataset.{targets}" if targets else "targets"

@@ -139,6 +139,7 @@ class _Images:
         self._ends = np.cumsum([len(chunk) for chunk in self._chunks])
         self._bytes = [chunk.field("bytes") for chunk in self._chunks]
         self._paths = [chunk.field("path") for chunk in self._chunks]
+        self._values = list(map(_values, self._bytes))
         indices = dataset._indices  # of select(), shuffle() and the like
         self._rows = None if indices is None else indices.column(0).to_numpy()
 
@@ -154,7 +155,8 @@ class _Images:
     def bytes(self, row: int) -> np.ndarray:
         """Of an image; a view."""
         chunk, at = self._find(row)
-        return np.frombuffer(self._bytes[chunk][at].as_buffer(), np.uint8)
+        offsets, values = self._values[chunk]
+        return values[offsets[at] : offsets[at + 1]]
 
     def path(self, row: int) -> str:
         """Of its file; "" where it has none."""
@@ -166,6 +168,22 @@ class _Images:
         at = row if self._rows is None else int(self._rows[row])
         chunk = int(np.searchsorted(self._ends, at, side="right"))
         return chunk, at - (int(self._ends[chunk - 1]) if chunk else 0)
+
+
+def _values(array: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Of binary values: where each begins and ends, and all their bytes; views. (A scalar of Arrow's is a copy.)
+
+    Raises:
+        ValueError: Arrow keeps them in another way.
+    """
+    dtypes = {"binary": np.int32, "large_binary": np.int64, "null": np.int32}
+    if str(array.type) not in dtypes:
+        raise ValueError(f"images of Arrow's type {array.type} are not read here")
+    buffers = [np.zeros(0, np.uint8) if buffer is None else buffer for buffer in array.buffers()[1:]]
+    if len(buffers) < 2 or not len(array):
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    offsets: np.ndarray = np.frombuffer(buffers[0], dtypes[str(array.type)])
+    return offsets[array.offset : array.offset + len(array) + 1], np.frombuffer(buffers[1], np.uint8)
 
 
 def _valid(array: Any) -> np.ndarray:

@@ -47,14 +47,13 @@ def parts(dataset: data.Dataset) -> list[Any]:
 
 def _checked(dataset: Any) -> Images:
     name, reader = type(dataset).__name__, reader_of(dataset)
-    if isinstance(dataset, Archive):
-        check_items(dataset, Archive.__getitem__)
-    elif isinstance(dataset, DALIHuggingFace):
-        check_items(dataset, DALIHuggingFace.__getitem__)
+    if is_store(dataset):
+        check_items(dataset, Archive.__getitem__, DALIHuggingFace.__getitem__)
     elif reader is not None:
         reader.check(dataset)
     elif (known := known_class_of(dataset)) is not None:
-        raise Unsupported(f"{name} is a subclass of torchvision's {known.__name__}, and may do something else")
+        what = f"{name} is a subclass of torchvision's {known.__name__}, and may do something else"
+        raise Unsupported(f"{what}; take {known.__name__} itself")
     else:
         what = f"{name} is not an image folder or an archive of images, nor a Subset or ConcatDataset of such"
         raise Unsupported(what + advice(dataset))

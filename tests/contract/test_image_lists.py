@@ -366,7 +366,10 @@ class Hidden(Own):
 
 ADVICE = {
     "list": (Own, "dali_compat.DALIImageList(dataset.names, dataset.labels, transform=dataset.transform)"),
-    "frame": (Framed, "DALIImageTable(dataset.frame, image='path', target='y', root=..., transform=dataset.transform)"),
+    "frame": (
+        Framed,
+        "dali_compat.DALIImageTable(dataset.frame, image='path', target='y', root=..., transform=dataset.transform)",
+    ),
     "hidden": (Hidden, "dali_compat.DALIImageList(paths, targets, transform=...)"),
 }
 
@@ -380,13 +383,17 @@ def test_the_warning_has_the_line_to_write(folder, files, case):
         warnings.simplefilter("always")
         loader = DataLoader(dataset, 2)
     (told,) = [str(one.message) for one in caught if issubclass(one.category, FallbackWarning)]
-    assert "its __getitem__ opens files: write " in told and line in told
+    assert f"where a sample is one image and its target, write {line}" in " ".join(told.split())
     assert f"{kind.__name__} is not an image folder" in told and line in loader.explain()
     if case == "list":
         written = eval(line, {"dali_compat": dali_compat, "dataset": dataset})
         assert_same_epoch(ours(written, 5, device="cpu"), stock(dataset, 5))
 
 
-def test_no_advice_where_no_file_is_opened():
-    reason = DataLoader(data.TensorDataset(torch.zeros(3)), fallback="silent").explain()
-    assert "is not an image folder" in reason and "DALIImage" not in reason
+def test_no_advice(files):
+    """Where no file is opened, or several lists of them are there, of masks, perhaps."""
+    masked = Own(files, [0] * COUNT, EXACT)
+    masked.masks = list(files)
+    for dataset in (data.TensorDataset(torch.zeros(3)), masked):
+        reason = DataLoader(dataset, fallback="silent").explain()
+        assert "is not an image folder" in reason and "DALIImage" not in reason

@@ -431,6 +431,7 @@ def test_with_a_loader_all_are_rgb(make):
     assert_torchs(dataset)
 
 
+@pytest.mark.filterwarnings("ignore:epoch 0")
 def test_replaced_files_are_in_their_modes(make):
     dataset = make(caltech101, mode=mixed, transform=CHAINS["Grayscale"])
     Path(dataset.root, "101_ObjectCategories", "Faces", "image_0001.jpg").write_bytes(b"no image")
