@@ -61,6 +61,11 @@ class DaliRoute:
         return self.gray[id(folder)] if gray else self._plan_of[id(folder)][1]
 
     @property
+    def unconverted(self) -> list[str]:
+        """Classes of the parts that ``gray`` has."""
+        return list(dict.fromkeys(type(self._plan_of[number][0]).__name__ for number in self.gray))
+
+    @property
     def all_plans(self) -> list[Plan]:
         """Those for images of one channel, too."""
         return list(dict.fromkeys([*self.plans, *self.gray.values()]))
