@@ -9,24 +9,25 @@ from typing import Any
 
 from torchvision.datasets.folder import is_image_file
 
-# By these names a function opens an image file
-_OPENS = frozenset(("default_loader", "pil_loader", "loader", "imread", "read_image", "decode_image", "decode_jpeg"))
-_PIL = frozenset(("Image", "PIL"))
+_LOADERS = frozenset(("default_loader", "pil_loader"))
 
 
 def advice(dataset: Any) -> str:
     """For the end of a sentence; "" where nothing better is known."""
     kind = type(dataset)
     if kind.__module__.split(".")[0] == "datasets" and kind.__name__ == "Dataset":
-        return "; write dali_compat.DALIHuggingFace(dataset, transform=...) instead of it"
+        images = [name for name, feature in dataset.features.items() if type(feature).__name__ == "Image"]
+        line = "dali_compat.DALIHuggingFace(dataset, image={!r}, transform=...)"
+        return f"; write {line.format(images[0])} instead of it" if images else ""
     if not _opens_images(getattr(kind, "__getitem__", None)) or len(_paths(dataset)) > 1:  # of masks, perhaps
         return ""
     return f"; where a sample is one image and its target, write {_line(dataset)} instead of it"
 
 
 def _opens_images(function: Any) -> bool:
+    """By PIL: what others give is no PIL image, and its transforms take that."""
     names = set(_names_in(getattr(function, "__code__", None)))
-    return bool(names & _OPENS) or ("open" in names and bool(names & _PIL))
+    return bool(names & _LOADERS) or names >= {"Image", "open"}
 
 
 def _names_in(code: CodeType | None) -> Iterator[str]:

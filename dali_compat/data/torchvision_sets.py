@@ -65,7 +65,8 @@ def checker(
         for attribute in (*lists, *(own & (EACH | BOTH))):
             if not hasattr(dataset, attribute):
                 raise Unsupported(f"{name} has no {attribute!r}, as torchvision's {name} has")
-        for entries, attribute in ((getattr(dataset, attribute), attribute) for attribute in lists):
+        for attribute in lists:
+            entries = getattr(dataset, attribute)
             if type(entries) is not list or len(entries) != len(dataset):
                 raise Unsupported(f"{name}.{attribute} is not a list of {len(dataset)} entries, as torchvision's is")
         loader = getattr(dataset, "loader", None)
@@ -138,6 +139,7 @@ def _add_pairs(kind: type, pairs: str = "_samples", joint: bool = False) -> None
 _kind: type
 for _kind in (datasets.Food101, datasets.Flowers102, datasets.FGVCAircraft, datasets.DTD, datasets.SUN397):
     _add_lists(_kind)
+_add_lists(datasets.CLEVRClassification)
 for _kind in (datasets.Imagenette, datasets.StanfordCars, datasets.GTSRB, datasets.RenderedSST2):
     _add_pairs(_kind)
 _add_pairs(datasets.Places365, "imgs", joint=True)

@@ -232,5 +232,7 @@ def test_what_is_refused(rows):
 
 
 def test_the_warning_names_the_class(rows):
-    loader = DataLoader(made(rows[:4]).with_format("torch"), 2, fallback="silent")
-    assert "DALIHuggingFace(dataset, transform=...)" in loader.explain()
+    dataset = made(rows[:4]).with_format("torch")
+    line = "write dali_compat.DALIHuggingFace(dataset, image='image', transform=...)"
+    assert line in DataLoader(dataset, 2, fallback="silent").explain()
+    assert "DALI" not in DataLoader(dataset.remove_columns("image"), 2, fallback="silent").explain()

@@ -394,6 +394,6 @@ def test_no_advice(files):
     """Where no file is opened, or several lists of them are there, of masks, perhaps."""
     masked = Own(files, [0] * COUNT, EXACT)
     masked.masks = list(files)
-    for dataset in (data.TensorDataset(torch.zeros(3)), masked):
+    for dataset in (data.TensorDataset(torch.zeros(3)), [0], masked):
         reason = DataLoader(dataset, fallback="silent").explain()
         assert "is not an image folder" in reason and "DALIImage" not in reason

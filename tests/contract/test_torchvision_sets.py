@@ -235,6 +235,15 @@ def rendered(root, **options):
     return tv.RenderedSST2(root, "val", **options)
 
 
+def clevr(root, **options):
+    folder, scenes = root / "clevr" / "CLEVR_v1.0", []
+    for number in range(3):
+        save(folder / "images" / "val" / f"CLEVR_val_{number}.png", number, ("RGBA", "RGB", "L")[number])
+        scenes.append({"image_filename": f"CLEVR_val_{number}.png", "objects": [{}] * (3 + number)})
+    write(folder / "scenes" / "CLEVR_val_scenes.json", json.dumps({"scenes": scenes}))
+    return tv.CLEVRClassification(root, "val", **options)
+
+
 def sun397(root, **options):
     write(root / "SUN397" / "ClassName.txt", "/a/abbey\n/b/bar/indoor\n")
     for number in range(4):
@@ -247,7 +256,7 @@ LAYOUTS = {
     **{made.__name__: made for made in (imagenet, imagenette, food101, flowers102, pets, cars, aircraft)},
     **{made.__name__: made for made in (caltech101, caltech256, celeba, country211, dtd, eurosat, traffic_signs)},
     **{made.__name__: made for made in (traffic_signs_test, inaturalist, inaturalist_2018, people, places365)},
-    **{made.__name__: made for made in (rendered, sun397)},
+    **{made.__name__: made for made in (rendered, clevr, sun397)},
 }
 
 
@@ -465,7 +474,7 @@ def test_a_subclass_falls_back(make, layout):
 
 
 MISSING = {
-    **dict.fromkeys((food101, flowers102, aircraft, dtd, sun397), "_labels"),
+    **dict.fromkeys((food101, flowers102, aircraft, dtd, clevr, sun397), "_labels"),
     **dict.fromkeys((imagenette, cars, traffic_signs, traffic_signs_test, rendered), "_samples"),
     **dict.fromkeys((caltech101, caltech256), "y"),
     **dict.fromkeys((inaturalist, inaturalist_2018), "index"),
