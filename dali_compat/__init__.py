@@ -21,6 +21,9 @@ if _typing.TYPE_CHECKING:
     from .archives.webdataset import DALIWebDataset as DALIWebDataset
     from .data.arrays import DALIArrayDataset as DALIArrayDataset
     from .data.folder import DALIImageFolder as DALIImageFolder
+    from .data.hugging_face import DALIHuggingFace as DALIHuggingFace
+    from .data.image_list import DALIImageList as DALIImageList
+    from .data.image_table import DALIImageTable as DALIImageTable
     from .epoch.on_error import SampleError as SampleError
     from .epoch.stats import LoaderStats as LoaderStats
     from .errors import BadImageWarning as BadImageWarning
@@ -38,6 +41,9 @@ _HOME = {
     "FallbackWarning": "errors",
     "DALIImageFolder": "data.folder",
     "DALIArrayDataset": "data.arrays",
+    "DALIImageList": "data.image_list",
+    "DALIImageTable": "data.image_table",
+    "DALIHuggingFace": "data.hugging_face",
     "ImageReadError": "errors",
     "BadImageWarning": "errors",
     "SampleError": "epoch.on_error",
@@ -54,7 +60,10 @@ __all__ = [  # spelt out for type checkers
     "BadImageWarning",
     "DALIArrayDataset",
     "DALIDataLoader",
+    "DALIHuggingFace",
     "DALIImageFolder",
+    "DALIImageList",
+    "DALIImageTable",
     "DALIRecordIO",
     "DALITFRecord",
     "DALIWebDataset",

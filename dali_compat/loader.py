@@ -31,8 +31,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     """torch.utils.data.DataLoader, with images of folders and archives decoded and transformed by NVIDIA DALI.
 
     Takes every argument of torch's DataLoader with torch's meaning. Samplers, batch samplers, ``len()`` and the order
-    under a seed are torch's own. Where the data set is an image folder (torchvision's ImageFolder or DALIImageFolder),
-    an archive (DALIRecordIO and its like), or Subset and ConcatDataset of them, and its transform translates,
+    under a seed are torch's own. Where the data set is one of image files (torchvision's ImageFolder, Food101 and their
+    like, DALIImageFolder, DALIImageList, DALIImageTable, DALIHuggingFace), an archive (DALIRecordIO and its like), or
+    Subset and ConcatDataset of them, and its transform translates,
     ``num_workers`` gives DALI's CPU threads (0: one a core, 16 at most; 4 at most where a GPU decodes JPEG) and
     ``prefetch_factor`` the batches in flight; otherwise torch's own loader does the work, which a FallbackWarning and
     :meth:`explain` tell.

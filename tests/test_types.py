@@ -27,6 +27,7 @@ from torchvision import datasets, transforms as T
 
 import dali_compat
 from dali_compat import DALIArrayDataset, DALIImageFolder, DALILMDB, DALIRecordIO, DALITFRecord, DALIWebDataset
+from dali_compat import DALIHuggingFace, DALIImageList, DALIImageTable
 from dali_compat import BadImageWarning, FallbackWarning, ImageReadError, LoaderStats, SampleError
 from dali_compat import DALIDataLoader, DataLoader, on_batch, register
 
@@ -54,6 +55,10 @@ DataLoader(Subset(dataset, [0, 1]), 2)
 DataLoader(DALIArrayDataset(torch.zeros(2, 8, 8, dtype=torch.uint8), [0, 1]), 2)
 DataLoader(DALITFRecord(["a.tfrecord", "b.tfrecord"], return_index=True), 2)
 DataLoader(DALIRecordIO("a.rec"), 2)
+DataLoader(DALIImageList([b"a.jpg", "b.jpg"], [[0.5], [1.0]], T.ToTensor(), int, root="photos"), 2)
+DataLoader(DALIImageTable("a.csv", "file", ["x", "y"], root="photos", classes=["a"], check_files=False), 2)
+DataLoader(DALIHuggingFace(object(), target=None, transform=T.ToTensor()), 2)
+names: list[str] | None = DALIImageTable("a.csv").classes
 DataLoader(DALIWebDataset("{000..127}.tar", json_field="class"), 2)
 DataLoader(DALILMDB("a.lmdb", labels={"a": 0}), 2)
 
@@ -100,6 +105,9 @@ BAD = {
     'DALIImageFolder("train", return_index="no")': "arg-type",
     "DALIArrayDataset([[1]], [0])": "arg-type",
     "DALIRecordIO(1)": "arg-type",
+    "DALIImageList([1])": "list-item",
+    'DALIImageTable("a.csv", rot="photos")': "call-arg",
+    "DALIHuggingFace(object(), target=1)": "arg-type",
     'DALILMDB("a.lmdb", labels=1.5)': "arg-type",
     'DALIWebDataset("a.tar", json_feild="class")': "call-arg",
     "dali_compat.NoSuchName": "attr-defined",

@@ -18,13 +18,13 @@ from PIL import Image
 from ..locks import new_lock
 from .intact import intact, is_whole_bitmap
 from .per_object import PerObject
-from .sources import Parts, Source, opened
+from .sources import ORIENTATION, InItsMode, Parts, Source, is_upright, opened
 
-UNKNOWN, DALI, PIL, UNREADABLE = 0, 1, 2, 3
+UNKNOWN, DALI, PIL, UNREADABLE, GRAY = 0, 1, 2, 3, 4  # GRAY: by PIL, with one channel
 
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PLAIN_FRAMES = (0xC0, 0xC2)  # baseline and progressive, Huffman-coded
-_APPLICATION = _JFIF, _ADOBE = 0xE0, 0xEE  # APP0, APP14
+_APPLICATION = _JFIF, _EXIF, _ADOBE = 0xE0, 0xE1, 0xEE  # APP0, APP1, APP14
 _SAME_IN_DALI = {
     "PNG": ("1", "L", "LA", "P", "RGB", "RGBA"),
     "BMP": ("1", "L", "P", "RGB"),
@@ -43,7 +43,7 @@ class Header(NamedTuple):
     """What a file's header says.
 
     Attributes:
-        kind: DALI, PIL or UNREADABLE.
+        kind: DALI, PIL, UNREADABLE or GRAY.
         height, width: in pixels.
         length: of the file, in bytes.
         at: where the bytes are that state its sides.
@@ -69,7 +69,7 @@ class Facts(NamedTuple):
         stated_at: (N,) int32, where the bytes are that state the size.
         marks: (N,) uint64, of these bytes.
         intact: (N,) bool, whether all are known to be intact.
-        kinds: (N,) uint8, DALI, PIL, UNREADABLE or UNKNOWN. The last that put() sets: an interrupt may stop it.
+        kinds: (N,) uint8, DALI, PIL, UNREADABLE, GRAY or UNKNOWN. The last that put() sets: an interrupt may stop it.
     """
 
     sizes: np.ndarray
@@ -245,12 +245,20 @@ def _read_jpeg(source: Source | np.ndarray) -> Header | None:
         height, width = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8]
         plain = marker in _PLAIN_FRAMES and precision == 8 and height and width
         plain = plain and (components == 1 or (components == 3 and _is_ycc(markers, data[at + 10 : at + 17 : 3])))
-        if not plain:
+        if not plain or (components == 1 and isinstance(source, InItsMode)):
+            return None
+        if _EXIF in markers and is_upright(source) and _is_turned(source):
             return None
         ends = parts.read(2, parts.size - 2) == b"\xff\xd9"
         known = ends or intact(np.frombuffer(parts.read(parts.size, 0), np.uint8))
         stated = data[at : at + STATED] if at + STATED <= len(data) else _stated(parts, base + at)
         return Header(DALI if known else PIL, height, width, parts.size, base + at, stated)
+
+
+def _is_turned(source: Source | np.ndarray) -> bool:
+    """By its EXIF, or what XMP has of it."""
+    with opened(source) as file, Image.open(file) as image:
+        return image.getexif().get(ORIENTATION, 1) != 1
 
 
 def _stated(parts: Parts, at: int) -> bytes:
@@ -273,6 +281,10 @@ def _ask_pil(source: Source | np.ndarray) -> Header:
         stated = _stated(parts, at)
     with opened(source) as file, Image.open(file) as image:
         height, width = image.height, image.width  # what comes next may turn to other pages
+        if isinstance(source, InItsMode) and image.mode != "RGB":
+            return Header(GRAY if image.mode == "L" else PIL, height, width)
+        if is_upright(source) and image.getexif().get(ORIENTATION, 1) != 1:
+            return Header(PIL, height, width)
         same = _same_in_dali(image) and at <= _LAST_PLACE
         return Header(DALI, height, width, length, at, stated) if same else Header(PIL, height, width)
 

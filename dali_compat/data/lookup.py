@@ -11,9 +11,9 @@ import numpy as np
 import torch
 import torch.utils.data as data
 
-from ..archives.archive import Archive
 from .headers import Headers, headers_of
-from .parts import Images, from_the_front, locate, places, sample
+from .parts import Images, from_the_front, is_store, locate, places, sample
+from .readers import reader_of, transforms_of
 from .sources import BYTES, PATHS, Source
 from .table import SampleTable
 
@@ -42,7 +42,7 @@ class Found:
     @property
     def given(self) -> str:
         """What DALI is given of encoded samples: PATHS or BYTES."""
-        return BYTES if isinstance(self.part, Archive) else PATHS
+        return BYTES if is_store(self.part) else PATHS
 
     def but(self, left_out: Any) -> Found:
         """Without some rows."""
@@ -109,20 +109,28 @@ class Tabled:
     """The same, from tables: a batch of any size takes as many calls.
 
     Attributes:
-        targets: (N,) int64.
+        targets: as the tables have them: N rows of an array, or of a tensor; a list where the tables differ.
     """
 
     def __init__(self, found: list[tuple[Found, SampleTable]], local: list[np.ndarray], count: int):
         self._found, self._local, self._count = found, local, count
         self.targets: Any = self._gathered([table.targets[one.index] for one, table in found])
 
-    def _gathered(self, values: list[np.ndarray]) -> np.ndarray:
+    def _gathered(self, values: list[Any]) -> Any:
         if len(values) == 1:
             return values[0]
-        made = np.empty(self._count, np.int64)
+        first = values[0]
+        alike = len({(type(some), some.dtype) for some in values}) == 1
+        if alike and isinstance(first, np.ndarray):
+            made = np.empty(self._count, first.dtype)
+            for (one, _), some in zip(self._found, values, strict=True):
+                made[one.rows] = some
+            return made
+        listed: list[Any] = [None] * self._count
         for (one, _), some in zip(self._found, values, strict=True):
-            made[one.rows] = some
-        return made
+            for row, value in zip(one.rows.tolist(), as_list(some), strict=True):
+                listed[row] = value
+        return listed
 
     @property
     def parts(self) -> list[Images]:
@@ -162,6 +170,11 @@ class Tabled:
         return table.paths(one.index if len(rows) == self._count else one.index[rows])
 
 
+def as_list(values: Any) -> Sequence[Any]:
+    """One value a row, as ``dataset[i]`` has it."""
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+
+
 def look_up(dataset: data.Dataset, indices: Sequence[Any]) -> Listed:
     """The samples of a batch, one after another.
 
@@ -179,9 +192,12 @@ def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable]) -> bool:
         return type(dataset.indices) in PLAIN and is_plain(dataset.dataset, tables)
     if type(dataset) is data.ConcatDataset:
         return all(is_plain(inner, tables) for inner in dataset.datasets)
-    if getattr(dataset, "target_transform", None) is not None:
+    reader = reader_of(dataset)
+    if (reader is None and not is_store(dataset)) or transforms_of(dataset)[1] is not None:
         return False
-    return (id(dataset) in tables and type(getattr(dataset, "samples", None)) is list) or isinstance(dataset, Archive)
+    if reader is None:
+        return True
+    return id(dataset) in tables and all(type(entries) is list for entries in reader.lists(dataset))
 
 
 def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> Tabled | None:
@@ -194,9 +210,9 @@ def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, S
         found: list[tuple[Found, SampleTable]] = []
         local = []
         for part, rows, inner in places(dataset, index):
-            table = tables[id(part)]
+            table, reader = tables[id(part)], reader_of(part)
             at = from_the_front(inner, len(table))
-            if not table.holds(part.samples, at):
+            if reader is None or not table.holds(reader.lists(part), at, reader.fixed(part)):
                 return None
             rows = np.arange(len(index)) if rows is None else rows
             found.append((Found(part, rows, at, table.keys[at]), table))

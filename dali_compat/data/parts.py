@@ -5,34 +5,35 @@ from __future__ import annotations
 import os
 from array import array
 from bisect import bisect_right
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.utils.data as data
-from torchvision import get_image_backend
-from torchvision.datasets import DatasetFolder
-from torchvision.datasets.folder import default_loader, pil_loader
+from torchvision.datasets import VisionDataset
 
 from ..archives.archive import Archive
 from ..errors import Unsupported
-from .folder import DALIImageFolder
+from . import torchvision_sets, torchvision_types  # noqa: F401  # their readers
+from .advice import advice
+from .hugging_face import DALIHuggingFace
+from .readers import check_items, known_class_of, reader_of, transforms_of
 from .sources import Record, Source
 
-_UNDERSTOOD = DatasetFolder.__getitem__, DALIImageFolder.__getitem__, Archive.__getitem__
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
-
-Images = DatasetFolder | Archive
-"""A data set that folders() accepts: it has ``transform`` and ``target_transform``, and sample() answers for it."""
+Images = VisionDataset
+"""A data set that folders() accepts: sample() answers for it, and transforms_of()."""
 
 
 def folders(dataset: data.Dataset) -> list[Images]:
-    """The image folders and archives that a data set consists of, in order.
+    """The data sets of images that a data set consists of, in order.
 
     Raises:
         Unsupported: naming what is in the way.
     """
-    return [_folder(part) for part in parts(dataset)]
+    return [_checked(part) for part in parts(dataset)]
 
 
 def parts(dataset: data.Dataset) -> list[Any]:
@@ -44,22 +45,25 @@ def parts(dataset: data.Dataset) -> list[Any]:
     return [dataset]
 
 
-def _folder(dataset: data.Dataset) -> Images:
-    name = type(dataset).__name__
-    if not isinstance(dataset, Images):
-        what = "an image folder or an archive of images"
-        raise Unsupported(f"{name} is not {what}, nor a Subset or ConcatDataset of such")
-    if type(dataset).__getitem__ not in _UNDERSTOOD:
-        raise Unsupported(f"{name} overrides __getitem__; move what it does into transform or target_transform")
-    if hasattr(dataset, "__getitems__"):
-        raise Unsupported(f"{name} has __getitems__")
-    if isinstance(dataset, Archive):
-        return dataset
-    if dataset.loader not in (default_loader, pil_loader):
-        raise Unsupported(f"{name} has a loader of its own; leave loader= out where files are ordinary images")
-    if dataset.loader is default_loader and get_image_backend() != "PIL":
-        raise Unsupported(f"torchvision's image backend is {get_image_backend()!r}; DALI matches PIL")
+def _checked(dataset: Any) -> Images:
+    name, reader = type(dataset).__name__, reader_of(dataset)
+    if is_store(dataset):
+        check_items(dataset, Archive.__getitem__, DALIHuggingFace.__getitem__)
+    elif reader is not None:
+        reader.check(dataset)
+    elif (known := known_class_of(dataset)) is not None:
+        what = f"{name} is a subclass of torchvision's {known.__name__}, and may do something else"
+        raise Unsupported(f"{what}; take {known.__name__} itself")
+    else:
+        what = f"{name} is not an image folder or an archive of images, nor a Subset or ConcatDataset of such"
+        raise Unsupported(what + advice(dataset))
+    transforms_of(dataset)
     return dataset
+
+
+def is_store(dataset: Any) -> TypeIs[Archive | DALIHuggingFace]:
+    """Whether it gives the bytes of its images itself (sources.Store)."""
+    return isinstance(dataset, Archive) or (isinstance(dataset, DALIHuggingFace) and dataset.paths is None)
 
 
 def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
@@ -91,11 +95,14 @@ def sample(dataset: Images, index: int) -> tuple[Source, Any]:
     Raises:
         IndexError, TypeError: as ``dataset[index]`` does.
     """
-    if isinstance(dataset, Archive):
-        target = dataset.target(index)
-        return Record(dataset, index % len(dataset)), target
-    path, target = dataset.samples[index]
-    return os.fsdecode(path), target
+    reader = reader_of(dataset)
+    if reader is None:
+        store: Any = dataset
+        target = store.target(index)
+        return Record(store, index % len(store)), target
+    path, target = reader.sample(dataset, index)
+    text, taken = os.fsdecode(path), reader.taken(dataset)
+    return text if taken is str else taken(text), target
 
 
 def _position(index: Any) -> Any:

@@ -176,7 +176,7 @@ def look(path: str) -> Header:
         data = np.fromfile(path, np.uint8)
     except OSError:
         return Header(UNREADABLE, 1, 1)
-    header = read_header(data)
+    header = read_header(data if type(path) is str else path)  # others say in which mode, or how turned
     if header.kind != DALI:
         return header
     return header._replace(intact=True) if intact(data) else header._replace(kind=PIL)

@@ -1,35 +1,49 @@
-"""Where the encoded bytes of a sample are: in a file of its own (a str, its path), or in an archive (a Record)."""
+"""Where the encoded bytes of a sample are: in a file of its own (a str, its path), or in a store (a Record)."""
 
 from __future__ import annotations
 
 import io
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+from PIL import Image, ImageOps
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-    from ..archives.archive import Archive
+ORIENTATION = 274  # a tag of EXIF
+
+
+class Store(Protocol):
+    """A data set that has the encoded bytes of its images: an archive, or a table of Arrow's."""
+
+    def read(self, indices: Sequence[int]) -> list[np.ndarray]:
+        """Of images: read-only uint8 arrays (length,)."""
+        ...
+
+    def place(self, index: int) -> str:
+        """For messages."""
+        ...
 
 
 @dataclass(eq=False)
 class Record:
-    """An image of an archive. As text it names file and byte.
+    """An image of a store. As text it says where that is.
 
     Attributes:
         archive, index: the image is ``archive[index]``, index from 0 on.
         data: its encoded bytes, once somebody has asked for them.
     """
 
-    archive: Archive
+    archive: Store
     index: int
     data: np.ndarray | None = None
 
     def bytes(self) -> np.ndarray:
-        """(length,) uint8, a view of the mapped file."""
+        """(length,) uint8, a view of what the store has."""
         if self.data is None:
             self.data = self.archive.read([self.index])[0]
         return self.data
@@ -45,6 +59,15 @@ class Record:
 
 
 Source = str | Record
+
+
+class InItsMode(str):
+    """The path of a file whose image is taken in the mode that it has: Image.open(path) without convert("RGB")."""
+
+
+class Upright(str):
+    """The path of a file whose image is turned as its EXIF says."""
+
 
 PATHS, BYTES = "paths", "bytes"  # what is encoded
 PIXELS, PIXELS_ON_GPU = "pixels", "pixels on the GPU"
@@ -85,6 +108,21 @@ def opened(source: Source | np.ndarray) -> IO[bytes]:
     if isinstance(source, str):
         return open(source, "rb")
     return io.BytesIO(source.bytes().data if is_record(source) else source.data)
+
+
+def is_upright(source: Source | np.ndarray) -> bool:
+    """Whether its image is turned as its EXIF says. Elsewhere it is not, as torchvision does not."""
+    return getattr(source.archive, "upright", False) if is_record(source) else isinstance(source, Upright)
+
+
+def decoded(source: Source) -> Image.Image:
+    """As its data set has it, by PIL."""
+    with opened(source) as file:
+        image: Any = Image.open(file)
+        if isinstance(source, InItsMode):
+            image.load()
+            return image
+        return (ImageOps.exif_transpose(image) if is_upright(source) else image).convert("RGB")
 
 
 class Parts:

@@ -6,7 +6,7 @@ import os
 import statistics
 
 from ..archives.archive import Archive
-from .parts import Images
+from .parts import Images, is_store, sample
 
 # Bytes: up to about 128 pixels a side. Of such images an H100's decoder is not what limits the speed: it takes as long
 # with libjpeg's interpolation of chroma (1.7 times the speed at 32 pixels, .9 to 1.04 at 64 to 160, .5 for photos).
@@ -24,10 +24,13 @@ def mostly_small(parts: list[Images]) -> bool:
 
 
 def _is_mostly_jpeg(part: Images) -> bool:
-    """Of a folder by the names."""
+    """Of files by their names."""
     if isinstance(part, Archive):
         return part.mostly_jpeg
-    names = [os.fsdecode(part.samples[index][0]) for index in _some(part)]
+    if is_store(part):
+        images = part.read(_some(part))
+        return 2 * sum(image[:2].tobytes() == b"\xff\xd8" for image in images) > len(images)
+    names = [str(sample(part, index)[0]) for index in _some(part)]
     return 2 * sum(name.lower().endswith((".jpg", ".jpeg")) for name in names) > len(names)
 
 
@@ -36,8 +39,10 @@ def _is_mostly_small(part: Images) -> bool:
         return False
     if isinstance(part, Archive):
         sizes = part.locations(_some(part))[2].tolist()
+    elif is_store(part):
+        sizes = list(map(len, part.read(_some(part))))
     else:
-        sizes = [_file_size(part.samples[index][0]) for index in _some(part)]
+        sizes = [_file_size(sample(part, index)[0]) for index in _some(part)]
     return statistics.median(sizes) <= _SMALL
 
 

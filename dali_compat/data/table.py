@@ -1,37 +1,57 @@
-"""The samples of an image folder in arrays: a batch finds its files and targets without a loop."""
+"""The samples of a data set of files in arrays: a batch finds its files and targets without a loop."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from operator import is_, itemgetter
+from pathlib import PosixPath
 from typing import Any
 
 import numpy as np
-from torchvision.datasets import DatasetFolder
+import torch
 
 from .per_object import PerObject
+from .readers import reader_of
+
+_PLAIN = frozenset((str, int, float, PosixPath))  # comparing them calls nothing of the user's
+_DTYPES = {int: np.int64, float: np.float64}
 
 
 class SampleTable:
-    """Of a list of (path, class index).
+    """Of data sets whose targets are whole numbers, floats, or rows of a tensor.
 
     benchmarks/host_time.py --table measures what it takes.
 
+    Args:
+        lists: what the samples come from, by index.
+        columns: paths, and targets: of all samples.
+        fixed: what else they come from.
+        taken: type of the sources, str or one of its subclasses.
+
     Attributes:
-        targets: (N,) int64.
+        targets: (N,) int64 or float64, or a tensor of N rows: the one that the data set has.
         keys: (N,) int64, hashes of the paths.
 
     Raises:
-        TypeError, ValueError, OverflowError: it is another list.
+        TypeError, ValueError, OverflowError: they are something else.
     """
 
-    def __init__(self, samples: list[tuple[str, int]]):
-        if type(samples) is not list:
-            raise TypeError("no list")
-        self._samples = list(samples)  # which tells what has changed since
-        paths, targets = _columns(self._samples)
-        self.targets = np.array(targets, np.int64)
+    def __init__(
+        self,
+        lists: tuple[Any, ...],
+        columns: tuple[Sequence[Any], Any],
+        fixed: tuple[Any, ...] = (),
+        taken: type[str] = str,
+    ):
+        if set(map(type, lists)) != {list}:
+            raise TypeError("no lists")
+        self._lists = [list(entries) for entries in lists]  # which tell what has changed since
+        self._fixed, self._copies, self._taken = fixed, _copies(fixed), taken
+        self._paths, self.targets = _texts(columns[0]), _numbers(columns[1])
+        paths = self._paths
+        if len(self.targets) != len(paths) or any(len(entries) != len(paths) for entries in lists):
+            raise ValueError("of several lengths")
         self.keys = np.fromiter(map(hash, paths), np.int64, len(paths))
         joined = np.frombuffer(os.fsencode("\0".join(paths)) + b"\0", np.uint8)
         ends = np.flatnonzero(joined == 0)
@@ -43,23 +63,29 @@ class SampleTable:
         self._bytes = np.concatenate([joined, np.zeros(longest, np.uint8)])
 
     def __len__(self) -> int:
-        return len(self._samples)
+        return len(self._paths)
 
-    def is_of(self, samples: Any) -> bool:
+    def is_of(self, lists: tuple[Any, ...], fixed: tuple[Any, ...] = (), taken: type[str] = str) -> bool:
         """Whether all samples are still the same."""
-        return type(samples) is list and len(samples) == len(self._samples) and _are(self._samples, samples)
+        same = self._is_long(lists) and all(map(_are, self._lists, lists)) and taken is self._taken
+        return same and len(fixed) == len(self._copies) and all(map(_is, self._copies, _copies(fixed)))
 
-    def holds(self, samples: Any, index: np.ndarray) -> bool:
-        """Whether those at ``index`` (0 and up) are."""
-        if type(samples) is not list or len(samples) != len(self._samples):
+    def holds(self, lists: tuple[Any, ...], index: np.ndarray, fixed: tuple[Any, ...] = ()) -> bool:
+        """Whether those at ``index`` (0 and up) are. Lists in ``fixed`` are not looked into."""
+        if not self._is_long(lists) or len(fixed) != len(self._fixed) or not all(map(_is, self._fixed, fixed)):
             return False
         chosen = index.tolist()
         get = itemgetter(*chosen, chosen[-1])  # of one index it would give no tuple
-        return _are(get(self._samples), get(samples))
+        return all(_are(get(before), get(now)) for before, now in zip(self._lists, lists, strict=True))
+
+    def _is_long(self, lists: tuple[Any, ...]) -> bool:
+        """Whether they are as many lists of as many entries."""
+        return len(lists) == len(self._lists) and all(type(now) is list and len(now) == len(self) for now in lists)
 
     def path(self, index: int) -> str:
         """Of a sample."""
-        return self._samples[index][0]
+        path = self._paths[index]
+        return path if self._taken is str else self._taken(path)
 
     def paths(self, index: np.ndarray) -> np.ndarray:
         """(n, L) uint8, one path a row with zeros behind it."""
@@ -72,43 +98,79 @@ class SampleTable:
         return rows
 
 
-def _columns(samples: Sequence[Any]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Paths and targets.
+def _texts(paths: Sequence[Any]) -> Sequence[str]:
+    """Paths as text.
 
     Raises:
-        TypeError: they are something else.
+        TypeError: they are neither text nor Paths, or of both kinds.
     """
-    if set(map(type, samples)) != {tuple} or set(map(len, samples)) != {2}:
-        raise TypeError("no pairs")
-    paths, targets = (tuple(map(itemgetter(column), samples)) for column in (0, 1))  # zip() makes an iterator of each
-    if set(map(type, paths)) != {str} or set(map(type, targets)) != {int}:
-        raise TypeError("no pairs of a path and a whole number")
-    return paths, targets
+    kinds = set(map(type, paths))
+    if kinds == {PosixPath}:
+        return list(map(os.fsdecode, paths))
+    if kinds != {str}:
+        raise TypeError("no paths")
+    return paths
+
+
+def _numbers(targets: Any) -> Any:
+    """In an array; a tensor as it is.
+
+    Raises:
+        TypeError, OverflowError: they are something else.
+    """
+    if isinstance(targets, torch.Tensor):
+        return targets
+    kinds = set(map(type, targets))
+    if len(kinds) != 1 or (dtype := _DTYPES.get(kinds.pop())) is None:
+        raise TypeError("neither whole numbers nor floats")
+    return np.array(targets, dtype)
+
+
+def _copies(fixed: tuple[Any, ...]) -> list[Any]:
+    """Lists as they are now."""
+    return [tuple(one) if type(one) is list else one for one in fixed]
+
+
+def _is(before: Any, now: Any) -> bool:
+    if type(before) is type(now) is tuple:
+        return _are(before, now)
+    return before is now or _are((before,), (now,))
 
 
 def _are(before: Sequence[Any], now: Sequence[Any]) -> bool:
-    """Whether as many samples are still the same, in value and type. Nothing of the user's is called to compare."""
-    if all(map(is_, before, now)):
+    """Whether as many entries are still the same, in value and type. Nothing of the user's is called to compare."""
+    if len(before) == len(now) and all(map(is_, before, now)):
         return True
-    try:
-        _columns(now)
-    except TypeError:
-        return False
-    return before == now
+    kinds = list(map(_kind, now))
+    return list(map(_kind, before)) == kinds and _are_plain(kinds) and before == now
+
+
+def _kind(value: Any) -> Any:
+    """Its type; of a tuple those of its items."""
+    return tuple(map(_kind, value)) if type(value) is tuple else type(value)
+
+
+def _are_plain(kinds: Sequence[Any]) -> bool:
+    return all(_are_plain(kind) if type(kind) is tuple else kind in _PLAIN for kind in set(kinds))
 
 
 _of_dataset: PerObject[SampleTable] = PerObject()
 
 
 def table_of(dataset: Any) -> SampleTable | None:
-    """The table of an image folder's samples as they are now; None where its list is of another kind."""
-    if not isinstance(dataset, DatasetFolder):
+    """The table of a data set's samples as they are now; None where there is none of its kind."""
+    reader = reader_of(dataset)
+    if reader is None:
         return None
+
+    def made() -> SampleTable:
+        return SampleTable(reader.lists(dataset), reader.columns(dataset), reader.fixed(dataset), reader.taken(dataset))
+
     try:
-        table = _of_dataset.get(dataset, lambda: SampleTable(dataset.samples))
-        if not table.is_of(dataset.samples):
-            table = SampleTable(dataset.samples)
+        table = _of_dataset.get(dataset, made)
+        if not table.is_of(reader.lists(dataset), reader.fixed(dataset), reader.taken(dataset)):
+            table = made()
             _of_dataset.put(dataset, table)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, AttributeError, IndexError, KeyError):
         return None
     return table

@@ -7,22 +7,33 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torchvision.transforms import functional as F1
 
-from ..data.sources import Source, opened
+from ..data.sources import Source, decoded
 from ..plan import Step
 from .kernels.registry import image_kernel_of, kernel_of
 
+_MODES = {1: "L", 3: "RGB"}
 
-def replay(source: Source, steps: tuple[Step, ...], draw: Callable[[tuple[int, int]], list[dict]]) -> torch.Tensor:
-    """Decode one image as torchvision's pil_loader does and run the steps; gives a CHW tensor (of a PIL image, too).
-    ``draw`` gives each step's arguments for an image of a size, (height, width)."""
-    with opened(source) as file:
-        image = Image.open(file).convert("RGB")
+
+def replay(
+    source: Source, steps: tuple[Step, ...], draw: Callable[[tuple[int, int]], list[dict]], channels: int = 3
+) -> torch.Tensor:
+    """Decode one image as its data set does (mostly as torchvision's pil_loader) and run the steps, which are for so
+    many channels; gives a CHW tensor (of a PIL image, too). ``draw`` gives each step's arguments for an image of a
+    size, (height, width).
+
+    Raises:
+        ValueError: its data set does not convert it to RGB, and it is in another mode.
+    """
+    image: Any = decoded(source)
+    if image.mode != _MODES[channels]:
+        raise ValueError(f"it is in mode {image.mode}: only RGB and L are taken where a data set does not convert")
     for step, row in zip(steps, draw(image.size[::-1]), strict=True):
         image = play(image, step, row)
     if isinstance(image, tuple):

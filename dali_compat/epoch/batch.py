@@ -130,5 +130,7 @@ class Batch:
 
 def _column(values: Any) -> Any:
     """As default_collate makes it of the values in a tuple."""
+    if isinstance(values, torch.Tensor):
+        return values
     batch: Any = values if isinstance(values, np.ndarray) else tuple(values)
     return torch.from_numpy(batch) if isinstance(batch, np.ndarray) else default_collate(batch)

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ..data.headers import DALI, PIL, UNREADABLE, Facts, headers_of
-from ..data.lookup import Found, Listed, Tabled, in_tables, look_up
+from ..data.headers import DALI, GRAY, PIL, UNREADABLE, Facts, headers_of
+from ..data.lookup import Found, Listed, Tabled, as_list, in_tables, look_up
 from ..data.parts import Images
+from ..data.readers import transforms_of
 from ..data.sources import Source, fetch
 from ..draws import Arrays, ImageTooSmall, Randoms, compute
 from ..engine.kernels import rows_of
@@ -194,7 +195,7 @@ class DaliBatch(Batch):
             errors.add(str(source), self.indices[row], reason)
             if isinstance(error, ImageReadError):
                 errors.remember(source, reason)
-        listed = Listed(list(self.places), list(self.sources), list(self.targets))
+        listed = Listed(list(self.places), list(self.sources), list(as_list(self.targets)))
         if errors.policy == "skip":
             self.indices, self._samples_of = [self.indices[i] for i in good], listed.only(good)
             self.targets = self._samples_of.targets
@@ -239,8 +240,8 @@ class DaliBatch(Batch):
         self.pixels = [] if cache is None else [cache.get(source) for source in self.sources]
         if tabled is None:
             self._fetch([row for row in range(len(self)) if not self.pixels or self.pixels[row] is None])
-        if any(part.target_transform for part in self._parts()):
-            self.targets = list(self.targets) if tabled is None else self.targets.tolist()
+        if any(transforms_of(part)[1] for part in self._parts()):
+            self.targets = list(as_list(self.targets))
             with self._as_in_a_worker():
                 self.targets = [self._target(row) for row in range(len(self))]
 
@@ -285,7 +286,7 @@ class DaliBatch(Batch):
                     self.give_up(row, error)
 
     def _target(self, row: int) -> Any:
-        function, target = self.places[row][0].target_transform, self.targets[row]
+        function, target = transforms_of(self.places[row][0])[1], self.targets[row]
         if function is None or row in self.bad:
             return target
         try:
@@ -306,14 +307,14 @@ class DaliBatch(Batch):
                 continue
             facts = found.headers.facts(found.index, found.keys, self._mine(found.rows))
             if self._stands_in:
-                facts.kinds[:] = PIL
+                facts.kinds[facts.kinds != GRAY] = PIL
             if len(found.rows) == len(self):  # in order
                 self.facts = facts
             else:
                 self.facts.put(found.rows, facts)
-            of_plan = rows_of.setdefault(self.epoch.route.plan_of(found.part), {})
             for kind, given, chosen in self._kinds(found, facts.kinds):
-                of_plan.setdefault((kind, given), []).append(chosen)
+                plan = self.epoch.route.plan_of(found.part, gray=kind == GRAY)
+                rows_of.setdefault(plan, {}).setdefault((kind, given), []).append(chosen)
         for plan, by_kind in rows_of.items():
             self._under_way.append(DaliPart(self, plan))
             self._under_way[-1].start({kind: merged(rows) for kind, rows in by_kind.items()})
@@ -333,7 +334,7 @@ class DaliBatch(Batch):
             dalis &= ~known
         if dalis.any():
             yield DALI, found.given, rows if dalis.all() else rows[dalis]
-        for kind in (PIL, UNREADABLE):
+        for kind in (PIL, UNREADABLE, GRAY):
             if (others := kinds == kind).any():
                 yield kind, "", rows[others]
 

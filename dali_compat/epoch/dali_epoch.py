@@ -41,7 +41,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         super().__init__(loader, route, seed)
         made = {id(part): table_of(part) for part in parts(loader.dataset)}
         self.tables = {key: table for key, table in made.items() if table is not None}
-        ahead = [plan for first in route.plans for plan in plans_ahead(first)]
+        ahead = [plan for first in route.all_plans for plan in plans_ahead(first)]
         users = any(plan.call or any(step.op == "apply" for step in plan.steps) for plan in ahead)  # apply: on_batch()
         self.prepares = not users
         self.prefetcher = self._new_prefetcher(loader)

@@ -203,7 +203,8 @@ class Replayed:
         self._futures: dict[int, Future] = {}
         for row in rows:
             draw = partial(batch.compute_one, plan.steps, row)
-            self._futures[row] = batch.epoch.in_thread(replay, batch.sources[row], plan.steps, draw)
+            channels = plan.takes.channels
+            self._futures[row] = batch.epoch.in_thread(replay, batch.sources[row], plan.steps, draw, channels)
 
     def look(self) -> None:
         """Give up what has failed already."""

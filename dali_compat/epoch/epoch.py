@@ -21,12 +21,16 @@ class Route(Protocol):
         device: where batches come out.
         depth: batches in flight.
         plans: one a distinct transform.
+        all_plans: with those for images of one channel among others of three.
         memory: bytes of pixels that are kept.
     """
 
     device: torch.device
     depth: int
     plans: list[Plan]
+
+    @property
+    def all_plans(self) -> list[Plan]: ...
 
     @property
     def memory(self) -> int: ...
@@ -58,7 +62,7 @@ class Epoch(Generic[R]):
         self.errors, self.among = loader._errors, indices_among(loader)
         self.errors.begin()
         self.calls = Calls(seed, loader, route.device, route.depth)
-        calls = [ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call]
+        calls = [ahead.call for plan in route.all_plans for ahead in plans_ahead(plan) if ahead.call]
         for call in calls:
             self.calls.prepare(call)
         self.calls_processes = bool(calls) and self.in_workers

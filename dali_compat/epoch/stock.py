@@ -15,7 +15,7 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
-from ..data.parts import locate
+from ..data.parts import locate, sample
 from ..draws import replacement
 from ..engine.device import to_device
 from .on_error import ATTEMPTS, Errors
@@ -230,7 +230,6 @@ def _length(batch: Any) -> int:
 def _path(dataset, index) -> str:
     """Of a sample, for a message."""
     try:
-        part, local = locate(dataset, index)
-        return str(part.samples[local][0])
+        return str(sample(*locate(dataset, index))[0])
     except Exception:  # no image folder
         return type(dataset).__name__

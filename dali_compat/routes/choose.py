@@ -10,11 +10,13 @@ import torch
 from ..data.arrays import holds_arrays
 from ..data.parts import Images, folders
 from ..data.parts import parts as parts_of
+from ..data.readers import reader_of, transforms_of
+from ..data.sources import InItsMode
 from ..data.survey import mostly_jpeg, mostly_small
 from ..errors import Unsupported
 from ..install import dali_problem
 from ..lower import lower, plans_ahead
-from ..plan import Options, Plan
+from ..plan import ImageSpec, Options, Plan
 from ..translate import translate
 from .dali import DaliRoute
 from .decoded_cache import DecodedCache
@@ -57,16 +59,16 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
         return StockRoute(device, problem)
     depth = _depth(loader, device)
     same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
-    known = {plan.key: plan for plan in same.plans} if same is not None else {}
+    known = {plan.key: plan for plan in same.all_plans} if same is not None else {}
     try:
         parts = folders(loader.dataset)
-        plan_of = _plans(parts, loader, device, known)
+        plan_of, gray = _plans(parts, loader, device, known)
     except Unsupported as error:
         return StockRoute(device, str(error))
     plans = list(dict.fromkeys(plan for _, plan in plan_of.values()))
     fancy = device.type == "cuda" and not loader.exact and mostly_small(parts)
     cache, threads = _cache(loader, device, before), _threads(loader, device, parts)
-    route = DaliRoute(device, threads, depth, loader.batch_size or 1, plans, plan_of, fancy, cache)
+    route = DaliRoute(device, threads, depth, loader.batch_size or 1, plans, plan_of, fancy, cache, gray)
     if same is not None and same.threads == route.threads:
         route.take_over(same)
     return route
@@ -101,17 +103,24 @@ def resolve_device(device, start: bool) -> torch.device:
 
 def _plans(
     parts: list[Images], loader, device: torch.device, known: dict[tuple, Plan]
-) -> dict[int, tuple[Images, Plan]]:
-    """The plan of each part, by its id(); equal plans are one object."""
+) -> tuple[dict[int, tuple[Images, Plan]], dict[int, Plan]]:
+    """The plan of each part, by its id(), and of its images of one channel, where it does not convert them; equal plans
+    are one object."""
     from ..engine.dali.graph import unsupported
 
     channels_last = loader.memory_format == torch.channels_last
     options = Options(loader.exact, channels_last, device.type == "cuda", lambda step: unsupported(step) is None)
     plan_of: dict[int, tuple[Images, Plan]] = {}
+    gray: dict[int, Plan] = {}
     for folder in parts:
-        plan = lower(translate(folder.transform), options)
+        transform = transforms_of(folder)[0]
+        plan = lower(translate(transform), options)
         plan_of[id(folder)] = folder, known.setdefault(plan.key, plan)
-    return plan_of
+        reader = reader_of(folder)
+        if reader is not None and reader.taken(folder) is InItsMode:
+            plan = lower(translate(transform, ImageSpec(channels=1)), options)
+            gray[id(folder)] = known.setdefault(plan.key, plan)
+    return plan_of, gray
 
 
 def in_python(route: DaliRoute | ResidentRoute) -> list[str]:

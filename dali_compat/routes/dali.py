@@ -40,6 +40,7 @@ class DaliRoute:
         plans: one a distinct transform, in the order of the data set's parts.
         fancy: whether a GPU's decoder interpolates chroma as libjpeg does.
         cache: of decoded images, where the loader has one.
+        gray: for images of one channel, by the id() of parts that do not convert to RGB.
     """
 
     device: torch.device
@@ -50,13 +51,24 @@ class DaliRoute:
     _plan_of: dict[int, tuple[Images, Plan]] = field(repr=False)
     fancy: bool = False
     cache: DecodedCache | None = None
+    gray: dict[int, Plan] = field(default_factory=dict, repr=False)
     # owns all pipelines, lent ones too: whatever an iterator's end looks like, it cannot take one with it
     _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)
     # re-entrant: the garbage collector ends epochs, too, and may do so in a thread that is just borrowing
     _lock: Any = field(default_factory=new_lock, repr=False)
 
-    def plan_of(self, folder: Images) -> Plan:
-        return self._plan_of[id(folder)][1]
+    def plan_of(self, folder: Images, gray: bool = False) -> Plan:
+        return self.gray[id(folder)] if gray else self._plan_of[id(folder)][1]
+
+    @property
+    def unconverted(self) -> list[str]:
+        """Classes of the parts that ``gray`` has."""
+        return list(dict.fromkeys(type(self._plan_of[number][0]).__name__ for number in self.gray))
+
+    @property
+    def all_plans(self) -> list[Plan]:
+        """Those for images of one channel, too."""
+        return list(dict.fromkeys([*self.plans, *self.gray.values()]))
 
     def borrow(self, plan: Plan, batch_size: int, form: Form, user: User) -> DecodePipeline:
         """An idle pipeline for the plan, or a new one. It is idle again when the epoch is over, or gone."""

@@ -42,6 +42,10 @@ def explain(loader, route: Route, wide: bool = False) -> str:
         lines = [f"DALI route on {route.device}: {depth}; {kernels}"]
         lines += _plan_lines(route, wide, _decode_fidelity(route, loader.exact))
         lines.append("  files that DALI decodes differently from PIL go through PIL, one by one, in the same batch")
+        lines += [
+            f"  {name} does not convert to RGB: gray files have one channel, and go through PIL"
+            for name in route.unconverted
+        ]
         if route.cache is not None:
             lines.append(f"  {route.cache}")
         ignored = _without_effect(loader, route)

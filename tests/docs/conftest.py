@@ -49,6 +49,8 @@ def names(here, monkeypatch):
     from dali_compat import DALIImageFolder, DataLoader
 
     cifar(here / "data", monkeypatch)
+    for name in ("train.csv", "val.csv"):
+        (here / name).write_text("file,label\nclass_a/00.jpg,cat\nclass_b/01.jpg,dog\n")
     transform = T.Compose([T.RandomResizedCrop(32), T.ToTensor()])
     dataset = DALIImageFolder("imagenet/train", transform)
     images = np.random.default_rng(0).integers(0, 256, (6, 40, 40, 3), dtype=np.uint8)

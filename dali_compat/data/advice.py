@@ -1,0 +1,87 @@
+"""What to write instead of a data set that is not known here: one of our classes, with the user's own names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+from torchvision.datasets.folder import is_image_file
+
+_LOADERS = frozenset(("default_loader", "pil_loader"))
+
+
+def advice(dataset: Any) -> str:
+    """For the end of a sentence; "" where nothing better is known."""
+    kind = type(dataset)
+    if kind.__module__.split(".")[0] == "datasets" and kind.__name__ == "Dataset":
+        images = [name for name, feature in dataset.features.items() if type(feature).__name__ == "Image"]
+        line = "dali_compat.DALIHuggingFace(dataset, image={!r}, transform=...)"
+        return f"; write {line.format(images[0])} instead of it" if images else ""
+    if not _opens_images(getattr(kind, "__getitem__", None)) or len(_paths(dataset)) > 1:  # of masks, perhaps
+        return ""
+    return f"; where a sample is one image and its target, write {_line(dataset)} instead of it"
+
+
+def _opens_images(function: Any) -> bool:
+    """By PIL: what others give is no PIL image, and its transforms take that."""
+    names = set(_names_in(getattr(function, "__code__", None)))
+    return bool(names & _LOADERS) or names >= {"Image", "open"}
+
+
+def _names_in(code: CodeType | None) -> Iterator[str]:
+    """Names that a function uses, those within it included."""
+    if code is not None:
+        yield from code.co_names
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield from _names_in(constant)
+
+
+def _held(dataset: Any) -> dict[str, Any]:
+    return getattr(dataset, "__dict__", {})
+
+
+def _paths(dataset: Any) -> list[str]:
+    """Its attributes that are lists of image files."""
+    return [name for name, value in _held(dataset).items() if _are_paths(value)]
+
+
+def _line(dataset: Any) -> str:
+    """A constructor's call, with attributes of the data set where they can be told."""
+    held = _held(dataset)
+    transform = next((f"dataset.{name}" for name in held if name in ("transform", "transforms")), "...")
+    for name, value in held.items():
+        if hasattr(value, "columns") and hasattr(value, "iloc"):
+            return f"dali_compat.DALIImageTable(dataset.{name}, {_columns(value)}, root=..., transform={transform})"
+    paths = next(iter(_paths(dataset)), None)
+    count = len(held[paths]) if paths else -1
+    targets = next((name for name, value in held.items() if name != paths and _are_targets(value, count)), None)
+    given = f"dataset.{paths}" if paths else "paths", f"dataset.{targets}" if targets else "targets"
+    return f"dali_compat.DALIImageList({', '.join(given)}, transform={transform})"
+
+
+def _columns(frame: Any) -> str:
+    """Which of a DataFrame's columns has the files."""
+    first = {str(name): frame[name].iloc[0] for name in frame.columns} if len(frame) else {}
+    files = next((name for name, value in first.items() if _is_path(value)), None)
+    others = [name for name in first if name != files]
+    target = repr(others[0]) if files and len(others) == 1 else "..."
+    return f"image={files!r}, target={target}" if files else "image=..., target=..."
+
+
+def _are_paths(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) > 0 and _is_path(value[0])
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, (str, os.PathLike)) and is_image_file(str(value))
+
+
+def _are_targets(value: Any, count: int) -> bool:
+    """Whether they are as many as there are paths."""
+    try:
+        return not isinstance(value, (str, bytes, dict)) and len(value) == count
+    except TypeError:
+        return False

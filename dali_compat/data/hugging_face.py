@@ -1,0 +1,242 @@
+"""DALIHuggingFace."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch.utils.data as data
+from torchvision.datasets import VisionDataset
+
+from ..errors import ImageReadError
+from .label_columns import Labels, labels_of, refuse_rows
+from .sources import Record, Source, Upright, decoded
+
+
+class DALIHuggingFace(VisionDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
+    """A data set of Hugging Face's ``datasets``, decoded and transformed by DALI when a dali_compat.DataLoader iterates
+    it. DALI is given the encoded bytes as they lie in Arrow's memory, or the path where there are none.
+
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image in RGB, turned as its EXIF says:
+    ``row["image"].convert("RGB")``. What select(), shuffle(), filter() and train_test_split() have done is kept.
+
+    Args:
+        dataset: a ``datasets.Dataset``: a split, not streamed.
+        image: column of images.
+        target: column of targets, or several: ints and ClassLabels as they are, floats and vectors as float32, text as
+            the number of its name in sorted order. None: -1 for each.
+        transform: takes a PIL image, usually a torchvision Compose.
+        target_transform: takes a target.
+
+    Attributes:
+        dataset: as given.
+        paths: of the images' files, where the table has no bytes; None elsewhere.
+        targets: a list of ints, or a float32 tensor.
+        classes, class_to_idx: names of the targets, where they have any; None elsewhere.
+
+    Raises:
+        TypeError: the data set is streamed, or something else.
+        ValueError: a column is missing, or holds other things; a row has no image or no target.
+    """
+
+    upright = True  # Records are turned as EXIF says
+
+    def __init__(
+        self,
+        dataset: Any,
+        image: str = "image",
+        target: str | Sequence[str] | None = "label",
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__(transform=transform, target_transform=target_transform)
+        _check(dataset)
+        self.dataset, self.image = dataset, image
+        _check_image(dataset, image)
+        names = [] if target is None else [target] if isinstance(target, str) else list(target)
+        for name in names:
+            _check_column(dataset, name)
+        labels = _labels(dataset, names, isinstance(target, str), len(self))
+        self.targets, self.classes = labels.targets, labels.classes
+        self.class_to_idx = self.classes and {name: number for number, name in enumerate(self.classes)}
+        self._has_bytes, has_path = self._column.given()
+        empty = np.flatnonzero(~(self._has_bytes | has_path)).tolist()
+        refuse_rows(empty, f"no image in {image!r}", "row {}".format)
+        self.paths = None if self._has_bytes.any() else list(map(self._column.path, range(len(self))))
+
+    @functools.cached_property
+    def _column(self) -> _Images:
+        return _Images(self.dataset, self.image)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        row = self._row(index)
+        source: Source = Record(self, row) if self.paths is None else Upright(self.paths[row])
+        try:
+            image: Any = decoded(source)
+        except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
+            raise ImageReadError(f"cannot decode {source}: {type(error).__name__}: {error}") from error
+        target = self.target(row)
+        if self.transform is not None:
+            image = self.transform(image)
+        if self.target_transform is not None:
+            target = self.target_transform(target)
+        return image, target
+
+    def target(self, index: int) -> Any:
+        """Before target_transform.
+
+        Raises:
+            IndexError: as a list does.
+        """
+        return self.targets[self._row(index)]
+
+    def read(self, indices: Sequence[int]) -> list[np.ndarray]:
+        """The encoded bytes of images: read-only uint8 arrays (length,), views of Arrow's memory; of rows that have a
+        path alone those of the file.
+
+        Raises:
+            IndexError: as a list does.
+            ImageReadError: a file cannot be read.
+        """
+        return [self._read(self._row(index)) for index in indices]
+
+    def _read(self, row: int) -> np.ndarray:
+        try:
+            image = self._column.bytes(row) if self._has_bytes[row] else np.fromfile(self._column.path(row), np.uint8)
+        except OSError as error:
+            raise ImageReadError(f"cannot read {self.place(row)}: {error}") from error
+        image.flags.writeable = False
+        return image
+
+    def place(self, index: int) -> str:
+        """For messages: the row, and the file's name where the table has it."""
+        name = self._column.path(self._row(index))
+        return f"row {self._row(index)} of {self.image!r}" + (f" ({name})" if name else "")
+
+    def _row(self, index: int) -> int:
+        """As lists do."""
+        index, count = operator.index(index), len(self)
+        if not -count <= index < count:
+            raise IndexError(f"index {index} is out of range for {count} images")
+        return index % count
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Views of Arrow's memory are made anew where a copy is."""
+        return {name: value for name, value in vars(self).items() if name != "_column"}
+
+
+class _Images:
+    """The column of images, as Arrow holds it."""
+
+    def __init__(self, dataset: Any, name: str):
+        self._chunks = dataset.data.column(name).chunks
+        self._ends = np.cumsum([len(chunk) for chunk in self._chunks])
+        self._bytes = [chunk.field("bytes") for chunk in self._chunks]
+        self._paths = [chunk.field("path") for chunk in self._chunks]
+        self._values = list(map(_values, self._bytes))
+        indices = dataset._indices  # of select(), shuffle() and the like
+        self._rows = None if indices is None else indices.column(0).to_numpy()
+
+    def given(self) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows have bytes, and which have paths."""
+        valid = np.concatenate([_valid(chunk) for chunk in self._chunks] or [np.zeros(0, bool)])
+        made = []
+        for fields in (self._bytes, self._paths):
+            has = valid & np.concatenate([_valid(field) for field in fields] or [np.zeros(0, bool)])
+            made.append(has if self._rows is None else has[self._rows])
+        return made[0], made[1]
+
+    def bytes(self, row: int) -> np.ndarray:
+        """Of an image; a view."""
+        chunk, at = self._find(row)
+        offsets, values = self._values[chunk]
+        return values[offsets[at] : offsets[at + 1]]
+
+    def path(self, row: int) -> str:
+        """Of its file; "" where it has none."""
+        chunk, at = self._find(row)
+        return self._paths[chunk][at].as_py() or ""
+
+    def _find(self, row: int) -> tuple[int, int]:
+        """Chunk, and place there."""
+        at = row if self._rows is None else int(self._rows[row])
+        chunk = int(np.searchsorted(self._ends, at, side="right"))
+        return chunk, at - (int(self._ends[chunk - 1]) if chunk else 0)
+
+
+def _values(array: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Of binary values: where each begins and ends, and all their bytes; views. (A scalar of Arrow's is a copy.)
+
+    Raises:
+        ValueError: Arrow keeps them in another way.
+    """
+    dtypes = {"binary": np.int32, "large_binary": np.int64, "null": np.int32}
+    if str(array.type) not in dtypes:
+        raise ValueError(f"images of Arrow's type {array.type} are not read here")
+    buffers = [np.zeros(0, np.uint8) if buffer is None else buffer for buffer in array.buffers()[1:]]
+    if len(buffers) < 2 or not len(array):
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    offsets: np.ndarray = np.frombuffer(buffers[0], dtypes[str(array.type)])
+    return offsets[array.offset : array.offset + len(array) + 1], np.frombuffer(buffers[1], np.uint8)
+
+
+def _valid(array: Any) -> np.ndarray:
+    """Which entries are there."""
+    valid: np.ndarray = array.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def _check(dataset: Any) -> None:
+    """
+    Raises:
+        TypeError: it is no datasets.Dataset.
+        ValueError: it has a transform of its own.
+    """
+    kinds = {kind.__name__ for kind in type(dataset).__mro__ if kind.__module__.split(".")[0] == "datasets"}
+    if kinds & {"IterableDataset", "IterableDatasetDict"}:
+        raise TypeError("a streamed data set has no random access: load it without streaming=True")
+    if "DatasetDict" in kinds:
+        raise TypeError(f"this is a DatasetDict: give one of its splits, such as dataset[{next(iter(dataset), '')!r}]")
+    if "Dataset" not in kinds:
+        raise TypeError(f"dataset must be a datasets.Dataset, got {type(dataset).__name__}")
+    if dataset.format["type"] == "custom":
+        raise ValueError(
+            "the data set has a transform (set_transform): give it as transform= here, after reset_format()"
+        )
+
+
+def _check_column(dataset: Any, name: str) -> Any:
+    """Its feature.
+
+    Raises:
+        ValueError: there is no such column.
+    """
+    if name not in dataset.features:
+        raise ValueError(f"the data set has no column {name!r}; it has {', '.join(map(repr, dataset.features))}")
+    return dataset.features[name]
+
+
+def _check_image(dataset: Any, name: str) -> None:
+    """
+    Raises:
+        ValueError: the column holds no images, or such that are not in RGB.
+    """
+    feature = _check_column(dataset, name)
+    if type(feature).__name__ != "Image":
+        raise ValueError(f"column {name!r} is {feature}, no Image: dataset.cast_column({name!r}, datasets.Image())")
+    if getattr(feature, "mode", None) not in (None, "RGB"):
+        raise ValueError(f"column {name!r} gives images of mode {feature.mode!r}; samples here are in RGB")
+
+
+def _labels(dataset: Any, names: list[str], single: bool, count: int) -> Labels:
+    """Of the columns, in the order of the rows."""
+    columns = {name: dataset.with_format(None)[name][:] for name in names}
+    feature: Any = dataset.features[names[0]] if single else None
+    labels = labels_of(columns, single, count, "row {}".format)
+    return labels._replace(classes=list(feature.names)) if type(feature).__name__ == "ClassLabel" else labels

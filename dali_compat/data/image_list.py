@@ -1,0 +1,103 @@
+"""DALIImageList."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data as data
+from torchvision.datasets import VisionDataset
+from torchvision.datasets.folder import pil_loader
+
+AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+NO_TARGET = -1  # as torchvision's STL10 has it for images without a label
+
+
+class DALIImageList(VisionDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
+    """Image files and their targets, decoded and transformed by DALI when a dali_compat.DataLoader iterates it.
+
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image in RGB, as
+    torchvision.datasets.ImageFolder gives it, so it works in any loader.
+
+    Args:
+        paths: of the files: str, bytes or PathLike.
+        targets: of each file: numbers, vectors, tensors, or whatever else default_collate or your collate_fn takes. A
+            numpy array of whole numbers becomes a list of ints, any other array of numbers a tensor. None: -1 for each.
+        transform: takes a PIL image, usually a torchvision Compose.
+        target_transform: takes a target.
+        root: folder that relative paths begin at.
+
+    Attributes:
+        paths: list of str.
+        targets: a list, or a tensor whose rows are the targets.
+        samples: list of (path, target), made of these two. Assign new ``paths`` and ``targets`` to change them.
+
+    Raises:
+        TypeError: paths are no paths.
+        ValueError: there are more paths than targets, or fewer.
+    """
+
+    def __init__(
+        self,
+        paths: Iterable[AnyPath],
+        targets: Any = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        *,
+        root: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__(root, transform=transform, target_transform=target_transform)  # type: ignore[arg-type]  # None is its default
+        self.paths = joined(paths, root)
+        self.targets = [NO_TARGET] * len(self.paths) if targets is None else as_targets(targets)
+        if len(self.targets) != len(self.paths):
+            raise ValueError(f"{len(self.paths)} paths and {len(self.targets)} targets")
+
+    @property
+    def samples(self) -> list[tuple[str, Any]]:
+        """(path, target before target_transform) of each."""
+        return list(zip(self.paths, self.targets, strict=True))
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        image: Any = pil_loader(self.paths[index])
+        target = self.targets[index]
+        if self.transform is not None:
+            image = self.transform(image)
+        if self.target_transform is not None:
+            target = self.target_transform(target)
+        return image, target
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+
+def joined(paths: Iterable[AnyPath], root: str | os.PathLike[str] | None) -> list[str]:
+    """Paths as text, behind a folder where they are relative.
+
+    Raises:
+        TypeError: one of them is no path.
+    """
+    if isinstance(paths, (str, bytes, os.PathLike)):
+        raise TypeError(f"paths must be a sequence of paths, got one: {paths!r}")
+    try:
+        texts = list(map(os.fsdecode, paths))
+    except TypeError as error:
+        raise TypeError(f"paths must be str, bytes or PathLike: {error}") from None
+    folder = None if root is None else os.path.expanduser(os.fspath(root))
+    return texts if folder is None else [os.path.join(folder, text) for text in texts]
+
+
+def as_targets(targets: Any) -> Any:
+    """A list, or a tensor of rows on the CPU."""
+    if isinstance(targets, torch.Tensor):
+        return targets.cpu()
+    if hasattr(targets, "to_numpy"):  # a column of pandas
+        targets = targets.to_numpy()
+    if isinstance(targets, np.ndarray):
+        if targets.dtype.kind in "OSU" or (targets.ndim == 1 and targets.dtype.kind in "iub"):
+            return targets.tolist()
+        return torch.as_tensor(targets)
+    return [target.item() if isinstance(target, np.generic) else target for target in targets]

@@ -1,0 +1,160 @@
+"""DALIImageTable: a CSV file or a DataFrame that names image files and their targets."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from .image_list import DALIImageList
+from .label_columns import labels_of, numbers_in, refuse_rows
+
+
+class DALIImageTable(DALIImageList):
+    """Image files and targets that a table names: a CSV file with a header, or a pandas DataFrame.
+
+    A column of whole numbers gives ints as they are; one of other numbers float32; one of text the numbers of its names
+    in sorted order. Several columns of numbers give float32 vectors. A CSV file is read with Python's csv module,
+    whether pandas is installed or not; read others yourself and give the DataFrame.
+
+    Args:
+        table: path of a CSV file, or a DataFrame.
+        image: column of files.
+        target: column of targets, or a list of columns. None: -1 for each.
+        transform: takes a PIL image, usually a torchvision Compose.
+        target_transform: takes a target.
+        root: folder that relative files begin at.
+        classes: names in the order of their numbers: those of the training table for the other ones.
+        check_files: whether missing files are told at once, by a list of each folder.
+
+    Attributes:
+        paths, targets, samples: as in DALIImageList.
+        classes, class_to_idx: names of the targets; None where they have none.
+
+    Raises:
+        FileNotFoundError: there is no such table, or files that it names are missing.
+        ValueError: a column is missing; a cell is empty, or holds what is no target.
+    """
+
+    def __init__(
+        self,
+        table: Any,
+        image: str = "file",
+        target: str | Sequence[str] | None = "label",
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        *,
+        root: str | os.PathLike[str] | None = None,
+        classes: Sequence[str] | None = None,
+        check_files: bool = True,
+    ) -> None:
+        names = [] if target is None else [target] if isinstance(target, str) else list(target)
+        rows = _of_frame(table, [image, *names]) if hasattr(table, "columns") else _of_csv(table, [image, *names])
+        files = rows.columns[image]
+        refuse_rows([row for row, file in enumerate(files) if file is None], f"an empty {image!r}", rows.where)
+        values: dict[str, Any] = {name: rows.columns[name] for name in names}
+        if rows.text and classes is None:
+            values = {name: numbers_in(column, name, rows.where) for name, column in values.items()}
+        labels = labels_of(values, isinstance(target, str), len(files), rows.where, classes)
+        super().__init__(files, labels.targets, transform, target_transform, root=root)
+        self.classes = labels.classes
+        self.class_to_idx = self.classes and {name: number for number, name in enumerate(self.classes)}
+        if check_files:
+            _refuse_missing(self.paths, rows, None if root is not None else _folder_of(table))
+
+
+class _Rows(NamedTuple):
+    """Columns of a table.
+
+    Attributes:
+        columns: by name; None where a cell is empty.
+        where: says where a row is.
+        text: cells are text, numbers too.
+    """
+
+    columns: dict[str, list[Any]]
+    where: Callable[[int], str]
+    text: bool
+
+
+def _of_csv(path: Any, names: list[str]) -> _Rows:
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file)
+        header = next(reader, [])
+        _refuse_columns(names, header, os.fspath(path))
+        at = {name: header.index(name) for name in names}
+        columns: dict[str, list[Any]] = {name: [] for name in names}
+        lines: list[int] = []
+        for cells in reader:
+            if not cells:
+                continue  # an empty line
+            if len(cells) != len(header):
+                what = f"{len(cells)} cells, and the header {len(header)}"
+                raise ValueError(f"{os.fspath(path)}, line {reader.line_num}: it has {what}")
+            lines.append(reader.line_num)
+            for name, place in at.items():
+                columns[name].append(cells[place] if cells[place].strip() else None)
+    return _Rows(columns, lambda row: f"line {lines[row]}", True)
+
+
+def _of_frame(frame: Any, names: list[str]) -> _Rows:
+    _refuse_columns(names, list(frame.columns), "the table")
+    columns = {
+        name: [None if gone else value for value, gone in zip(frame[name], frame[name].isna(), strict=True)]
+        for name in names
+    }
+    labels = list(frame.index)
+    return _Rows(columns, lambda row: f"row {labels[row]}", False)
+
+
+def _refuse_columns(names: list[str], there: Sequence[Any], table: str) -> None:
+    """
+    Raises:
+        ValueError: one is missing, or there twice.
+    """
+    for name in names:
+        if list(there).count(name) > 1:
+            raise ValueError(f"{table} has several columns {name!r}")
+        if name not in there:
+            near = difflib.get_close_matches(name, list(map(str, there)), 1)
+            meant = f" (is it {near[0]!r}?)" if near else ""
+            raise ValueError(f"{table} has no column {name!r}{meant}; it has {', '.join(map(repr, there)) or 'none'}")
+
+
+def _folder_of(table: Any) -> str | None:
+    """Of a CSV file; None for a DataFrame."""
+    return None if hasattr(table, "columns") else os.path.dirname(os.path.abspath(os.fspath(table)))
+
+
+def _refuse_missing(paths: list[str], rows: _Rows, beside: str | None) -> None:
+    """
+    Raises:
+        FileNotFoundError: files are missing; how many, and the first of them.
+    """
+    inside: dict[str, set[str] | None] = {}
+    missing = []
+    for row, path in enumerate(paths):
+        folder, name = os.path.split(path)
+        if folder not in inside:
+            inside[folder] = _listed(folder)
+        names = inside[folder]
+        if not (os.path.exists(path) if names is None else name in names):
+            missing.append(row)
+    if not missing:
+        return
+    first = "; ".join(f"{rows.where(row)}: {paths[row]}" for row in missing[:5])
+    there = beside is not None and all(os.path.exists(os.path.join(beside, paths[row])) for row in missing[:5])
+    hint = f" (they are in root={beside!r})" if there else ""
+    raise FileNotFoundError(f"{len(missing)} of {len(paths)} files are missing{hint}: {first}")
+
+
+def _listed(folder: str) -> set[str] | None:
+    """Names in a folder; None where it may not be listed."""
+    try:
+        return set(os.listdir(folder or "."))
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+    except OSError:
+        return None

@@ -1,0 +1,147 @@
+"""Where data sets of files keep their paths and targets: one small reader for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from torchvision import get_image_backend
+from torchvision.datasets import DatasetFolder
+from torchvision.datasets.folder import default_loader, pil_loader
+from torchvision.datasets.vision import StandardTransform
+
+from ..errors import Unsupported
+from .folder import DALIImageFolder
+from .hugging_face import DALIHuggingFace
+from .image_list import DALIImageList
+from .sources import Upright
+
+
+class Reader(NamedTuple):
+    """How a data set is read. All functions take the data set.
+
+    Attributes:
+        check: raises Unsupported where the data set may give something else than the transform of these files.
+        sample: takes an index, too; (path, target before target_transform), as ``__getitem__`` finds them.
+        lists: what these come from, by index.
+        columns: (paths, targets) of all samples; a tensor's rows may be the targets.
+        fixed: what else they come from: text, tuples, tensors, lists.
+        taken: the type of its sources (sources.py).
+        joint: ``__getitem__`` calls ``transforms`` with the image and its target.
+    """
+
+    check: Callable[[Any], None]
+    sample: Callable[[Any, Any], tuple[Any, Any]]
+    lists: Callable[[Any], tuple[Any, ...]]
+    columns: Callable[[Any], tuple[Sequence[Any], Any]]
+    fixed: Callable[[Any], tuple[Any, ...]] = lambda dataset: ()
+    taken: Callable[[Any], type[str]] = lambda dataset: str
+    joint: bool = False
+
+
+_of_class: dict[type, Reader] = {}
+
+
+def add_reader(kind: type, reader: Reader) -> None:
+    """For data sets of exactly this class: a subclass may do something else."""
+    _of_class[kind] = reader
+
+
+def reader_of(dataset: Any) -> Reader | None:
+    """None where none is known. It may still refuse the data set."""
+    known = _of_class.get(type(dataset))
+    if known is not None:
+        return known
+    if isinstance(dataset, DatasetFolder):
+        return _FOLDER
+    if isinstance(dataset, DALIHuggingFace):
+        return _FILES_OF_ARROW if dataset.paths is not None else None
+    return _LIST if isinstance(dataset, DALIImageList) else None
+
+
+def known_class_of(dataset: Any) -> type | None:
+    """The class of which a data set is a subclass, and that would be read itself."""
+    return next((kind for kind in type(dataset).__mro__[1:] if kind in _of_class), None)
+
+
+def transforms_of(dataset: Any) -> tuple[Any, Any]:
+    """Its transform and target_transform, as ``__getitem__`` takes them.
+
+    Raises:
+        Unsupported: it has one for both.
+    """
+    reader = _of_class.get(type(dataset))
+    if reader is None or not reader.joint:
+        return dataset.transform, dataset.target_transform
+    both = dataset.transforms
+    if both is None:
+        return None, None
+    if type(both) is not StandardTransform:
+        name = type(dataset).__name__
+        raise Unsupported(f"{name} has transforms=, of image and target together; give it transform= instead")
+    return both.transform, both.target_transform
+
+
+def check_loader(dataset: Any, loader: Any) -> None:
+    """
+    Raises:
+        Unsupported: it is not torchvision's own, of PIL images.
+    """
+    if loader not in (default_loader, pil_loader):
+        name = type(dataset).__name__
+        raise Unsupported(f"{name} has a loader of its own; leave loader= out where files are ordinary images")
+    if loader is default_loader and get_image_backend() != "PIL":
+        raise Unsupported(f"torchvision's image backend is {get_image_backend()!r}; DALI matches PIL")
+
+
+def check_items(dataset: Any, *understood: Callable[..., Any]) -> None:
+    """
+    Raises:
+        Unsupported: its ``__getitem__`` is none of these, or it gives many samples at once.
+    """
+    name = type(dataset).__name__
+    if type(dataset).__getitem__ not in understood:
+        raise Unsupported(f"{name} overrides __getitem__; move what it does into transform or target_transform")
+    if hasattr(dataset, "__getitems__"):
+        raise Unsupported(f"{name} has __getitems__")
+
+
+def _check_folder(dataset: Any) -> None:
+    check_items(dataset, DatasetFolder.__getitem__, DALIImageFolder.__getitem__)
+    check_loader(dataset, dataset.loader)
+
+
+def columns_of_pairs(pairs: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Of a list of (path, target).
+
+    Raises:
+        TypeError: they are something else.
+    """
+    if set(map(type, pairs)) != {tuple} or set(map(len, pairs)) != {2}:
+        raise TypeError("no pairs")
+    paths, targets = (tuple(map(itemgetter(column), pairs)) for column in (0, 1))  # zip() makes an iterator of each
+    return paths, targets
+
+
+def _list_targets(dataset: Any) -> tuple[Any, ...]:
+    """What a batch compares with; a tensor is compared as a whole."""
+    return (dataset.targets,) if isinstance(dataset.targets, list) else ()
+
+
+_FOLDER = Reader(
+    check=_check_folder,
+    sample=lambda dataset, index: dataset.samples[index],
+    lists=lambda dataset: (dataset.samples,),
+    columns=lambda dataset: columns_of_pairs(dataset.samples),
+)
+_LIST = Reader(
+    check=lambda dataset: check_items(dataset, DALIImageList.__getitem__),
+    sample=lambda dataset, index: (dataset.paths[index], dataset.targets[index]),
+    lists=lambda dataset: (dataset.paths, *_list_targets(dataset)),
+    columns=lambda dataset: (dataset.paths, dataset.targets),
+    fixed=lambda dataset: () if isinstance(dataset.targets, list) else (dataset.targets,),
+)
+_FILES_OF_ARROW = _LIST._replace(
+    check=lambda dataset: check_items(dataset, DALIHuggingFace.__getitem__), taken=lambda dataset: Upright
+)

@@ -1,0 +1,169 @@
+"""torchvision's own data sets of image files: where each keeps paths and targets.
+
+A reader is for exactly one class. Its ``__getitem__`` must use the names that were read here, in torchvision 0.20 to
+0.29; one that uses others is of a version that nobody has looked at. ImageNet, EuroSAT and Country211 are ImageFolders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torchvision
+from torchvision import datasets
+
+from ..errors import Unsupported
+from .readers import Reader, add_reader, check_loader, columns_of_pairs
+
+Names = frozenset[str]
+Sample = Callable[[Any, Any], tuple[Any, Any]]
+
+EACH = frozenset(("transform", "target_transform"))
+BOTH = frozenset(("transforms",))
+
+# How a class opens a file, by the names that this takes
+_LOADER, _OPENED = frozenset(("loader",)), frozenset(("Image", "open"))
+_CONVERTED = _OPENED | {"convert"}
+_RGB = _LOADER, _CONVERTED
+ITS_MODE = _OPENED, _OPENED | _LOADER
+
+
+def _names(function: Any) -> Names:
+    """Attributes, functions and modules that its text uses."""
+    return frozenset(getattr(getattr(function, "__code__", None), "co_names", ())) - {"PIL"}
+
+
+def _unknown(name: str) -> Unsupported:
+    return Unsupported(f"{name} of torchvision {torchvision.__version__} is not one that is known here")
+
+
+def checker(
+    own: Names,
+    lists: tuple[str, ...],
+    sample: Sample,
+    ways: tuple[Names, ...] = _RGB,
+    types: tuple[str, tuple[str, ...]] | None = None,
+) -> Callable[[Any], None]:
+    """A function that raises Unsupported where a data set may give something else than its reader reads.
+
+    Args:
+        own: names that ``__getitem__`` uses beside those that open the file.
+        lists: its attributes that are lists with an entry a sample.
+        sample: of the reader.
+        ways: how it may open a file.
+        types: its attribute that lists the types of targets, and those that are known.
+    """
+
+    def check(dataset: Any) -> None:
+        kind = type(dataset)
+        name, names = kind.__name__, _names(kind.__getitem__)
+        if not names >= own or names - own not in ways:
+            raise _unknown(f"{name}.__getitem__")
+        if hasattr(dataset, "__getitems__"):
+            raise Unsupported(f"{name} has __getitems__")
+        for attribute in (*lists, *(own & (EACH | BOTH))):
+            if not hasattr(dataset, attribute):
+                raise Unsupported(f"{name} has no {attribute!r}, as torchvision's {name} has")
+        for attribute in lists:
+            entries = getattr(dataset, attribute)
+            if type(entries) is not list or len(entries) != len(dataset):
+                raise Unsupported(f"{name}.{attribute} is not a list of {len(dataset)} entries, as torchvision's is")
+        loader = getattr(dataset, "loader", None)
+        if "loader" in names and (loader is not None or "open" not in names):
+            check_loader(dataset, loader)
+        if types is not None:
+            _check_types(dataset, *types)
+        _check_first(dataset, sample)
+
+    return check
+
+
+def _check_types(dataset: Any, attribute: str, known: tuple[str, ...]) -> None:
+    """
+    Raises:
+        Unsupported: it has no targets, or such of other types.
+    """
+    name, types = type(dataset).__name__, getattr(dataset, attribute, None)
+    if not isinstance(types, list) or not types:
+        raise Unsupported(f"{name} has no target types")
+    for other in types:
+        if other not in known:
+            raise Unsupported(f"{name} has targets of type {other!r}; {' and '.join(map(repr, known))} are known")
+
+
+def _check_first(dataset: Any, sample: Sample) -> None:
+    """
+    Raises:
+        Unsupported: its first sample is not a path and a target.
+    """
+    try:
+        known = not len(dataset) or isinstance(sample(dataset, 0)[0], (str, Path))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        known = False
+    if not known:
+        raise Unsupported(f"{type(dataset).__name__} does not hold its samples as torchvision's does")
+
+
+# ---- one list of paths and one of targets, or one of both
+
+
+def _add_lists(kind: type, paths: str = "_image_files", targets: str = "_labels") -> None:
+    def lists(dataset: Any) -> tuple[Any, Any]:
+        return getattr(dataset, paths), getattr(dataset, targets)
+
+    def sample(dataset: Any, index: Any) -> tuple[Any, Any]:
+        return getattr(dataset, paths)[index], getattr(dataset, targets)[index]
+
+    names = paths, targets
+    add_reader(kind, Reader(checker(EACH | set(names), names, sample), sample, lists, lists))
+
+
+def _add_pairs(kind: type, pairs: str = "_samples", joint: bool = False) -> None:
+    def sample(dataset: Any, index: Any) -> tuple[Any, Any]:
+        path, target = getattr(dataset, pairs)[index]
+        return path, target
+
+    add_reader(
+        kind,
+        Reader(
+            checker((BOTH if joint else EACH) | {pairs}, (pairs,), sample),
+            sample,
+            lists=lambda dataset: (getattr(dataset, pairs),),
+            columns=lambda dataset: columns_of_pairs(getattr(dataset, pairs)),
+            joint=joint,
+        ),
+    )
+
+
+_kind: type
+for _kind in (datasets.Food101, datasets.Flowers102, datasets.FGVCAircraft, datasets.DTD, datasets.SUN397):
+    _add_lists(_kind)
+_add_lists(datasets.CLEVRClassification)
+for _kind in (datasets.Imagenette, datasets.StanfordCars, datasets.GTSRB, datasets.RenderedSST2):
+    _add_pairs(_kind)
+_add_pairs(datasets.Places365, "imgs", joint=True)
+
+
+def _person(dataset: Any, index: Any) -> tuple[Any, Any]:
+    return dataset.data[index], dataset.targets[index]
+
+
+def _check_people(dataset: Any) -> None:
+    """Its ``_loader`` was a method before torchvision had loaders for all."""
+    _known(dataset)
+    method = getattr(datasets.lfw._LFW, "_loader", None)
+    if method is None or "_loader" in vars(dataset):
+        check_loader(dataset, getattr(dataset, "_loader", None))
+    elif _names(method) != _CONVERTED:
+        raise _unknown("LFWPeople._loader")
+
+
+_known = checker(EACH | {"data", "targets", "_loader"}, ("data", "targets"), _person, (frozenset(),))
+
+
+def _people(dataset: Any) -> tuple[Any, Any]:
+    return dataset.data, dataset.targets
+
+
+add_reader(datasets.LFWPeople, Reader(_check_people, _person, _people, _people))

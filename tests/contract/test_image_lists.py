@@ -1,0 +1,399 @@
+"""DALIImageList and DALIImageTable: the batches of torch's loader over them, what columns become, and what is told."""
+
+import copy
+import csv
+import os
+import pickle
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils import data
+from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import pil_loader
+
+import dali_compat
+from contract.both import EXACT, assert_same_epoch, ours, stock
+from dali_compat import BadImageWarning, DALIImageList, DALIImageTable, DataLoader, FallbackWarning
+
+COUNT = 24
+
+
+@pytest.fixture
+def folder(image_root) -> ImageFolder:
+    return ImageFolder(image_root)
+
+
+@pytest.fixture
+def files(folder) -> list[str]:
+    return [path for path, _ in folder.samples]
+
+
+def assert_torchs(dataset, loader=None) -> list:
+    """Batches of ours are torch's, in values and dtypes; gives torch's."""
+    mine = loader or ours(dataset, 5, device="cpu")
+    assert mine.explain().startswith("DALI route")
+    theirs = list(stock(dataset, 5))
+    for a, b in zip(mine, theirs, strict=True):
+        assert torch.equal(a[0], b[0])
+        assert torch.equal(a[1], b[1]) and a[1].dtype == b[1].dtype
+    return theirs
+
+
+# ---- lists
+
+
+TARGETS = {
+    "ints": (list(range(COUNT)), torch.int64),
+    "floats": ([i / 7 for i in range(COUNT)], torch.float64),
+    "vectors": ([torch.tensor([i, 1.0, -i]) for i in range(COUNT)], torch.float32),
+    "a tensor of vectors": (torch.arange(3.0 * COUNT).reshape(COUNT, 3), torch.float32),
+    "a tensor of numbers": (torch.arange(COUNT, dtype=torch.int32), torch.int32),
+    "an array of ints": (np.arange(COUNT, dtype=np.uint8), torch.int64),
+    "an array of floats": (np.linspace(0, 1, COUNT, dtype=np.float32), torch.float32),
+    "an array of vectors": (np.eye(COUNT, dtype=np.float64), torch.float64),
+    "numpy's numbers": ([np.int32(i) for i in range(COUNT)], torch.int64),
+    "bools": ([i % 2 == 0 for i in range(COUNT)], torch.bool),
+    "None": (None, torch.int64),
+}
+
+
+@pytest.mark.parametrize("case", TARGETS)
+def test_targets(files, case):
+    targets, dtype = TARGETS[case]
+    theirs = assert_torchs(DALIImageList(files, targets, EXACT))
+    assert theirs[0][1].dtype == dtype
+    expected = [-1] * COUNT if targets is None else [np.asarray(target).tolist() for target in targets]
+    assert [value for batch in theirs for value in batch[1].tolist()] == expected
+
+
+def test_samples_are_an_image_folders(folder, files):
+    dataset = DALIImageList(files, folder.targets, EXACT, lambda target: target + 10)
+    assert dataset.samples == folder.samples and dataset.targets == folder.targets and len(dataset) == COUNT
+    folder.transform, folder.target_transform = EXACT, dataset.target_transform
+    for index in (0, 2, -1):
+        assert torch.equal(dataset[index][0], folder[index][0]) and dataset[index][1] == folder[index][1]
+    assert_same_epoch(ours(dataset, 5, device="cpu"), stock(folder, 5))
+    workers = data.DataLoader(DALIImageList(files, folder.targets, EXACT), 12, num_workers=1)
+    folder.target_transform = None
+    assert_same_epoch(workers, stock(folder, 12))
+
+
+@pytest.mark.parametrize("kind", [str, os.fsencode, Path], ids=["str", "bytes", "Path"])
+def test_paths(files, image_root, kind):
+    assert DALIImageList(map(kind, files)).paths == files
+    inner = [kind(os.path.relpath(path, image_root)) for path in files]
+    assert DALIImageList(inner, root=image_root).paths == files
+    assert DALIImageList([*inner[:1], kind(files[1])], root=str(image_root)).paths == files[:2]
+
+
+def test_what_a_list_refuses(files):
+    with pytest.raises(ValueError, match="24 paths and 2 targets"):
+        DALIImageList(files, [0, 1])
+    with pytest.raises(TypeError, match="must be str, bytes or PathLike"):
+        DALIImageList([1, 2])
+    with pytest.raises(TypeError, match="a sequence of paths, got one"):
+        DALIImageList("a.jpg")
+
+
+def test_changes_and_copies(files):
+    """Targets in place, other targets, other files; pickled, and copied."""
+    dataset = DALIImageList(files, list(range(COUNT)), EXACT)
+    loader = ours(dataset, 5, device="cpu")
+    assert_torchs(dataset, loader)
+    dataset.targets[3] = 99
+    dataset.paths[0], dataset.paths[5] = dataset.paths[5], dataset.paths[0]
+    assert_torchs(dataset, loader)
+    dataset.targets = torch.rand(COUNT, 2)
+    assert_torchs(dataset, loader)
+    dataset.targets[2] = 5
+    assert_torchs(dataset, loader)
+    for copied in (copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
+        assert copied.paths == dataset.paths and torch.equal(copied.targets, dataset.targets)
+
+
+def test_subsets_and_other_parts(folder, files):
+    """One batch has rows of all: of an int list, of a folder, of tensors of numbers."""
+    folder.transform = EXACT
+    tensors = DALIImageList(files, torch.arange(COUNT), EXACT, int)
+    whole = data.ConcatDataset([DALIImageList(files, folder.targets, EXACT), data.Subset(folder, [5, 2]), tensors])
+    order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0)).tolist()
+    assert_same_epoch(ours(whole, 7, sampler=order, device="cpu"), stock(whole, 7, sampler=order))
+
+
+def test_a_collate_fn_gets_the_samples(files):
+    """With targets of the types that the data set has."""
+    for targets in (list(range(COUNT)), [i / 3 for i in range(COUNT)], torch.rand(COUNT, 2), ["a", None] * 12):
+        dataset = DALIImageList(files, targets, EXACT)
+        samples = [sample for batch in ours(dataset, 9, device="cpu", collate_fn=list) for sample in batch]
+        assert [type(target) for _, target in samples] == [type(dataset[0][1]), type(dataset[1][1])] * 12
+        assert [str(target) for _, target in samples] == [str(target) for target in dataset.targets]
+
+
+@pytest.mark.filterwarnings("ignore:epoch 0")
+def test_bad_files(files, tmp_path):
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"nothing")
+    dataset = DALIImageList([files[0], str(bad), files[2]], torch.rand(3, 2), EXACT)
+    with pytest.raises(OSError, match=r"bad\.jpg, index 1"):
+        list(ours(dataset, 3, device="cpu"))
+    with pytest.warns(BadImageWarning, match=r"bad\.jpg"):
+        ((images, targets),) = ours(dataset, 3, device="cpu", on_error="skip")
+    assert len(images) == 2 and torch.equal(targets, dataset.targets[[0, 2]])
+
+
+def test_a_subclass(files):
+    class Named(DALIImageList):
+        title = "mine"
+
+    class Changed(DALIImageList):
+        def __getitem__(self, index):
+            return super().__getitem__(index)[0], 5
+
+    assert ours(Named(files, None, EXACT), device="cpu").explain().startswith("DALI route")
+    loader = DataLoader(Changed(files, None, EXACT), 5, fallback="silent")
+    assert "Changed overrides __getitem__" in loader.explain()
+
+
+# ---- tables
+
+
+@pytest.fixture
+def table(tmp_path, image_root):
+    """Writes a CSV file; gives its path."""
+
+    def write(columns: dict[str, list], name="train.csv") -> Path:
+        with open(tmp_path / name, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture
+def inner(files, image_root) -> list[str]:
+    """Files relative to the root."""
+    return [os.path.relpath(path, image_root) for path in files]
+
+
+NAMES = ["größe", "ant", "zoo, big"] * 8
+
+
+def test_class_names(table, inner, image_root):
+    path = table({"id": range(COUNT), "file": inner, "label": NAMES})
+    dataset = DALIImageTable(path, root=image_root, transform=EXACT)
+    assert dataset.classes == ["ant", "größe", "zoo, big"]
+    assert dataset.class_to_idx == {"ant": 0, "größe": 1, "zoo, big": 2}
+    assert dataset.targets == [1, 0, 2] * 8
+    assert_torchs(dataset)
+
+
+COLUMNS = {
+    "ints": (["3", "-1", " 0"] * 8, [3, -1, 0] * 8, torch.int64),
+    "floats": (["1.5", "2", "-1e-2"] * 8, [1.5, 2, -0.01] * 8, torch.float32),
+    "names of numbers and text": (["a1", "b", "c"] * 8, [0, 1, 2] * 8, torch.int64),
+}
+
+
+@pytest.mark.parametrize("case", COLUMNS)
+def test_columns_of_one(table, inner, image_root, case):
+    cells, expected, dtype = COLUMNS[case]
+    dataset = DALIImageTable(table({"file": inner, "label": cells}), root=image_root, transform=EXACT)
+    theirs = assert_torchs(dataset)
+    assert theirs[0][1].dtype == dtype
+    assert np.allclose([value for batch in theirs for value in batch[1].tolist()], expected)
+
+
+def test_several_columns(table, inner, image_root):
+    path = table({"a": ["1", "0"] * 12, "image": inner, "b": ["0.5", "2"] * 12})
+    dataset = DALIImageTable(path, "image", ["b", "a"], EXACT, root=image_root)
+    assert dataset.targets.dtype == torch.float32 and dataset.targets[:2].tolist() == [[0.5, 1], [2, 0]]
+    assert dataset.classes is None
+    assert_torchs(dataset)
+    one = DALIImageTable(path, "image", ["b"], root=image_root)
+    assert one.targets.shape == (COUNT, 1)
+    assert DALIImageTable(path, "image", None, root=image_root).targets == [-1] * COUNT
+
+
+def test_classes_of_another_table(table, inner, image_root):
+    first = DALIImageTable(table({"file": inner, "label": NAMES}), root=image_root)
+    path = table({"file": inner[:2], "label": ["zoo, big", "ant"]}, "val.csv")
+    second = DALIImageTable(path, root=image_root, classes=first.classes)
+    assert second.targets == [2, 0] and second.classes == first.classes
+    with pytest.raises(ValueError, match="1 row with a 'label' not in classes: line 3"):
+        DALIImageTable(path, root=image_root, classes=["zoo, big"])
+    path = table({"file": inner[:3], "label": ["10", "9", "x"]}, "numbers.csv")
+    assert DALIImageTable(path, root=image_root, classes=["x", "9", "10"]).targets == [2, 1, 0]
+
+
+def test_missing_files(table, inner, image_root, files):
+    inner[3], inner[20] = "class_a/no.jpg", "nowhere/a.jpg"
+    path = table({"file": inner, "label": NAMES})
+    with pytest.raises(FileNotFoundError, match=r"^2 of 24 files are missing: line 5: .*no\.jpg; line 22: .*a\.jpg$"):
+        DALIImageTable(path, root=image_root)
+    assert len(DALIImageTable(path, root=image_root, check_files=False)) == COUNT
+    with pytest.raises(FileNotFoundError, match=r"^24 of 24 files are missing: line 2: .*; line 6: [^;]*$"):
+        DALIImageTable(path)
+    os.symlink(image_root, path.parent / "images")
+    path = table({"file": [f"images/{name}" for name in inner[:2]], "label": NAMES[:2]})
+    with pytest.raises(FileNotFoundError, match=rf"\(they are in root='{path.parent}'\)"):
+        DALIImageTable(path)
+    assert len(DALIImageTable(table({"file": files, "label": NAMES}))) == COUNT
+
+
+REFUSED = {
+    "unknown column": ({"fil": ["a"], "label": ["b"]}, r"no column 'file' \(is it 'fil'\?\); it has 'fil', 'label'"),
+    "empty label": ({"file": list("abc"), "label": ["", "x", " "]}, "2 rows with an empty 'label': line 2, line 4"),
+    "empty file": ({"file": [""] * 7, "label": list("abcdefg")}, "7 rows with an empty 'file': .*line 6, ..."),
+    "text among numbers": ({"file": list("abc"), "label": ["1", "nan", "2.5"]}, "no number in 'label'.*: line 3"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_table_refuses(table, case):
+    columns, text = REFUSED[case]
+    with pytest.raises(ValueError, match=text):
+        DALIImageTable(table(columns))
+
+
+def test_more_that_a_table_refuses(table, tmp_path):
+    path = table({"file": ["a", "b"], "x": ["1", "2"], "y": ["c", "d"]})
+    with pytest.raises(ValueError, match="2 rows with no number in 'y': line 2, line 3"):
+        DALIImageTable(path, target=["x", "y"])
+    path.write_text("file,label\na,1\nb,2,3\n")
+    with pytest.raises(ValueError, match="line 3: it has 3 cells, and the header 2"):
+        DALIImageTable(path)
+    path.write_text("file,label,label\na,1,2\n")
+    with pytest.raises(ValueError, match="several columns 'label'"):
+        DALIImageTable(path)
+    path.write_text("")
+    with pytest.raises(ValueError, match="no column 'file'; it has none"):
+        DALIImageTable(path)
+    with pytest.raises(FileNotFoundError, match="absent"):
+        DALIImageTable(tmp_path / "absent.csv")
+
+
+def test_lines_and_marks(table, inner, image_root, tmp_path):
+    """A mark before the header, empty lines, cells of several lines: lines are those of the file."""
+    text = f'\ufefffile,note,label\r\n{inner[0]},"two\r\nlines",a\r\n\r\n{inner[1]},,\r\n'
+    path = tmp_path / "marked.csv"
+    path.write_bytes(text.encode())
+    with pytest.raises(ValueError, match="1 row with an empty 'label': line 5"):
+        DALIImageTable(path, root=image_root)
+
+
+def test_without_pandas(table, inner, image_root, monkeypatch):
+    """A CSV file is read without it."""
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert DALIImageTable(table({"file": inner, "label": NAMES}), root=image_root).targets == [1, 0, 2] * 8
+
+
+def test_a_data_frame(table, inner, image_root):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"file": inner, "label": NAMES, "age": np.arange(COUNT) / 2, "n": range(COUNT)})
+    dataset = DALIImageTable(frame, root=image_root, transform=EXACT)
+    same = DALIImageTable(table({"file": inner, "label": NAMES}), root=image_root)
+    assert (dataset.samples, dataset.classes) == (same.samples, same.classes)
+    assert_torchs(dataset)
+    assert DALIImageTable(frame.astype({"label": "category"}), root=image_root).classes == same.classes
+    assert DALIImageTable(frame, target="n", root=image_root).targets == list(range(COUNT))
+    ages = DALIImageTable(frame, target="age", root=image_root).targets
+    assert ages.dtype == torch.float32 and ages.tolist() == [i / 2 for i in range(COUNT)]
+    assert DALIImageTable(frame, target=["age", "n"], root=image_root).targets[3].tolist() == [1.5, 3]
+    frame.loc[frame.index[4], "label"] = None
+    frame.loc[frame.index[6], "age"] = float("nan")
+    frame.index = [f"id{i}" for i in range(COUNT)]
+    for column, row in (("label", "id4"), ("age", "id6")):
+        with pytest.raises(ValueError, match=f"1 row with an empty '{column}': row {row}$"):
+            DALIImageTable(frame, target=column, root=image_root)
+    with pytest.raises(ValueError, match="the table has no column 'labels'"):
+        DALIImageTable(frame, target="labels")
+
+
+# ---- what a warning tells who has a data set of their own
+
+
+class Own(data.Dataset):
+    def __init__(self, files, labels, transform):
+        self.names, self.labels, self.transform = files, labels, transform
+
+    def __len__(self):
+        return len(self.names)
+
+    def __getitem__(self, index):
+        return self.transform(Image.open(self.names[index]).convert("RGB")), self.labels[index]
+
+
+class Framed(Own):
+    def __init__(self, frame, transform):
+        self.frame, self.transform = frame, transform
+
+    def __getitem__(self, index):
+        return self.transform(pil_loader(self.frame["path"][index])), 0
+
+
+class Frame(dict):
+    """What a DataFrame has, as far as it is asked here."""
+
+    columns = property(lambda self: list(self))
+    iloc = None
+
+
+class Column(list):
+    iloc = property(lambda self: self)
+
+
+class Hidden(Own):
+    """Its files are nowhere that one can tell."""
+
+    def __init__(self, files, labels, transform):
+        self.image_transform, self.hidden = transform, lambda index: (files[index], labels[index])
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        path, label = self.hidden(index)
+        with open(path, "rb") as file:
+            return self.image_transform(Image.open(file).convert("RGB")), label
+
+
+ADVICE = {
+    "list": (Own, "dali_compat.DALIImageList(dataset.names, dataset.labels, transform=dataset.transform)"),
+    "frame": (
+        Framed,
+        "dali_compat.DALIImageTable(dataset.frame, image='path', target='y', root=..., transform=dataset.transform)",
+    ),
+    "hidden": (Hidden, "dali_compat.DALIImageList(paths, targets, transform=...)"),
+}
+
+
+@pytest.mark.parametrize("case", ADVICE)
+def test_the_warning_has_the_line_to_write(folder, files, case):
+    kind, line = ADVICE[case]
+    frame = Frame(path=Column(files), y=Column(folder.targets))
+    dataset = kind(frame, EXACT) if kind is Framed else kind(files, folder.targets, EXACT)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loader = DataLoader(dataset, 2)
+    (told,) = [str(one.message) for one in caught if issubclass(one.category, FallbackWarning)]
+    assert f"where a sample is one image and its target, write {line}" in " ".join(told.split())
+    assert f"{kind.__name__} is not an image folder" in told and line in loader.explain()
+    if case == "list":
+        written = eval(line, {"dali_compat": dali_compat, "dataset": dataset})
+        assert_same_epoch(ours(written, 5, device="cpu"), stock(dataset, 5))
+
+
+def test_no_advice(files):
+    """Where no file is opened, or several lists of them are there, of masks, perhaps."""
+    masked = Own(files, [0] * COUNT, EXACT)
+    masked.masks = list(files)
+    for dataset in (data.TensorDataset(torch.zeros(3)), [0], masked):
+        reason = DataLoader(dataset, fallback="silent").explain()
+        assert "is not an image folder" in reason and "DALIImage" not in reason
