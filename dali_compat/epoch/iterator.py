@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+import weakref
 from collections import deque
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -48,6 +50,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
     def _begin(self, loader, route: R) -> None:
         # torch's persistent workers draw on where they were; here the next epoch takes the next seed
         self._pid = os.getpid()
+        _alive.add(self)
         self._epoch = self._epoch_of(loader, route, int(self._base_seed) + self._epochs)
         self._position = self._taken = 0  # samples drawn, batches handed out
         self._made: tuple[B, Any] | None = None  # the next batch, which nobody has got yet
@@ -197,9 +200,20 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         """Nobody will ask for another batch."""
         abandon(self._drawn, self._epoch)
 
-    def __del__(self, getpid=os.getpid):  # at the interpreter's end ``os`` may be gone
-        if hasattr(self, "_epoch") and self._pid == getpid():
+    def __del__(self, getpid=os.getpid, ending=sys.is_finalizing):  # at the interpreter's end modules may be empty
+        if hasattr(self, "_epoch") and self._pid == getpid() and not ending():
             self._abandon()
+
+
+_alive: weakref.WeakSet[OrderedIterator] = weakref.WeakSet()
+
+
+@atexit.register
+def _abandon_all() -> None:
+    """Before modules lose what is in them: who refers to an iterator for longer does not matter then."""
+    for iterator in list(_alive):
+        if iterator._pid == os.getpid():
+            iterator._abandon()
 
 
 def abandon(drawn: deque[B], epoch: Epoch) -> None:

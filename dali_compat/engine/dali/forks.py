@@ -1,8 +1,12 @@
-"""Forks. A child has the parent's pipelines without their threads:
-it must neither run nor end them, or it waits for ever."""
+"""Forks, and the end of the program.
+
+A child has the parent's pipelines without their threads: it must neither run nor end them, or it waits for ever. At the
+end, pipelines are closed while DALI's modules are whole: somebody may refer to a loader for longer.
+"""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import threading
@@ -34,6 +38,10 @@ class Parents(Protocol):
         """This process is a child: the pipeline is its parent's."""
         ...
 
+    def close(self) -> None:
+        """It is not needed any more."""
+        ...
+
 
 live: weakref.WeakSet[Parents] = weakref.WeakSet()
 """All of this process."""
@@ -61,6 +69,12 @@ def _after_fork_in_child() -> None:
 
 def _all() -> list:
     return [pipeline for reference in list(dali.Pipeline._pipes) if (pipeline := reference()) is not None]
+
+
+@atexit.register
+def _close_all() -> None:
+    for pipeline in list(live):
+        pipeline.close()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
