@@ -15,7 +15,7 @@ ROOMS: dict[str, set[str]] = {
     "locks": set(),
     "versions": set(),
     "plan": set(),
-    "install": {"versions"},
+    "installation": {"versions"},
     "archives": {"errors"},
     "data": {"archives", *COMMON},
     "draws": COMMON,
@@ -24,12 +24,12 @@ ROOMS: dict[str, set[str]] = {
     "lower": {"account", "draws", "translate", *COMMON},
     "engine": {"data", "draws", *COMMON},
     "workers": {"draws", *COMMON},
-    "routes": {"data", "engine", "install", "lower", "translate", *COMMON},
+    "routes": {"data", "engine", "installation", "lower", "translate", *COMMON},
     "epoch": {"data", "draws", "engine", "lower", "routes", "workers", *COMMON},
     "loader": {"epoch", "routes", *COMMON},
     "parity": {"data", "draws", "engine", "loader", "lower", "routes", "translate", "workers", *COMMON},
     "check": {"archives", "data", *COMMON},
-    "cli": {"archives", "check", "data", "engine", "install", "parity", "routes", "translate", *COMMON},
+    "cli": {"archives", "check", "data", "engine", "installation", "parity", "routes", "translate", *COMMON},
 }
 # Commands use the package as users do, by its name.
 BY_NAME = {"cli", "parity", "__main__"}

@@ -12,7 +12,7 @@ from ..data.parts import Images, folders
 from ..data.parts import parts as parts_of
 from ..data.survey import mostly_jpeg, mostly_small
 from ..errors import Unsupported
-from ..install import dali_problem
+from ..installation import dali_problem
 from ..lower import lower, plans_ahead
 from ..plan import Options, Plan
 from ..translate import translate

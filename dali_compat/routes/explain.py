@@ -7,7 +7,7 @@ import re
 import torch
 from torch.utils.data import IterableDataset
 
-from ..install import dali_version, max_connections, max_connections_note
+from ..installation import dali_version, max_connections, max_connections_note
 from ..lower import plans_ahead
 from ..plan import Plan, table
 from .choose import Route, StockRoute, available_threads, in_python
