@@ -9,14 +9,17 @@ PACKAGE = Path(__file__).parents[1] / "dali_compat"
 TOP = "dali_compat"
 
 # What each room may import, besides itself. A module at the top is a room of its own.
-COMMON = {"errors", "locks", "plan", "versions"}
+COMMON = {"asked", "callers", "errors", "locks", "plan", "versions"}
 ROOMS: dict[str, set[str]] = {
+    "asked": {"errors"},
+    "callers": set(),
     "errors": set(),
+    "installed": set(),
     "locks": set(),
     "versions": set(),
     "plan": set(),
     "installation": {"versions"},
-    "archives": {"errors"},
+    "archives": {"asked", "errors"},
     "data": {"archives", *COMMON},
     "draws": COMMON,
     "translate": {"draws", *COMMON},
@@ -26,10 +29,11 @@ ROOMS: dict[str, set[str]] = {
     "workers": {"draws", *COMMON},
     "routes": {"data", "engine", "installation", "lower", "translate", *COMMON},
     "epoch": {"data", "draws", "engine", "lower", "routes", "workers", *COMMON},
-    "loader": {"epoch", "routes", *COMMON},
+    "loader": {"data", "epoch", "installed", "routes", *COMMON},
+    "patch": {"data", "installed", "loader", *COMMON},
     "parity": {"data", "draws", "engine", "loader", "lower", "routes", "translate", "workers", *COMMON},
     "check": {"archives", "data", *COMMON},
-    "cli": {"archives", "check", "data", "engine", "installation", "parity", "routes", "translate", *COMMON},
+    "cli": {"archives", "check", "data", "engine", "installation", "parity", "patch", "routes", "translate", *COMMON},
 }
 # Commands use the package as users do, by its name.
 BY_NAME = {"cli", "parity", "__main__"}

@@ -55,6 +55,15 @@ def explain(loader, route: Route, wide: bool = False) -> str:
     return "\n".join(lines)
 
 
+def summary(route: Route) -> str:
+    """What a loader became, in a few words."""
+    if isinstance(route, StockRoute):
+        return f"torchvision, because {route.reason}"
+    name = "DALI" if isinstance(route, DaliRoute) else "torch on the data set in memory"
+    called = in_python(route)
+    return f"{name} on {route.device}" + (f", and Python for {'; '.join(called)}" if called else "")
+
+
 def _plan_lines(route: DaliRoute | ResidentRoute, wide: bool, decode: str | None = None) -> list[str]:
     lines = []
     for number, plan in enumerate(route.plans, 1):
