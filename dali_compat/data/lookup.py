@@ -16,6 +16,7 @@ from .headers import Headers, headers_of
 from .parts import Images, from_the_front, locate, places, sample
 from .sources import BYTES, PATHS, Source
 from .table import SampleTable
+from .timm import leaf
 
 PLAIN = list, tuple, range, np.ndarray, torch.Tensor
 """Types of sequences that run no code of the user's."""
@@ -173,6 +174,7 @@ def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable]) -> bool:
         return type(dataset.indices) in PLAIN and is_plain(dataset.dataset, tables)
     if type(dataset) is data.ConcatDataset:
         return all(is_plain(inner, tables) for inner in dataset.datasets)
+    dataset = leaf(dataset)
     if getattr(dataset, "target_transform", None) is not None:
         return False
     return (id(dataset) in tables and type(getattr(dataset, "samples", None)) is list) or isinstance(dataset, Archive)

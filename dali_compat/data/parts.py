@@ -18,6 +18,7 @@ from ..archives.archive import Archive
 from ..errors import Unsupported
 from .folder import DALIImageFolder
 from .sources import Record, Source
+from .timm import is_timms, leaf, part_of
 
 _UNDERSTOOD = DatasetFolder.__getitem__, DALIImageFolder.__getitem__, Archive.__getitem__
 
@@ -36,16 +37,18 @@ def folders(dataset: data.Dataset) -> list[Images]:
 
 
 def parts(dataset: data.Dataset) -> list[Any]:
-    """What a data set consists of, in order: itself, unless it is a Subset or a ConcatDataset."""
+    """What a data set consists of, in order: itself, unless it is a Subset or a ConcatDataset, or timm's."""
     if type(dataset) is data.Subset:
         return parts(dataset.dataset)
     if type(dataset) is data.ConcatDataset:
         return [part for inner in dataset.datasets for part in parts(inner)]
-    return [dataset]
+    return [leaf(dataset)]
 
 
 def _folder(dataset: data.Dataset) -> Images:
     name = type(dataset).__name__
+    if is_timms(dataset):
+        part_of(dataset)  # which says why it is none
     if not isinstance(dataset, Images):
         what = "an image folder or an archive of images"
         raise Unsupported(f"{name} is not {what}, nor a Subset or ConcatDataset of such")
@@ -82,7 +85,7 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
             index -= dataset.cumulative_sizes[part - 1] if part else 0
             dataset = dataset.datasets[part]
         else:
-            return dataset, _position(index)
+            return leaf(dataset), _position(index)
 
 
 def sample(dataset: Images, index: int) -> tuple[Source, Any]:
@@ -123,7 +126,7 @@ def places(
             inner = index[chosen] - (ends[part - 1] if part else 0)
             found += places(dataset.datasets[part], inner, chosen if rows is None else rows[chosen])
         return found
-    return [(dataset, rows, index)]
+    return [(leaf(dataset), rows, index)]
 
 
 def _taken(indices, index: np.ndarray) -> np.ndarray:

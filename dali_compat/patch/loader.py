@@ -11,6 +11,8 @@ import torch.utils.data as data
 
 from .. import installed
 from ..callers import stack_level
+from ..data.parts import parts
+from ..data.timm import OfTimms
 from ..errors import FallbackWarning
 from ..installed import Installed
 from ..loader import DataLoader
@@ -31,7 +33,12 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Inst
     kind = type(loader)
     dataset = args[0] if args else kwargs["dataset"]
     loader.__class__ = DataLoader if kind is data.DataLoader else _class_of(kind)
-    DataLoader.__init__(loader, *args, **now.options | options_of(dataset) | kwargs)
+    options = now.options | options_of(dataset) | kwargs
+    if any(
+        isinstance(part, OfTimms) for part in parts(dataset)
+    ):  # which goes on with the next image where one cannot be read
+        options = {"on_error": "replace"} | options
+    DataLoader.__init__(loader, *args, **options)
     return True
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from timm.data import transforms as timm  # type: ignore[import-untyped,unused-ignore]
 
@@ -9,20 +11,26 @@ from ..plan import DALI, Draw, ImageSpec, Options, Step, draw, step
 from .convert import pil_to_tensor, to_tensor
 from .fidelity import EXACT, converted, resized
 from .geometry import _border, _resize_to, interpolation_of
-from .registry import Untranslatable, register
+from .registry import T, Untranslatable, register
 
 
-@register(timm.MaybeToTensor)
+def _known(name: str, consumes: str = "") -> Callable[[T], T]:
+    """register(), of a class that not every timm has."""
+    kind = getattr(timm, name, None)
+    return register(*(() if kind is None else (kind,)), consumes=consumes)
+
+
+@_known("MaybeToTensor")
 def maybe_to_tensor(t, spec):
     return to_tensor(t, spec) if spec.kind == "pil" else ()
 
 
-@register(timm.MaybePILToTensor)
+@_known("MaybePILToTensor")
 def maybe_pil_to_tensor(t, spec):
     return pil_to_tensor(t, spec) if spec.kind == "pil" else ()
 
 
-@register(timm.ToTensor, consumes="dtype")
+@_known("ToTensor", consumes="dtype")
 def plain_to_tensor(t, spec):
     steps = pil_to_tensor(t, spec)
     if t.dtype == torch.uint8:
@@ -33,7 +41,7 @@ def plain_to_tensor(t, spec):
     return (*steps, step("to_dtype", gives, dtype=t.dtype, like="cast", fidelity=converted))
 
 
-@register(timm.RandomResizedCropAndInterpolation, consumes="size scale ratio interpolation")
+@_known("RandomResizedCropAndInterpolation", consumes="size scale ratio interpolation")
 def random_resized_crop_and_interpolation(t, spec):
     _refuse_tensors(t, spec)
     window = draw("random_resized_crop", scale=tuple(t.scale), ratio=tuple(t.ratio))
@@ -42,8 +50,8 @@ def random_resized_crop_and_interpolation(t, spec):
     return (step("crop", spec.but(size=None), window, inside=True, fidelity=EXACT), _resize(t, spec, whole, size))
 
 
-@register(
-    timm.ResizeKeepRatio,
+@_known(
+    "ResizeKeepRatio",
     consumes="size longest interpolation random_scale_prob random_scale_range random_scale_area random_aspect_prob "
     "random_aspect_range",
 )
@@ -59,20 +67,20 @@ def resize_keep_ratio(t, spec):
     return (_resize(t, spec, sizes, None),)
 
 
-@register(timm.CenterCropOrPad, consumes="size fill padding_mode")
+@_known("CenterCropOrPad", consumes="size fill padding_mode")
 def center_crop_or_pad(t, spec):
     size = tuple(t.size)
     pad = step("pad", spec.but(size=None), draw("pad_to_center", size=size), fidelity=EXACT, **_border(t, spec))
     return pad, step("crop", spec.but(size=size), draw("center_crop", size=size), inside=True, fidelity=EXACT)
 
 
-@register(timm.RandomCropOrPad, consumes="size fill padding_mode")
+@_known("RandomCropOrPad", consumes="size fill padding_mode")
 def random_crop_or_pad(t, spec):
     size = tuple(t.size)
     return (step("pad", spec.but(size=size), draw("crop_or_pad", size=size), fidelity=EXACT, **_border(t, spec)),)
 
 
-@register(timm.TrimBorder, consumes="border_size")
+@_known("TrimBorder", consumes="border_size")
 def trim_border(t, spec):
     window = draw("trim_border", border=t.border_size)
     return (step("crop", spec.but(size=None), window, inside=True, fidelity=EXACT),)
