@@ -45,11 +45,12 @@ def run(args) -> int:
     )
     sys.argv = ["-m", *args.program[1:]] if args.is_module else args.program
     main = sys.modules["__main__"] = ModuleType("__main__")
+    vars(main)["__builtins__"] = builtins
     try:
         if args.is_module:
             runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # what python -m calls
         elif type(pkgutil.get_importer(name)) is not type(None):  # a folder or an archive with a __main__.py
-            _begin_path_with(name)
+            _begin_path_with(os.path.abspath(name))
             runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
         else:
             return _run_script(main, name)
@@ -71,7 +72,6 @@ def _run_script(main: ModuleType, name: str) -> int:
     vars(main).update(
         __file__=path,
         __cached__=None,
-        __builtins__=builtins,
         __loader__=importlib.machinery.SourceFileLoader("__main__", path),
     )
     exec(compile(text, path, "exec", dont_inherit=True), vars(main))
