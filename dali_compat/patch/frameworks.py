@@ -15,7 +15,7 @@ from typing import Any
 from ..loader import DataLoader
 
 _ACCELERATE = "accelerate.data_loader"
-_FRAMEWORKS = _ACCELERATE, "ray.train.torch"
+_FRAMEWORKS = _ACCELERATE, "ray.train."
 _DEPTH = 8  # calls from the framework's function to our constructor, at most
 
 
