@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from types import FrameType
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
-_INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 
 def stack_level() -> int:
@@ -25,19 +24,15 @@ def users_line() -> str:
 
 
 def _users() -> tuple[int, FrameType]:
-    """The first call that is no installed package's, or at least neither this one's nor torch's; how many there are up
-    to it, from the caller's caller on."""
-    return _outside((_HERE, *_torch(), *_INSTALLED)) or _outside((_HERE, *_torch())) or (1, sys._getframe(2))
-
-
-def _torch() -> tuple[str, ...]:
-    torch = sys.modules.get("torch")
-    return () if torch is None or torch.__file__ is None else (os.path.dirname(torch.__file__),)
-
-
-def _outside(folders: tuple[str, ...]) -> tuple[int, FrameType] | None:
-    level = 1
-    frame: FrameType | None = sys._getframe(3)
-    while frame is not None and frame.f_code.co_filename.startswith(folders):
+    """The first call that comes from no installed package, or at least from neither this one nor torch; how many there
+    are up to it, from the caller's caller on."""
+    level, first, other = 1, sys._getframe(2), None
+    frame: FrameType | None = first
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith(_HERE) and not str(frame.f_globals.get("__name__")).startswith("torch."):
+            if not any(folder in path for folder in _INSTALLED):
+                return level, frame
+            other = other or (level, frame)
         level, frame = level + 1, frame.f_back
-    return None if frame is None else (level, frame)
+    return other or (1, first)
