@@ -41,10 +41,10 @@ def part_of(dataset: Any) -> Any:
     Raises:
         Unsupported: it gives something else than images and targets of a folder or of tar files.
     """
-    if dataset.load_bytes or dataset.input_img_mode != "RGB" or dataset.additional_features is not None:
-        what = "load_bytes, input_img_mode and additional_features"
-        raise Unsupported(f"timm's ImageDataset with other {what} than by default")
-    reader = dataset.reader
+    plain = {"load_bytes": False, "input_img_mode": "RGB", "additional_features": None}
+    if any(getattr(dataset, name, value) != value for name, value in plain.items()):
+        raise Unsupported(f"timm's ImageDataset with other {', '.join(plain)} than by default")
+    reader = getattr(dataset, "reader", None)
     samples = getattr(reader, "samples", None)
     known, known_samples, made = _parts.get(dataset, lambda: (None, None, None))
     if known is not reader or known_samples is not samples:
@@ -54,7 +54,7 @@ def part_of(dataset: Any) -> Any:
 
 
 def _made(dataset: Any) -> Any:
-    kind = type(dataset.reader)
+    kind = type(getattr(dataset, "reader", None))
     if kind is _class("readers.reader_image_folder", "ReaderImageFolder"):
         return _Folder(dataset)
     if kind is _class("readers.reader_image_in_tar", "ReaderImageInTar"):

@@ -21,6 +21,15 @@ from .frameworks import options_of, refusal
 _told: set[str] = set()
 
 
+class InstalledLoader(DataLoader):
+    """What torch's loader becomes; for a subclass, what lies between it and ours. Where a framework makes it again, by
+    its class and the script's arguments, it has the options of install() again."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        options = {} if installed.now is None else installed.now.options
+        super().__init__(*args, **options | kwargs)
+
+
 def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Installed) -> bool:
     """Make ``loader`` ours and call our constructor with the arguments of torch's; False where it is ours already, or
     a framework does with it what ours cannot."""
@@ -32,7 +41,7 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Inst
         return False
     kind = type(loader)
     dataset = args[0] if args else kwargs["dataset"]
-    loader.__class__ = DataLoader if kind is data.DataLoader else _class_of(kind)
+    loader.__class__ = InstalledLoader if kind is data.DataLoader else _class_of(kind)
     options = now.options | options_of(dataset) | kwargs
     if any(
         isinstance(part, OfTimms) for part in parts(dataset)
@@ -40,15 +49,6 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Inst
         options = {"on_error": "replace"} | options
     DataLoader.__init__(loader, *args, **options)
     return True
-
-
-class _Made(DataLoader):
-    """Between a subclass of torch's loader and ours. Made again by its own class, it has the options of install(),
-    unless it is given others."""
-
-    def __init__(self, *args: Any, **kwargs: Any):
-        options = {} if installed.now is None else installed.now.options
-        super().__init__(*args, **options | kwargs)
 
 
 _classes: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
@@ -61,7 +61,7 @@ def _class_of(kind: type) -> Any:
         names |= {"__doc__": kind.__doc__}
         if kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__:
             names["__reduce_ex__"] = _reduce
-        _classes[kind] = types.new_class(kind.__name__, (kind, _Made), {}, lambda body: body.update(names))
+        _classes[kind] = types.new_class(kind.__name__, (kind, InstalledLoader), {}, lambda body: body.update(names))
     return _classes[kind]
 
 

@@ -60,8 +60,8 @@ def summary(route: Route) -> str:
     if isinstance(route, StockRoute):
         return f"torchvision, because {route.reason}"
     name = "DALI" if isinstance(route, DaliRoute) else "torch on the data set in memory"
-    called = in_python(route)
-    return f"{name} on {route.device}" + (f", and Python for {'; '.join(called)}" if called else "")
+    called = [re.split(r"[(:]", reason)[0] for reason in in_python(route)]
+    return f"{name} on {route.device}" + (f", and Python for {', '.join(called)}" if called else "")
 
 
 def _plan_lines(route: DaliRoute | ResidentRoute, wide: bool, decode: str | None = None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -268,7 +269,8 @@ def _translator_of(transform: Any) -> tuple[Translator, frozenset[str]] | None:
     """Of its exact class."""
     package = type(transform).__module__.partition(".")[0]
     if package in LATER:
-        importlib.import_module(f"{__package__}.{package}")
+        with contextlib.suppress(ImportError):  # it is something else of that name
+            importlib.import_module(f"{__package__}.{package}")
     return _TRANSLATORS.get(type(transform))
 
 

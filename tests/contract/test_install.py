@@ -19,6 +19,7 @@ from torchvision.datasets.folder import pil_loader
 import dali_compat
 from contract.both import EXACT, SMALL, assert_same_epoch, outlines
 from dali_compat import DALIArrayDataset, DALIImageFolder, FallbackWarning, asked, install, installed, uninstall
+from dali_compat.patch.loader import InstalledLoader
 
 TORCHS = data.DataLoader.__init__
 
@@ -63,24 +64,24 @@ def test_a_loader_over_images_is_ours(images):
     install(device="cpu")
     for loader_class in (ImportedBefore, data.DataLoader, torch.utils.data.dataloader.DataLoader):
         loader = loader_class(images, 5)
-        assert type(loader) is dali_compat.DataLoader and loader.explain().startswith("DALI route on cpu")
+        assert type(loader) is InstalledLoader and loader.explain().startswith("DALI route on cpu")
         assert_same_epoch(loader, theirs)
 
 
 @pytest.mark.parametrize("wrap", [lambda d: data.Subset(d, range(9)), lambda d: data.ConcatDataset([d, d])])
 def test_parts_of_images_are_images(images, wrap):
     install(device="cpu")
-    assert type(data.DataLoader(wrap(images), 5)) is dali_compat.DataLoader
+    assert type(data.DataLoader(wrap(images), 5)) is InstalledLoader
 
 
 def test_images_in_memory_are_images():
     install(device="cpu")
     pixels = torch.randint(0, 256, (8, 6, 6, 3), dtype=torch.uint8)
     loader = data.DataLoader(DALIArrayDataset(pixels, range(8), EXACT), 4)
-    assert type(loader) is dali_compat.DataLoader
+    assert type(loader) is InstalledLoader
     made = CIFAR10.__new__(CIFAR10)
     made.data, made.targets, made.transform, made.target_transform = pixels.numpy(), list(range(8)), EXACT, None
-    assert type(data.DataLoader(made, 4)) is dali_compat.DataLoader
+    assert type(data.DataLoader(made, 4)) is InstalledLoader
 
 
 @pytest.mark.parametrize("dataset", [Numbers(), data.TensorDataset(torch.arange(12)), list(range(12))])
@@ -160,6 +161,7 @@ def test_a_subclass_is_copied_and_pickled(images):
     for again in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):
         assert type(again) is type(loader) and again.twice
         assert_same_epoch(again, loader)
+    assert type(pickle.loads(pickle.dumps(data.DataLoader(images)))) is InstalledLoader
 
 
 def test_a_subclass_made_again_by_its_class_has_the_options(images):
@@ -207,7 +209,7 @@ def test_it_ends_with_the_block_and_goes_back_to_what_was_before(images):
         assert not data.DataLoader(images).exact
         with pytest.raises(KeyError), install(exact=True):
             raise KeyError
-        assert type(data.DataLoader(images)) is dali_compat.DataLoader
+        assert type(data.DataLoader(images)) is InstalledLoader
     assert type(data.DataLoader(images)) is ImportedBefore
 
 
@@ -231,7 +233,7 @@ def test_somebody_else_who_has_wrapped_the_constructor_keeps_it(images, monkeypa
     assert type(data.DataLoader(images)) is ImportedBefore
     monkeypatch.undo()
     install(device="cpu")
-    assert type(data.DataLoader(images)) is dali_compat.DataLoader
+    assert type(data.DataLoader(images)) is InstalledLoader
 
 
 def test_it_says_in_the_log_what_it_changes(caplog):

@@ -236,5 +236,34 @@ def test_lightning_makes_loaders_again_with_the_options(exact_folder):
     install(device="cpu", exact=True)
     loader = data.DataLoader(exact_folder, 5)
     again = lightning._update_dataloader(loader, data.SequentialSampler(exact_folder))
-    assert type(again) is dali_compat.DataLoader and again is not loader and again.exact
+    assert isinstance(again, dali_compat.DataLoader) and again is not loader and again.exact
     assert outlines(again) == outlines(loader)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_trains_with_loaders_that_a_hook_makes(exact_folder, tmp_path):
+    """It wraps constructors meanwhile, and makes the loader again for overfit_batches."""
+    lightning = pytest.importorskip("lightning.pytorch")
+    seen, kinds = [], []
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 3)
+
+        def train_dataloader(self):
+            return data.DataLoader(exact_folder, 5, shuffle=True)
+
+        def training_step(self, batch, number):
+            kinds.append(is_ours(self.trainer.train_dataloader) and self.trainer.train_dataloader.exact)
+            seen.append(batch[2].tolist())
+            return torch.nn.functional.cross_entropy(self.layer(batch[0].float().mean((2, 3))), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    install(device="cpu", exact=True)
+    quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = lightning.Trainer(accelerator="cpu", max_epochs=2, overfit_batches=2, default_root_dir=tmp_path, **quiet)
+    trainer.fit(Module())
+    assert seen == 2 * [list(range(5)), list(range(5, 10))] and kinds == [True] * 4

@@ -37,7 +37,8 @@ def loaders(root):
 def look(rank, root, queue):
     images, others = loaders(root)
     kinds = [f"{type(loader).__module__}.{type(loader).__name__}" for loader in (images, others)]
-    queue.put((rank, kinds, images.exact, [len(labels) for _, labels in images], WEIGHT, sys.argv[1:], __name__))
+    about = WEIGHT, sys.argv[1:], "timm" in sys.modules, __name__
+    queue.put((rank, kinds, images.exact, [len(labels) for _, labels in images], *about))
 
 if __name__ == "__main__":
     queue = mp.get_context("spawn").SimpleQueue()
@@ -119,8 +120,8 @@ def test_loaders_of_a_program_and_of_what_it_spawns_are_ours(tmp_path, image_roo
     done = python("-m", "dali_compat", "run", *options, "train.py", str(image_root), "--lr", "1", cwd=tmp_path)
     assert done.returncode == 3, done.stderr
     parent, child = map(json.loads, done.stdout.splitlines())
-    kinds = ["dali_compat.loader.DataLoader", "torch.utils.data.dataloader.DataLoader"]
-    seen = [kinds, True, [5, 5, 5, 5, 4], 3, [str(image_root), "--lr", "1"]]
+    kinds = ["dali_compat.patch.loader.InstalledLoader", "torch.utils.data.dataloader.DataLoader"]
+    seen = [kinds, True, [5, 5, 5, 5, 4], 3, [str(image_root), "--lr", "1"], False]
     assert parent == ["parent", *seen, "__main__"] and child == [0, *seen, "__mp_main__"]
     reports = done.stderr.split("dali_compat:\n")[1:]
     assert len(reports) == 2
