@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import sys
 import warnings
+from types import FrameType
 
 from .errors import FallbackWarning
 
@@ -17,17 +18,14 @@ class Asked:
     """A base of data sets of ours, which say ``self._asked()`` when they are indexed.
 
     Attributes:
-        _is_told: nothing is left to say.
+        _is_told: a loader of ours has said already why torch's reads it.
     """
 
     _is_told = False
 
     def _asked(self) -> None:
         """A FallbackWarning, if it is torch's own loader that asks; once a program."""
-        if self._is_told:
-            return
-        self._is_told = True
-        if _said[0] or not _is_fetching():
+        if self._is_told or _said[0] or not _is_fetching():
             return
         _said[0] = 1
         warnings.warn(
@@ -39,11 +37,11 @@ class Asked:
 
 
 def _is_fetching() -> bool:
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     for _ in range(_DEPTH):
-        if frame is None or frame.f_globals.get("__name__") == _FETCHER:
+        if frame is None:
             break
-        frame = frame.f_back  # type: ignore[assignment]
-    else:
-        return False
-    return frame is not None
+        if frame.f_globals.get("__name__") == _FETCHER:
+            return True
+        frame = frame.f_back
+    return False

@@ -222,13 +222,15 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_route": None, "_stats": Stats()}  # pipelines stay here; a copy builds its own
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "_is_accelerate_prepared" and installed.now is None:  # which Accelerate asks before it prepares
-            self._tell(
-                "Accelerate's prepare() makes torch's own loader of this one: call dali_compat.install() first, "
-                "or leave the loader out of prepare()"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # to a type checker every other name is an error
+
+        def __getattr__(self, name):
+            if name == "_is_accelerate_prepared" and installed.now is None:  # which Accelerate asks before it prepares
+                self._tell(
+                    "Accelerate's prepare() makes torch's own loader of this one: call dali_compat.install() first, "
+                    "or leave the loader out of prepare()"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _tell(self, what: str) -> None:
         """Once."""

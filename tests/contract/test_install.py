@@ -271,8 +271,10 @@ def nothing_said():
 
 @pytest.mark.parametrize("wrap", [lambda d: d, lambda d: data.ConcatDataset([data.Subset(d, range(9)), d])])
 def test_torchs_loader_over_our_folder_is_told_once(image_root, wrap, nothing_said):
+    dataset = DALIImageFolder(image_root, SMALL)
+    assert dataset[0][1] == 0  # by hand
     with pytest.warns(FallbackWarning, match="torch's own loader reads DALIImageFolder"):
-        list(data.DataLoader(wrap(DALIImageFolder(image_root, SMALL)), 5))
+        list(data.DataLoader(wrap(dataset), 5))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         list(data.DataLoader(wrap(DALIImageFolder(image_root, SMALL)), 5))
