@@ -51,7 +51,7 @@ def run(args) -> int:
             runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # what python -m calls
         elif type(pkgutil.get_importer(name)) is not type(None):  # a folder or an archive with a __main__.py
             _begin_path_with(os.path.abspath(name))
-            runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
+            runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]  # as above
         else:
             return _run_script(main, name)
     except BaseException:

@@ -118,7 +118,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
                 if installed.now is not None:
                     _patch(module)
 
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this loader alone
         return spec
 
 
@@ -142,7 +142,7 @@ def _patch(module: Any) -> None:
         if now is not None and now.report:
             reports.note(self, dataset)
 
-    __init__._dali_compat_original = original  # type: ignore[attr-defined]
+    __init__._dali_compat_original = original  # type: ignore[attr-defined]  # for _unpatch()
     module.DataLoader.__init__ = __init__
 
 

@@ -39,7 +39,7 @@ def follow() -> None:
             prepared["dali_compat"] = _Install()
         return prepared
 
-    get_preparation_data._dali_compat_original = original  # type: ignore[attr-defined]
+    get_preparation_data._dali_compat_original = original  # type: ignore[attr-defined]  # for unfollow()
     spawn.get_preparation_data = get_preparation_data
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 
 import torch
-from timm.data import transforms as timm  # type: ignore[import-untyped,unused-ignore]
 
 from ..plan import DALI, Draw, ImageSpec, Options, Step, draw, step
 from .convert import pil_to_tensor, to_tensor
 from .fidelity import EXACT, converted, resized
 from .geometry import _border, _resize_to, interpolation_of
 from .registry import T, Untranslatable, register
+
+timm: Any = import_module("timm.data.transforms")
 
 
 def _known(name: str, consumes: str = "") -> Callable[[T], T]:
