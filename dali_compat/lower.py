@@ -19,18 +19,8 @@ from .translate.registry import Chain, as_kernels_do, translate
 from .versions import resizes_in_whole_numbers
 
 # steps that DALI can do, and those among them that torch does as well once the batch is uniform
-_DALI_OPS = {
-    "crop",
-    "pad",
-    "flip",
-    "resize",
-    "resize_by_choice",
-    "grayscale",
-    "to_dtype",
-    "warp_affine",
-    "warp_perspective",
-    "jpeg",
-}
+_DALI_OPS = {"crop", "pad", "flip", "resize", "resize_by_choice", "grayscale", "to_dtype", "jpeg"}
+_DALI_OPS |= {"warp_affine", "warp_perspective"}
 _BATCH_OPS = {"pil_to_tensor", "identity", "to_dtype", "normalize", "grayscale", "flip"}
 _NO_KERNEL = {"pil_to_tensor", "identity", "choose"}
 _BY_PIXEL = {"to_dtype", "normalize", "grayscale", "pil_to_tensor", "identity"}

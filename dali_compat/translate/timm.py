@@ -7,11 +7,12 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from torchvision.transforms import InterpolationMode
 
 from ..plan import DALI, Draw, ImageSpec, Options, Step, draw, step
 from .convert import pil_to_tensor, to_tensor
 from .fidelity import EXACT, converted, resized
-from .geometry import _border, _resize_to, interpolation_of
+from .geometry import _border, _resize_to
 from .registry import T, Untranslatable, register
 
 timm: Any = import_module("timm.data.transforms")
@@ -97,15 +98,10 @@ def _refuse_tensors(t, spec: ImageSpec) -> None:
 def _resize(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None) -> Step:
     if not isinstance(t.interpolation, (tuple, list)):
         return _resize_to(t, spec, sizes, known)
-    names = tuple(interpolation_of(_One(mode)) for mode in t.interpolation)
+    names = tuple(InterpolationMode(mode).value for mode in t.interpolation)
     chosen = draw("with_choice", of=sizes, count=len(names))
     gives = spec.but(size=known)
     return step("resize_by_choice", gives, chosen, interpolations=names, like="pil", fidelity=_resized_by_choice)
-
-
-class _One:
-    def __init__(self, interpolation):
-        self.interpolation = interpolation
 
 
 def _resized_by_choice(s: Step, where: str, options: Options, two_pass: bool) -> str:

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
@@ -115,7 +114,7 @@ def test_nothing_to_run_is_told(place):
 
 def test_loaders_of_a_program_and_of_what_it_spawns_are_ours(tmp_path, image_root):
     """torch is imported after install()."""
-    (tmp_path / "train.py").write_text(textwrap.dedent(TRAINS))
+    (tmp_path / "train.py").write_text(TRAINS)
     options = ["--exact", "--device", "cpu", "--report"]
     done = python("-m", "dali_compat", "run", *options, "train.py", str(image_root), "--lr", "1", cwd=tmp_path)
     assert done.returncode == 3, done.stderr
