@@ -30,6 +30,8 @@ if _typing.TYPE_CHECKING:
     from .errors import FallbackWarning as FallbackWarning
     from .errors import ImageReadError as ImageReadError
     from .loader import DataLoader as DataLoader
+    from .patch.install import install as install
+    from .patch.install import uninstall as uninstall
     from .translate import on_batch as on_batch
     from .translate import register as register
 
@@ -52,6 +54,8 @@ _HOME = {
     "DALITFRecord": "archives.tfrecord",
     "DALILMDB": "archives.lmdb",
     "DALIWebDataset": "archives.webdataset",
+    "install": "patch.install",
+    "uninstall": "patch.install",
     "on_batch": "translate",
     "register": "translate",
 }
@@ -72,8 +76,10 @@ __all__ = [  # spelt out for type checkers
     "ImageReadError",
     "LoaderStats",
     "SampleError",
+    "install",
     "on_batch",
     "register",
+    "uninstall",
 ]
 
 

@@ -12,6 +12,10 @@ import torch
 import torch.utils.data as data
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from . import installed
+from .asked import Asked
+from .callers import stack_level
+from .data.parts import parts
 from .epoch.dali_iterator import DALIIterator
 from .epoch.on_error import Errors, SampleError, checked_policy
 from .epoch.resident import ResidentIterator
@@ -21,7 +25,7 @@ from .errors import FallbackWarning
 from .routes.choose import Route, StockRoute, choose, in_python
 from .routes.dali import DaliRoute
 from .routes.decoded_cache import checked_budget, checked_place
-from .routes.explain import explain
+from .routes.explain import explain, summary
 from .routes.resident import ResidentRoute
 
 T = TypeVar("T", covariant=True)
@@ -185,23 +189,27 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             self._route = None
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
-        route = self._choose_route(stacklevel=5, start=True)
+        route = self._choose_route(start=True)
         if isinstance(route, StockRoute):
+            for part in parts(self.dataset):
+                if isinstance(part, Asked):
+                    part._is_told = True  # by us
             return stock_iterator(self, route.device)
         if isinstance(route, ResidentRoute):
             return ResidentIterator(self, route)
         return DALIIterator(self, route)
 
-    def _choose_route(self, stacklevel: int = 4, start: bool = False) -> Route:
-        """Anew each epoch: frameworks change transforms, samples and collate_fn after construction. ``stacklevel`` is
-        the user's line, for a warning."""
+    def _choose_route(self, start: bool = False) -> Route:
+        """Anew each epoch: frameworks change transforms, samples and collate_fn after construction."""
         self._errors.policy, self._errors.in_python = checked_policy(self.on_error), self.on_error_in_python
         self._route = route = choose(self, self._route, start)
         if isinstance(route, StockRoute):
-            self._tell(f"torchvision does the work: {route.reason}", stacklevel)
+            self._tell(f"torchvision does the work: {route.reason}")
         else:
             for reason in in_python(route):
-                self._tell(f"Python calls a transform sample by sample: {reason}", stacklevel)
+                self._tell(f"Python calls a transform sample by sample: {reason}")
+        if start:
+            self._stats.became = summary(route)
         return route
 
     def _choose_dali_route(self) -> DaliRoute | ResidentRoute:
@@ -214,13 +222,23 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_route": None, "_stats": Stats()}  # pipelines stay here; a copy builds its own
 
-    def _tell(self, what: str, stacklevel: int) -> None:
+    if not TYPE_CHECKING:  # to a type checker every other name is an error
+
+        def __getattr__(self, name):
+            if name == "_is_accelerate_prepared" and installed.now is None:  # which Accelerate asks before it prepares
+                self._tell(
+                    "Accelerate's prepare() makes torch's own loader of this one: call dali_compat.install() first, "
+                    "or leave the loader out of prepare()"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _tell(self, what: str) -> None:
         """Once."""
         if self.fallback == "error":
             raise RuntimeError(f"fallback='error', but {what}")
         if self.fallback == "warn" and what not in self._told:
             self._told.add(what)
-            warnings.warn(what, FallbackWarning, stacklevel=stacklevel)
+            warnings.warn(what, FallbackWarning, stacklevel=stack_level())
 
 
 def _signature() -> inspect.Signature:

@@ -19,7 +19,8 @@ from .translate.registry import Chain, as_kernels_do, translate
 from .versions import resizes_in_whole_numbers
 
 # steps that DALI can do, and those among them that torch does as well once the batch is uniform
-_DALI_OPS = {"crop", "pad", "flip", "resize", "grayscale", "to_dtype", "warp_affine", "warp_perspective", "jpeg"}
+_DALI_OPS = {"crop", "pad", "flip", "resize", "resize_by_choice", "grayscale", "to_dtype", "jpeg"}
+_DALI_OPS |= {"warp_affine", "warp_perspective"}
 _BATCH_OPS = {"pil_to_tensor", "identity", "to_dtype", "normalize", "grayscale", "flip"}
 _NO_KERNEL = {"pil_to_tensor", "identity", "choose"}
 _BY_PIXEL = {"to_dtype", "normalize", "grayscale", "pil_to_tensor", "identity"}
@@ -119,6 +120,8 @@ def _dali_can(steps, i: int, options: Options) -> bool:
         return False
     if s.op == "resize" and (options.exact or not _dali_resizes(s)):
         return False
+    if s.op == "resize_by_choice" and options.exact:
+        return False
     if s.op.startswith("warp_") and (options.exact or s.kwargs["like"] != "pil"):
         return False
     if s.op == "jpeg" and (s.gives.channels != 3 or (options.exact and options.gpu)):
@@ -189,7 +192,7 @@ def _crops_inside(resize: Step, crop: Step) -> bool:
         return False
     if crop.kwargs["inside"]:
         return True
-    size, max_size = (dict(args["resize"].args)[name] for name in ("size", "max_size"))
+    size, max_size = (dict(args["resize"].args).get(name) for name in ("size", "max_size"))
     return size is not None and len(size) == 1 and max_size is None and size[0] >= max(crop.gives.size or ())
 
 

@@ -27,7 +27,17 @@ SLOW = (
     ),
     *(
         f"contract/test_{name}.py"
-        for name in ("on_error", "order", "processes", "resident", "review", "stats", "storages")
+        for name in (
+            "install_frameworks",
+            "on_error",
+            "order",
+            "processes",
+            "resident",
+            "review",
+            "run",
+            "stats",
+            "storages",
+        )
     ),
     *(f"parity/test_{name}.py" for name in ("cases", "in_memory", "only", "photos", "resize", "ties")),
     "archives/test_datasets.py",

@@ -9,14 +9,17 @@ PACKAGE = Path(__file__).parents[1] / "dali_compat"
 TOP = "dali_compat"
 
 # What each room may import, besides itself. A module at the top is a room of its own.
-COMMON = {"errors", "locks", "plan", "versions"}
+COMMON = {"asked", "callers", "errors", "locks", "plan", "versions"}
 ROOMS: dict[str, set[str]] = {
+    "asked": {"errors"},
+    "callers": set(),
     "errors": set(),
+    "installed": set(),
     "locks": set(),
     "versions": set(),
     "plan": set(),
-    "install": {"versions"},
-    "archives": {"errors"},
+    "installation": {"versions"},
+    "archives": {"asked", "errors"},
     "data": {"archives", *COMMON},
     "draws": COMMON,
     "translate": {"draws", *COMMON},
@@ -24,12 +27,13 @@ ROOMS: dict[str, set[str]] = {
     "lower": {"account", "draws", "translate", *COMMON},
     "engine": {"data", "draws", *COMMON},
     "workers": {"draws", *COMMON},
-    "routes": {"data", "engine", "install", "lower", "translate", *COMMON},
+    "routes": {"data", "engine", "installation", "lower", "translate", *COMMON},
     "epoch": {"data", "draws", "engine", "lower", "routes", "workers", *COMMON},
-    "loader": {"epoch", "routes", *COMMON},
+    "loader": {"data", "epoch", "installed", "routes", *COMMON},
+    "patch": {"data", "installed", "loader", *COMMON},
     "parity": {"data", "draws", "engine", "loader", "lower", "routes", "translate", "workers", *COMMON},
     "check": {"archives", "data", *COMMON},
-    "cli": {"archives", "check", "data", "engine", "install", "parity", "routes", "translate", *COMMON},
+    "cli": {"archives", "check", "data", "engine", "installation", "parity", "patch", "routes", "translate", *COMMON},
 }
 # Commands use the package as users do, by its name.
 BY_NAME = {"cli", "parity", "__main__"}

@@ -9,17 +9,17 @@ import pytest
 import torch
 from PIL import Image
 
-from dali_compat import cli, install
+from dali_compat import cli, installation
 from dali_compat.cli import demo, doctor, pictures
 
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A healthy machine with one H100; machine(name=value) changes what functions of install return."""
+    """A healthy machine with one H100; machine(name=value) changes what functions of installation return."""
 
     def pretend(**facts):
         for name, value in facts.items():
-            monkeypatch.setattr(install, name, lambda *args, value=value: value)
+            monkeypatch.setattr(installation, name, lambda *args, value=value: value)
 
     pretend(
         import_problem=None,
@@ -69,7 +69,7 @@ def test_no_gpu_is_not_wrong(machine, monkeypatch, capsys):
 
 
 def test_missing_dali_gives_exit_code_1_and_the_command(machine, capsys):
-    machine(import_problem=install.Problem("DALI is not installed", "pip install --upgrade nvidia-dali-cuda130"))
+    machine(import_problem=installation.Problem("DALI is not installed", "pip install --upgrade nvidia-dali-cuda130"))
     assert cli.main(["doctor"]) == 1
     said = capsys.readouterr().out
     assert "WRONG  DALI: DALI is not installed" in said
@@ -92,7 +92,7 @@ def test_placeholder_beside_the_real_package_is_noted(machine):
 
 
 def test_driver_too_old_for_dali_is_wrong(machine):
-    machine(driver_problem=install.Problem("DALI is built for CUDA 13", "install a driver"), driver_cuda=(12, 4))
+    machine(driver_problem=installation.Problem("DALI is built for CUDA 13", "install a driver"), driver_cuda=(12, 4))
     found = check("NVIDIA driver")
     assert (found.value, found.problem, found.remedy) == ("CUDA 12.4", "DALI is built for CUDA 13", "install a driver")
     assert found.stops_dali
@@ -143,14 +143,14 @@ def test_missing_or_old_torchvision(machine, monkeypatch):
 def test_hardware_decoder_is_told_for_each_gpu(machine, monkeypatch):
     machine(gpu_names=["A", "B", "C"])
     answers = [True, False, None]
-    monkeypatch.setattr(install, "has_hardware_jpeg_decoder", lambda index: answers[index])
+    monkeypatch.setattr(installation, "has_hardware_jpeg_decoder", lambda index: answers[index])
     assert check("hardware JPEG").value == "0: yes, 1: no: CUDA and CPU threads decode, 2: unknown"
 
 
 def test_every_problem_comes_with_a_remedy_and_checks_are_frozen(machine):
     machine(
-        import_problem=install.Problem("a", "b"),
-        driver_problem=install.Problem("c", "d"),
+        import_problem=installation.Problem("a", "b"),
+        driver_problem=installation.Problem("c", "d"),
         dali_distributions={"nvidia-dali-cuda130": True, "nvidia-dali-cuda120": True},
         max_connections_note="e: f",
     )
@@ -164,7 +164,7 @@ def test_every_problem_comes_with_a_remedy_and_checks_are_frozen(machine):
 
 def test_doctor_runs_on_this_machine():
     done = subprocess.run([sys.executable, "-m", "dali_compat", "doctor"], check=False, capture_output=True, text=True)
-    assert done.returncode == int(install.dali_problem() is not None), done.stdout + done.stderr
+    assert done.returncode == int(installation.dali_problem() is not None), done.stdout + done.stderr
     assert done.stdout.startswith("Python ")
 
 
@@ -278,8 +278,8 @@ def read_picture(out):
 
 
 def test_demo_from_end_to_end(tmp_path):
-    if install.dali_problem():
-        pytest.skip(install.dali_problem())
+    if installation.dali_problem():
+        pytest.skip(installation.dali_problem())
     done = run_demo(tmp_path / "demo.png")
     assert done.returncode == 0, done.stdout + done.stderr
     rates = dict(re.findall(r"^(torchvision|dali_compat) +([\d,]+) ", done.stdout, re.MULTILINE))

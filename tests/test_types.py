@@ -29,7 +29,7 @@ import dali_compat
 from dali_compat import DALIArrayDataset, DALIImageFolder, DALILMDB, DALIRecordIO, DALITFRecord, DALIWebDataset
 from dali_compat import DALIHuggingFace, DALIImageList, DALIImageTable
 from dali_compat import BadImageWarning, FallbackWarning, ImageReadError, LoaderStats, SampleError
-from dali_compat import DALIDataLoader, DataLoader, on_batch, register
+from dali_compat import DALIDataLoader, DataLoader, install, on_batch, register, uninstall
 
 folder = DALIImageFolder("train", T.Compose([T.Resize(8), T.ToTensor()]), return_index=True, index_cache=True)
 dataset = folder
@@ -86,6 +86,10 @@ def invert(transform: Invert, spec: Any) -> Iterable[Any]:
     return on_batch(inverted, spec)
 
 
+with install(exact=True, device="cpu", cache=0.5, fallback="error", report=True, on_error="skip"):
+    torch.utils.data.DataLoader(dataset, 4)
+uninstall()
+
 try:
     next(iter(loader))
 except ImageReadError as error:
@@ -114,6 +118,7 @@ BAD = {
     "from dali_compat import NoSuchName": "attr-defined",
     'register("Invert")': "arg-type",
     "on_batch(inverted)": "call-arg",
+    "install(fallback=1)": "arg-type",
     "SampleError.position": "attr-defined",
     "loader.stats().waitd": "attr-defined",
 }
@@ -169,7 +174,7 @@ def _shown() -> dict[str, str | None]:
     """{parameter: default} that a type checker sees of DataLoader."""
     tree = ast.parse(inspect.getsource(loader))
     (kind,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DataLoader"]
-    (block,) = [node for node in kind.body if isinstance(node, ast.If)]
+    (block,) = [node for node in kind.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     (function,) = block.body
     given = function.args
     defaults = [None] * (len(given.args) - len(given.defaults)) + [ast.unparse(value) for value in given.defaults]

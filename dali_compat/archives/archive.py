@@ -15,6 +15,7 @@ import torch.utils.data as data
 from PIL import Image
 from torchvision.datasets import VisionDataset
 
+from ..asked import Asked
 from ..errors import ImageReadError
 from .files import Files
 from .index import Progress, indexed
@@ -22,7 +23,7 @@ from .paths import PathLike, expand
 from .table import GAP, Rows, Table
 
 
-class Archive(VisionDataset, data.Dataset[tuple[Any, ...]]):  # type: ignore[type-arg]  # of new torchvisions
+class Archive(VisionDataset, Asked, data.Dataset[tuple[Any, ...]]):  # type: ignore[type-arg]  # of new torchvisions
     """Images and targets of one or more archive files, with random access.
 
     ``dataset[i]`` is ``(transform(image), target_transform(target))``, with the index as a third item where
@@ -96,6 +97,7 @@ class Archive(VisionDataset, data.Dataset[tuple[Any, ...]]):  # type: ignore[typ
         return len(self._table)
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
+        self._asked()
         row = self._row(index)
         image = self._image(row)
         if self.transform is not None:

@@ -14,7 +14,7 @@ import torch
 from PIL import Image, ImageDraw
 from tqdm import tqdm
 
-from dali_compat import install
+from dali_compat import installation
 from dali_compat.cli.pictures import write_folder
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -49,7 +49,7 @@ def run(args) -> int:
         args.batch_size = 256 if device.type == "cuda" else 64
     if min(args.images, args.batch_size, args.epochs) < 1 or args.workers < 0:
         raise SystemExit("demo: --images, --batch-size and --epochs start at 1, --workers at 0")
-    problem = install.dali_problem(gpu=device.type == "cuda")
+    problem = installation.dali_problem(gpu=device.type == "cuda")
     if problem:
         print(f"{problem}\nUntil then torchvision does the work of both loaders.\n")
     with tempfile.TemporaryDirectory(prefix="dali_compat_demo_") as root:

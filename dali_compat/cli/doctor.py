@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dali_compat import install
+from dali_compat import installation
 
 OLDEST_TESTED_DALI = (1, 53)
 OLDEST_TORCHVISION = (0, 20)
@@ -78,7 +78,7 @@ def report(results: list[Check]) -> str:
 
 
 def _torch() -> Check:
-    built_for, driver = torch.version.cuda, install.driver_cuda()
+    built_for, driver = torch.version.cuda, installation.driver_cuda()
     value = f"{torch.__version__} ({f'CUDA {built_for}' if built_for else 'CPU only'})"
     if driver is None or torch.cuda.is_available():
         return Check("torch", value)
@@ -110,28 +110,31 @@ def _torchvision() -> Check:
 
 
 def _dali() -> Check:
-    problem = install.import_problem()
+    problem = installation.import_problem()
     if problem is not None:
         return Check("DALI", "does not work", problem.reason, problem.remedy, stops_dali=True)
-    version = install.dali_version() or "unknown"
+    version = installation.dali_version() or "unknown"
     if _numbers(version) < OLDEST_TESTED_DALI:
         oldest = ".".join(map(str, OLDEST_TESTED_DALI))
-        newer = "cuda120" if install.dali_cuda_major() == 11 else install.wanted_variant()  # CUDA 11 ended at 1.50
+        newer = (
+            "cuda120" if installation.dali_cuda_major() == 11 else installation.wanted_variant()
+        )  # CUDA 11 ended at 1.50
         return Check(
             "DALI",
             version,
             f"it is older than {oldest}, the oldest version that was tested",
-            install.install_command(newer),
+            installation.install_command(newer),
         )
     return Check("DALI", version)
 
 
 def _package() -> Check:
-    found = install.dali_distributions()
-    value = install.dali_variant() or "none found by pip"
+    found = installation.dali_distributions()
+    value = installation.dali_variant() or "none found by pip"
     real = [name for name, is_real in found.items() if is_real]
     if len(real) > 1:
-        remedy = f"pip uninstall -y {' '.join(sorted(found))} && {install.install_command(install.wanted_variant())}"
+        command = installation.install_command(installation.wanted_variant())
+        remedy = f"pip uninstall -y {' '.join(sorted(found))} && {command}"
         return Check(
             "DALI package", value, "several are installed and overwrite each other's files", remedy, stops_dali=True
         )
@@ -142,7 +145,7 @@ def _package() -> Check:
 
 
 def _driver() -> Check:
-    driver, problem = install.driver_cuda(), install.driver_problem()
+    driver, problem = installation.driver_cuda(), installation.driver_problem()
     value = "none" if driver is None else f"CUDA {driver[0]}.{driver[1]}"
     if problem is None:
         return Check("NVIDIA driver", value)
@@ -150,7 +153,7 @@ def _driver() -> Check:
 
 
 def _gpus() -> Check:
-    names = install.gpu_names()
+    names = installation.gpu_names()
     if names:
         return Check("GPU", ", ".join(f"{index}: {name}" for index, name in enumerate(names)))
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -159,16 +162,16 @@ def _gpus() -> Check:
 
 def _jpeg_decoder() -> Check:
     words = {True: "yes", False: "no: CUDA and CPU threads decode", None: "unknown"}
-    count = len(install.gpu_names())
-    answers = [f"{index}: {words[install.has_hardware_jpeg_decoder(index)]}" for index in range(count)]
+    count = len(installation.gpu_names())
+    answers = [f"{index}: {words[installation.has_hardware_jpeg_decoder(index)]}" for index in range(count)]
     return Check("hardware JPEG", ", ".join(answers) or "none: CPU mode")
 
 
 def _connections() -> Check:
     value = os.environ.get(
-        "CUDA_DEVICE_MAX_CONNECTIONS", f"not set (CUDA's default is {install.CUDA_DEFAULT_CONNECTIONS})"
+        "CUDA_DEVICE_MAX_CONNECTIONS", f"not set (CUDA's default is {installation.CUDA_DEFAULT_CONNECTIONS})"
     )
-    note = install.max_connections_note()
+    note = installation.max_connections_note()
     if note is None:
         return Check("CUDA_DEVICE_MAX_CONNECTIONS", value)
     problem, remedy = note.split(": ", 1)

@@ -23,7 +23,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from tqdm import tqdm
 
-from dali_compat import install
+from dali_compat import installation
 from dali_compat.cli import demo, doctor
 from dali_compat.cli.pictures import write_folder
 from dali_compat.parity.table import numbers, rewrite
@@ -70,7 +70,7 @@ def run(args) -> int:
         raise SystemExit("parity: --picture and --steps need --transform")
     if args.most is not None and args.most < 1:
         raise SystemExit("parity: --most starts at 1")
-    problem = install.dali_problem(gpu=torch.cuda.is_available() and args.device != "cpu")
+    problem = installation.dali_problem(gpu=torch.cuda.is_available() and args.device != "cpu")
     if problem:
         raise SystemExit(f"parity: {problem}")
     transform = args.transform and transform_of(args.transform)

@@ -13,11 +13,12 @@ from PIL import Image
 from torch.utils.data import default_collate
 from torchvision.datasets import CIFAR10, MNIST, QMNIST, STL10, SVHN, USPS, VisionDataset
 
+from ..asked import Asked
 from ..errors import Unsupported
 from ..plan import ImageSpec
 
 
-class DALIArrayDataset(VisionDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
+class DALIArrayDataset(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
     """Images in memory and their targets, as torchvision.datasets.CIFAR10 has them.
 
     ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image, so it works in any loader; a
@@ -53,6 +54,7 @@ class DALIArrayDataset(VisionDataset, data.Dataset[tuple[Any, Any]]):  # type: i
             raise ValueError(str(error)) from None
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
+        self._asked()
         image, target = self.data[index], self.targets[index]
         image = np.asarray(image)
         image = Image.fromarray(image[..., 0] if image.shape[2:] == (1,) else image)

@@ -11,9 +11,10 @@ from torchvision.datasets import ImageFolder, VisionDataset
 from torchvision.datasets.folder import IMG_EXTENSIONS, default_loader
 
 from ..archives.folder_index import cached_samples
+from ..asked import Asked
 
 
-class DALIImageFolder(ImageFolder, data.Dataset[tuple[Any, ...]]):
+class DALIImageFolder(ImageFolder, Asked, data.Dataset[tuple[Any, ...]]):
     """torchvision.datasets.ImageFolder, decoded and transformed by DALI when a dali_compat.DataLoader iterates it.
 
     Indexing gives torchvision's own result, so it works in any other loader too. Attributes, errors and the meaning of
@@ -70,5 +71,6 @@ class DALIImageFolder(ImageFolder, data.Dataset[tuple[Any, ...]]):
         self.imgs, self.targets = self.samples, [target for _, target in self.samples]
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
+        self._asked()
         sample = super().__getitem__(index)
         return (*sample, index) if self.return_index else sample

@@ -12,12 +12,14 @@ import torch.utils.data as data
 from torchvision.datasets import VisionDataset
 from torchvision.datasets.folder import pil_loader
 
+from ..asked import Asked
+
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 NO_TARGET = -1  # as torchvision's STL10 has it for images without a label
 
 
-class DALIImageList(VisionDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
+class DALIImageList(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
     """Image files and their targets, decoded and transformed by DALI when a dali_compat.DataLoader iterates it.
 
     ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image in RGB, as
@@ -62,6 +64,7 @@ class DALIImageList(VisionDataset, data.Dataset[tuple[Any, Any]]):  # type: igno
         return list(zip(self.paths, self.targets, strict=True))
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
+        self._asked()
         image: Any = pil_loader(self.paths[index])
         target = self.targets[index]
         if self.transform is not None:

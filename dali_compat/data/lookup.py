@@ -16,6 +16,7 @@ from .parts import Images, from_the_front, is_store, locate, places, sample
 from .readers import reader_of, transforms_of
 from .sources import BYTES, PATHS, Source
 from .table import SampleTable
+from .timm import leaf
 
 PLAIN = list, tuple, range, np.ndarray, torch.Tensor
 """Types of sequences that run no code of the user's."""
@@ -192,6 +193,7 @@ def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable]) -> bool:
         return type(dataset.indices) in PLAIN and is_plain(dataset.dataset, tables)
     if type(dataset) is data.ConcatDataset:
         return all(is_plain(inner, tables) for inner in dataset.datasets)
+    dataset = leaf(dataset)
     reader = reader_of(dataset)
     if (reader is None and not is_store(dataset)) or transforms_of(dataset)[1] is not None:
         return False

@@ -19,6 +19,7 @@ from .advice import advice
 from .hugging_face import DALIHuggingFace
 from .readers import check_items, known_class_of, reader_of, transforms_of
 from .sources import Record, Source
+from .timm import is_timms, leaf, part_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -37,16 +38,18 @@ def folders(dataset: data.Dataset) -> list[Images]:
 
 
 def parts(dataset: data.Dataset) -> list[Any]:
-    """What a data set consists of, in order: itself, unless it is a Subset or a ConcatDataset."""
+    """What a data set consists of, in order: itself, unless it is a Subset or a ConcatDataset, or timm's."""
     if type(dataset) is data.Subset:
         return parts(dataset.dataset)
     if type(dataset) is data.ConcatDataset:
         return [part for inner in dataset.datasets for part in parts(inner)]
-    return [dataset]
+    return [leaf(dataset)]
 
 
 def _checked(dataset: Any) -> Images:
     name, reader = type(dataset).__name__, reader_of(dataset)
+    if is_timms(dataset):
+        part_of(dataset)  # which says why it is none
     if is_store(dataset):
         check_items(dataset, Archive.__getitem__, DALIHuggingFace.__getitem__)
     elif reader is not None:
@@ -86,7 +89,7 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
             index -= dataset.cumulative_sizes[part - 1] if part else 0
             dataset = dataset.datasets[part]
         else:
-            return dataset, _position(index)
+            return leaf(dataset), _position(index)
 
 
 def sample(dataset: Images, index: int) -> tuple[Source, Any]:
@@ -130,7 +133,7 @@ def places(
             inner = index[chosen] - (ends[part - 1] if part else 0)
             found += places(dataset.datasets[part], inner, chosen if rows is None else rows[chosen])
         return found
-    return [(dataset, rows, index)]
+    return [(leaf(dataset), rows, index)]
 
 
 def _taken(indices, index: np.ndarray) -> np.ndarray:

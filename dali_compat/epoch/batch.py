@@ -106,13 +106,15 @@ class Batch:
         """As torch's fetchers do."""
         epoch = self.epoch
         with_index = {getattr(folder, "return_index", False) for folder in self._parts()}
-        if epoch.default_collate and len(self) and len(with_index) == 1:
+        fast = epoch.fast_collate and isinstance(images, torch.Tensor) and images.dtype == torch.uint8
+        if (epoch.default_collate or fast) and len(self) and len(with_index) == 1:
             if not isinstance(images, torch.Tensor):
                 images = to_device(default_collate(images), epoch.route.device)
                 if isinstance(images, torch.Tensor) and images.ndim == 4:
                     images = in_format(images, epoch.route.plans[0])  # all plans have one format
             columns = [self.targets, self._locals()] if with_index == {True} else [self.targets]
-            return [images, *(to_device(_column(column), epoch.route.device) for column in columns)]
+            made = [to_device(_column(column), epoch.route.device) for column in columns]
+            return (images, made[0].long() if made[0].ndim == 1 else made[0]) if fast else [images, *made]
         samples = self._samples(images)
         with self._as_in_a_worker():
             collated = epoch.collate_fn(samples if epoch.batched else samples[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Generic, Protocol, TypeVar
 
 import torch
@@ -70,6 +71,12 @@ class Epoch(Generic[R]):
     @property
     def default_collate(self) -> bool:
         return self.collate_fn is default_collate and self.batched
+
+    @property
+    def fast_collate(self) -> bool:
+        """Whether collate_fn is timm's: as the default one, of uint8 images, in a tuple."""
+        timm = sys.modules.get("timm.data.loader")
+        return timm is not None and self.collate_fn is timm.fast_collate and self.batched
 
     def start_again(self) -> None:
         """Nobody will take what was asked for so far."""

@@ -176,7 +176,13 @@ class Meter:
 
 
 class Stats:
-    """A loader's counts. Iterators of any threads have a Meter each."""
+    """A loader's counts. Iterators of any threads have a Meter each.
+
+    Attributes:
+        became: in a few words, what the loader was in its last iteration; "" before the first.
+    """
+
+    became = ""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal's handler may ask in the midst of it

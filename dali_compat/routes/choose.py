@@ -14,7 +14,7 @@ from ..data.readers import reader_of, transforms_of
 from ..data.sources import InItsMode
 from ..data.survey import mostly_jpeg, mostly_small
 from ..errors import Unsupported
-from ..install import dali_problem
+from ..installation import dali_problem
 from ..lower import lower, plans_ahead
 from ..plan import ImageSpec, Options, Plan
 from ..translate import translate

@@ -7,7 +7,7 @@ import re
 import torch
 from torch.utils.data import IterableDataset
 
-from ..install import dali_version, max_connections, max_connections_note
+from ..installation import dali_version, max_connections, max_connections_note
 from ..lower import plans_ahead
 from ..plan import Plan, table
 from .choose import Route, StockRoute, available_threads, in_python
@@ -57,6 +57,15 @@ def explain(loader, route: Route, wide: bool = False) -> str:
     if route.device.type == "cuda":
         lines.append(f"  {max_connections_note() or f'CUDA has {max_connections()} hardware queues'}")
     return "\n".join(lines)
+
+
+def summary(route: Route) -> str:
+    """What a loader became, in a few words."""
+    if isinstance(route, StockRoute):
+        return f"torchvision, because {route.reason}"
+    name = "DALI" if isinstance(route, DaliRoute) else "torch on the data set in memory"
+    called = [re.split(r"[(:]", reason)[0] for reason in in_python(route)]
+    return f"{name} on {route.device}" + (f", and Python for {', '.join(called)}" if called else "")
 
 
 def _plan_lines(route: DaliRoute | ResidentRoute, wide: bool, decode: str | None = None) -> list[str]:

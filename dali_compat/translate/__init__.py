@@ -3,9 +3,10 @@
 import importlib
 import pkgutil
 
-from .registry import Chain, Untranslatable, on_batch, register, translate
+from .registry import LATER, Chain, Untranslatable, on_batch, register, translate
 
 __all__ = ["Chain", "Untranslatable", "on_batch", "register", "translate"]
 
 for _module in pkgutil.iter_modules(__path__):  # each kind registers its translators
-    importlib.import_module(f"{__name__}.{_module.name}")
+    if _module.name not in LATER:
+        importlib.import_module(f"{__name__}.{_module.name}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +20,8 @@ Lowering = Callable[[Step], Step]
 
 _TRANSLATORS: dict[type, tuple[Translator, frozenset[str]]] = {}
 _LOWERED: dict[str, Lowering] = {}
+LATER = {"timm"}
+"""Modules of this room that are imported when a transform of the package of that name comes."""
 
 NOTHING = object()
 
@@ -183,7 +187,7 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0) -
         steps = [s for entry in entries for s in entry.steps]
         if steps:
             spec, stream = steps[-1].gives, max(s.stream for s in steps) + 1
-    while waiting and not (functions and type(waiting[-1]) in _TRANSLATORS):
+    while waiting and not (functions and _translator_of(waiting[-1]) is not None):
         functions.append(waiting.pop())
     kept = _first_of_views(translated) if functions else len(translated)
     called = (*made_of[kept:], *functions)
@@ -250,7 +254,7 @@ def _apply(transform: Any, spec: ImageSpec) -> Any:
     """What the translator of a transform gives."""
     if transform is None:
         return ()
-    entry = _TRANSLATORS.get(type(transform))
+    entry = _translator_of(transform)
     if entry is None:
         raise Untranslatable(
             transform, _why_unknown(transform), "to have it run on batches, dali_compat.register() a translation"
@@ -259,6 +263,15 @@ def _apply(transform: Any, spec: ImageSpec) -> Any:
     _refuse_changed_instances(transform)
     _refuse_unconsumed(transform, consumed)
     return function(transform, spec)
+
+
+def _translator_of(transform: Any) -> tuple[Translator, frozenset[str]] | None:
+    """Of its exact class."""
+    package = type(transform).__module__.partition(".")[0]
+    if package in LATER:
+        with contextlib.suppress(ImportError):  # it is something else of that name
+            importlib.import_module(f"{__package__}.{package}")
+    return _TRANSLATORS.get(type(transform))
 
 
 @dataclass(frozen=True)

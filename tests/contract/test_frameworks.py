@@ -9,7 +9,7 @@ from torch.utils import data
 from torchvision import transforms as T
 
 from contract.both import EXACT, OPTIONS, SMALL, assert_ours, assert_same_pixels, ours, outlines, pixels, stock
-from dali_compat import DALIImageFolder, DataLoader
+from dali_compat import DALIImageFolder, DataLoader, FallbackWarning
 
 # ---- Accelerate
 
@@ -20,10 +20,12 @@ def accelerate():
 
 
 def test_accelerate_prepares_torchs_loader_over_our_folder(accelerate, exact_folder):
-    """It rebuilds every loader as its own subclass of torch's: right batches, at torchvision's speed."""
+    """It rebuilds every loader as its own subclass of torch's: right batches, at torchvision's speed, and a warning."""
     from accelerate.data_loader import DataLoaderShard
 
-    prepared = accelerate.Accelerator(cpu=True).prepare_data_loader(ours(exact_folder, 5, **OPTIONS))
+    loader = ours(exact_folder, 5, **OPTIONS | {"fallback": "warn"})
+    with pytest.warns(FallbackWarning, match="Accelerate's prepare.*call dali_compat.install"):
+        prepared = accelerate.Accelerator(cpu=True).prepare_data_loader(loader)
     assert isinstance(prepared, data.DataLoader)
     assert type(prepared).__mro__[1] is DataLoaderShard or isinstance(prepared, DataLoaderShard)
     assert_same_pixels(pixels(prepared), pixels(stock(exact_folder, 5)))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dali_compat import DataLoader
-from dali_compat.install import dali_version
+from dali_compat.installation import dali_version
 from dali_compat.translate.registry import _TRANSLATORS
 from docs.pages import PAGES, fences
 from docs.results import read

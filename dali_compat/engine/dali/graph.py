@@ -121,6 +121,13 @@ def _pass(images, arrays, prefix, **how):
     return fn.resize(images, size=arrays[prefix + "size"], **roi, **how)
 
 
+def resize_by_choice(images, arrays, *, interpolations, like):
+    """With one of two interpolations; ``choice`` is 0 or 1."""
+    first, second = (int(_FILTERS[name]) for name in interpolations)
+    chosen = fn.cast(first + (second - first) * arrays["choice"], dtype=types.INTERP_TYPE)
+    return fn.resize(images, size=arrays["size"], interp_type=chosen, antialias=True)
+
+
 def flip(images, arrays, *, axis):
     flag = arrays["flag"]
     return fn.flip(images, horizontal=flag if axis == "horizontal" else 0, vertical=flag if axis == "vertical" else 0)

@@ -1,4 +1,4 @@
-"""What engine/install.py says about DALI, the driver and CUDA's queues, on machines made up by the tests."""
+"""What installation.py says about DALI, the driver and CUDA's queues, on machines made up by the tests."""
 
 import ctypes
 import importlib.metadata
@@ -9,18 +9,18 @@ import types
 import pytest
 import torch
 
-from dali_compat import install
+from dali_compat import installation
 
 MISSING = ModuleNotFoundError("No module named 'nvidia.dali'", name="nvidia.dali")
 
 
 @pytest.fixture
 def machine(monkeypatch):
-    """machine(name=value, ...) replaces functions of install by ones that return value."""
+    """machine(name=value, ...) replaces functions of installation by ones that return value."""
 
     def pretend(**facts):
         for name, value in facts.items():
-            monkeypatch.setattr(install, name, lambda *args, value=value: value)
+            monkeypatch.setattr(installation, name, lambda *args, value=value: value)
 
     pretend(dali_distributions={"nvidia-dali-cuda130": True})
     return pretend
@@ -51,10 +51,10 @@ def test_real_installation_is_described():
     ]
     if len(packages) != 1:
         pytest.skip("needs one installed DALI package")
-    assert install.dali_problem() is None
-    assert install.dali_version() == packages[0].version
-    assert install.dali_variant() == packages[0].metadata["Name"]
-    assert f"cuda{install.dali_cuda_major()}0" in install.dali_variant()
+    assert installation.dali_problem() is None
+    assert installation.dali_version() == packages[0].version
+    assert installation.dali_variant() == packages[0].metadata["Name"]
+    assert f"cuda{installation.dali_cuda_major()}0" in installation.dali_variant()
 
 
 @pytest.mark.parametrize(
@@ -69,24 +69,24 @@ def test_real_installation_is_described():
 def test_missing_dali_says_what_to_install_for_this_torch(machine, monkeypatch, cuda, command):
     machine(_import_dali=(None, MISSING), dali_distributions={})
     monkeypatch.setattr(torch.version, "cuda", cuda)
-    assert install.dali_problem() == f"DALI is not installed: {command}"
+    assert installation.dali_problem() == f"DALI is not installed: {command}"
 
 
 def test_folders_left_over_by_pip_uninstall_count_as_not_installed(machine):
     machine(_import_dali=(types.ModuleType("nvidia.dali"), None), dali_distributions={})
-    assert install.dali_problem().startswith("DALI is not installed: pip install")
-    assert install.dali_version() is None and install.dali_cuda_major() is None
+    assert installation.dali_problem().startswith("DALI is not installed: pip install")
+    assert installation.dali_version() is None and installation.dali_cuda_major() is None
 
 
 def test_placeholder_is_named_and_removed(machine):
     machine(_import_dali=(None, MISSING), dali_distributions={"nvidia-dali-cuda120": False})
-    assert "nvidia-dali-cuda120 is installed, but it is a placeholder" in install.dali_problem()
-    assert "pip uninstall -y nvidia-dali-cuda120 && pip install" in install.dali_problem()
+    assert "nvidia-dali-cuda120 is installed, but it is a placeholder" in installation.dali_problem()
+    assert "pip uninstall -y nvidia-dali-cuda120 && pip install" in installation.dali_problem()
 
 
 def test_dali_that_fails_to_load_gives_the_reason_in_one_line(machine):
     machine(_import_dali=(None, OSError("libdali.so: cannot open\nshared object file")))
-    problem = install.dali_problem()
+    problem = installation.dali_problem()
     assert "does not load (OSError: libdali.so: cannot open shared object file)" in problem
     assert "pip uninstall -y nvidia-dali-cuda130 && pip install" in problem
     assert "\n" not in problem
@@ -94,25 +94,28 @@ def test_dali_that_fails_to_load_gives_the_reason_in_one_line(machine):
 
 def test_import_error_of_something_that_dali_needs_is_not_taken_for_missing_dali(machine):
     machine(_import_dali=(None, ModuleNotFoundError("No module named 'numpy'", name="numpy")), dali_distributions={})
-    assert "No module named 'numpy'" in install.dali_problem()
+    assert "No module named 'numpy'" in installation.dali_problem()
 
 
 def test_other_systems_are_told_that_there_is_no_build(machine, monkeypatch):
     machine(_import_dali=(None, MISSING), dali_distributions={})
-    monkeypatch.setattr(install.platform, "system", lambda: "Darwin")
-    assert "no build for Darwin" in install.dali_problem() and "pip install" not in install.dali_problem()
+    monkeypatch.setattr(installation.platform, "system", lambda: "Darwin")
+    assert "no build for Darwin" in installation.dali_problem() and "pip install" not in installation.dali_problem()
 
 
 def test_a_blocked_import_is_reported_by_the_real_import():
     code = (
-        "import sys; sys.modules['nvidia.dali'] = None\nfrom dali_compat import install; print(install.dali_problem())"
+        "import sys; sys.modules['nvidia.dali'] = None\n"
+        "from dali_compat import installation; print(installation.dali_problem())"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.startswith("DALI is ") and "pip install" in said and said.count("\n") == 1
 
 
-def test_importing_install_loads_neither_dali_nor_torchvision():
-    code = "import sys, dali_compat.install; print([m for m in ('nvidia.dali', 'torchvision') if m in sys.modules])"
+def test_importing_installation_loads_neither_dali_nor_torchvision():
+    code = (
+        "import sys, dali_compat.installation; print([m for m in ('nvidia.dali', 'torchvision') if m in sys.modules])"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "[]"
 
@@ -129,12 +132,12 @@ def test_packages_are_found_by_name_and_placeholders_by_their_files(tmp_path, mo
     write_package(tmp_path, "nvidia-nvjpeg", "13.3", ["nvidia/cu13/lib/libnvjpeg.so.13"])
     everything = importlib.metadata.distributions
     monkeypatch.setattr(importlib.metadata, "distributions", lambda: everything(path=[str(tmp_path)]))
-    assert install.dali_distributions() == {
+    assert installation.dali_distributions() == {
         "nvidia-dali-cuda130": True,
         "nvidia-dali-cuda120": False,
         "nvidia-dali-nightly-cuda130": True,
     }
-    assert install.dali_variant() == "nvidia-dali-cuda120, nvidia-dali-cuda130, nvidia-dali-nightly-cuda130"
+    assert installation.dali_variant() == "nvidia-dali-cuda120, nvidia-dali-cuda130, nvidia-dali-nightly-cuda130"
 
 
 @pytest.mark.parametrize("first", ["real", "placeholder"])
@@ -146,13 +149,13 @@ def test_a_package_that_is_found_twice_is_real_if_one_of_them_is(tmp_path, monke
         write_package(place, "nvidia-dali-cuda130", "2.4.0", files[place.name])
     everything = importlib.metadata.distributions
     monkeypatch.setattr(importlib.metadata, "distributions", lambda: everything(path=list(map(str, places))))
-    assert install.dali_distributions() == {"nvidia-dali-cuda130": True}
+    assert installation.dali_distributions() == {"nvidia-dali-cuda130": True}
 
 
 def test_no_package_at_all(tmp_path, monkeypatch):
     everything = importlib.metadata.distributions
     monkeypatch.setattr(importlib.metadata, "distributions", lambda: everything(path=[str(tmp_path)]))
-    assert install.dali_distributions() == {} and install.dali_variant() is None
+    assert installation.dali_distributions() == {} and installation.dali_variant() is None
 
 
 # --- driver --------------------------------------------------------------------------------------------------------
@@ -160,8 +163,8 @@ def test_no_package_at_all(tmp_path, monkeypatch):
 
 def test_driver_older_than_dali_names_the_variant_that_fits(machine):
     machine(_import_dali=working(13492), driver_cuda=(12, 4))
-    assert install.dali_problem() is None  # the CPU still works
-    problem = install.dali_problem(gpu=True)
+    assert installation.dali_problem() is None  # the CPU still works
+    problem = installation.dali_problem(gpu=True)
     assert "DALI is built for CUDA 13, the NVIDIA driver offers CUDA 12.4" in problem
     assert "pip uninstall -y nvidia-dali-cuda130 && pip install --upgrade nvidia-dali-cuda120" in problem
     assert "driver 580 or newer" in problem and "\n" not in problem
@@ -169,13 +172,13 @@ def test_driver_older_than_dali_names_the_variant_that_fits(machine):
 
 def test_driver_too_old_for_every_dali(machine):
     machine(_import_dali=working(12890), driver_cuda=(10, 2))
-    assert install.driver_problem().remedy == "install NVIDIA driver 525.60 or newer"
+    assert installation.driver_problem().remedy == "install NVIDIA driver 525.60 or newer"
 
 
 @pytest.mark.parametrize("driver, built_for", [((13, 0), 13492), ((13, 1), 12890), (None, 13492)])
 def test_driver_that_is_new_enough_or_absent_is_no_problem(machine, driver, built_for):
     machine(_import_dali=working(built_for), driver_cuda=driver)
-    assert install.dali_problem(gpu=True) is None
+    assert installation.dali_problem(gpu=True) is None
 
 
 @pytest.mark.parametrize("number, expected", [(13020, (13, 2)), (12040, (12, 4)), (0, None)])
@@ -185,7 +188,7 @@ def test_driver_version_is_decoded(monkeypatch, number, expected):
         return 0
 
     monkeypatch.setattr(ctypes, "CDLL", lambda name: types.SimpleNamespace(cuDriverGetVersion=get_version))
-    assert install.driver_cuda() == expected
+    assert installation.driver_cuda() == expected
 
 
 # --- hardware JPEG decoder -----------------------------------------------------------------------------------------
@@ -219,19 +222,19 @@ class FakeNvjpeg:
     ],
 )
 def test_nvjpeg_is_asked_and_closed(library, answer):
-    assert install._ask_nvjpeg(library) is answer
+    assert installation._ask_nvjpeg(library) is answer
     assert library.open == 0
 
 
 def test_hardware_decoder_is_unknown_without_cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert install.has_hardware_jpeg_decoder(0) is None
+    assert installation.has_hardware_jpeg_decoder(0) is None
 
 
 @pytest.mark.gpu
 def test_hardware_decoder_of_this_gpu():
-    assert install.has_hardware_jpeg_decoder(torch.cuda.device_count()) is None
-    answer = install.has_hardware_jpeg_decoder(0)
+    assert installation.has_hardware_jpeg_decoder(torch.cuda.device_count()) is None
+    answer = installation.has_hardware_jpeg_decoder(0)
     if any(model in torch.cuda.get_device_name(0) for model in ("A100", "H100", "H200", "B200")):
         assert answer is True
     else:
@@ -256,8 +259,8 @@ def test_too_few_queues_are_explained(monkeypatch, value, count, cause):
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
     if value is not None:
         monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", value)
-    assert install.max_connections() == count
-    note = install.max_connections_note()
+    assert installation.max_connections() == count
+    note = installation.max_connections_note()
     if cause is None:
         assert note is None
     else:
@@ -268,4 +271,4 @@ def test_too_few_queues_are_explained(monkeypatch, value, count, cause):
 def test_queues_do_not_matter_without_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    assert install.max_connections_note() is None
+    assert installation.max_connections_note() is None

@@ -1,0 +1,47 @@
+"""Where torch's own loader reads a data set of ours, a warning says so."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+import warnings
+from types import FrameType
+
+from .errors import FallbackWarning
+
+_FETCHER = "torch.utils.data._utils.fetch"
+_DEPTH = 12  # calls from torch's fetcher to a data set, at most: Subset and ConcatDataset lie between
+_said = mmap.mmap(-1, 1)  # shared with worker processes, which torch forks anew for every epoch
+
+
+class Asked:
+    """A base of data sets of ours, which say ``self._asked()`` when they are indexed.
+
+    Attributes:
+        _is_told: a loader of ours has said already why torch's reads it.
+    """
+
+    _is_told = False
+
+    def _asked(self) -> None:
+        """A FallbackWarning, if it is torch's own loader that asks; once a program."""
+        if self._is_told or _said[0] or not _is_fetching():
+            return
+        _said[0] = 1
+        warnings.warn(
+            f"torch's own loader reads {type(self).__name__} sample by sample: iterate it with "
+            "dali_compat.DataLoader, or call dali_compat.install() before the loader is made",
+            FallbackWarning,
+            stacklevel=3,
+        )
+
+
+def _is_fetching() -> bool:
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(_DEPTH):
+        if frame is None:
+            break
+        if frame.f_globals.get("__name__") == _FETCHER:
+            return True
+        frame = frame.f_back
+    return False

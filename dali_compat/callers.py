@@ -1,0 +1,38 @@
+"""Which line of the user's has called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import FrameType
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
+
+
+def stack_level() -> int:
+    """For warnings.warn() in the function that asks: the user's line."""
+    return _users()[0]
+
+
+def users_line() -> str:
+    """File and number of the user's line: "train.py:31"."""
+    frame = _users()[1]
+    path = frame.f_code.co_filename
+    inside = os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path
+    return f"{inside}:{frame.f_lineno}"
+
+
+def _users() -> tuple[int, FrameType]:
+    """The first call that comes from no installed package, or at least from neither this one nor torch; how many there
+    are up to it, from the caller's caller on."""
+    level, first, other = 1, sys._getframe(2), None
+    frame: FrameType | None = first
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith(_HERE) and not str(frame.f_globals.get("__name__")).startswith("torch."):
+            if not any(folder in path for folder in _INSTALLED):
+                return level, frame
+            other = other or (level, frame)
+        level, frame = level + 1, frame.f_back
+    return other or (1, first)

@@ -1,0 +1,98 @@
+"""Run a program with torch.utils.data.DataLoader being dali_compat's, where it is over images.
+
+The program is a script, or a module after -m, with its own arguments; nothing of it has to change.
+"""
+
+import argparse
+import builtins
+import importlib.machinery
+import io
+import os
+import pkgutil
+import runpy
+import sys
+from types import ModuleType, TracebackType
+from typing import Any
+
+import dali_compat
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("--exact", action="store_true", help="torchvision's pixels, instead of the fastest kernels")
+    parser.add_argument("--device", help="where batches go: cpu, cuda, cuda:1 (default: the GPU if there is one)")
+    parser.add_argument("--cache", type=_budget, help="memory for decoded images: bytes, or a share such as 0.5")
+    parser.add_argument(
+        "--fallback", choices=("warn", "silent", "error"), default="warn", help="what a loader does without DALI"
+    )
+    parser.add_argument("--report", action="store_true", help="say at the end what became of every loader")
+    parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module")
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="script or module, and its arguments")
+    parser.usage = f"{parser.prog} [options] (script | -m module) [arguments of the program]"
+
+
+def _budget(text: str) -> int | float:
+    return int(text) if text.isdigit() else float(text)
+
+
+def run(args) -> int:
+    """Run the program as python does. Returns 0, or 2 where there is none; what it raises goes through."""
+    if not args.program:
+        print(f"{os.path.basename(sys.executable)} -m dali_compat run: a script is missing, or -m module")
+        return 2
+    name = args.program[0]
+    dali_compat.install(
+        exact=args.exact, device=args.device, cache=args.cache, fallback=args.fallback, report=args.report
+    )
+    sys.argv = ["-m", *args.program[1:]] if args.is_module else args.program
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    vars(main)["__builtins__"] = builtins
+    try:
+        if args.is_module:
+            runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # what python -m calls
+        elif type(pkgutil.get_importer(name)) is not type(None):  # a folder or an archive with a __main__.py
+            _begin_path_with(os.path.abspath(name))
+            runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]  # as above
+        else:
+            return _run_script(main, name)
+    except BaseException:
+        sys.excepthook = _of_the_program_alone(sys.excepthook)
+        raise
+    return 0
+
+
+def _run_script(main: ModuleType, name: str) -> int:
+    path = os.path.abspath(name)
+    try:
+        with io.open_code(path) as file:
+            text = file.read()
+    except OSError as error:
+        print(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
+        return 2
+    _begin_path_with(os.path.dirname(os.path.realpath(path)))
+    vars(main).update(
+        __file__=path,
+        __cached__=None,
+        __loader__=importlib.machinery.SourceFileLoader("__main__", path),
+    )
+    exec(compile(text, path, "exec", dont_inherit=True), vars(main))
+    return 0
+
+
+def _begin_path_with(folder: str) -> None:
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = folder
+
+
+def _of_the_program_alone(hook: Any) -> Any:
+    """An excepthook that leaves the calls up to the program's first out of the traceback."""
+
+    def excepthook(kind: Any, error: BaseException, trace: TracebackType | None) -> None:
+        following, ours = trace, None
+        while following is not None:
+            if following.tb_frame.f_code.co_filename == __file__:
+                ours = following
+            following = following.tb_next
+        trace = trace if ours is None else ours.tb_next
+        hook(kind, error.with_traceback(trace), trace)
+
+    return excepthook

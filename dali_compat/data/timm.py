@@ -1,0 +1,129 @@
+"""timm's ImageDataset as an image folder or an archive, whichever its reader has. Never imports timm."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tarfile
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torchvision.datasets import DatasetFolder
+from torchvision.datasets.folder import pil_loader
+
+from ..archives.archive import Archive
+from ..archives.files import Files
+from ..archives.table import Rows, Table
+from ..errors import Unsupported
+from .per_object import PerObject
+
+_parts: PerObject[tuple[Any, Any, Any]] = PerObject()
+
+
+def is_timms(dataset: Any) -> bool:
+    """Whether it is timm's ImageDataset."""
+    return type(dataset) is _class("dataset", "ImageDataset")
+
+
+def leaf(dataset: Any) -> Any:
+    """A data set itself, or what stands for it where it is one of timm's that can be served."""
+    try:
+        return part_of(dataset) if is_timms(dataset) else dataset
+    except Unsupported:
+        return dataset
+
+
+def part_of(dataset: Any) -> Any:
+    """What stands for a data set of timm's: one object as long as its samples stay the same.
+
+    Raises:
+        Unsupported: it gives something else than images and targets of a folder or of tar files.
+    """
+    plain = {"load_bytes": False, "input_img_mode": "RGB", "additional_features": None}
+    if any(getattr(dataset, name, value) != value for name, value in plain.items()):
+        raise Unsupported(f"timm's ImageDataset with other {', '.join(plain)} than by default")
+    reader = getattr(dataset, "reader", None)
+    samples = getattr(reader, "samples", None)
+    known, known_samples, made = _parts.get(dataset, lambda: (None, None, None))
+    if known is not reader or known_samples is not samples:
+        made = _made(dataset)
+        _parts.put(dataset, (reader, samples, made))
+    return made
+
+
+def _made(dataset: Any) -> Any:
+    kind = type(getattr(dataset, "reader", None))
+    if kind is _class("readers.reader_image_folder", "ReaderImageFolder"):
+        return _Folder(dataset)
+    if kind is _class("readers.reader_image_in_tar", "ReaderImageInTar"):
+        samples = dataset.reader.samples
+        return _Tars(dataset, [(info, name, inside) for info, name, inside in samples], dataset.reader.targets)
+    if kind is _class("readers.reader_image_tar", "ReaderImageTar"):
+        samples = dataset.reader.samples
+        return _Tars(dataset, [(info, None, None) for info, _ in samples], [target for _, target in samples])
+    raise Unsupported(f"timm's {kind.__name__} is not a reader of a folder or of tar files")
+
+
+def _class(module: str, name: str) -> Any:
+    return getattr(sys.modules.get(f"timm.data.{module}"), name, None)
+
+
+class OfTimms:
+    """Stands for a data set of timm's, whose transforms are as they are now."""
+
+    _dataset: Callable[[], Any]
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("transform", "target_transform"):
+            return getattr(self._dataset(), name)
+        return super().__getattribute__(name)
+
+
+class _Folder(OfTimms, DatasetFolder):
+    def __init__(self, dataset: Any):
+        self._dataset, self.loader = weakref.ref(dataset), pil_loader
+        self.samples = dataset.reader.samples
+
+
+class _Tars(OfTimms, Archive):
+    """
+    Args:
+        members: of each image its tarfile.TarInfo, the tar file within the root or None where the root is the file, and
+            the TarInfo of a tar file within that, or None.
+        targets: of each image.
+    """
+
+    def __init__(self, dataset: Any, members: list[tuple[Any, str | None, Any]], targets: Any):
+        root = dataset.reader.root
+        paths = [os.path.join(root, name) if name else root for _, name, _ in members]
+        numbers = {path: number for number, path in enumerate(dict.fromkeys(paths))}
+        for path in numbers:
+            _refuse_compressed(path)
+        self._dataset, self.return_index, self.files = weakref.ref(dataset), False, list(numbers)
+        self._table, self._target_list = Table([_rows(members, targets)]), None
+        self._table.files = np.array([numbers[path] for path in paths], np.int32)
+        stats = [os.stat(path) for path in numbers]
+        self._files = Files(self.files, [(stat.st_size, stat.st_mtime_ns) for stat in stats])
+
+
+def _rows(members: list[tuple[Any, str | None, Any]], targets: Any) -> Rows:
+    """Where the images lie, each in its file.
+
+    Raises:
+        Unsupported: one is sparse.
+    """
+    if any(info.sparse is not None for info, _, _ in members):
+        raise Unsupported("a tar file has sparse files")
+    begins = [info.offset_data + (0 if inside is None else inside.offset_data) for info, _, inside in members]
+    columns = begins, [info.size for info, _, _ in members], targets
+    offsets, lengths, targets = (np.array(column, np.int64) for column in columns)
+    return Rows(offsets, lengths, targets, np.zeros((0, 2), np.int64), np.zeros(0, np.uint8))
+
+
+def _refuse_compressed(path: str) -> None:
+    try:
+        tarfile.open(path, "r:").close()
+    except tarfile.ReadError:
+        raise Unsupported(f"{path} is compressed") from None

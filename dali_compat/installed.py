@@ -1,0 +1,22 @@
+"""Whether torch's DataLoader is ours just now, and with which options. Imports nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What install() was asked for.
+
+    Attributes:
+        options: arguments of our own that loaders get, unless they are given others.
+        report: whether to say at the end what became of every loader.
+    """
+
+    options: dict[str, Any] = field(default_factory=dict)
+    report: bool = False
+
+
+now: Installed | None = None

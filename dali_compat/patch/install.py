@@ -1,0 +1,161 @@
+"""install() and uninstall(). Nothing here imports torch before the program does."""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import logging
+import sys
+from types import ModuleType
+from typing import Any
+
+from .. import installed
+from ..installed import Installed
+from . import report as reports
+from . import spawned
+
+_HOME = "torch.utils.data.dataloader"
+# Data sets over images come out of one of these, or of packages that import them
+_SOURCES = "torchvision.datasets", "dali_compat.data", "dali_compat.archives", "timm.data"
+_log = logging.getLogger("dali_compat")
+
+
+def install(
+    *,
+    exact: bool = False,
+    device: Any = None,
+    cache: int | float | None = None,
+    fallback: str = "warn",
+    report: bool = False,
+    **options: Any,
+) -> Installation:
+    """Make torch.utils.data.DataLoader ours where it is over images, in this process and those that it spawns.
+
+    torch's class itself is changed: loaders are made the new way wherever the class was imported, before or after, and
+    so are those of its subclasses. A loader over an image folder, an archive or images in memory, ours or torchvision's
+    or timm's, becomes a dali_compat.DataLoader; any other stays torch's in full. Loaders that were made before stay as
+    they are. A second call takes the place of the first.
+
+    Args:
+        exact, device, cache, fallback: of every such loader, as in dali_compat.DataLoader; a loader that is made with
+            options of its own keeps these.
+        report: print at the end, to stderr, what became of each loader, its images, and how long it was waited for.
+        **options: further options of dali_compat.DataLoader's own, such as on_error.
+
+    Returns:
+        A context manager, at whose end all is as it was before the call.
+
+    Raises:
+        ValueError: fallback is none of "warn", "silent" and "error".
+        TypeError: there is no such option.
+    """
+    if fallback not in ("warn", "silent", "error"):
+        raise ValueError(f"fallback must be 'warn', 'silent' or 'error', got {fallback!r}")
+    unknown = options.keys() - {"memory_format", "cache_device", "on_error", "on_error_in_python"}
+    if unknown:
+        raise TypeError(f"install() got an unexpected option {sorted(unknown)[0]!r}")
+    given = {"exact": exact, "device": device, "cache": cache, "fallback": fallback, **options}
+    before = installed.now
+    installed.now = Installed(given, report)
+    _patch_now_or_later()
+    spawned.follow()
+    _log.info("torch.utils.data.DataLoader is dali_compat's where it is over images; also in processes spawned")
+    return Installation(before)
+
+
+def uninstall() -> None:
+    """torch.utils.data.DataLoader is torch's own again. Loaders that were made meanwhile stay as they are. Prints the
+    report, where one was asked for."""
+    _return_to(None)
+
+
+class Installation:
+    """What install() gives: a context manager that undoes it."""
+
+    def __init__(self, before: Installed | None):
+        self._before = before
+
+    def __enter__(self) -> Installation:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _return_to(self._before)
+
+
+def _return_to(before: Installed | None) -> None:
+    if installed.now is not None and installed.now.report and not (before and before.report):
+        reports.tell()
+    installed.now = before
+    if before is None:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WhenImported)]
+        spawned.unfollow()
+        if _HOME in sys.modules:
+            _unpatch(sys.modules[_HOME])
+
+
+def _patch_now_or_later() -> None:
+    if _HOME in sys.modules:
+        _patch(sys.modules[_HOME])
+    elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _WhenImported())
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Patches torch as soon as it is there."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if fullname != _HOME:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                if installed.now is not None:
+                    _patch(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this loader alone
+        return spec
+
+
+def _patch(module: Any) -> None:
+    """torch.utils.data.dataloader's DataLoader, once. The class stays the same object: names of it that were imported
+    before, its subclasses, isinstance() and pickles need nothing."""
+    original = module.DataLoader.__init__
+    if hasattr(original, "_dali_compat_original"):
+        return
+
+    @functools.wraps(original)
+    def __init__(self, *args, **kwargs):
+        now = installed.now
+        dataset = args[0] if args else kwargs.get("dataset")
+        if now is not None and _is_of_images(dataset):
+            from .loader import become
+
+            if become(self, args, kwargs, now):
+                return
+        original(self, *args, **kwargs)
+        if now is not None and now.report:
+            reports.note(self, dataset)
+
+    __init__._dali_compat_original = original  # type: ignore[attr-defined]  # for _unpatch()
+    module.DataLoader.__init__ = __init__
+
+
+def _unpatch(module: Any) -> None:
+    """Where somebody has wrapped ours meanwhile it stays, and does nothing."""
+    original = getattr(module.DataLoader.__init__, "_dali_compat_original", None)
+    if original is not None and module.DataLoader.__init__.__wrapped__ is original:
+        module.DataLoader.__init__ = original
+
+
+def _is_of_images(dataset: Any) -> bool:
+    if not any(name in sys.modules for name in _SOURCES):
+        return False
+    from ..data.kinds import of_images
+
+    return of_images(dataset)

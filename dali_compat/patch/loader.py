@@ -1,0 +1,84 @@
+"""A loader of torch's class, or of a subclass, that becomes ours while it is made."""
+
+from __future__ import annotations
+
+import types
+import warnings
+import weakref
+from typing import Any
+
+import torch.utils.data as data
+
+from .. import installed
+from ..callers import stack_level
+from ..data.parts import parts
+from ..data.timm import OfTimms
+from ..errors import FallbackWarning
+from ..installed import Installed
+from ..loader import DataLoader
+from .frameworks import options_of, refusal
+
+_told: set[str] = set()
+
+
+class InstalledLoader(DataLoader):
+    """What torch's loader becomes; for a subclass, what lies between it and ours. Where a framework makes it again, by
+    its class and the script's arguments, it has the options of install() again."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        options = {} if installed.now is None else installed.now.options
+        super().__init__(*args, **options | kwargs)
+
+
+def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Installed) -> bool:
+    """Make ``loader`` ours and call our constructor with the arguments of torch's; False where it is ours already, or
+    a framework does with it what ours cannot."""
+    if isinstance(loader, DataLoader):
+        return False
+    reason = refusal()
+    if reason is not None:
+        _tell(f"torchvision does the work: {reason}", now)
+        return False
+    kind = type(loader)
+    dataset = args[0] if args else kwargs["dataset"]
+    loader.__class__ = InstalledLoader if kind is data.DataLoader else _class_of(kind)
+    options = now.options | options_of(dataset) | kwargs
+    if any(
+        isinstance(part, OfTimms) for part in parts(dataset)
+    ):  # which goes on with the next image where one cannot be read
+        options = {"on_error": "replace"} | options
+    DataLoader.__init__(loader, *args, **options)
+    return True
+
+
+_classes: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
+
+
+def _class_of(kind: type) -> Any:
+    """A subclass of torch's loader, with ours between the two."""
+    if kind not in _classes:
+        names: dict[str, Any] = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        names |= {"__doc__": kind.__doc__}
+        if kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__:
+            names["__reduce_ex__"] = _reduce
+        _classes[kind] = types.new_class(kind.__name__, (kind, InstalledLoader), {}, lambda body: body.update(names))
+    return _classes[kind]
+
+
+def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
+    return _again, (type(self).__mro__[1],), self.__getstate__()
+
+
+def _again(kind: type) -> Any:
+    made = _class_of(kind)
+    return made.__new__(made)
+
+
+def _tell(what: str, now: Installed) -> None:
+    """Once."""
+    fallback = now.options["fallback"]
+    if fallback == "error":
+        raise RuntimeError(f"fallback='error', but {what}")
+    if fallback == "warn" and what not in _told:
+        _told.add(what)
+        warnings.warn(what, FallbackWarning, stacklevel=stack_level())

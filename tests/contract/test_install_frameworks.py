@@ -1,0 +1,269 @@
+"""What frameworks do to loaders while install() is in force: those over images stay ours."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from torch.utils import data
+
+import dali_compat
+from contract.both import EXACT, REPOSITORY, SMALL, assert_same_pixels, outlines, pixels, stock
+from dali_compat import DALIImageFolder, DataLoader, FallbackWarning, asked, install, uninstall
+
+
+@pytest.fixture(autouse=True)
+def installed():
+    install(device="cpu")
+    yield
+    uninstall()
+
+
+def is_ours(loader) -> bool:
+    return isinstance(loader, DataLoader) and loader.explain().startswith("DALI route")
+
+
+# ---- Accelerate
+
+
+@pytest.fixture
+def accelerate():
+    return pytest.importorskip("accelerate")
+
+
+def test_accelerate_prepares_a_loader_of_ours(accelerate, exact_folder):
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    prepared = accelerator.prepare(data.DataLoader(exact_folder, 5, shuffle=True, drop_last=True))
+    assert type(prepared) is accelerate.data_loader.DataLoaderShard and is_ours(prepared)
+    ends, syncs = [], []
+    for _ in prepared:
+        with accelerator.accumulate(torch.nn.Identity()):
+            ends.append(prepared.end_of_dataloader)
+            syncs.append(accelerator.sync_gradients)
+    assert ends == [False, False, False, True] and syncs == [False, True, False, True]
+    assert prepared.stats().images == 20 and len(prepared) == 4
+
+
+def test_accelerate_keeps_options_that_a_loader_has_of_its_own(accelerate, exact_folder):
+    accelerator = accelerate.Accelerator(cpu=True)
+    loader = DataLoader(exact_folder, 5, exact=True, on_error="skip", memory_format=torch.channels_last)
+    prepared = accelerator.prepare(loader)
+    skipped = accelerate.skip_first_batches(prepared, 3)
+    for made in (prepared, skipped):
+        assert is_ours(made) and made.exact and made.on_error == "skip" and made.memory_format is torch.channels_last
+        assert made.base_dataloader.device == accelerator.device  # not the loader's None
+    assert [batch[2].tolist() for batch in skipped] == [list(range(15, 20)), list(range(20, 24))]
+
+
+def test_accelerates_seeded_sampler_gives_torchs_order(accelerate, exact_folder):
+    settings = accelerate.DataLoaderConfiguration(use_seedable_sampler=True)
+    orders = []
+    for fallback in (uninstall, lambda: install(device="cpu")):
+        fallback()
+        accelerate.utils.set_seed(3)
+        accelerator = accelerate.Accelerator(cpu=True, dataloader_config=settings)
+        prepared = accelerator.prepare_data_loader(data.DataLoader(exact_folder, 5, shuffle=True))
+        orders.append([[batch[2].tolist() for batch in prepared] for _ in range(2)])
+    assert orders[0] == orders[1] and orders[0][0] != orders[0][1]
+
+
+def test_accelerates_dispatch_is_refused_by_name(accelerate, exact_folder):
+    settings = accelerate.DataLoaderConfiguration(dispatch_batches=True)
+    accelerator = accelerate.Accelerator(cpu=True, dataloader_config=settings)
+    loader = data.DataLoader(exact_folder, 5)
+    with pytest.warns(FallbackWarning, match="dispatch_batches=True") as told:
+        prepared = accelerator.prepare(loader)
+    assert type(prepared.base_dataloader) is data.DataLoader and told[0].filename == __file__
+    assert_same_pixels(pixels(prepared), pixels(loader))
+    with install(fallback="error"), pytest.raises(RuntimeError, match="dispatch_batches=True"):
+        accelerator.prepare(data.DataLoader(exact_folder, 5))
+
+
+ACCELERATED = """
+import json, sys
+import torch
+from accelerate import Accelerator, DataLoaderConfiguration
+from torch.utils.data import DataLoader
+from torchvision import transforms as T
+import dali_compat
+from dali_compat import DALIImageFolder
+
+folder = DALIImageFolder(sys.argv[1], T.Compose([T.CenterCrop(40), T.PILToTensor()]), return_index=True)
+
+def epochs(**settings):
+    torch.manual_seed(5)
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**settings))
+    prepared = accelerator.prepare(DataLoader(folder, 4 if "split_batches" in settings else 5, shuffle=True))
+    taken = [[batch[2].tolist() for batch in prepared] for _ in range(2)]
+    even = settings.get("even_batches", True)  # elsewhere one process would wait for the other
+    gathered = [len(accelerator.gather_for_metrics(batch[1])) for batch in prepared] if even else []
+    return taken, gathered, isinstance(prepared, dali_compat.DataLoader)
+
+cases = {}, {"even_batches": False}, {"split_batches": True}, {"use_seedable_sampler": True}
+ours = [epochs(**case) for case in cases]
+dali_compat.uninstall()
+theirs = [epochs(**case) for case in cases]
+same = [a[:2] == b[:2] and (a[2], b[2]) == (True, False) for a, b in zip(ours, theirs)]
+with open(f"{Accelerator(cpu=True).process_index}.json", "w") as file:
+    json.dump([same, ours[0][0][0], ours[0][1]], file)
+"""
+
+
+def test_accelerate_shares_a_loader_among_processes(accelerate, image_root, tmp_path):
+    """Under torchrun; the order, the shares and what is gathered are those of torch's loader."""
+    (tmp_path / "train.py").write_text(ACCELERATED)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    program = ["-m", "dali_compat", "run", "--fallback", "error", "train.py", str(image_root)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*torchrun, *program], capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert first[0] == second[0] == [True] * 4
+    assert {i for batch in first[1] + second[1] for i in batch} == set(range(24))  # even_batches repeats some
+    assert first[2] == second[2] and sum(first[2]) == 24
+
+
+# ---- HF Trainer
+
+
+def test_hf_trainer_takes_batches_of_ours(image_root, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers = pytest.importorskip("transformers")
+        pytest.importorskip("accelerate")
+    seen = []
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 3)
+
+        def forward(self, pixels, labels):
+            seen.append((tuple(pixels.shape), labels.tolist()))
+            return {"loss": torch.nn.functional.cross_entropy(self.layer(pixels.float().mean((2, 3))), labels)}
+
+    def collate(samples):
+        return {"pixels": torch.stack([image for image, _ in samples]), "labels": torch.tensor([t for _, t in samples])}
+
+    runs = []
+    for fallback in ("error", None):
+        install(device="cpu", fallback=fallback) if fallback else uninstall()
+        arguments = transformers.TrainingArguments(
+            str(tmp_path), per_device_train_batch_size=5, num_train_epochs=1, report_to=[], use_cpu=True, seed=1,
+            save_strategy="no", remove_unused_columns=False, dataloader_num_workers=1, disable_tqdm=True,
+        )  # fmt: skip
+        trainer = transformers.Trainer(
+            Model(), arguments, train_dataset=DALIImageFolder(image_root, EXACT), data_collator=collate
+        )
+        assert is_ours(trainer.get_train_dataloader()) is (fallback == "error")
+        seen.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trainer.train()
+        runs.append(list(seen))
+    assert runs[0] == runs[1] and len(runs[0]) == 5
+
+
+# ---- Ignite, Ray Train, torchdata, Lightning
+
+
+def test_ignites_auto_dataloader_is_ours(exact_folder):
+    idist = pytest.importorskip("ignite.distributed")
+    loader = idist.auto_dataloader(exact_folder, batch_size=5, shuffle=True, num_workers=1)
+    assert is_ours(loader)
+    assert outlines(loader) == outlines(stock(exact_folder, batch_size=5, shuffle=True, num_workers=1))
+
+
+def test_ray_train_prepares_a_loader_of_ours(image_root, tmp_path):
+    pytest.importorskip("ray.train.torch")
+    (tmp_path / "train.py").write_text(RAY)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "RAY_DEDUP_LOGS": "0"}
+    done = subprocess.run(
+        [sys.executable, "train.py", str(image_root), str(tmp_path)],
+        capture_output=True, text=True, timeout=250, cwd=tmp_path, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert first[:2] == second[:2] == [True, [True, "skip"]]
+    assert sorted(first[2] + second[2]) == list(range(24))
+
+
+RAY = """
+import json, sys
+import ray
+from ray.train import RunConfig, ScalingConfig, get_context
+from ray.train.torch import TorchTrainer, prepare_data_loader
+
+def train(config):
+    from torchvision import transforms as T
+    import dali_compat
+    from dali_compat import DALIImageFolder, DataLoader
+    dali_compat.install(fallback="error")
+    folder = DALIImageFolder(config["root"], T.Compose([T.CenterCrop(40), T.PILToTensor()]), return_index=True)
+    prepared = prepare_data_loader(DataLoader(folder, 4, exact=True, on_error="skip"))
+    inner = prepared._dataloader
+    seen = [index for batch in prepared for index in batch[2].tolist()]
+    said = [isinstance(inner, DataLoader) and inner.stats().images == 12, [inner.exact, inner.on_error], seen]
+    with open(f"{config['out']}/{get_context().get_world_rank()}.json", "w") as file:
+        json.dump(said, file)
+
+ray.init(num_cpus=2, include_dashboard=False)
+TorchTrainer(
+    train, train_loop_config={"root": sys.argv[1], "out": sys.argv[2]}, scaling_config=ScalingConfig(num_workers=2),
+    run_config=RunConfig(storage_path=sys.argv[2] + "/results"),
+).fit()
+"""
+
+
+def test_torchdatas_stateful_loader_says_that_it_is_torchs(image_root):
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+    asked._said[0] = 0
+    loader = torchdata.StatefulDataLoader(DALIImageFolder(image_root, SMALL), 5)
+    with pytest.warns(FallbackWarning, match="torch's own loader reads DALIImageFolder"):
+        assert len(list(loader)) == 5
+    assert not isinstance(loader, DataLoader)
+
+
+def test_lightning_makes_loaders_again_with_the_options(exact_folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lightning = pytest.importorskip("lightning.pytorch.utilities.data")
+    install(device="cpu", exact=True)
+    loader = data.DataLoader(exact_folder, 5)
+    again = lightning._update_dataloader(loader, data.SequentialSampler(exact_folder))
+    assert isinstance(again, dali_compat.DataLoader) and again is not loader and again.exact
+    assert outlines(again) == outlines(loader)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_trains_with_loaders_that_a_hook_makes(exact_folder, tmp_path):
+    """It wraps constructors meanwhile, and makes the loader again for overfit_batches."""
+    lightning = pytest.importorskip("lightning.pytorch")
+    seen, kinds = [], []
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 3)
+
+        def train_dataloader(self):
+            return data.DataLoader(exact_folder, 5, shuffle=True)
+
+        def training_step(self, batch, number):
+            kinds.append(is_ours(self.trainer.train_dataloader) and self.trainer.train_dataloader.exact)
+            seen.append(batch[2].tolist())
+            return torch.nn.functional.cross_entropy(self.layer(batch[0].float().mean((2, 3))), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    install(device="cpu", exact=True)
+    quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = lightning.Trainer(accelerator="cpu", max_epochs=2, overfit_batches=2, default_root_dir=tmp_path, **quiet)
+    trainer.fit(Module())
+    assert seen == 2 * [list(range(5)), list(range(5, 10))] and kinds == [True] * 4

@@ -1,0 +1,129 @@
+"""python -m dali_compat run: the program runs as python runs it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from contract.both import REPOSITORY
+
+ABOUT = """
+import json, os, sys
+module = sys.modules["__main__"]
+spec = None if __spec__ is None else (__spec__.name, __spec__.origin)
+about = [sys.argv, sys.path[0], __name__, __file__, __package__, spec, vars(module) is globals(), __doc__]
+about += [type(__loader__).__name__, __builtins__ is __import__("builtins"), "torch" in sys.modules]
+print(json.dumps(about), flush=True)
+def fails():
+    {}["key"]
+"""
+TRAINS = """
+import json, sys
+import torch
+import torch.multiprocessing as mp
+from torch.utils.data import DataLoader, TensorDataset
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+
+WEIGHT = 3  # spawned processes find it when they import the program again
+
+def loaders(root):
+    images = DataLoader(ImageFolder(root, T.Compose([T.CenterCrop(40), T.PILToTensor()])), 5)
+    return images, DataLoader(TensorDataset(torch.arange(4)), 4)
+
+def look(rank, root, queue):
+    images, others = loaders(root)
+    kinds = [f"{type(loader).__module__}.{type(loader).__name__}" for loader in (images, others)]
+    about = WEIGHT, sys.argv[1:], "timm" in sys.modules, __name__
+    queue.put((rank, kinds, images.exact, [len(labels) for _, labels in images], *about))
+
+if __name__ == "__main__":
+    queue = mp.get_context("spawn").SimpleQueue()
+    look("parent", sys.argv[1], queue)
+    print(json.dumps(queue.get()))
+    mp.spawn(look, (sys.argv[1], queue), nprocs=1)
+    print(json.dumps(queue.get()))
+    sys.exit(3)
+"""
+
+
+def python(*arguments, cwd, **environment):
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)} | environment
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, env=environment)
+
+
+def alike(cwd, *program, options=(), **environment):
+    """What a program's end, output and errors are, the same under run."""
+    theirs = python(*program, cwd=cwd, **environment)
+    ours = python("-m", "dali_compat", "run", *options, *program, cwd=cwd, **environment)
+    assert ours.stdout == theirs.stdout
+    assert ours.returncode == theirs.returncode, ours.stderr
+    assert ours.stderr == theirs.stderr
+    return ours
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "sub" / "package").mkdir(parents=True)
+    (tmp_path / "sub" / "neighbour.py").write_text("NAME = 'neighbour'\n")
+    for name, end in {
+        "ends": "import neighbour",
+        "fails": "fails()",
+        "exits": "sys.exit(7)",
+        "says": "sys.exit('no such data')",
+        "interrupted": "raise KeyboardInterrupt",
+        "hooked": "sys.excepthook = lambda *what: print('hook', what[0].__name__)\nfails()",
+    }.items():
+        (tmp_path / "sub" / f"{name}.py").write_text(f'"""What it is."""{ABOUT}{end}\n')
+    (tmp_path / "sub" / "wrong.py").write_text("def :\n")
+    (tmp_path / "sub" / "package" / "__init__.py").write_text("")
+    (tmp_path / "sub" / "package" / "__main__.py").write_text(ABOUT)
+    (tmp_path / "sub" / "package" / "inner.py").write_text(ABOUT + "fails()\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["ends", "fails", "exits", "says", "interrupted", "hooked", "wrong"])
+def test_a_script_runs_as_python_runs_it(place, name):
+    alike(place, f"sub/{name}.py", "--lr", "0.1", "-m", "--exact")
+
+
+def test_a_module_runs_as_python_runs_it(place):
+    alike(place / "sub", "-m", "package", "a", "--report", options=["--exact", "--cache", "0.5"])
+    assert "KeyError" in alike(place / "sub", "-m", "package.inner").stderr
+    assert "No module named" in alike(place / "sub", "-m", "absent").stderr
+
+
+def test_a_folder_and_a_script_that_is_not_there(place):
+    alike(place, "sub/package", "a")
+    assert alike(place, "sub/absent.py").returncode == 2
+
+
+def test_a_path_that_the_user_keeps_out(place):
+    (place / "sub" / "ends.py").write_text(ABOUT)
+    if sys.version_info >= (3, 11):
+        alike(place, "sub/ends.py", PYTHONSAFEPATH="1")
+
+
+def test_nothing_to_run_is_told(place):
+    done = python("-m", "dali_compat", "run", "--exact", cwd=place)
+    assert done.returncode == 2 and "a script is missing" in done.stdout
+
+
+def test_loaders_of_a_program_and_of_what_it_spawns_are_ours(tmp_path, image_root):
+    """torch is imported after install()."""
+    (tmp_path / "train.py").write_text(TRAINS)
+    options = ["--exact", "--device", "cpu", "--report"]
+    done = python("-m", "dali_compat", "run", *options, "train.py", str(image_root), "--lr", "1", cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    parent, child = map(json.loads, done.stdout.splitlines())
+    kinds = ["dali_compat.patch.loader.InstalledLoader", "torch.utils.data.dataloader.DataLoader"]
+    seen = [kinds, True, [5, 5, 5, 5, 4], 3, [str(image_root), "--lr", "1"], False]
+    assert parent == ["parent", *seen, "__main__"] and child == [0, *seen, "__mp_main__"]
+    reports = done.stderr.split("dali_compat:\n")[1:]
+    assert len(reports) == 2
+    for report in reports:
+        assert "train.py:12: ImageFolder: DALI on cpu; 24 images, " in report
+        assert "train.py:13: TensorDataset: torch's own loader" in report

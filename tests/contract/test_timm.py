@@ -1,0 +1,286 @@
+"""timm's data sets, transforms and create_loader."""
+
+import tarfile
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils import data
+from torchvision import transforms as T
+
+from contract.both import assert_same_epoch, outlines
+from dali_compat import DataLoader, FallbackWarning, install, uninstall
+from dali_compat.draws.registry import lookup, run
+from dali_compat.plan import draw
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    timm = pytest.importorskip("timm.data")
+    tt = pytest.importorskip("timm.data.transforms")
+if not hasattr(tt, "RandomCropOrPad"):
+    pytest.skip("an older timm has other transforms", allow_module_level=True)
+
+CPU = torch.device("cpu")
+SIZES = np.array([[100, 80], [31, 200], [64, 64], [500, 33]])
+SIMPLE = dict(crop_mode="squash", crop_pct=1.0, device=CPU)
+
+
+@pytest.fixture
+def installed():
+    yield install(device="cpu", exact=True, fallback="error")
+    uninstall()
+
+
+@pytest.fixture(scope="session")
+def squares(tmp_path_factory, image_root):
+    """Of 60 x 60 pixels."""
+    place = tmp_path_factory.mktemp("squares")
+    for path in sorted(image_root.glob("*/*.jpg")):
+        (place / path.parent.name).mkdir(exist_ok=True)
+        Image.open(path).convert("RGB").resize((60, 60)).save(place / path.parent.name / f"{path.stem}.png")
+    return place
+
+
+# ---- draws
+
+
+class Dictated:
+    """In place of Python's random: numbers of [0, 1) in order."""
+
+    def __init__(self, numbers):
+        self._numbers = iter(numbers)
+
+    def random(self):
+        return next(self._numbers)
+
+    def uniform(self, low, high):
+        return low + (high - low) * next(self._numbers)
+
+    def randint(self, low, high):
+        return low + int(next(self._numbers) * (high - low + 1))
+
+
+def uniforms(drawn, seed=0):
+    return np.random.default_rng(seed).random((len(SIZES), lookup(drawn)[0]))
+
+
+@pytest.mark.parametrize("area", [False, True])
+@pytest.mark.parametrize("longest", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("chances", [(0, 0), (1, 0), (0, 1), (0.5, 0.5)])
+def test_sizes_that_keep_the_ratio_are_timms(monkeypatch, area, longest, chances):
+    scale, aspect = (chances[0], 0.7, 1.2, area), (chances[1], 0.8, 1.25)
+    drawn = draw("resize_keep_ratio", size=(40, 56), longest=longest, scale=scale, aspect=aspect)
+    for seed in range(5):
+        u = uniforms(drawn, seed)
+        values, after = run(drawn, SIZES, u)
+        assert (values["size"] == after).all()
+        for size, row, numbers in zip(SIZES, after, u, strict=True):
+            asked = [number for i, (chance, part) in enumerate([(chances[0], numbers[:2]), (chances[1], numbers[2:])])
+                     if chance for number in (part if part[0] < chance else part[:1])]  # fmt: skip
+            monkeypatch.setattr(tt, "random", Dictated(asked))
+            image = Image.new("RGB", tuple(size[::-1].tolist()))
+            args = ((40, 56), longest, chances[0], scale[1:3], area, chances[1], aspect[1:])
+            assert tt.ResizeKeepRatio.get_params(image, *args) == row.tolist()
+
+
+def test_windows_within_and_around_are_timms(monkeypatch):
+    drawn = draw("crop_or_pad", size=(60, 90))
+    for seed in range(5):
+        u = uniforms(drawn, seed)
+        values, after = run(drawn, SIZES, u)
+        assert (after == [60, 90]).all()
+        for size, start, numbers in zip(SIZES, values["start"], u, strict=True):
+            monkeypatch.setattr(tt, "random", Dictated(numbers))
+            image = Image.new("RGB", tuple(size[::-1].tolist()))
+            assert tt.RandomCropOrPad.get_params(image, (60, 90)) == tuple(start.tolist())
+
+
+def test_each_choice_is_as_likely():
+    drawn = draw("with_choice", of=draw("resize", size=(8, 8), max_size=None), count=2)
+    values, _ = run(drawn, np.full((1000, 2), 50), np.random.default_rng(0).random((1000, 1)))
+    assert set(values["choice"]) == {0, 1} and abs(values["choice"].mean() - 0.5) < 0.05
+
+
+# ---- pixels
+
+ALIKE = {
+    "shortest": tt.ResizeKeepRatio((40, 60), interpolation="bicubic"),
+    "longest": tt.ResizeKeepRatio(64, longest=1.0),
+    "padded": tt.CenterCropOrPad((150, 141), fill=(1, 2, 3)),
+    "padded with zeros": tt.CenterCropOrPad(100),
+    "reflected": tt.CenterCropOrPad(110, padding_mode="reflect"),
+    "trimmed": tt.TrimBorder(9),
+    "of one place": tt.RandomCropOrPad((600, 700), fill=7),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_pixels_are_timms(image_root, name, monkeypatch):
+    """Random places are timm's middle, and ours by a dictated number."""
+    if name == "of one place":
+        monkeypatch.setattr(tt, "random", SimpleNamespace(randint=lambda low, high: (high + 1) // 2))
+        monkeypatch.setattr("dali_compat.draws.randoms.Randoms.__call__", _halves)
+    transform = T.Compose([ALIKE[name], T.CenterCrop(50), tt.MaybePILToTensor()])
+    folder = timm.ImageDataset(str(image_root), transform=transform)
+    loader = DataLoader(folder, 5, exact=True, fallback="error", device="cpu")
+    assert "Python" not in loader.explain()
+    assert_same_epoch(loader, data.DataLoader(folder, 5))
+
+
+def _halves(self, stream, count):
+    return _Rows(count)
+
+
+class _Rows:
+    def __init__(self, count):
+        self._count = count
+
+    def __getitem__(self, rows):
+        return np.full((len(rows), self._count), 0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.float16])
+def test_conversions_are_timms(image_root, dtype):
+    end = [tt.ToTensor(dtype), tt.MaybeToTensor(), tt.MaybePILToTensor()]
+    folder = timm.ImageDataset(str(image_root), transform=T.Compose([T.CenterCrop(32), *end]))
+    loader = DataLoader(folder, 5, fallback="error", device="cpu")
+    assert "Python" not in loader.explain()
+    assert_same_epoch(loader, data.DataLoader(folder, 5))
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_random_interpolation_is_one_of_two(squares, exact):
+    whole = dict(scale=(1.0, 1.0), ratio=(1.0, 1.0))
+    kinds = {}
+    for name in ("bilinear", "bicubic"):
+        one = T.Compose([tt.RandomResizedCropAndInterpolation(24, interpolation=name, **whole), tt.MaybePILToTensor()])
+        kinds[name] = next(iter(data.DataLoader(timm.ImageDataset(str(squares), transform=one), 100)))[0].float()
+    mixed = T.Compose(
+        [tt.RandomResizedCropAndInterpolation(24, interpolation="random", **whole), tt.MaybePILToTensor()]
+    )
+    loader = DataLoader(timm.ImageDataset(str(squares), transform=mixed), 100, exact=exact, device="cpu")
+    images = next(iter(loader))[0].float()
+    away = torch.stack([(images - kind).abs().mean((1, 2, 3)) for kind in kinds.values()])
+    closest = away.min(0)
+    assert set(closest.indices.tolist()) == {0, 1}
+    assert (closest.values == 0).all() if exact else (closest.values < away.max(0).values / 4).all()
+
+
+def test_a_policy_is_called_as_it_is(image_root):
+    transform = timm.create_transform(32, is_training=True, auto_augment="rand-m9-mstd0.5-inc1", use_prefetcher=True)
+    with pytest.warns(FallbackWarning, match="RandAugment"):
+        loader = DataLoader(timm.ImageDataset(str(image_root), transform=transform), 5, device="cpu")
+    images, _ = next(iter(loader))
+    assert images.shape == (5, 3, 32, 32) and "called as it is" in loader.explain()
+
+
+# ---- data sets
+
+
+def _tar(folder, path):
+    """Of a folder's class folders."""
+    with tarfile.open(path, "w") as file:
+        for one in sorted(folder.glob("*/*")):
+            file.add(one, arcname=str(one.relative_to(folder)))
+
+
+@pytest.fixture(scope="session")
+def tars(tmp_path_factory, image_root):
+    """A tar file of all, a folder of one a class, and a tar file of these."""
+    place = tmp_path_factory.mktemp("tars")
+    _tar(image_root, place / "all.tar")
+    (place / "classes").mkdir()
+    for folder in sorted(image_root.iterdir()):
+        with tarfile.open(place / "classes" / f"{folder.name}.tar", "w") as file:
+            for one in sorted(folder.iterdir()):
+                file.add(one, arcname=one.name)
+    with tarfile.open(place / "nested.tar", "w") as file:
+        for one in sorted((place / "classes").iterdir()):
+            file.add(one, arcname=one.name)
+    return place
+
+
+def _datasets(image_root, tars):
+    from timm.data.readers.reader_image_in_tar import ReaderImageInTar
+    from timm.data.readers.reader_image_tar import ReaderImageTar
+
+    yield timm.ImageDataset(str(image_root))
+    for name in ("all.tar", "classes", "nested.tar"):
+        yield timm.ImageDataset("", reader=ReaderImageInTar(str(tars / name)))
+    yield timm.ImageDataset("", reader=ReaderImageTar(str(tars / "all.tar")))
+
+
+@pytest.mark.parametrize("prefetcher", [True, False])
+def test_create_loader_gives_batches_of_ours(image_root, tars, prefetcher):
+    options = SIMPLE | dict(use_prefetcher=prefetcher, num_workers=1)
+    for dataset in _datasets(image_root, tars):
+        with install(device="cpu", exact=True, fallback="error"):
+            loader = timm.create_loader(dataset, (3, 32, 32), 5, **options)
+        inner = loader.loader if prefetcher else loader
+        assert isinstance(inner, DataLoader) and inner.explain().startswith("DALI route")
+        assert type(next(iter(inner))) is (tuple if prefetcher else list)  # as fast_collate, and the default one
+        assert_same_epoch(loader, timm.create_loader(dataset, (3, 32, 32), 5, **options))
+
+
+def test_its_loader_of_many_epochs_is_ours(image_root, installed):
+    options = SIMPLE | dict(use_multi_epochs_loader=True, use_prefetcher=False, num_workers=1)
+    loader = timm.create_loader(timm.ImageDataset(str(image_root)), (3, 32, 32), 5, **options)
+    assert isinstance(loader, DataLoader) and type(loader).__name__ == "MultiEpochsDataLoader" and loader.exact
+    first, second = outlines(loader)
+    assert first == second and len(first) == 5
+
+
+def test_a_training_loader_is_ours(image_root, installed):
+    loader = timm.create_loader(
+        timm.ImageDataset(str(image_root)), (3, 32, 32), 5, is_training=True, interpolation="random", device=CPU,
+        num_workers=1, re_prob=0.5, color_jitter=0.3,
+    )  # fmt: skip
+    assert "Python" not in loader.loader.explain() and len(list(loader)) == 4
+
+
+def test_targets_and_parts_of_a_data_set_are_timms(image_root):
+    transform = T.Compose([T.CenterCrop(32), tt.MaybePILToTensor()])
+    dataset = timm.ImageDataset(str(image_root), transform=transform, target_transform=lambda target: target * 10)
+    parts = data.ConcatDataset([data.Subset(dataset, range(3, 9)), dataset])
+    loader = DataLoader(parts, 5, fallback="error", device="cpu")
+    assert_same_epoch(loader, data.DataLoader(parts, 5))
+    dataset.reader.samples = dataset.reader.samples[:4]
+    dataset.transform = T.Compose([T.CenterCrop(16), tt.MaybePILToTensor()])
+    assert_same_epoch(DataLoader(dataset, 5, fallback="error", device="cpu"), data.DataLoader(dataset, 5))
+
+
+def test_a_file_that_cannot_be_read_is_replaced(own_root):
+    """timm goes on with the next one."""
+    (own_root / "class_a" / "00.jpg").write_bytes(b"no image")
+    dataset = timm.ImageDataset(str(own_root))
+    with install(device="cpu"):
+        loader = timm.create_loader(dataset, (3, 32, 32), 4, use_prefetcher=False, num_workers=0, **SIMPLE)
+        assert loader.on_error == "replace"
+    with pytest.warns(UserWarning, match="replaced"):
+        assert sum(len(labels) for _, labels in loader) == 8
+
+
+@pytest.mark.parametrize("change", [dict(load_bytes=True), dict(input_img_mode="L"), dict(additional_features=["a"])])
+def test_other_samples_are_refused_by_name(image_root, change):
+    dataset = timm.ImageDataset(str(image_root), transform=T.Compose([T.CenterCrop(32), T.PILToTensor()]))
+    vars(dataset).update(change)
+    with pytest.warns(FallbackWarning, match="load_bytes, input_img_mode, additional_features"):
+        DataLoader(dataset, 5)
+
+
+def test_other_readers_and_classes_are_refused_by_name(image_root, tmp_path):
+    dataset = timm.ImageDataset(str(image_root))
+    dataset.reader = type("Mine", (type(dataset.reader),), {})(str(image_root))
+    with pytest.warns(FallbackWarning, match="timm's Mine is not a reader of a folder"):
+        DataLoader(dataset, 5)
+    with pytest.warns(FallbackWarning, match="Mine is not an image folder"):
+        DataLoader(type("Mine", (timm.ImageDataset,), {})(str(image_root)), 5)
+    from timm.data.readers.reader_image_tar import ReaderImageTar
+
+    with tarfile.open(tmp_path / "a.tar", "w:gz") as file:
+        file.add(image_root / "class_b", arcname="class_b")
+    with pytest.warns(FallbackWarning, match=r"a.tar is compressed"):
+        DataLoader(timm.ImageDataset("", reader=ReaderImageTar(str(tmp_path / "a.tar"))), 5)
