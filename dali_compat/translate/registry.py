@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..draws import is_random
 from ..plan import Draw, Gate, ImageSpec, Step, draw
 from .fidelity import EXACT
+from .wrappers import Unseen, look_through
 
 Translator = Callable[[Any, ImageSpec], Any]
 T = TypeVar("T", bound=Translator)
@@ -20,6 +22,7 @@ _TRANSLATORS: dict[type, tuple[Translator, frozenset[str]]] = {}
 _LOWERED: dict[str, Lowering] = {}
 
 NOTHING = object()
+_ADDRESS = re.compile(r"<(?:function |class ')?(?:[\w<>]+\.)*([\w<>]+)(?: object)?(?: at 0x[0-9a-f]+|')>")
 
 
 class Untranslatable(Exception):
@@ -47,7 +50,8 @@ class Translated:
 
 
 def describe(transform: Any) -> str:
-    """repr on one line; functions (a Lambda's, too) and classes without a repr of their own by name, text as it is."""
+    """repr on one line; functions (a Lambda's, too) and objects without a repr of their own by the name of their class,
+    within others, too; text as it is."""
     if isinstance(transform, str):
         return transform
     if type(transform).__name__ == "Lambda" and hasattr(transform, "lambd"):
@@ -56,7 +60,7 @@ def describe(transform: Any) -> str:
         return str(transform.__qualname__)
     if getattr(type(transform), "__repr__", None) is object.__repr__:
         return type(transform).__name__
-    return " ".join(repr(transform).split())
+    return " ".join(_ADDRESS.sub(r"\1", repr(transform)).split())
 
 
 def register(*types: type, consumes: str = "") -> Callable[[T], T]:
@@ -252,13 +256,24 @@ def _apply(transform: Any, spec: ImageSpec) -> Any:
         return ()
     entry = _TRANSLATORS.get(type(transform))
     if entry is None:
-        raise Untranslatable(
-            transform, _why_unknown(transform), "to have it run on batches, dali_compat.register() a translation"
-        )
+        return _looked_through(transform)
     function, consumed = entry
     _refuse_changed_instances(transform)
     _refuse_unconsumed(transform, consumed)
     return function(transform, spec)
+
+
+def _looked_through(transform: Any) -> Nested:
+    """The known transforms that one without a translation applies."""
+    try:
+        seen = look_through(transform, _TRANSLATORS.__contains__)
+    except Unseen as unseen:
+        reason = f"{_why_unknown(transform)}{unseen}"
+        remedy = "to have it run on batches, dali_compat.register() a translation"
+        raise Untranslatable(transform, reason, remedy) from None
+    if seen.chain is None:
+        raise Untranslatable(transform, "it gives several images")
+    return Nested(seen.chain)
 
 
 @dataclass(frozen=True)
