@@ -15,8 +15,14 @@ Confounders.
 - DALI's own share is in every case: schedule_run(), share_outputs(), and DLPack.
 - On a GPU the thread pays for launches, too.
 
-Command.
+With --table: what does the table of an image folder's samples (data/table.py) take? The samples of --files files in
+1,000 classes are made up, with paths as ImageNet's; no file is there. Each round makes a table and counts its seconds
+of processor time, and then another under tracemalloc, which slows it, and counts its bytes: those kept, and the most
+that there were. The data set's own list is in neither.
+
+Commands.
     python benchmarks/host_time.py --files 100000 --rounds 5 --json OUT.json
+    python benchmarks/host_time.py --table --files 1281167 --rounds 5 --json OUT.json
 """
 
 import argparse
@@ -26,6 +32,7 @@ import pathlib
 import shutil
 import tempfile
 import time
+import tracemalloc
 import types
 
 import common
@@ -140,16 +147,36 @@ def milliseconds(batches, count):
     return 1000 * spent / count
 
 
-def main():
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--files", type=int, default=100_000)
-    options.add_argument("--batch-size", type=int, default=256)
-    options.add_argument("--batches", type=int, default=40)
-    options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--json", type=pathlib.Path)
-    args = options.parse_args()
-    result = {"benchmark": "host_time", "facts": common.facts(), "rounds": []}
-    print(result["facts"], flush=True)
+def samples_as_in_imagenet(count):
+    """(path, class) of so many files. Texts are new each time: their hashes are computed once."""
+    classes = sorted(number % 1000 for number in range(count))
+    root = "/data/imagenet/train"
+    return [(f"{root}/n{one:08d}/n{one:08d}_{number % 100_000}.JPEG", one) for number, one in enumerate(classes)]
+
+
+def measure_table(args, result):
+    from dali_compat.data.table import SampleTable
+
+    for number in range(args.rounds):
+        samples = samples_as_in_imagenet(args.files)
+        path_bytes = sum(len(path) for path, _ in samples) / args.files
+        begin = time.thread_time()
+        SampleTable(samples)
+        seconds = time.thread_time() - begin
+        tracemalloc.start()
+        table = SampleTable(samples)
+        kept, peak = (size / args.files for size in tracemalloc.get_traced_memory())
+        tracemalloc.stop()
+        del table
+        case = f"{args.files:,} paths of {path_bytes:.1f} bytes"
+        measured = {"seconds": seconds, "bytes kept a sample": kept, "bytes a sample at most": peak}
+        result["rounds"].append({"round": number, "case": case, **measured})
+        common.write_json(args.json, result)
+    rows = [[key, *common.spread(common.medians(result["rounds"], key)[case], ".2f")] for key in measured]
+    print("\n" + common.markdown([case, "median", "min - max"], rows))
+
+
+def measure_next(args, result):
     with folder(100) as few, folder(args.files) as many:
         cases = {
             "ours, 100 files": ours(few, args),
@@ -166,6 +193,20 @@ def main():
             common.write_json(args.json, result)
         rows = [[case, *common.spread(entry, ".2f")] for case, entry in common.medians(result["rounds"], "ms").items()]
         print("\n" + common.markdown(["case", "ms of the calling thread a batch", "min - max"], rows))
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--files", type=int, default=100_000)
+    options.add_argument("--batch-size", type=int, default=256)
+    options.add_argument("--batches", type=int, default=40)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--json", type=pathlib.Path)
+    options.add_argument("--table", action="store_true", help="measure the table of samples, not next()")
+    args = options.parse_args()
+    result = {"benchmark": "host_time", "facts": common.facts(), "rounds": []}
+    print(result["facts"], flush=True)
+    (measure_table if args.table else measure_next)(args, result)
 
 
 if __name__ == "__main__":

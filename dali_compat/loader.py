@@ -153,7 +153,6 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.cache_device = checked_place(cache_device, device)
         self._route: Route | None = None
         self._told: set[str] = set()
-        self._prefetch_given = False
 
     @property
     def errors(self) -> list[SampleError]:

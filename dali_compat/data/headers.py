@@ -63,37 +63,44 @@ class Facts(NamedTuple):
 
     Attributes:
         sizes: (N, 2) int64, (height, width).
-        kinds: (N,), DALI, PIL or UNREADABLE.
         lengths: (N,) int64, in bytes.
         stated_at: (N,) int32, where the bytes are that state the size.
         marks: (N,) uint64, of these bytes.
         intact: (N,) bool, whether all are known to be intact.
+        kinds: (N,) uint8, DALI, PIL, UNREADABLE or UNKNOWN. The last that put() sets: an interrupt may stop it.
     """
 
     sizes: np.ndarray
-    kinds: np.ndarray
     lengths: np.ndarray
     stated_at: np.ndarray
     marks: np.ndarray
     intact: np.ndarray
+    kinds: np.ndarray
+
+    @classmethod
+    def empty(cls, count: int, side: type = np.int64) -> Facts:
+        """Of files of which nothing is known; ``side`` is the dtype of sizes."""
+        dtypes = np.int64, np.int32, np.uint64, np.bool_, np.uint8
+        return cls(np.zeros((count, 2), side), *(np.zeros(count, dtype) for dtype in dtypes))
+
+    def take(self, index: np.ndarray | slice) -> Facts:
+        """Those at ``index``."""
+        return Facts(*(array[index] for array in self))
+
+    def put(self, index: np.ndarray | slice, facts: Facts) -> None:
+        """Set those at ``index``."""
+        for array, values in zip(self, facts, strict=True):
+            array[index] = values
 
 
 class Headers:
-    """(kind, height, width) of each image of a data set, read at first sight; its bytes' length then, where they state
-    the size and with which bytes, and whether these were found to be of a structure that DALI and PIL read alike
-    (intact.py), which is asked when DALI has read them."""
-
-    _kinds: np.ndarray
-    _keys: np.ndarray
-    _sizes: np.ndarray
-    _lengths: np.ndarray
-    _stated_at: np.ndarray
-    _marks: np.ndarray
-    _intact: np.ndarray
+    """Facts of the images of a data set, read at first sight. Whether a file's bytes are intact (intact.py) is asked
+    when DALI has read them."""
 
     def __init__(self):
         self._lock = new_lock()  # loaders in several threads share it
-        self._allocate(0)
+        self._facts = Facts.empty(0)
+        self._keys = np.zeros(0, np.int64)  # hashes of the sources, for data sets may change their samples
 
     def look(self, indices: list[int], sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
         """Sizes (N, 2) int64 as (height, width), and kinds (N,) of the images at ``indices`` (0 and up).
@@ -108,57 +115,40 @@ class Headers:
         """All that is known; ``keys`` are the hashes of the sources, and ``source(i)`` is that of ``index[i]``."""
         with self._lock:
             top = int(index.max()) + 1
-            if top > len(self._kinds):
-                self._allocate(max(top, 2 * len(self._kinds)))
-            kinds = self._kinds[index]
+            if top > len(self._keys):
+                self._allocate(max(top, 2 * len(self._keys)))
+            kinds = self._facts.kinds[index]
             unknown = (kinds == UNKNOWN) | (kinds == UNREADABLE) | (self._keys[index] != keys)
             if unknown.any():
                 self._read(index[unknown], keys[unknown], [source(i) for i in np.flatnonzero(unknown).tolist()])
-                kinds = self._kinds[index]
-            sizes, kinds = _allowed(self._sizes[index].astype(np.int64), kinds)
-            arrays = self._lengths, self._stated_at, self._marks, self._intact
-            return Facts(sizes, kinds, *(array[index] for array in arrays))
+            found = self._facts.take(index)
+        return _allowed(found._replace(sizes=found.sizes.astype(np.int64)))
 
     def _read(self, at: np.ndarray, keys: np.ndarray, sources: list[Source]) -> None:
-        kinds, heights, widths, lengths, stated_at, stated = zip(*_read_many(sources), strict=True)
-        bytes_there = np.frombuffer(b"".join(stated), np.uint8).reshape(-1, STATED)
-        self._keys[at], self._kinds[at], self._sizes[at] = keys, kinds, np.array([heights, widths]).T
-        self._lengths[at], self._stated_at[at], self._marks[at] = lengths, stated_at, marks(bytes_there)
-        self._intact[at] = False
+        self._facts.kinds[at], self._keys[at] = UNKNOWN, keys
+        self._facts.put(at, _facts(_read_many(sources)))
 
     def set_intact(self, index: np.ndarray | list[int]) -> None:
         with self._lock:
-            self._intact[index] = True
+            self._facts.intact[index] = True
 
     def use_pil(self, index: int) -> None:
         """DALI has failed on this file, or may read it otherwise."""
         with self._lock:
-            self._kinds[index] = PIL
+            self._facts.kinds[index] = PIL
 
     def forget(self, index: int) -> None:
         """The file has changed."""
         with self._lock:
-            self._kinds[index] = UNKNOWN
+            self._facts.kinds[index] = UNKNOWN
 
     def _allocate(self, count: int) -> None:
-        old = [getattr(self, name, None) for name in _ARRAYS]
-        for (name, (dtype, *shape)), values in zip(_ARRAYS.items(), old, strict=True):
-            made = np.zeros((count, *shape), dtype)
-            if values is not None:
-                made[: len(values)] = values
-            setattr(self, name, made)
+        facts, keys, known = Facts.empty(count, np.int32), np.zeros(count, np.int64), slice(len(self._keys))
+        facts.put(known, self._facts.take(known))
+        keys[known] = self._keys
+        self._facts, self._keys = facts, keys
 
 
-# _keys: hash of the source, for data sets may change their samples
-_ARRAYS: dict[str, tuple[Any, ...]] = {
-    "_kinds": (np.uint8,),
-    "_keys": (np.int64,),
-    "_sizes": (np.int32, 2),
-    "_lengths": (np.int64,),
-    "_stated_at": (np.int32,),
-    "_marks": (np.uint64,),
-    "_intact": (np.bool_,),
-}
 _of_dataset: PerObject[Headers] = PerObject()
 
 
@@ -168,15 +158,25 @@ def headers_of(dataset) -> Headers:
 
 
 def marks(stated: np.ndarray) -> np.ndarray:
-    """(N,) uint64 of bytes (N, STATED). They differ where eight bytes do, and nearly always where more do."""
+    """(N,) uint64, a checksum of each row of ``stated``, (N, STATED) uint8. Rows that differ in one of their words of
+    eight bytes have different ones; those that differ in more nearly always."""
     return (np.ascontiguousarray(stated).view(np.uint64) * _FACTORS).sum(1, dtype=np.uint64)
 
 
-def _allowed(sizes: np.ndarray, kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _facts(headers: list[Header]) -> Facts:
+    """What headers say of their files."""
+    kinds, heights, widths, lengths, stated_at, stated = zip(*headers, strict=True)
+    known = marks(np.frombuffer(b"".join(stated), np.uint8).reshape(-1, STATED))
+    sizes, places = np.array([heights, widths]).T, np.array(stated_at, np.int32)
+    return Facts(sizes, np.array(lengths), places, known, np.zeros(len(headers), np.bool_), np.array(kinds, np.uint8))
+
+
+def _allowed(facts: Facts) -> Facts:
     """PIL warns of an image above its limit, or refuses it; the limit may change at any time."""
     if Image.MAX_IMAGE_PIXELS:
+        sizes, kinds = facts.sizes, facts.kinds
         kinds[(kinds == DALI) & (sizes[:, 0] * sizes[:, 1] > Image.MAX_IMAGE_PIXELS)] = PIL
-    return sizes, kinds
+    return facts
 
 
 def read_header(source: Source) -> Header:

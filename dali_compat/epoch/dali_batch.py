@@ -1,7 +1,8 @@
 """One batch on the DALI route.
 
 start() finds the files, computes every per-sample argument and sets DALI to work. A batch consists of parts, the rows
-that share a plan, and each of these of the rows that DALI decodes and those that go through PIL (dali_part.py).
+that share a plan (dali_part.py), and each of these of the rows that DALI decodes and those that go through PIL
+(dali_groups.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data.headers import DALI, PIL, UNREADABLE, headers_of
+from ..data.headers import DALI, PIL, UNREADABLE, Facts, headers_of
 from ..data.lookup import Found, Listed, Tabled, in_tables, look_up
 from ..data.parts import Images
 from ..data.sources import Source, fetch
@@ -56,7 +57,7 @@ class DaliBatch(Batch):
 
     Attributes:
         pixels: what a cache has of each row; empty where there is none.
-        sizes, lengths, stated_at, marks, intact: of each row, as headers.py has them.
+        facts: what is known of each row's file.
         started: whether start() was called, or has nothing to do.
         bad: rows that cannot be made, and why: an error, or what it said when it was met first.
     """
@@ -64,11 +65,7 @@ class DaliBatch(Batch):
     epoch: DaliEpoch
     indices: list[Any]
     pixels: list[Any]
-    sizes: np.ndarray
-    lengths: np.ndarray
-    stated_at: np.ndarray
-    marks: np.ndarray
-    intact: np.ndarray
+    facts: Facts
     _samples_of: Listed | Tabled
 
     def __init__(
@@ -284,23 +281,21 @@ class DaliBatch(Batch):
     def _group(self) -> None:
         """Rows that share a plan, and among them those that share a decoder and what it is given."""
         rows_of: dict[Plan, dict[tuple[int, str], list[np.ndarray]]] = {}
-        count = len(self)
-        self.sizes, self.lengths = np.empty((count, 2), np.int64), np.empty(count, np.int64)
-        self.stated_at, self.marks = np.empty(count, np.int32), np.empty(count, np.uint64)
-        self.intact = np.empty(count, np.bool_)
+        self.facts = Facts.empty(len(self))
         for found in self._samples_of.found():
             if self.bad:
                 found = found.but(self.bad)
-            rows, index = found.rows, found.index
-            if not len(rows):
+            if not len(found.rows):
                 continue
-            facts = found.headers.facts(index, found.keys, self._mine(rows))
-            self.sizes[rows], kinds, self.lengths[rows] = facts.sizes, facts.kinds, facts.lengths
-            self.stated_at[rows], self.marks[rows], self.intact[rows] = facts.stated_at, facts.marks, facts.intact
+            facts = found.headers.facts(found.index, found.keys, self._mine(found.rows))
             if self._stands_in:
-                kinds[:] = PIL
+                facts.kinds[:] = PIL
+            if len(found.rows) == len(self):  # in order
+                self.facts = facts
+            else:
+                self.facts.put(found.rows, facts)
             of_plan = rows_of.setdefault(self.epoch.route.plan_of(found.part), {})
-            for kind, given, chosen in self._kinds(found, kinds):
+            for kind, given, chosen in self._kinds(found, facts.kinds):
                 of_plan.setdefault((kind, given), []).append(chosen)
         for plan, by_kind in rows_of.items():
             self._under_way.append(DaliPart(self, plan))
@@ -351,7 +346,7 @@ class DaliBatch(Batch):
     ) -> list[Arrays]:
         """Per-sample arguments of ``steps`` for these rows; a step's stream and a row's position decide the draws.
         ``sizes``, (len(rows), 2), where they are no longer those of the files."""
-        return self._compute(steps, self.sizes[rows] if sizes is None else sizes, rows, 0, len(self))
+        return self._compute(steps, self.facts.sizes[rows] if sizes is None else sizes, rows, 0, len(self))
 
     def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
         """The same for one image of a size, (height, width), without the dimension of rows."""

@@ -36,7 +36,7 @@ class DecodedCache:
         self.settings = budget, device, exact, place
         self._images: dict[Source, Any] = {}
         self._bytes = 0
-        self._lock = threading.RLock()  # iterators of several threads share it; re-entrant, as route.py has it
+        self._lock = threading.RLock()  # iterators of several threads share it; re-entrant, as in dali.py
         self.full = False
         self._place = device if place is None or place == device.type else torch.device("cpu")
         self.form = PIXELS if self._place.type == "cpu" else PIXELS_ON_GPU

@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 
 from contract.both import EXACT, assert_same_pixels, error_of, ours, pixels, stock
 from dali_compat import DALIImageFolder, ImageReadError
-from dali_compat.epoch import dali_part as parts
+from dali_compat.epoch import dali_groups
 
 BAD = 4  # index of the damaged file: the third batch of two
 
@@ -264,8 +264,8 @@ def test_a_file_is_replaced_by_one_of_another_size(own_root):
 def test_a_file_that_was_replaced_is_read_as_any_other_in_the_next_epoch(own_root, monkeypatch):
     """Pillow reads it in the epoch in which it is met, for sizes were those of the file before."""
     dataset, by_pillow = DALIImageFolder(own_root, EXACT), []
-    own = parts.replay
-    monkeypatch.setattr(parts, "replay", lambda source, *rest: by_pillow.append(source) or own(source, *rest))
+    own = dali_groups.replay
+    monkeypatch.setattr(dali_groups, "replay", lambda source, *rest: by_pillow.append(source) or own(source, *rest))
     loader = ours(dataset, 2, device="cpu")
     list(loader)
     assert not by_pillow

@@ -1,8 +1,9 @@
 """One DALI pipeline that runs the DALI part of a plan: submit a batch, receive it later, in order.
 
-DALI is driven from the caller's thread: schedule_run() calls the external source, which hands over the submitted batch,
-and returns while DALI's threads and streams work. The dynamic executor gives every output memory of its own, so tensors
-leave by DLPack without a copy, and a batch that fails leaves the next ones alone.
+DALI is driven by one thread at a time, the caller's or that of epoch/aside.py. schedule_run() calls the external
+sources (feed.py), which hand over the submitted batch, and returns while DALI's threads and streams work. The dynamic
+executor gives every output memory of its own, so tensors leave by DLPack without a copy, and a batch that fails leaves
+the next ones alone.
 
 No batch can come out as another one. Each sample carries a number through DALI beside its pixels, and what comes out is
 compared with what went in. A call that does not come to its end (Ctrl-C can stop it anywhere) leaves ``in_step`` false:
@@ -16,7 +17,6 @@ import os
 import resource
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -33,11 +33,11 @@ from ...draws import Arrays
 from ...errors import OutOfStep
 from ...plan import Plan
 from . import affinity, graph, warm
+from .feed import Feed, InFlight
 from .forks import live
 
 _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
 _SPARE_FILES = 1024  # descriptors, besides those of batches
-_NOBODYS = -1  # a ticket that nobody has
 
 
 class PipelineError(RuntimeError):
@@ -82,7 +82,7 @@ class DecodePipeline:
 
     Attributes:
         in_step: no call was stopped in its middle.
-        user: of the epoch that it works for (route.py).
+        user: the epoch that it works for; routes/dali.py sets it.
         meter: counts the seconds that DALI was waited for.
     """
 
@@ -95,7 +95,7 @@ class DecodePipeline:
         self.form = form
         self.plan, self.device, self.threads, self.depth, self.batch_size = plan, device, threads, depth, batch_size
         self._pipe: Any = None
-        self._feed = _Feed()
+        self._feed = Feed()
         self._done: dict[int, Any] = {}  # results that came out before they were asked for
         self._wanted: set[int] = set()  # tickets that somebody will ask for
         self._tickets = 0  # given out so far
@@ -158,7 +158,7 @@ class DecodePipeline:
                 self._feed.flight.pop()
             while self._feed.flight:
                 self._take()
-            self._pipe, self._feed = None, _Feed()  # the next batch builds another
+            self._free()  # the next batch builds another
             self.in_step = True
             raise
 
@@ -205,7 +205,7 @@ class DecodePipeline:
             self._free()
 
     def _free(self) -> None:
-        self._pipe, self._feed = None, _Feed()
+        self._pipe, self._feed = None, Feed()
 
     def forget(self) -> None:
         """This process is a child of the one that made it: DALI's part is the parent's."""
@@ -318,59 +318,6 @@ class DecodePipeline:
         for step, arrays in steps:
             images = getattr(graph, step.op)(images, arrays, **step.kwargs)
         return {"images": images, **kept}
-
-
-class InFlight(NamedTuple):
-    """A batch in DALI's hands, which does not copy the arrays, or not at once."""
-
-    ticket: int
-    arrays: list
-
-
-class _Feed:
-    """What DALI's external sources hand over, and what is in DALI's hands, oldest first."""
-
-    def __init__(self):
-        self.next: InFlight | None = None
-        self.flight: deque[InFlight] = deque()
-        self._waiting: list[
-            tuple[slice, deque]
-        ] = []  # for each source, which arrays are its, and those of batches to come
-
-    def source(self, dtypes: list, ndim: list[int], layout: list[str] | None, stream=None) -> list:
-        """Nodes of the next arrays of a batch. Those on the GPU are copied to one place, on a CUDA ``stream``: DALI
-        does so at any rate, and complains where it was told not to."""
-        if not dtypes:
-            return []
-        begin = self._waiting[-1][0].stop if self._waiting else 0
-        self._waiting.append((slice(begin, begin + len(dtypes)), deque()))
-        number = len(self._waiting) - 1
-        nodes: Any = fn.external_source(
-            lambda: self._take(number),  # no method of the pipeline: a cycle would keep the GPU's memory for ever
-            num_outputs=len(dtypes),
-            batch=True,
-            dtype=dtypes,
-            ndim=ndim,
-            layout=layout,
-            device="gpu" if stream else "cpu",
-            cuda_stream=stream,
-            use_copy_kernel=stream is not None,
-            no_copy=stream is None,
-        )
-        return nodes
-
-    def _take(self, source: int) -> list:
-        """The next batch's arrays for one source. The first schedule_run() asks each source ``depth`` times. It gets
-        the batch once; the other times it gets one sample of it, whose result nobody wants."""
-        _, waiting = self._waiting[source]
-        if not waiting:
-            batch = self.next
-            assert batch is not None  # submit() has set it
-            self.flight.append(batch)
-            self.next = InFlight(_NOBODYS, [array[:1] for array in batch.arrays])
-            for part, queue in self._waiting:
-                queue.append(batch.arrays[part])
-        return waiting.popleft()
 
 
 def _allow_open_files() -> None:

@@ -1,0 +1,240 @@
+"""Rows of a part that have one decoder: DALI, or PIL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+
+from ..data.headers import Facts, marks
+from ..data.intact import is_intact
+from ..data.sources import BYTES, DECODED, PATHS, Form, Source
+from ..draws import Arrays
+from ..engine.device import sent
+from ..engine.replay import replay
+from ..errors import ImageReadError
+from ..plan import Plan, Step
+from .dali_epoch import DaliEpoch
+from .part import Owner, in_order, run
+
+if TYPE_CHECKING:
+    from ..engine.dali.pipeline import Received
+
+
+class DaliOwner(Owner, Protocol):
+    """What parts and their groups ask of their batch.
+
+    Attributes:
+        pixels: what a cache has of each row; empty where there is none.
+        facts: what is known of each row's file.
+    """
+
+    pixels: list[Any]
+    facts: Facts
+
+    @property
+    def epoch(self) -> DaliEpoch:
+        """Whose batches they are."""
+        ...
+
+    @property
+    def sources(self) -> list[Source]:
+        """Where each row's encoded image is."""
+        ...
+
+    def paths(self, rows: np.ndarray) -> Any:
+        """Of these rows, as a pipeline takes them."""
+        ...
+
+    def name(self, row: int) -> str:
+        """For a message."""
+        ...
+
+    def compute(
+        self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray, sizes: np.ndarray | None = None
+    ) -> list[Arrays]:
+        """As Owner's; without ``sizes`` those of the files."""
+        ...
+
+    def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
+        """compute() for one image of a size, without the dimension of rows."""
+        ...
+
+    def give_up(self, row: int, error: Exception) -> None:
+        """A row cannot be made: on_error decides what that means."""
+        ...
+
+    def prefer_pil(self, row: int) -> None:
+        """DALI has failed on this file, or may read it otherwise."""
+        ...
+
+    def read_header_again(self, row: int) -> None:
+        """The file has changed."""
+        ...
+
+    def set_intact(self, rows: list[int]) -> None:
+        """DALI and PIL read these files alike."""
+        ...
+
+
+class Decoded:
+    """Rows that DALI decodes, or that it has decoded before (``given`` one of DECODED).
+    ``again``: it has failed once."""
+
+    def __init__(self, batch: DaliOwner, plan: Plan, rows: list[int], given: str, again: bool = False):
+        self.batch, self.plan, self.rows, self._given, self._again = batch, plan, rows, given, again
+        if not rows:
+            return
+        at = np.array(rows)
+        self._facts = batch.facts.take(at)
+        arrays = batch.compute((*plan.dali, *plan.batch), at)
+        self._dali, self._batch = arrays[: len(plan.dali)], arrays[len(plan.dali) :]
+        if given in DECODED:
+            self._images: Any = [batch.pixels[row] for row in rows]
+        elif given == BYTES:
+            self._images = [source.bytes() for source in self._sources]  # type: ignore[union-attr]  # they are records
+        else:
+            self._images = batch.paths(at)
+        cache = batch.epoch.route.cache
+        self._cache = cache if given not in DECODED and cache is not None and not cache.full else None
+        form = Form(given, self._cache is not None, given not in DECODED and batch.epoch.route.fancy)
+        self._pipeline = batch.epoch.pipeline(plan, len(rows), form)
+        self._ticket = self._pipeline.submit(self._images, self._dali, self._facts.stated_at)
+
+    @property
+    def _sources(self) -> list[Source]:
+        """Where the images are."""
+        return [self.batch.sources[row] for row in self.rows]
+
+    def outcome(self):
+        """(N, C, H, W), or a list of N where sizes differ."""
+        from ..engine.dali.pipeline import PipelineError  # here, for other routes do without DALI
+
+        try:
+            received = self._pipeline.receive(self._ticket)
+        except PipelineError as error:
+            return self._retry(error)
+        images, decoded = received.images, received.decoded
+        doubtful = set() if self._given in DECODED else self._doubtful(received)
+        if self._cache is not None and decoded is not None:
+            sure = [i for i in range(len(self.rows)) if i not in doubtful]
+            self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
+        if not (self.plan.dali and self.plan.dali[-1].kwargs.get("layout") == "CHW"):
+            images = images.movedim(-1, 1) if isinstance(images, torch.Tensor) else [i.movedim(-1, 0) for i in images]
+        images = run(self.plan.batch, images, self._batch)
+        return self._with_pil(sorted(doubtful), images) if doubtful else images
+
+    def _doubtful(self, received: Received) -> set[int]:
+        """Which images PIL has to read: the bytes that DALI has decoded are not those that the header was read from, by
+        their length and the size in their own header; or they are, at their first sight, not of a structure that both
+        are known to read alike."""
+        batch, facts, files = self.batch, self._facts, self._images
+        changed = np.zeros(len(self.rows), bool)
+        if received.encoded is not None and received.stated is not None:
+            files = received.encoded
+            changed = (received.lengths != facts.lengths) | (marks(received.stated) != facts.marks)
+        new = ~changed & ~facts.intact
+        if not (changed | new).any():
+            return set()
+        doubtful = set(np.flatnonzero(changed).tolist())
+        for i in doubtful:
+            batch.read_header_again(self.rows[i])
+        unseen = np.flatnonzero(new).tolist()
+        unknown = {i for i in unseen if not is_intact(files[i])}  # in this thread: others would wait for Python
+        for i in unknown:
+            batch.prefer_pil(self.rows[i])
+        batch.set_intact([self.rows[i] for i in unseen if i not in unknown])
+        return doubtful | unknown
+
+    def _with_pil(self, doubtful: list[int], images):
+        """The images, those in doubt from PIL."""
+        replayed = Replayed(self.batch, self.plan, [self.rows[i] for i in doubtful])
+        theirs = replayed.outcome()
+        sure = [i for i in range(len(self.rows)) if i not in doubtful]
+        return self._in_order([(replayed.rows, theirs), ([self.rows[i] for i in sure], [images[i] for i in sure])])
+
+    def look(self) -> None:
+        """DALI tells when it is asked."""
+
+    def discard(self) -> None:
+        self._pipeline.discard(self._ticket)
+
+    def _retry(self, error: Exception) -> torch.Tensor | list[torch.Tensor]:
+        """Find the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error. Where
+        there are none, a file was being written, perhaps: once more."""
+        from ..engine.dali.pipeline import undecodable
+
+        bad: list[int] = []
+        if self._given not in DECODED:
+            images = self._sources if self._given == PATHS else self._images
+            bad = [i for i, image in enumerate(images) if not is_intact(image)]
+            bad = bad or undecodable(images, self._pipeline.device, self._given)
+        if not bad and (self._again or self._given != PATHS):
+            raise error
+        if not bad:
+            again = Decoded(self.batch, self.plan, self.rows, self._given, again=True)
+            images, self.rows = again.outcome(), again.rows
+            return images
+        for i in bad:
+            self.batch.prefer_pil(self.rows[i])
+        replayed = Replayed(self.batch, self.plan, [self.rows[i] for i in bad])
+        groups: list[tuple[Decoded | Replayed, Any]] = [(replayed, replayed.outcome())]
+        good = [row for i, row in enumerate(self.rows) if i not in bad]
+        if good:  # not before PIL is done: where it raises, nobody would ask for what DALI has made
+            decoded = Decoded(self.batch, self.plan, good, self._given, again=True)
+            groups.append((decoded, decoded.outcome()))
+        return self._in_order([(group.rows, images) for group, images in groups])
+
+    def _in_order(self, made: list[tuple[list[int], Any]]) -> list:
+        self.rows = sorted(row for rows, _ in made for row in rows)
+        return in_order(made)
+
+
+class Replayed:
+    """Rows that go through PIL and torchvision's own functions, with the parameters drawn for them. Their sizes are
+    those that PIL finds: nothing hangs on what the headers say."""
+
+    def __init__(self, batch: DaliOwner, plan: Plan, rows: list[int]):
+        self.batch, self.plan, self.rows = batch, plan, rows
+        self._futures: dict[int, Future] = {}
+        for row in rows:
+            draw = partial(batch.compute_one, plan.steps, row)
+            self._futures[row] = batch.epoch.in_thread(replay, batch.sources[row], plan.steps, draw)
+
+    def look(self) -> None:
+        """Give up what has failed already."""
+        for row in [row for row, future in self._futures.items() if future.done() and future.exception()]:
+            self._give_up(row, self._futures[row].exception())  # type: ignore[arg-type]  # it has one
+
+    def outcome(self) -> list[torch.Tensor]:
+        images = []
+        while self._futures:
+            row = next(iter(self._futures))
+            try:
+                images.append(sent(self._futures[row].result(), self.batch.epoch.route.device))
+                del self._futures[row]
+            except Exception as error:
+                self._give_up(row, error)
+        return images
+
+    def discard(self) -> None:
+        while self._futures:
+            self._futures.popitem()[1].cancel()
+
+    def _give_up(self, row: int, error: Exception) -> None:
+        if not hasattr(error, "row"):
+            message = f"cannot decode {self.batch.name(row)}: {type(error).__name__}: {error}"
+            read_error = ImageReadError(message)
+            read_error.__cause__ = error
+            error = read_error
+            del read_error
+        try:
+            self.batch.give_up(row, error)
+        finally:
+            del error  # it refers to its traceback, and that to this frame
+        del self._futures[row]
+        self.rows = [other for other in self.rows if other != row]
