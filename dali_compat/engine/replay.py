@@ -6,7 +6,7 @@ The random parameters are those that the batch has drawn, so this is also what t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -17,12 +17,27 @@ from ..data.sources import Source, opened
 from ..plan import Step
 from .kernels.registry import image_kernel_of, kernel_of
 
+Draw = Callable[[tuple[int, int]], list[dict]]
+"""Gives the arguments of each step for an image of a size, (height, width)."""
 
-def replay(source: Source, steps: tuple[Step, ...], draw: Callable[[tuple[int, int]], list[dict]]) -> torch.Tensor:
-    """Decode one image as torchvision's pil_loader does and run the steps; gives a CHW tensor (of a PIL image, too).
-    ``draw`` gives each step's arguments for an image of a size, (height, width)."""
+
+def replay(source: Source, steps: tuple[Step, ...], draw: Draw) -> torch.Tensor:
+    """Decode one image as torchvision's pil_loader does and run the steps; gives a CHW tensor (of a PIL image, too)."""
+    return _played(_decoded(source), steps, draw)
+
+
+def replay_views(source: Source, chains: Sequence[tuple[tuple[Step, ...], Draw]]) -> tuple[torch.Tensor, ...]:
+    """The same image through several chains."""
+    image = _decoded(source)
+    return tuple(_played(image, steps, draw) for steps, draw in chains)
+
+
+def _decoded(source: Source) -> Image.Image:
     with opened(source) as file:
-        image = Image.open(file).convert("RGB")
+        return Image.open(file).convert("RGB")
+
+
+def _played(image, steps: tuple[Step, ...], draw: Draw) -> torch.Tensor:
     for step, row in zip(steps, draw(image.size[::-1]), strict=True):
         image = play(image, step, row)
     if isinstance(image, tuple):

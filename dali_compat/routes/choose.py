@@ -109,7 +109,7 @@ def _plans(
     options = Options(loader.exact, channels_last, device.type == "cuda", lambda step: unsupported(step) is None)
     plan_of: dict[int, tuple[Images, Plan]] = {}
     for folder in parts:
-        plan = lower(translate(folder.transform), options)
+        plan = lower(translate(folder.transform, views=True), options)
         plan_of[id(folder)] = folder, known.setdefault(plan.key, plan)
     return plan_of
 

@@ -6,13 +6,13 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from ..draws import is_random
 from ..plan import Draw, Gate, ImageSpec, Step, draw
 from .fidelity import EXACT
-from .wrappers import Unseen, look_through
+from .wrappers import Seen, Unseen, chains_of, look_through
 
 Translator = Callable[[Any, ImageSpec], Any]
 T = TypeVar("T", bound=Translator)
@@ -138,6 +138,9 @@ class Chain:
         refused: why the first of these has none.
         rest: the transforms after them.
         streams: how many random streams the steps have.
+        views: where the last transform gives several images, the chain of each; nothing else counts, then.
+        structure, wrapper: of what it gives, as Seen has it, and its name.
+        view: of which view it is the chain, from 1 on; 0 where it is none.
     """
 
     takes: ImageSpec
@@ -147,19 +150,24 @@ class Chain:
     refused: Untranslatable | None = None
     rest: tuple[Any, ...] = ()
     streams: int = 0
+    views: tuple[Chain, ...] = ()
+    structure: Any = None
+    wrapper: str = ""
+    view: int = 0
 
     @property
     def gives(self) -> ImageSpec:
         return next((t.steps[-1].gives for t in reversed(self.translated) if t.steps), self.takes)
 
 
-def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0) -> Chain:
+def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, views: bool = False) -> Chain:
     """Translate a transform (or a tuple of them), containers included, up to what has no translation.
 
     Args:
         transforms: a transform, a tuple of transforms, or None (the image as it is).
         spec: the image that reaches it.
         stream: number of its first random stream.
+        views: whether the last one may give several images.
     """
     waiting = list(reversed(transforms)) if isinstance(transforms, tuple) else [transforms]
     translated: list[Translated] = []
@@ -174,6 +182,11 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0) -
             if isinstance(result, Nested):
                 waiting += reversed(result.transforms)
                 continue
+            if isinstance(result, Seen):
+                if waiting or not views:
+                    raise Untranslatable(transform, "it gives several images, and is not the last transform")
+                start = Chain(takes, tuple(translated), streams=stream)
+                return _several(transform, result, start)
             if isinstance(result, Gated):
                 entries = _gated(result, spec, stream)
             else:
@@ -193,6 +206,19 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0) -
     called = (*made_of[kept:], *functions)
     brought = len(translated) - kept
     return Chain(takes, tuple(translated[:kept]), called, brought, refused, tuple(reversed(waiting)), stream)
+
+
+def _several(transform: Any, seen: Seen, start: Chain) -> Chain:
+    """The chains of the images that a wrapper gives; they begin with ``start``.
+
+    Raises:
+        Untranslatable: something that is not translated is a part of more than one.
+    """
+    views = chains_of(seen, start, translate)
+    if views is None:
+        raise Untranslatable(transform, "its views share a transform without a translation")
+    numbered = tuple(replace(chain, view=number) for number, chain in enumerate(views, 1))
+    return Chain(start.takes, views=numbered, structure=seen.structure, wrapper=describe(transform))
 
 
 def _first_of_views(translated: list[Translated]) -> int:
@@ -263,17 +289,15 @@ def _apply(transform: Any, spec: ImageSpec) -> Any:
     return function(transform, spec)
 
 
-def _looked_through(transform: Any) -> Nested:
-    """The known transforms that one without a translation applies."""
+def _looked_through(transform: Any) -> Nested | Seen:
+    """What one without a translation does, if it only applies known transforms; Nested where it gives one image."""
     try:
         seen = look_through(transform, _TRANSLATORS.__contains__)
     except Unseen as unseen:
         reason = f"{_why_unknown(transform)}{unseen}"
         remedy = "to have it run on batches, dali_compat.register() a translation"
         raise Untranslatable(transform, reason, remedy) from None
-    if seen.chain is None:
-        raise Untranslatable(transform, "it gives several images")
-    return Nested(seen.chain)
+    return seen if seen.chain is None else Nested(seen.chain)
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,8 @@ class Sandbox:
             if len(values) > _MOST or (kind in (set, frozenset) and not all(map(is_plain, values))):
                 return Untouchable(name)
             made = [self.stand_in(one, name) for one in values]
-            return self._watch(name, list(made) if kind is nn.ModuleList else kind(made))
+            container: Any = list if kind is nn.ModuleList else kind
+            return self._watch(name, container(made))
         if kind is dict:
             named = dict(value)
             if len(named) > _MOST or not all(map(is_plain, named)):
@@ -106,8 +107,8 @@ class Sandbox:
         if kind is types.MethodType:
             return types.MethodType(self.stand_in(value.__func__, name), self.stand_in(value.__self__, name))
         if kind is functools.partial:
-            args = [self.stand_in(one, name) for one in (value.func, *value.args)]
-            return functools.partial(*args, **{key: self.stand_in(one, key) for key, one in value.keywords.items()})
+            function, *args = (self.stand_in(one, name) for one in (value.func, *value.args))
+            return functools.partial(function, *args, **{k: self.stand_in(one, k) for k, one in value.keywords.items()})
         if kind is types.FunctionType:
             return Untouchable(name) if is_others(value) else Function(name, value, self)
         if kind is types.ModuleType:

@@ -6,11 +6,15 @@ or a structure of these, is what it does, unless it has done anything else.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .sandbox import Placeholder, Sandbox
 from .untouchable import Refused, of
+
+_STREAMS = 1 << 16  # of one application
 
 
 class Unseen(Exception):
@@ -51,6 +55,29 @@ def look_through(function: Any, known: Callable[[type], bool]) -> Seen:
     if not any(seen.paths):
         raise Unseen("")
     return seen
+
+
+def chains_of(seen: Seen, start: Any, translate: Callable[..., Any]) -> list[Any] | None:
+    """The chain (registry.py) of each image, beginning with ``start``; None where one application that has no
+    translation is a part of several. ``translate`` is the registry's.
+
+    An application has random streams of its own, so several images that have gone through it share what it has drawn.
+    """
+    used = Counter(at for path in seen.paths for at in path)
+    chains = []
+    for path in seen.paths:
+        chain = start
+        for place, at in enumerate(path):
+            alone = used[at] == 1  # so are those after it
+            now = path[place:] if alone else (at,)
+            part = translate(tuple(seen.transforms[i] for i in now), chain.gives, _STREAMS * (at + 1))
+            if part.functions and not alone:
+                return None
+            chain = replace(part, takes=start.takes, translated=(*chain.translated, *part.translated))
+            if alone:
+                break
+        chains.append(chain)
+    return chains
 
 
 def _attempt(function: Any, known: Callable[[type], bool]) -> Seen:
