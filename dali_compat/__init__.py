@@ -29,6 +29,7 @@ if _typing.TYPE_CHECKING:
     from .loader import DataLoader as DataLoader
     from .translate import on_batch as on_batch
     from .translate import register as register
+    from .translate import views as views
 
     DALIDataLoader = DataLoader
 
@@ -48,6 +49,7 @@ _HOME = {
     "DALIWebDataset": "archives.webdataset",
     "on_batch": "translate",
     "register": "translate",
+    "views": "translate",
 }
 __all__ = [  # spelt out for type checkers
     "DALILMDB",
@@ -65,6 +67,7 @@ __all__ = [  # spelt out for type checkers
     "SampleError",
     "on_batch",
     "register",
+    "views",
 ]
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..draws import is_random
 from ..plan import Draw, Gate, ImageSpec, Step, draw
 from .fidelity import EXACT
+from .hints import instead
 from .wrappers import Seen, Unseen, chains_of, look_through
 
 Translator = Callable[[Any, ImageSpec], Any]
@@ -294,7 +295,8 @@ def _looked_through(transform: Any) -> Nested | Seen:
     try:
         seen = look_through(transform, _TRANSLATORS.__contains__)
     except Unseen as unseen:
-        reason = f"{_why_unknown(transform)}{unseen}"
+        written = instead(transform)
+        reason = _why_unknown(transform) + (f", but for {written}" if written else str(unseen))
         remedy = "to have it run on batches, dali_compat.register() a translation"
         raise Untranslatable(transform, reason, remedy) from None
     return seen if seen.chain is None else Nested(seen.chain)

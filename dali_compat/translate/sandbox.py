@@ -11,6 +11,7 @@ catches exceptions, or that compares by ``is`` (which nobody notices) is not run
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import types
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from .standins import Class, Function, Instance, Maker, Module, NeuralModule, Pl
 from .understood import (
     OF_MODULES,
     WITHOUT_CODE,
+    attributes,
     has_code,
     is_namedtuple,
     is_others,
@@ -113,9 +115,9 @@ class Sandbox:
             return Untouchable(name) if is_others(value) else Function(name, value, self)
         if kind is types.ModuleType:
             return Module(name, value, self)
-        if isinstance(value, type):
+        if issubclass(kind, type):
             return self._class(value, name)
-        if isinstance(value, types.BuiltinFunctionType):
+        if kind is types.BuiltinFunctionType:
             return value if any(value is one for one in _BUILTINS.values()) else Untouchable(name)
         if is_namedtuple(kind):
             return kind(*(self.stand_in(one, name) for one in value))
@@ -149,11 +151,11 @@ class Sandbox:
         kind = type(value)
         if not has_code(kind):
             return Untouchable(name)
-        own = dict(getattr(value, "__dict__", {}))
+        own = dict(attributes(value))
         for slot in (slot for base in kind.__mro__ for slot, it in vars(base).items() if is_slot(it)):
-            if hasattr(value, slot):
-                own[slot] = getattr(value, slot)
-        if isinstance(value, nn.Module):
+            with contextlib.suppress(AttributeError):  # it has no value
+                own[slot] = object.__getattribute__(value, slot)
+        if issubclass(kind, nn.Module):
             if any(own[hooks] for hooks in own if hooks in OF_MODULES and "hooks" in hooks):
                 return Untouchable(name)
             inner = own["_modules"], own["_parameters"], own["_buffers"]
@@ -188,7 +190,7 @@ class Sandbox:
         if isinstance(value, property) and isinstance(value.fget, types.FunctionType):
             return property(Function(name, value.fget, self))
         if isinstance(value, (staticmethod, classmethod)) and isinstance(value.__func__, types.FunctionType):
-            return type(value)(Function(name, value.__func__, self))
+            return Function(name, value.__func__, self, binds=type(value))
         return self.stand_in(value, name)
 
 

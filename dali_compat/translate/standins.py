@@ -99,12 +99,13 @@ class Module(Standing):
 
 
 class Function(Standing):
-    """Stands for a function: runs its code where all names are stood in for."""
+    """Stands for a function: runs its code where all names are stood in for. ``binds``: the kind of method that it is
+    in a class (classmethod, staticmethod), or None."""
 
-    __slots__ = ("_built",)
+    __slots__ = ("_binds", "_built")
 
-    def __init__(self, said: str, real: types.FunctionType, sandbox: World):
-        give(self, _said=said, _real=real, _sandbox=sandbox, _built=None)
+    def __init__(self, said: str, real: types.FunctionType, sandbox: World, binds: type | None = None):
+        give(self, _said=said, _real=real, _sandbox=sandbox, _built=None, _binds=binds)
 
     def __call__(self, *args, **kwargs):
         if of(self, "_built") is None:
@@ -112,7 +113,8 @@ class Function(Standing):
         return of(self, "_built")(*args, **kwargs)
 
     def __get__(self, instance, owner=None):
-        return self if instance is None else types.MethodType(self, instance)
+        to = (instance if owner is None else owner) if of(self, "_binds") is classmethod else instance
+        return self if to is None or of(self, "_binds") is staticmethod else types.MethodType(self, to)
 
     def __getattribute__(self, name: str):
         real = of(self, "_real")

@@ -28,9 +28,17 @@ _BASIC = 0xFF << 24  # Py_TPFLAGS_LONG_SUBCLASS and those beside it: subclasses 
 _WAYS_OUT = {"__subclasses__", "__base__", "__bases__", "__mro__"}
 
 
+def attributes(value: Any) -> dict[str, Any]:
+    """An object's own; no code of the user's runs."""
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+
+
 def is_plain(value: Any) -> bool:
     """Whether it never changes, and nothing of the user's runs where it is used."""
-    return type(value) in _EXACT or isinstance(value, (np.number, np.bool_)) or is_plain_enum(type(value))
+    return type(value) in _EXACT or issubclass(type(value), (np.number, np.bool_)) or is_plain_enum(type(value))
 
 
 def is_plain_enum(kind: type) -> bool:

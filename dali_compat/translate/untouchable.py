@@ -52,6 +52,8 @@ def about(touched: Untouchable, name: str = "") -> str:
 
 def _refusing(operation: str) -> Callable:
     def refuse(self, *args, **kwargs):
+        if operation in ("instancecheck", "subclasscheck"):
+            raise Refused(f"it asks whether something is a {of(self, '_said')}")
         raise Refused(about(self).replace(" itself", "() itself") if operation == "call" else about(self))
 
     return refuse

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
 from .sandbox import Placeholder, Sandbox
 from .untouchable import Refused, of
 
+_FUNCTIONS = FunctionType, BuiltinFunctionType
 _STREAMS = 1 << 16  # of one application
 
 
@@ -84,7 +86,8 @@ def _attempt(function: Any, known: Callable[[type], bool]) -> Seen:
     sandbox = Sandbox(known)
     paths: list[tuple[int, ...]] = []
     try:
-        asked = sandbox.stand_in(function, getattr(function, "__name__", type(function).__name__))
+        name = function.__name__ if type(function) in _FUNCTIONS else type(function).__name__
+        asked = sandbox.stand_in(function, name)
         structure = _structure(asked(Placeholder()), paths)
         changed = sandbox.changed
     except Refused as refused:

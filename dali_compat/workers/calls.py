@@ -43,7 +43,7 @@ class Calls:
         seed: of the epoch.
         loader: its num_workers, multiprocessing_context, worker_init_fn and timeout are honoured.
         device: where images come from and go to.
-        depth: batches in the processes' hands.
+        depth: batches in the processes' hands; each view of a batch is one.
     """
 
     def __init__(self, seed: int, loader, device: torch.device, depth: int):
