@@ -70,13 +70,13 @@ def chains_of(seen: Seen, start: Any, translate: Callable[..., Any]) -> list[Any
     for path in seen.paths:
         chain = start
         for place, at in enumerate(path):
-            alone = used[at] == 1  # so are those after it
-            now = path[place:] if alone else (at,)
-            part = translate(tuple(seen.transforms[i] for i in now), chain.gives, _STREAMS * (at + 1))
-            if part.functions and not alone:
+            part = translate((seen.transforms[at],), chain.gives, _STREAMS * (at + 1))
+            if part.functions and used[at] > 1:
                 return None
+            if part.functions:  # and so what comes after
+                part = translate(tuple(seen.transforms[i] for i in path[place:]), chain.gives, _STREAMS * (at + 1))
             chain = replace(part, takes=start.takes, translated=(*chain.translated, *part.translated))
-            if alone:
+            if part.functions:
                 break
         chains.append(chain)
     return chains

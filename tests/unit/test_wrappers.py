@@ -659,12 +659,11 @@ def _generators():
 
 def _state(function) -> bytes:
     """Of all that the refused ones would change."""
-    own = attributes(function.__self__) if isinstance(function, types.MethodType) else {}
+    own = attributes(function.__self__) if type(function) is types.MethodType else {}
     own = {name: one.get_state().tolist() if isinstance(one, torch.Generator) else one for name, one in own.items()}
-    cells = (
-        [cell.cell_contents for cell in function.__closure__ or ()] if isinstance(function, types.FunctionType) else []
-    )
-    defaults = repr(function.__defaults__) if isinstance(function, types.FunctionType) else ""
+    cells, defaults = [], ""
+    if type(function) is types.FunctionType:
+        cells, defaults = [cell.cell_contents for cell in function.__closure__ or ()], repr(function.__defaults__)
     shared = CALLS, TALLY, Counter.calls, vars(on_itself), SMALL.size, len(STAGES)
     return pickle.dumps((own, cells, defaults, shared))
 
