@@ -19,7 +19,7 @@ from torch import nn
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: Python code has made the class
 _EXACT = {int, float, complex, str, bytes, bool, type(None), type(...), range, slice, torch.dtype, torch.memory_format}
-_OTHERS = {*sys.stdlib_module_names, "torch", "torchvision", "numpy", "PIL", "cv2"} - {"__main__"}
+_OTHERS = {*sys.stdlib_module_names, "torch", "torchvision", "numpy", "PIL", "cv2"} - {"__main__", "builtins"}
 OF_MODULES = set(vars(nn.Module())) - {"training"}  # what each has of its own
 WITHOUT_CODE = {object, abc.ABC, typing.Generic, typing.Protocol}
 _OF_NAMEDTUPLES = {"__new__", "__repr__", "_replace", "__replace__", "_asdict", "__getnewargs__"}

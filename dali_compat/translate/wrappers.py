@@ -13,7 +13,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
 from .sandbox import Placeholder, Sandbox
-from .untouchable import Refused, of
+from .untouchable import Refused, Untouchable, of
 
 _FUNCTIONS = FunctionType, BuiltinFunctionType
 _STREAMS = 1 << 16  # of one application
@@ -88,6 +88,8 @@ def _attempt(function: Any, known: Callable[[type], bool]) -> Seen:
     try:
         name = function.__name__ if type(function) in _FUNCTIONS else type(function).__name__
         asked = sandbox.stand_in(function, name)
+        if type(asked) is Untouchable:  # it has no code that can be run
+            raise Unseen("")
         structure = _structure(asked(Placeholder()), paths)
         changed = sandbox.changed
     except Refused as refused:

@@ -643,13 +643,13 @@ REFUSED = {
     "imports": (imports, "ImportError"),
     "a generator": (yields, "no image: generator"),
     "a context": (in_context, "with statement"),
-    "a hook": (HOOKED, "uses HOOKED|Modal"),
-    "__getattribute__": (Magic(), "uses Magic"),
+    "a hook": (HOOKED, "^$"),
+    "__getattribute__": (Magic(), "^$"),
     "a descriptor": (Described(), "uses time.time|uses Described"),
     "a transform changed": (changes_transform, "uses Resize itself|changes"),
     "a way out": (way_out, "looks into classes"),
     "a built-in": (abs, "uses the image itself"),
-    "torch's function": (torch.neg, r"uses neg\(\) itself"),
+    "torch's function": (torch.neg, "^$"),
 }
 
 
