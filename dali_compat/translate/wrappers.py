@@ -89,7 +89,7 @@ def _attempt(function: Any, known: Callable[[type], bool]) -> Seen:
         name = function.__name__ if type(function) in _FUNCTIONS else type(function).__name__
         asked = sandbox.stand_in(function, name)
         if type(asked) is Untouchable:  # it has no code that can be run
-            raise Unseen("")
+            raise Refused("")
         structure = _structure(asked(Placeholder()), paths)
         changed = sandbox.changed
     except Refused as refused:
