@@ -294,12 +294,14 @@ def _looked_through(transform: Any) -> Nested | Seen:
     """What one without a translation does, if it only applies known transforms; Nested where it gives one image."""
     try:
         seen = look_through(transform, _TRANSLATORS.__contains__)
+        return seen if seen.chain is None else Nested(seen.chain)
     except Unseen as unseen:
-        written = instead(transform)
-        reason = _why_unknown(transform) + (f", but for {written}" if written else str(unseen))
-        remedy = "to have it run on batches, dali_compat.register() a translation"
-        raise Untranslatable(transform, reason, remedy) from None
-    return seen if seen.chain is None else Nested(seen.chain)
+        why = str(unseen)
+    # not within the block above: an error's context has frames, and these have all that the caller holds
+    written = instead(transform)
+    reason = _why_unknown(transform) + (f", but for {written}" if written else why)
+    remedy = "to have it run on batches, dali_compat.register() a translation"
+    raise Untranslatable(transform, reason, remedy)
 
 
 @dataclass(frozen=True)

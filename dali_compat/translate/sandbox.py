@@ -39,7 +39,7 @@ from .untouchable import Refused, Untouchable, of
 _MOST = 1000  # elements of a container, and applications of an attempt
 _SAFE = """
 abs all any bool dict divmod enumerate filter float frozenset getattr hasattr int isinstance issubclass len list map
-max min pow range reversed round set setattr slice sorted str sum super tuple zip AssertionError AttributeError
+max min pow range reversed round set slice sorted str sum super tuple zip AssertionError AttributeError
 Exception IndexError KeyError NotImplementedError RuntimeError TypeError ValueError
 """
 _BUILTINS = {name: getattr(builtins, name) for name in _SAFE.split()}
@@ -77,6 +77,10 @@ class Sandbox:
         """What the attempt has changed."""
         return next((name for name, copy, before in self._watched if not _same(_contents(copy), before)), None)
 
+    def end(self) -> None:
+        """Lets go of what is the user's; stand-ins refer to each other in circles."""
+        self._standing, self._watched, self.applications = {}, [], []
+
     def _watch(self, name: str, copy: Any) -> Any:
         self._watched.append((name, copy, _contents(copy)))
         return copy
@@ -98,9 +102,10 @@ class Sandbox:
             values = list(value)
             if len(values) > _MOST or (kind in (set, frozenset) and not all(map(is_plain, values))):
                 return Untouchable(name)
-            made = [self.stand_in(one, name) for one in values]
             container: Any = list if kind is nn.ModuleList else kind
-            return self._watch(name, container(made))
+            made = container([self.stand_in(one, name) for one in values])
+            same = kind not in (set, frozenset) or list(made) == values  # a copy's order may be another
+            return self._watch(name, made) if same else Untouchable(name)
         if kind is dict:
             named = dict(value)
             if len(named) > _MOST or not all(map(is_plain, named)):
@@ -176,7 +181,8 @@ class Sandbox:
         """A class that stands for one that has code."""
         if kind not in self._classes:
             bases = dict.fromkeys(map(self._base, (base for base in kind.__bases__ if base not in WITHOUT_CODE)))
-            made = Class(kind.__name__, tuple(bases) or (Instance,), {"__slots__": ()})
+            own = {"__slots__": (), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+            made = Class(kind.__name__, tuple(bases) or (Instance,), own)
             self._classes[kind] = made
             for name, value in vars(kind).items():
                 if name not in _NOT_KEPT and not is_slot(value):
@@ -185,11 +191,11 @@ class Sandbox:
 
     def _of_class(self, value: Any, name: str) -> Any:
         """An attribute of a class."""
-        if isinstance(value, types.FunctionType):  # those of torchvision's classes, too
+        if type(value) is types.FunctionType:  # those of torchvision's classes, too
             return Function(name, value, self)
-        if isinstance(value, property) and isinstance(value.fget, types.FunctionType):
+        if type(value) is property and type(value.fget) is types.FunctionType:
             return property(Function(name, value.fget, self))
-        if isinstance(value, (staticmethod, classmethod)) and isinstance(value.__func__, types.FunctionType):
+        if type(value) in (staticmethod, classmethod) and type(value.__func__) is types.FunctionType:
             return Function(name, value.__func__, self, binds=type(value))
         return self.stand_in(value, name)
 

@@ -134,7 +134,7 @@ class Class(type):
     def __setattr__(cls, name: str, value: Any):
         raise Refused(f"it changes {cls.__name__}.{name}")
 
-    __delattr__ = __setattr__  # type: ignore[assignment]
+    __delattr__ = __setattr__  # type: ignore[assignment]  # it refuses, too
 
 
 class Instance(metaclass=Class):

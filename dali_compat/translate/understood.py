@@ -10,6 +10,7 @@ import inspect
 import sys
 import types
 import typing
+from collections import namedtuple
 from itertools import pairwise
 from typing import Any
 
@@ -23,9 +24,22 @@ _OTHERS = {*sys.stdlib_module_names, "torch", "torchvision", "numpy", "PIL", "cv
 OF_MODULES = set(vars(nn.Module())) - {"training"}  # what each has of its own
 WITHOUT_CODE = {object, abc.ABC, typing.Generic, typing.Protocol}
 _OF_NAMEDTUPLES = {"__new__", "__repr__", "_replace", "__replace__", "_asdict", "__getnewargs__"}
+_OF_NAMEDTUPLES |= {"_make", "_fields", "_field_defaults", "_fields_defaults"}
+_Field = type(vars(namedtuple("_Field", "one"))["one"])
 _HANDLERS = {"SETUP_FINALLY", "SETUP_WITH", "SETUP_ASYNC_WITH", "PUSH_EXC_INFO", "BEFORE_WITH", "LOAD_SPECIAL"}
 _BASIC = 0xFF << 24  # Py_TPFLAGS_LONG_SUBCLASS and those beside it: subclasses of int, list, tuple, str, dict ...
-_WAYS_OUT = {"__subclasses__", "__base__", "__bases__", "__mro__"}
+# from an object to what is real
+_WAYS_OUT = {
+    "__subclasses__",
+    "__base__",
+    "__bases__",
+    "__mro__",
+    "__class__",
+    "__self__",
+    "__globals__",
+    "__builtins__",
+}
+_WAYS_OUT |= {"__code__", "__closure__", "__reduce__", "__reduce_ex__", "gi_frame", "tb_frame", "f_locals", "f_globals"}
 
 
 def attributes(value: Any) -> dict[str, Any]:
@@ -42,26 +56,38 @@ def is_plain(value: Any) -> bool:
 
 
 def is_plain_enum(kind: type) -> bool:
+    """Whether its members are but names of numbers and texts."""
     if not issubclass(kind, enum.Enum):
         return False
-    own = [
-        value for base in kind.__mro__ if base.__module__ not in ("enum", "builtins") for value in vars(base).values()
+    bases = [base for base in kind.__mro__ if base.__module__ not in ("enum", "builtins")]
+    own = [value for base in bases for value in vars(base).values()]
+    members = [
+        value for member in kind.__members__.values() for name, value in vars(member).items() if name != "__objclass__"
     ]
-    return not any(_is_code(value) and getattr(value, "__module__", "enum") != "enum" for value in own)
+    coded = any(_is_code(value) and getattr(value, "__module__", "enum") != "enum" for value in own)
+    return not coded and all(type(value) in _EXACT for value in members)
 
 
 def is_namedtuple(kind: type) -> bool:
-    if not (issubclass(kind, tuple) and kind.__bases__ == (tuple,) and hasattr(kind, "_fields")):
+    """Whether there is nothing in it but its fields."""
+    own = vars(kind)
+    if not (issubclass(kind, tuple) and kind.__bases__ == (tuple,) and "_fields" in own):
         return False
-    return all(name in _OF_NAMEDTUPLES or not _is_code(value) for name, value in vars(kind).items())
+    added = (value for name, value in own.items() if name not in _OF_NAMEDTUPLES and not _is_dunder(name, value))
+    defaults = own.get("_field_defaults", {}).values()
+    return all(type(value) in _EXACT or type(value) is _Field for value in (*added, *defaults))
+
+
+def _is_dunder(name: str, value: Any) -> bool:
+    return name.startswith("__") and not _is_code(value)
 
 
 def _is_code(value: Any) -> bool:
-    return isinstance(value, (types.FunctionType, property, staticmethod))
+    return type(value) in (types.FunctionType, property, staticmethod, classmethod)
 
 
 def is_slot(value: Any) -> bool:
-    return isinstance(value, types.MemberDescriptorType)
+    return type(value) is types.MemberDescriptorType
 
 
 def root(kind: Any) -> str:
@@ -82,7 +108,7 @@ def has_code(kind: type) -> bool:
 
 
 def _is_understood(descriptor: Any) -> bool:
-    return isinstance(descriptor, (property, types.MemberDescriptorType, types.GetSetDescriptorType))
+    return type(descriptor) in (property, types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
 def is_others(function: types.FunctionType) -> bool:
@@ -105,6 +131,8 @@ def reason_not_to_run(code: types.CodeType) -> str | None:
     for before, one in pairwise([instructions[0], *instructions]):
         if one.opname in _HANDLERS:
             return "it handles exceptions, or has a with statement"
+        if one.opname in ("STORE_ATTR", "DELETE_ATTR"):
+            return f"it changes the attribute {one.argval}"
         if one.opname in ("GET_AWAITABLE", "GET_YIELD_FROM_ITER"):
             return "it waits for another function"
         if one.opname == "IS_OP" and not ("CONST" in before.opname and before.argval in (None, True, False)):
@@ -112,6 +140,7 @@ def reason_not_to_run(code: types.CodeType) -> str | None:
         back = "JUMP" in one.opname and one.argval <= one.offset
         if back and one.argval not in for_loops:
             return "it has a while loop"
-    if names(code) & _WAYS_OUT:
+    texts = {constant for constant in code.co_consts if isinstance(constant, str)}
+    if (names(code) | texts) & _WAYS_OUT:
         return "it looks into classes"
     return next(filter(None, map(reason_not_to_run, _within(code))), None)

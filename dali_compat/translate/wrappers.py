@@ -96,9 +96,12 @@ def _attempt(function: Any, known: Callable[[type], bool]) -> Seen:
         raise Unseen(str(refused)) from None
     except Exception as error:
         raise Unseen(f"it raises {type(error).__name__} where it is asked what it does") from None
-    if changed:
-        raise Unseen(f"it changes {changed}")
-    return Seen(structure, tuple(paths), tuple(transform for transform, _ in sandbox.applications))
+    else:
+        if changed:
+            raise Unseen(f"it changes {changed}")
+        return Seen(structure, tuple(paths), tuple(transform for transform, _ in sandbox.applications))
+    finally:
+        sandbox.end()
 
 
 def _structure(result: Any, paths: list[tuple[int, ...]]) -> Any:
