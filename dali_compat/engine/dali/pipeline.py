@@ -319,12 +319,22 @@ class DecodePipeline:
             images = images if window is None else graph.crop(images, window, inside=True)
         else:
             images = graph.decode(given, device, self.plan.exact, window=window, capability=capability)
-        made = {f"images {number}": _after(images, chain) for number, chain in enumerate(chains)}
-        return made | kept
+        if self.plan.views and device == "cpu":
+            made = [_windowed(images, chain) for chain in chains]
+        else:
+            made = [_after(images, chain) for chain in chains]
+        return {f"images {number}": one for number, one in enumerate(made)} | kept
+
+
+def _windowed(images, steps):
+    """_after(), where the first step may be a window."""
+    if steps and steps[0][0].op == "crop" and steps[0][0].kwargs["inside"]:
+        return _after(graph.decoded(images, "cpu", False, steps[0][1]), steps[1:])
+    return _after(images, steps)
 
 
 def _after(images, steps):
-    """Images after the steps of one chain: other memory than that of another chain's, if it has any."""
+    """Images after the steps of one chain."""
     for step, arrays in steps:
         images = getattr(graph, step.op)(images, arrays, **step.kwargs)
     return images
