@@ -10,6 +10,7 @@ from torch.utils.data import IterableDataset
 from ..install import dali_version, max_connections, max_connections_note
 from ..lower import plans_ahead
 from ..plan import Plan, table
+from ..translate.registry import describe
 from .choose import Route, StockRoute, available_threads, in_python
 from .dali import DaliRoute
 from .resident import ResidentRoute
@@ -121,5 +122,9 @@ def _without_effect(loader, route: DaliRoute | ResidentRoute) -> list[str]:
     if not (loader.num_workers and in_python(route)):
         names |= {"timeout": 0, "worker_init_fn": None, "multiprocessing_context": None}  # of processes
     given = {name: getattr(loader, name, default) for name, default in names.items()}
-    shown = {name: getattr(value, "__name__", value) for name, value in given.items() if value != names[name]}
+    shown = {
+        name: getattr(value, "__name__", None) or describe(value)
+        for name, value in given.items()
+        if value != names[name]
+    }
     return [f"{name}={value}" for name, value in shown.items()]
