@@ -203,7 +203,9 @@ class ResidentPart(Part[Chunk]):
         images, route = _selected(self._sources, len(self.rows)), self.owner.epoch.route
         chains = zip(self.plan.chains, self._arrays, strict=True)
         made = [route.program(one)(images, arrays) for one, arrays in chains]
-        return Views(made) if self.plan.views else made[0]
+        if not self.plan.views:
+            return made[0]
+        return Views([one.clone() if one is images else one for one in made])  # each in memory of its own
 
 
 def _tensors(images: Any) -> list[torch.Tensor]:

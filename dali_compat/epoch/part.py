@@ -82,9 +82,9 @@ class Part(Generic[OwnerT]):
         (C, H, W), or of N other things (a tensor of these where they are stacked); Views of these."""
         self.advance()
         if self.plan.views:
-            if not self._views:
-                images = self._images()
-                self._begin(images if self.rows else Views([[] for _ in self.plan.views]))
+            images = None if self._views else self._images()
+            if images is not None and self.rows:
+                self._begin(images)
             return Views([view.outcome() for view in self._views], self.plan.structure) if self.rows else []
         return self._outcome() if self.rows else []
 

@@ -135,6 +135,22 @@ def test_a_collate_fn_gets_samples(image_root):
     assert all(torch.equal(a[0], b[0]) and a[1] == b[1] for a, b in zip(mine, theirs, strict=True))
 
 
+@pytest.mark.parametrize("arrays", [False, True])
+def test_views_have_memory_of_their_own(tmp_path, arrays):
+    """Who writes to one does not change another, even where nothing is done with them."""
+    folder = tmp_path / "alike" / "class"
+    folder.mkdir(parents=True)
+    images = pictures(4, 30, 30, 3)
+    for number, image in enumerate(np.asarray(images)):
+        Image.fromarray(image).save(folder / f"{number}.png")
+    plain = views(T.PILToTensor(), T.PILToTensor(), T.PILToTensor())
+    dataset = DALIArrayDataset(images, [0] * 4, plain) if arrays else ImageFolder(folder.parent, plain)
+    ((one, *others), _) = next(iter(ours(dataset, 4, device="cpu", memory_format=torch.channels_last)))
+    before = [other.clone() for other in others]
+    one.zero_()
+    assert all(torch.equal(a, b) and a.any() for a, b in zip(others, before, strict=True))
+
+
 def test_pil_images_are_views_too(image_root):
     dataset = ImageFolder(image_root, lambda im: (im, SMALL(im)))
     mine, theirs = (list(loader(dataset, 5, collate_fn=list)) for loader in (exact, stock))

@@ -187,7 +187,9 @@ class DecodePipeline:
         lengths = named["lengths"].as_array()[:, 0] if "lengths" in named else None
         stated = named["stated"].as_array() if "stated" in named else None
         images = [_tensors(named[f"images {number}"]) for number in range(len(self.plan.chains))]
-        return Received(Views(images) if self.plan.views else images[0], decoded, named.get("encoded"), lengths, stated)
+        return Received(
+            _apart(images) if self.plan.views else images[0], decoded, named.get("encoded"), lengths, stated
+        )
 
     def discard(self, ticket: int) -> None:
         """Nobody will ask for this ticket."""
@@ -319,17 +321,14 @@ class DecodePipeline:
             images = images if window is None else graph.crop(images, window, inside=True)
         else:
             images = graph.decode(given, device, self.plan.exact, window=window, capability=capability)
-        if self.plan.views and device == "cpu":
-            made = [_windowed(images, chain) for chain in chains]
-        else:
-            made = [_after(images, chain) for chain in chains]
+        made = [_view(images, chain, device) if self.plan.views else _after(images, chain) for chain in chains]
         return {f"images {number}": one for number, one in enumerate(made)} | kept
 
 
-def _windowed(images, steps):
+def _view(images, steps, device: str):
     """_after(), where the first step may be a window."""
-    if steps and steps[0][0].op == "crop" and steps[0][0].kwargs["inside"]:
-        return _after(graph.decoded(images, "cpu", False, steps[0][1]), steps[1:])
+    if device == "cpu" and steps and steps[0][0].op == "crop" and steps[0][0].kwargs["inside"]:
+        return _after(graph.decoded(images, device, False, steps[0][1]), steps[1:])
     return _after(images, steps)
 
 
@@ -377,6 +376,19 @@ def _as_matrix(paths: list[str]) -> np.ndarray:
     """(N, L) uint8, one zero-padded path a row, as fn.io.file.read takes them."""
     encoded = np.array([os.fsencode(path) for path in paths])
     return encoded.view(np.uint8).reshape(len(paths), -1)
+
+
+def _apart(images: list[torch.Tensor | list[torch.Tensor]]) -> Views:
+    """Views in memory of their own: DALI computes once what is the same in two."""
+    made: list[torch.Tensor | list[torch.Tensor]] = []
+    known: set[int] = set()
+    for view in images:
+        first = view if isinstance(view, torch.Tensor) else view[0]
+        if first.data_ptr() in known:
+            view = view.clone() if isinstance(view, torch.Tensor) else [image.clone() for image in view]
+        known.add(first.data_ptr())
+        made.append(view)
+    return Views(made)
 
 
 def _tensors(outputs):
