@@ -34,6 +34,7 @@ if _typing.TYPE_CHECKING:
     from .patch.install import uninstall as uninstall
     from .translate import on_batch as on_batch
     from .translate import register as register
+    from .translate import views as views
 
     DALIDataLoader = DataLoader
 
@@ -58,6 +59,7 @@ _HOME = {
     "uninstall": "patch.install",
     "on_batch": "translate",
     "register": "translate",
+    "views": "translate",
 }
 __all__ = [  # spelt out for type checkers
     "DALILMDB",
@@ -80,6 +82,7 @@ __all__ = [  # spelt out for type checkers
     "on_batch",
     "register",
     "uninstall",
+    "views",
 ]
 
 

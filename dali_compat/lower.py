@@ -10,11 +10,13 @@ first of these.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
-from .account import lines_of
+from .account import NOTHING, lines_of
 from .draws import is_random
-from .plan import Call, ImageSpec, Options, Plan, Step, draw
+from .plan import Call, ImageSpec, Line, Options, Plan, Step, draw
 from .translate.registry import Chain, as_kernels_do, translate
 from .versions import resizes_in_whole_numbers
 
@@ -31,6 +33,11 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
 
     ``decoded``: the images are in torch's hands already (they come from a Call), so torch runs all of it.
     """
+    if chain.views:
+        views = tuple(lower(view, options, decoded) for view in chain.views)
+        said = (Line(chain.wrapper, f"{len(views)} views of one image", NOTHING, ""),)
+        shared = (options.exact, options.channels_last, chain.takes)
+        return Plan((), (), (), *shared, lines=said, views=views, structure=chain.structure)
     steps = tuple(s for t in chain.translated for s in t.steps)
     ordered = tuple(map(as_kernels_do, _geometry_first(steps)))
     split = 0 if decoded else _first_batch_step(ordered, options)
@@ -42,7 +49,9 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     if not options.exact:
         dali = _fuse_tail(dali, "HWC" if options.channels_last else "CHW")
     batch = tuple(s for s in ordered[split:] if s.op not in ("pil_to_tensor", "identity"))
-    call = Call(chain.functions, str(chain.refused), chain.rest, chain.streams) if chain.functions else None
+    call = None
+    if chain.functions:
+        call = Call(chain.functions, str(chain.refused), chain.rest, chain.streams, chain.view)
     lines = lines_of(chain, ordered, split, options, two_pass)
     return Plan(steps, dali, batch, options.exact, options.channels_last, chain.takes, call, lines)
 
@@ -52,13 +61,16 @@ def continued(plan: Plan, spec: ImageSpec) -> Plan:
     call = plan.call
     assert call is not None
     if spec not in call.plans:
-        chain = translate(call.rest, spec, call.stream)
+        chain = replace(translate(call.rest, spec, call.stream), view=call.view)
         call.plans[spec] = lower(chain, Options(plan.exact, plan.channels_last), decoded=True)
     return call.plans[spec]
 
 
 def plans_ahead(plan: Plan) -> list[Plan]:
-    """A plan and those that follow its calls, if every call gives the kind of image that it takes."""
+    """A plan and those that follow its calls, if every call gives the kind of image that it takes; of several views one
+    view after another."""
+    if plan.views:
+        return [plan, *(ahead for view in plan.views for ahead in plans_ahead(view))]
     plans = [plan]
     while plans[-1].call is not None:
         plans.append(continued(plans[-1], plans[-1].gives))

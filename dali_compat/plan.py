@@ -114,18 +114,20 @@ class Call:
         reason: why they are not translated.
         rest: the transforms after them; they are translated when it is known what the functions have given.
         stream: the first random stream of the rest.
+        view: of which of several views it is a part, from 1 on: what functions draw is another number for each.
     """
 
     functions: tuple[Any, ...]
     reason: str
     rest: tuple[Any, ...] = ()
     stream: int = 0
+    view: int = 0
     plans: dict[ImageSpec, Plan] = field(default_factory=dict, repr=False)
 
     @cached_property
     def remainder(self) -> Call:
         """The rest, called as it is: for what is no image."""
-        return Call(self.rest, self.reason)
+        return Call(self.rest, self.reason, view=self.view)
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,9 @@ class Plan:
         takes: the image before the first step.
         call: what comes after the steps and is not translated, or None.
         lines: the account of it, one line a transform.
+        views: where a sample has several images, the plans that make these of the same one; the steps and the call are
+            theirs, then.
+        structure: of such a sample: lists, tuples and dicts of numbers of views.
     """
 
     steps: tuple[Step, ...]
@@ -161,6 +166,18 @@ class Plan:
     takes: ImageSpec = ImageSpec()
     call: Call | None = None
     lines: tuple[Line, ...] = ()
+    views: tuple[Plan, ...] = ()
+    structure: Any = None
+
+    @property
+    def chains(self) -> tuple[Plan, ...]:
+        """The plans of one image each: the views, or itself."""
+        return self.views or (self,)
+
+    @property
+    def calls(self) -> bool:
+        """Whether something of it is not translated."""
+        return any(plan.call is not None for plan in self.chains)
 
     @property
     def gives(self) -> ImageSpec:
@@ -171,7 +188,8 @@ class Plan:
     def key(self) -> tuple:
         """What equal plans share."""
         functions = (*self.call.functions, None, *self.call.rest) if self.call else ()
-        return self.takes, self.steps, self.exact, self.channels_last, tuple(map(id, functions))
+        own = self.takes, self.steps, self.exact, self.channels_last, tuple(map(id, functions))
+        return *own, repr(self.structure), tuple(view.key for view in self.views)
 
 
 @dataclass(frozen=True)

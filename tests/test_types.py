@@ -29,7 +29,7 @@ import dali_compat
 from dali_compat import DALIArrayDataset, DALIImageFolder, DALILMDB, DALIRecordIO, DALITFRecord, DALIWebDataset
 from dali_compat import DALIHuggingFace, DALIImageList, DALIImageTable
 from dali_compat import BadImageWarning, FallbackWarning, ImageReadError, LoaderStats, SampleError
-from dali_compat import DALIDataLoader, DataLoader, install, on_batch, register, uninstall
+from dali_compat import DALIDataLoader, DataLoader, install, on_batch, register, uninstall, views
 
 folder = DALIImageFolder("train", T.Compose([T.Resize(8), T.ToTensor()]), return_index=True, index_cache=True)
 dataset = folder
@@ -50,7 +50,7 @@ DataLoader(dataset, batch_size=None, sampler=[1, 2], collate_fn=list, generator=
 DataLoader(dataset, batch_sampler=[[1, 2], [3]], worker_init_fn=torch.manual_seed, multiprocessing_context="spawn")
 DataLoader(dataset, device=torch.device("cuda", 1), memory_format=torch.channels_last, cache=0.5, cache_device="cpu")
 DataLoader(dataset, device=0, fallback="error", on_error="replace", on_error_in_python=True, cache=1 << 30)
-DataLoader(datasets.CIFAR10("cifar"), 512)
+DataLoader(datasets.CIFAR10("cifar", transform=views(T.ToTensor(), T.RandomCrop(8))), 512)
 DataLoader(Subset(dataset, [0, 1]), 2)
 DataLoader(DALIArrayDataset(torch.zeros(2, 8, 8, dtype=torch.uint8), [0, 1]), 2)
 DataLoader(DALITFRecord(["a.tfrecord", "b.tfrecord"], return_index=True), 2)
@@ -117,6 +117,7 @@ BAD = {
     "dali_compat.NoSuchName": "attr-defined",
     "from dali_compat import NoSuchName": "attr-defined",
     'register("Invert")': "arg-type",
+    "views(3)": "arg-type",
     "on_batch(inverted)": "call-arg",
     "install(fallback=1)": "arg-type",
     "SampleError.position": "attr-defined",

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from .views import Views
+
 
 def free_memory(device: torch.device) -> int:
     """Bytes that are free: of a GPU, what torch holds unused included; of the host, for this machine and for this
@@ -63,6 +65,8 @@ def mapped(data: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """
     if isinstance(data, torch.Tensor):
         return function(data)
+    if isinstance(data, Views):
+        return data.each(lambda batch: mapped(batch, function))
     if isinstance(data, Mapping):
         named = {key: mapped(value, function) for key, value in data.items()}
         return named if type(data) is dict else _rebuilt(data, named)

@@ -6,7 +6,7 @@ The random parameters are those that the batch has drawn, so this is also what t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,21 +19,36 @@ from ..plan import Step
 from .kernels.registry import image_kernel_of, kernel_of
 
 _MODES = {1: "L", 3: "RGB"}
+Draw = Callable[[tuple[int, int]], list[dict]]
+"""Gives the arguments of each step for an image of a size, (height, width)."""
 
 
-def replay(
-    source: Source, steps: tuple[Step, ...], draw: Callable[[tuple[int, int]], list[dict]], channels: int = 3
-) -> torch.Tensor:
+def replay(source: Source, steps: tuple[Step, ...], draw: Draw, channels: int = 3) -> torch.Tensor:
     """Decode one image as its data set does (mostly as torchvision's pil_loader) and run the steps, which are for so
-    many channels; gives a CHW tensor (of a PIL image, too). ``draw`` gives each step's arguments for an image of a
-    size, (height, width).
+    many channels; gives a CHW tensor (of a PIL image, too).
 
     Raises:
         ValueError: its data set does not convert it to RGB, and it is in another mode.
     """
+    return _played(_decoded(source, channels), steps, draw)
+
+
+def replay_views(
+    source: Source, chains: Sequence[tuple[tuple[Step, ...], Draw]], channels: int = 3
+) -> tuple[torch.Tensor, ...]:
+    """The same image through several chains. Raises as replay()."""
+    image = _decoded(source, channels)
+    return tuple(_played(image, steps, draw) for steps, draw in chains)
+
+
+def _decoded(source: Source, channels: int) -> Any:
     image: Any = decoded(source)
     if image.mode != _MODES[channels]:
         raise ValueError(f"it is in mode {image.mode}: only RGB and L are taken where a data set does not convert")
+    return image
+
+
+def _played(image: Any, steps: tuple[Step, ...], draw: Draw) -> torch.Tensor:
     for step, row in zip(steps, draw(image.size[::-1]), strict=True):
         image = play(image, step, row)
     if isinstance(image, tuple):

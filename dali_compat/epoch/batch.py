@@ -14,7 +14,8 @@ import torch
 from torch.utils.data import default_collate
 
 from ..draws import own_generators
-from ..engine.device import to_device
+from ..engine.device import mapped, to_device
+from ..engine.views import Views, filled
 from .epoch import Epoch
 from .part import in_format
 from .samplers import Indices
@@ -108,10 +109,12 @@ class Batch:
         with_index = {getattr(folder, "return_index", False) for folder in self._parts()}
         fast = epoch.fast_collate and isinstance(images, torch.Tensor) and images.dtype == torch.uint8
         if (epoch.default_collate or fast) and len(self) and len(with_index) == 1:
-            if not isinstance(images, torch.Tensor):
+            if isinstance(images, Views):
+                images = to_device(collated_views(images), epoch.route.device)
+            elif not isinstance(images, torch.Tensor):
                 images = to_device(default_collate(images), epoch.route.device)
-                if isinstance(images, torch.Tensor) and images.ndim == 4:
-                    images = in_format(images, epoch.route.plans[0])  # all plans have one format
+                if isinstance(images, torch.Tensor) or any(plan.views for plan in epoch.route.plans):
+                    images = mapped(images, self._in_format)
             columns = [self.targets, self._locals()] if with_index == {True} else [self.targets]
             made = [to_device(_column(column), epoch.route.device) for column in columns]
             return (images, made[0].long() if made[0].ndim == 1 else made[0]) if fast else [images, *made]
@@ -119,6 +122,10 @@ class Batch:
         with self._as_in_a_worker():
             collated = epoch.collate_fn(samples if epoch.batched else samples[0])
         return to_device(collated, epoch.route.device)
+
+    def _in_format(self, images: torch.Tensor) -> torch.Tensor:
+        """All plans have one format."""
+        return in_format(images, self.epoch.route.plans[0]) if images.ndim == 4 else images
 
     def _samples(self, images) -> list[tuple]:
         """What ``dataset[index]`` gives for each row, with the image on the device."""
@@ -128,6 +135,13 @@ class Batch:
             with_index = getattr(folder, "return_index", False)
             samples.append((image, target, local) if with_index else (image, target))
         return samples
+
+
+def collated_views(views: Views) -> Any:
+    """As default_collate makes it of the samples."""
+    numbered = default_collate([filled(views.structure, [torch.tensor(i) for i in range(len(views.batches))])])
+    batches = [batch if isinstance(batch, torch.Tensor) else default_collate(batch) for batch in views.batches]
+    return mapped(numbered, lambda number: batches[int(number)])
 
 
 def _column(values: Any) -> Any:

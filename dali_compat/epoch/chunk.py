@@ -14,6 +14,7 @@ from ..data.parts import from_the_front, places
 from ..draws import Arrays, ImageTooSmall, Randoms, compute
 from ..engine.device import current_stream_of
 from ..engine.fused import to_device
+from ..engine.views import Views
 from ..plan import Plan, Step
 from ..routes.resident import Held, ResidentRoute
 from .epoch import Epoch
@@ -60,7 +61,7 @@ class Chunk:
         self.labels = self._labels(sources) if epoch.default_collate else None
         self._taken: list[tuple[Any, torch.Tensor | None]] | None = None
         self._stream: torch.cuda.Stream | None = None
-        if any(part.plan.call for part in self._parts):
+        if any(part.plan.calls for part in self._parts):
             self._record()
         else:
             self._make()
@@ -76,8 +77,7 @@ class Chunk:
     @property
     def bytes(self) -> int:
         """Of the images that are computed, labels not counted."""
-        images = [images for images, _ in self._taken or () if isinstance(images, torch.Tensor)]
-        return sum(one.nbytes for one in images)
+        return sum(one.nbytes for images, _ in self._taken or () for one in _tensors(images))
 
     def advance(self) -> None:
         for part in self._parts:
@@ -100,8 +100,8 @@ class Chunk:
             stream = torch.cuda.current_stream(self._stream.device)
             stream.wait_event(self._done)
             for part in taken:
-                if isinstance(part, torch.Tensor):
-                    part.record_stream(stream)
+                for tensor in _tensors(part):
+                    tensor.record_stream(stream)
         return taken
 
     def _make(self) -> list[tuple[Any, torch.Tensor | None]]:
@@ -197,15 +197,27 @@ class ResidentPart(Part[Chunk]):
             self.rows = at.tolist()
             self._sources = [(s.held.on_device, np.searchsorted(at, s.some), s.at) for s in sources]
         sizes = np.broadcast_to(np.array(plan.takes.size), (len(self.rows), 2)).copy(order="F")  # as Randoms does
-        self._arrays = chunk.compute(plan.batch, at, sizes)
+        self._arrays = [chunk.compute(one.batch, at, sizes) for one in plan.chains]
 
     def _images(self):
-        images = _selected(self._sources, len(self.rows))
-        return self.owner.epoch.route.program(self.plan)(images, self._arrays)
+        images, route = _selected(self._sources, len(self.rows)), self.owner.epoch.route
+        chains = zip(self.plan.chains, self._arrays, strict=True)
+        made = [route.program(one)(images, arrays) for one, arrays in chains]
+        if not self.plan.views:
+            return made[0]
+        return Views([one.clone() if one is images else one for one in made])  # each in memory of its own
+
+
+def _tensors(images: Any) -> list[torch.Tensor]:
+    batches = images.batches if isinstance(images, Views) else [images]
+    return [one for one in batches if isinstance(one, torch.Tensor)]
 
 
 def _cut(whole, lengths: list[int]) -> Sequence[Any]:
     """Consecutive parts. No views, to autograd: who writes to one batch must not make another's look changed."""
+    if isinstance(whole, Views):
+        of_views = zip(*(_cut(view, lengths) for view in whole.batches), strict=True)
+        return [Views(batches, whole.structure) for batches in of_views]
     if isinstance(whole, torch.Tensor):
         return torch.unsafe_split_with_sizes(whole, lengths)
     rows = iter(whole)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -14,8 +15,9 @@ from ..data.headers import Facts, marks
 from ..data.intact import is_intact
 from ..data.sources import BYTES, DECODED, PATHS, Form, Source
 from ..draws import Arrays
-from ..engine.device import sent
-from ..engine.replay import replay
+from ..engine.device import mapped, sent
+from ..engine.replay import replay, replay_views
+from ..engine.views import Views
 from ..errors import ImageReadError
 from ..plan import Plan, Step
 from .dali_epoch import DaliEpoch
@@ -91,8 +93,9 @@ class Decoded:
             return
         at = np.array(rows)
         self._facts = batch.facts.take(at)
-        arrays = batch.compute((*plan.dali, *plan.batch), at)
-        self._dali, self._batch = arrays[: len(plan.dali)], arrays[len(plan.dali) :]
+        arrays = [batch.compute((*one.dali, *one.batch), at) for one in plan.chains]
+        dali = [of_one[: len(one.dali)] for one, of_one in zip(plan.chains, arrays, strict=True)]
+        self._batch = [of_one[len(one.dali) :] for one, of_one in zip(plan.chains, arrays, strict=True)]
         if given in DECODED:
             self._images: Any = [batch.pixels[row] for row in rows]
         elif given == BYTES:
@@ -103,7 +106,7 @@ class Decoded:
         self._cache = cache if given not in DECODED and cache is not None and not cache.full else None
         form = Form(given, self._cache is not None, given not in DECODED and batch.epoch.route.fancy)
         self._pipeline = batch.epoch.pipeline(plan, len(rows), form)
-        self._ticket = self._pipeline.submit(self._images, self._dali, self._facts.stated_at)
+        self._ticket = self._pipeline.submit(self._images, list(chain.from_iterable(dali)), self._facts.stated_at)
 
     @property
     def _sources(self) -> list[Source]:
@@ -118,14 +121,14 @@ class Decoded:
             received = self._pipeline.receive(self._ticket)
         except PipelineError as error:
             return self._retry(error)
-        images, decoded = received.images, received.decoded
+        decoded = received.decoded
         doubtful = set() if self._given in DECODED else self._doubtful(received)
         if self._cache is not None and decoded is not None:
             sure = [i for i in range(len(self.rows)) if i not in doubtful]
             self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
-        if not (self.plan.dali and self.plan.dali[-1].kwargs.get("layout") == "CHW"):
-            images = images.movedim(-1, 1) if isinstance(images, torch.Tensor) else [i.movedim(-1, 0) for i in images]
-        images = run(self.plan.batch, images, self._batch)
+        made = received.images.batches if isinstance(received.images, Views) else [received.images]
+        made = [_finished(*of_chain) for of_chain in zip(self.plan.chains, made, self._batch, strict=True)]
+        images = Views(made) if self.plan.views else made[0]
         return self._with_pil(sorted(doubtful), images) if doubtful else images
 
     def _doubtful(self, received: Received) -> set[int]:
@@ -194,6 +197,13 @@ class Decoded:
         return in_order(made)
 
 
+def _finished(plan: Plan, images, arrays: list[Arrays]):
+    """Torch's part of a plan, on what DALI has made."""
+    if not (plan.dali and plan.dali[-1].kwargs.get("layout") == "CHW"):
+        images = images.movedim(-1, 1) if isinstance(images, torch.Tensor) else [i.movedim(-1, 0) for i in images]
+    return run(plan.batch, images, arrays)
+
+
 class Replayed:
     """Rows that go through PIL and torchvision's own functions, with the parameters drawn for them. Their sizes are
     those that PIL finds: nothing hangs on what the headers say."""
@@ -202,9 +212,10 @@ class Replayed:
         self.batch, self.plan, self.rows = batch, plan, rows
         self._futures: dict[int, Future] = {}
         for row in rows:
-            draw = partial(batch.compute_one, plan.steps, row)
-            channels = plan.takes.channels
-            self._futures[row] = batch.epoch.in_thread(replay, batch.sources[row], plan.steps, draw, channels)
+            chains = [(one.steps, partial(batch.compute_one, one.steps, row)) for one in plan.chains]
+            how: tuple = (replay_views, chains) if plan.views else (replay, *chains[0])
+            channels = plan.chains[0].takes.channels
+            self._futures[row] = batch.epoch.in_thread(how[0], batch.sources[row], *how[1:], channels)
 
     def look(self) -> None:
         """Give up what has failed already."""
@@ -216,11 +227,14 @@ class Replayed:
         while self._futures:
             row = next(iter(self._futures))
             try:
-                images.append(sent(self._futures[row].result(), self.batch.epoch.route.device))
+                images.append(mapped(self._futures[row].result(), self._sent))
                 del self._futures[row]
             except Exception as error:
                 self._give_up(row, error)
         return images
+
+    def _sent(self, image: torch.Tensor) -> torch.Tensor:
+        return sent(image, self.batch.epoch.route.device)
 
     def discard(self) -> None:
         while self._futures:

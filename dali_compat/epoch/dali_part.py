@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from ..data.headers import DALI
+from ..engine.views import Views
 from ..plan import Plan
 from .dali_groups import DaliOwner, Decoded, Replayed
-from .part import Part, stacked, taken
+from .part import Part, in_order, stacked, stacked_views, taken
 
 
 class DaliPart(Part[DaliOwner]):
@@ -63,13 +64,12 @@ class DaliPart(Part[DaliOwner]):
         """The results of rows that do not fail."""
         made: list[tuple[list[int], Any]] = []
         kept: list[int] = []
-        given, call = self._given, self.plan.call
-        assert call is not None  # who had it given, else
+        given = self._given
         for i, row in enumerate(self.rows):
             part = DaliPart(self.owner, self.plan)
             part.rows = [row]
             try:
-                part._called = part._call(call, given[i : i + 1], self.plan.gives.kind)
+                part._begin(given[i : i + 1])
                 images = part.outcome()
             except Exception as error:
                 if not self._is_bad(error):
@@ -79,7 +79,7 @@ class DaliPart(Part[DaliOwner]):
                 made.append(([row], images))
                 kept.append(row)
         self.rows = kept
-        return stacked(made)
+        return in_order(made) if self.plan.views else stacked(made)
 
     def discard(self) -> None:
         while self._groups:
@@ -90,9 +90,9 @@ class DaliPart(Part[DaliOwner]):
         """What the steps before a call give, on the device. Leaves in ``rows`` those that are not given up."""
         made = taken(self._groups)
         self.rows = made[0][0] if len(made) == 1 else sorted(row for rows, _ in made for row in rows)
-        whole = len(made) == 1 and isinstance(made[0][1], torch.Tensor)
-        images = made[0][1] if whole else stacked(made)
-        if self.plan.call is not None and self.owner.epoch.errors.policy != "raise":
+        whole = len(made) == 1 and isinstance(made[0][1], (torch.Tensor, Views))
+        images = made[0][1] if whole else stacked_views(made) if self.plan.views else stacked(made)
+        if self.plan.calls and self.owner.epoch.errors.policy != "raise":
             self._given = images
         return images
 

@@ -62,7 +62,8 @@ class Epoch(Generic[R]):
         self.meter: Meter = loader._stats.begin()
         self.errors, self.among = loader._errors, indices_among(loader)
         self.errors.begin()
-        self.calls = Calls(seed, loader, route.device, route.depth)
+        views = max((len(plan.chains) for plan in route.all_plans), default=1)
+        self.calls = Calls(seed, loader, route.device, views * route.depth)
         calls = [ahead.call for plan in route.all_plans for ahead in plans_ahead(plan) if ahead.call]
         for call in calls:
             self.calls.prepare(call)

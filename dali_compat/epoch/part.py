@@ -10,6 +10,7 @@ import torch
 
 from ..draws import Arrays
 from ..engine import kernels
+from ..engine.views import Views
 from ..lower import continued
 from ..plan import Call, ImageSpec, Plan, Step
 from ..workers.calls import Called
@@ -50,6 +51,7 @@ class Part(Generic[OwnerT]):
         self.owner, self.plan = owner, plan
         self.rows: Sequence[int] = []
         self._called: Called | None = None  # the plan's call
+        self._views: list[_View] = []  # the plan's
 
     def _images(self) -> Any:
         """What the steps before a call give, on the device: (N, C, H, W), or a list of N where sizes differ. Leaves in
@@ -58,21 +60,40 @@ class Part(Generic[OwnerT]):
 
     def advance(self) -> None:
         """Sets the plan's call to work, if it has one."""
-        if self.plan.call is not None and self._called is None:
+        if self.plan.calls and self._called is None and not self._views:
             images = self._images()
             if self.rows:
-                self._called = self._call(self.plan.call, images, self.plan.gives.kind)
+                self._begin(images)
+
+    def _begin(self, images) -> None:
+        """Sets the plan's call, or those of its views, to work on what the steps before it have given."""
+        if self.plan.call is not None:
+            self._called = self._call(self.plan.call, images, self.plan.gives.kind)
+        elif self.plan.views:
+            self._views = [
+                _View(self.owner, view, self.rows, given)
+                for view, given in zip(self.plan.views, images.batches, strict=True)
+            ]
+            for view in self._views:
+                view.advance()
 
     def outcome(self):
         """What the transform gives for ``rows``, without those that are given up: (N, C, H, W), a list of N images
-        (C, H, W), or of N other things (a tensor of these where they are stacked)."""
+        (C, H, W), or of N other things (a tensor of these where they are stacked); Views of these."""
         self.advance()
+        if self.plan.views:
+            images = None if self._views else self._images()
+            if images is not None and self.rows:
+                self._begin(images)
+            return Views([view.outcome() for view in self._views], self.plan.structure) if self.rows else []
         return self._outcome() if self.rows else []
 
     def discard(self) -> None:
         """Nobody wants it."""
         if self._called is not None:
             self._called.cancel()
+        for view in self._views:
+            view.discard()
 
     def _outcome(self):
         plan = self.plan
@@ -117,6 +138,17 @@ class Part(Generic[OwnerT]):
         return images
 
 
+class _View(Part[OwnerT]):
+    """One view of rows whose images are there."""
+
+    def __init__(self, owner: OwnerT, plan: Plan, rows: Sequence[int], images):
+        super().__init__(owner, plan)
+        self.rows, self._given = rows, images
+
+    def _images(self) -> Any:
+        return self._given
+
+
 class Outcome(Protocol):
     """What gives images of some rows.
 
@@ -153,6 +185,11 @@ def stacked(made: Sequence[tuple[Sequence[int], Any]]):
     """The same in a tensor, where all have one shape and dtype."""
     images = in_order(made)
     return kernels.uniform(images) if images else images
+
+
+def stacked_views(made: Sequence[tuple[Sequence[int], Any]]) -> Views:
+    """The same of rows that have several images each."""
+    return Views([kernels.uniform(list(of_view)) for of_view in zip(*in_order(made), strict=True)])
 
 
 def run(steps: tuple[Step, ...], images, arrays: list[Arrays]):

@@ -10,8 +10,9 @@ import torch
 
 from ..data.arrays import target
 from ..data.parts import locate
+from ..engine.views import Views
 from ..routes.resident import ResidentRoute
-from .batch import Batch
+from .batch import Batch, collated_views
 from .chunk import Chunk
 from .epoch import Epoch
 from .iterator import OrderedIterator
@@ -29,7 +30,7 @@ class ResidentIterator(OrderedIterator[ResidentRoute, "ResidentBatch"]):
         in_bulk = in_arrays(self._index_sampler)
         self._in_arrays = in_bulk is not None
         self._sampler_iter = in_bulk or self._sampler_iter
-        self._calls = any(plan.call for plan in route.plans)
+        self._calls = any(plan.calls for plan in route.plans)
         super()._begin(loader, route)
 
     def _epoch_of(self, loader, route: ResidentRoute, seed: int) -> Epoch[ResidentRoute]:
@@ -173,5 +174,7 @@ class ResidentBatch(Batch):
     def _collate(self, images) -> Any:
         if self._labels is not None and len(self) and isinstance(images, torch.Tensor):
             return [images, self._labels]
+        if self._labels is not None and len(self) and isinstance(images, Views):
+            return [collated_views(images), self._labels]
         self._locate()
         return super()._collate(images)

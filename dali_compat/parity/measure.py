@@ -74,7 +74,7 @@ def along(numbers: np.ndarray, image: torch.Tensor) -> np.ndarray:
 def levels(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     """What undoes the conversions and normalisations of a plan: (unit, offset) of each channel, in levels of 0..255."""
     unit, offset = np.ones(1), np.zeros(1)
-    for ahead in plans_ahead(plan):
+    for ahead in plans_ahead(plan.chains[0]):  # views are alike
         before = ahead.takes
         for step in ahead.steps:
             if step.op == "normalize":
@@ -154,7 +154,7 @@ class _Stream:
 
     @property
     def key(self) -> tuple:
-        return self.plan.steps, self.plan.dali, self.plan.batch, id(self.plan.call or None)
+        return tuple((one.steps, one.dali, one.batch, id(one.call or None)) for one in self.plan.chains)
 
 
 def _images(samples) -> list:

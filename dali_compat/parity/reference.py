@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from torchvision.transforms import v2
 
 from ..draws import Randoms, compute, is_random, own_generators, registry
 from ..lower import continued
-from ..plan import Plan
+from ..plan import Plan, Step
 from ..workers.images import spec_of
 from .dictation import Disagreement, dictated
 
@@ -60,6 +60,10 @@ def _one(transform, plan: Plan, image, numbers: _Numbers, seed: int, position: i
         return image
 
     numbers.draw(plan, image, seed, position)
+    if plan.views:
+        made = transform(image)
+        numbers.finish()
+        return made
     waiting = [transform]
     while waiting and plan.call is not None:
         transform, call = waiting.pop(), plan.call
@@ -94,15 +98,16 @@ class _Numbers:
     def draw(self, plan: Plan, image, seed: int, position: int) -> None:
         size = image.size[::-1] if isinstance(image, Image.Image) else image.shape[-2:]
         sizes, randoms = np.array([tuple(size)], np.int64), Randoms(seed, position, 1)
-        chosen: dict[int, np.ndarray] = {}
-        for step, arrays in zip(plan.steps, compute(plan.steps, sizes, randoms, slice(None)), strict=True):
-            if not is_random(step) or not all(_is_open(gate, chosen) for gate in step.when):
-                continue
-            assert step.draw is not None  # it is random
-            if step.op == "choose":
-                arrays, _ = registry.run(step.draw, sizes, randoms(step.stream, registry.lookup(step.draw)[0]))
-                chosen[step.stream] = next(iter(arrays.values()))[0]
-            self._left += registry.answers(step, {name: array[0] for name, array in arrays.items()})
+        answers: dict[int, list[tuple[str, Any]]] = {}  # by streams, which are in torchvision's order
+        for chain in plan.chains:
+            if plan.views and chain.call is not None:
+                raise NotImplementedError("views that call a function without a translation")
+            of_chain: dict[int, list[tuple[str, Any]]] = {}
+            for step, found in _answers(chain.steps, sizes, randoms):
+                of_chain.setdefault(step.stream, []).extend(found)
+            answers |= of_chain
+        for stream in sorted(answers):
+            self._left += answers[stream]
 
     @property
     def kind(self) -> str:
@@ -131,6 +136,19 @@ class _Numbers:
     def speaks(self) -> bool:
         """Loaders may draw at the same time, in threads of their own."""
         return not self._silent and threading.get_ident() == self._thread
+
+
+def _answers(steps: tuple[Step, ...], sizes: np.ndarray, randoms: Randoms) -> Iterator[tuple[Step, list]]:
+    """What torchvision gets for each random step that is taken."""
+    chosen: dict[int, np.ndarray] = {}
+    for step, arrays in zip(steps, compute(steps, sizes, randoms, slice(None)), strict=True):
+        if not is_random(step) or not all(_is_open(gate, chosen) for gate in step.when):
+            continue
+        assert step.draw is not None  # it is random
+        if step.op == "choose":
+            arrays, _ = registry.run(step.draw, sizes, randoms(step.stream, registry.lookup(step.draw)[0]))
+            chosen[step.stream] = next(iter(arrays.values()))[0]
+        yield step, registry.answers(step, {name: array[0] for name, array in arrays.items()})
 
 
 def _is_open(gate, chosen) -> bool:

@@ -114,11 +114,11 @@ def _plans(
     gray: dict[int, Plan] = {}
     for folder in parts:
         transform = transforms_of(folder)[0]
-        plan = lower(translate(transform), options)
+        plan = lower(translate(transform, views=True), options)
         plan_of[id(folder)] = folder, known.setdefault(plan.key, plan)
         reader = reader_of(folder)
         if reader is not None and reader.taken(folder) is InItsMode:
-            plan = lower(translate(transform, ImageSpec(channels=1)), options)
+            plan = lower(translate(transform, ImageSpec(channels=1), views=True), options)
             gray[id(folder)] = known.setdefault(plan.key, plan)
     return plan_of, gray
 

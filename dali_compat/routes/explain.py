@@ -10,6 +10,7 @@ from torch.utils.data import IterableDataset
 from ..installation import dali_version, max_connections, max_connections_note
 from ..lower import plans_ahead
 from ..plan import Plan, table
+from ..translate.registry import describe
 from .choose import Route, StockRoute, available_threads, in_python
 from .dali import DaliRoute
 from .resident import ResidentRoute
@@ -74,7 +75,8 @@ def _plan_lines(route: DaliRoute | ResidentRoute, wide: bool, decode: str | None
         if len(route.plans) > 1:
             lines.append(f"part {number} of the data set:")
         lines += ["  " + line for line in _account(plan, route.device, wide, decode).splitlines()]
-    if any(plan.call is None and plan.gives.kind == "pil" for plan in route.plans):
+    chains = [one for plan in route.plans for one in plan.chains]
+    if any(one.call is None and one.gives.kind == "pil" for one in chains):
         lines.append("  samples are PIL images, for a collate_fn that takes them; end with ToTensor() to have tensors")
     return lines
 
@@ -83,12 +85,30 @@ def _account(plan: Plan, device: torch.device, wide: bool, decode: str | None) -
     """One line a transform; ``decode`` says how faithful decoding is on this device, where there is any."""
     dali = f"DALI on {'GPU' if device.type == 'cuda' else 'CPU'}"
     rows = [("(decode)", "decode", dali, decode)] if decode else []
-    for ahead in plans_ahead(plan):
-        rows += [
-            (x.transform if wide else _cut(x.transform), x.becomes, x.where.replace("DALI", dali), x.fidelity)
-            for x in ahead.lines
-        ]
+    if plan.views:
+        rows += _rows(plan, dali, wide)
+    views: dict[tuple, list[int]] = {}  # those with the same lines
+    for number, view in enumerate(plan.chains, 1):
+        lines = tuple(row for ahead in plans_ahead(view) for row in _rows(ahead, dali, wide))
+        views.setdefault(lines, []).append(number)
+    for lines, numbers in views.items():
+        if plan.views:
+            rows.append((f"{'views' if len(numbers) > 1 else 'view'} {_listed(numbers)}:", "", "", ""))
+        rows += lines
     return table(rows) if rows else ""
+
+
+def _rows(plan: Plan, dali: str, wide: bool) -> list[tuple[str, str, str, str]]:
+    return [
+        (x.transform if wide else _cut(x.transform), x.becomes, x.where.replace("DALI", dali), x.fidelity)
+        for x in plan.lines
+    ]
+
+
+def _listed(numbers: list[int]) -> str:
+    """ "1", "1, 2", "3 to 8"."""
+    in_a_row = len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1
+    return f"{numbers[0]} to {numbers[-1]}" if in_a_row else ", ".join(map(str, numbers))
 
 
 def _cut(transform: str) -> str:
@@ -115,5 +135,9 @@ def _without_effect(loader, route: DaliRoute | ResidentRoute) -> list[str]:
     if not (loader.num_workers and in_python(route)):
         names |= {"timeout": 0, "worker_init_fn": None, "multiprocessing_context": None}  # of processes
     given = {name: getattr(loader, name, default) for name, default in names.items()}
-    shown = {name: getattr(value, "__name__", value) for name, value in given.items() if value != names[name]}
+    shown = {
+        name: getattr(value, "__name__", None) or describe(value)
+        for name, value in given.items()
+        if value != names[name]
+    }
     return [f"{name}={value}" for name, value in shown.items()]

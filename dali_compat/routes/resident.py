@@ -138,9 +138,9 @@ class ResidentRoute:
     @property
     def together(self) -> int:
         """How many samples are computed together; 1 where their size is not known: one batch, then."""
-        if any(s.gives.size is None and s.op != "crop" for plan in self.plans for s in plan.batch):
+        if any(s.gives.size is None and s.op != "crop" for plan in self.plans for c in plan.chains for s in c.batch):
             return 1
-        most = max(max(map(_bytes, (plan.takes, *(s.gives for s in plan.batch)))) for plan in self.plans)
+        most = max(sum(map(_most, plan.chains)) for plan in self.plans)
         budget = _TOGETHER[self.device.type]
         if self.device.type == "cuda" and torch.cuda.is_initialized():  # explain() must not start CUDA
             total = torch.cuda.get_device_properties(self.device).total_memory
@@ -207,9 +207,9 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
     for dataset in parts(loader.dataset):
         if id(dataset) not in held:
             images, array = images_of(dataset), dataset.data
-            plan = lower(translate(dataset.transform, spec_of(images)), options, decoded=True)
+            plan = lower(translate(dataset.transform, spec_of(images), views=True), options, decoded=True)
             plan, key = known.setdefault(plan.key, plan), _key(array, images, device)
-            calls = plan.call is not None or dataset.target_transform is not None
+            calls = plan.calls or dataset.target_transform is not None
             if calls and loader.on_error_in_python and loader.on_error != "raise":
                 raise Unsupported(
                     "on_error_in_python with a function on arrays: torch's loader calls it sample by sample"
@@ -244,6 +244,11 @@ def _copy(images: torch.Tensor, device: torch.device) -> torch.Tensor:
     for begin in range(0, len(images), count):
         made[begin : begin + count] = images[begin : begin + count].to(device)
     return made
+
+
+def _most(plan: Plan) -> int:
+    """Bytes of an image where it is largest."""
+    return max(map(_bytes, (plan.takes, *(s.gives for s in plan.batch))))
 
 
 def _bytes(spec) -> int:

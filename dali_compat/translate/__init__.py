@@ -4,8 +4,9 @@ import importlib
 import pkgutil
 
 from .registry import LATER, Chain, Untranslatable, on_batch, register, translate
+from .several import views
 
-__all__ = ["Chain", "Untranslatable", "on_batch", "register", "translate"]
+__all__ = ["Chain", "Untranslatable", "on_batch", "register", "translate", "views"]
 
 for _module in pkgutil.iter_modules(__path__):  # each kind registers its translators
     if _module.name not in LATER:

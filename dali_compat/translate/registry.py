@@ -6,13 +6,16 @@ import contextlib
 import functools
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from ..draws import is_random
 from ..plan import Draw, Gate, ImageSpec, Step, draw
 from .fidelity import EXACT
+from .hints import instead
+from .wrappers import Seen, Unseen, chains_of, look_through
 
 Translator = Callable[[Any, ImageSpec], Any]
 T = TypeVar("T", bound=Translator)
@@ -24,6 +27,7 @@ LATER = {"timm"}
 """Modules of this room that are imported when a transform of the package of that name comes."""
 
 NOTHING = object()
+_ADDRESS = re.compile(r"<(?:function |class ')?(?:[\w<>]+\.)*([\w<>]+)(?: object)?(?: at 0x[0-9a-f]+|')>")
 
 
 class Untranslatable(Exception):
@@ -51,7 +55,8 @@ class Translated:
 
 
 def describe(transform: Any) -> str:
-    """repr on one line; functions (a Lambda's, too) and classes without a repr of their own by name, text as it is."""
+    """repr on one line; functions (a Lambda's, too) and objects without a repr of their own by the name of their class,
+    within others, too; text as it is."""
     if isinstance(transform, str):
         return transform
     if type(transform).__name__ == "Lambda" and hasattr(transform, "lambd"):
@@ -60,7 +65,7 @@ def describe(transform: Any) -> str:
         return str(transform.__qualname__)
     if getattr(type(transform), "__repr__", None) is object.__repr__:
         return type(transform).__name__
-    return " ".join(repr(transform).split())
+    return " ".join(_ADDRESS.sub(r"\1", repr(transform)).split())
 
 
 def register(*types: type, consumes: str = "") -> Callable[[T], T]:
@@ -138,6 +143,9 @@ class Chain:
         refused: why the first of these has none.
         rest: the transforms after them.
         streams: how many random streams the steps have.
+        views: where the last transform gives several images, the chain of each; nothing else counts, then.
+        structure, wrapper: of what it gives, as Seen has it, and its name.
+        view: of which view it is the chain, from 1 on; 0 where it is none.
     """
 
     takes: ImageSpec
@@ -147,19 +155,24 @@ class Chain:
     refused: Untranslatable | None = None
     rest: tuple[Any, ...] = ()
     streams: int = 0
+    views: tuple[Chain, ...] = ()
+    structure: Any = None
+    wrapper: str = ""
+    view: int = 0
 
     @property
     def gives(self) -> ImageSpec:
         return next((t.steps[-1].gives for t in reversed(self.translated) if t.steps), self.takes)
 
 
-def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0) -> Chain:
+def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, views: bool = False) -> Chain:
     """Translate a transform (or a tuple of them), containers included, up to what has no translation.
 
     Args:
         transforms: a transform, a tuple of transforms, or None (the image as it is).
         spec: the image that reaches it.
         stream: number of its first random stream.
+        views: whether the last one may give several images.
     """
     waiting = list(reversed(transforms)) if isinstance(transforms, tuple) else [transforms]
     translated: list[Translated] = []
@@ -174,6 +187,11 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0) -
             if isinstance(result, Nested):
                 waiting += reversed(result.transforms)
                 continue
+            if isinstance(result, Seen):
+                if waiting or not views:
+                    raise Untranslatable(transform, "it gives several images, and is not the last transform")
+                start = Chain(takes, tuple(translated), streams=stream)
+                return _several(transform, result, start)
             if isinstance(result, Gated):
                 entries = _gated(result, spec, stream)
             else:
@@ -187,12 +205,25 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0) -
         steps = [s for entry in entries for s in entry.steps]
         if steps:
             spec, stream = steps[-1].gives, max(s.stream for s in steps) + 1
-    while waiting and not (functions and _translator_of(waiting[-1]) is not None):
+    while waiting and not (functions and _translator_of(type(waiting[-1])) is not None):
         functions.append(waiting.pop())
     kept = _first_of_views(translated) if functions else len(translated)
     called = (*made_of[kept:], *functions)
     brought = len(translated) - kept
     return Chain(takes, tuple(translated[:kept]), called, brought, refused, tuple(reversed(waiting)), stream)
+
+
+def _several(transform: Any, seen: Seen, start: Chain) -> Chain:
+    """The chains of the images that a wrapper gives; they begin with ``start``.
+
+    Raises:
+        Untranslatable: something that is not translated is a part of more than one.
+    """
+    views = chains_of(seen, start, translate)
+    if views is None:
+        raise Untranslatable(transform, "its views share a transform without a translation")
+    numbered = tuple(replace(chain, view=number) for number, chain in enumerate(views, 1))
+    return Chain(start.takes, views=numbered, structure=seen.structure, wrapper=describe(transform))
 
 
 def _first_of_views(translated: list[Translated]) -> int:
@@ -254,24 +285,36 @@ def _apply(transform: Any, spec: ImageSpec) -> Any:
     """What the translator of a transform gives."""
     if transform is None:
         return ()
-    entry = _translator_of(transform)
+    entry = _translator_of(type(transform))
     if entry is None:
-        raise Untranslatable(
-            transform, _why_unknown(transform), "to have it run on batches, dali_compat.register() a translation"
-        )
+        return _looked_through(transform)
     function, consumed = entry
     _refuse_changed_instances(transform)
     _refuse_unconsumed(transform, consumed)
     return function(transform, spec)
 
 
-def _translator_of(transform: Any) -> tuple[Translator, frozenset[str]] | None:
-    """Of its exact class."""
-    package = type(transform).__module__.partition(".")[0]
+def _translator_of(kind: type) -> tuple[Translator, frozenset[str]] | None:
+    """Of exactly this class."""
+    package = kind.__module__.partition(".")[0]
     if package in LATER:
         with contextlib.suppress(ImportError):  # it is something else of that name
             importlib.import_module(f"{__package__}.{package}")
-    return _TRANSLATORS.get(type(transform))
+    return _TRANSLATORS.get(kind)
+
+
+def _looked_through(transform: Any) -> Nested | Seen:
+    """What one without a translation does, if it only applies known transforms; Nested where it gives one image."""
+    try:
+        seen = look_through(transform, lambda kind: _translator_of(kind) is not None)
+        return seen if seen.chain is None else Nested(seen.chain)
+    except Unseen as unseen:
+        why = str(unseen)
+    # not within the block above: an error's context has frames, and these have all that the caller holds
+    written = instead(transform)
+    reason = _why_unknown(transform) + (f", but for {written}" if written else why)
+    remedy = "to have it run on batches, dali_compat.register() a translation"
+    raise Untranslatable(transform, reason, remedy)
 
 
 @dataclass(frozen=True)

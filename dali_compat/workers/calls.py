@@ -43,7 +43,7 @@ class Calls:
         seed: of the epoch.
         loader: its num_workers, multiprocessing_context, worker_init_fn and timeout are honoured.
         device: where images come from and go to.
-        depth: batches in the processes' hands.
+        depth: batches in the processes' hands; each view of a batch is one.
     """
 
     def __init__(self, seed: int, loader, device: torch.device, depth: int):
@@ -51,7 +51,7 @@ class Calls:
         self._context = loader.multiprocessing_context or torch.multiprocessing.get_context()
         self._start = loader.num_workers, loader.worker_init_fn, loader.dataset
         self._device, self._depth = device, depth
-        self._pools: dict[Call, _Pool] = {}
+        self._pools: dict[tuple[int, ...], _Pool] = {}  # of functions, by their id(): views may share them
 
     def prepare(self, call: Call) -> None:
         """Start the call's processes: best before DALI's threads are at work, for they are forked.
@@ -72,9 +72,10 @@ class Calls:
         """
         if not self._workers:
             return Called([self._here(call, images, kind, positions)], [len(positions)])
+        seed = self._seed_of(call)
         size = max(1, -(-len(positions) // (2 * self._workers)))
         chunks = [slice(start, start + size) for start in range(0, len(positions), size)]
-        return self._pool(call).submit(images, kind, positions, chunks)
+        return self._pool(call).submit(images, kind, positions, chunks, seed)
 
     def close(self) -> None:
         while self._pools:
@@ -83,17 +84,23 @@ class Calls:
     def _here(self, call: Call, images, kind: str, positions: list[int]) -> list | Exception:
         try:
             with own_generators(self._seed, positions[0]):
-                return run(call.functions, self._seed, pack(images, kind).unpack() if kind else images, positions)
+                samples = pack(images, kind).unpack() if kind else images
+                return run(call.functions, self._seed_of(call), samples, positions)
         except Exception as error:
             return error
 
+    def _seed_of(self, call: Call) -> tuple[int, ...]:
+        """Of what its functions draw."""
+        return (self._seed, call.view) if call.view else (self._seed,)
+
     def _pool(self, call: Call) -> _Pool:
-        if call in self._pools and not self._pools[call].usable:
-            self._pools.pop(call).close()
-        if call not in self._pools:
+        key = tuple(map(id, call.functions))
+        if key in self._pools and not self._pools[key].usable:
+            self._pools.pop(key).close()
+        if key not in self._pools:
             arguments = self._seed, self._context, self._start, self._device, self._depth, self._timeout
-            self._pools[call] = _Pool(call, *arguments)
-        return self._pools[call]
+            self._pools[key] = _Pool(call, *arguments)
+        return self._pools[key]
 
 
 class Called:
@@ -212,7 +219,7 @@ class _Pool:
         self._processes.look()
         return not self._processes.trouble
 
-    def submit(self, images, kind: str, positions: list[int], chunks: list[slice]) -> Called:
+    def submit(self, images, kind: str, positions: list[int], chunks: list[slice], seed: tuple[int, ...]) -> Called:
         parts = [images[chunk] if kind else Pieces(list(images[chunk])) for chunk in chunks]
         counts = [len(positions[chunk]) for chunk in chunks]
         number = self._free()
@@ -224,7 +231,8 @@ class _Pool:
             samples = [pack(part, kind) if kind else part.parcel() for part in parts]
             number, rooms = None, [None] * len(chunks)
         messages = [
-            dumps((sample, positions[chunk], room)) for sample, chunk, room in zip(samples, chunks, rooms, strict=True)
+            dumps((sample, positions[chunk], room, seed))
+            for sample, chunk, room in zip(samples, chunks, rooms, strict=True)
         ]
         answers = [Answer() for _ in messages]
         called = Called(answers, counts, self, None if number is None else self._slots[number])

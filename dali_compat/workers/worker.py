@@ -25,14 +25,14 @@ from .shared_memory import Place, Slot
 _KEPT = 1 << 30  # bytes of freed memory that a worker keeps
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # malloc.h
 
-_state: tuple = ()  # functions, seed, slots, and what worker_init_fn has raised
+_state: tuple = ()  # functions, slots, and what worker_init_fn has raised
 
 
-def run(functions, seed: int, samples: list, positions: list[int]) -> list:
-    """Each sample through all functions, with generators seeded by its position."""
+def run(functions, seed: tuple[int, ...], samples: list, positions: list[int]) -> list:
+    """Each sample through all functions, with generators seeded by ``seed`` and its position."""
     results = []
     for sample, position in zip(samples, positions, strict=True):
-        seed_generators(seed, position)
+        seed_generators(*seed, position)
         for function in functions:
             sample = function(sample)
         results.append(sample)
@@ -75,7 +75,7 @@ def start_worker(number, functions, seed, slots: list[Slot], workers, init, data
             init(number)
     except Exception:
         error = _wrapped()
-    _state = functions, seed, slots, error
+    _state = functions, slots, error
 
 
 def _keep_memory() -> None:
@@ -98,12 +98,13 @@ def _answer(message: bytes) -> bytes:
 
 def in_worker(message: bytes) -> Packed | Parcel | ExceptionWrapper:
     """What the functions give, in shared memory where there is room; or their error as text, for not every exception
-    can be unpickled. ``message``: pickled samples (Packed or Parcel), positions, and the room (a Place, or None)."""
-    functions, seed, _, error = _state
+    can be unpickled. ``message``: pickled samples (Packed or Parcel), positions, the room (a Place, or None), and the
+    seed."""
+    functions, _, error = _state
     if error is not None:
         return error
     try:
-        samples, positions, room = pickle.loads(message)
+        samples, positions, room, seed = pickle.loads(message)
         return _placed(run(functions, seed, samples.unpack(_view), positions), room)
     except Exception:
         return _wrapped()
@@ -128,7 +129,7 @@ def _place(room: Place | None, size: int) -> Place | None:
 
 
 def _view(place: Place) -> torch.Tensor:
-    return _state[2][place.slot].bytes(place)
+    return _state[1][place.slot].bytes(place)
 
 
 def _wrapped() -> ExceptionWrapper:

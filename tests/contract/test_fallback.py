@@ -27,11 +27,18 @@ class OwnCenterCrop(T.CenterCrop):
     """A subclass may do something else: it is not the base class."""
 
 
+class OwnCompose(T.Compose):
+    """It looks at the image."""
+
+    def __call__(self, image):
+        return super().__call__(image.rotate(90))
+
+
 UNTRANSLATABLE = {
     "a callable of one's own": (T.Compose([Halve(), EXACT]), "Halve()"),
     "a subclass": (T.Compose([OwnCenterCrop(40), T.PILToTensor()]), "OwnCenterCrop"),
-    "a subclass of Compose": (type("OwnCompose", (T.Compose,), {})([EXACT]), "OwnCompose"),
-    "a function": (lambda image: EXACT(image), "lambda"),
+    "a subclass of Compose": (OwnCompose([EXACT]), "OwnCompose"),
+    "a function": (lambda image: EXACT(image.rotate(90)), "lambda"),
     "a hook": (T.Compose([T.CenterCrop(40), T.PILToTensor()]), "hook"),
     "a replaced forward": (T.Compose([T.CenterCrop(40), T.PILToTensor()]), "replaced"),
 }

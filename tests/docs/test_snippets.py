@@ -30,7 +30,8 @@ def test_snippets_run(page, names, registry):
     loader = names["loader"]
     assert isinstance(loader, DataLoader)
     images, labels, *_ = next(iter(loader))
-    assert isinstance(images, torch.Tensor) and len(images) == len(labels) > 0
+    for view in images if isinstance(images, list) else [images]:
+        assert isinstance(view, torch.Tensor) and len(view) == len(labels) > 0
 
 
 def test_the_two_lines_of_the_readme(names):

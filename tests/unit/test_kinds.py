@@ -17,7 +17,9 @@ from dali_compat.translate.registry import _TRANSLATORS, LATER, Gated, Nested, a
 
 PACKAGE = Path(dali_compat.__file__).parent
 ROOMS = {"translate": translate, "draws": draws, "engine/kernels": kernels}
-KINDS = {path.stem for path in (PACKAGE / "translate").glob("*.py")} - {"__init__", "registry", "fidelity"}
+HELPER = '"""A helper: '
+KINDS = {path.stem for path in (PACKAGE / "translate").glob("*.py") if not path.read_text().startswith(HELPER)}
+KINDS -= {"__init__"}
 # draws of several kinds, which draws/laws.py holds
 SHARED = {
     "bernoulli": "flips, RandomGrayscale and RandomApply are applied or not",
@@ -129,7 +131,7 @@ def test_what_is_shared_is_shared():
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_file_is_a_kind_or_says_that_it_helps(room):
     names = {path.stem: path.read_text() for path in (PACKAGE / room).glob("*.py")}
-    helpers = {name for name, text in names.items() if text.startswith('"""A helper: ')}
+    helpers = {name for name, text in names.items() if text.startswith(HELPER)}
     assert set(names) - helpers - {"__init__"} <= KINDS and not helpers & KINDS
     later = LATER if room == "translate" else set()
     assert all(hasattr(ROOMS[room], name) for name in names.keys() - {"__init__", *later}), (

@@ -32,6 +32,7 @@ from ...data.sources import DECODED, PATHS, PIXELS_ON_GPU, Form
 from ...draws import Arrays
 from ...errors import OutOfStep
 from ...plan import Plan
+from ..views import Views
 from . import affinity, graph, warm
 from .feed import Feed, InFlight
 from .forks import live
@@ -49,14 +50,14 @@ class Received(NamedTuple):
 
     Attributes:
         images: (N, H, W, C) or (N, C, H, W) on the device, as the plan's last step lays it out, or a list of N where
-            sizes differ.
+            sizes differ; Views of these where the plan has views.
         decoded: the same before the first step, (H, W, 3) each, where the form keeps them; else None.
         encoded: DALI's list of the N files' bytes, where it has read files; else None.
         lengths: (N,), their numbers; else None.
         stated: (N, STATED) uint8, those that stand where the header states the size; else None.
     """
 
-    images: torch.Tensor | list[torch.Tensor]
+    images: torch.Tensor | list[torch.Tensor] | Views
     decoded: torch.Tensor | list[torch.Tensor] | None
     encoded: TensorListCPU | None
     lengths: np.ndarray | None
@@ -112,7 +113,7 @@ class DecodePipeline:
         Args:
             images: paths, in a list or as _as_matrix() makes them; uint8 arrays of encoded bytes (length,) or of pixels
                 (H, W, 3); or what given() made of pixels on the GPU.
-            arrays: the per-sample arguments of each step of ``plan.dali``, N rows each.
+            arrays: the per-sample arguments of each step of ``plan.dali``, of one view after another, N rows each.
             stated_at: (N,) int32, where files state their sizes; their beginnings, if it is left out.
 
         Raises:
@@ -185,7 +186,10 @@ class DecodePipeline:
         decoded = _tensors(named["decoded"]) if "decoded" in named else None
         lengths = named["lengths"].as_array()[:, 0] if "lengths" in named else None
         stated = named["stated"].as_array() if "stated" in named else None
-        return Received(_tensors(named["images"]), decoded, named.get("encoded"), lengths, stated)
+        images = [_tensors(named[f"images {number}"]) for number in range(len(self.plan.chains))]
+        return Received(
+            _apart(images) if self.plan.views else images[0], decoded, named.get("encoded"), lengths, stated
+        )
 
     def discard(self, ticket: int) -> None:
         """Nobody will ask for this ticket."""
@@ -301,7 +305,9 @@ class DecodePipeline:
 
     def _images(self, given, nodes) -> dict:
         """The pipeline's outputs that are pixels."""
-        steps = list(zip(self.plan.dali, nodes, strict=True))
+        rest = iter(nodes)
+        chains = [[(step, next(rest)) for step in plan.dali] for plan in self.plan.chains]
+        steps = [] if self.plan.views else chains[0]
         device, window = "mixed" if self.device.type == "cuda" else "cpu", None
         if steps and steps[0][0].op == "crop" and steps[0][0].kwargs["inside"]:
             window = steps.pop(0)[1]
@@ -315,9 +321,22 @@ class DecodePipeline:
             images = images if window is None else graph.crop(images, window, inside=True)
         else:
             images = graph.decode(given, device, self.plan.exact, window=window, capability=capability)
-        for step, arrays in steps:
-            images = getattr(graph, step.op)(images, arrays, **step.kwargs)
-        return {"images": images, **kept}
+        made = [_view(images, chain, device) if self.plan.views else _after(images, chain) for chain in chains]
+        return {f"images {number}": one for number, one in enumerate(made)} | kept
+
+
+def _view(images, steps, device: str):
+    """_after(), where the first step may be a window."""
+    if device == "cpu" and steps and steps[0][0].op == "crop" and steps[0][0].kwargs["inside"]:
+        return _after(graph.decoded(images, device, False, steps[0][1]), steps[1:])
+    return _after(images, steps)
+
+
+def _after(images, steps):
+    """Images after the steps of one chain."""
+    for step, arrays in steps:
+        images = getattr(graph, step.op)(images, arrays, **step.kwargs)
+    return images
 
 
 def _allow_open_files() -> None:
@@ -357,6 +376,19 @@ def _as_matrix(paths: list[str]) -> np.ndarray:
     """(N, L) uint8, one zero-padded path a row, as fn.io.file.read takes them."""
     encoded = np.array([os.fsencode(path) for path in paths])
     return encoded.view(np.uint8).reshape(len(paths), -1)
+
+
+def _apart(images: list[torch.Tensor | list[torch.Tensor]]) -> Views:
+    """Views in memory of their own: DALI computes once what is the same in two."""
+    made: list[torch.Tensor | list[torch.Tensor]] = []
+    known: set[int] = set()
+    for view in images:
+        first = view if isinstance(view, torch.Tensor) else view[0]
+        if first.data_ptr() in known:
+            view = view.clone() if isinstance(view, torch.Tensor) else [image.clone() for image in view]
+        known.add(first.data_ptr())
+        made.append(view)
+    return Views(made)
 
 
 def _tensors(outputs):

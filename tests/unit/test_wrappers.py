@@ -1,0 +1,863 @@
+"""What is seen through and what is not: a guess that is wrong would train on other images, and nobody would notice.
+
+Each wrapper that is seen is also run as it is, and its pixels are compared with those of what was seen.
+"""
+
+import abc
+import copy
+import enum
+import functools
+import gc
+import logging
+import os
+import pickle
+import random
+import threading
+import time
+import types
+import weakref
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageFilter, ImageOps
+from torch import nn
+from torchvision import transforms as T
+from torchvision.transforms import functional as F
+from torchvision.transforms import v2
+
+import dali_compat
+from dali_compat import register
+from dali_compat.engine.views import filled
+from dali_compat.lower import lower
+from dali_compat.translate import translate
+from dali_compat.translate.registry import _TRANSLATORS, describe
+from dali_compat.translate.understood import attributes
+from dali_compat.translate.wrappers import Unseen, look_through
+
+known = _TRANSLATORS.__contains__
+IMAGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8))
+
+CROP, SMALL, GRAY = T.CenterCrop(20), T.Resize((12, 14)), T.Grayscale(3)
+WEAK, STRONG = T.Compose([CROP, T.ToTensor()]), T.Compose([SMALL, T.RandomInvert(p=1), T.ToTensor()])
+NORMALIZE = T.Normalize((0.5,) * 3, (0.5,) * 3)
+STAGES = [CROP, GRAY]
+COUNT = 2
+TO_TENSOR = T.ToTensor()
+Pair = namedtuple("Pair", "weak strong")
+V = TypeVar("V")
+
+
+class Typed(NamedTuple):
+    query: object
+    key: object
+
+
+class Mode(enum.Enum):
+    WEAK, STRONG = 1, 2
+
+
+class Odd(enum.Enum):
+    ONE = 1
+
+    def pick(self):
+        return random.choice([WEAK, STRONG])
+
+
+# ---- wrappers that only apply transforms; the structures are those of public code
+
+
+class Preset:
+    """torchvision's references."""
+
+    def __init__(self, size=20):
+        self.transforms = T.Compose([T.Resize(size), T.CenterCrop(size), T.PILToTensor()])
+
+    def __call__(self, img):
+        return self.transforms(img)
+
+
+class TwoCrops:
+    """SimSiam, MoCo."""
+
+    def __init__(self, base_transform):
+        self.base_transform = base_transform
+
+    def __call__(self, x):
+        q = self.base_transform(x)
+        k = self.base_transform(x)
+        return [q, k]
+
+
+class TransformTwice(TwoCrops):
+    def __call__(self, inp):
+        return tuple(super().__call__(inp))
+
+
+class MultiCrop:
+    """DINO."""
+
+    def __init__(self, local_crops_number=3):
+        self.global_transfo1, self.global_transfo2, self.local_transfo = WEAK, STRONG, SMALL
+        self.local_crops_number = local_crops_number
+
+    def __call__(self, image):
+        crops = []
+        crops.append(self.global_transfo1(image))
+        crops.append(self.global_transfo2(image))
+        for _ in range(self.local_crops_number):
+            crops.append(self.local_transfo(image))  # noqa: PERF401
+        return crops
+
+
+class MultiView:
+    """lightly."""
+
+    def __init__(self, transforms):
+        self.transforms = transforms
+
+    def __call__(self, image):
+        return [transform(image) for transform in self.transforms]
+
+
+class NCrops:
+    """solo-learn."""
+
+    def __init__(self, transform, num_crops):
+        self.transform, self.num_crops = transform, num_crops
+
+    def __call__(self, x):
+        return [self.transform(x) for _ in range(self.num_crops)]
+
+    def __repr__(self):
+        return f"{self.num_crops} x [{self.transform}]"
+
+
+class FullPipeline:
+    def __init__(self, transforms):
+        self.transforms = transforms
+
+    def __call__(self, x):
+        out = []
+        for transform in self.transforms:
+            out.extend(transform(x))
+        return out
+
+
+class FixMatch:
+    def __init__(self):
+        self.weak, self.strong = CROP, T.Compose([CROP, T.RandomSolarize(100, p=1)])
+        self.normalize = T.Compose([T.ToTensor(), NORMALIZE])
+
+    def __call__(self, x):
+        weak, strong = self.weak(x), self.strong(x)
+        return self.normalize(weak), self.normalize(strong)
+
+
+class Neural(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.then = T.CenterCrop(20), nn.ModuleList([T.Grayscale(3), T.RandomInvert(p=1)])
+        self.register_buffer("unused", torch.zeros(3))
+
+    def forward(self, image):
+        image = self.first(image)
+        for transform in self.then:
+            image = transform(image)
+        return image
+
+
+class Sequence(T.Compose):
+    """A subclass of a known class that does the same."""
+
+    def __call__(self, img):
+        for t in self.transforms:
+            img = t(img)
+        return img
+
+
+class Slotted:
+    __slots__ = ("base", "count")
+
+    def __init__(self, base, count):
+        self.base, self.count = base, count
+
+    def __call__(self, image):
+        return {f"view {i}": self.base(image) for i in range(self.count)}
+
+
+class Abstract(abc.ABC):
+    @abc.abstractmethod
+    def chain(self): ...
+
+    def __call__(self, image):
+        for transform in self.chain():
+            image = transform(image)
+        return image
+
+
+class Concrete(Abstract):
+    def chain(self):
+        return (CROP, GRAY)
+
+
+class Properties(Generic[V]):
+    scale = 1
+
+    @property
+    def both(self):
+        return self.pick(CROP), self.pick(GRAY)
+
+    @staticmethod
+    def pick(transform):
+        return transform
+
+    @classmethod
+    def count(cls):
+        return cls.scale
+
+    def __call__(self, image):
+        first, second = self.both
+        return second(first(image)) if self.count() == 1 else first(image)
+
+
+@dataclass
+class Data:
+    transforms: list = field(default_factory=lambda: [CROP, TO_TENSOR])
+    seed: int = 3
+
+    def __call__(self, image):
+        return functools.reduce(_apply, self.transforms, image) if self.seed < 0 else _run(self.transforms, image)
+
+
+class Scheduled:
+    """The script changes ``epoch`` between epochs."""
+
+    epoch = 0
+
+    def __call__(self, image):
+        return WEAK(image) if self.epoch < 5 else STRONG(image)
+
+
+class ByMode:
+    def __init__(self, mode):
+        self.mode = mode
+        self.rng, self.lock, self.logger = random.Random(0), threading.Lock(), logging.getLogger("x")  # never used
+
+    def __call__(self, image):
+        return {Mode.WEAK: WEAK, Mode.STRONG: STRONG}[self.mode](image) if self.rng is not None else image
+
+    def strong(self, image):
+        return STRONG(image)
+
+
+class Lazy:
+    def __getattr__(self, name):
+        if name == "transform":
+            return CROP
+        raise AttributeError(name)
+
+    def __call__(self, image):
+        return self.transform(image) if hasattr(self, "transform") and not hasattr(self, "other") else image
+
+
+def _apply(image, transform):
+    return transform(image)
+
+
+def _run(transforms, image):
+    return image if not transforms else _run(transforms[1:], transforms[0](image))
+
+
+def with_default(image, transform=STRONG, *, then=None):
+    made = transform(image)
+    return made if then is None else then(made)
+
+
+def closure(*transforms):
+    chosen, count = transforms[0], len(transforms)
+
+    def both(image):
+        return [chosen(image), transforms[count - 1](image)]
+
+    return both
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+@decorated
+def normal(image):
+    return NORMALIZE(TO_TENSOR(CROP(image)))
+
+
+def in_steps(image):
+    for stage in STAGES:
+        image = stage(image)
+    return {name: transform(image) for name, transform in {"a": SMALL, "b": TO_TENSOR}.items()}
+
+
+SEEN = {
+    "references' preset": (Preset(), 1),
+    "a preset in a Compose's place": (Sequence([Preset(), T.ConvertImageDtype(torch.float)]), 1),
+    "SimSiam": (TwoCrops(WEAK), 2),
+    "a tuple of two": (TransformTwice(STRONG), 2),
+    "DINO": (MultiCrop(), 5),
+    "DINO without local crops": (MultiCrop(0), 2),
+    "lightly": (MultiView([WEAK, STRONG, SMALL]), 3),
+    "a subclass of lightly's": (type("DINOTransform", (MultiView,), {})([WEAK, WEAK]), 2),
+    "solo-learn": (FullPipeline([NCrops(WEAK, 2), NCrops(STRONG, 1)]), 3),
+    "FixMatch": (FixMatch(), 2),
+    "a module": (Neural(), 1),
+    "a subclass of Compose": (Sequence([CROP, TO_TENSOR]), 1),
+    "slots": (Slotted(WEAK, 2), 2),
+    "an abstract base": (Concrete(), 1),
+    "properties, static and class methods": (Properties(), 1),
+    "a dataclass, and recursion": (Data(), 1),
+    "a schedule": (Scheduled(), 1),
+    "an enum, and what is never used": (ByMode(Mode.STRONG), 1),
+    "a bound method": (ByMode(Mode.WEAK).strong, 1),
+    "__getattr__": (Lazy(), 1),
+    "a lambda": (lambda im: WEAK(im), 1),
+    "a lambda of two": (lambda im: [WEAK(im), STRONG(im)], 2),
+    "a dict": (lambda im: {"weak": WEAK(im), "strong": STRONG(im)}, 2),
+    "nested": (lambda im: {"global": [WEAK(im), WEAK(im)], "local": (SMALL(im), (STRONG(im),))}, 4),
+    "a namedtuple": (lambda im: Pair(weak=WEAK(im), strong=STRONG(im)), 2),
+    "a typed one": (lambda im: Typed(WEAK(im), STRONG(im)), 2),
+    "the image itself beside a view": (lambda im: (im, WEAK(im)), 2),
+    "one view twice": (lambda im: [WEAK(im)] * 2, 2),
+    "views of one crop": (lambda im: [TO_TENSOR(one) for one in [CROP(im)] * 2], 2),
+    "default arguments": (with_default, 1),
+    "a partial": (functools.partial(with_default, transform=CROP, then=TO_TENSOR), 1),
+    "a closure": (closure(WEAK, SMALL, STRONG), 2),
+    "a decorator": (normal, 1),
+    "stages of a global list": (in_steps, 2),
+    "a transform made on the way": (lambda im: T.ToTensor()(v2.Resize((COUNT * 5, 9), antialias=True)(im)), 1),
+    "a Compose made on the way": (lambda im: T.Compose([CROP, *STAGES])(im), 1),
+    "a Lambda of torchvision's": (T.Lambda(lambda im: WEAK(im)), 1),
+    "v2": (TwoCrops(v2.Compose([v2.CenterCrop(9), v2.ToImage()])), 2),
+    "views()": (dali_compat.views(WEAK, SMALL), 2),
+    "an argument's check that passes": (lambda im: WEAK(im) if isinstance(COUNT, int) and COUNT in (1, 2) else im, 1),
+    "a Compose's transforms": (lambda im: [t(im) for t in WEAK.transforms[:1]], 1),
+    "FiveCrop": (lambda im: T.FiveCrop(8)(CROP(im)), 1),
+}
+
+
+def _as_arrays(sample) -> list:
+    if isinstance(sample, dict):
+        return [*sample, *(one for value in sample.values() for one in _as_arrays(value))]
+    if isinstance(sample, (list, tuple)):
+        return [type(sample), *(one for value in sample for one in _as_arrays(value))]
+    return [np.asarray(sample)]
+
+
+def _chained(seen, path):
+    image = IMAGE
+    for at in path:
+        image = seen.transforms[at](image)
+    return image
+
+
+@pytest.mark.parametrize("case", SEEN)
+def test_seen(case):
+    function, count = SEEN[case]
+    seen = look_through(function, known)
+    assert len(seen.paths) == count and any(seen.paths)
+    mine, theirs = filled(seen.structure, [_chained(seen, path) for path in seen.paths]), function(IMAGE)
+    for one, other in zip(_as_arrays(mine), _as_arrays(theirs), strict=True):
+        assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
+    assert seen.chain is None or len(seen.chain) == len(seen.paths[0])
+
+
+# ---- wrappers that do something else, or may
+
+
+class Kinds(enum.Enum):
+    FLIP = T.RandomHorizontalFlip()
+
+
+Defaults = namedtuple("Defaults", "image then", defaults=[T.RandomHorizontalFlip()])
+
+
+class Helped(NamedTuple):
+    image: object
+    helper = T.RandomHorizontalFlip()
+
+
+class Disordered:
+    """A large set that has shrunk has places where a new one has not."""
+
+    def __init__(self):
+        self.names = set(range(100))
+        for number in set(range(100)) - {1, 64}:
+            self.names.discard(number)
+        assert list(self.names) != list(set(list(self.names)))  # noqa: C414
+
+    def __call__(self, image):
+        for name in self.names:
+            image = WEAK.transforms[0](image) if name else GRAY(image)
+        return image
+
+
+class Coin:
+    def __init__(self):
+        self.rng, self.numpys, self.torchs = random.Random(0), np.random.default_rng(0), torch.Generator()
+        self.p = torch.tensor(0.5)
+
+    def own(self, image):
+        return WEAK(image) if self.rng.random() < 0.5 else STRONG(image)
+
+    def own_numpy(self, image):
+        return WEAK(image) if self.numpys.random() < 0.5 else STRONG(image)
+
+    def own_torch(self, image):
+        return WEAK(image) if torch.rand(1, generator=self.torchs) < 0.5 else STRONG(image)
+
+    def tensor(self, image):
+        return WEAK(image) if self.p < 0.5 else STRONG(image)
+
+    def shuffled(self, image):
+        self.rng.shuffle(STAGES)
+        return _run(STAGES, image)
+
+
+class Counter:
+    calls = 0
+
+    def __init__(self):
+        self.n, self.seen, self.by_name = 0, [], {}
+
+    def attribute(self, image):
+        self.n += 1
+        return WEAK(image) if self.n % 2 else STRONG(image)
+
+    def listed(self, image):
+        self.seen.append(1)
+        return WEAK(image)
+
+    def filled(self, image):
+        self.by_name["last"] = WEAK(image)
+        return self.by_name["last"]
+
+    def of_class(self, image):
+        Counter.calls += 1
+        return WEAK(image)
+
+    def by_dict(self, image):
+        self.__dict__["n"] = 5
+        return WEAK(image)
+
+    def by_object(self, image):
+        object.__setattr__(self, "n", 5)
+        return WEAK(image)
+
+    def kept(self, image):
+        self.last = WEAK(image)
+        return self.last
+
+
+class Modal(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.crop = T.CenterCrop(20)
+
+    def forward(self, image):
+        return self.crop(image)
+
+
+HOOKED = Modal()
+HOOKED.register_forward_hook(lambda module, args, output: output.rotate(90))
+
+
+class Magic:
+    def __getattribute__(self, name):
+        return random.choice([WEAK, STRONG])
+
+    def __call__(self, image):
+        return self.transform(image)
+
+
+class Descriptor:
+    def __get__(self, instance, owner):
+        return WEAK if time.time() % 2 < 1 else STRONG
+
+    def __set__(self, instance, value):
+        raise AttributeError
+
+
+class Described:
+    transform = Descriptor()
+
+    def __call__(self, image):
+        return self.transform(image)
+
+
+TALLY = {"n": 0}
+CALLS = 0
+
+
+def global_counter(image):
+    global CALLS
+    CALLS += 1
+    return WEAK(image)
+
+
+def tally(image):
+    TALLY["n"] += 1
+    return WEAK(image)
+
+
+def remembers(image, cache=[]):  # noqa: B006
+    cache.append(1)
+    return WEAK(image)
+
+
+def on_itself(image):
+    on_itself.calls = 1
+    return WEAK(image)
+
+
+def nonlocal_counter():
+    n = 0
+
+    def count(image):
+        nonlocal n
+        n += 1
+        return WEAK(image)
+
+    return count
+
+
+def tries(image):
+    try:
+        return WEAK(image)
+    except Exception:
+        return STRONG(image)
+
+
+def swallows(image):
+    try:
+        image.size  # noqa: B018
+    except:  # noqa: E722
+        return STRONG(image)
+    return WEAK(image)
+
+
+def retries(image):
+    while True:
+        if random.random() < 0.5:
+            return WEAK(image)
+
+
+def endless(image):
+    return endless(image)
+
+
+def raises(image):
+    raise ValueError("not here")
+
+
+def imports(image):
+    import secrets
+
+    return WEAK(image) if secrets.randbelow(2) else STRONG(image)
+
+
+def yields(image):
+    yield WEAK(image)
+
+
+def in_context(image):
+    with torch.no_grad():
+        return WEAK(image)
+
+
+def same_object(image):
+    cropped = T.RandomHorizontalFlip()(image)
+    return WEAK(image) if cropped is image else STRONG(image)
+
+
+def changes_transform(image):
+    SMALL.size = (3, 3)
+    return SMALL(image)
+
+
+def way_out(image):
+    kinds = [kind for kind in ().__class__.__base__.__subclasses__() if kind.__name__ == "Random"]
+    return WEAK(image) if kinds[0]().random() < 0.5 else STRONG(image)
+
+
+def matched(image):
+    match image:
+        case Image.Image():
+            return WEAK(image)
+        case _:
+            return STRONG(image)
+
+
+REFUSED = {
+    "random": (lambda im: WEAK(im) if random.random() < 0.5 else STRONG(im), r"uses random.random\(\) itself"),
+    "randint": (lambda im: WEAK(im) if random.randint(0, 1) else STRONG(im), r"uses random.randint\(\) itself"),
+    "numpy": (lambda im: WEAK(im) if np.random.rand() < 0.5 else STRONG(im), r"uses numpy.random.rand\(\) itself"),
+    "torch": (lambda im: WEAK(im) if torch.rand(1) < 0.5 else STRONG(im), r"uses torch.rand\(\) itself"),
+    "a generator of its own": (Coin().own, "uses self.rng.random itself"),
+    "numpy's of its own": (Coin().own_numpy, "uses self.numpys.random itself"),
+    "torch's of its own": (Coin().own_torch, r"uses torch.rand\(\) itself"),
+    "a tensor": (Coin().tensor, "uses self.p itself"),
+    "shuffled": (Coin().shuffled, "uses self.rng.shuffle itself"),
+    "an enum's own code": (lambda im: Odd.ONE.pick()(im), "uses Odd.ONE itself"),
+    "time": (lambda im: WEAK(im) if time.time() % 2 < 1 else STRONG(im), r"uses time.time\(\) itself"),
+    "the environment": (lambda im: WEAK(im) if "WEAK" in os.environ else STRONG(im), "uses os.environ itself"),
+    "a file": (lambda im: WEAK(im) if open(os.devnull).read() else STRONG(im), r"uses open\(\) itself"),
+    "prints": (lambda im: print("here") or WEAK(im), r"uses print\(\) itself"),
+    "an attribute that counts": (Counter().attribute, "changes the attribute n"),
+    "a list that grows": (Counter().listed, "changes self.seen"),
+    "a dict that changes": (Counter().filled, "changes self.by_name"),
+    "a class that counts": (Counter().of_class, "changes the attribute calls"),
+    "through __dict__": (Counter().by_dict, "uses __dict__"),
+    "through object": (Counter().by_object, "uses object.__setattr__ itself"),
+    "an image that is kept": (Counter().kept, "changes the attribute last"),
+    "a global that counts": (global_counter, "changes a global variable"),
+    "a global dict": (tally, "changes TALLY"),
+    "a default that grows": (remembers, "changes remembers"),
+    "a function that counts": (on_itself, "changes the attribute calls"),
+    "a closure that counts": (nonlocal_counter(), "changes n"),
+    "the image's size": (lambda im: WEAK(im) if im.size[0] > 30 else STRONG(im), "uses the image's size"),
+    "the image's mode": (lambda im: WEAK(im.convert("RGB")), "uses the image's convert"),
+    "getattr": (lambda im: WEAK(im) if getattr(im, "mode", "L") == "L" else STRONG(im), "uses the image's mode"),
+    "its class": (
+        lambda im: WEAK(im) if isinstance(im, Image.Image) else STRONG(im),
+        "asks whether something is",
+    ),
+    "type()": (lambda im: WEAK(im) if type(im) == Image.Image else STRONG(im), r"uses type\(\) itself"),  # noqa: E721
+    "match": (matched, "raises TypeError"),
+    "is": (same_object, "compares with 'is'"),
+    "id()": (lambda im: WEAK(im) if id(im) % 2 else STRONG(im), r"uses id\(\) itself"),
+    "truth": (lambda im: WEAK(im) if im else STRONG(im), "uses the image itself"),
+    "equality": (lambda im: WEAK(im) if WEAK(im) == 3 else STRONG(im), "uses the image itself"),
+    "arithmetic": (lambda im: WEAK(im) * 2, "uses the image itself"),
+    "its length": (lambda im: WEAK(im) if len(im) > 3 else STRONG(im), "uses the image itself"),
+    "indexing": (lambda im: WEAK(im)[:1], "uses the image itself"),
+    "unpacking": (lambda im: [*WEAK(im)], "uses the image itself"),
+    "text": (lambda im: WEAK(im) if "RGB" in f"{im}" else STRONG(im), "uses the image itself"),
+    "a key": (lambda im: {im: WEAK(im)}, "uses the image itself"),
+    "numpy's array": (lambda im: WEAK(np.array(im)), r"uses numpy.array\(\) itself"),
+    "a tensor of it": (lambda im: torch.as_tensor(WEAK(im)), r"uses torch.as_tensor\(\) itself"),
+    "torchvision's function": (lambda im: F.hflip(WEAK(im)), r"functional.hflip\(\) itself"),
+    "Pillow's function": (lambda im: WEAK(ImageOps.mirror(im)), r"uses PIL.ImageOps.mirror\(\) itself"),
+    "two images for one": (lambda im: T.ToTensor()([im, im]), "gives ToTensor something else than one image"),
+    "two arguments": (lambda im: v2.Resize(3)(im, 5), "gives Resize something else than one image"),
+    "forward": (lambda im: SMALL.forward(im), "uses Resize.forward itself"),
+    "a constant": (lambda im: 3, "no image: int"),
+    "nothing": (lambda im: None, "no image: nonetype"),
+    "a constant beside it": (lambda im: (WEAK(im), 0), "no image: int"),
+    "an OrderedDict": (lambda im: OrderedDict(a=WEAK(im)), r"uses OrderedDict\(\) itself|makes"),
+    "another image": (lambda im: (WEAK(im), IMAGE), "no image"),
+    "a class made on the way": (lambda im: TwoCrops(WEAK)(im), "makes a TwoCrops itself"),
+    "a deep copy": (lambda im: copy.deepcopy(WEAK)(im), r"uses copy.deepcopy\(\) itself"),
+    "itself alone": (lambda im: im, "^$"),
+    "exceptions": (tries, "handles exceptions"),
+    "swallows all": (swallows, "handles exceptions"),
+    "a loop without an end": (retries, "while loop"),
+    "recursion": (endless, "RecursionError"),
+    "an exception": (raises, "ValueError"),
+    "imports": (imports, "ImportError"),
+    "a generator": (yields, "no image: generator"),
+    "a context": (in_context, "with statement"),
+    "a hook": (HOOKED, "^$"),
+    "__getattribute__": (Magic(), "^$"),
+    "a descriptor": (Described(), "^$"),
+    "a transform changed": (changes_transform, "changes the attribute size"),
+    "a way out": (way_out, "looks into classes"),
+    "another": (lambda im: WEAK(im) if getattr(1, "__class__").__class__(im) else im, "looks into classes"),  # noqa: B009
+    "setattr": (lambda im: setattr(Mode.WEAK, "x", 1) or WEAK(im), r"uses setattr\(\) itself"),
+    "an enum of transforms": (lambda im: Kinds.FLIP.value(im), "uses Kinds itself|uses Kinds.FLIP"),
+    "a namedtuple's default": (lambda im: Defaults(WEAK(im)).then(im), r"uses Defaults\(\) itself"),
+    "a namedtuple's attribute": (lambda im: Helped(WEAK(im)).helper(im), r"uses Helped\(\) itself"),
+    "a set whose copy has another order": (Disordered(), "uses self.names itself"),
+    "a built-in": (abs, "uses the image itself"),
+    "torch's function": (torch.neg, "^$"),
+}
+
+
+def _generators():
+    return pickle.dumps((random.getstate(), np.random.get_state(), torch.get_rng_state().tolist()))
+
+
+def _state(function) -> bytes:
+    """Of all that the refused ones would change."""
+    own = attributes(function.__self__) if type(function) is types.MethodType else {}
+    own = {name: one.get_state().tolist() if isinstance(one, torch.Generator) else one for name, one in own.items()}
+    cells, defaults = [], ""
+    if type(function) is types.FunctionType:
+        cells, defaults = [cell.cell_contents for cell in function.__closure__ or ()], repr(function.__defaults__)
+    shared = CALLS, TALLY, Counter.calls, vars(on_itself), SMALL.size, len(STAGES)
+    return pickle.dumps((own, cells, defaults, shared))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_and_nothing_has_changed(case, capsys):
+    function, reason = REFUSED[case]
+    before = _generators(), _state(function)
+    with pytest.raises(Unseen, match=reason):
+        look_through(function, known)
+    assert (_generators(), _state(function)) == before and capsys.readouterr() == ("", "")
+
+
+def test_there_are_enough():
+    assert len(SEEN) >= 40 and len(REFUSED) >= 40
+
+
+def test_who_calls_transforms_meanwhile_is_not_seen():
+    """Worker threads, say: nothing is patched."""
+    classes = {kind: dict(vars(kind)) for kind in (T.Compose, T.CenterCrop, nn.Module, TwoCrops)}
+    wrong, over = [], threading.Event()
+
+    def work():
+        expected = WEAK(IMAGE)
+        while not over.is_set():
+            if not torch.equal(WEAK(IMAGE), expected):
+                wrong.append(1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for _ in range(100):
+        assert len(look_through(TwoCrops(WEAK), known).transforms) == 2
+        assert all(dict(vars(kind)) == then for kind, then in classes.items())
+    over.set()
+    thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("wrapper", [TwoCrops, Counter])
+def test_nothing_of_the_users_is_kept(wrapper):
+    """Seen through or not; without Python's cycle collector."""
+    function = wrapper(WEAK) if wrapper is TwoCrops else wrapper()
+    gone = weakref.ref(function)
+    called = function if wrapper is TwoCrops else function.attribute
+    gc.collect()
+    gc.disable()
+    try:
+        assert bool(translate(called).functions)  # of one image
+        del function, called
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_a_change_meanwhile_is_not_certain(monkeypatch):
+    """Between the first time and the second."""
+    switch, made = {"weak": True}, []
+
+    def changing(image):
+        return WEAK(image) if switch["weak"] else STRONG(image)
+
+    def known_and_changing(kind):
+        if kind is T.Compose:
+            made.append(kind)
+            switch["weak"] = len(made) <= 2
+        return known(kind)
+
+    with pytest.raises(Unseen, match="does not do the same twice"):
+        look_through(changing, known_and_changing)
+
+
+def test_a_plan_is_that_of_the_plain_chain():
+    plain, wrapped = (lower(translate(t)) for t in (Preset().transforms, Preset()))
+    assert plain.steps == wrapped.steps and plain.key == wrapped.key and plain.lines == wrapped.lines
+
+
+def test_between_others():
+    chain = translate(T.Compose([GRAY, Preset(), T.RandomErasing()]))
+    assert chain.functions == () and len(chain.translated) == 5
+    gated = translate(T.RandomApply([Preset()], p=0.5))
+    assert "different kinds" in str(gated.refused)  # as without the wrapper
+
+
+def test_views_that_something_takes_are_called():
+    chain = translate(T.Compose([CROP, TwoCrops(WEAK), T.Lambda(torch.stack)]), views=True)
+    assert len(chain.functions) == 2 and "it gives several images, and is not the last" in chain.refused.reason
+    assert translate(TwoCrops(WEAK)).functions  # nor where one image is asked for
+
+
+class OwnBlur:
+    def __init__(self, sigma=(0.1, 2.0)):
+        self.sigma = sigma
+
+    def __call__(self, x):
+        return x.filter(ImageFilter.GaussianBlur(radius=random.uniform(*self.sigma)))
+
+
+class OwnBlurByChance:
+    def __init__(self):
+        self.prob, self.radius_min, self.radius_max = 0.5, 0.2, 1.5
+
+    def __call__(self, img):
+        return img.filter(ImageFilter.GaussianBlur(radius=random.uniform(self.radius_min, self.radius_max)))
+
+
+class OwnSolarize:
+    def __init__(self, p):
+        self.p = p
+
+    def __call__(self, img):
+        return ImageOps.solarize(img) if random.random() < self.p else img
+
+
+HINTS = {
+    OwnBlur(): "T.GaussianBlur(13, sigma=(0.1, 2.0))",
+    OwnBlurByChance(): "T.RandomApply([T.GaussianBlur(11, sigma=(0.2, 1.5))], p=0.5)",
+    OwnSolarize(0.2): "T.RandomSolarize(threshold=128, p=0.2)",
+}
+
+
+@pytest.mark.parametrize("transform", HINTS, ids=describe)
+def test_what_to_write_instead(transform):
+    refused = translate(transform).refused
+    assert f"but for {HINTS[transform]}" in refused.reason
+    assert translate(eval(HINTS[transform])).functions == ()
+
+
+def test_a_shared_function_without_a_translation_is_called_with_its_wrapper():
+    blur = OwnBlur()
+    chain = T.Compose([CROP, blur])
+
+    def both(image):
+        cropped = chain(image)
+        return [WEAK(cropped), SMALL(cropped)]
+
+    made = translate(both, views=True)
+    assert made.functions == (both,) and "share a transform without a translation" in made.refused.reason
+
+
+def test_registered_classes_are_known(monkeypatch):
+    class Mine:
+        def __call__(self, image):
+            raise AssertionError("nobody calls it")
+
+    @register(Mine)
+    def mine(transform, spec):
+        return ()
+
+    try:
+        assert look_through(MultiView([Mine(), WEAK]), known).paths == ((0,), (1,))
+    finally:
+        del _TRANSLATORS[Mine]
+
+
+def test_objects_without_a_repr_are_named_by_their_class():
+    def function(image):
+        return image
+
+    inner = T.RandomApply([OwnBlur(), functools.partial(function, 3)], p=0.5)
+    said = describe(T.Compose([inner, MultiView([OwnBlur()])]))
+    assert "OwnBlur" in said and "MultiView" in said and "0x" not in said and "<" not in said
+    assert describe(MultiView([OwnBlur()])) == "MultiView" and "0x" not in str(translate(inner).refused)
