@@ -21,6 +21,8 @@ if _typing.TYPE_CHECKING:
     from .archives.webdataset import DALIWebDataset as DALIWebDataset
     from .data.arrays import DALIArrayDataset as DALIArrayDataset
     from .data.folder import DALIImageFolder as DALIImageFolder
+    from .epoch.again import SampleDescription as SampleDescription
+    from .epoch.history import merge_states as merge_states
     from .epoch.on_error import SampleError as SampleError
     from .epoch.stats import LoaderStats as LoaderStats
     from .errors import BadImageWarning as BadImageWarning
@@ -40,12 +42,14 @@ _HOME = {
     "DALIArrayDataset": "data.arrays",
     "ImageReadError": "errors",
     "BadImageWarning": "errors",
+    "SampleDescription": "epoch.again",
     "SampleError": "epoch.on_error",
     "LoaderStats": "epoch.stats",
     "DALIRecordIO": "archives.recordio",
     "DALITFRecord": "archives.tfrecord",
     "DALILMDB": "archives.lmdb",
     "DALIWebDataset": "archives.webdataset",
+    "merge_states": "epoch.history",
     "on_batch": "translate",
     "register": "translate",
 }
@@ -62,7 +66,9 @@ __all__ = [  # spelt out for type checkers
     "FallbackWarning",
     "ImageReadError",
     "LoaderStats",
+    "SampleDescription",
     "SampleError",
+    "merge_states",
     "on_batch",
     "register",
 ]

@@ -88,11 +88,21 @@ class Batch:
         """The user's own functions draw where torch's workers would: not from this process's generators."""
         if not (needed and self.epoch.in_workers):
             return nullcontext()
-        return own_generators(self.epoch.seed, self._position)
+        return own_generators(self.epoch.seed, self.position(0))
 
     def position(self, row: int) -> int:
-        """How many samples of the epoch come before this row."""
-        return self._position + row
+        """How many samples of the epoch come before this row, those of all ranks."""
+        return self.epoch.places.of(self._position + row)
+
+    @property
+    def begin(self) -> int:
+        """How many samples of the sampler come before it."""
+        return self._position
+
+    @property
+    def given_indices(self) -> Indices:
+        """As the sampler gave them; on_error may have left fewer."""
+        return self._given_indices
 
     def _parts(self) -> list[Any]:
         """The data sets that its samples come from."""

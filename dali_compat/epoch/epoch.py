@@ -7,9 +7,11 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch.utils.data import default_collate
 
+from ..draws import Randoms
 from ..lower import plans_ahead
 from ..plan import Plan
 from ..workers.calls import Calls
+from .progress import Progress
 from .samplers import indices_among
 from .stats import Meter
 
@@ -42,7 +44,7 @@ class Epoch(Generic[R]):
         dataset, collate_fn: the loader's.
         batched: whether torch's automatic batching is on.
         route: of the loader at iter().
-        seed: of this epoch's random parameters.
+        seed, places: of this epoch's random parameters.
         calls_processes: whether batches go from DALI to processes.
         errors: what on_error does, and has done.
         among: indices of the samples that may stand in for others.
@@ -50,10 +52,11 @@ class Epoch(Generic[R]):
         meter: counts what it gives.
     """
 
-    def __init__(self, loader, route: R, seed: int):
+    def __init__(self, loader, route: R, progress: Progress):
+        seed = progress.seed
         self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
         self.in_workers = loader.num_workers > 0
-        self.route, self.seed, self.over = route, seed, False
+        self.route, self.seed, self.places, self.over = route, seed, progress.places, False
         self.meter: Meter = loader._stats.begin()
         self.errors, self.among = loader._errors, indices_among(loader)
         self.errors.begin()
@@ -62,6 +65,10 @@ class Epoch(Generic[R]):
         for call in calls:
             self.calls.prepare(call)
         self.calls_processes = bool(calls) and self.in_workers
+
+    def randoms(self, position: int, count: int) -> Randoms:
+        """Of consecutive samples of this rank, the first of which is at a position of all ranks' order."""
+        return Randoms(self.seed, position, count, self.places.world)
 
     @property
     def default_collate(self) -> bool:
