@@ -177,8 +177,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return self._stats.read(self._kept(), reset)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this loader is: a small dictionary of numbers, texts and tensors, for a checkpoint. It counts the batches
-        that you have had, whatever is in flight. With it another process goes on with the very next batch."""
+        """Where this loader is: a small dictionary of numbers, texts and tensors, for a checkpoint. It counts the
+        batches that you have had, whatever is in flight. With it another process goes on with the very next batch."""
         return self._history.state(self, self._route or choose(self, None))
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:

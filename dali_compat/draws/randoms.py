@@ -13,7 +13,6 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-
 _FAR = 256  # positions apart from which it is faster to step over numbers than to draw them all
 
 

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..data.arrays import holds_arrays, target
+from ..data.arrays import target
 from ..data.headers import headers_of
-from ..data.parts import locate, sample
+from ..data.parts import Images, locate, sample
 from ..draws import ImageTooSmall, Randoms, compute
 from ..plan import Plan
 from ..routes.choose import Route, StockRoute
-from ..routes.dali import DaliRoute
+from ..routes.resident import ResidentRoute
 from .generators import of_loader
 from .history import History
 from .on_error import Errors
@@ -110,29 +110,25 @@ def _described(loader, route: Route, index: Any, place: int, places: Places, see
         part, local = locate(loader.dataset, index)
     except Exception:  # it raises in its batch, or is no data set of ours
         return SampleDescription(index, None, None, None, place, seed, [])
-    if holds_arrays(part):
-        path, of_it = None, target(part, local)
-    else:
-        try:
-            source, of_it = sample(part, local)
-            path = str(source)
-        except Exception:
-            path, source, of_it = None, None, None
-    if isinstance(route, StockRoute):
-        return SampleDescription(index, path, of_it, None, place, seed, [])
-    if isinstance(route, DaliRoute):
+    size: tuple[int, int] | None
+    if isinstance(route, ResidentRoute):
+        plan = route.held[id(part)].plan
+        path, of_it, size = None, target(part, local), plan.takes.size
+    elif isinstance(part, Images):
+        source, of_it = sample(part, local)
+        path = str(source)
+        if isinstance(route, StockRoute):
+            return SampleDescription(index, path, of_it, None, place, seed, [])
         plan, at = route.plan_of(part), np.array([local % len(part)])
         facts = headers_of(part).facts(at, np.array([hash(source)], np.int64), lambda i: source)
         height, width = facts.sizes[0].tolist()
-        size = (height, width)
+        size = height, width
     else:
-        plan = route.held[id(part)].plan
-        assert plan.takes.size is not None  # arrays have one
-        size = plan.takes.size
+        return SampleDescription(index, None, None, None, place, seed, [])
     return SampleDescription(index, path, of_it, size, place, seed, _drawn(plan, size, Randoms(seed, place, 1)))
 
 
-def _drawn(plan: Plan, size: tuple[int, int], randoms: Randoms) -> list[tuple[str, dict[str, Any]]]:
+def _drawn(plan: Plan, size: tuple[int, int] | None, randoms: Randoms) -> list[tuple[str, dict[str, Any]]]:
     """Of the steps as torchvision would run them, up to the first function without a translation."""
     try:
         arrays = compute(plan.steps, np.array([size]), randoms, slice(None))

@@ -32,7 +32,8 @@ class Progress:
         given, samples: batches that the caller has had, and how many samples the sampler gave for them.
         drawn: batches of the sampler so far.
         exhausted: whether the sampler has come to its end; over: whether the caller has.
-        last: indices of the last batch that the caller has had.
+        last: indices of the last batch that the caller has had, where it is known; expected: its fingerprint() in a
+            state.
         again: whether indices are drawn again; strict: and must be the same.
         later: states of ``now_from`` once they are drawn; None where nothing changes then.
         mixed: generators that the sampler and somebody else have drawn from by turns.
@@ -45,7 +46,8 @@ class Progress:
     given = samples = drawn = 0
     exhausted = over = again = False
     strict = True
-    last: Indices | tuple[int, int] = ()
+    last: Indices | tuple[()] = ()
+    expected = 0, 0
 
     now_from: Generators
 
@@ -70,7 +72,7 @@ class Progress:
 
     # ---- while it is iterated
 
-    def gave(self, given: int, samples: int, last: Indices) -> None:
+    def gave(self, given: int, samples: int, last: Indices | tuple[()]) -> None:
         """The caller has had so many batches and samples; the last batch had these indices."""
         self.given, self.samples, self.last = given, samples, last
 
@@ -136,7 +138,7 @@ class Progress:
             "samples": self.samples,
             "drawn": self.drawn,
             "exhausted": self.exhausted,
-            "last": list(fingerprint(self.last)),
+            "last": list(self.expected if self.given and not len(self.last) else fingerprint(self.last)),
             "sampler": sampler[-1] if sampler else None,
         }
 
@@ -146,7 +148,7 @@ class Progress:
         dealt out anew."""
         made = cls._beginning_as(loader, state, torchs_workers)
         made.given, made.samples, made.drawn = state["given"], state["samples"], state["drawn"]
-        made.exhausted, made.last = state["exhausted"], tuple(state["last"])
+        made.exhausted, made.expected = state["exhausted"], tuple(state["last"])
         if state["sampler"] is not None:
             made._sampler_states.append((made.given, state["sampler"]))
         before, now = made.places, Progress(loader, 0).places
@@ -155,7 +157,7 @@ class Progress:
             return made
         made.places = now._replace(origin=before.origin + made.samples * before.world)
         made.given = made.samples = made.drawn = 0
-        made.exhausted, made.last = False, ()
+        made.exhausted, made.expected = False, (0, 0)
         return made
 
     @classmethod
@@ -196,7 +198,7 @@ class Progress:
     def from_the_first(self) -> int:
         """Batches are loaded once more, from the first one on; gives how many until it is where it was."""
         given, self.given, self.samples, self.drawn = self.given, 0, 0, 0
-        self.exhausted, self.last = False, ()
+        self.exhausted = False
         return given
 
     def settle(self) -> None:
@@ -223,16 +225,17 @@ class Progress:
             rest = of_the_rest(samplers_of(loader)[-1], self.places.origin)
             sampler = data.BatchSampler(rest, loader.batch_size, loader.drop_last) if loader.batch_size else rest
             indices = iter(sampler)
-        expected = self.last if isinstance(self.last, tuple) and self.last else (0, 0)
+        again: Any = ()
         if type(sampler) is data.BatchSampler:
-            indices = (skip or skipped)(sampler, self.samples - expected[0])
-            again = next(indices, ()) if expected[0] else ()
+            indices = (skip or skipped)(sampler, self.samples - self.expected[0])
+            if self.expected[0]:
+                again = next(indices, ())
         else:
-            again, self.samples = (), 0
-            for again in islice(indices, self.given):
-                again = list(again) if loader._auto_collation else [again]
+            self.samples = 0
+            for index in islice(indices, self.given):
+                again = list(index) if loader._auto_collation else [index]
                 self.samples += len(again)
-        if expected[0] and fingerprint(again) != expected:
+        if self.expected[0] and fingerprint(again) != self.expected:
             text = "the sampler gives other indices than when the state was taken"
             if self.strict:
                 raise RuntimeError(f"{text}; load_state_dict(state, strict=False) goes on with them")
@@ -255,10 +258,8 @@ def stateful(loader) -> Any:
     return None
 
 
-def fingerprint(indices: Indices | tuple[int, int]) -> tuple[int, int]:
-    """How many, and a checksum."""
-    if isinstance(indices, tuple):
-        return indices if indices else (0, 0)
+def fingerprint(indices: Indices | tuple[()]) -> tuple[int, int]:
+    """How many indices, and a checksum."""
     try:
         whole = np.asarray([int(index) for index in indices] if isinstance(indices, list) else indices, np.int64)
         return len(whole), zlib.crc32(whole.tobytes())

@@ -74,12 +74,13 @@ class Places(NamedTuple):
 
 def samplers_of(loader) -> list[Any]:
     """The loader's batch sampler, or sampler, and those within it, from the outside in."""
-    found: list[Any] = []
-    sampler = loader._index_sampler
-    while sampler is not None and not any(sampler is one for one in found):
-        found.append(sampler)
-        sampler = getattr(sampler, "sampler", None) or getattr(sampler, "batch_sampler", None)
-    return found
+    found = [loader._index_sampler]
+    while True:
+        inner = (getattr(found[-1], name, None) for name in ("sampler", "batch_sampler"))
+        deeper = [one for one in inner if hasattr(one, "__iter__") and not any(one is known for known in found)]
+        if not deeper:
+            return found
+        found.append(deeper[0])
 
 
 def is_known(loader) -> bool:
