@@ -59,7 +59,9 @@ def replay(loader, route: Route, batch: int, number: int | None) -> Any:
         progress = _at(loader, batch, number)
         twin._history.take(progress)
         try:
-            made = next(twin._get_iterator())
+            iterator = twin._get_iterator()
+            loader._route = twin._route  # which has taken over what the one before had
+            made = next(iterator)
         except StopIteration:
             raise LookupError(f"epoch {progress.number} has no batch {batch}") from None
         if progress.given > batch + 1:

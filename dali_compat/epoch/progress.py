@@ -74,7 +74,7 @@ class Progress:
 
     def gave(self, given: int, samples: int, last: Indices | tuple[()]) -> None:
         """The caller has had so many batches and samples; the last batch had these indices."""
-        self.given, self.samples, self.last = given, samples, last
+        self.given, self.samples, self.last, self.expected = given, samples, last, (0, 0)
 
     def draw(self, indices: Iterator[Any]) -> Any:
         """The sampler's next batch.
@@ -138,7 +138,7 @@ class Progress:
             "samples": self.samples,
             "drawn": self.drawn,
             "exhausted": self.exhausted,
-            "last": list(self.expected if self.given and not len(self.last) else fingerprint(self.last)),
+            "last": list(fingerprint(self.last) if len(self.last) else self.expected),
             "sampler": sampler[-1] if sampler else None,
         }
 
@@ -154,6 +154,8 @@ class Progress:
         before, now = made.places, Progress(loader, 0).places
         if before.world == now.world or distributed(loader) is None:
             made.places = before._replace(rank=now.rank)
+            if before.rank != now.rank:
+                made.expected = 0, 0
             return made
         made.places = now._replace(origin=before.origin + made.samples * before.world)
         made.given = made.samples = made.drawn = 0
@@ -170,7 +172,7 @@ class Progress:
         made = cls._beginning_as(loader, beginning)
         if made.stateful is not None:
             raise LookupError("a sampler with a state_dict() tells where it is, and not where it was")
-        made.given = made.drawn = batch
+        made.given, made.drawn = batch, batch + 1
         made.samples = batch * (loader.batch_size or 1)  # where it is otherwise, drawn_again() counts
         return made
 
@@ -217,7 +219,9 @@ class Progress:
         sampler = loader._index_sampler
         if self.stateful is not None and self._sampler_states:
             self.stateful.load_state_dict(copy.deepcopy(self._sampler_states[-1][1]))
-            return iter(sampler)
+            # a last batch that is short has taken it to its end already
+            short = type(sampler) is data.BatchSampler and not sampler.drop_last and self.samples % sampler.batch_size
+            return iter(()) if short else iter(sampler)
         if not self.drawn and not self.places.origin:
             return indices
         self.generators.set(self.at_first)
