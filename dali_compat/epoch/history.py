@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import deque
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
@@ -37,6 +39,7 @@ class History:
         self._current: Progress | None = None
         self._beginnings: deque[State] = deque(maxlen=_KEPT)  # of the epochs before
         self._pending: State | None = None  # to go on from
+        self._applied: tuple[State, State, int] | None = None  # that state, generators and batches at that iter()
         self._next: Progress | None = None  # what the next iter() takes, if it was made already
         self._strict = True
         self._laps: list[int] | None = None  # seed of persistent workers, and their next epoch
@@ -49,6 +52,9 @@ class History:
     def begin(self, loader, torchs_workers: bool = False, before: Progress | None = None) -> Progress:
         """iter() was called. ``before``: of the iterator's epoch before, where it lives on."""
         pending, self._pending = self._pending, None
+        if pending is None:
+            pending = self._not_used_yet(loader)
+        entry = of_loader(loader, True).states() if pending is not None else {}
         if self._next is not None:
             progress, self._next = self._next, None
         elif pending is not None and pending["epoch"] is not None:
@@ -64,11 +70,22 @@ class History:
                 progress.later = of_loader(loader, False).states()
         progress.now_from = of_loader(loader, True)
         self._laps = None
+        self._applied = None if pending is None else (pending, entry, progress.given)
         if self._current is not None and self._current.number != progress.number:
             self._beginnings.append(self._current.beginning())
         self._current = progress
         progress.begin_again()
         return progress
+
+    def _not_used_yet(self, loader) -> State | None:
+        """The state that the iter() before has applied, if nobody has had a batch since: Lightning asks twice."""
+        applied, current = self._applied, self._current
+        if applied is None or current is None or current.over or current.given != applied[2]:
+            return None
+        pending, entry, _ = applied
+        of_loader(loader, True).set(entry)
+        self.begun, self._laps = pending["begun"], pending["laps"]
+        return pending
 
     def take(self, progress: Progress) -> None:
         """The next iter() is this one's."""
@@ -146,7 +163,10 @@ class History:
         if wrong and strict:
             text = "\n  ".join(wrong)
             raise ValueError(f"the state is of another loader; strict=False goes on regardless\n  {text}")
-        self.begun, self._current, self._laps = state["begun"], None, state["laps"]
+        if _within_lightning() and state["epoch"] is not None and state["epoch"]["given"] >= len(loader):
+            state = state | {"epoch": None, "epochs": [*state["epochs"], state["epoch"]]}
+        self.begun, self._laps = state["begun"], state["laps"]
+        self._current = self._applied = None
         self._beginnings = deque(state["epochs"], maxlen=_KEPT)
         self._pending, self._strict = state, strict
         if state["epoch"] is not None and state["of"]["batch_size"] != loader.batch_size:
@@ -179,6 +199,17 @@ def _ranks(loader) -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
+
+
+def _within_lightning() -> bool:
+    """Whether Lightning runs. It never asks for a batch behind the last one, so there an epoch ends with that; in a
+    script's own loop it ends with the StopIteration."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith(("lightning.pytorch.", "pytorch_lightning.")):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _warn_of_the_inexact(loader, current: Progress, stock: bool) -> None:

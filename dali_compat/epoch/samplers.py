@@ -129,6 +129,7 @@ def in_arrays(sampler, begin: int = 0) -> Iterator[np.ndarray] | None:
 def _batches(sampler, size: int, drop_last: bool, begin: int) -> Iterator[np.ndarray]:
     count, generator = len(sampler.data_source), getattr(sampler, "generator", None)
     order = np.arange(count) if type(sampler) is data.SequentialSampler else _shuffled(count, generator)
+    begin = min(begin, count)
     full = count - (count - begin) % size
     for at in range(begin, full, size):
         yield order[at : at + size]

@@ -311,6 +311,18 @@ def test_a_state_that_was_loaded_and_not_used_is_saved_again():
     assert epochs(third) == [whole[0][2:], whole[1]]
 
 
+@pytest.mark.parametrize("number", [3, 6])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_iterator_that_nobody_has_used_does_not_count(num_workers, number):
+    one, states = loader(arrays(), shuffle=True), []
+    whole = epochs(one, states=states)
+    epoch, batch, state = states[number]
+    other = loader(arrays(), 5, shuffle=True, num_workers=num_workers)
+    other.load_state_dict(state)
+    iter(other), iter(other)
+    assert epochs(other, EPOCHS - epoch) == [whole[epoch][batch:], *whole[epoch + 1 :]]
+
+
 def test_gone_on_with_twice():
     one = loader(arrays(), shuffle=True)
     whole = epochs(one)
@@ -394,7 +406,7 @@ def test_a_batch_that_fails_is_over(tmp_path):
     one = loader(DALIImageFolder(root, RANDOM, return_index=True), batch_size=3)
     iterator = iter(one)
     next(iterator)
-    with pytest.raises(OSError, match="03.jpg"):
+    with pytest.raises(OSError, match=r"03\.jpg"):
         next(iterator)
     other = loader(DALIImageFolder(root, RANDOM, return_index=True), batch_size=3)
     other.load_state_dict(one.state_dict())
