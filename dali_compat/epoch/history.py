@@ -68,7 +68,8 @@ class History:
             elif self._laps is not None:  # what torch's iterator draws for a seed goes back
                 progress.base_seed, progress.lap = self._laps
                 progress.later = of_loader(loader, False).states()
-        progress.now_from = of_loader(loader, True)
+        if progress.later is not None:
+            progress.now_from = of_loader(loader, True)
         self._laps = None
         self._applied = None if pending is None else (pending, entry, progress.given)
         if self._current is not None and self._current.number != progress.number:
