@@ -56,7 +56,7 @@ def replay(loader, route: Route, batch: int, number: int | None) -> Any:
     errors = Errors(loader.on_error, loader.on_error_in_python)
     vars(twin).update(_errors=errors, _stats=Stats(), _history=History(), _route=route)
     with _as_they_are(loader):
-        progress = _at(loader, batch, number)
+        progress = _at(loader, route, batch, number)
         twin._history.take(progress)
         try:
             iterator = twin._get_iterator()
@@ -72,7 +72,7 @@ def replay(loader, route: Route, batch: int, number: int | None) -> Any:
 def describe(loader, route: Route, batch: int, number: int | None) -> list[SampleDescription]:
     """What each sample of the batch was. Raises as replay()."""
     with _as_they_are(loader):
-        progress = _at(loader, batch, number)
+        progress = _at(loader, route, batch, number)
         progress.begin_again()
         indices = progress.drawn_again(loader, iter(loader._index_sampler))
         try:
@@ -86,13 +86,13 @@ def describe(loader, route: Route, batch: int, number: int | None) -> list[Sampl
     ]
 
 
-def _at(loader, batch: int, number: int | None) -> Progress:
+def _at(loader, route: Route, batch: int, number: int | None) -> Progress:
     if batch < 0:
         raise LookupError(f"batches are counted from 0, not {batch}")
     beginning = loader._history.beginning(number)
     if beginning["at_first"] is None:
         raise LookupError(f"epoch {beginning['number']} has had no batch yet")
-    return Progress.at(loader, beginning, batch)
+    return Progress.at(loader, beginning, batch, isinstance(route, StockRoute) and loader.num_workers > 0)
 
 
 @contextmanager

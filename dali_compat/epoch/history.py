@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import warnings
 from collections import deque
@@ -13,7 +14,7 @@ import torch.distributed as dist
 
 from ..routes.choose import Route, StockRoute
 from .generators import of_loader, runs_users_functions
-from .progress import Progress
+from .progress import Progress, stateful
 from .samplers import distributed
 from .traits import Traits, differences, traits
 
@@ -117,7 +118,7 @@ class History:
             return dict(self._pending)
         current, stock = self._current, isinstance(route, StockRoute)
         under_way = current is not None and not current.over
-        laps = None
+        laps, sampler = None, stateful(loader)
         if current is not None:
             _warn_of_the_inexact(loader, current, stock)
             if loader.persistent_workers and loader.num_workers:
@@ -132,6 +133,7 @@ class History:
             "begun": self.begun,
             "epoch": current.state() if current is not None and under_way else None,
             "laps": laps,
+            "sampler": None if under_way or sampler is None else copy.deepcopy(sampler.state_dict()),
             "now": of_loader(loader, runs_users_functions(loader, stock)).states(),
             "errors": loader._errors.state(),
             "epochs": beginnings[-_KEPT:],
@@ -164,7 +166,7 @@ class History:
         if wrong and strict:
             text = "\n  ".join(wrong)
             raise ValueError(f"the state is of another loader; strict=False goes on regardless\n  {text}")
-        if _within_lightning() and state["epoch"] is not None and state["epoch"]["given"] >= len(loader):
+        if _within_lightning() and state["epoch"] is not None and _has_given_all(loader, state["epoch"]["given"]):
             state = state | {"epoch": None, "epochs": [*state["epochs"], state["epoch"]]}
         self.begun, self._laps = state["begun"], state["laps"]
         self._current = self._applied = None
@@ -174,6 +176,9 @@ class History:
             self._pending = state | {"epoch": state["epoch"] | {"last": [0, 0]}}
         loader._errors.load(state["errors"], state["epoch"] is not None)
         if state["epoch"] is None:
+            sampler = stateful(loader)
+            if sampler is not None and state["sampler"] is not None:
+                sampler.load_state_dict(copy.deepcopy(state["sampler"]))
             of_loader(loader, True).set(state["now"])
 
 
@@ -200,6 +205,13 @@ def _ranks(loader) -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
+
+
+def _has_given_all(loader, batches: int) -> bool:
+    try:
+        return batches >= len(loader)
+    except TypeError:  # nobody knows how many there are
+        return False
 
 
 def _within_lightning() -> bool:

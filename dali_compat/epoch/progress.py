@@ -133,6 +133,8 @@ class Progress:
     def state(self) -> dict[str, Any]:
         """beginning(), and how far it is."""
         sampler = [state for drawn, state in self._sampler_states if drawn <= self.given]
+        if self.stateful is not None and not sampler:  # it was not asked yet
+            sampler = [copy.deepcopy(self.stateful.state_dict())]
         return self.beginning() | {
             "given": self.given,
             "samples": self.samples,
@@ -163,13 +165,13 @@ class Progress:
         return made
 
     @classmethod
-    def at(cls, loader, beginning: dict[str, Any], batch: int) -> Progress:
+    def at(cls, loader, beginning: dict[str, Any], batch: int, torchs_workers: bool) -> Progress:
         """Of what an epoch began with, before one of its batches.
 
         Raises:
             LookupError: only the sampler knows where that is.
         """
-        made = cls._beginning_as(loader, beginning)
+        made = cls._beginning_as(loader, beginning, torchs_workers)
         if made.stateful is not None:
             raise LookupError("a sampler with a state_dict() tells where it is, and not where it was")
         made.given, made.drawn = batch, batch + 1
@@ -177,7 +179,7 @@ class Progress:
         return made
 
     @classmethod
-    def _beginning_as(cls, loader, beginning: dict[str, Any], torchs_workers: bool = False) -> Progress:
+    def _beginning_as(cls, loader, beginning: dict[str, Any], torchs_workers: bool) -> Progress:
         made = cls(loader, beginning["number"], torchs_workers)
         made.base_seed, made.lap = beginning["seed"]
         made.places = Places(*beginning["places"])
@@ -226,8 +228,7 @@ class Progress:
             return indices
         self.generators.set(self.at_first)
         if self.places.origin:
-            rest = of_the_rest(samplers_of(loader)[-1], self.places.origin)
-            sampler = data.BatchSampler(rest, loader.batch_size, loader.drop_last) if loader.batch_size else rest
+            sampler = self.rest(loader)
             indices = iter(sampler)
         again: Any = ()
         if type(sampler) is data.BatchSampler:
@@ -245,6 +246,11 @@ class Progress:
                 raise RuntimeError(f"{text}; load_state_dict(state, strict=False) goes on with them")
             warnings.warn(f"{text}: the epoch goes on with them", stacklevel=2)
         return indices
+
+    def rest(self, loader) -> Any:
+        """A sampler of what other numbers of ranks have left of the epoch."""
+        rest = of_the_rest(samplers_of(loader)[-1], self.places.origin)
+        return data.BatchSampler(rest, loader.batch_size, loader.drop_last) if loader.batch_size else rest
 
 
 def skipped(sampler: data.BatchSampler, samples: int) -> Iterator[list[Any]]:

@@ -61,7 +61,10 @@ class _OnDevice(_BaseDataLoaderIter):
     def _begin(self, loader, before: Progress | None = None) -> None:
         """An epoch begins; torch draws indices of batches next."""
         self._progress: Progress = loader._history.begin(loader, loader.num_workers > 0, before)
-        self._past = self._progress.from_the_first() if loads_past(loader) else 0
+        self._past, self._rest = 0, None
+        if loads_past(loader):
+            self._past = self._progress.from_the_first()
+            self._rest = iter(self._progress.rest(loader)) if self._progress.places.origin else None
         self._errors, self._samples = loader._errors, 0
         self._errors.begin()
         self._meter: Meter = loader._stats.begin()
@@ -94,7 +97,7 @@ class _OnDevice(_BaseDataLoaderIter):
         return getattr(self, "_tasks_outstanding", 0)
 
     def _next_index(self):
-        index = self._progress.draw(self._sampler_iter)
+        index = self._progress.draw(self._rest or self._sampler_iter)
         if isinstance(self._dataset, data.IterableDataset):
             self._asked.append((None if self._auto_collation else 1, ()))
         elif not self._auto_collation:

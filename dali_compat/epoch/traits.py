@@ -32,13 +32,20 @@ def traits(loader, route: Route) -> Traits:
         "drop_last": loader.drop_last,
         "sampler": " of ".join(map(_sampler, samplers_of(loader))),
         "transform": _transform(dataset, route),
-        "route": "torchvision" if isinstance(route, StockRoute) else "DALI" if type(route) is DaliRoute else "resident",
+        "route": _route(loader, route),
     }
 
 
 def differences(before: Traits, now: Traits) -> list[str]:
     """What is not the same, by name."""
     return [f"{name}: it was {before[name]}, and is {now[name]}" for name in now if before.get(name) != now[name]]
+
+
+def _route(loader, route: Route) -> str:
+    """torch's workers draw from a generator each."""
+    if isinstance(route, StockRoute):
+        return f"torchvision, num_workers={loader.num_workers}"
+    return "DALI" if isinstance(route, DaliRoute) else "resident"
 
 
 def _kind(dataset: Any) -> str:

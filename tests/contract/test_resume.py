@@ -175,7 +175,9 @@ class Stateful(data.Sampler):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_sampler_with_a_state_of_its_own(num_workers):
-    assert_goes_on(lambda seed=0: loader(arrays(), seed, sampler=Stateful(), num_workers=num_workers), (1, 3, 5, 7))
+    assert_goes_on(
+        lambda seed=0: loader(arrays(), seed, sampler=Stateful(), num_workers=num_workers), (0, 1, 3, 5, 6, 7)
+    )
 
 
 def test_a_sampler_that_shares_its_generator_is_told_of():
@@ -534,6 +536,26 @@ def test_other_numbers_of_ranks(one_state, drop_last):
     assert sorted(index for index, _ in had) == list(range(COUNT)) and dict(had) == whole
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_other_numbers_of_ranks_where_torchvision_does_the_work(num_workers):
+    def make(rank, world):
+        return loader(Own(), sampler=DistributedSampler(Own(), world, rank), batch_size=3, num_workers=num_workers)
+
+    had: list[int] = []
+    for rank in range(2):
+        one = make(rank, 2)
+        for batch, _ in zip(one, range(2), strict=False):
+            had += batch[0][:, 0].long().tolist()
+            state = one.state_dict()
+            if state["epoch"]["given"] == 2:
+                break
+    for rank in range(3):
+        one = make(rank, 3)
+        one.load_state_dict(state)
+        had += [index for batch in one for index in batch[0][:, 0].long().tolist()]
+    assert sorted(had) == list(range(COUNT))
+
+
 def test_ranks_repeat_samples_at_the_end_alone():
     _, state = some(ranked(0, 1), 1)
     had = [index for rank in range(4) for index, _ in _rest(ranked(rank, 4, 8), state)]
@@ -582,6 +604,12 @@ def test_replay(images, route, num_workers):
         one.replay(5)
     with pytest.raises(LookupError, match="epoch 3 began with is not known; known are 0, 1, 2"):
         one.replay(0, epoch=3)
+
+
+def test_replay_with_torchs_workers():
+    one = loader(Own(), shuffle=True, num_workers=2)
+    whole = epochs(one)
+    assert [key(one.replay(3, epoch)) for epoch in range(2)] == [batches[3] for batches in whole]
 
 
 def test_replay_within_an_epoch():
