@@ -25,7 +25,17 @@ SLOW = (
     ),
     *(
         f"contract/test_{name}.py"
-        for name in ("on_error", "order", "processes", "resident", "review", "stats", "storages")
+        for name in (
+            "on_error",
+            "order",
+            "processes",
+            "resident",
+            "resume",
+            "resume_frameworks",
+            "review",
+            "stats",
+            "storages",
+        )
     ),
     *(f"parity/test_{name}.py" for name in ("cases", "in_memory", "only", "photos", "resize", "ties")),
     "archives/test_datasets.py",

@@ -27,8 +27,8 @@ from torchvision import datasets, transforms as T
 
 import dali_compat
 from dali_compat import DALIArrayDataset, DALIImageFolder, DALILMDB, DALIRecordIO, DALITFRecord, DALIWebDataset
-from dali_compat import BadImageWarning, FallbackWarning, ImageReadError, LoaderStats, SampleError
-from dali_compat import DALIDataLoader, DataLoader, on_batch, register
+from dali_compat import BadImageWarning, FallbackWarning, ImageReadError, LoaderStats, SampleDescription, SampleError
+from dali_compat import DALIDataLoader, DataLoader, merge_states, on_batch, register
 
 folder = DALIImageFolder("train", T.Compose([T.Resize(8), T.ToTensor()]), return_index=True, index_cache=True)
 dataset = folder
@@ -42,6 +42,10 @@ classes: list[str] = folder.classes
 count: int = len(loader)
 stats: LoaderStats = loader.stats(reset=True)
 waited: float = stats.waited / stats.seconds
+state: dict[str, Any] = merge_states([loader.state_dict()])
+loader.load_state_dict(state, strict=False)
+described: list[SampleDescription] = loader.describe(3, epoch=0)
+images, labels = loader.replay(3)
 loader.close()
 
 DataLoader(dataset, 4, True, num_workers=2, pin_memory=True, persistent_workers=True, prefetch_factor=4)
@@ -108,6 +112,8 @@ BAD = {
     "on_batch(inverted)": "call-arg",
     "SampleError.position": "attr-defined",
     "loader.stats().waitd": "attr-defined",
+    'loader.replay("3")': "arg-type",
+    "loader.load_state_dict([])": "arg-type",
 }
 
 

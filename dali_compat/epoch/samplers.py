@@ -100,7 +100,7 @@ def of_the_rest(sampler: DistributedSampler, origin: int) -> list[Any]:
     """A rank's indices of an epoch whose first ``origin`` samples were given already, by whatever number of ranks."""
     whole = copy.copy(sampler)
     whole.num_replicas, whole.rank = 1, 0
-    whole.num_samples = whole.total_size = len(sampler.dataset)  # type: ignore[arg-type]
+    whole.num_samples = whole.total_size = len(sampler.dataset)  # type: ignore[arg-type]  # which has a length
     order = list(whole)
     rest, world = order[origin:], sampler.num_replicas
     if sampler.drop_last:
