@@ -243,11 +243,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return route
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {
-            "_route": None,
-            "_stats": Stats(),
-            "_history": History(),
-        }  # pipelines stay here; a copy builds its own
+        # pipelines stay here; a copy builds its own
+        return self.__dict__ | {"_route": None, "_stats": Stats(), "_history": History()}
 
     def _tell(self, what: str, stacklevel: int) -> None:
         """Once."""

@@ -25,18 +25,9 @@ SLOW = (
     ),
     *(
         f"contract/test_{name}.py"
-        for name in (
-            "on_error",
-            "order",
-            "processes",
-            "resident",
-            "resume",
-            "resume_frameworks",
-            "review",
-            "stats",
-            "storages",
-        )
+        for name in ("on_error", "order", "processes", "resident", "review", "stats", "storages")
     ),
+    *(f"contract/test_{name}.py" for name in ("resume", "resume_frameworks")),
     *(f"parity/test_{name}.py" for name in ("cases", "in_memory", "only", "photos", "resize", "ties")),
     "archives/test_datasets.py",
     "unit/test_batch_geometry.py",

@@ -35,7 +35,7 @@ class Randoms:
         Each column is contiguous: numpy works on two long columns 10 times as fast as on thousands of short rows.
         """
         width = k if k <= 2 else -(-k // 4) * 4  # numbers a sample: one step of the counter gives four
-        if self.stride > _FAR:
+        if self.stride > _FAR and self.count:
             positions = range(self.position, self.position + self.count * self.stride, self.stride)
             raw = np.concatenate([self._rows(stream, width, position, 1) for position in positions])
         else:

@@ -53,14 +53,13 @@ class Epoch(Generic[R]):
     """
 
     def __init__(self, loader, route: R, progress: Progress):
-        seed = progress.seed
         self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
         self.in_workers = loader.num_workers > 0
-        self.route, self.seed, self.places, self.over = route, seed, progress.places, False
+        self.route, self.seed, self.places, self.over = route, progress.seed, progress.places, False
         self.meter: Meter = loader._stats.begin()
         self.errors, self.among = loader._errors, indices_among(loader)
         self.errors.begin()
-        self.calls = Calls(seed, loader, route.device, route.depth)
+        self.calls = Calls(self.seed, loader, route.device, route.depth)
         calls = [ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call]
         for call in calls:
             self.calls.prepare(call)
