@@ -223,8 +223,8 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         """Nobody will ask for another batch."""
         abandon(self._drawn, self._epoch)
 
-    def __del__(self, getpid=os.getpid):  # at the interpreter's end ``os`` may be gone
-        if hasattr(self, "_epoch") and self._pid == getpid():
+    def __del__(self, getpid=os.getpid, finalizing=sys.is_finalizing):  # at the interpreter's end modules may be gone
+        if hasattr(self, "_epoch") and self._pid == getpid() and not finalizing():
             self._abandon()
 
 
