@@ -24,6 +24,8 @@ if _typing.TYPE_CHECKING:
     from .data.hugging_face import DALIHuggingFace as DALIHuggingFace
     from .data.image_list import DALIImageList as DALIImageList
     from .data.image_table import DALIImageTable as DALIImageTable
+    from .epoch.again import SampleDescription as SampleDescription
+    from .epoch.history import merge_states as merge_states
     from .epoch.on_error import SampleError as SampleError
     from .epoch.stats import LoaderStats as LoaderStats
     from .errors import BadImageWarning as BadImageWarning
@@ -49,6 +51,7 @@ _HOME = {
     "DALIHuggingFace": "data.hugging_face",
     "ImageReadError": "errors",
     "BadImageWarning": "errors",
+    "SampleDescription": "epoch.again",
     "SampleError": "epoch.on_error",
     "LoaderStats": "epoch.stats",
     "DALIRecordIO": "archives.recordio",
@@ -57,6 +60,7 @@ _HOME = {
     "DALIWebDataset": "archives.webdataset",
     "install": "patch.install",
     "uninstall": "patch.install",
+    "merge_states": "epoch.history",
     "on_batch": "translate",
     "register": "translate",
     "views": "translate",
@@ -77,8 +81,10 @@ __all__ = [  # spelt out for type checkers
     "FallbackWarning",
     "ImageReadError",
     "LoaderStats",
+    "SampleDescription",
     "SampleError",
     "install",
+    "merge_states",
     "on_batch",
     "register",
     "uninstall",

@@ -16,7 +16,9 @@ from . import installed
 from .asked import Asked
 from .callers import stack_level
 from .data.parts import parts
+from .epoch.again import SampleDescription, describe, replay
 from .epoch.dali_iterator import DALIIterator
+from .epoch.history import History
 from .epoch.on_error import Errors, SampleError, checked_policy
 from .epoch.resident import ResidentIterator
 from .epoch.stats import LoaderStats, Stats
@@ -154,6 +156,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.on_error, self.on_error_in_python = checked_policy(on_error), on_error_in_python
         self._errors = Errors(on_error, on_error_in_python)
         self._stats = Stats()
+        self._history = History()
         self.cache = checked_budget(cache)
         self.cache_device = checked_place(cache_device, device)
         self._route: Route | None = None
@@ -176,6 +179,34 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         begins anew, an epoch's in one call. Any thread may ask. ``logging`` has the same line at the end of each epoch,
         of the logger "dali_compat", level INFO. Copies of a loader count for themselves."""
         return self._stats.read(self._kept(), reset)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this loader is: a small dictionary of numbers, texts and tensors, for a checkpoint. It counts the
+        batches that you have had, whatever is in flight. With it another process goes on with the very next batch."""
+        return self._history.state(self, self._route or choose(self, None))
+
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
+        """The next iter() goes on where ``state_dict`` was taken, with the same samples and random numbers, and so do
+        the epochs after it. ``strict=False``: even with another data set, batch size, sampler or transform.
+
+        Raises:
+            ValueError: the state is of another loader; the text names what is not the same.
+        """
+        self._history.load(self, self._route or choose(self, None), state_dict, strict)
+        self._iterator = None  # of persistent_workers
+
+    def describe(self, batch: int, epoch: int | None = None) -> list[SampleDescription]:
+        """What each sample of a batch was: index, path, target, and all that was drawn for it. Batches and epochs count
+        from 0; None is the epoch that began last. The last 16 epochs are known, from a loaded state, too.
+
+        Raises:
+            LookupError: that epoch is not known, or had no such batch.
+        """
+        return describe(self, self._route or choose(self, None), batch, epoch)
+
+    def replay(self, batch: int, epoch: int | None = None) -> Any:
+        """A batch once more, bit for bit, whatever the loader is doing. Takes and raises what describe() does."""
+        return replay(self, self._route or choose(self, None, start=True), batch, epoch)
 
     def _kept(self) -> DaliRoute | ResidentRoute | None:
         """The route that may keep pixels."""
@@ -220,7 +251,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return route
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_route": None, "_stats": Stats()}  # pipelines stay here; a copy builds its own
+        # pipelines stay here; a copy builds its own
+        return self.__dict__ | {"_route": None, "_stats": Stats(), "_history": History()}
 
     if not TYPE_CHECKING:  # to a type checker every other name is an error
 

@@ -39,6 +39,7 @@ SLOW = (
             "storages",
         )
     ),
+    *(f"contract/test_{name}.py" for name in ("resume", "resume_frameworks")),
     *(f"parity/test_{name}.py" for name in ("cases", "in_memory", "only", "photos", "resize", "ties")),
     "archives/test_datasets.py",
     "unit/test_batch_geometry.py",

@@ -28,8 +28,8 @@ from torchvision import datasets, transforms as T
 import dali_compat
 from dali_compat import DALIArrayDataset, DALIImageFolder, DALILMDB, DALIRecordIO, DALITFRecord, DALIWebDataset
 from dali_compat import DALIHuggingFace, DALIImageList, DALIImageTable
-from dali_compat import BadImageWarning, FallbackWarning, ImageReadError, LoaderStats, SampleError
-from dali_compat import DALIDataLoader, DataLoader, install, on_batch, register, uninstall, views
+from dali_compat import BadImageWarning, FallbackWarning, ImageReadError, LoaderStats, SampleDescription, SampleError
+from dali_compat import DALIDataLoader, DataLoader, install, merge_states, on_batch, register, uninstall, views
 
 folder = DALIImageFolder("train", T.Compose([T.Resize(8), T.ToTensor()]), return_index=True, index_cache=True)
 dataset = folder
@@ -43,6 +43,10 @@ classes: list[str] = folder.classes
 count: int = len(loader)
 stats: LoaderStats = loader.stats(reset=True)
 waited: float = stats.waited / stats.seconds
+state: dict[str, Any] = merge_states([loader.state_dict()])
+loader.load_state_dict(state, strict=False)
+described: list[SampleDescription] = loader.describe(3, epoch=0)
+images, labels = loader.replay(3)
 loader.close()
 
 DataLoader(dataset, 4, True, num_workers=2, pin_memory=True, persistent_workers=True, prefetch_factor=4)
@@ -122,6 +126,8 @@ BAD = {
     "install(fallback=1)": "arg-type",
     "SampleError.position": "attr-defined",
     "loader.stats().waitd": "attr-defined",
+    'loader.replay("3")': "arg-type",
+    "loader.load_state_dict([])": "arg-type",
 }
 
 

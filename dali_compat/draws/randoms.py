@@ -13,29 +13,40 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+_FAR = 256  # positions apart from which it is faster to step over numbers than to draw them all
+
 
 class Randoms:
-    """Uniform numbers in [0, 1) for samples ``position .. position + count - 1`` of an epoch.
+    """Uniform numbers in [0, 1) for samples ``position``, ``position + stride`` and so on of an epoch.
 
     Args:
         seed: the epoch's base seed, as torch's iterator draws it.
         position: how many samples of the epoch came before.
         count: batch size.
+        stride: how many ranks take turns.
     """
 
-    def __init__(self, seed: int, position: int, count: int):
-        self.seed, self.position, self.count = seed, position, count
+    def __init__(self, seed: int, position: int, count: int, stride: int = 1):
+        self.seed, self.position, self.count, self.stride = seed, position, count, stride
 
     def __call__(self, stream: int, k: int) -> np.ndarray:
-        """(count, k) float64 of a step's stream; row i depends on seed, stream and position + i alone.
+        """(count, k) float64 of a step's stream; row i depends on seed, stream and position + i * stride alone.
 
         Each column is contiguous: numpy works on two long columns 10 times as fast as on thousands of short rows.
         """
         width = k if k <= 2 else -(-k // 4) * 4  # numbers a sample: one step of the counter gives four
-        steps, skipped = divmod(self.position * width, 4)
-        raw = np.random.Philox(key=[self.seed, stream], counter=steps).random_raw(skipped + width * self.count)
-        raw = raw[skipped:].reshape(self.count, width)
+        if self.stride > _FAR and self.count:
+            positions = range(self.position, self.position + self.count * self.stride, self.stride)
+            raw = np.concatenate([self._rows(stream, width, position, 1) for position in positions])
+        else:
+            raw = self._rows(stream, width, self.position, max(0, (self.count - 1) * self.stride + 1))[:: self.stride]
         return (raw[:, :k].copy(order="F") >> np.uint64(11)) * 2.0**-53  # as Generator.random, of the k alone
+
+    def _rows(self, stream: int, width: int, position: int, count: int) -> np.ndarray:
+        """(count, width) numbers of 64 bits, of positions that follow each other."""
+        steps, skipped = divmod(position * width, 4)
+        raw = np.random.Philox(key=[self.seed, stream], counter=steps).random_raw(skipped + width * count)
+        return raw[skipped:].reshape(count, width)
 
 
 def replacement(seed: int, position: int, attempt: int, count: int) -> int:

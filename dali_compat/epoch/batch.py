@@ -29,6 +29,8 @@ class Batch:
     that the sampler raised instead.
 
     Attributes:
+        begin: how many samples the sampler gave before it.
+        given_indices: as the sampler gave them; on_error may leave fewer.
         places: (data set, index there) of each row, once it is known.
         targets: of each row.
     """
@@ -38,15 +40,15 @@ class Batch:
 
     def __init__(self, epoch: Epoch[Any], indices: Indices, position: int, error: Exception | None = None):
         self.epoch = epoch
-        self.indices = self._given_indices = indices
-        self._position, self._error, self._given_error = position, error, error
+        self.indices = self.given_indices = indices
+        self.begin, self._error, self._given_error = position, error, error
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def again(self) -> Self:
         """The same batch, before anything is done for it."""
-        return type(self)(self.epoch, self._given_indices, self._position, self._given_error)
+        return type(self)(self.epoch, self.given_indices, self.begin, self._given_error)
 
     def start(self) -> None:
         """Whoever makes the images is set to work, once. Errors wait for finish(), so that they reach the caller with
@@ -89,11 +91,11 @@ class Batch:
         """The user's own functions draw where torch's workers would: not from this process's generators."""
         if not (needed and self.epoch.in_workers):
             return nullcontext()
-        return own_generators(self.epoch.seed, self._position)
+        return own_generators(self.epoch.seed, self.position(0))
 
     def position(self, row: int) -> int:
-        """How many samples of the epoch come before this row."""
-        return self._position + row
+        """How many samples of the epoch come before this row, those of all ranks."""
+        return self.epoch.places.of(self.begin + row)
 
     def _parts(self) -> list[Any]:
         """The data sets that its samples come from."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..data.parts import from_the_front, places
-from ..draws import Arrays, ImageTooSmall, Randoms, compute
+from ..draws import Arrays, ImageTooSmall, compute
 from ..engine.device import current_stream_of
 from ..engine.fused import to_device
 from ..engine.views import Views
@@ -112,14 +112,14 @@ class Chunk:
         return made
 
     def position(self, row: int) -> int:
-        return self._position + row
+        return self._position + row * self.epoch.places.world
 
     def compute(
         self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray | slice, sizes: np.ndarray
     ) -> list[Arrays]:
         """Per-sample arguments of ``steps`` for these rows (numbers, or a slice), as Batch.compute()."""
         try:
-            return compute(steps, sizes, Randoms(self.epoch.seed, self._position, len(self)), rows)
+            return compute(steps, sizes, self.epoch.randoms(self._position, len(self)), rows)
         except ImageTooSmall as error:
             index = list(chain.from_iterable(self._indices))[np.arange(len(self))[rows][error.row]]
             raise ValueError(f"{error} (index {index})") from None

@@ -18,7 +18,7 @@ from ..data.lookup import Found, Listed, Tabled, as_list, in_tables, look_up
 from ..data.parts import Images
 from ..data.readers import transforms_of
 from ..data.sources import Source, fetch
-from ..draws import Arrays, ImageTooSmall, Randoms, compute
+from ..draws import Arrays, ImageTooSmall, compute
 from ..engine.kernels import rows_of
 from ..errors import ImageReadError, OutOfStep
 from ..plan import Plan, Step
@@ -176,7 +176,7 @@ class DaliBatch(Batch):
                 self._substitutes[row] = Substitute(self.epoch, self.position(row), partial(self._standing_in, row))
 
     def _standing_in(self, row: int, index) -> DaliBatch:
-        return DaliBatch(self.epoch, [index], self.position(row), stands_in=True)
+        return DaliBatch(self.epoch, [index], self.begin + row, stands_in=True)
 
     def _collate(self, images) -> Any:
         if self._early is not None and self._early.made is not None:
@@ -376,7 +376,7 @@ class DaliBatch(Batch):
     ) -> list[Arrays]:
         """``rows`` of ``count`` from row ``begin`` on."""
         try:
-            return compute(steps, sizes, Randoms(self.epoch.seed, self.position(begin), count), rows)
+            return compute(steps, sizes, self.epoch.randoms(self.position(begin), count), rows)
         except ImageTooSmall as error:
             row = begin + int(rows[error.row])
             named = ValueError(f"{error} ({self.name(row)})")

@@ -17,6 +17,7 @@ from ..plan import Plan
 from ..routes.choose import available_threads
 from ..routes.dali import DaliRoute
 from .epoch import Epoch
+from .progress import Progress
 
 if TYPE_CHECKING:
     from ..engine.dali.pipeline import DecodePipeline
@@ -34,11 +35,11 @@ class DaliEpoch(Epoch[DaliRoute]):
         prepares: whether the next one may be made there, too.
     """
 
-    def __init__(self, loader, route: DaliRoute, seed: int):
+    def __init__(self, loader, route: DaliRoute, progress: Progress):
         self._pipelines: dict[tuple[Plan, Form], list[DecodePipeline]] = {}  # the last of a list is the one in use
         self.tables: dict[int, SampleTable]
         self._threads: ThreadPoolExecutor | None = None
-        super().__init__(loader, route, seed)
+        super().__init__(loader, route, progress)
         made = {id(part): table_of(part) for part in parts(loader.dataset)}
         self.tables = {key: table for key, table in made.items() if table is not None}
         ahead = [plan for first in route.all_plans for plan in plans_ahead(first)]

@@ -25,8 +25,8 @@ class DALIIterator(OrderedIterator[DaliRoute, DaliBatch]):
     _epoch: DaliEpoch
     _aside: Aside | None = None
 
-    def _epoch_of(self, loader, route: DaliRoute, seed: int) -> DaliEpoch:
-        return DaliEpoch(loader, route, seed)
+    def _epoch_of(self, loader, route: DaliRoute) -> DaliEpoch:
+        return DaliEpoch(loader, route, self._progress)
 
     def _batch(self, *args) -> DaliBatch:
         return DaliBatch(*args)

@@ -8,9 +8,11 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch.utils.data import default_collate
 
+from ..draws import Randoms
 from ..lower import plans_ahead
 from ..plan import Plan
 from ..workers.calls import Calls
+from .progress import Progress
 from .samplers import indices_among
 from .stats import Meter
 
@@ -47,7 +49,7 @@ class Epoch(Generic[R]):
         dataset, collate_fn: the loader's.
         batched: whether torch's automatic batching is on.
         route: of the loader at iter().
-        seed: of this epoch's random parameters.
+        seed, places: of this epoch's random parameters.
         calls_processes: whether batches go from DALI to processes.
         errors: what on_error does, and has done.
         among: indices of the samples that may stand in for others.
@@ -55,19 +57,23 @@ class Epoch(Generic[R]):
         meter: counts what it gives.
     """
 
-    def __init__(self, loader, route: R, seed: int):
+    def __init__(self, loader, route: R, progress: Progress):
         self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
         self.in_workers = loader.num_workers > 0
-        self.route, self.seed, self.over = route, seed, False
+        self.route, self.seed, self.places, self.over = route, progress.seed, progress.places, False
         self.meter: Meter = loader._stats.begin()
         self.errors, self.among = loader._errors, indices_among(loader)
         self.errors.begin()
         views = max((len(plan.chains) for plan in route.all_plans), default=1)
-        self.calls = Calls(seed, loader, route.device, views * route.depth)
+        self.calls = Calls(self.seed, loader, route.device, views * route.depth)
         calls = [ahead.call for plan in route.all_plans for ahead in plans_ahead(plan) if ahead.call]
         for call in calls:
             self.calls.prepare(call)
         self.calls_processes = bool(calls) and self.in_workers
+
+    def randoms(self, position: int, count: int) -> Randoms:
+        """Of consecutive samples of this rank, the first of which is at a position of all ranks' order."""
+        return Randoms(self.seed, position, count, self.places.world)
 
     @property
     def default_collate(self) -> bool:

@@ -7,6 +7,7 @@ import os
 import sys
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +17,7 @@ from ..errors import OutOfStep
 from .batch import Batch
 from .epoch import Epoch, R
 from .on_error import NOTHING
+from .progress import Progress, skipped
 from .samplers import Indices, may_draw
 
 B = TypeVar("B", bound=Batch)
@@ -33,34 +35,51 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
     """
 
     def __init__(self, loader, route: R):
+        self._progress: Progress = loader._history.begin(loader)
         super().__init__(loader)
+        self._progress.seeded(int(self._base_seed))
         self._ahead = max(loader.num_workers * (loader.prefetch_factor or 0), route.depth)
         self._may_draw = may_draw(self._index_sampler, unknown=sys.maxsize)
         self._drawn: deque[B] = deque()
-        self._epochs = 0
         self._begin(loader, route)
 
     def _reset(self, loader, first_iter=False) -> None:
         """persistent_workers: torch keeps the iterator, and its base seed, for the next epoch."""
+        self._progress = loader._history.begin(loader, before=self._progress)
         super()._reset(loader, first_iter)
         self._abandon()
-        self._epochs += 1
         self._begin(loader, loader._choose_dali_route())
 
     def _begin(self, loader, route: R) -> None:
         # torch's persistent workers draw on where they were; here the next epoch takes the next seed
         self._pid = os.getpid()
         _alive.add(self)
-        self._epoch = self._epoch_of(loader, route, int(self._base_seed) + self._epochs)
-        self._position = self._taken = 0  # samples drawn, batches handed out
+        self._epoch = self._epoch_of(loader, route)
+        self._position = self._taken = self._first = 0  # samples drawn, batches handed out
         self._made: tuple[B, Any] | None = None  # the next batch, which nobody has got yet
         self._exhausted = self._drawing = False
         self._whole = True  # the last call came to its end
         self._epoch.meter.follow(self)
+        if self._progress.again:
+            self._go_on(loader)
+        self._progress.settle()
         if self._num_workers:
             self._draw_indices()
 
-    def _epoch_of(self, loader, route: R, seed: int) -> Epoch[R]:
+    def _go_on(self, loader) -> None:
+        """From the batch behind the last one that was given. What had been drawn by then is drawn now."""
+        progress, drawn, exhausted = self._progress, self._progress.drawn, self._progress.exhausted
+        self._sampler_iter = progress.drawn_again(loader, self._sampler_iter, self._skipped)
+        self._position, self._taken, self._first = progress.samples, progress.given, progress.given
+        progress.drawn, progress.exhausted = progress.given, False
+        while progress.drawn < drawn + exhausted and not self._exhausted:
+            self._draw_one()
+
+    def _skipped(self, sampler, samples: int) -> Iterator[Any]:
+        """The batches of a BatchSampler without so many of its first samples."""
+        return skipped(sampler, samples)
+
+    def _epoch_of(self, loader, route: R) -> Epoch[R]:
         """What this epoch's batches share."""
         raise NotImplementedError
 
@@ -86,7 +105,10 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
             meter.spent(since)
             if isinstance(error, StopIteration):
                 meter.exhausted(self._epoch.route)
+            elif self._made is None and self._taken > self._progress.given:  # a batch has failed, and is over
+                self._progress.gave(self._taken, self._drawn[0].begin if self._drawn else self._position, ())
             raise
+        self._progress.gave(self._taken, batch.begin + len(batch.given_indices), batch.given_indices)
         meter.gave(len(batch), made)
         meter.spent(since)
         self._made = None
@@ -133,6 +155,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         if not self._drawn:
             self._epoch.errors.end(self._position)
             self._epoch.end()
+            self._progress.over = True
             self._whole = True
             raise StopIteration
 
@@ -164,27 +187,30 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         """Until ``ahead`` batches are drawn, or as many as may be; ``least`` at any rate."""
         torchs = self._ahead if self._num_workers else min(self._ahead, self._may_draw - self._taken)
         ahead = max(least, ahead, torchs)
-        while not self._exhausted and len(self._drawn) < ahead:
-            self._drawing = True
-            try:
-                index = self._next_index()
-            except StopIteration:
-                self._exhausted, self._drawing = True, False
-                return
-            except Exception as error:
-                if (
-                    self._num_workers
-                ):  # torch raises at once, too, where it draws ahead, and loses the batch that it had
-                    self._made, self._drawing, self._whole = None, False, True
-                    raise
-                # it belongs after the batches that were drawn before it
-                self._drawn.append(self._batch(self._epoch, [], self._position, error))
-                self._drawing = False
-                return
-            batch = self._batch(self._epoch, self._indices(index), self._position)
-            self._position += len(batch)
-            self._drawn.append(batch)
+        while not self._exhausted and len(self._drawn) < ahead and self._draw_one():
+            pass
+
+    def _draw_one(self) -> bool:
+        """Indices of the next batch. Whether there may be more."""
+        self._drawing = True
+        try:
+            index = self._progress.draw(self._sampler_iter)
+        except StopIteration:
+            self._exhausted, self._drawing = True, False
+            return False
+        except Exception as error:
+            if self._num_workers:  # torch raises at once, too, where it draws ahead, and loses the batch that it had
+                self._made, self._drawing, self._whole = None, False, True
+                raise
+            # it belongs after the batches that were drawn before it
+            self._drawn.append(self._batch(self._epoch, [], self._position, error))
             self._drawing = False
+            return False
+        batch = self._batch(self._epoch, self._indices(index), self._position)
+        self._position += len(batch)
+        self._drawn.append(batch)
+        self._drawing = False
+        return True
 
     def _start_batches(self, called: int = 0) -> None:
         """``called``: how many of the first have left DALI."""

@@ -49,10 +49,23 @@ class Errors:
         self.broken: dict[Source, tuple[tuple[Any, ...] | None, str]] = {}
         self._listed: set[tuple[str, str]] = set()
         self._epoch, self._count = -1, 0
+        self._so_far = 0  # the count of an epoch that is gone on with
 
     def begin(self) -> None:
-        """An epoch begins."""
-        self._epoch, self._count = self._epoch + 1, 0
+        """An epoch begins, or goes on."""
+        self._epoch, self._count, self._so_far = self._epoch + 1, self._so_far, 0
+
+    def state(self) -> dict[str, Any]:
+        """As plain data; an index that is no number is kept as its text."""
+        found = [[one.path, _plain(one.index), one.epoch, one.reason] for one in self.found]
+        return {"epoch": self._epoch, "count": self._count, "found": found}
+
+    def load(self, state: dict[str, Any], under_way: bool) -> None:
+        """Of a state. ``under_way``: the epoch goes on when the next one begins."""
+        self.found = [SampleError(*one) for one in state["found"]]
+        self._listed = {(one.path, repr(one.index)) for one in self.found}
+        self._epoch, self._count = state["epoch"] - under_way, state["count"]
+        self._so_far = self._count if under_way else 0
 
     def add(self, path: str, index: Any, reason: str) -> None:
         """A sample was left out of a batch."""
@@ -84,6 +97,10 @@ class Errors:
     @property
     def _verb(self) -> str:
         return "skipped" if self.policy == "skip" else "replaced"
+
+
+def _plain(index: Any) -> Any:
+    return index if isinstance(index, (int, str)) else repr(index)
 
 
 def checked_policy(policy: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -33,8 +34,13 @@ class ResidentIterator(OrderedIterator[ResidentRoute, "ResidentBatch"]):
         self._calls = any(plan.calls for plan in route.plans)
         super()._begin(loader, route)
 
-    def _epoch_of(self, loader, route: ResidentRoute, seed: int) -> Epoch[ResidentRoute]:
-        return Epoch(loader, route, seed)
+    def _epoch_of(self, loader, route: ResidentRoute) -> Epoch[ResidentRoute]:
+        return Epoch(loader, route, self._progress)
+
+    def _skipped(self, sampler, samples: int) -> Iterator[Any]:
+        in_bulk = in_arrays(sampler, samples)
+        self._in_arrays = in_bulk is not None
+        return in_bulk or super()._skipped(sampler, samples)
 
     def _batch(self, *args) -> ResidentBatch:
         return ResidentBatch(*args)
@@ -69,7 +75,7 @@ class ResidentIterator(OrderedIterator[ResidentRoute, "ResidentBatch"]):
         self._draw_indices()
         if not self._drawn or self._drawn[0].ready:
             return
-        together = self._epoch.route.together if self._taken else 1
+        together = self._epoch.route.together if self._taken > self._first else 1
         count = max(1, together // max(1, len(self._drawn[0])))
         self._draw_indices(min(count, self._may_draw - self._taken))
         batches, samples = [self._drawn[0]], len(self._drawn[0])

@@ -19,10 +19,17 @@ from ..data.parts import locate, sample
 from ..draws import replacement
 from ..engine.device import to_device
 from .on_error import ATTEMPTS, Errors
+from .progress import Progress
 from .samplers import indices_among
 from .stats import Meter
 
 _UNREADABLE = OSError, SyntaxError, EOFError, Image.DecompressionBombError  # what PIL raises for bad files
+
+
+def loads_past(loader) -> bool:
+    """Whether going on means to load again what was given already: torch's workers and iterable data sets have states
+    that nobody can ask for."""
+    return loader.num_workers > 0 or isinstance(loader.dataset, data.IterableDataset)
 
 
 def stock_iterator(loader, device: torch.device) -> _OnDevice:
@@ -41,25 +48,48 @@ class _OnDevice(_BaseDataLoaderIter):
     _count = 0  # samples of the batch that is made
 
     def __init__(self, loader, device: torch.device):
+        self._device = device
         self._begin(loader)
         super().__init__(loader)
-        self._device = device
+        self._progress.seeded(int(self._base_seed))
         if isinstance(self._dataset, _Tolerant):
-            self._dataset.seed = int(self._base_seed)
+            self._dataset.seed = self._progress.seed
+        if self._progress.again:
+            self._go_on(loader)
+        self._progress.settle()
 
-    def _begin(self, loader) -> None:
+    def _begin(self, loader, before: Progress | None = None) -> None:
         """An epoch begins; torch draws indices of batches next."""
+        self._progress: Progress = loader._history.begin(loader, loader.num_workers > 0, before)
+        self._past, self._rest = 0, None
+        if loads_past(loader):
+            self._past = self._progress.from_the_first()
+            self._rest = iter(self._progress.rest(loader)) if self._progress.places.origin else None
         self._errors, self._samples = loader._errors, 0
         self._errors.begin()
         self._meter: Meter = loader._stats.begin()
         self._meter.follow(self)
-        self._asked: deque[int | None] = deque()  # samples of batches that are under way
+        self._asked: deque[tuple[int | None, Any]] = deque()  # samples and indices of batches that are under way
 
     def _reset(self, loader, first_iter=False):
         if not first_iter:
             self._meter.close()
-            self._begin(loader)
+            self._begin(loader, self._progress)
         super()._reset(loader, first_iter)
+
+    def _go_on(self, loader) -> None:
+        """From the batch behind the last one that was given."""
+        if not loads_past(loader):
+            self._sampler_iter = self._progress.drawn_again(loader, self._sampler_iter)
+            self._progress.drawn = self._progress.given
+            return
+        while self._progress.given < self._past:
+            try:
+                self._next_made()
+            except StopIteration:
+                return
+            except Exception:  # it was the caller's already
+                continue
 
     @property
     def in_flight(self) -> int:
@@ -67,12 +97,14 @@ class _OnDevice(_BaseDataLoaderIter):
         return getattr(self, "_tasks_outstanding", 0)
 
     def _next_index(self):
-        index = super()._next_index()
-        if not self._auto_collation:
-            self._asked.append(1)
+        index = self._progress.draw(self._rest or self._sampler_iter)
+        if isinstance(self._dataset, data.IterableDataset):
+            self._asked.append((None if self._auto_collation else 1, ()))
+        elif not self._auto_collation:
+            self._asked.append((1, [index]))
         else:
-            known = hasattr(index, "__len__") and not isinstance(self._dataset, data.IterableDataset)
-            self._asked.append(len(index) if known else None)
+            known = hasattr(index, "__len__")
+            self._asked.append((len(index), list(index)) if known else (None, ()))
         return index
 
     def _next_data(self):
@@ -83,6 +115,7 @@ class _OnDevice(_BaseDataLoaderIter):
         except BaseException as error:
             self._meter.spent(since)
             if isinstance(error, StopIteration):
+                self._progress.over = True
                 self._meter.exhausted()
             raise
         self._meter.gave(self._count, made)
@@ -98,11 +131,16 @@ class _OnDevice(_BaseDataLoaderIter):
             raise
         except Exception:
             if self._asked:  # as in torch, a batch that fails is over
-                self._asked.popleft()
+                self._is_over(*self._asked.popleft())
             raise
-        asked = self._asked.popleft()
+        asked, indices = self._asked.popleft()
+        self._is_over(asked, indices)
         self._count = _length(made) if asked is None else asked
         return made
+
+    def _is_over(self, asked: int | None, indices: Any) -> None:
+        progress = self._progress
+        progress.gave(progress.given + 1, progress.samples + (asked or 0), indices)
 
     def _next_made(self) -> Any:
         made: Any
@@ -159,7 +197,8 @@ def _tolerant(loader):
     among = indices_among(loader) if loader._errors.policy == "replace" else ()  # a data set may have no length
     dataset = _Tolerant(loader.dataset, loader._errors, among)
     collate = _Collate(loader.collate_fn, loader._auto_collation)
-    vars(made).update(_errors=loader._errors, _stats=loader._stats, dataset=dataset, collate_fn=collate)
+    shared = dict(_errors=loader._errors, _stats=loader._stats, _history=loader._history)
+    vars(made).update(shared, dataset=dataset, collate_fn=collate)
     return made
 
 

@@ -24,6 +24,10 @@ def explain(loader, route: Route, wide: bool = False) -> str:
     tolerant = not isinstance(loader.dataset, IterableDataset)  # whose errors end it
     if isinstance(route, StockRoute):
         lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
+        if loader.num_workers or not tolerant:
+            lines.append(
+                "  load_state_dict() loads the batches again that an epoch has given, without handing them out"
+            )
         ours = {"exact": False, "memory_format": torch.contiguous_format, "cache": None, "cache_device": None}
         if not tolerant:
             ours["on_error"] = "raise"

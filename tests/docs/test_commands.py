@@ -23,6 +23,7 @@ NOT_RUN = {
     r"python -m dali_compat parity --only GaussianBlur .*": "would write into the committed results",
     r"(python|torchrun .*) -m dali_compat run .*": "it would be pytest's __main__: tests/contract/test_run.py does it",
     r"python -m dali_compat( (bench|check|pack|parity))?": "the name of a command, in a sentence",
+    r"python tests/faults/crash.py --kills 100": "takes an hour; tests/faults/test_crash.py does it with fewer kills",
     r"python tests/faults/run.py --files 100000": "takes hours; tests/faults/test_faults.py does it with fewer files",
 }
 # what is added, so that a command takes seconds here

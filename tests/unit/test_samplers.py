@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 from torch.utils import data
+from torch.utils.data.distributed import DistributedSampler
 
-from dali_compat.epoch.samplers import in_arrays
+from dali_compat.draws import Randoms
+from dali_compat.epoch.samplers import Places, in_arrays, of_the_rest
 
 COUNT = 24
 
@@ -46,6 +48,38 @@ def test_as_torch_draws(kind, size, drop_last):
 class Backwards(data.SequentialSampler):
     def __iter__(self):
         return reversed(range(len(self.data_source)))
+
+
+@pytest.mark.parametrize("kind", ["in order", "shuffled", "generator"])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("begin", [0, 3, 10, COUNT, COUNT + 5])
+def test_batches_from_a_sample_on(kind, drop_last, begin):
+    whole, rest = [
+        np.concatenate([[], *in_arrays(data.BatchSampler(sampler, 1 if at == 0 else 5, drop_last), at)])
+        for at in (0, begin)
+        if (sampler := _sampler(kind)) and torch.manual_seed(0)
+    ]
+    left = COUNT - min(begin, COUNT)
+    assert rest.tolist() == whole[COUNT - left :].tolist()[: left - left % 5 if drop_last and begin else left]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_the_rest_of_an_epoch_for_other_ranks(drop_last):
+    whole = list(DistributedSampler(range(COUNT), 1, 0, seed=5))
+    rest = [
+        of_the_rest(DistributedSampler(range(COUNT), 4, rank, seed=5, drop_last=drop_last), 10) for rank in range(4)
+    ]
+    dealt = [index for row in zip(*rest, strict=True) for index in row]
+    assert dealt == (whole[10:22] if drop_last else whole[10:] + whole[:2])
+    assert [Places(10, 4, 3).of(position) for position in range(2)] == [13, 17]
+
+
+@pytest.mark.parametrize("stride", [2, 7, 256, 257, 1000])
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_numbers_of_one_rank_are_those_of_its_places(stride, k):
+    every = Randoms(3, 11, 4 * stride)(2, k)
+    assert (Randoms(3, 11, 4, stride)(2, k) == every[::stride]).all()
+    assert Randoms(3, 11, 0, stride)(2, k).shape == (0, k)
 
 
 class InPairs(data.BatchSampler):

@@ -1,0 +1,79 @@
+"""Question: what does it cost to save where a loader is, and to go on from there?
+
+Method. One process, the CPU backend, tiny JPEGs, whose list of samples is repeated until it has --samples; shuffled. In
+each round two loaders take turns: one begins an epoch, the other goes on at batch --batch of it. What is counted is the
+time from iter() to the first batch. A loader whose headers and pipelines are warm does both. Between them state_dict()
+is called 100 times.
+
+Confounders.
+- The first batch is 256 images on however many cores; what going on adds does not depend on these.
+- Drawing a permutation of all samples is in both.
+
+Command.
+    python benchmarks/resume.py --rounds 7 --json OUT.json
+"""
+
+import argparse
+import pathlib
+import time
+
+import common
+import torch
+from host_time import folder
+from torchvision import transforms as T
+
+
+def first_batch(loader):
+    """(iterator, seconds)."""
+    begin = time.perf_counter()
+    batches = iter(loader)
+    next(batches)
+    return batches, time.perf_counter() - begin
+
+
+def milliseconds_of_a_state(loader, count=100):
+    begin = time.perf_counter()
+    for _ in range(count):
+        loader.state_dict()
+    return 1000 * (time.perf_counter() - begin) / count
+
+
+def main():
+    from dali_compat import DALIImageFolder, DataLoader
+
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--samples", type=int, default=1_280_000)
+    options.add_argument("--batch", type=int, default=4000)
+    options.add_argument("--batch-size", type=int, default=256)
+    options.add_argument("--rounds", type=int, default=7)
+    options.add_argument("--json", type=pathlib.Path)
+    args = options.parse_args()
+    result = {"benchmark": "resume", "facts": common.facts(), "arguments": vars(args) | {"json": None}, "rounds": []}
+    print(result["facts"], flush=True)
+    with folder(1000) as root:
+        dataset = DALIImageFolder(root, T.Compose([T.RandomResizedCrop(8), T.RandomHorizontalFlip(), T.ToTensor()]))
+        samples = dataset.samples * (args.samples // len(dataset.samples))
+        dataset.samples = dataset.imgs = samples
+        dataset.targets = [target for _, target in samples]
+        torch.manual_seed(0)
+        loader = DataLoader(dataset, args.batch_size, shuffle=True, device="cpu", num_workers=2, fallback="error")
+        batches, _ = first_batch(loader)
+        state, had = loader.state_dict(), args.batch
+        # as it would be after so many batches, but for the checksum of the last one
+        state["epoch"] |= {"given": had, "samples": had * args.batch_size, "drawn": had, "last": [0, 0]}
+        del batches
+        for number, case in common.in_turn(["fresh", "resumed"], args.rounds):
+            if case == "resumed":
+                loader.load_state_dict(state)
+            batches, seconds = first_batch(loader)
+            entry = {"round": number, "case": case, "seconds": seconds, "state_ms": milliseconds_of_a_state(loader)}
+            result["rounds"].append(entry)
+            common.write_json(args.json, result)
+            del batches
+    for key, unit in (("seconds", "s to the first batch"), ("state_ms", "ms of state_dict()")):
+        rows = [[case, *common.spread(entry, ".3f")] for case, entry in common.medians(result["rounds"], key).items()]
+        print("\n" + common.markdown(["case", unit, "min - max"], rows))
+
+
+if __name__ == "__main__":
+    main()

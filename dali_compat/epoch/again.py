@@ -1,0 +1,145 @@
+"""What a batch of an epoch was, and the batch itself once more."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..data.arrays import target
+from ..data.headers import GRAY, headers_of
+from ..data.parts import Images, locate, sample
+from ..draws import ImageTooSmall, Randoms, compute
+from ..plan import Plan
+from ..routes.choose import Route, StockRoute
+from ..routes.resident import ResidentRoute
+from .generators import of_loader
+from .history import History
+from .on_error import Errors
+from .progress import Progress
+from .samplers import Places
+from .stats import Stats
+
+
+class SampleDescription(NamedTuple):
+    """What a sample of a batch was, before on_error put another in its place.
+
+    Attributes:
+        index: in the data set, as the sampler gave it.
+        path: its file; of an archive file and byte; None where it has none.
+        target: before target_transform; None where only the data set knows.
+        size: (height, width) of the image in pixels, before its transform; None where it is not known.
+        place: in the epoch's order over all ranks. Its random numbers follow from that and the seed.
+        seed: of the epoch.
+        drawn: (step, arguments) of each step of its transform that has some of its own: windows, angles, flags; of one
+            view after another.
+    """
+
+    index: Any
+    path: str | None
+    target: Any
+    size: tuple[int, int] | None
+    place: int
+    seed: int
+    drawn: list[tuple[str, dict[str, Any]]]
+
+
+def replay(loader, route: Route, batch: int, number: int | None) -> Any:
+    """The batch once more.
+
+    Raises:
+        LookupError: there was no such epoch, it is not known any more, or it had no such batch.
+    """
+    twin = copy.copy(loader)
+    errors = Errors(loader.on_error, loader.on_error_in_python)
+    vars(twin).update(_errors=errors, _stats=Stats(), _history=History(), _route=route)
+    with _as_they_are(loader):
+        progress = _at(loader, route, batch, number)
+        twin._history.take(progress)
+        try:
+            iterator = twin._get_iterator()
+            loader._route = twin._route  # which has taken over what the one before had
+            made = next(iterator)
+        except StopIteration:
+            raise LookupError(f"epoch {progress.number} has no batch {batch}") from None
+        if progress.given > batch + 1:
+            raise LookupError(f"of batch {batch} of epoch {progress.number} nothing was left")
+        return made
+
+
+def describe(loader, route: Route, batch: int, number: int | None) -> list[SampleDescription]:
+    """What each sample of the batch was. Raises as replay()."""
+    with _as_they_are(loader):
+        progress = _at(loader, route, batch, number)
+        progress.begin_again()
+        indices = progress.drawn_again(loader, iter(loader._index_sampler))
+        try:
+            index = next(indices)
+        except StopIteration:
+            raise LookupError(f"epoch {progress.number} has no batch {batch}") from None
+    rows = list(index) if loader._auto_collation else [index]
+    return [
+        _described(loader, route, index, progress.places.of(progress.samples + row), progress.places, progress.seed)
+        for row, index in enumerate(rows)
+    ]
+
+
+def _at(loader, route: Route, batch: int, number: int | None) -> Progress:
+    if batch < 0:
+        raise LookupError(f"batches are counted from 0, not {batch}")
+    beginning = loader._history.beginning(number)
+    if beginning["at_first"] is None:
+        raise LookupError(f"epoch {beginning['number']} has had no batch yet")
+    return Progress.at(loader, beginning, batch, isinstance(route, StockRoute) and loader.num_workers > 0)
+
+
+@contextmanager
+def _as_they_are(loader) -> Iterator[None]:
+    """Generators are afterwards what they were before."""
+    generators = of_loader(loader, True)
+    before = generators.states()
+    try:
+        yield
+    finally:
+        generators.set(before)
+
+
+def _described(loader, route: Route, index: Any, place: int, places: Places, seed: int) -> SampleDescription:
+    index = index.__index__() if hasattr(index, "__index__") else index
+    try:
+        part, local = locate(loader.dataset, index)
+    except Exception:  # it raises in its batch, or is no data set of ours
+        return SampleDescription(index, None, None, None, place, seed, [])
+    size: tuple[int, int] | None
+    if isinstance(route, ResidentRoute):
+        plan = route.held[id(part)].plan
+        path, of_it, size = None, target(part, local), plan.takes.size
+    elif isinstance(part, Images):
+        source, of_it = sample(part, local)
+        path = str(source)
+        if isinstance(route, StockRoute):
+            return SampleDescription(index, path, of_it, None, place, seed, [])
+        at, key = np.array([local % len(part)]), np.array([hash(source)], np.int64)
+        facts = headers_of(part).facts(at, key, lambda i: source)
+        plan = route.plan_of(part, gray=facts.kinds[0] == GRAY)
+        height, width = facts.sizes[0].tolist()
+        size = height, width
+    else:
+        return SampleDescription(index, None, None, None, place, seed, [])
+    return SampleDescription(index, path, of_it, size, place, seed, _drawn(plan, size, Randoms(seed, place, 1)))
+
+
+def _drawn(plan: Plan, size: tuple[int, int] | None, randoms: Randoms) -> list[tuple[str, dict[str, Any]]]:
+    """Of the steps as torchvision would run them, up to the first function without a translation, view by view."""
+    named: list[tuple[str, dict[str, Any]]] = []
+    for chain in plan.chains:
+        try:
+            arrays = compute(chain.steps, np.array([size]), randoms, slice(None))
+        except ImageTooSmall:
+            return []
+        for step, one in zip(chain.steps, arrays, strict=True):
+            named.append((step.op, {name: values[0].tolist() for name, values in one.items()}))
+    return [one for one in named if one[1]]

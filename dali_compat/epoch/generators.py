@@ -1,0 +1,141 @@
+"""Which generators an epoch draws from, and their states as plain data."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data as data
+from torch.utils.data import default_collate, default_convert
+
+from ..data.parts import parts
+from .samplers import is_known, samplers_of
+
+TORCH, PYTHON, NUMPY = "torch", "python", "numpy"
+_GLOBAL: dict[str, Any] = {TORCH: torch.default_generator, PYTHON: random, NUMPY: np.random}
+_KINDS = torch.Generator, random.Random, np.random.RandomState, np.random.Generator
+
+
+class Generators:
+    """Generators and samplers' epochs by name; those that are one object have one name."""
+
+    def __init__(self, generators: dict[str, Any], epochs: dict[str, Any]):
+        names: dict[int, str] = {}
+        self._generators = {
+            name: one for name, one in generators.items() if names.setdefault(id(one), name) == name and one is not None
+        }
+        self._epochs = epochs
+
+    def states(self) -> dict[str, Any]:
+        """Numbers, texts, lists and tensors, which a later draw leaves as they are."""
+        found = {name: _state(one) for name, one in self._generators.items()}
+        return found | {name: int(sampler.epoch) for name, sampler in self._epochs.items()}
+
+    def set(self, states: dict[str, Any] | None) -> None:
+        """Those that have a state there are put into it."""
+        for name, state in (states or {}).items():
+            if name in self._epochs:
+                _set_epoch(self._epochs[name], state)
+            elif name in self._generators:
+                _set(self._generators[name], state)
+
+
+def of_indices(loader, all_of_them: bool = False) -> Generators:
+    """What the sampler draws from. Of samplers that are not torch's, and with ``all_of_them``, all that it may."""
+    samplers = samplers_of(loader)
+    epochs = {
+        f"epoch of sampler {number}": sampler
+        for number, sampler in enumerate(samplers)
+        if isinstance(getattr(sampler, "epoch", None), int)
+    }
+    if is_known(loader) and not all_of_them:
+        inner = samplers[-1]
+        draws = type(inner) in (data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler)
+        own = getattr(inner, "generator", None)
+        return Generators(
+            {TORCH if own is None else _name(loader, own): own or _GLOBAL[TORCH]} if draws else {}, epochs
+        )
+    return Generators(_GLOBAL | {"generator": loader.generator} | _owned(samplers), epochs)
+
+
+def of_loader(loader, in_process: bool) -> Generators:
+    """All that goes on after a state is taken: what of_indices() has, that of the seed, and what the user's functions
+    draw from where they run ``in_process``."""
+    found = of_indices(loader)
+    base = {TORCH: _GLOBAL[TORCH]} if loader.generator is None else {"generator": loader.generator}
+    users = _GLOBAL if in_process else {}
+    return Generators(found._generators | base | users, found._epochs)
+
+
+def runs_users_functions(loader, stock: bool) -> bool:
+    """Whether code of the user's draws in this process: transforms of torch's own loader, collate_fn and
+    target_transform."""
+    if loader.num_workers:
+        return False
+    plain = loader.collate_fn in (default_collate, default_convert)
+    return stock or not plain or any(getattr(part, "target_transform", None) for part in parts(loader.dataset))
+
+
+def _name(loader, generator: torch.Generator) -> str:
+    return "generator" if generator is loader.generator else "sampler's generator"
+
+
+def _owned(samplers: list[Any]) -> dict[str, Any]:
+    """Generators that are attributes of samplers."""
+    return {
+        f"{name} of sampler {number}": value
+        for number, sampler in enumerate(samplers)
+        for name, value in vars(sampler if hasattr(sampler, "__dict__") else object).items()
+        if isinstance(value, _KINDS)
+    }
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, np.random.Generator):
+        return _plain(generator.bit_generator.state)
+    if generator is np.random or isinstance(generator, np.random.RandomState):
+        return _plain(generator.get_state())
+    version, numbers, gauss = generator.getstate()
+    return [version, torch.tensor(numbers), gauss]
+
+
+def _set(generator: Any, state: Any) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = _restored(state)
+    elif generator is np.random or isinstance(generator, np.random.RandomState):
+        generator.set_state(_restored(state))
+    else:
+        version, numbers, gauss = state
+        generator.setstate((version, tuple(numbers.tolist()), gauss))
+
+
+def _plain(value: Any) -> Any:
+    """Arrays as tensors, whose numbers torch keeps as int64, and tuples as lists."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.astype(np.uint64).view(np.int64))
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.numpy().view(np.uint64)
+    if isinstance(value, dict):
+        return {key: _restored(inner) for key, inner in value.items()}
+    return [_restored(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _set_epoch(sampler: Any, epoch: int) -> None:
+    if hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(epoch)
+    else:
+        sampler.epoch = epoch

@@ -1,0 +1,238 @@
+"""Where a loader is: the epochs that it has begun, and the state that the next iter() goes on from."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import warnings
+from collections import deque
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import torch.distributed as dist
+
+from ..routes.choose import Route, StockRoute
+from .generators import of_loader, runs_users_functions
+from .progress import Progress, stateful
+from .samplers import distributed
+from .traits import Traits, differences, traits
+
+VERSION = 1
+_KEPT = 16  # epochs that describe() and replay() know
+
+State = dict[str, Any]
+
+
+class History:
+    """A loader's.
+
+    Attributes:
+        begun: how many epochs.
+    """
+
+    def __init__(self) -> None:
+        self._traits: tuple[Any, Traits] | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self.begun = 0
+        self._current: Progress | None = None
+        self._beginnings: deque[State] = deque(maxlen=_KEPT)  # of the epochs before
+        self._pending: State | None = None  # to go on from
+        self._applied: tuple[State, State, int] | None = None  # that state, generators and batches at that iter()
+        self._next: Progress | None = None  # what the next iter() takes, if it was made already
+        self._strict = True
+        self._laps: list[int] | None = None  # seed of persistent workers, and their next epoch
+
+    def __reduce__(self) -> tuple[type[History], tuple[()]]:
+        return History, ()  # a copy of a loader begins its own
+
+    # ---- iterators
+
+    def begin(self, loader, torchs_workers: bool = False, before: Progress | None = None) -> Progress:
+        """iter() was called. ``before``: of the iterator's epoch before, where it lives on."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            pending = self._not_used_yet(loader)
+        entry = of_loader(loader, True).states() if pending is not None else {}
+        if self._next is not None:
+            progress, self._next = self._next, None
+        elif pending is not None and pending["epoch"] is not None:
+            progress = Progress.of(loader, pending["epoch"], torchs_workers)
+            progress.strict, progress.later = self._strict, pending["now"]
+        else:
+            progress = Progress(loader, self.begun, torchs_workers)
+            self.begun += 1
+            if before is not None:
+                progress.base_seed, progress.lap = before.base_seed, before.lap + 1
+            elif self._laps is not None:  # what torch's iterator draws for a seed goes back
+                progress.base_seed, progress.lap = self._laps
+                progress.later = of_loader(loader, False).states()
+        if progress.later is not None:
+            progress.now_from = of_loader(loader, True)
+        self._laps = None
+        self._applied = None if pending is None else (pending, entry, progress.given)
+        if self._current is not None and self._current.number != progress.number:
+            self._beginnings.append(self._current.beginning())
+        self._current = progress
+        progress.begin_again()
+        return progress
+
+    def _not_used_yet(self, loader) -> State | None:
+        """The state that the iter() before has applied, if nobody has had a batch since: Lightning asks twice."""
+        applied, current = self._applied, self._current
+        if applied is None or current is None or current.over or current.given != applied[2]:
+            return None
+        pending, entry, _ = applied
+        of_loader(loader, True).set(entry)
+        self.begun, self._laps = pending["begun"], pending["laps"]
+        return pending
+
+    def take(self, progress: Progress) -> None:
+        """The next iter() is this one's."""
+        self._next = progress
+
+    def beginning(self, number: int | None) -> State:
+        """What an epoch began with; None is the last.
+
+        Raises:
+            LookupError: it is not known.
+        """
+        known = [*self._beginnings, *([self._current.beginning()] if self._current else [])]
+        if self._pending is not None and self._pending["epoch"] is not None:
+            known.append(self._pending["epoch"])
+        if number is None and known:
+            return known[-1]
+        for one in reversed(known):
+            if one["number"] == number:
+                return one
+        numbers = ", ".join(str(one["number"]) for one in known) or "none"
+        raise LookupError(f"what epoch {number} began with is not known; known are {numbers}")
+
+    # ---- states
+
+    def state(self, loader, route: Route) -> State:
+        """Where the loader is, as plain data."""
+        if self._pending is not None:
+            return dict(self._pending)
+        current, stock = self._current, isinstance(route, StockRoute)
+        under_way = current is not None and not current.over
+        laps, sampler = None, stateful(loader)
+        if current is not None:
+            _warn_of_the_inexact(loader, current, stock)
+            if loader.persistent_workers and loader.num_workers:
+                laps = [current.base_seed, current.lap + 1]
+        beginnings = [*self._beginnings]
+        if current is not None and not under_way:
+            beginnings.append(current.beginning())
+        return {
+            "version": VERSION,
+            "of": self.traits(loader, route),
+            "ranks": list(_ranks(loader)),
+            "begun": self.begun,
+            "epoch": current.state() if current is not None and under_way else None,
+            "laps": laps,
+            "sampler": None if under_way or sampler is None else copy.deepcopy(sampler.state_dict()),
+            "now": of_loader(loader, runs_users_functions(loader, stock)).states(),
+            "errors": loader._errors.state(),
+            "epochs": beginnings[-_KEPT:],
+        }
+
+    def traits(self, loader, route: Route) -> Traits:
+        """Of the loader, looked up once."""
+        key = route.reason if isinstance(route, StockRoute) else tuple(route.plans)
+        if self._traits is None or self._traits[0] != key:
+            self._traits = key, traits(loader, route)
+        return self._traits[1]
+
+    def load(self, loader, route: Route, state: State, strict: bool) -> None:
+        """The next iter() goes on from a state, of which nothing is changed.
+
+        Raises:
+            ValueError: it is no state, or of another loader; unless ``strict`` is off, the text says of what.
+        """
+        if not state:
+            self._clear()
+            return
+        if state.get("version") != VERSION:
+            raise ValueError(f"no state of version {VERSION}: {state.get('version')!r}")
+        rank, world = _ranks(loader)
+        if "merged" in state:
+            state = state["merged"][rank % len(state["merged"])]
+        wrong = differences(state["of"], self.traits(loader, route))
+        if state["ranks"][1] != world and distributed(loader) is None:
+            wrong.append(f"number of ranks: it was {state['ranks'][1]}, and is {world}")
+        if wrong and strict:
+            text = "\n  ".join(wrong)
+            raise ValueError(f"the state is of another loader; strict=False goes on regardless\n  {text}")
+        if _within_lightning() and state["epoch"] is not None and _has_given_all(loader, state["epoch"]["given"]):
+            state = state | {"epoch": None, "epochs": [*state["epochs"], state["epoch"]]}
+        self.begun, self._laps = state["begun"], state["laps"]
+        self._current = self._applied = None
+        self._beginnings = deque(state["epochs"], maxlen=_KEPT)
+        self._pending, self._strict = state, strict
+        if state["epoch"] is not None and state["of"]["batch_size"] != loader.batch_size:
+            self._pending = state | {"epoch": state["epoch"] | {"last": [0, 0]}}
+        loader._errors.load(state["errors"], state["epoch"] is not None)
+        if state["epoch"] is None:
+            sampler = stateful(loader)
+            if sampler is not None and state["sampler"] is not None:
+                sampler.load_state_dict(copy.deepcopy(state["sampler"]))
+            of_loader(loader, True).set(state["now"])
+
+
+def merge_states(states: Sequence[State]) -> State:
+    """One state of all ranks' states, in any order, for a checkpoint that any number of ranks can go on from.
+
+    Raises:
+        ValueError: they are not of all ranks, or not of the same batch.
+    """
+    by_rank = sorted(states, key=lambda state: state["ranks"][0])
+    ranks = [tuple(state["ranks"]) for state in by_rank]
+    if not states or ranks != [(rank, len(states)) for rank in range(len(states))]:
+        raise ValueError(f"states of all ranks are needed, each once; (rank, number of ranks) are {ranks}")
+    if len({(state["begun"], (state["epoch"] or {}).get("samples")) for state in by_rank}) > 1:
+        raise ValueError("the ranks are not at the same batch: take their states after the same step")
+    return {"version": VERSION, "merged": by_rank}
+
+
+def _ranks(loader) -> tuple[int, int]:
+    """(rank, number of ranks)."""
+    sampler = distributed(loader)
+    if sampler is not None:
+        return sampler.rank, sampler.num_replicas
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def _has_given_all(loader, batches: int) -> bool:
+    try:
+        return batches >= len(loader)
+    except TypeError:  # nobody knows how many there are
+        return False
+
+
+def _within_lightning() -> bool:
+    """Whether Lightning runs. It never asks for a batch behind the last one, so there an epoch ends with that; in a
+    script's own loop it ends with the StopIteration."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith(("lightning.pytorch.", "pytorch_lightning.")):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _warn_of_the_inexact(loader, current: Progress, stock: bool) -> None:
+    found = []
+    if current.mixed and not current.over:
+        names = " and ".join(sorted(current.mixed))
+        found.append(f"the sampler draws batch by batch from generators ({names}) that something else draws from, too")
+    if stock and loader.num_workers and loader.persistent_workers and current.lap:
+        found.append("torch's persistent workers draw on from epoch to epoch")
+    if stock and loader.num_workers and not getattr(loader, "in_order", True):
+        found.append("with in_order=False batches come as they are ready")
+    for reason in found:
+        warnings.warn(f"going on from this state will not be exact: {reason}", stacklevel=4)

@@ -1,0 +1,292 @@
+"""How far an epoch is, what it began with, and how its indices are drawn again from there."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data as data
+from torch.utils.data.distributed import DistributedSampler
+
+from .generators import Generators, of_indices
+from .samplers import Indices, Places, distributed, is_known, of_the_rest, samplers_of
+
+Skip = Callable[[data.BatchSampler, int], Iterator[Any]]
+
+
+class Progress:
+    """Of one epoch. Its iterator counts here.
+
+    Attributes:
+        number: of the epoch; a loader's first is 0.
+        base_seed, lap: their sum is the epoch's seed. Only persistent workers have more than one lap.
+        places: of its samples in the order over all ranks.
+        at_iter, at_first: what indices are drawn from, as it was when iter() was called, and before the first index.
+        given, samples: batches that the caller has had, and how many samples the sampler gave for them.
+        drawn: batches of the sampler so far.
+        exhausted: whether the sampler has come to its end; over: whether the caller has.
+        last: indices of the last batch that the caller has had, where it is known; expected: its fingerprint() in a
+            state.
+        again: whether indices are drawn again; strict: and must be the same.
+        later: states of ``now_from`` once they are drawn; None where nothing changes then.
+        mixed: generators that the sampler and somebody else have drawn from by turns.
+    """
+
+    base_seed = lap = 0
+    at_iter: dict[str, Any] | None = None
+    at_first: dict[str, Any] | None = None
+    later: dict[str, Any] | None = None
+    given = samples = drawn = 0
+    exhausted = over = again = False
+    strict = True
+    last: Indices | tuple[()] = ()
+    expected = 0, 0
+
+    now_from: Generators
+
+    def __init__(self, loader, number: int, torchs_workers: bool = False):
+        """``torchs_workers``: the route is torch's own loader, whose workers take the seed from a generator."""
+        self.number = number
+        sampler = distributed(loader)
+        self.places = Places() if sampler is None else Places(0, sampler.num_replicas, sampler.rank)
+        self.generators: Generators = of_indices(loader, torchs_workers)
+        self.mixed: set[str] = set()
+        self.stateful = stateful(loader)
+        self._strange = not is_known(loader)
+        self._before: dict[str, Any] = {}  # after the draw before, where the sampler is not torch's
+        self._sampler_states: deque[tuple[int, Any]] = deque()  # (batches drawn, state), the caller's batch first
+        if self._strange or torchs_workers:
+            self.at_iter = self.generators.states()
+
+    @property
+    def seed(self) -> int:
+        """Of the epoch's random numbers."""
+        return self.base_seed + self.lap
+
+    # ---- while it is iterated
+
+    def gave(self, given: int, samples: int, last: Indices | tuple[()]) -> None:
+        """The caller has had so many batches and samples; the last batch had these indices."""
+        self.given, self.samples, self.last, self.expected = given, samples, last, (0, 0)
+
+    def draw(self, indices: Iterator[Any]) -> Any:
+        """The sampler's next batch.
+
+        Raises:
+            StopIteration: there is none.
+        """
+        if not self.drawn:
+            self.at_first = self.generators.states()
+        if self._strange:
+            return self._draw_watching(indices)
+        try:
+            index = next(indices)
+        except StopIteration:
+            self.exhausted = True
+            raise
+        self.drawn += 1
+        return index
+
+    def _draw_watching(self, indices: Iterator[Any]) -> Any:
+        if self.stateful is not None and not self._sampler_states:
+            self._note_sampler()
+        before = self.generators.states()
+        others = _changed(self._before, before)
+        try:
+            index = next(indices)
+        except StopIteration:
+            self.exhausted = True
+            raise
+        finally:
+            self._before = self.generators.states()
+            if others:
+                self.mixed |= others & _changed(before, self._before)
+        self.drawn += 1
+        if self.stateful is not None:
+            self._note_sampler()
+        return index
+
+    def _note_sampler(self) -> None:
+        while len(self._sampler_states) > 1 and self._sampler_states[1][0] <= self.given:
+            self._sampler_states.popleft()
+        self._sampler_states.append((self.drawn, copy.deepcopy(self.stateful.state_dict())))
+
+    # ---- as plain data
+
+    def beginning(self) -> dict[str, Any]:
+        """What it began with."""
+        return {
+            "number": self.number,
+            "seed": [self.base_seed, self.lap],
+            "places": list(self.places),
+            "at_iter": self.at_iter,
+            "at_first": self.at_first,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """beginning(), and how far it is."""
+        sampler = [state for drawn, state in self._sampler_states if drawn <= self.given]
+        if self.stateful is not None and not sampler:  # it was not asked yet
+            sampler = [copy.deepcopy(self.stateful.state_dict())]
+        return self.beginning() | {
+            "given": self.given,
+            "samples": self.samples,
+            "drawn": self.drawn,
+            "exhausted": self.exhausted,
+            "last": list(fingerprint(self.last) if len(self.last) else self.expected),
+            "sampler": sampler[-1] if sampler else None,
+        }
+
+    @classmethod
+    def of(cls, loader, state: dict[str, Any], torchs_workers: bool = False) -> Progress:
+        """Of a state(), to go on from there. Where the number of ranks is another one by now, the rest of the epoch is
+        dealt out anew."""
+        made = cls._beginning_as(loader, state, torchs_workers)
+        made.given, made.samples, made.drawn = state["given"], state["samples"], state["drawn"]
+        made.exhausted, made.expected = state["exhausted"], tuple(state["last"])
+        if state["sampler"] is not None:
+            made._sampler_states.append((made.given, state["sampler"]))
+        before, now = made.places, Progress(loader, 0).places
+        if before.world == now.world or distributed(loader) is None:
+            made.places = before._replace(rank=now.rank)
+            if before.rank != now.rank:
+                made.expected = 0, 0
+            return made
+        made.places = now._replace(origin=before.origin + made.samples * before.world)
+        made.given = made.samples = made.drawn = 0
+        made.exhausted, made.expected = False, (0, 0)
+        return made
+
+    @classmethod
+    def at(cls, loader, beginning: dict[str, Any], batch: int, torchs_workers: bool) -> Progress:
+        """Of what an epoch began with, before one of its batches.
+
+        Raises:
+            LookupError: only the sampler knows where that is.
+        """
+        made = cls._beginning_as(loader, beginning, torchs_workers)
+        if made.stateful is not None:
+            raise LookupError("a sampler with a state_dict() tells where it is, and not where it was")
+        made.given, made.drawn = batch, batch + 1
+        made.samples = batch * (loader.batch_size or 1)  # where it is otherwise, drawn_again() counts
+        return made
+
+    @classmethod
+    def _beginning_as(cls, loader, beginning: dict[str, Any], torchs_workers: bool) -> Progress:
+        made = cls(loader, beginning["number"], torchs_workers)
+        made.base_seed, made.lap = beginning["seed"]
+        made.places = Places(*beginning["places"])
+        made.at_iter, made.at_first = beginning["at_iter"], beginning["at_first"]
+        made.again = True
+        return made
+
+    # ---- drawn again
+
+    def begin_again(self) -> None:
+        """Before iter() of the sampler: generators go where they were then."""
+        if self.again:
+            self.generators.set(self.at_iter)
+
+    def seeded(self, base_seed: int) -> None:
+        """torch's iterator has drawn this."""
+        if not self.again and not self.lap:
+            self.base_seed = base_seed
+
+    def from_the_first(self) -> int:
+        """Batches are loaded once more, from the first one on; gives how many until it is where it was."""
+        given, self.given, self.samples, self.drawn = self.given, 0, 0, 0
+        self.exhausted = False
+        return given
+
+    def settle(self) -> None:
+        """All is drawn again: generators go where they were when the state was taken."""
+        if self.later is not None:
+            self.now_from.set(self.later)
+            self.later = None
+
+    def drawn_again(self, loader, indices: Iterator[Any], skip: Skip | None = None) -> Iterator[Any]:
+        """The sampler's batches behind those that were given. ``indices``: iter() of the sampler; ``skip``: what
+        gives a BatchSampler's batches without its first samples, if not :func:`skipped`.
+
+        Raises:
+            RuntimeError: the sampler gives other indices than before.
+        """
+        sampler = loader._index_sampler
+        if self.stateful is not None and self._sampler_states:
+            self.stateful.load_state_dict(copy.deepcopy(self._sampler_states[-1][1]))
+            # a last batch that is short has taken it to its end already
+            short = type(sampler) is data.BatchSampler and not sampler.drop_last and self.samples % sampler.batch_size
+            return iter(()) if short else iter(sampler)
+        if not self.drawn and not self.places.origin:
+            return indices
+        self.generators.set(self.at_first)
+        if self.places.origin:
+            sampler = self.rest(loader)
+            indices = iter(sampler)
+        again: Any = ()
+        if type(sampler) is data.BatchSampler:
+            indices = (skip or skipped)(sampler, self.samples - self.expected[0])
+            if self.expected[0]:
+                again = next(indices, ())
+        else:
+            self.samples = 0
+            for index in islice(indices, self.given):
+                again = list(index) if loader._auto_collation else [index]
+                self.samples += len(again)
+        if self.expected[0] and fingerprint(again) != self.expected:
+            text = "the sampler gives other indices than when the state was taken"
+            if self.strict:
+                raise RuntimeError(f"{text}; load_state_dict(state, strict=False) goes on with them")
+            warnings.warn(f"{text}: the epoch goes on with them", stacklevel=2)
+        return indices
+
+    def rest(self, loader) -> Any:
+        """A sampler of what other numbers of ranks have left of the epoch."""
+        rest = of_the_rest(samplers_of(loader)[-1], self.places.origin)
+        return data.BatchSampler(rest, loader.batch_size, loader.drop_last) if loader.batch_size else rest
+
+
+def skipped(sampler: data.BatchSampler, samples: int) -> Iterator[list[Any]]:
+    """Its batches, without so many of its first samples."""
+    return iter(data.BatchSampler(islice(iter(sampler.sampler), samples, None), sampler.batch_size, sampler.drop_last))
+
+
+def stateful(loader) -> Any:
+    """The sampler that says itself where it is, with state_dict() and load_state_dict(); or None. A DistributedSampler
+    is drawn again in any case."""
+    for sampler in samplers_of(loader):
+        has = hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")
+        if has and not isinstance(sampler, DistributedSampler):
+            return sampler
+    return None
+
+
+def fingerprint(indices: Indices | tuple[()]) -> tuple[int, int]:
+    """How many indices, and a checksum."""
+    try:
+        whole = np.asarray([int(index) for index in indices] if isinstance(indices, list) else indices, np.int64)
+        return len(whole), zlib.crc32(whole.tobytes())
+    except (TypeError, ValueError, OverflowError):
+        return len(indices), zlib.crc32(repr(indices).encode())
+
+
+def _changed(before: dict[str, Any], now: dict[str, Any]) -> set[str]:
+    """Names whose states differ."""
+    return {name for name, state in before.items() if not _same(state, now[name])}
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, list):
+        return all(map(_same, a, b))
+    if isinstance(a, dict):
+        return all(_same(value, b[key]) for key, value in a.items())
+    return bool(a == b)

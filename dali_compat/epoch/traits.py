@@ -1,0 +1,94 @@
+"""What a loader loads, in few words and numbers, so that a state of another one is noticed."""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from typing import Any
+
+import torch.utils.data as data
+
+from ..data.arrays import holds_arrays, images_of, raw_targets
+from ..data.parts import Images, locate, sample
+from ..data.sources import is_record
+from ..lower import plans_ahead
+from ..routes.choose import Route, StockRoute
+from ..routes.dali import DaliRoute
+from .samplers import samplers_of
+
+_LOOKED_AT = 100  # samples of a data set
+
+Traits = dict[str, Any]
+
+
+def traits(loader, route: Route) -> Traits:
+    """What has to be the same for an epoch to go on."""
+    dataset = loader.dataset
+    length = len(dataset) if hasattr(dataset, "__len__") else None
+    return {
+        "data set": _kind(dataset) + ("" if length is None else f" of {length} samples, {_checksum(dataset, length)}"),
+        "batch_size": loader.batch_size,
+        "drop_last": loader.drop_last,
+        "sampler": " of ".join(map(_sampler, samplers_of(loader))),
+        "transform": _transform(dataset, route),
+        "route": _route(loader, route),
+    }
+
+
+def differences(before: Traits, now: Traits) -> list[str]:
+    """What is not the same, by name."""
+    return [f"{name}: it was {before[name]}, and is {now[name]}" for name in now if before.get(name) != now[name]]
+
+
+def _route(loader, route: Route) -> str:
+    """torch's workers draw from a generator each."""
+    if isinstance(route, StockRoute):
+        return f"torchvision, num_workers={loader.num_workers}"
+    return "DALI" if isinstance(route, DaliRoute) else "resident"
+
+
+def _kind(dataset: Any) -> str:
+    return type(dataset).__name__
+
+
+def _checksum(dataset: Any, length: int) -> str:
+    """Of some samples: the names of their files, or the bytes of their images, and their targets."""
+    total = 0
+    for number in range(min(length, _LOOKED_AT)):
+        index = number * length // min(length, _LOOKED_AT)
+        try:
+            total = zlib.crc32(_trait(*locate(dataset, index)), total)
+        except Exception:  # no data set of ours: its length has to do
+            break
+    return f"{total:08x}"
+
+
+def _trait(part: Any, index: int) -> bytes:
+    if holds_arrays(part):
+        return images_of(part)[index].numpy().tobytes() + repr(raw_targets(part)[index]).encode()
+    if not isinstance(part, Images):
+        return b""
+    source, target = sample(part, index)
+    name = os.path.basename(str(source)) if is_record(source) else source.removeprefix(str(part.root))
+    return f"{name} {target}".encode()
+
+
+def _sampler(sampler: Any) -> str:
+    names = "replacement", "num_samples", "seed", "shuffle", "drop_last"
+    given = {name: value for name in names if isinstance(value := getattr(sampler, name, None), (bool, int))}
+    if isinstance(sampler, data.distributed.DistributedSampler):
+        del given["num_samples"]  # a rank's
+    return f"{type(sampler).__name__}({', '.join(f'{name}={value}' for name, value in given.items())})"
+
+
+def _transform(dataset: Any, route: Route) -> str:
+    if isinstance(route, StockRoute):
+        return _without_addresses(repr(getattr(dataset, "transform", None)))
+    lines = [[line.transform for ahead in plans_ahead(plan) for line in ahead.lines] for plan in route.plans]
+    steps = _without_addresses(repr([(plan.exact, plan.steps) for plan in route.plans]))
+    return _without_addresses(" and ".join(map(", ".join, lines))) + f", {zlib.crc32(steps.encode()):08x}"
+
+
+def _without_addresses(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", text)

@@ -1,0 +1,666 @@
+"""Going on from a state: the same batches, random numbers and generators as without an interruption."""
+
+import copy
+import io
+import random
+import time
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from helpers import make_folder
+from torch.utils import data
+from torch.utils.data.distributed import DistributedSampler
+from torchvision import transforms as T
+
+from contract.both import RANDOM
+from contract.storages import stored
+from contract.test_order import CASES, Yields
+from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader, merge_states
+
+COUNT, BATCH, EPOCHS = 24, 5, 2
+AUGMENTED = T.Compose([T.RandomCrop(16, padding=2), T.RandomHorizontalFlip(), T.ToTensor()])
+
+
+def arrays():
+    """24 random images, whose labels are their indices."""
+    pixels = np.random.default_rng(0).integers(0, 256, (COUNT, 16, 16, 3), dtype=np.uint8)
+    return DALIArrayDataset(pixels, list(range(COUNT)), AUGMENTED)
+
+
+class Own(data.Dataset):
+    """No image folder: torch's loader does the work. Draws from all generators."""
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        return torch.rand(2) + index, np.random.rand() + random.random()
+
+
+def noisy(image):
+    return image + torch.rand(())
+
+
+def own_collate(samples):
+    images, labels = zip(*[sample[:2] for sample in samples], strict=True)
+    return torch.stack(images) + torch.rand(()), torch.tensor(labels) + random.random()
+
+
+def loader(dataset, seed=0, **options) -> DataLoader:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    return DataLoader(dataset, device="cpu", **{"fallback": "silent", "batch_size": BATCH} | options)
+
+
+def key(batch):
+    """All of a batch, to be compared."""
+    if isinstance(batch, torch.Tensor):
+        return tuple(batch.shape), zlib.crc32(batch.numpy().tobytes())
+    return [key(part) for part in batch] if isinstance(batch, (list, tuple)) else batch
+
+
+def saved(state):
+    """As from a file that torch.load() trusts nobody about."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def epochs(one, count=EPOCHS, states=None, draws=3) -> list[list]:
+    """Batches of each epoch, with steps that draw; ``states`` gets the state before and after each step, and how many
+    epochs and batches came before."""
+    made: list[list] = []
+    for _ in range(count):
+        made.append([])
+        if states is not None:
+            states.append((len(made) - 1, 0, one.state_dict()))
+        for batch in one:
+            made[-1].append(key(batch))
+            torch.rand(draws)
+            if states is not None:
+                states.append((len(made) - 1, len(made[-1]), one.state_dict()))
+    return made
+
+
+def generators(one) -> list:
+    """What it draws from, as it is now."""
+    own = [g for g in (one.generator, getattr(one.sampler, "generator", None)) if g]
+    found = [g.get_state() for g in own] if one.generator else [torch.get_rng_state(), *(g.get_state() for g in own)]
+    return [zlib.crc32(state.numpy().tobytes()) for state in found]
+
+
+def assert_goes_on(make, picked, draws=3) -> None:
+    """From the state before an epoch, within it and at its end."""
+    first, states = make(), []
+    whole = epochs(first, states=states, draws=draws)
+    last = generators(first)
+    for epoch, batch, state in [states[number] for number in picked if number < len(states)]:
+        other = make(seed=7)
+        other.load_state_dict(saved(state))
+        rest = epochs(other, EPOCHS - epoch, draws=draws)
+        assert rest == [whole[epoch][batch:], *whole[epoch + 1 :]], (epoch, batch)
+        assert generators(other) == last
+
+
+# ---- every sampler
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("case", CASES)
+def test_every_sampler(case, num_workers):
+    def make(seed=0):
+        dataset = arrays()
+        return loader(dataset, seed, num_workers=num_workers, **{"batch_size": 1} | _options(CASES[case](dataset)))
+
+    assert_goes_on(make, (0, 1, 3, -2, -1), draws=0 if case == "draws in the sampler" else 3)
+
+
+def _options(options: dict) -> dict:
+    return options | {"batch_size": 1} if "batch_sampler" in options else options
+
+
+class Shuffles(data.Sampler):
+    """A user's: draws from Python and numpy, eagerly or not, and counts epochs."""
+
+    def __init__(self, eagerly):
+        self.eagerly, self.epoch, self.own = eagerly, 0, np.random.default_rng(3)
+
+    def __iter__(self):
+        self.epoch += 1
+        return iter(list(self._draw())) if self.eagerly else self._draw()
+
+    def _draw(self):
+        yield from random.sample(range(COUNT), 8)
+        yield from np.random.permutation(8).tolist()
+        yield from ((self.own.permutation(8) + self.epoch) % COUNT).tolist()
+
+    def __len__(self):
+        return COUNT
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+@pytest.mark.parametrize("batch_size", [BATCH, None])
+def test_a_users_sampler_draws_from_python_and_numpy(eagerly, batch_size):
+    assert_goes_on(
+        lambda seed=0: loader(arrays(), seed, sampler=Shuffles(eagerly), batch_size=batch_size), (0, 1, 3, 9)
+    )
+
+
+class Stateful(data.Sampler):
+    """A user's that says where it is."""
+
+    def __init__(self):
+        self.at, self.rounds = 0, 0
+
+    def __iter__(self):
+        while self.at < COUNT:
+            self.at += 1
+            yield (self.at * 7 + self.rounds) % COUNT
+        self.at, self.rounds = 0, self.rounds + 1
+
+    def __len__(self):
+        return COUNT
+
+    def state_dict(self):
+        return {"at": self.at, "rounds": self.rounds}
+
+    def load_state_dict(self, state):
+        self.at, self.rounds = state["at"], state["rounds"]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_sampler_with_a_state_of_its_own(num_workers):
+    assert_goes_on(
+        lambda seed=0: loader(arrays(), seed, sampler=Stateful(), num_workers=num_workers), (0, 1, 3, 5, 6, 7)
+    )
+
+
+def test_a_sampler_that_shares_its_generator_is_told_of():
+    one = loader(arrays(), sampler=Yields(lambda: (random.randrange(COUNT) for _ in range(COUNT)), COUNT))
+    iterator = iter(one)
+    next(iterator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one.state_dict()
+    random.random()
+    next(iterator), next(iterator)
+    with pytest.warns(UserWarning, match=r"not be exact: the sampler draws batch by batch.*python"):
+        one.state_dict()
+
+
+def test_a_sampler_with_a_hidden_state_is_found_out():
+    hidden = random.Random(0)
+
+    def make():
+        return loader(arrays(), sampler=Yields(lambda: hidden.sample(range(COUNT), COUNT), COUNT))
+
+    one = make()
+    next(iter(one))
+    state, other = one.state_dict(), make()
+    other.load_state_dict(state)
+    with pytest.raises(RuntimeError, match="gives other indices"):
+        iter(other)
+    other.load_state_dict(state, strict=False)
+    with pytest.warns(UserWarning, match="gives other indices"):
+        assert len(list(other)) == 4
+
+
+# ---- every route
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return make_folder(tmp_path_factory.mktemp("resume"), low=40, high=60)
+
+
+ROUTES = {
+    "folder": lambda images: (DALIImageFolder(images, RANDOM), {}),
+    "cache": lambda images: (DALIImageFolder(images, RANDOM), {"cache": 10**8}),
+    "call": lambda images: (DALIImageFolder(images, T.Compose([RANDOM, T.Lambda(noisy)])), {}),
+    "collate_fn": lambda images: (DALIImageFolder(images, RANDOM), {"collate_fn": own_collate}),
+    "resident": lambda images: (arrays(), {}),
+    "fallback": lambda images: (Own(), {}),
+}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_route(images, route, num_workers):
+    dataset, options = ROUTES[route](images)
+    assert_goes_on(
+        lambda seed=0: loader(dataset, seed, shuffle=True, num_workers=num_workers, **options), (1, 3, 6, -2)
+    )
+
+
+@pytest.mark.parametrize("storage", ["rec", "tar"])
+def test_archives(images, storage, tmp_path):
+    dataset = stored(images, storage, tmp_path)(RANDOM)
+    assert_goes_on(lambda seed=0: loader(dataset, seed, shuffle=True), (3, 6))
+
+
+@pytest.mark.parametrize("route", ["folder", "resident"])
+def test_persistent_workers(images, route):
+    def make(seed=0):
+        return loader(ROUTES[route](images)[0], seed, shuffle=True, num_workers=2, persistent_workers=True)
+
+    assert_goes_on(make, (0, 2, 5, 6, 8))
+
+
+def test_persistent_workers_of_torch_are_told_of():
+    one = loader(Own(), num_workers=1, persistent_workers=True)
+    for _ in range(2):
+        for _ in one:
+            pass
+    with pytest.warns(UserWarning, match="persistent workers draw on"):
+        one.state_dict()
+
+
+def test_iterable_data_sets():
+    class Stream(data.IterableDataset):
+        def __iter__(self):
+            return iter(torch.rand(COUNT))
+
+    assert_goes_on(lambda seed=0: loader(Stream(), seed), (1, 3, 6))
+
+
+# ---- when a state is taken
+
+
+def test_nothing_is_left_where_the_last_batch_was_had():
+    one, states = loader(arrays(), shuffle=True), []
+    epochs(one, 1, states)
+    other = loader(arrays(), shuffle=True)
+    other.load_state_dict(states[-1][2])
+    assert len(list(other)) == 0 and len(list(other)) == 5
+
+
+def test_batches_in_flight_do_not_count(images):
+    one = loader(DALIImageFolder(images, RANDOM), shuffle=True, num_workers=2, prefetch_factor=4)
+    iterator = iter(one)
+    batches = [key(next(iterator)) for _ in range(2)]
+    time.sleep(0.05)
+    state = one.state_dict()
+    batches += map(key, iterator)
+    other = loader(DALIImageFolder(images, RANDOM), 1, shuffle=True)  # another number of workers
+    other.load_state_dict(state)
+    assert [key(batch) for batch in other] == batches[2:]
+
+
+def test_an_abandoned_iterator_is_gone_on_with():
+    one = loader(arrays(), shuffle=True)
+    whole = [key(batch) for batch in one]
+    one = loader(arrays(), shuffle=True)
+    for _ in zip(range(2), one, strict=False):
+        pass
+    state = one.state_dict()
+    other = loader(arrays(), 5, shuffle=True)
+    other.load_state_dict(state)
+    assert [key(batch) for batch in other] == whole[2:]
+
+
+def test_a_state_that_was_loaded_and_not_used_is_saved_again():
+    one, states = loader(arrays(), shuffle=True), []
+    whole = epochs(one, states=states)
+    other = loader(arrays(), 5, shuffle=True)
+    other.load_state_dict(states[2][2])
+    third = loader(arrays(), 6, shuffle=True)
+    third.load_state_dict(other.state_dict())
+    assert epochs(third) == [whole[0][2:], whole[1]]
+
+
+@pytest.mark.parametrize("number", [3, 6])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_iterator_that_nobody_has_used_does_not_count(num_workers, number):
+    one, states = loader(arrays(), shuffle=True), []
+    whole = epochs(one, states=states)
+    epoch, batch, state = states[number]
+    other = loader(arrays(), 5, shuffle=True, num_workers=num_workers)
+    other.load_state_dict(state)
+    iter(other), iter(other)
+    assert epochs(other, EPOCHS - epoch) == [whole[epoch][batch:], *whole[epoch + 1 :]]
+
+
+def test_gone_on_with_twice():
+    one = loader(arrays(), shuffle=True)
+    whole = epochs(one)
+    one, seen = loader(arrays(), shuffle=True), []
+    while len(seen) < 4:
+        for batch in one:
+            seen.append(key(batch))
+            torch.rand(3)
+            break
+        state = saved(one.state_dict())
+        one = loader(arrays(), len(seen), shuffle=True)
+        one.load_state_dict(state)
+    assert seen == whole[0][:4] and epochs(one) == [whole[0][4:], whole[1]]
+
+
+def test_loaders_at_once():
+    def both(seed=0):
+        return loader(arrays(), seed, shuffle=True), loader(arrays(), seed, shuffle=True, generator=None, batch_size=4)
+
+    def steps(pair):
+        for a, b in zip(*pair, strict=False):
+            yield key(a), key(b)
+            torch.rand(2)
+
+    pair = both()
+    whole = [list(steps(pair)), list(steps(pair))]
+    pair, rest = both(), []
+    running = steps(pair)
+    begun = [next(running), next(running)]
+    torch.rand(2)
+    states = [one.state_dict() for one in pair]
+    other = both(9)
+    for one, state in zip(other, states, strict=True):
+        one.load_state_dict(saved(state))
+    rest = [list(steps(other)), list(steps(other))]
+    assert [begun + rest[0], rest[1]] == whole
+
+
+def test_the_model_may_draw_between_iter_and_next():
+    def make(seed=0):
+        return loader(arrays(), seed, shuffle=True)
+
+    one = make()
+    iterator = iter(one)
+    torch.rand(9)
+    batches = [key(batch) for batch in iterator]
+    one = make()
+    iterator = iter(one)
+    torch.rand(9)
+    next(iterator), next(iterator)
+    other = make(4)
+    other.load_state_dict(one.state_dict())
+    assert [key(batch) for batch in other] == batches[2:]
+
+
+@pytest.mark.parametrize("policy", ["replace", "skip"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.filterwarnings("ignore")
+def test_on_error(tmp_path, policy, num_workers):
+    root = make_folder(tmp_path / "bad", classes=2, per_class=6, special=False, low=30, high=40)
+    for name in ("00.jpg", "03.jpg"):
+        (root / "class_a" / name).write_bytes(b"no image")
+
+    def make(seed=0):
+        dataset = DALIImageFolder(root, RANDOM, return_index=True)
+        return loader(dataset, seed, batch_size=3, shuffle=True, on_error=policy, num_workers=num_workers)
+
+    one, states = make(), []
+    whole = epochs(one, states=states)
+    for number in (2, 6):
+        epoch, batch, state = states[number]
+        other = make(3)
+        other.load_state_dict(saved(state))
+        assert epochs(other, EPOCHS - epoch) == [whole[epoch][batch:], *whole[epoch + 1 :]]
+        assert sorted(other.errors) == sorted(one.errors) and len(one.errors) >= 2
+
+
+def test_a_batch_that_fails_is_over(tmp_path):
+    root = make_folder(tmp_path / "bad", classes=2, per_class=6, special=False, low=30, high=40)
+    (root / "class_a" / "03.jpg").write_bytes(b"no image")
+    one = loader(DALIImageFolder(root, RANDOM, return_index=True), batch_size=3)
+    iterator = iter(one)
+    next(iterator)
+    with pytest.raises(OSError, match=r"03\.jpg"):
+        next(iterator)
+    other = loader(DALIImageFolder(root, RANDOM, return_index=True), batch_size=3)
+    other.load_state_dict(one.state_dict())
+    assert [batch[2].tolist() for batch in other] == [[6, 7, 8], [9, 10, 11]]
+
+
+# ---- another loader
+
+
+@pytest.mark.parametrize(
+    "name, change",
+    {
+        "batch_size": {"batch_size": 4},
+        "drop_last": {"drop_last": True},
+        "sampler": {"sampler": data.SequentialSampler(range(COUNT)), "shuffle": None},
+    }.items(),
+)
+def test_another_loader_is_refused_by_name(name, change):
+    one = loader(arrays(), shuffle=True)
+    next(iter(one))
+    with pytest.raises(ValueError, match=rf"(?s)strict=False.*{name}"):
+        loader(arrays(), **{"shuffle": True} | change).load_state_dict(one.state_dict())
+
+
+def test_another_data_set_or_transform_is_refused_by_name(images):
+    state = loader(arrays()).state_dict()
+    changed, turned = arrays(), arrays()
+    changed.data = changed.data.copy()
+    changed.data[0] += 1
+    turned.transform = T.ToTensor()
+    for dataset, name in ((changed, "data set"), (turned, "transform"), (DALIImageFolder(images, RANDOM), "route")):
+        with pytest.raises(ValueError, match=name) as refused:
+            loader(dataset).load_state_dict(state)
+        assert name == "route" or str(refused.value).count("\n") == 1
+
+
+def test_another_batch_size_goes_on_with_the_same_samples():
+    one = loader(arrays(), shuffle=True)
+    iterator = iter(one)
+    had = [next(iterator)[1].tolist() for _ in range(2)]
+    rest = [index for batch in iterator for index in batch[1].tolist()]
+    one = loader(arrays(), shuffle=True)
+    assert [batch[1].tolist() for _, batch in zip(range(2), one, strict=False)] == had
+    other = loader(arrays(), 3, shuffle=True, batch_size=7)
+    other.load_state_dict(one.state_dict(), strict=False)
+    assert [batch[1].tolist() for batch in other] == [rest[:7], rest[7:]]
+
+
+def test_no_state():
+    one = loader(arrays())
+    with pytest.raises(ValueError, match="version"):
+        one.load_state_dict({"epoch": 3})
+    state = one.state_dict()
+    one.load_state_dict({})
+    assert len(list(one)) == 5 and state["epoch"] is None
+
+
+def test_states_are_small_and_quick():
+    one = loader(arrays(), shuffle=True)
+    epochs(one, 20)
+    file = io.BytesIO()
+    torch.save(one.state_dict(), file)
+    assert file.tell() < 200_000
+    took = []
+    for _ in range(20):
+        begin = time.perf_counter()
+        one.state_dict()
+        took.append(time.perf_counter() - begin)
+    assert min(took) < 1e-3
+
+
+# ---- ranks
+
+
+def ranked(rank, world, seed=0, dataset=None, batch_size=3, epoch=1, drop_last=False):
+    dataset = dataset or arrays()
+    sampler = DistributedSampler(dataset, world, rank, drop_last=drop_last)
+    sampler.set_epoch(epoch)
+    return loader(dataset, seed, sampler=sampler, batch_size=batch_size)
+
+
+def rows(batch) -> dict:
+    return {
+        label: zlib.crc32(image.numpy().tobytes()) for image, label in zip(batch[0], batch[1].tolist(), strict=True)
+    }
+
+
+def some(one, count):
+    """Samples of its next batches, and its state then."""
+    found: list = []
+    for batch in one:
+        found += rows(batch).items()
+        count -= 1
+        if not count:
+            break
+    return found, one.state_dict()
+
+
+def test_pixels_do_not_depend_on_the_number_of_ranks():
+    alone = dict(some(ranked(0, 1), 0)[0])
+    assert len(alone) == COUNT
+    for world in (2, 3, 5):
+        for rank in range(world):
+            for index, pixels in some(ranked(rank, world), 0)[0][: COUNT // world]:
+                assert pixels == alone[index]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("one_state", [False, True])
+def test_other_numbers_of_ranks(one_state, drop_last):
+    whole = dict(some(ranked(0, 1), 0)[0])
+    had: list = []
+    state = None
+    for world, batches in ((2, 2), (1, 1), (3, 0)):
+        states = []
+        for rank in range(world):
+            one = ranked(rank, world, seed=rank if state else 0, drop_last=drop_last)
+            if state is not None:
+                one.load_state_dict(saved(state))
+            found, mine = some(one, batches)
+            had += found
+            states.append(mine)
+        state = states[-1] if one_state else merge_states(states[::-1])
+    # 24 samples: 2 x 6, then 3, and 9 are left for three ranks
+    assert sorted(index for index, _ in had) == list(range(COUNT)) and dict(had) == whole
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_other_numbers_of_ranks_where_torchvision_does_the_work(num_workers):
+    def make(rank, world):
+        return loader(Own(), sampler=DistributedSampler(Own(), world, rank), batch_size=3, num_workers=num_workers)
+
+    had: list[int] = []
+    for rank in range(2):
+        one = make(rank, 2)
+        for batch, _ in zip(one, range(2), strict=False):
+            had += batch[0][:, 0].long().tolist()
+            state = one.state_dict()
+            if state["epoch"]["given"] == 2:
+                break
+    for rank in range(3):
+        one = make(rank, 3)
+        one.load_state_dict(state)
+        had += [index for batch in one for index in batch[0][:, 0].long().tolist()]
+    assert sorted(had) == list(range(COUNT))
+
+
+def test_ranks_repeat_samples_at_the_end_alone():
+    _, state = some(ranked(0, 1), 1)
+    had = [index for rank in range(4) for index, _ in _rest(ranked(rank, 4, 8), state)]
+    assert len(had) == 24 and len(set(had)) >= 21
+
+
+def _rest(one, state):
+    one.load_state_dict(state)
+    return some(one, 0)[0]
+
+
+def test_the_same_ranks_go_on():
+    whole = [some(ranked(rank, 2), 0)[0] for rank in range(2)]
+    states = [some(ranked(rank, 2), 2)[1] for rank in range(2)]
+    for rank in range(2):
+        assert _rest(ranked(rank, 2, 5), merge_states(states)) == whole[rank][6:]
+        assert _rest(ranked(rank, 2, 5), states[0]) == whole[rank][6:]
+
+
+def test_states_that_do_not_belong_together():
+    states = [some(ranked(rank, 2), 1 + rank)[1] for rank in range(2)]
+    with pytest.raises(ValueError, match="same batch"):
+        merge_states(states)
+    with pytest.raises(ValueError, match="each once"):
+        merge_states(states[1:])
+
+
+# ---- what a batch was
+
+
+@pytest.mark.parametrize("route", ["folder", "cache", "call", "resident"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_replay(images, route, num_workers):
+    dataset, options = ROUTES[route](images)
+    one = loader(dataset, shuffle=True, num_workers=num_workers, **options)
+    whole = epochs(one, 3)
+    before = torch.get_rng_state(), one.stats()[:3], one.state_dict()["begun"]
+    assert key(one.replay(3, epoch=0)) == whole[0][3]
+    assert key(one.replay(0)) == whole[2][0]
+    assert key(one.replay(4, epoch=1)) == whole[1][4]
+    assert torch.equal(before[0], torch.get_rng_state()) and (one.stats()[:3], one.state_dict()["begun"]) == before[1:]
+    other = loader(dataset, 5, shuffle=True, num_workers=num_workers, **options)
+    other.load_state_dict(saved(one.state_dict()))
+    assert key(other.replay(2, epoch=1)) == whole[1][2]
+    with pytest.raises(LookupError, match="no batch 5"):
+        one.replay(5)
+    with pytest.raises(LookupError, match="epoch 3 began with is not known; known are 0, 1, 2"):
+        one.replay(0, epoch=3)
+
+
+def test_replay_with_torchs_workers():
+    one = loader(Own(), shuffle=True, num_workers=2)
+    whole = epochs(one)
+    assert [key(one.replay(3, epoch)) for epoch in range(2)] == [batches[3] for batches in whole]
+
+
+def test_replay_within_an_epoch():
+    one = loader(arrays(), shuffle=True)
+    whole = epochs(one)
+    one = loader(arrays(), shuffle=True)
+    seen = []
+    for _ in range(EPOCHS):
+        seen.append([])
+        for batch in one:
+            seen[-1].append(key(batch))
+            torch.rand(3)
+            assert key(one.replay(len(seen[-1]) - 1)) == seen[-1][-1]
+            assert [x.index for x in one.describe(len(seen[-1]) - 1)] == batch[1].tolist()
+    assert seen == whole
+
+
+@pytest.mark.parametrize("case", ["replacement, generator", "weighted", "varying batches", "draws in the sampler"])
+def test_replay_of_samplers(case):
+    dataset = arrays()
+    one = loader(dataset, **{"batch_size": 1} | _options(CASES[case](dataset)))
+    whole = epochs(one, draws=0)
+    assert [[key(one.replay(batch, epoch)) for batch in range(len(whole[epoch]))] for epoch in range(2)] == whole
+
+
+def test_describe(images):
+    dataset = DALIImageFolder(images, T.Compose([T.RandomCrop(30), T.RandomHorizontalFlip(), T.PILToTensor()]))
+    one = loader(dataset, shuffle=True, exact=True)
+    batches = list(one)
+    described = one.describe(2)
+    assert [x.target for x in described] == batches[2][1].tolist() and described[0].place == 10
+    for row, sample in zip(batches[2][0], described, strict=True):
+        assert (sample.path, sample.target) == dataset.samples[sample.index]
+        drawn = dict(sample.drawn)
+        image = T.functional.pil_to_tensor(dataset.loader(sample.path))
+        assert image.shape[-2:] == sample.size
+        top, left = drawn["crop"]["start"]
+        image = image[:, top : top + 30, left : left + 30]
+        assert torch.equal(row, image.flip(-1) if drawn["flip"]["flag"] else image)
+
+
+def test_describe_of_arrays_and_of_a_fallback():
+    one = loader(arrays(), sampler=[3, 1, 2])
+    next(iter(one))
+    assert [(x.index, x.target, x.size, x.path) for x in one.describe(0)] == [(i, i, (16, 16), None) for i in (3, 1, 2)]
+    one = loader(Own())
+    next(iter(one))
+    assert [x.index for x in one.describe(1)] == [5, 6, 7, 8, 9]
+
+
+def test_a_copy_begins_its_own_epochs():
+    one = loader(arrays(), shuffle=True)
+    list(one)
+    assert copy.copy(one).state_dict()["begun"] == 0
