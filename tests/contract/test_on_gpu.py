@@ -1,0 +1,139 @@
+"""What is tested on the CPU elsewhere, once on a GPU: views, headers from processes, resuming, data sets, timm."""
+
+import time
+import warnings
+
+import pytest
+import torch
+from torchvision import datasets
+from torchvision import transforms as T
+
+from contract.both import ours
+from dali_compat import DALIArrayDataset, DALIImageFolder, DALIImageList, DataLoader, install, views
+from dali_compat.data import headers
+from dali_compat.epoch import dali_epoch
+
+pytestmark = pytest.mark.gpu
+
+CROP = T.Compose([T.RandomResizedCrop(24), T.RandomHorizontalFlip(), T.PILToTensor()])
+PATIENCE = 60  # seconds
+
+
+def batches(loader, seed=7):
+    torch.manual_seed(seed)
+    return list(loader)
+
+
+def assert_equal(mine, theirs):
+    """Trees of tensors, on any device."""
+    if isinstance(mine, torch.Tensor):
+        assert mine.dtype == theirs.dtype and torch.equal(mine.cpu(), theirs.cpu())
+        return
+    assert len(mine) == len(theirs) > 0
+    for one, other in zip(mine, theirs, strict=True):
+        assert_equal(one, other)
+
+
+SIMCLR = T.Compose(
+    [
+        T.RandomResizedCrop(24),
+        T.RandomHorizontalFlip(),
+        T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4)], p=0.8),
+        T.RandomGrayscale(p=0.2),
+        T.PILToTensor(),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    "transform", [views(CROP, CROP, T.Compose([T.CenterCrop(16), T.PILToTensor()])), views(SIMCLR, SIMCLR)]
+)
+def test_views_are_the_cpus(photos_or_images, transform):
+    dataset = DALIImageFolder(photos_or_images, transform)
+    arguments = {"batch_size": 4, "shuffle": True, "exact": True, "num_workers": 2}
+    found = [batches(ours(dataset, device=device, **arguments)) for device in ("cuda", "cpu")]
+    assert all(image.is_cuda for image in found[0][0][0])
+    assert not torch.equal(found[0][0][0][0], found[0][0][0][1])
+    assert_equal(*found)
+
+
+def test_views_by_the_fastest_kernels_are_close(photos_or_images):
+    dataset = DALIImageFolder(photos_or_images, views(CROP, CROP))
+    arguments = {"batch_size": 4, "num_workers": 2, "device": "cuda"}
+    fast, exact = (batches(ours(dataset, exact=exact, **arguments)) for exact in (False, True))
+    for (mine, labels), (theirs, targets) in zip(fast, exact, strict=True):
+        assert torch.equal(labels, targets)
+        for one, other in zip(mine, theirs, strict=True):
+            assert (one.float() - other.float()).abs().mean() < 2
+
+
+def test_headers_come_from_processes_in_a_first_epoch(photos_or_images, monkeypatch):
+    monkeypatch.setattr(dali_epoch, "_MANY", 1)
+    counts, own = [], headers.Headers.add
+    monkeypatch.setattr(headers.Headers, "add", lambda self, *args: counts.append(len(args[0])) or own(self, *args))
+    dataset = DALIImageFolder(photos_or_images, CROP)
+    loader = ours(dataset, batch_size=2, num_workers=4, device="cuda", exact=True)
+    torch.manual_seed(1)
+    iterator, first = iter(loader), []
+    assert iterator._epoch.prefetcher is not None
+    end = time.monotonic() + PATIENCE
+    while not all(process.is_ready() for process in iterator._epoch.prefetcher._processes):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    first = list(iterator)
+    assert sum(counts) > len(dataset) // 2
+    again = batches(ours(dataset, batch_size=2, num_workers=4, device="cpu", exact=True), seed=1)
+    assert_equal(first, again)
+
+
+def folder(root):
+    return DALIImageFolder(root, CROP)
+
+
+def array(root):
+    images = torch.randint(0, 256, (60, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return DALIArrayDataset(images, list(range(60)), T.Compose([T.RandomCrop(28, 2), T.ToTensor()]))
+
+
+@pytest.mark.parametrize("made", [folder, array])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_training_goes_on_where_it_was(photos_or_images, made, workers):
+    def new():
+        return ours(made(photos_or_images), batch_size=4, shuffle=True, num_workers=workers, device="cuda", exact=True)
+
+    torch.manual_seed(3)
+    loader, wanted = new(), []
+    for number, batch in enumerate(loader):
+        wanted.append(batch)
+        if number == 2:
+            state = loader.state_dict()
+    after = list(loader)
+    torch.manual_seed(100)
+    other = new()
+    other.load_state_dict(state)
+    assert_equal(list(other), wanted[3:])
+    assert_equal(list(other), after)
+    assert_equal(loader.replay(1, epoch=0), wanted[1])
+
+
+def test_lists_and_torchvisions_own_sets(photos_or_images):
+    found = datasets.ImageFolder(photos_or_images)
+    paths, targets = zip(*found.samples, strict=True)
+    dataset = DALIImageList(paths, [float(target) for target in targets], CROP)
+    arguments = {"batch_size": 4, "num_workers": 2, "exact": True}
+    assert_equal(*(batches(ours(dataset, device=device, **arguments)) for device in ("cuda", "cpu")))
+
+
+def test_timms_prefetcher_gets_batches_of_the_gpu(photos_or_images):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        timm = pytest.importorskip("timm.data")
+    dataset = timm.ImageDataset(str(photos_or_images))
+    options = dict(is_training=False, use_prefetcher=True, num_workers=2, device=torch.device("cuda"))
+    with install(fallback="error", exact=True):
+        loader = timm.create_loader(dataset, (3, 32, 32), 4, **options)
+    assert isinstance(loader.loader, DataLoader) and loader.loader.explain().startswith("DALI route on cuda")
+    theirs = timm.create_loader(dataset, (3, 32, 32), 4, **options)
+    for (images, labels), (expected, targets) in zip(loader, theirs, strict=True):
+        assert images.is_cuda and torch.equal(labels, targets)
+        assert (images - expected).abs().max() < 1e-5
