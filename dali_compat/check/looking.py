@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image, UnidentifiedImageError
 
-from ..data.headers import DALI, read_header
+from ..data.header import DALI, read_header
 from ..data.sources import Source, is_record, opened
 
 _HEAD = 4096  # bytes that tell what a file is

@@ -1,63 +1,25 @@
-"""Image headers: the size of every file before it is decoded, and whether DALI decodes it as PIL does.
+"""Headers of a data set's images: from their sizes draws/ computes all geometry on the host.
 
-From sizes draws/ computes all geometry on the host. Reading a JPEG's takes about 10 us, once a file; the answers are
-kept for the life of the data set. Which files need PIL was measured on 400 unusual images.
+They are kept for the life of the data set.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from ..locks import new_lock
-from .intact import intact, is_whole_bitmap
+from .header import DALI, PIL, STATED, UNKNOWN, UNREADABLE, Header, read_header
 from .per_object import PerObject
-from .sources import ORIENTATION, InItsMode, Parts, Source, is_upright, opened
+from .sources import Source
 
-UNKNOWN, DALI, PIL, UNREADABLE, GRAY = 0, 1, 2, 3, 4  # GRAY: by PIL, with one channel
-
-_START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_PLAIN_FRAMES = (0xC0, 0xC2)  # baseline and progressive, Huffman-coded
-_APPLICATION = _JFIF, _EXIF, _ADOBE = 0xE0, 0xE1, 0xEE  # APP0, APP1, APP14
-_SAME_IN_DALI = {
-    "PNG": ("1", "L", "LA", "P", "RGB", "RGBA"),
-    "BMP": ("1", "L", "P", "RGB"),
-    "PPM": ("L", "RGB"),
-    "WEBP": ("RGB", "RGBA", "RGBX"),
-    "TIFF": ("L", "RGB"),
-}
 _SAMPLE, _SLOW, _THREADS = 16, 200e-6, 32  # files to time, seconds a file, threads
-
-STATED = 48  # bytes that state an image's sides: a JPEG's frame header, the others' first bytes, a TIFF's first entries
-_LAST_PLACE = np.iinfo(np.int32).max
 _FACTORS = np.random.default_rng(0).integers(0, 1 << 63, STATED // 8, np.uint64) * np.uint64(2) + np.uint64(1)
-
-
-class Header(NamedTuple):
-    """What a file's header says.
-
-    Attributes:
-        kind: DALI, PIL, UNREADABLE or GRAY.
-        height, width: in pixels.
-        length: of the file, in bytes.
-        at: where the bytes are that state its sides.
-        stated: these bytes, STATED of them, with zeros behind the file's end.
-        intact: whether all bytes are known to be intact.
-    """
-
-    kind: int
-    height: int
-    width: int
-    length: int = -1
-    at: int = 0
-    stated: bytes = bytes(STATED)
-    intact: bool = False
 
 
 class Facts(NamedTuple):
@@ -198,14 +160,6 @@ def _allowed(facts: Facts) -> Facts:
     return facts
 
 
-def read_header(source: Source | np.ndarray) -> Header:
-    """Of an image, or of its bytes; Header(UNREADABLE, 1, 1) where neither walking its markers nor PIL finds a size."""
-    try:
-        return _read_jpeg(source) or _ask_pil(source)
-    except Exception:  # any decoder's error: whoever decodes it reports it, with its name
-        return Header(UNREADABLE, 1, 1)
-
-
 def _read_many(sources: list[Source]) -> list[Header]:
     """One after another where that is quick (threads would only wait for Python), in threads where the disk is slow."""
     begin = time.perf_counter()
@@ -215,103 +169,3 @@ def _read_many(sources: list[Source]) -> list[Header]:
         return found + [read_header(source) for source in rest]
     with ThreadPoolExecutor(_THREADS) as pool:
         return found + list(pool.map(read_header, rest))
-
-
-def _read_jpeg(source: Source | np.ndarray) -> Header | None:
-    """ISO/IEC 10918-1 B.1.1: walk the marker segments to the frame header. None where the image is no plain JPEG."""
-    with Parts(source) as parts:
-        data, base, at = parts.read(4096, 0), 0, 2
-        markers: dict[int, bytes] = {}
-        if data[:2] != b"\xff\xd8":
-            return None
-        while True:
-            if at + 19 > len(data):
-                base, at = base + at, 0
-                data = parts.read(4096, base)
-                if len(data) < 19:
-                    return None
-            if data[at] != 0xFF:
-                return None
-            marker = data[at + 1]
-            if marker == 0xFF:  # fill byte
-                at += 1
-            elif marker in _START_OF_FRAME:
-                break
-            else:
-                if marker in _APPLICATION:
-                    markers.setdefault(marker, data[at + 4 : at + 16])
-                at += 2 + (data[at + 2] << 8 | data[at + 3])
-        precision, components = data[at + 4], data[at + 9]
-        height, width = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8]
-        plain = marker in _PLAIN_FRAMES and precision == 8 and height and width
-        plain = plain and (components == 1 or (components == 3 and _is_ycc(markers, data[at + 10 : at + 17 : 3])))
-        if not plain or (components == 1 and isinstance(source, InItsMode)):
-            return None
-        if _EXIF in markers and is_upright(source) and _is_turned(source):
-            return None
-        ends = parts.read(2, parts.size - 2) == b"\xff\xd9"
-        known = ends or intact(np.frombuffer(parts.read(parts.size, 0), np.uint8))
-        stated = data[at : at + STATED] if at + STATED <= len(data) else _stated(parts, base + at)
-        return Header(DALI if known else PIL, height, width, parts.size, base + at, stated)
-
-
-def _is_turned(source: Source | np.ndarray) -> bool:
-    """By its EXIF, or what XMP has of it."""
-    with opened(source) as file, Image.open(file) as image:
-        return image.getexif().get(ORIENTATION, 1) != 1
-
-
-def _stated(parts: Parts, at: int) -> bytes:
-    return parts.read(STATED, at).ljust(STATED, b"\0")
-
-
-def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
-    """Whether three components are YCbCr, by the rules of libjpeg (jdapimin.c); nvJPEG takes RGB for it, too."""
-    if markers.get(_JFIF, b"").startswith(b"JFIF\0"):
-        return True
-    adobe = markers.get(_ADOBE, b"")
-    if adobe.startswith(b"Adobe") and len(adobe) == 12:
-        return adobe[11] != 0
-    return component_ids != b"RGB"
-
-
-def _ask_pil(source: Source | np.ndarray) -> Header:
-    with Parts(source) as parts:  # first: a file that changes before PIL has opened it is found out
-        length, at = parts.size, _first_directory(parts.read(8, 0))
-        stated = _stated(parts, at)
-    with opened(source) as file, Image.open(file) as image:
-        height, width = image.height, image.width  # what comes next may turn to other pages
-        if isinstance(source, InItsMode) and image.mode != "RGB":
-            return Header(GRAY if image.mode == "L" else PIL, height, width)
-        if is_upright(source) and image.getexif().get(ORIENTATION, 1) != 1:
-            return Header(PIL, height, width)
-        same = _same_in_dali(image) and at <= _LAST_PLACE
-        return Header(DALI, height, width, length, at, stated) if same else Header(PIL, height, width)
-
-
-def _first_directory(head: bytes) -> int:
-    """Where a TIFF's entries begin; 0 for other files."""
-    if head[:4] not in (b"II*\0", b"MM\0*"):
-        return 0
-    return int.from_bytes(head[4:8], "little" if head.startswith(b"II") else "big")
-
-
-def _same_in_dali(image: Any) -> bool:
-    """Of formats other than JPEG, those that were measured to be PIL's very pixels in DALI (tests/faults/originals.py).
-    The rest of what was measured is in the bytes: intact.py."""
-    modes = _SAME_IN_DALI.get(image.format, ())
-    if image.mode not in modes or ("exif" in image.info and image.format == "WEBP"):
-        return False
-    try:
-        if getattr(image, "n_frames", 1) != 1:
-            return False
-    except Exception:  # PIL's plugins raise all kinds of what they find on further pages, which nobody asks for
-        return False
-    if image.format in ("BMP", "PPM"):
-        size = image.fp.seek(0, os.SEEK_END)
-        image.fp.seek(0)
-        return is_whole_bitmap(image.fp.read(64), size)
-    if image.format == "PNG":
-        image.fp.seek(24)
-        return image.fp.read(1) == b"\x08"  # bits: a GPU takes those of fewer for others
-    return image.format != "TIFF" or (image.tile[0][0] == "raw" and image.tag_v2.get(274, 1) == 1)  # not turned

@@ -170,7 +170,7 @@ class Jpeg:
         self._seen.add(what)
 
     def _application(self, marker: int, content: bytes) -> None:
-        """What these say of colours must come before the frame, for headers.py reads no further."""
+        """What these say of colours must come before the frame, for header.py reads no further."""
         if marker == _APP0 and content.startswith(b"JFIF"):
             demand(content.startswith(b"JFIF\0") and len(content) >= 14 and not self._frame)
             self._once(_APP0)

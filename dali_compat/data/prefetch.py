@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .headers import DALI, PIL, UNREADABLE, Facts, Header, facts_of, read_header
+from .header import DALI, PIL, UNREADABLE, Header, read_header
+from .headers import Facts, facts_of
 from .intact import intact
 
 _ROOT = str(Path(__file__).parents[2])

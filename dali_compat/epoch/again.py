@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..data.arrays import target
-from ..data.headers import GRAY, headers_of
+from ..data.header import GRAY
+from ..data.headers import headers_of
 from ..data.parts import Images, locate, sample
 from ..draws import ImageTooSmall, Randoms, compute
 from ..plan import Plan

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ..data.headers import DALI, GRAY, PIL, UNREADABLE, Facts, headers_of
+from ..data.header import DALI, GRAY, PIL, UNREADABLE
+from ..data.headers import Facts, headers_of
 from ..data.lookup import Found, Listed, Tabled, as_list, in_tables, look_up
 from ..data.parts import Images
 from ..data.readers import transforms_of

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data.headers import DALI
+from ..data.header import DALI
 from ..engine.views import Views
 from ..plan import Plan
 from .dali_groups import DaliOwner, Decoded, Replayed

@@ -11,7 +11,7 @@ from torchvision import transforms as T
 
 from contract.both import EXACT, assert_same_pixels, ours, pixels, stock
 from dali_compat import DALIImageFolder
-from dali_compat.data.headers import DALI, PIL, read_header
+from dali_compat.data.header import DALI, PIL, read_header
 
 
 def _photo(height=70, width=90, seed=0):

@@ -12,7 +12,8 @@ from helpers import make_image
 from PIL import Image, ImageFile
 
 from dali_compat.data import headers
-from dali_compat.data.headers import DALI, PIL, STATED, UNREADABLE, Headers, marks, read_header
+from dali_compat.data.header import DALI, PIL, STATED, UNREADABLE, read_header
+from dali_compat.data.headers import Headers, marks
 
 HEIGHT, WIDTH = 53, 71
 

@@ -270,7 +270,7 @@ def test_a_segment_more(name):
 
 
 def test_adobes_marker_behind_the_frame():
-    """headers.py, which asks whether colours are YCbCr, reads no further than the frame."""
+    """header.py, which asks whether colours are YCbCr, reads no further than the frame."""
     adobe = segment(0xEE, b"Adobe\0\x64\0\0\0\0\0")
     assert whole(_edited("420.jpg", lambda pieces: pieces.insert(1, (0, adobe))))
     assert not whole(_edited("420.jpg", lambda pieces: pieces.insert(_place(pieces, SOS), (0, adobe))))

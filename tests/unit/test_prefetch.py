@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from dali_compat.data import prefetch
-from dali_compat.data.headers import DALI, PIL, UNREADABLE, Headers, facts_of
+from dali_compat.data.header import DALI, PIL, UNREADABLE
+from dali_compat.data.headers import Headers, facts_of
 from dali_compat.data.prefetch import HeaderPrefetcher, look
 
 KINDS = {

@@ -27,7 +27,7 @@ import torch
 from nvidia.dali import fn, types
 from nvidia.dali.tensors import TensorGPU, TensorListCPU
 
-from ...data.headers import STATED
+from ...data.header import STATED
 from ...data.sources import DECODED, PATHS, PIXELS_ON_GPU, Form
 from ...draws import Arrays
 from ...errors import OutOfStep
