@@ -619,7 +619,8 @@ def test_the_end_of_the_program(image_root, tmp_path):
 
 
 INTERRUPTED = """
-import os, random, signal, threading, time, torch
+import os, random, signal, threading, time, torch, warnings
+warnings.simplefilter("ignore")  # of torch's own loader over a data set of ours
 from dali_compat import DALIImageFolder, DataLoader
 from torch.utils.data import DataLoader as Stock
 from torchvision import transforms as T
