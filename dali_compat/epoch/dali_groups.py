@@ -226,11 +226,15 @@ class Replayed:
         images = []
         while self._futures:
             row = next(iter(self._futures))
+            error = self._futures[row].exception()  # what a signal's handler raises meanwhile is not this image's
             try:
-                images.append(mapped(self._futures[row].result(), self._sent))
-                del self._futures[row]
-            except Exception as error:
-                self._give_up(row, error)
+                if isinstance(error, Exception):
+                    self._give_up(row, error)
+                    continue
+            finally:
+                del error  # it refers to its traceback, and that to this frame
+            images.append(mapped(self._futures[row].result(), self._sent))
+            del self._futures[row]
         return images
 
     def _sent(self, image: torch.Tensor) -> torch.Tensor:

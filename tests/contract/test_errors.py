@@ -1,6 +1,8 @@
 """Bad files and odd files: an error that names the file, the next batches all the same, and PIL's own pixels."""
 
 import os
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -286,3 +288,32 @@ def test_the_other_images_of_a_batch_that_fails_keep_their_places(own_root):
     (mine,), (theirs,) = loader, stock(dataset, 8)
     assert mine[1].tolist() == theirs[1].tolist() and mine[2].tolist() == theirs[2].tolist()
     assert_same_pixels([mine[0]], [theirs[0]])
+
+
+class Late(Exception):
+    """Of a signal's handler."""
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip", "replace"])
+def test_a_handlers_error_is_not_an_images(own_root, monkeypatch, on_error):
+    """It comes while a file of Pillow's is waited for, whose decoding takes long."""
+    dataset = DALIImageFolder(own_root, EXACT)
+    for path, _ in dataset.samples:
+        Image.open(path).convert("P").save(path, "GIF")
+    wanted, own = pixels(stock(dataset, 4)), dali_groups.replay
+    monkeypatch.setattr(dali_groups, "replay", lambda *args: time.sleep(0.2) or own(*args))
+
+    def handler(*args):
+        raise Late
+
+    before = signal.signal(signal.SIGALRM, handler)
+    loader = ours(dataset, 4, device="cpu", on_error=on_error)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(Late):
+            list(loader)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert loader.errors == []
+    assert_same_pixels(pixels(loader), wanted)
