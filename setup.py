@@ -43,7 +43,7 @@ setup(
         "archives": ["lmdb", "google-crc32c"],
         "test": [
             *("pytest", "pytest-timeout", "pytest-xdist", "lightning", "accelerate", "timm", "pytorch-ignite"),
-            *("lmdb", "google-crc32c", "tfrecord", "webdataset", "datasets", "pandas"),
+            *("lmdb", "google-crc32c", "tfrecord", "webdataset", "datasets", "pandas", "torchdata"),
             *("mypy", "ruff"),
         ],
     },
