@@ -13,8 +13,8 @@ from docs.pages import PAGES, ROOT, commands
 # a pattern of whole commands, and why they do not run here
 NOT_RUN = {
     r"pip install .*": "needs the network; .ci/run installs as README says",
-    r"pytest -n 2": "this is it",
-    r'pytest -n 2 -m "not slow"': "this is part of it",
+    r"pytest -n 3": "this is it",
+    r'pytest -n 3 -m "not slow"': "this is part of it",
     r"pytest -m gpu": "needs a GPU",
     r"tests/run_gpu.sh": "needs a GPU",
     r"DATA=/path/to/photos pytest tests/parity": "needs the reader's photos",
@@ -94,7 +94,7 @@ def test_every_command_of_the_package_is_told():
 def test_the_commands_of_ci_stand_in_the_readme():
     """It installs, runs the demo and tests as README says."""
     script = (ROOT / ".ci" / "run").read_text()
-    install, tests = 'pip install -e ".[cuda130,test]"', "pytest -n 2"
+    install, tests = 'pip install -e ".[cuda130,test]"', "pytest -n 3"
     assert install in commands("README.md") and tests in commands("README.md")
     assert '-e ".[cuda130,test]"' in script and script.rstrip().splitlines()[-1] == tests
     assert "python -m dali_compat demo" in script and "python -m dali_compat demo" in commands("README.md")
