@@ -45,17 +45,18 @@ for name, version in ("python", sys.version.split()[0]), *((m.__name__, m.__vers
         timeout "${TEST_SECONDS:-400}" python3 -m pytest -m gpu -q -p no:cacheprovider --durations=5 "${@:2}" \
             > "$out/$1.txt" 2>&1
     }
-    memory=tests/contract/test_processes.py cases=tests/parity/test_cases.py worst=0
+    memory=tests/contract/test_processes.py start=tests/contract/test_start.py cases=tests/parity/test_cases.py worst=0
     part processes $memory || worst=$? # alone: it watches the GPU's free memory
-    threads=$(($(nproc) / 5))
+    threads=$(($(nproc) / 6))
     export OMP_NUM_THREADS=$((threads > 0 ? threads : 1)) # parts would wait for each other's
-    part contract tests/contract --ignore $memory & jobs=($!)
+    part contract tests/contract --ignore $memory --ignore $start & jobs=($!)
+    part start $start & jobs+=($!) # many programs, each with a decoder of its own
     part v1 $cases -k "v1" & jobs+=($!)
     part v2 $cases -k "not v1" & jobs+=($!)
     part faults tests/faults & jobs+=($!)
     part rest tests --ignore tests/contract --ignore tests/faults --ignore $cases & jobs+=($!)
     for job in "${jobs[@]}"; do wait "$job" || worst=$?; done
-    for name in processes contract v1 v2 faults rest; do
+    for name in processes contract start v1 v2 faults rest; do
         echo "== $name"
         grep -E "^(FAILED|ERROR|E   +[A-Z]\w*(Error|Exception|Disagreement))|(passed|failed|error).* in [0-9]" "$out/$name.txt"
     done
