@@ -121,7 +121,7 @@ class History:
         laps, sampler = None, stateful(loader)
         if current is not None:
             _warn_of_the_inexact(loader, current, stock)
-            if loader.persistent_workers and loader.num_workers:
+            if _has_laps(loader):
                 laps = [current.base_seed, current.lap + 1]
         beginnings = [*self._beginnings]
         if current is not None and not under_way:
@@ -166,6 +166,9 @@ class History:
         if wrong and strict:
             text = "\n  ".join(wrong)
             raise ValueError(f"the state is of another loader; strict=False goes on regardless\n  {text}")
+        if state["begun"] and (state["laps"] is None) == _has_laps(loader):
+            text = "going on from this state is exact to the end of its epoch alone: persistent_workers is another"
+            warnings.warn(text, stacklevel=3)
         if _within_lightning() and state["epoch"] is not None and _has_given_all(loader, state["epoch"]["given"]):
             state = state | {"epoch": None, "epochs": [*state["epochs"], state["epoch"]]}
         self.begun, self._laps = state["begun"], state["laps"]
@@ -205,6 +208,10 @@ def _ranks(loader) -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
+
+
+def _has_laps(loader) -> bool:
+    return bool(loader.persistent_workers and loader.num_workers)
 
 
 def _has_given_all(loader, batches: int) -> bool:

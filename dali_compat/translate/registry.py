@@ -23,6 +23,7 @@ Lowering = Callable[[Step], Step]
 
 _TRANSLATORS: dict[type, tuple[Translator, frozenset[str]]] = {}
 _LOWERED: dict[str, Lowering] = {}
+_MOST_CONTAINERS = 1000  # of a translation: one may contain itself
 LATER = {"timm"}
 """Modules of this room that are imported when a transform of the package of that name comes."""
 
@@ -179,12 +180,15 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, v
     made_of: list[Any] = []  # the transforms of these
     functions: list[Any] = []
     entries: Sequence[Translated]
-    takes, refused = spec, None
+    takes, refused, containers = spec, None, 0
     while waiting:
         transform = waiting.pop()
         try:
             result = _apply(transform, spec)
             if isinstance(result, Nested):
+                containers += 1
+                if containers > _MOST_CONTAINERS:
+                    raise Untranslatable(type(transform).__name__, "it contains itself, or too many others")
                 waiting += reversed(result.transforms)
                 continue
             if isinstance(result, Seen):

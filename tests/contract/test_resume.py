@@ -251,6 +251,24 @@ def test_persistent_workers(images, route):
     assert_goes_on(make, (0, 2, 5, 6, 8))
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_persistent_workers_that_change_are_told_of(before):
+    def make(persistent):
+        return loader(arrays(), shuffle=True, num_workers=2, persistent_workers=persistent)
+
+    one = make(before)
+    whole = epochs(one, 1, states := [])[0]
+    _, given, state = states[2]
+    other = make(not before)
+    with pytest.warns(UserWarning, match="exact to the end of its epoch alone: persistent_workers"):
+        other.load_state_dict(state)
+    assert epochs(other, 1)[0] == whole[given:]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(before).load_state_dict(state)
+        make(not before).load_state_dict(states[0][2])  # nothing was begun
+
+
 def test_persistent_workers_of_torch_are_told_of():
     one = loader(Own(), num_workers=1, persistent_workers=True)
     for _ in range(2):

@@ -775,6 +775,21 @@ def test_a_plan_is_that_of_the_plain_chain():
     assert plain.steps == wrapped.steps and plain.key == wrapped.key and plain.lines == wrapped.lines
 
 
+class Loop:
+    def __call__(self, image):
+        return self.base(image)
+
+
+def test_one_that_contains_itself_through_a_compose_is_called():
+    loop = Loop()
+    loop.base = T.Compose([loop])
+    chain = translate(T.Compose([T.CenterCrop(8), loop, T.ToTensor()]))
+    assert len(chain.translated) == 1 and "it contains itself" in str(chain.refused)
+    container = T.Compose([])
+    container.transforms.append(container)
+    assert "it contains itself" in str(translate(container).refused)
+
+
 def test_between_others():
     chain = translate(T.Compose([GRAY, Preset(), T.RandomErasing()]))
     assert chain.functions == () and len(chain.translated) == 5
