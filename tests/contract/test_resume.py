@@ -14,11 +14,12 @@ from helpers import make_folder
 from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 from torchvision import transforms as T
+from torchvision.datasets import FakeData
 
 from contract.both import RANDOM
 from contract.storages import stored
 from contract.test_order import CASES, Yields
-from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader, merge_states
+from dali_compat import DALIArrayDataset, DALIImageFolder, DALIImageList, DataLoader, merge_states
 
 COUNT, BATCH, EPOCHS = 24, 5, 2
 AUGMENTED = T.Compose([T.RandomCrop(16, padding=2), T.RandomHorizontalFlip(), T.ToTensor()])
@@ -445,6 +446,17 @@ def test_another_data_set_or_transform_is_refused_by_name(images):
         assert name == "route" or str(refused.value).count("\n") == 1
 
 
+def test_targets_that_are_long_are_compared_in_full(images):
+    paths = [path for path, _ in DALIImageFolder(images).samples]
+    targets = torch.zeros(len(paths), 2000)
+    state = loader(DALIImageList(paths, targets, RANDOM)).state_dict()
+    changed = targets.clone()
+    changed[:, 1000] = 1
+    loader(DALIImageList(paths, targets.clone(), RANDOM)).load_state_dict(state)
+    with pytest.raises(ValueError, match="data set"):
+        loader(DALIImageList(paths, changed, RANDOM)).load_state_dict(state)
+
+
 def test_another_batch_size_goes_on_with_the_same_samples():
     one = loader(arrays(), shuffle=True)
     iterator = iter(one)
@@ -655,9 +667,10 @@ def test_describe_of_arrays_and_of_a_fallback():
     one = loader(arrays(), sampler=[3, 1, 2])
     next(iter(one))
     assert [(x.index, x.target, x.size, x.path) for x in one.describe(0)] == [(i, i, (16, 16), None) for i in (3, 1, 2)]
-    one = loader(Own())
-    next(iter(one))
-    assert [x.index for x in one.describe(1)] == [5, 6, 7, 8, 9]
+    for dataset in (Own(), FakeData(COUNT, (3, 20, 20), transform=T.PILToTensor())):
+        one = loader(dataset)
+        next(iter(one))
+        assert [x.index for x in one.describe(1)] == [5, 6, 7, 8, 9]
 
 
 def test_a_copy_begins_its_own_epochs():

@@ -252,6 +252,16 @@ def test_targets_and_parts_of_a_data_set_are_timms(image_root):
     assert_same_epoch(DataLoader(dataset, 5, fallback="error", device="cpu"), data.DataLoader(dataset, 5))
 
 
+def test_a_state_of_other_files_is_refused(image_root, own_root):
+    transform = T.Compose([T.CenterCrop(32), tt.MaybePILToTensor()])
+    ours = [timm.ImageDataset(str(root), transform=transform) for root in (image_root, own_root)]
+    ours[0].reader.samples = ours[0].reader.samples[-len(ours[1]) :]
+    states = [DataLoader(dataset, 5, fallback="error", device="cpu").state_dict() for dataset in ours]
+    DataLoader(ours[0], 5, fallback="error", device="cpu").load_state_dict(states[0])
+    with pytest.raises(ValueError, match="data set"):
+        DataLoader(ours[0], 5, fallback="error", device="cpu").load_state_dict(states[1])
+
+
 def test_a_file_that_cannot_be_read_is_replaced(own_root):
     """timm goes on with the next one."""
     (own_root / "class_a" / "00.jpg").write_bytes(b"no image")
