@@ -663,6 +663,15 @@ def test_describe(images):
         assert torch.equal(row, image.flip(-1) if drawn["flip"]["flag"] else image)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_describe_of_a_file_that_cannot_be_read(tmp_path):
+    root = make_folder(tmp_path / "bad", classes=1, per_class=3, special=False)
+    (root / "class_a" / "01.jpg").write_bytes(b"no image")
+    one = loader(DALIImageFolder(root, RANDOM), on_error="skip")
+    list(one)
+    assert [(x.size is None, not x.drawn) for x in one.describe(0)] == [(False,) * 2, (True,) * 2, (False,) * 2]
+
+
 def test_describe_of_arrays_and_of_a_fallback():
     one = loader(arrays(), sampler=[3, 1, 2])
     next(iter(one))
