@@ -457,6 +457,20 @@ def test_targets_that_are_long_are_compared_in_full(images):
         loader(DALIImageList(paths, changed, RANDOM)).load_state_dict(state)
 
 
+def test_a_state_is_of_the_samples_as_they_are(images):
+    """A data set may have changed since a loader's last state."""
+    paths = [path for path, _ in DALIImageFolder(images).samples]
+    first, second = list(range(len(paths))), list(range(len(paths)))[::-1]
+    one = loader(DALIImageList(paths, first, RANDOM))
+    of_first = one.state_dict()
+    one.dataset.targets = second
+    next(iter(one))
+    loader(DALIImageList(paths, second, RANDOM)).load_state_dict(one.state_dict())
+    for other in (one, loader(DALIImageList(paths, second, RANDOM))):
+        with pytest.raises(ValueError, match="data set"):
+            other.load_state_dict(of_first)
+
+
 def test_another_batch_size_goes_on_with_the_same_samples():
     one = loader(arrays(), shuffle=True)
     iterator = iter(one)
