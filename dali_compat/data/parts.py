@@ -19,7 +19,7 @@ from .advice import advice
 from .hugging_face import DALIHuggingFace
 from .readers import check_items, known_class_of, reader_of, transforms_of
 from .sources import Record, Source
-from .timm import is_timms, leaf, part_of
+from .timm import is_timms, leaf, look_again
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -34,22 +34,28 @@ def folders(dataset: data.Dataset) -> list[Images]:
     Raises:
         Unsupported: naming what is in the way.
     """
-    return [_checked(part) for part in parts(dataset)]
+    return [_checked(one) for one in _leaves(dataset)]
 
 
 def parts(dataset: data.Dataset) -> list[Any]:
     """What a data set consists of, in order: itself, unless it is a Subset or a ConcatDataset, or timm's."""
+    return list(map(leaf, _leaves(dataset)))
+
+
+def _leaves(dataset: data.Dataset) -> list[Any]:
+    """The same, with timm's as they are."""
     if type(dataset) is data.Subset:
-        return parts(dataset.dataset)
+        return _leaves(dataset.dataset)
     if type(dataset) is data.ConcatDataset:
-        return [part for inner in dataset.datasets for part in parts(inner)]
-    return [leaf(dataset)]
+        return [one for inner in dataset.datasets for one in _leaves(inner)]
+    return [dataset]
 
 
 def _checked(dataset: Any) -> Images:
-    name, reader = type(dataset).__name__, reader_of(dataset)
     if is_timms(dataset):
-        part_of(dataset)  # which says why it is none
+        look_again(dataset)  # which says why it is none
+    dataset = leaf(dataset)
+    name, reader = type(dataset).__name__, reader_of(dataset)
     if is_store(dataset):
         check_items(dataset, Archive.__getitem__, DALIHuggingFace.__getitem__)
     elif reader is not None:

@@ -61,11 +61,24 @@ class Record:
 Source = str | Record
 
 
-class InItsMode(str):
+class _Otherwise(str):
+    """A path whose image is not the one that the same text gives as a str: they are not equal."""
+
+    def __hash__(self) -> int:
+        return hash((type(self), str(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and str(other) == str(self)
+
+    def __ne__(self, other: object) -> bool:  # str has one of its own
+        return not self == other
+
+
+class InItsMode(_Otherwise):
     """The path of a file whose image is taken in the mode that it has: Image.open(path) without convert("RGB")."""
 
 
-class Upright(str):
+class Upright(_Otherwise):
     """The path of a file whose image is turned as its EXIF says."""
 
 

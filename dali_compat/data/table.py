@@ -31,7 +31,7 @@ class SampleTable:
 
     Attributes:
         targets: (N,) int64 or float64, or a tensor of N rows: the one that the data set has.
-        keys: (N,) int64, hashes of the paths.
+        keys: (N,) int64, hashes of the sources.
 
     Raises:
         TypeError, ValueError, OverflowError: they are something else.
@@ -52,7 +52,7 @@ class SampleTable:
         paths = self._paths
         if len(self.targets) != len(paths) or any(len(entries) != len(paths) for entries in lists):
             raise ValueError("of several lengths")
-        self.keys = np.fromiter(map(hash, paths), np.int64, len(paths))
+        self.keys = np.fromiter(map(hash, paths if taken is str else map(taken, paths)), np.int64, len(paths))
         joined = np.frombuffer(os.fsencode("\0".join(paths)) + b"\0", np.uint8)
         ends = np.flatnonzero(joined == 0)
         if len(ends) != len(paths):

@@ -19,7 +19,7 @@ from ..archives.table import Rows, Table
 from ..errors import Unsupported
 from .per_object import PerObject
 
-_parts: PerObject[tuple[Any, Any, Any]] = PerObject()
+_parts: PerObject[tuple[tuple[Any, ...], Any]] = PerObject()
 
 
 def is_timms(dataset: Any) -> bool:
@@ -45,12 +45,25 @@ def part_of(dataset: Any) -> Any:
     if any(getattr(dataset, name, value) != value for name, value in plain.items()):
         raise Unsupported(f"timm's ImageDataset with other {', '.join(plain)} than by default")
     reader = getattr(dataset, "reader", None)
-    samples = getattr(reader, "samples", None)
-    known, known_samples, made = _parts.get(dataset, lambda: (None, None, None))
-    if known is not reader or known_samples is not samples:
+    held = reader, getattr(reader, "samples", None), getattr(reader, "targets", None)
+    known, made = _parts.get(dataset, lambda: ((), None))
+    if not known or any(before is not now for before, now in zip(known, held, strict=True)):
         made = _made(dataset)
-        _parts.put(dataset, (reader, samples, made))
+        _parts.put(dataset, (held, made))
     return made
+
+
+def look_again(dataset: Any) -> None:
+    """Before an epoch: samples of tar files that were changed in place have another part. Raises as part_of()."""
+    part = part_of(dataset)
+    if isinstance(part, _Tars) and part.held != _held(dataset.reader):
+        _parts.put(dataset, ((), None))
+        part_of(dataset)
+
+
+def _held(reader: Any) -> tuple[list[Any], list[Any]]:
+    """Samples and targets of a reader of tar files, as they are now."""
+    return [tuple(sample) for sample in reader.samples], list(getattr(reader, "targets", ()))
 
 
 def _made(dataset: Any) -> Any:
@@ -93,9 +106,13 @@ class _Tars(OfTimms, Archive):
         members: of each image its tarfile.TarInfo, the tar file within the root or None where the root is the file, and
             the TarInfo of a tar file within that, or None.
         targets: of each image.
+
+    Attributes:
+        held: what they were made of.
     """
 
     def __init__(self, dataset: Any, members: list[tuple[Any, str | None, Any]], targets: Any):
+        self.held = _held(dataset.reader)
         root = dataset.reader.root
         paths = [os.path.join(root, name) if name else root for _, name, _ in members]
         numbers = {path: number for number, path in enumerate(dict.fromkeys(paths))}

@@ -33,7 +33,8 @@ def _together(targets: list[Any]) -> Any:
 
 def _mode(dataset: Any) -> type[str]:
     """Without a loader, which is torchvision's for RGB, images are in the mode of their files."""
-    return InItsMode if getattr(dataset, "loader", None) is None else str
+    used = "loader" in type(dataset).__getitem__.__code__.co_names  # only newer classes do
+    return str if used and getattr(dataset, "loader", None) is not None else InItsMode
 
 
 _PET = {"category": "_labels", "binary-category": "_bin_labels"}

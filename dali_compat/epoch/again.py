@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..data.arrays import target
-from ..data.header import GRAY
+from ..data.header import GRAY, UNREADABLE
 from ..data.headers import headers_of
 from ..data.parts import Images, locate, sample
 from ..draws import ImageTooSmall, Randoms, compute
@@ -119,12 +119,17 @@ def _described(loader, route: Route, index: Any, place: int, places: Places, see
         plan = route.held[id(part)].plan
         path, of_it, size = None, target(part, local), plan.takes.size
     elif isinstance(part, Images):
-        source, of_it = sample(part, local)
+        try:
+            source, of_it = sample(part, local)
+        except Exception:  # one of torchvision's that nobody reads here
+            return SampleDescription(index, None, None, None, place, seed, [])
         path = str(source)
         if isinstance(route, StockRoute):
             return SampleDescription(index, path, of_it, None, place, seed, [])
         at, key = np.array([local % len(part)]), np.array([hash(source)], np.int64)
         facts = headers_of(part).facts(at, key, lambda i: source)
+        if facts.kinds[0] == UNREADABLE:
+            return SampleDescription(index, path, of_it, None, place, seed, [])
         plan = route.plan_of(part, gray=facts.kinds[0] == GRAY)
         height, width = facts.sizes[0].tolist()
         size = height, width

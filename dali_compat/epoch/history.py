@@ -52,6 +52,7 @@ class History:
 
     def begin(self, loader, torchs_workers: bool = False, before: Progress | None = None) -> Progress:
         """iter() was called. ``before``: of the iterator's epoch before, where it lives on."""
+        self._traits = None  # samples may have changed
         pending, self._pending = self._pending, None
         if pending is None:
             pending = self._not_used_yet(loader)
@@ -140,7 +141,7 @@ class History:
         }
 
     def traits(self, loader, route: Route) -> Traits:
-        """Of the loader, looked up once."""
+        """Of the loader, looked up once an epoch."""
         key = route.reason if isinstance(route, StockRoute) else tuple(route.plans)
         if self._traits is None or self._traits[0] != key:
             self._traits = key, traits(loader, route)
@@ -160,6 +161,7 @@ class History:
         rank, world = _ranks(loader)
         if "merged" in state:
             state = state["merged"][rank % len(state["merged"])]
+        self._traits = None
         wrong = differences(state["of"], self.traits(loader, route))
         if state["ranks"][1] != world and distributed(loader) is None:
             wrong.append(f"number of ranks: it was {state['ranks'][1]}, and is {world}")

@@ -7,9 +7,11 @@ import re
 import zlib
 from typing import Any
 
+import torch
 import torch.utils.data as data
 
 from ..data.arrays import holds_arrays, images_of, raw_targets
+from ..data.hugging_face import DALIHuggingFace
 from ..data.parts import Images, locate, sample
 from ..data.sources import is_record
 from ..lower import plans_ahead
@@ -60,7 +62,7 @@ def _checksum(dataset: Any, length: int) -> str:
         try:
             total = zlib.crc32(_trait(*locate(dataset, index)), total)
         except Exception:  # no data set of ours: its length has to do
-            break
+            continue
     return f"{total:08x}"
 
 
@@ -70,8 +72,11 @@ def _trait(part: Any, index: int) -> bytes:
     if not isinstance(part, Images):
         return b""
     source, target = sample(part, index)
-    name = os.path.basename(str(source)) if is_record(source) else source.removeprefix(str(part.root))
-    return f"{name} {target}".encode()
+    name = os.path.basename(str(source)) if is_record(source) else source.removeprefix(str(getattr(part, "root", "")))
+    if isinstance(target, torch.Tensor):  # as text a long one is shortened
+        target = target.tolist()
+    trait = f"{name} {target}".encode()
+    return trait + source.bytes().tobytes() if isinstance(part, DALIHuggingFace) and is_record(source) else trait
 
 
 def _sampler(sampler: Any) -> str:

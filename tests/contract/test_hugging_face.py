@@ -187,6 +187,22 @@ def test_copies(rows, copied):
     assert_same_epoch(ours(copied(mine), 2, device="cpu"), stock(mine, 2))
 
 
+def test_a_state_of_another_order_is_refused(rows):
+    """Where rows have no names and all targets are alike."""
+    table = made([(path, 0) for path, _ in rows]).cast_column("image", hf.Image(decode=False)).to_dict()
+    for image in table["image"]:
+        image["path"] = None
+    dataset = hf.Dataset.from_dict(table, features=hf.Features(image=hf.Image(), label=hf.Value("int64")))
+    states = [
+        ours(DALIHuggingFace(one, transform=EXACT), 5, device="cpu").state_dict()
+        for one in (dataset, dataset.select(range(COUNT)[::-1]))
+    ]
+    loader = ours(DALIHuggingFace(dataset, transform=EXACT), 5, device="cpu")
+    loader.load_state_dict(states[0])
+    with pytest.raises(ValueError, match="data set"):
+        loader.load_state_dict(states[1])
+
+
 def test_in_torchs_workers(rows):
     mine = DALIHuggingFace(made(rows), transform=EXACT)
     assert_same_epoch(data.DataLoader(mine, 12, num_workers=1), ours(mine, 12, device="cpu"))

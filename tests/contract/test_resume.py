@@ -14,11 +14,12 @@ from helpers import make_folder
 from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 from torchvision import transforms as T
+from torchvision.datasets import FakeData
 
 from contract.both import RANDOM
 from contract.storages import stored
 from contract.test_order import CASES, Yields
-from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader, merge_states
+from dali_compat import DALIArrayDataset, DALIImageFolder, DALIImageList, DataLoader, merge_states
 
 COUNT, BATCH, EPOCHS = 24, 5, 2
 AUGMENTED = T.Compose([T.RandomCrop(16, padding=2), T.RandomHorizontalFlip(), T.ToTensor()])
@@ -463,6 +464,31 @@ def test_another_data_set_or_transform_is_refused_by_name(images):
         assert name == "route" or str(refused.value).count("\n") == 1
 
 
+def test_targets_that_are_long_are_compared_in_full(images):
+    paths = [path for path, _ in DALIImageFolder(images).samples]
+    targets = torch.zeros(len(paths), 2000)
+    state = loader(DALIImageList(paths, targets, RANDOM)).state_dict()
+    changed = targets.clone()
+    changed[:, 1000] = 1
+    loader(DALIImageList(paths, targets.clone(), RANDOM)).load_state_dict(state)
+    with pytest.raises(ValueError, match="data set"):
+        loader(DALIImageList(paths, changed, RANDOM)).load_state_dict(state)
+
+
+def test_a_state_is_of_the_samples_as_they_are(images):
+    """A data set may have changed since a loader's last state."""
+    paths = [path for path, _ in DALIImageFolder(images).samples]
+    first, second = list(range(len(paths))), list(range(len(paths)))[::-1]
+    one = loader(DALIImageList(paths, first, RANDOM))
+    of_first = one.state_dict()
+    one.dataset.targets = second
+    next(iter(one))
+    loader(DALIImageList(paths, second, RANDOM)).load_state_dict(one.state_dict())
+    for other in (one, loader(DALIImageList(paths, second, RANDOM))):
+        with pytest.raises(ValueError, match="data set"):
+            other.load_state_dict(of_first)
+
+
 def test_another_batch_size_goes_on_with_the_same_samples():
     one = loader(arrays(), shuffle=True)
     iterator = iter(one)
@@ -669,13 +695,23 @@ def test_describe(images):
         assert torch.equal(row, image.flip(-1) if drawn["flip"]["flag"] else image)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_describe_of_a_file_that_cannot_be_read(tmp_path):
+    root = make_folder(tmp_path / "bad", classes=1, per_class=3, special=False)
+    (root / "class_a" / "01.jpg").write_bytes(b"no image")
+    one = loader(DALIImageFolder(root, RANDOM), on_error="skip")
+    list(one)
+    assert [(x.size is None, not x.drawn) for x in one.describe(0)] == [(False,) * 2, (True,) * 2, (False,) * 2]
+
+
 def test_describe_of_arrays_and_of_a_fallback():
     one = loader(arrays(), sampler=[3, 1, 2])
     next(iter(one))
     assert [(x.index, x.target, x.size, x.path) for x in one.describe(0)] == [(i, i, (16, 16), None) for i in (3, 1, 2)]
-    one = loader(Own())
-    next(iter(one))
-    assert [x.index for x in one.describe(1)] == [5, 6, 7, 8, 9]
+    for dataset in (Own(), FakeData(COUNT, (3, 20, 20), transform=T.PILToTensor())):
+        one = loader(dataset)
+        next(iter(one))
+        assert [x.index for x in one.describe(1)] == [5, 6, 7, 8, 9]
 
 
 def test_a_copy_begins_its_own_epochs():

@@ -13,6 +13,7 @@ from torchvision import transforms as T
 
 from contract.both import assert_same_epoch, outlines
 from dali_compat import DataLoader, FallbackWarning, install, uninstall
+from dali_compat.data.timm import part_of
 from dali_compat.draws.registry import lookup, run
 from dali_compat.plan import draw
 
@@ -250,6 +251,34 @@ def test_targets_and_parts_of_a_data_set_are_timms(image_root):
     dataset.reader.samples = dataset.reader.samples[:4]
     dataset.transform = T.Compose([T.CenterCrop(16), tt.MaybePILToTensor()])
     assert_same_epoch(DataLoader(dataset, 5, fallback="error", device="cpu"), data.DataLoader(dataset, 5))
+
+
+def test_changes_of_tar_files_are_taken(tars):
+    from timm.data.readers.reader_image_in_tar import ReaderImageInTar
+
+    reader = ReaderImageInTar(str(tars / "all.tar"))
+    dataset = timm.ImageDataset("", reader=reader, transform=T.Compose([T.CenterCrop(32), tt.MaybePILToTensor()]))
+    loader, parts = DataLoader(dataset, 5, fallback="error", device="cpu"), []
+    for change in (
+        lambda: setattr(reader, "targets", reader.targets[::-1].copy()),
+        lambda: reader.targets.__setitem__(0, 9),
+        lambda: reader.samples.__setitem__(0, reader.samples[1]),
+        lambda: None,
+    ):
+        change()
+        assert_same_epoch(loader, data.DataLoader(dataset, 5))
+        parts.append(part_of(dataset))
+    assert parts[-2] is parts[-1] and len(set(map(id, parts))) == 3
+
+
+def test_a_state_of_other_files_is_refused(image_root, own_root):
+    transform = T.Compose([T.CenterCrop(32), tt.MaybePILToTensor()])
+    ours = [timm.ImageDataset(str(root), transform=transform) for root in (image_root, own_root)]
+    ours[0].reader.samples = ours[0].reader.samples[-len(ours[1]) :]
+    states = [DataLoader(dataset, 5, fallback="error", device="cpu").state_dict() for dataset in ours]
+    DataLoader(ours[0], 5, fallback="error", device="cpu").load_state_dict(states[0])
+    with pytest.raises(ValueError, match="data set"):
+        DataLoader(ours[0], 5, fallback="error", device="cpu").load_state_dict(states[1])
 
 
 def test_a_file_that_cannot_be_read_is_replaced(own_root):

@@ -17,7 +17,8 @@ from torchvision import transforms as T
 from torchvision.transforms import v2
 
 from contract.both import EXACT, assert_same_epoch, ours, stock
-from dali_compat import BadImageWarning, DataLoader
+from dali_compat import BadImageWarning, DALIImageList, DataLoader
+from dali_compat.data.readers import reader_of
 
 
 def save(path: Path, number: int, mode: str = "RGB") -> Path:
@@ -439,6 +440,27 @@ def test_with_a_loader_all_are_rgb(make):
         pytest.skip("this torchvision's INaturalist has none")
     dataset = make(inaturalist, mode=mixed, transform=EXACT, loader=tv.folder.default_loader)
     assert_torchs(dataset)
+
+
+def test_a_loader_that_the_class_does_not_use(make):
+    if "loader" in tv.Caltech256.__getitem__.__code__.co_names:
+        pytest.skip("this torchvision's Caltech256 uses it")
+    dataset = make(caltech256, mode=lambda number: "L", transform=EXACT)
+    dataset.loader = tv.folder.default_loader
+    assert_torchs(dataset)
+
+
+@pytest.mark.filterwarnings("ignore:epoch")
+@pytest.mark.filterwarnings("ignore::dali_compat.BadImageWarning")
+def test_a_file_that_another_part_can_read_is_not_skipped(make):
+    """In CMYK, which is told where it is to be in its mode; as RGB it is an image as any other."""
+    dataset = make(caltech256, mode=lambda number: "RGB" if number else "CMYK", transform=EXACT)
+    paths = [source for source, _ in map(reader_of(dataset).sample, [dataset] * len(dataset), range(len(dataset)))]
+    others = DALIImageList(paths, transform=EXACT)
+    loader = on_cpu(torch.utils.data.ConcatDataset([dataset, others]), 1, on_error="skip")
+    for _ in range(2):
+        assert len(list(loader)) == 2 * len(dataset) - 1
+    assert [error.index for error in loader.errors] == [0]
 
 
 @pytest.mark.filterwarnings("ignore:epoch 0")

@@ -12,8 +12,9 @@ from helpers import make_image
 from PIL import Image, ImageFile
 
 from dali_compat.data import headers
-from dali_compat.data.header import DALI, PIL, STATED, UNREADABLE, read_header
+from dali_compat.data.header import DALI, GRAY, PIL, STATED, UNREADABLE, read_header
 from dali_compat.data.headers import Headers, marks
+from dali_compat.data.sources import InItsMode, Upright
 
 HEIGHT, WIDTH = 53, 71
 
@@ -267,6 +268,13 @@ def test_another_file_at_an_index_is_read(tmp_path):
     paths, table = [write(tmp_path / "a.jpg", jpeg()), small], Headers()
     assert table.look([0, 1], paths)[0].tolist() == [[HEIGHT, WIDTH], [4, 5]]
     assert table.look([0, 1], paths[::-1])[0].tolist() == [[4, 5], [HEIGHT, WIDTH]]
+
+
+def test_the_same_file_taken_in_another_way_is_read(tmp_path):
+    """A data set may be given a loader: its images are in RGB from then on."""
+    path, table = write(tmp_path / "a.jpg", jpeg(mode="L")), Headers()
+    for source, kind in ((InItsMode(path), GRAY), (path, DALI), (Upright(path), DALI), (InItsMode(path), GRAY)):
+        assert table.look([0], [source])[1].tolist() == [kind]
 
 
 def test_what_dali_failed_on_stays_pils(tmp_path):
