@@ -11,6 +11,7 @@ import torch.utils.data as data
 from torch.utils.data import default_collate, default_convert
 
 from ..data.parts import parts
+from ..data.readers import reader_of, transforms_of
 from .samplers import is_known, samplers_of
 
 TORCH, PYTHON, NUMPY = "torch", "python", "numpy"
@@ -75,7 +76,11 @@ def runs_users_functions(loader, stock: bool) -> bool:
     if loader.num_workers:
         return False
     plain = loader.collate_fn in (default_collate, default_convert)
-    return stock or not plain or any(getattr(part, "target_transform", None) for part in parts(loader.dataset))
+    return stock or not plain or any(map(_target_transform, parts(loader.dataset)))
+
+
+def _target_transform(part: Any) -> Any:
+    return getattr(part, "target_transform", None) if reader_of(part) is None else transforms_of(part)[1]
 
 
 def _name(loader, generator: torch.Generator) -> str:
