@@ -18,37 +18,25 @@ if os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # torch's threads of several pr
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SECONDS = 300
+_CONTRACT = """
+aside batch cache calls changes dataset errors fallback frameworks install_frameworks iteration lightning on_error order
+processes resident resume resume_frameworks review run stats storages timm too_small torchvision_sets views
+"""
+_UNIT = """
+batch_color batch_geometry batch_lists distributions distributions_fed distributions_policy distributions_values
+graph_geometry warm
+"""
 # What takes longest: left out by -m "not slow". A file that is no longer slow, or new and slow, changes its place here.
 SLOW = (
     "faults/",
+    *(f"contract/test_{name}.py" for name in _CONTRACT.split()),
     *(
-        f"contract/test_{name}.py"
-        for name in ("cache", "calls", "dataset", "errors", "fallback", "frameworks", "lightning")
+        f"parity/test_{name}.py"
+        for name in ("cases", "compare", "files", "in_memory", "only", "photos", "resize", "ties")
     ),
-    *(
-        f"contract/test_{name}.py"
-        for name in (
-            "install_frameworks",
-            "on_error",
-            "order",
-            "processes",
-            "resident",
-            "review",
-            "run",
-            "stats",
-            "storages",
-        )
-    ),
-    *(f"contract/test_{name}.py" for name in ("resume", "resume_frameworks")),
-    *(f"parity/test_{name}.py" for name in ("cases", "in_memory", "only", "photos", "resize", "ties")),
-    "archives/test_datasets.py",
-    "unit/test_batch_geometry.py",
-    "unit/test_batch_lists.py",
-    "unit/test_distributions_policy.py",
-    "test_bench.py",
-    "unit/test_warm.py",
-    "test_check.py",
-    "test_cli.py",
+    *(f"unit/test_{name}.py" for name in _UNIT.split()),
+    *(f"archives/test_{name}.py" for name in ("datasets", "lmdb", "pack")),
+    *("docs/test_commands.py", "test_bench.py", "test_check.py", "test_cli.py", "test_installation.py"),
 )
 
 

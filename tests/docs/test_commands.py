@@ -14,7 +14,7 @@ from docs.pages import PAGES, ROOT, commands
 NOT_RUN = {
     r"pip install .*": "needs the network; .ci/run installs as README says",
     r"pytest -n 3": "this is it",
-    r'pytest -n 3 -m "not slow"': "this is part of it",
+    r'pytest -n 2 -m "not slow"': "this is part of it",
     r"pytest -m gpu": "needs a GPU",
     r"tests/run_gpu.sh": "needs a GPU",
     r"DATA=/path/to/photos pytest tests/parity": "needs the reader's photos",
