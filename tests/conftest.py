@@ -41,6 +41,7 @@ SLOW = (
 
 
 def pytest_configure(config):
+    gc.disable()  # until all tests are collected: there is much to go through, and no garbage
     if getattr(config.option, "dist", "") == "load":  # what -n gives: one process would be left with the last tests
         config.option.dist = "worksteal"
 
@@ -49,6 +50,7 @@ def pytest_collection_finish():
     """What is there before the first test stays: no collection, of which many tests ask for some, goes through it."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure():
