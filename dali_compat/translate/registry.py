@@ -15,6 +15,7 @@ from ..draws import is_random
 from ..plan import Draw, Gate, ImageSpec, Step, draw
 from .fidelity import EXACT
 from .hints import instead
+from .understood import root
 from .wrappers import Seen, Unseen, chains_of, look_through
 
 Translator = Callable[[Any, ImageSpec], Any]
@@ -300,7 +301,7 @@ def _apply(transform: Any, spec: ImageSpec) -> Any:
 
 def _translator_of(kind: type) -> tuple[Translator, frozenset[str]] | None:
     """Of exactly this class."""
-    package = kind.__module__.partition(".")[0]
+    package = root(kind)
     if package in LATER:
         with contextlib.suppress(ImportError):  # it is something else of that name
             importlib.import_module(f"{__package__}.{package}")

@@ -27,6 +27,8 @@ _OF_NAMEDTUPLES = {"__new__", "__repr__", "_replace", "__replace__", "_asdict", 
 _OF_NAMEDTUPLES |= {"_make", "_fields", "_field_defaults", "_fields_defaults"}
 _Field = type(vars(namedtuple("_Field", "one"))["one"])
 _HANDLERS = {"SETUP_FINALLY", "SETUP_WITH", "SETUP_ASYNC_WITH", "PUSH_EXC_INFO", "BEFORE_WITH", "LOAD_SPECIAL"}
+_OF_C = {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}
+_OF_C |= {types.GetSetDescriptorType}
 _BASIC = 0xFF << 24  # Py_TPFLAGS_LONG_SUBCLASS and those beside it: subclasses of int, list, tuple, str, dict ...
 # from an object to what is real
 _WAYS_OUT = {
@@ -102,6 +104,8 @@ def has_code(kind: type) -> bool:
         return False
     if root(kind) in _OTHERS - {"torchvision"} or kind.__flags__ & _BASIC:
         return False
+    if any(type(value) in _OF_C and name not in ("__dict__", "__weakref__") for name, value in vars(kind).items()):
+        return False  # Cython's classes may be made as Python's are
     if any(inspect.isdatadescriptor(value) and not _is_understood(value) for value in vars(kind).values()):
         return False
     return "__getattribute__" not in vars(kind) and all(b in WITHOUT_CODE or has_code(b) for b in kind.__bases__)
