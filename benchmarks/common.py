@@ -20,9 +20,18 @@ os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 MOST_CLASSES = 1000  # as in ImageNet: labels must stay below a ResNet's number of outputs
 
 
-def parser(doc):
-    """The options that every benchmark takes."""
+def basic_parser(doc):
+    """The options of a benchmark that makes its own images."""
     options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--batch-size", type=int, default=256)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--json", type=pathlib.Path, help="write every round's numbers here")
+    return options
+
+
+def parser(doc):
+    """The options of those that are given images."""
+    options = basic_parser(doc)
     options.add_argument("--data", required=True, help="folder of images in ImageFolder layout")
     options.add_argument(
         "--replicate",
@@ -31,16 +40,13 @@ def parser(doc):
         metavar="N",
         help="use a folder in memory that holds every image N times, as hard links",
     )
-    options.add_argument("--batch-size", type=int, default=256)
     options.add_argument(
         "--workers",
         type=int,
         default=len(os.sched_getaffinity(0)),
         help="num_workers and num_threads (default: every core)",
     )
-    options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--device", default=None, help="cuda or cpu (default: cuda where there is one)")
-    options.add_argument("--json", type=pathlib.Path, help="write every round's numbers here")
     return options
 
 

@@ -25,7 +25,6 @@ Commands.
     python benchmarks/host_time.py --table --files 1281167 --rounds 5 --json OUT.json
 """
 
-import argparse
 import contextlib
 import os
 import pathlib
@@ -196,12 +195,9 @@ def measure_next(args, result):
 
 
 def main():
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = common.basic_parser(__doc__)
     options.add_argument("--files", type=int, default=100_000)
-    options.add_argument("--batch-size", type=int, default=256)
     options.add_argument("--batches", type=int, default=40)
-    options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--json", type=pathlib.Path)
     options.add_argument("--table", action="store_true", help="measure the table of samples, not next()")
     args = options.parse_args()
     result = {"benchmark": "host_time", "facts": common.facts(), "rounds": []}

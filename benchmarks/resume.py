@@ -13,8 +13,6 @@ Command.
     python benchmarks/resume.py --rounds 7 --json OUT.json
 """
 
-import argparse
-import pathlib
 import time
 
 import common
@@ -41,12 +39,9 @@ def milliseconds_of_a_state(loader, count=100):
 def main():
     from dali_compat import DALIImageFolder, DataLoader
 
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = common.basic_parser(__doc__)
     options.add_argument("--samples", type=int, default=1_280_000)
     options.add_argument("--batch", type=int, default=4000)
-    options.add_argument("--batch-size", type=int, default=256)
-    options.add_argument("--rounds", type=int, default=7)
-    options.add_argument("--json", type=pathlib.Path)
     args = options.parse_args()
     result = {"benchmark": "resume", "facts": common.facts(), "arguments": vars(args) | {"json": None}, "rounds": []}
     print(result["facts"], flush=True)

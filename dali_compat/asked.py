@@ -1,4 +1,4 @@
-"""Where torch's own loader reads a data set of ours, a warning says so."""
+"""What data sets of ours have in common. Where torch's own loader reads one, a warning says so."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import mmap
 import sys
 import warnings
 from types import FrameType
+from typing import Any
 
 from .errors import FallbackWarning
 
@@ -21,7 +22,17 @@ class Asked:
         _is_told: a loader of ours has said already why torch's reads it.
     """
 
+    transform: Any
+    target_transform: Any
     _is_told = False
+
+    def _transformed(self, image: Any, target: Any) -> tuple[Any, Any]:
+        """What ``__getitem__`` gives of an image and its target."""
+        if self.transform is not None:
+            image = self.transform(image)
+        if self.target_transform is not None:
+            target = self.target_transform(target)
+        return image, target
 
     def _asked(self) -> None:
         """A FallbackWarning, if it is torch's own loader that asks; once a program."""

@@ -99,12 +99,7 @@ class Archive(VisionDataset, Asked, data.Dataset[tuple[Any, ...]]):  # type: ign
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         self._asked()
         row = self._row(index)
-        image = self._image(row)
-        if self.transform is not None:
-            image = self.transform(image)
-        target = self.target(row)
-        if self.target_transform is not None:
-            target = self.target_transform(target)
+        image, target = self._transformed(self._image(row), self.target(row))
         return (image, target, index) if self.return_index else (image, target)
 
     def target(self, index: int) -> int:

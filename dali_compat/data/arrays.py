@@ -58,11 +58,7 @@ class DALIArrayDataset(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # 
         image, target = self.data[index], self.targets[index]
         image = np.asarray(image)
         image = Image.fromarray(image[..., 0] if image.shape[2:] == (1,) else image)
-        if self.transform is not None:
-            image = self.transform(image)
-        if self.target_transform is not None:
-            target = self.target_transform(target)
-        return image, target
+        return self._transformed(image, target)
 
     def __len__(self) -> int:
         return len(self.data)

@@ -83,12 +83,7 @@ class DALIHuggingFace(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # t
             image: Any = decoded(source)
         except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
             raise ImageReadError(f"cannot decode {source}: {type(error).__name__}: {error}") from error
-        target = self.target(row)
-        if self.transform is not None:
-            image = self.transform(image)
-        if self.target_transform is not None:
-            target = self.target_transform(target)
-        return image, target
+        return self._transformed(image, self.target(row))
 
     def target(self, index: int) -> Any:
         """Before target_transform.

@@ -65,13 +65,7 @@ class DALIImageList(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # typ
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         self._asked()
-        image: Any = pil_loader(self.paths[index])
-        target = self.targets[index]
-        if self.transform is not None:
-            image = self.transform(image)
-        if self.target_transform is not None:
-            target = self.target_transform(target)
-        return image, target
+        return self._transformed(pil_loader(self.paths[index]), self.targets[index])
 
     def __len__(self) -> int:
         return len(self.paths)

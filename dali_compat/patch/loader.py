@@ -43,10 +43,8 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Inst
     dataset = args[0] if args else kwargs["dataset"]
     loader.__class__ = InstalledLoader if kind is data.DataLoader else _class_of(kind)
     options = now.options | options_of(dataset) | kwargs
-    if any(
-        isinstance(part, OfTimms) for part in parts(dataset)
-    ):  # which goes on with the next image where one cannot be read
-        options = {"on_error": "replace"} | options
+    if any(isinstance(part, OfTimms) for part in parts(dataset)):
+        options = {"on_error": "replace"} | options  # timm goes on with the next image where one cannot be read
     DataLoader.__init__(loader, *args, **options)
     return True
 

@@ -32,6 +32,16 @@ def seen_of(batch):
     return batch[2].tolist(), zlib.crc32(batch[0].numpy().tobytes())
 
 
+def assert_goes_on(train, crash_at):
+    """A training that crashes before that step, and begins again with another seed, sees what it would have seen."""
+    whole, seen = [], []
+    train(whole)
+    with pytest.raises(Crash):
+        train(seen, crash_at)
+    train(seen, seed=5)
+    assert seen == whole
+
+
 # ---- Lightning
 
 
@@ -118,12 +128,7 @@ def test_accelerate_goes_on_from_its_checkpoint(image_root, tmp_path, crash_at):
                 if crash_at is not None:
                     accelerator.save_state(tmp_path / "state")
 
-    whole, seen = [], []
-    train(whole)
-    with pytest.raises(Crash):
-        train(seen, crash_at)
-    train(seen, seed=5)
-    assert seen == whole
+    assert_goes_on(train, crash_at)
 
 
 # ---- Ignite
@@ -155,12 +160,7 @@ def test_ignite_goes_on_from_its_checkpoint(image_root, tmp_path, crash_at):
             trainer.add_event_handler(engine.Events.ITERATION_COMPLETED, saver)
         trainer.run(loader, max_epochs=3)
 
-    whole, seen = [], []
-    train(whole)
-    with pytest.raises(Crash):
-        train(seen, crash_at)
-    train(seen, seed=5)
-    assert seen == whole
+    assert_goes_on(train, crash_at)
 
 
 # ---- torchdata
