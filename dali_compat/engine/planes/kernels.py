@@ -123,22 +123,22 @@ def _chroma(plane, pitch, high, wide, y, x, right, down, there):
     """One value of an interpolated plane: h2v2, h2v1 and h1v2_fancy_upsample; planes of 1 and 2 are repeated."""
     row, column = y // down, x // right
     middle = tl.load(plane + row * pitch + column, mask=there, other=0).to(tl.int32)
-    if right * down == 1:
-        return middle
-    if (right == 2) & (wide <= 2):
-        return middle
-    odd_x, odd_y = x % 2, y % 2
+    odd_x, odd_y = (x % 2).to(tl.int32), (y % 2).to(tl.int32)
     beside = tl.minimum(tl.maximum(column + 2 * odd_x - 1, 0), wide - 1)
     above = tl.minimum(tl.maximum(row + 2 * odd_y - 1, 0), high - 1)
-    if down == 1:
+    made = middle
+    if (right == 2) & (wide > 2):
         other = tl.load(plane + row * pitch + beside, mask=there, other=0).to(tl.int32)
-        return (3 * middle + other + 1 + odd_x) >> 2
-    upper = tl.load(plane + above * pitch + column, mask=there, other=0).to(tl.int32)
-    if right == 1:
-        return (3 * middle + upper + 1 + odd_y) >> 2
-    other = tl.load(plane + row * pitch + beside, mask=there, other=0).to(tl.int32)
-    corner = tl.load(plane + above * pitch + beside, mask=there, other=0).to(tl.int32)
-    return (3 * (3 * middle + upper) + 3 * other + corner + 8 - odd_x) >> 4
+        if down == 2:
+            upper = tl.load(plane + above * pitch + column, mask=there, other=0).to(tl.int32)
+            corner = tl.load(plane + above * pitch + beside, mask=there, other=0).to(tl.int32)
+            made = (3 * (3 * middle + upper) + 3 * other + corner + 8 - odd_x) >> 4
+        else:
+            made = (3 * middle + other + 1 + odd_x) >> 2
+    elif (right == 1) & (down == 2):
+        upper = tl.load(plane + above * pitch + column, mask=there, other=0).to(tl.int32)
+        made = (3 * middle + upper + 1 + odd_y) >> 2
+    return made
 
 
 @triton.jit
