@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -68,12 +69,14 @@ class Planes(NamedTuple):
         chroma: (N, 4) int64: height and width of a plane of chroma, and for how many pixels a sample is, across and
             down; 0 without chroma.
         bytes: of each image, (N,).
+        sizes: of the images, (N, 2).
     """
 
     offsets: np.ndarray
     pitches: np.ndarray
     chroma: np.ndarray
     bytes: np.ndarray
+    sizes: np.ndarray
 
 
 def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> Planes:
@@ -87,14 +90,15 @@ def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> 
     begin = np.cumsum(of_all) - of_all
     offsets = np.stack([begin, begin + luma, begin + luma + each], 1)
     pitches = np.stack([pitch, chroma_pitch, chroma_pitch], 1)
-    return Planes(offsets, pitches, np.concatenate([chroma, chroma_x[:, None], chroma_y[:, None]], 1), of_all)
+    both = np.concatenate([chroma, chroma_x[:, None], chroma_y[:, None]], 1)
+    return Planes(offsets, pitches, both, of_all, sizes)
 
 
 def _whole(sizes: np.ndarray) -> np.ndarray:
     return -(-sizes // _LINE) * _LINE
 
 
-def rows_of(planes: Planes, windows: Windows, size: tuple[int, int], interpolation: str, like: str):
+def rows_of(planes: Planes, windows: Windows, size: Sequence[int], interpolation: str = "bilinear", like: str = "pil"):
     """(N, len(COLUMNS)) int64, and the Layout; ``size`` is that of the results."""
     out, count = np.array(size), len(windows.start)
     scale = windows.size / windows.full

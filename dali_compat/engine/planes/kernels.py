@@ -49,6 +49,12 @@ def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torc
 
 
 @triton.jit
+def _number(place):
+    """Of 32 bits: dividing those of 64 takes a GPU most of its time."""
+    return tl.load(place).to(tl.int32)
+
+
+@triton.jit
 def _filter(x, bicubic: tl.constexpr):
     """bilinear_filter and bicubic_filter of Resample.c."""
     x = tl.abs(x)
@@ -60,7 +66,9 @@ def _filter(x, bicubic: tl.constexpr):
 
 
 @triton.jit
-def _weigh(rows, weights, first, height, width, taps, longest, bicubic: tl.constexpr, v2: tl.constexpr, block: tl.constexpr):
+def _weigh(
+    rows, weights, first, height, width, taps, longest, bicubic: tl.constexpr, v2: tl.constexpr, block: tl.constexpr
+):
     """precompute_coeffs and normalize_coeffs_8bpc, for one axis (0: x) of one image a program."""
     image, axis = tl.program_id(0).to(tl.int64), tl.program_id(1)
     numbers = rows + image * _ROW + tl.where(axis == 0, _X, _Y)
@@ -151,17 +159,17 @@ def _colour(planes, rows, region, block: tl.constexpr):
     """The window of each image that is needed, (3, height, width)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
-    width, height = tl.load(row + _WIDTH), tl.load(row + _HEIGHT)
+    width, height = _number(row + _WIDTH), _number(row + _HEIGHT)
     pixels = width * height
-    if tl.program_id(0).to(tl.int64) * block < pixels:
-        at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    if tl.program_id(0) * block < pixels:
+        at = tl.program_id(0) * block + tl.arange(0, block)
         there = at < pixels
-        y, x = at // width + tl.load(row + _TOP), at % width + tl.load(row + _LEFT)
-        luma = tl.load(planes + tl.load(row + _LUMA) + y * tl.load(row + _PITCH) + x, mask=there, other=0).to(tl.int32)
+        y, x = at // width + _number(row + _TOP), at % width + _number(row + _LEFT)
+        luma = tl.load(planes + tl.load(row + _LUMA) + y * _number(row + _PITCH) + x, mask=there, other=0).to(tl.int32)
         red, green, blue = luma, luma, luma
-        right, down = tl.load(row + _C_RIGHT), tl.load(row + _C_DOWN)
+        right, down = _number(row + _C_RIGHT), _number(row + _C_DOWN)
         if right > 0:  # 0: no chroma
-            high, wide, pitch = tl.load(row + _C_HEIGHT), tl.load(row + _C_WIDTH), tl.load(row + _C_PITCH)
+            high, wide, pitch = _number(row + _C_HEIGHT), _number(row + _C_WIDTH), _number(row + _C_PITCH)
             cb = _chroma(planes + tl.load(row + _CB), pitch, high, wide, y, x, right, down, there) - 128
             cr = _chroma(planes + tl.load(row + _CR), pitch, high, wide, y, x, right, down, there) - 128
             red = _bounded(luma + ((91881 * cr + 32768) >> 16))
@@ -194,12 +202,12 @@ def _half(region, made, rows, weights, first, height, width, taps, longest, bloc
     """The first axis: (3, height of the region, W), or (3, H, width of the region) where it is the vertical one."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
-    before_w, before_h = tl.load(row + _WIDTH), tl.load(row + _HEIGHT)
-    vertical = tl.load(row + _VERTICAL)
+    before_w, before_h = _number(row + _WIDTH), _number(row + _HEIGHT)
+    vertical = _number(row + _VERTICAL)
     after_w, after_h = tl.where(vertical != 0, before_w, width), tl.where(vertical != 0, height, before_h)
     pixels = after_w * after_h
-    if tl.program_id(0).to(tl.int64) * block < pixels:
-        at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    if tl.program_id(0) * block < pixels:
+        at = tl.program_id(0) * block + tl.arange(0, block)
         there = at < pixels
         y, x = at // after_w, at % after_w
         line = image * 2 + vertical
@@ -207,11 +215,21 @@ def _half(region, made, rows, weights, first, height, width, taps, longest, bloc
         start = tl.load(first + line * (longest + 1) + place, mask=there, other=-1)
         lines = region + tl.load(row + _REGION) + tl.where(vertical != 0, x, y * before_w)
         step, length = tl.where(vertical != 0, before_w, 1), tl.where(vertical != 0, before_h, before_w)
-        most = tl.load(row + tl.where(vertical != 0, _Y, _X) + 4).to(tl.int32)
+        most = _number(row + tl.where(vertical != 0, _Y, _X) + 4)
         bits = tl.load(first + line * (longest + 1) + longest)
         red, green, blue = _filtered(
-            lines, before_w * before_h, step, length, weights + line * taps * longest, start, taps, most, longest,
-            place, bits, there & (start >= 0),
+            lines,
+            before_w * before_h,
+            step,
+            length,
+            weights + line * taps * longest,
+            start,
+            taps,
+            most,
+            longest,
+            place,
+            bits,
+            there & (start >= 0),
         )
         to = made + tl.load(row + _HALF) + at
         tl.store(to, red.to(tl.uint8), mask=there)
@@ -221,18 +239,33 @@ def _half(region, made, rows, weights, first, height, width, taps, longest, bloc
 
 @triton.jit
 def _rest(
-    given, out, table, rows, weights, first, height, width, taps, longest, stride, stride_c, stride_h, stride_w,
-    channels, converts: tl.constexpr, block: tl.constexpr,
+    given,
+    out,
+    table,
+    rows,
+    weights,
+    first,
+    height,
+    width,
+    taps,
+    longest,
+    stride,
+    stride_c,
+    stride_h,
+    stride_w,
+    channels,
+    converts: tl.constexpr,
+    block: tl.constexpr,
 ):
     """The other axis, flips, conversions, in their place."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
-    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    at = tl.program_id(0) * block + tl.arange(0, block)
     there = at < height * width
     y, x = at // width, at % width
-    vertical = tl.load(row + _VERTICAL)  # of the first axis
-    before_w = tl.where(vertical != 0, tl.load(row + _WIDTH), width)
-    before_h = tl.where(vertical != 0, height, tl.load(row + _HEIGHT))
+    vertical = _number(row + _VERTICAL)  # of the first axis
+    before_w = tl.where(vertical != 0, _number(row + _WIDTH), width)
+    before_h = tl.where(vertical != 0, height, _number(row + _HEIGHT))
     # the axis now: 1, y, unless that was the first
     axis = 1 - vertical
     line = image * 2 + axis
@@ -242,11 +275,21 @@ def _rest(
     inside = there & (start >= 0) & (across >= 0)
     lines = given + tl.load(row + _HALF) + tl.where(axis != 0, x, y * before_w)
     step, length = tl.where(axis != 0, before_w, 1), tl.where(axis != 0, before_h, before_w)
-    most = tl.load(row + tl.where(axis != 0, _Y, _X) + 4).to(tl.int32)
+    most = _number(row + tl.where(axis != 0, _Y, _X) + 4)
     bits = tl.load(first + line * (longest + 1) + longest)
     red, green, blue = _filtered(
-        lines, before_w * before_h, step, length, weights + line * taps * longest, start, taps, most, longest,
-        place, bits, inside,
+        lines,
+        before_w * before_h,
+        step,
+        length,
+        weights + line * taps * longest,
+        start,
+        taps,
+        most,
+        longest,
+        place,
+        bits,
+        inside,
     )
     red, green, blue = tl.where(inside, red, 0), tl.where(inside, green, 0), tl.where(inside, blue, 0)
     to_y = tl.where(tl.load(row + _UPSIDE_DOWN) != 0, height - 1 - y, y)
