@@ -54,13 +54,13 @@ def engine():
 @pytest.fixture
 def decoded(engine, monkeypatch):
     """How many files each call of the engine had."""
-    counts, decode = [], engine.decode
+    counts, submit = [], engine.submit
 
-    def counted(files, planes):
+    def counted(files, places):
         counts.append(len(files.addresses))
-        return decode(files, planes)
+        return submit(files, places)
 
-    monkeypatch.setattr(engine, "decode", counted)
+    monkeypatch.setattr(engine, "submit", counted)
     return counts
 
 
@@ -195,6 +195,7 @@ def test_what_the_engine_refuses_is_decoded_as_before(tmp_path, engine, decoded,
     loader = DataLoader(dataset, 8, exact=True, device="cuda")
     expected = loaded(dataset, "cpu", shuffle=False)
     assert_alike(list(loader), expected)
+    assert decoded == [8] + [1] * 8
     decoded.clear()
     assert_alike(list(loader), expected)
     assert decoded == [7]
