@@ -22,6 +22,7 @@ from .nvjpeg import EngineError, Nvjpeg
 
 _OFF = "DALI_COMPAT_JPEG_ENGINE"
 _GRAIN = 2**25  # bytes, of which memory for planes is a multiple: batches find that of others
+_CALLS = 2  # at a time: beside a model one waits for its kernels, and for the interpreter's lock after each batch
 _SIZES = (37, 51), (64, 48), (5, 4)  # of the images that are compared
 
 
@@ -51,11 +52,28 @@ class Files(NamedTuple):
         return Files(self.addresses[rows], self.lengths[rows], self.owner)
 
 
+class Decoder:
+    """One call of nvJPEG at a time, and the stream on which it works."""
+
+    def __init__(self, stream: torch.cuda.Stream):
+        self._nvjpeg, self._stream = Nvjpeg(), stream
+        self.engines = self._nvjpeg.engines
+        self._last: torch.cuda.Event | None = None
+
+    def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, longest: int, done: torch.cuda.Event):
+        """As Nvjpeg's; ``done`` tells when."""
+        if self._last is not None and not self._last.query():
+            self._last.synchronize()
+        self._nvjpeg.decode(files, lengths, outputs, longest, self._stream.cuda_stream)
+        done.record(self._stream)
+        self._last = done
+
+
 class Decoding:
     """Planes that are being made, (bytes,) uint8 on the GPU."""
 
     def __init__(self, files: Files, places: Planes, device: torch.device, stream: torch.cuda.Stream):
-        self._files, self._longest, self._stream = files, int(places.sizes.max()), stream
+        self._files, self._longest = files, int(places.sizes.max())
         with torch.cuda.stream(stream):
             room = -(-int(places.bytes.sum()) // _GRAIN) * _GRAIN
             self._planes = torch.empty(room, dtype=torch.uint8, device=device)
@@ -66,12 +84,10 @@ class Decoding:
         self._event = torch.cuda.Event()
         self.done: Future[None] | None = None
 
-    def run(self, nvjpeg: Nvjpeg) -> torch.cuda.Event:
-        """In the engine's thread; what tells when the stream is done with it."""
+    def run(self, decoder: Decoder) -> None:
+        """In a thread of the engine's."""
         files = self._files
-        nvjpeg.decode(files.addresses, files.lengths, self._outputs, self._longest, self._stream.cuda_stream)
-        self._event.record(self._stream)
-        return self._event
+        decoder.decode(files.addresses, files.lengths, self._outputs, self._longest, self._event)
 
     def result(self) -> torch.Tensor:
         """Waits for it; for use on the current stream.
@@ -105,12 +121,13 @@ class JpegEngine:
     def __init__(self, device: torch.device):
         self.device = device
         with torch.cuda.device(device):
-            self._nvjpeg = Nvjpeg()
-            self._stream = torch.cuda.Stream(device)
-        self.engines = self._nvjpeg.engines
-        # the only one that uses the library
-        self._thread = ThreadPoolExecutor(1, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
-        self._last: torch.cuda.Event | None = None
+            self._stream = torch.cuda.Stream(
+                device
+            )  # that planes are made for: one, so that they use each other's memory
+            self._decoders = [Decoder(self._stream) for _ in range(_CALLS)]
+        self.engines = self._decoders[0].engines
+        self._threads = ThreadPoolExecutor(_CALLS, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
+        self._idle = list(self._decoders)
         self.exact = np.zeros(256, bool)
         for chroma, alike in _compared(self):
             self.exact[chroma] = alike
@@ -119,16 +136,18 @@ class JpegEngine:
         """Begins with N files, which the engine takes, and which are as large as ``places`` says."""
         decoding = Decoding(files, places, self.device, self._stream)
         try:
-            decoding.done = self._thread.submit(self._run, decoding)
+            decoding.done = self._threads.submit(self._run, decoding)
         except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
             with torch.cuda.device(self.device):
                 self._run(decoding)
         return decoding
 
     def _run(self, decoding: Decoding) -> None:
-        if self._last is not None and not self._last.query():
-            self._last.synchronize()
-        self._last = decoding.run(self._nvjpeg)
+        decoder = self._idle.pop()
+        try:
+            decoding.run(decoder)
+        finally:
+            self._idle.append(decoder)
 
     def refused(self, files: Files, places: Planes) -> list[int]:
         """Which of the files it does not take, one by one."""
