@@ -55,8 +55,8 @@ class Files(NamedTuple):
 class Decoder:
     """One call of nvJPEG at a time, and the stream on which it works."""
 
-    def __init__(self, stream: torch.cuda.Stream):
-        self._nvjpeg, self._stream = Nvjpeg(), stream
+    def __init__(self) -> None:
+        self._nvjpeg, self.stream = Nvjpeg(), torch.cuda.Stream()
         self.engines = self._nvjpeg.engines
         self._last: torch.cuda.Event | None = None
 
@@ -64,8 +64,8 @@ class Decoder:
         """As Nvjpeg's; ``done`` tells when."""
         if self._last is not None and not self._last.query():
             self._last.synchronize()
-        self._nvjpeg.decode(files, lengths, outputs, longest, self._stream.cuda_stream)
-        done.record(self._stream)
+        self._nvjpeg.decode(files, lengths, outputs, longest, self.stream.cuda_stream)
+        done.record(self.stream)
         self._last = done
 
 
@@ -87,6 +87,7 @@ class Decoding:
     def run(self, decoder: Decoder) -> None:
         """In a thread of the engine's."""
         files = self._files
+        self._planes.record_stream(decoder.stream)
         decoder.decode(files.addresses, files.lengths, self._outputs, self._longest, self._event)
 
     def result(self) -> torch.Tensor:
@@ -124,7 +125,7 @@ class JpegEngine:
             self._stream = torch.cuda.Stream(
                 device
             )  # that planes are made for: one, so that they use each other's memory
-            self._decoders = [Decoder(self._stream) for _ in range(_CALLS)]
+            self._decoders = [Decoder() for _ in range(_CALLS)]
         self.engines = self._decoders[0].engines
         self._threads = ThreadPoolExecutor(_CALLS, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
         self._idle = list(self._decoders)
