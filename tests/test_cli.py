@@ -141,10 +141,12 @@ def test_missing_or_old_torchvision(machine, monkeypatch):
 
 
 def test_hardware_decoder_is_told_for_each_gpu(machine, monkeypatch):
-    machine(gpu_names=["A", "B", "C"])
-    answers = [True, False, None]
+    machine(gpu_names=["A", "B", "C", "D"])
+    answers, engines = [True, True, False, None], [object(), "its planes are not libjpeg's"]
     monkeypatch.setattr(installation, "has_hardware_jpeg_decoder", lambda index: answers[index])
-    assert check("hardware JPEG").value == "0: yes, 1: no: CUDA and CPU threads decode, 2: unknown"
+    monkeypatch.setattr(doctor, "engine_of", lambda device: engines[device.index])
+    said = "0: yes, 1: yes, but not with exact=True: its planes are not libjpeg's"
+    assert check("hardware JPEG").value == f"{said}, 2: no: CUDA and CPU threads decode, 3: unknown"
 
 
 def test_every_problem_comes_with_a_remedy_and_checks_are_frozen(machine):
