@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from itertools import chain
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..data.intact import is_intact
 from ..data.sources import PATHS, Form
 from ..draws import Arrays
 from ..engine.kernels import rows_of
-from ..engine.planes.engine import Files, JpegEngine, pixels_of
+from ..engine.planes.engine import Decoding, Files, JpegEngine, pixels_of
 from ..engine.planes.geometry import planes_of
 from ..engine.planes.program import Program
 from ..engine.views import Views
@@ -38,7 +38,7 @@ class FromPlanes:
         self._facts = batch.facts.take(at)
         self._arrays = [batch.compute((*one.planes, *one.after), at) for one in plan.chains]
         self._sure = np.arange(len(rows))  # of the rows; the engine has no others
-        self._planes: Future[torch.Tensor] | None = None
+        self._planes: Decoding | None = None
         self._files: Files | None = None
         self._others: Replayed | Decoded | None = None
         if given == PATHS:
@@ -116,7 +116,6 @@ class FromPlanes:
 
     def _images(self, planes: torch.Tensor):
         places, views = self._places(), []
-        planes.record_stream(torch.cuda.current_stream(planes.device))
         for one, arrays in zip(self.plan.chains, self._arrays, strict=True):
             arrays = self._of_the_sure(arrays)
             begin = len(one.planes)

@@ -98,7 +98,11 @@ class DaliRoute:
 
     def jpeg_engine(self) -> JpegEngine | None:
         """The GPU's, where one of the plans uses it. CUDA starts."""
-        if self.device.type != "cuda" or self.cache is not None or not any(plan.from_planes for plan in self.plans):
+        if (
+            self.device.type != "cuda"
+            or self.cache is not None
+            or not any(plan.exact and plan.from_planes for plan in self.plans)
+        ):
             return None
         from ..engine.planes.engine import engine_of
 

@@ -22,6 +22,7 @@ from .nvjpeg import EngineError, Nvjpeg
 
 _OFF = "DALI_COMPAT_JPEG_ENGINE"
 _GRAIN = 2**25  # bytes, of which memory for planes is a multiple: batches find that of others
+_CALLS = 2  # at a time: beside a model one waits for its kernels, and for the interpreter's lock after each batch
 _SIZES = (37, 51), (64, 48), (5, 4)  # of the images that are compared
 
 
@@ -51,6 +52,63 @@ class Files(NamedTuple):
         return Files(self.addresses[rows], self.lengths[rows], self.owner)
 
 
+class Decoder:
+    """One call of nvJPEG at a time, and the stream on which it works."""
+
+    def __init__(self) -> None:
+        self._nvjpeg, self.stream = Nvjpeg(), torch.cuda.Stream()
+        self.engines = self._nvjpeg.engines
+        self._last: torch.cuda.Event | None = None
+
+    def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, longest: int, done: torch.cuda.Event):
+        """As Nvjpeg's; ``done`` tells when."""
+        if self._last is not None and not self._last.query():
+            self._last.synchronize()
+        self._nvjpeg.decode(files, lengths, outputs, longest, self.stream.cuda_stream)
+        done.record(self.stream)
+        self._last = done
+
+
+class Decoding:
+    """Planes that are being made, (bytes,) uint8 on the GPU."""
+
+    def __init__(self, files: Files, places: Planes, device: torch.device, stream: torch.cuda.Stream):
+        self._files, self._longest = files, int(places.sizes.max())
+        with torch.cuda.stream(stream):
+            room = -(-int(places.bytes.sum()) // _GRAIN) * _GRAIN
+            self._planes = torch.empty(room, dtype=torch.uint8, device=device)
+        self._outputs = np.zeros((len(places.bytes), 8), np.uint64)
+        self._outputs[:, :3] = places.offsets + self._planes.data_ptr()
+        self._outputs[:, 4:7] = places.pitches
+        self._outputs[places.chroma[:, 2] == 0, 1:3] = 0
+        self._event = torch.cuda.Event()
+        self.done: Future[None] | None = None
+
+    def run(self, decoder: Decoder) -> None:
+        """In a thread of the engine's."""
+        files = self._files
+        self._planes.record_stream(decoder.stream)
+        decoder.decode(files.addresses, files.lengths, self._outputs, self._longest, self._event)
+
+    def result(self) -> torch.Tensor:
+        """Waits for it; for use on the current stream.
+
+        Raises:
+            EngineError: one of the files is nothing for the engine.
+        """
+        if self.done is not None:
+            self.done.result()
+        stream = torch.cuda.current_stream(self._planes.device)
+        stream.wait_event(self._event)
+        self._planes.record_stream(stream)
+        return self._planes
+
+    def cancel(self) -> None:
+        """Nobody wants it."""
+        if self.done is not None:
+            self.done.cancel()
+
+
 class JpegEngine:
     """
     Attributes:
@@ -64,54 +122,41 @@ class JpegEngine:
     def __init__(self, device: torch.device):
         self.device = device
         with torch.cuda.device(device):
-            self._nvjpeg = Nvjpeg()
-            self._stream = torch.cuda.Stream(device)
-        self.engines = self._nvjpeg.engines
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="dali_compat JPEG engine")
-        self._lock = new_lock()
+            self._stream = torch.cuda.Stream(
+                device
+            )  # that planes are made for: one, so that they use each other's memory
+            self._decoders = [Decoder() for _ in range(_CALLS)]
+        self.engines = self._decoders[0].engines
+        self._threads = ThreadPoolExecutor(_CALLS, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
+        self._idle = list(self._decoders)
         self.exact = np.zeros(256, bool)
         for chroma, alike in _compared(self):
             self.exact[chroma] = alike
 
-    def submit(self, files: Files, planes: Planes) -> Future[torch.Tensor]:
-        """Decodes in its thread; the result is as decode()'s."""
+    def submit(self, files: Files, places: Planes) -> Decoding:
+        """Begins with N files, which the engine takes, and which are as large as ``places`` says."""
+        decoding = Decoding(files, places, self.device, self._stream)
         try:
-            return self._thread.submit(self.decode, files, planes)
+            decoding.done = self._threads.submit(self._run, decoding)
         except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
-            future: Future = Future()
-            try:
-                future.set_result(self.decode(files, planes))
-            except Exception as error:
-                future.set_exception(error)
-            return future
+            with torch.cuda.device(self.device):
+                self._run(decoding)
+        return decoding
 
-    def decode(self, files: Files, planes: Planes) -> torch.Tensor:
-        """Planes of N files, (bytes,) uint8 where ``planes`` says. They are there when it returns; who uses them on
-        another stream than the current one says so (Tensor.record_stream).
+    def _run(self, decoding: Decoding) -> None:
+        decoder = self._idle.pop()
+        try:
+            decoding.run(decoder)
+        finally:
+            self._idle.append(decoder)
 
-        Raises:
-            EngineError: one of the files is nothing for the engine.
-        """
-        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
-            room = -(-int(planes.bytes.sum()) // _GRAIN) * _GRAIN
-            made = torch.empty(room, dtype=torch.uint8, device=self.device)
-            outputs = np.zeros((len(planes.bytes), 8), np.uint64)
-            outputs[:, :3] = planes.offsets + made.data_ptr()
-            outputs[:, 4:7] = planes.pitches
-            outputs[planes.chroma[:, 2] == 0, 1:3] = 0
-            longest = int(planes.sizes.max())
-            with self._lock:
-                self._nvjpeg.decode(files.addresses, files.lengths, outputs, longest, self._stream.cuda_stream)
-                self._stream.synchronize()
-        return made
-
-    def refused(self, files: Files, planes: Planes) -> list[int]:
+    def refused(self, files: Files, places: Planes) -> list[int]:
         """Which of the files it does not take, one by one."""
         bad = []
         for row in range(len(files.addresses)):
             one = np.array([row])
             try:
-                self.decode(files.only(one), planes_of(planes.sizes[one], *planes.chroma[one, 2:].T))
+                self.submit(files.only(one), planes_of(places.sizes[one], *places.chroma[one, 2:].T)).result()
             except EngineError:
                 bad.append(row)
         return bad
@@ -132,10 +177,9 @@ def _compared(engine: JpegEngine) -> Iterable[tuple[int, bool]]:
             nothing = np.zeros((1, 2), np.int64)
             rows, layout = rows_of(planes, Windows(nothing, sizes, sizes, nothing, nothing), expected.shape[:2])
             out = torch.empty((1, 3, *expected.shape[:2]), dtype=torch.uint8, device=engine.device)
-            given = engine.decode(Files.of([file]), planes)
             with torch.cuda.device(engine.device):
+                given = engine.submit(Files.of([file]), planes).result()
                 kernels.render(given, torch.from_numpy(rows).to(engine.device), layout, None, out)
-                given.record_stream(torch.cuda.current_stream(engine.device))
             alike &= torch.equal(out[0].movedim(0, -1).cpu(), expected)
         yield chroma, alike
 

@@ -22,7 +22,8 @@ _C_HEIGHT, _C_WIDTH, _C_RIGHT, _C_DOWN = (_AT[n] for n in ("chroma_height", "chr
 _LEFT, _TOP, _WIDTH, _HEIGHT, _REGION = (_AT[n] for n in ("left", "top", "width", "height", "region"))
 _VERTICAL, _HALF, _X, _Y = (_AT[n] for n in ("vertical_first", "half", "size_x", "size_y"))
 _MIRROR, _UPSIDE_DOWN = _AT["flip_x"], _AT["flip_y"]
-_BLOCK = 256
+_BLOCK = 256  # pixels that a program makes at a time
+_PROGRAMS = 128  # an image, at most: one that is larger than the others must not bring them empty ones
 
 
 def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torch.Tensor | None, out: torch.Tensor):
@@ -40,9 +41,9 @@ def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torc
     _weigh[(count, 2)](
         rows, weights, first, height, width, layout.taps, longest, bicubic, like_v2, block, enable_fp_fusion=False
     )
-    _colour[(triton.cdiv(layout.most_region, _BLOCK), count)](planes, rows, region, _BLOCK)
+    _colour[(min(triton.cdiv(layout.most_region, _BLOCK), _PROGRAMS), count)](planes, rows, region, _BLOCK)
     common = rows, weights, first, height, width, layout.taps, longest
-    _half[(triton.cdiv(layout.most_half, _BLOCK), count)](region, half, *common, _BLOCK)
+    _half[(min(triton.cdiv(layout.most_half, _BLOCK), _PROGRAMS), count)](region, half, *common, _BLOCK)
     values = out if table is None else table
     grid = triton.cdiv(height * width, _BLOCK), count
     _rest[grid](half, out, values, *common, *out.stride(), out.shape[1], table is not None, _BLOCK)
@@ -161,8 +162,8 @@ def _colour(planes, rows, region, block: tl.constexpr):
     row = rows + image * _ROW
     width, height = _number(row + _WIDTH), _number(row + _HEIGHT)
     pixels = width * height
-    if tl.program_id(0) * block < pixels:
-        at = tl.program_id(0) * block + tl.arange(0, block)
+    for begin in range(tl.program_id(0) * block, pixels, tl.num_programs(0) * block):
+        at = begin + tl.arange(0, block)
         there = at < pixels
         y, x = at // width + _number(row + _TOP), at % width + _number(row + _LEFT)
         luma = tl.load(planes + tl.load(row + _LUMA) + y * _number(row + _PITCH) + x, mask=there, other=0).to(tl.int32)
@@ -206,8 +207,8 @@ def _half(region, made, rows, weights, first, height, width, taps, longest, bloc
     vertical = _number(row + _VERTICAL)
     after_w, after_h = tl.where(vertical != 0, before_w, width), tl.where(vertical != 0, height, before_h)
     pixels = after_w * after_h
-    if tl.program_id(0) * block < pixels:
-        at = tl.program_id(0) * block + tl.arange(0, block)
+    for begin in range(tl.program_id(0) * block, pixels, tl.num_programs(0) * block):
+        at = begin + tl.arange(0, block)
         there = at < pixels
         y, x = at // after_w, at % after_w
         line = image * 2 + vertical

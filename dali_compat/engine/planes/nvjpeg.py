@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 _HARDWARE, _YUV, _444 = 3, 1, 0  # a backend, a format of outputs, a sampling of chroma
-_CHUNK = 64  # files a call: 256 are decoded as fast, and need more of the library's own memory
-_SIDE = 1024  # pixels, of what room is kept for at first; the library makes room for each larger image, slowly
+_FILES, _SIDE = 256, 1024  # of a call, and pixels: for so many room is kept at first
 _STATUS = {2: "invalid parameter", 3: "a bad JPEG", 4: "not supported", 5: "no memory", 6: "execution failed"}
 _STATUS |= {7: "no JPEG engine", 8: "internal error", 9: "not implemented", 10: "an incomplete JPEG"}
 
@@ -36,7 +35,9 @@ class Nvjpeg:
     """
 
     def __init__(self) -> None:
-        self._library = ctypes.CDLL(str(_library()))
+        library = str(_library())
+        self._library = ctypes.CDLL(library)
+        self._quick = ctypes.PyDLL(library)  # keeps the interpreter locked: it may take longer to have it again
         self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("nvjpegCreateEx", _HARDWARE, None, None, 0, ctypes.byref(self._handle))
         engines, cores = ctypes.c_uint(), ctypes.c_uint()
@@ -45,11 +46,10 @@ class Nvjpeg:
         if not self.engines:
             raise EngineError("this GPU has no JPEG engine")
         self._call("nvjpegJpegStateCreate", self._handle, ctypes.byref(self._state))
-        self._room = 0
-        self._make_room(_SIDE)
+        self._make_room(_FILES, _SIDE)
 
     def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, longest: int, stream: int) -> None:
-        """N baseline JPEGs.
+        """N baseline JPEGs. The call before is over, on the stream, too.
 
         Args:
             files, lengths: (N,) uint64, addresses on the host and bytes.
@@ -60,23 +60,25 @@ class Nvjpeg:
         Raises:
             EngineError: one of them at least is nothing for the engine.
         """
-        if longest > self._room:
-            self._make_room(1 << (longest - 1).bit_length())
-        for at in range(0, len(files), _CHUNK):
-            part = slice(at, at + _CHUNK)
-            given = [ctypes.c_void_p(array[part].ctypes.data) for array in (files, lengths, outputs)]
-            count = len(files[part])
-            self._call("nvjpegDecodeBatchedInitialize", self._handle, self._state, count, 1, _YUV)
-            self._call("nvjpegDecodeBatched", self._handle, self._state, *given, ctypes.c_void_p(stream))
-
-    def _make_room(self, side: int) -> None:
-        """Beforehand: otherwise every image is given memory, and that is taken away again."""
+        count = len(files)
+        if count > self._files or longest > self._side:
+            self._make_room(max(count, self._files), max(1 << (longest - 1).bit_length(), self._side))
         state = self._handle, self._state
-        self._call("nvjpegDecodeBatchedPreAllocate", *state, _CHUNK, side, side, _444, _YUV)
-        self._room = side
+        self._checked(
+            "nvjpegDecodeBatchedInitialize", self._quick.nvjpegDecodeBatchedInitialize(*state, count, 1, _YUV)
+        )
+        given = [ctypes.c_void_p(array.ctypes.data) for array in (files, lengths, outputs)]
+        self._call("nvjpegDecodeBatched", *state, *given, ctypes.c_void_p(stream))
+
+    def _make_room(self, files: int, side: int) -> None:
+        """Beforehand: otherwise every image is given memory, and that is taken away again."""
+        self._call("nvjpegDecodeBatchedPreAllocate", self._handle, self._state, files, side, side, _444, _YUV)
+        self._files, self._side = files, side
 
     def _call(self, name: str, *arguments: object) -> None:
-        status = getattr(self._library, name)(*arguments)
+        self._checked(name, getattr(self._library, name)(*arguments))
+
+    def _checked(self, name: str, status: int) -> None:
         if status:
             raise EngineError(f"{name}: {_STATUS.get(status, f'status {status}')}")
 
