@@ -130,7 +130,9 @@ def _from_planes(ordered: tuple[Step, ...], exact: bool, batch: tuple[Step, ...]
 
 def _exact_in_planes(s: Step) -> bool:
     how = s.kwargs
-    return how["interpolation"] in ("bilinear", "bicubic") and how["like"] in ("pil", "v2") and how["antialias"]
+    if how["interpolation"] not in ("bilinear", "bicubic") or how["antialias"] is not True:
+        return False
+    return how["like"] == "pil" or (how["like"] == "v2" and resizes_in_whole_numbers(how["interpolation"]))
 
 
 def _warp_in_dali(s: Step) -> Step:

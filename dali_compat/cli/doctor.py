@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from dali_compat import installation
-from dali_compat.engine.planes.engine import engine_of
+from dali_compat.engine.planes.engines import engine_of
 
 OLDEST_TESTED_DALI = (1, 53)
 OLDEST_TORCHVISION = (0, 20)

@@ -98,15 +98,8 @@ class FromPlanes:
         self.decode()
         made: list[tuple[list[int], Any]] = []
         if self._planes is not None:
-            try:
-                planes = self._planes.result()
-            except EngineSilent:
-                self._engine.give_up()
-                return self._as_before()
-            except EngineError:
-                assert self._files is not None
-                for i in self._engine.refused(self._files, self._places()):
-                    self.batch.prefer_dali(self.rows[self._sure[i]])
+            planes = self._received()
+            if planes is None:
                 return self._as_before()
             images = self._images(planes)
             if self._others is None:
@@ -117,6 +110,19 @@ class FromPlanes:
             made.append((self._others.rows, images))
         self.rows = sorted(chain.from_iterable(rows for rows, _ in made))
         return made[0][1] if len(made) == 1 else in_order(made)
+
+    def _received(self) -> torch.Tensor | None:
+        """The planes; None where the engine has not made them."""
+        assert self._planes is not None and self._files is not None
+        try:
+            try:
+                return self._planes.result()
+            except EngineError:
+                for i in self._engine.refused(self._files, self._places()):
+                    self.batch.prefer_dali(self.rows[self._sure[i]])
+        except EngineSilent:
+            self._engine.give_up()
+        return None
 
     def _images(self, planes: torch.Tensor):
         places, views = self._places(), []

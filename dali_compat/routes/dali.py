@@ -100,7 +100,7 @@ class DaliRoute:
         """The GPU's, where one of the plans uses it. CUDA starts."""
         if not self.uses_jpeg_engine:
             return None
-        from ..engine.planes.engine import engine_of
+        from ..engine.planes.engines import engine_of
 
         engine = engine_of(self.device)
         return None if isinstance(engine, str) else engine
@@ -115,7 +115,7 @@ class DaliRoute:
     @property
     def jpegs(self) -> str:
         """Who decodes them, where uses_jpeg_engine."""
-        from ..engine.planes.engine import known_engine
+        from ..engine.planes.engines import known_engine
 
         engine = known_engine(self.device)
         if isinstance(engine, str):
@@ -129,7 +129,7 @@ class DaliRoute:
         if self.device.type != "cuda" or self.device.index is None or not torch.cuda.is_initialized():
             return
         if self.uses_jpeg_engine:
-            from ..engine.planes.engine import begin
+            from ..engine.planes.engines import begin
 
             begin(self.device)
         elif not all(plan.exact for plan in self.plans):

@@ -13,7 +13,7 @@ from contract.both import ours
 from dali_compat import DALIImageFolder, DALIRecordIO, DataLoader, views
 from dali_compat.cli import main
 from dali_compat.data.header import read_header
-from dali_compat.engine.planes import engine as engines
+from dali_compat.engine.planes import engines
 from dali_compat.engine.planes.nvjpeg import EngineError, Nvjpeg
 
 pytestmark = pytest.mark.gpu
@@ -217,7 +217,7 @@ def test_archives(varied, decoded, tmp_path):
 
 def test_upright_blocks():
     """4:4:0 of the images made for the comparison is what Pillow takes it for."""
-    *_, upright = engines._made()
+    *_, upright = engines.made()
     for file in upright:
         header = read_header(file)
         with Image.open(io.BytesIO(file.tobytes())) as image:

@@ -213,6 +213,21 @@ def test_it_does_not_answer(folder, engine, monkeypatch):
 
 
 @interpreted.runs_interpreted
+def test_it_does_not_answer_about_one_file(folder, engine, monkeypatch):
+    def refused(files, places):
+        raise EngineSilent
+
+    dataset = DALIImageFolder(folder, EVALUATION)
+    wanted = expected(monkeypatch, dataset, shuffle=False, batch_size=12)
+    engine.refuses = {(folder / "class" / "04.jpg").stat().st_size}
+    monkeypatch.setattr(engine, "refused", refused)
+    loader = DataLoader(dataset, 12, exact=True, device="cpu")
+    for _ in range(2):
+        assert_alike(list(loader), wanted)
+    assert engine.calls == [8]
+
+
+@interpreted.runs_interpreted
 def test_many_pixels_go_in_several_groups(folder, engine, monkeypatch):
     from dali_compat.epoch import planes_group
 

@@ -141,6 +141,15 @@ def test_a_gpu_chain_without_random_steps_resizes_as_pillow_does():
     assert passes(v2.Compose([v2.ToImage(), v2.Resize(256)]), gpu=True) == on_tensors
 
 
+def test_planes_are_resized_only_where_torchvision_counts_as_kernels_do(monkeypatch):
+    """Before 0.21 v2 resizes floats, where bilinear meets AVX512."""
+    options = Options(exact=True, gpu=True)
+    for whole in (True, False):
+        monkeypatch.setattr("dali_compat.lower.resizes_in_whole_numbers", lambda interpolation, whole=whole: whole)
+        assert lower(translate(IDIOM), options).from_planes == whole
+        assert lower(translate(TRAIN), options).from_planes
+
+
 def test_what_a_gpu_resizes_in_floating_point_is_not_called_exact():
     """It adds in another order. Pillow's and v2's sums of uint8 are of whole numbers."""
 

@@ -3,16 +3,27 @@
 Without a GPU Triton's interpreter runs them.
 """
 
+import random
+
 import interpreted
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import InterpolationMode, v2
 
+from dali_compat.draws import Randoms, compute
 from dali_compat.engine.fused import conversion_table
 from dali_compat.engine.kernels import resample
+from dali_compat.engine.kernels import rows_of as row_of
 from dali_compat.engine.planes.geometry import Windows, planes_of, rows_of
-from dali_compat.plan import ImageSpec, step
+from dali_compat.engine.planes.program import Program
+from dali_compat.engine.replay import play
+from dali_compat.epoch.part import run
+from dali_compat.lower import lower
+from dali_compat.plan import ImageSpec, Options, step
+from dali_compat.translate import translate
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if interpreted.ON_GPU else "cpu"
@@ -177,3 +188,55 @@ def test_windows_at_every_offset():
             windows = Windows(*(np.array([a]) for a in ((top, left), (17, 19), (17, 19), (0, 0), (0, 0))))
             expected = made.images[0][top : top + 17, left : left + 19]
             assert torch.equal(made.rendered(windows, (17, 19)), tensors([expected]))
+
+
+# ---- chains of transforms
+
+MIXED = [(37, 51), (90, 33), (12, 12), (410, 4)]  # the last is one that Pillow may resize vertically first
+
+
+def some_chain(rng):
+    """Of crops, sizes, flips and conversions, and perhaps of what kernels do not do on planes."""
+    kind = rng.choice([v1, v2])
+    on_tensors = kind is v2 and rng.random() < 0.6
+    how = {"interpolation": rng.choice([InterpolationMode.BILINEAR, InterpolationMode.BICUBIC]), "antialias": True}
+    size = rng.randint(3, 14), rng.randint(3, 14)
+    first = [
+        (kind.RandomResizedCrop(size, (0.05, 1.0), **how),),
+        (kind.Resize(rng.randint(4, 15), **how), kind.CenterCrop(size)),
+        (kind.Resize(9, max_size=14, **how), kind.CenterCrop(16)),
+        (kind.RandomCrop((4, 3)), kind.Resize(size, **how)),
+        (kind.CenterCrop((20, 30)), kind.Resize(size, **how)),
+    ]
+    later = [
+        kind.RandomHorizontalFlip(),
+        kind.RandomVerticalFlip(),
+        kind.RandomCrop(3),
+        kind.Pad(2),
+        kind.Grayscale(3),
+        kind.RandomApply([kind.RandomHorizontalFlip(), kind.CenterCrop(5)], 0.5),
+        kind.RandomChoice([kind.RandomVerticalFlip(), kind.ColorJitter(0.4)]),
+        kind.RandomOrder([kind.RandomHorizontalFlip(), kind.Pad(1)]),
+    ]
+    dtype, scale = rng.choice([torch.uint8, torch.float16, torch.float32, torch.float64]), rng.random() < 0.7
+    last = [v2.ToImage(), v2.ToDtype(dtype, scale=scale)] if kind is v2 else [v1.ToTensor(), v1.Normalize(0.4, 0.3)]
+    steps = [*rng.choice(first), *rng.sample(later, rng.randint(0, 3)), *last, rng.choice(later[:2])]
+    return kind.Compose([v2.ToImage()] * on_tensors + steps)
+
+
+@runs
+@pytest.mark.parametrize("seed", range(10))
+def test_any_chain_is_torchvisions(seed):
+    chain = some_chain(random.Random(seed))
+    plan = lower(translate(chain), Options(exact=True, channels_last=bool(seed % 2), gpu=True))
+    assert plan.planes
+    made, rows = Made(MIXED, [(2, 2), (0, 0), (1, 1), (2, 1)], seed), np.arange(len(MIXED))
+    arrays = compute((*plan.planes, *plan.after), made.sizes, Randoms(seed, 0, len(rows)), rows)
+    begin = len(plan.planes)
+    result = Program(plan, arrays[:begin], made.sizes)(made.bytes, made.planes)
+    for row, found in enumerate(run(plan.after, result, arrays[begin:])):
+        expected = Image.fromarray(made.images[row])
+        drawn = compute(plan.steps, made.sizes[[row]], Randoms(seed, row, 1), [0])
+        for s, values in zip(plan.steps, drawn, strict=True):
+            expected = play(expected, s, row_of(values, 0))
+        assert found.dtype == expected.dtype and torch.equal(found.cpu(), expected), chain

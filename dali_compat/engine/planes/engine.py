@@ -1,33 +1,23 @@
-"""The JPEG engine of a GPU: one a device and process, and a thread that feeds it.
-
-Whether its planes, with the kernels here, are Pillow's pixels is asked of the device, with a few images made for it.
-"""
+"""The JPEG engine of a GPU, and the threads that feed it."""
 
 from __future__ import annotations
 
-import concurrent.futures
-import io
-import os
-import threading
+import queue
 import warnings
-from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as futures_wait
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 
-from ...data.header import read_header
-from ...locks import new_lock
-from .geometry import Planes, Windows, planes_of, rows_of
+from .geometry import Planes, planes_of
 from .nvjpeg import EngineError, Nvjpeg
 
-_OFF = "DALI_COMPAT_JPEG_ENGINE"
+OFF = "DALI_COMPAT_JPEG_ENGINE"
 _GRAIN = 2**25  # bytes, of which memory for planes is a multiple: batches find that of others
 _CALLS = 2  # at a time: beside a model one waits for its kernels, and for the interpreter's lock after each batch
 _PATIENCE = 120  # seconds; a call takes .02
-_SIZES = (37, 51), (64, 48), (5, 4)  # of the images that are compared
 
 
 class EngineSilent(RuntimeError):
@@ -65,14 +55,17 @@ class Decoder:
 
     def __init__(self) -> None:
         self._nvjpeg, self.stream = Nvjpeg(), torch.cuda.Stream()
-        self.engines = self._nvjpeg.engines
         self._last: torch.cuda.Event | None = None
 
     def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, longest: int, done: torch.cuda.Event):
         """As Nvjpeg's; ``done`` tells when."""
         if self._last is not None and not self._last.query():
             self._last.synchronize()
-        self._nvjpeg.decode(files, lengths, outputs, longest, self.stream.cuda_stream)
+        try:
+            self._nvjpeg.decode(files, lengths, outputs, longest, self.stream.cuda_stream)
+        except EngineError:
+            self.stream.synchronize()  # it may have begun with some, and their memory goes now
+            raise
         done.record(self.stream)
         self._last = done
 
@@ -80,17 +73,18 @@ class Decoder:
 class Decoding:
     """Planes that are being made, (bytes,) uint8 on the GPU."""
 
-    def __init__(self, files: Files, places: Planes, device: torch.device, stream: torch.cuda.Stream):
-        self._files, self._longest = files, int(places.sizes.max())
+    done: Future[None]
+
+    def __init__(self, files: Files, places: Planes, engine: JpegEngine, stream: torch.cuda.Stream):
+        self._files, self._longest, self._engine = files, int(places.sizes.max()), engine
         with torch.cuda.stream(stream):
             room = -(-int(places.bytes.sum()) // _GRAIN) * _GRAIN
-            self._planes = torch.empty(room, dtype=torch.uint8, device=device)
+            self._planes = torch.empty(room, dtype=torch.uint8, device=engine.device)
         self._outputs = np.zeros((len(places.bytes), 8), np.uint64)
         self._outputs[:, :3] = places.offsets + self._planes.data_ptr()
         self._outputs[:, 4:7] = places.pitches
         self._outputs[places.chroma[:, 2] == 0, 1:3] = 0
         self._event = torch.cuda.Event()
-        self.done: Future[None] | None = None
 
     def run(self, decoder: Decoder) -> None:
         """In a thread of the engine's."""
@@ -105,11 +99,10 @@ class Decoding:
             EngineError: one of the files is nothing for the engine.
             EngineSilent: it does not answer.
         """
-        try:
-            if self.done is not None:
-                self.done.result(_PATIENCE)
-        except concurrent.futures.TimeoutError:
-            raise EngineSilent(f"no answer within {_PATIENCE} s") from None
+        futures_wait([self.done], 0 if self._engine.silent else _PATIENCE)
+        if not self.done.done():  # no timeout's error: a signal's handler may raise the same
+            raise EngineSilent(f"no answer within {_PATIENCE} s")
+        self.done.result()
         stream = torch.cuda.current_stream(self._planes.device)
         stream.wait_event(self._event)
         self._planes.record_stream(stream)
@@ -117,64 +110,73 @@ class Decoding:
 
     def cancel(self) -> None:
         """Nobody wants it."""
-        if self.done is not None:
-            self.done.cancel()
+        self.done.cancel()
 
 
 class JpegEngine:
     """
     Attributes:
-        exact: (256,) bool, for which chroma (data/header.py) its planes are libjpeg's, bit for bit.
-        engines: how many decoders the GPU has.
+        exact: (256,) bool, for which chroma (data/header.py) its planes are libjpeg's, bit for bit; engines.py asks.
+        silent: whether it has been given up.
 
     Raises:
-        Exception: there is none, or the kernels cannot be compiled.
+        Exception: there is none.
     """
 
     def __init__(self, device: torch.device):
-        self.device = device
+        self.device, self.silent = device, False
         with torch.cuda.device(device):
-            self._stream = torch.cuda.Stream(
-                device
-            )  # that planes are made for: one, so that they use each other's memory
-            self._decoders = [Decoder() for _ in range(_CALLS)]
-        self.engines = self._decoders[0].engines
+            self._stream = torch.cuda.Stream()  # that planes are made for: one, so that they use each other's memory
+            decoders = [Decoder() for _ in range(_CALLS)]
         self._threads = ThreadPoolExecutor(_CALLS, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
-        self._idle = list(self._decoders)
+        self._idle: queue.LifoQueue[Decoder] = queue.LifoQueue()
+        for decoder in decoders:
+            self._idle.put(decoder)
         self.exact = np.zeros(256, bool)
-        for chroma, alike in _compared(self):
-            self.exact[chroma] = alike
 
     def submit(self, files: Files, places: Planes) -> Decoding:
         """Begins with N files, which the engine takes, and which are as large as ``places`` says."""
-        decoding = Decoding(files, places, self.device, self._stream)
+        decoding = Decoding(files, places, self, self._stream)
         try:
             decoding.done = self._threads.submit(self._run, decoding)
         except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
-            with torch.cuda.device(self.device):
-                self._run(decoding)
+            decoding.done = Future()
+            try:
+                with torch.cuda.device(self.device):
+                    self._run(decoding)
+                decoding.done.set_result(None)
+            except Exception as error:
+                decoding.done.set_exception(error)
         return decoding
 
     def _run(self, decoding: Decoding) -> None:
-        decoder = self._idle.pop()
+        try:
+            decoder = self._idle.get(timeout=_PATIENCE)  # beside its threads others come here, at the program's end
+        except queue.Empty:
+            raise EngineSilent(f"no decoder was free within {_PATIENCE} s") from None
         try:
             decoding.run(decoder)
         finally:
-            self._idle.append(decoder)
+            self._idle.put(decoder)
 
     def give_up(self) -> None:
-        """It does not answer any more: nothing is for it from now on."""
-        self.exact[:] = False
-        _engines[self.device.index] = "it has not answered"
+        """It does not answer any more: nothing is for it from now on, and nobody waits for what it was asked for."""
+        if self.silent:
+            return
+        self.silent, self.exact[:] = True, False
         warnings.warn(
             f"the JPEG engine of {self.device} has not answered within {_PATIENCE} s; from now on JPEGs are decoded "
-            f"without it. {_OFF}=0 turns it off from the start",
+            f"without it. {OFF}=0 turns it off from the start",
             RuntimeWarning,
             stacklevel=2,
         )
 
     def refused(self, files: Files, places: Planes) -> list[int]:
-        """Which of the files it does not take, one by one."""
+        """Which of the files it does not take, one by one.
+
+        Raises:
+            EngineSilent: it does not answer.
+        """
         bad = []
         for row in range(len(files.addresses)):
             one = np.array([row])
@@ -185,101 +187,7 @@ class JpegEngine:
         return bad
 
 
-def _compared(engine: JpegEngine) -> Iterable[tuple[int, bool]]:
-    """(chroma, whether images of that are Pillow's) for each."""
-    from . import kernels
-
-    for files in _made():
-        alike, chroma = True, 0
-        for file in files:
-            header = read_header(file)
-            chroma = header.chroma
-            expected = torch.from_numpy(np.array(Image.open(io.BytesIO(file.tobytes())).convert("RGB")))
-            sizes = np.array([[header.height, header.width]])
-            planes = planes_of(sizes, *pixels_of(np.array([chroma])))
-            nothing = np.zeros((1, 2), np.int64)
-            rows, layout = rows_of(planes, Windows(nothing, sizes, sizes, nothing, nothing), expected.shape[:2])
-            out = torch.empty((1, 3, *expected.shape[:2]), dtype=torch.uint8, device=engine.device)
-            with torch.cuda.device(engine.device):
-                given = engine.submit(Files.of([file]), planes).result()
-                kernels.render(given, torch.from_numpy(rows).to(engine.device), layout, None, out)
-            alike &= torch.equal(out[0].movedim(0, -1).cpu(), expected)
-        yield chroma, alike
-
-
 def pixels_of(chroma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(N,) int64 each: for how many pixels across and down a sample of chroma is; 0 without chroma."""
     wide = chroma.astype(np.int64)
     return wide >> 4, np.where(wide >> 4 == 0, 0, wide & 15)
-
-
-def _made() -> Iterable[list[np.ndarray]]:
-    """JPEGs of one sampling each: gray, 4:4:4, 4:2:2, 4:2:0 and 4:4:0."""
-    rng = np.random.default_rng(0)
-    images = [Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)) for size in _SIZES]
-    yield [_jpeg(image.convert("L")) for image in images]
-    for subsampling in (0, 1, 2):
-        yield [_jpeg(image, subsampling=subsampling) for image in images]
-    whole = [images[0].resize((16 * wide, 8 * high)) for wide, high in ((3, 2), (2, 5), (1, 1))]
-    yield [_upright(_jpeg(image, subsampling=1)) for image in whole]
-
-
-def _jpeg(image: Image.Image, **how: int) -> np.ndarray:
-    file = io.BytesIO()
-    image.save(file, "JPEG", **how)
-    return np.frombuffer(file.getvalue(), np.uint8)
-
-
-def _upright(file: np.ndarray) -> np.ndarray:
-    """A JPEG of 4:2:2 as one of 4:4:0: the same blocks, two of luma above one another instead of side by side."""
-    file, at = file.copy(), read_header(file).at
-    height, width = (int(file[at + i]) << 8 | int(file[at + i + 1]) for i in (5, 7))
-    file[at + 5 : at + 9] = np.array([2 * height, width // 2], ">u2").view(np.uint8)
-    file[at + 11] = 0x12
-    return file
-
-
-_engines: dict[int, JpegEngine | str] = {}  # of this process, by the index of the device
-_making = new_lock()
-
-
-def engine_of(device: torch.device) -> JpegEngine | str:
-    """The engine of a GPU, or why it has none that gives Pillow's pixels."""
-    if os.environ.get(_OFF) == "0":
-        return f"{_OFF}=0"
-    assert device.index is not None
-    with _making:
-        if device.index not in _engines:
-            _engines[device.index] = _new(device)
-        return _engines[device.index]
-
-
-def known_engine(device: torch.device) -> JpegEngine | str | None:
-    """The same; None where nobody has asked yet. CUDA does not start."""
-    if os.environ.get(_OFF) == "0":
-        return f"{_OFF}=0"
-    return None if device.index is None else _engines.get(device.index)
-
-
-def begin(device: torch.device) -> None:
-    """In the background, for CUDA has started: the library and the compiler of kernels take a second."""
-    if known_engine(device) is None:
-        threading.Thread(target=engine_of, args=(device,), name="dali_compat JPEG engine's start").start()
-
-
-def _new(device: torch.device) -> JpegEngine | str:
-    try:
-        engine = JpegEngine(device)
-    except Exception as error:  # a driver's, a compiler's, nvJPEG's: who decodes as before needs none of them
-        return f"{type(error).__name__}: {error}".splitlines()[0]
-    return engine if engine.exact.any() else "its planes are not libjpeg's"
-
-
-def _forget() -> None:
-    """This process is a child: engines, and locks that are locked, are its parent's."""
-    global _making
-    _engines.clear()
-    _making = new_lock()
-
-
-os.register_at_fork(after_in_child=_forget)

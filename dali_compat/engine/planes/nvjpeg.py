@@ -7,6 +7,7 @@ the interpreter unlocked meanwhile.
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ...installation import nvjpeg_libraries
 
 _HARDWARE, _YUV, _444 = 3, 1, 0  # a backend, a format of outputs, a sampling of chroma
 _FILES, _SIDE = 256, 1024  # of a call, and pixels: for so many room is kept at first
+_ROOM = 2**30  # pixels for which room is kept at most: one long side would have it for a square of each file
 _STATUS = {2: "invalid parameter", 3: "a bad JPEG", 4: "not supported", 5: "no memory", 6: "execution failed"}
 _STATUS |= {7: "no JPEG engine", 8: "internal error", 9: "not implemented", 10: "an incomplete JPEG"}
 
@@ -25,9 +27,6 @@ class EngineError(RuntimeError):
 
 class Nvjpeg:
     """nvJPEG on the current device's engine. One thread at a time uses it.
-
-    Attributes:
-        engines: how many there are; a batch is spread over them.
 
     Raises:
         AttributeError: the library is too old.
@@ -46,8 +45,7 @@ class Nvjpeg:
         self._call("nvjpegCreateEx", _HARDWARE, None, None, 0, ctypes.byref(self._handle))
         engines, cores = ctypes.c_uint(), ctypes.c_uint()
         self._call("nvjpegGetHardwareDecoderInfo", self._handle, ctypes.byref(engines), ctypes.byref(cores))
-        self.engines = engines.value
-        if not self.engines:
+        if not engines.value:
             raise EngineError("this GPU has no JPEG engine")
         self._call("nvjpegJpegStateCreate", self._handle, ctypes.byref(self._state))
         self._make_room(_FILES, _SIDE)
@@ -65,8 +63,10 @@ class Nvjpeg:
             EngineError: one of them at least is nothing for the engine.
         """
         count = len(files)
-        if count > self._files or longest > self._side:
-            self._make_room(max(count, self._files), max(1 << (longest - 1).bit_length(), self._side))
+        room = max(count, self._files)
+        side = min(max(1 << (longest - 1).bit_length(), self._side), math.isqrt(_ROOM // room))
+        if (room, side) != (self._files, self._side):
+            self._make_room(room, side)
         state = self._handle, self._state
         self._checked(
             "nvjpegDecodeBatchedInitialize", self._quick.nvjpegDecodeBatchedInitialize(*state, count, 1, _YUV)
@@ -75,7 +75,7 @@ class Nvjpeg:
         self._call("nvjpegDecodeBatched", *state, *given, ctypes.c_void_p(stream))
 
     def _make_room(self, files: int, side: int) -> None:
-        """Beforehand: otherwise every image is given memory, and that is taken away again."""
+        """Beforehand: otherwise every image is given memory, and that is taken away again, as larger ones are."""
         self._call("nvjpegDecodeBatchedPreAllocate", self._handle, self._state, files, side, side, _444, _YUV)
         self._files, self._side = files, side
 
