@@ -204,7 +204,7 @@ def some_chain(rng):
     first = [
         (kind.RandomResizedCrop(size, (0.05, 1.0), **how),),
         (kind.Resize(rng.randint(4, 15), **how), kind.CenterCrop(size)),
-        (kind.Resize(9, max_size=14, **how), kind.CenterCrop(16)),
+        (kind.Resize(9, max_size=200, **how), kind.CenterCrop(16)),
         (kind.RandomCrop((4, 3)), kind.Resize(size, **how)),
         (kind.CenterCrop((20, 30)), kind.Resize(size, **how)),
     ]
@@ -225,7 +225,7 @@ def some_chain(rng):
 
 
 @runs
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(6))
 def test_any_chain_is_torchvisions(seed):
     chain = some_chain(random.Random(seed))
     plan = lower(translate(chain), Options(exact=True, channels_last=bool(seed % 2), gpu=True))
