@@ -11,6 +11,6 @@ CASES = ["folder, 0 workers, ranks [1]", "arrays, 2", "function, 2", "arrays, 0 
 
 
 def test_killed_trainings_go_on():
-    command = [sys.executable, SCRIPT, "--kills", "2", "--only", *CASES]
+    command = [sys.executable, SCRIPT, "--kills", "2", "--device", "cpu", "--only", *CASES]
     told = said(subprocess.run(command, capture_output=True, text=True, timeout=280))
     assert told.count("the same after 2 kills") == len(CASES)
