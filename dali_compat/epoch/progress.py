@@ -114,7 +114,7 @@ class Progress:
         return index
 
     def _note_sampler(self) -> None:
-        while len(self._sampler_states) > 1 and self._sampler_states[1][0] <= self.given:
+        while len(self._sampler_states) > 1 and self._sampler_states[1][0] < self.given:  # the one before is state()'s
             self._sampler_states.popleft()
         self._sampler_states.append((self.drawn, copy.deepcopy(self.stateful.state_dict())))
 
@@ -130,17 +130,20 @@ class Progress:
             "at_first": self.at_first,
         }
 
-    def state(self) -> dict[str, Any]:
-        """beginning(), and how far it is."""
-        sampler = [state for drawn, state in self._sampler_states if drawn <= self.given]
+    def state(self, ahead: int = 0) -> dict[str, Any]:
+        """beginning(), and how far it is. ``ahead``: 1 where the caller has not used the last batch yet."""
+        given, samples, last = self.given, self.samples, self.last
+        if ahead and given:
+            given, samples, last = given - 1, samples - len(last), ()
+        sampler = [state for drawn, state in self._sampler_states if drawn <= given]
         if self.stateful is not None and not sampler:  # it was not asked yet
             sampler = [copy.deepcopy(self.stateful.state_dict())]
         return self.beginning() | {
-            "given": self.given,
-            "samples": self.samples,
+            "given": given,
+            "samples": samples,
             "drawn": self.drawn,
             "exhausted": self.exhausted,
-            "last": list(fingerprint(self.last) if len(self.last) else self.expected),
+            "last": list(fingerprint(last) if len(last) else (0, 0) if ahead else self.expected),
             "sampler": sampler[-1] if sampler else None,
         }
 

@@ -14,6 +14,7 @@ import argparse
 import multiprocessing as mp
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -37,6 +38,7 @@ from torch.utils.data.distributed import DistributedSampler
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT), str(ROOT / "benchmarks")]
 
+import crash_frameworks  # noqa: E402
 from common import facts, write_json  # noqa: E402
 from helpers import make_folder  # noqa: E402
 
@@ -84,7 +86,7 @@ class Case(NamedTuple):
     """What is trained.
 
     Attributes:
-        kind: of KINDS.
+        kind: of KINDS; or a framework, of crash_frameworks, which trains on a folder.
         workers: of the loader.
         worlds: numbers of ranks, by turns from run to run. (1,): no DistributedSampler.
     """
@@ -102,6 +104,7 @@ CASES = [
     Case("folder", 0, (2,)),
     Case("folder", 0, (2, 1, 3)),
     Case("arrays", 0, (2, 1, 3)),
+    *(Case(kind, workers, (1,)) for kind in crash_frameworks.TRAININGS for workers in (0, 2)),
 ]
 
 
@@ -110,8 +113,12 @@ def train(place: Path, case: Case, device: str, rank: int, world: int) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     checkpoint = place / "checkpoint"
+    if case.kind in crash_frameworks.TRAININGS:
+        seen, samples = crash_frameworks.train(case.kind, place, case.workers, device, any_seed(), EPOCHS, BATCH)
+        _save({"seen": seen, "samples": samples}, place / "over")
+        return
     before = torch.load(checkpoint) if checkpoint.exists() else None
-    torch.manual_seed(0 if before is None else random.SystemRandom().getrandbits(30))
+    torch.manual_seed(0 if before is None else any_seed())
     dataset = KINDS[case.kind](place)
     sampler = own = None
     if case.worlds != (1,):
@@ -143,6 +150,11 @@ def train(place: Path, case: Case, device: str, rank: int, world: int) -> None:
             _save({"loader": merge_states(states), "epoch": epoch, "seen": seen}, checkpoint)
     if rank == 0:
         _save({"seen": seen, "samples": len(dataset)}, place / "over")
+
+
+def any_seed() -> int:
+    """That of a process which goes on does not matter."""
+    return random.SystemRandom().getrandbits(30)
 
 
 def _gathered(mine, world: int) -> list:
@@ -211,7 +223,7 @@ def run(place: Path, case: Case, device: str, world: int, kill: Moment | None) -
     while pids:
         pids -= {pid for pid in pids if os.waitpid(pid, os.WNOHANG) != (0, 0)}
         now = time.monotonic() - begin
-        if first is None and _made(file) != before:
+        if first is None and _made(file) not in (before, [], None):
             first = now
         since = first if kill is not None and kill.behind_a_batch else 0
         if pids and kill is not None and since is not None and now > since + kill.seconds:
@@ -225,10 +237,10 @@ def run(place: Path, case: Case, device: str, world: int, kill: Moment | None) -
     return Run(True, first, time.monotonic() - begin)
 
 
-def _made(file: Path) -> int | None:
-    """Another number whenever the file is another one."""
+def _made(checkpoint: Path) -> object:
+    """Another one whenever there is another checkpoint; None where there is none."""
     try:
-        return file.stat().st_mtime_ns
+        return sorted(map(str, checkpoint.glob("step-*"))) if checkpoint.is_dir() else checkpoint.stat().st_mtime_ns
     except FileNotFoundError:
         return None
 
@@ -236,8 +248,8 @@ def _made(file: Path) -> int | None:
 def stream(place: Path) -> tuple[list, int]:
     """What a training that is over has seen, and how many samples there are."""
     over = torch.load(place / "over")
-    for name in ("over", "checkpoint"):
-        (place / name).unlink()
+    (place / "over").unlink()
+    shutil.rmtree(place / "checkpoint") if (place / "checkpoint").is_dir() else (place / "checkpoint").unlink()
     return over["seen"], over["samples"]
 
 
@@ -290,7 +302,7 @@ def compare(whole: list, seen: list, samples: int, world: int) -> None:
     """One rank: the same rows in the same order. Several: each sample once in an epoch, but for the last ones that a
     DistributedSampler repeats, and with the same pixels."""
     if world == 1:
-        assert seen == whole
+        assert seen == whole, _difference(whole, seen)
         return
     first = {}
     for row in seen:
@@ -301,6 +313,11 @@ def compare(whole: list, seen: list, samples: int, world: int) -> None:
     wrong = [(row, expected.get(key)) for key, row in first.items() if row != expected.get(key)]
     assert not wrong and first.keys() == expected.keys(), (len(wrong), wrong[:3])
     assert len(seen) <= EPOCHS * (samples + world - 1)
+
+
+def _difference(whole: list, seen: list) -> str:
+    row = next((row for row, (a, b) in enumerate(zip(whole, seen, strict=False)) if a != b), min(len(whole), len(seen)))
+    return f"{len(seen)} rows of {len(whole)}; from row {row} on: {seen[row : row + 3]} for {whole[row : row + 3]}"
 
 
 def prepare(place: Path) -> None:
@@ -339,7 +356,7 @@ def check_side_by_side(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100, help="of each case")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(30), help="of the moments")
+    parser.add_argument("--seed", type=int, default=any_seed(), help="of the moments")
     parser.add_argument("--only", nargs="*", default=[""], help="cases whose text has one of these")
     parser.add_argument("--device", help="default: cuda where there is one")
     parser.add_argument("--processes", type=int, help="trainings side by side (default: 1; on a GPU 8)")
@@ -349,6 +366,9 @@ def main() -> None:
     device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
     processes = given.processes or (1 if device == "cpu" else 8)
     chosen = [case for case in CASES if any(part in str(case) for part in given.only)]
+    for case in chosen:  # before processes are forked
+        if case.kind in crash_frameworks.TRAININGS:
+            crash_frameworks.begin(case.kind)
     told = {"device": device, "processes": processes, "seed": given.seed, "kills of each case": given.kills}
     result: dict = {"benchmark": "crash", "facts": facts(), "arguments": told, "rounds": []}
     print(f"--seed {given.seed}, {device}", flush=True)
