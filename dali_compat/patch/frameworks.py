@@ -40,8 +40,8 @@ def made_by_accelerate() -> bool:
         loader = getattr(given, "base_dataloader", given)
         if isinstance(loader, DataLoader) and loader._history.goes_on:
             raise RuntimeError(
-                "the loader goes on from its state: skip_first_batches() would skip as many batches once more; leave it "
-                "out (Hugging Face's Trainer: ignore_data_skip=True)"
+                "the loader goes on from its state: skip_first_batches() would skip as many batches once more; "
+                "leave it out (Hugging Face's Trainer: ignore_data_skip=True)"
             )
     return bool(frames)
 

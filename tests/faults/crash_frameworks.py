@@ -180,7 +180,8 @@ def ignite(folder: Path, dataset, options: dict[str, Any], device: str, seen: Se
     if last is not None:
         Checkpoint.load_objects(parts, torch.load(last))
     trainer.add_event_handler(Events.ITERATION_COMPLETED, checkpoint)
-    trainer.run(loader, max_epochs=epochs)
+    if len(seen.rows) < epochs * len(dataset):  # Ignite runs again what is over
+        trainer.run(loader, max_epochs=epochs)
 
 
 def transformers(folder: Path, dataset, options: dict[str, Any], device: str, seen: Seen, epochs: int) -> None:
