@@ -199,15 +199,27 @@ def merge_states(states: Sequence[State]) -> State:
     """One state of all ranks' states, in any order, for a checkpoint that any number of ranks can go on from.
 
     Raises:
-        ValueError: they are not of all ranks, or not of the same batch.
+        ValueError: they are not of all ranks, or not of the same batch. No batch suits all then: only the model's
+            checkpoint knows which one that has seen.
     """
     by_rank = sorted(states, key=lambda state: state["ranks"][0])
     ranks = [tuple(state["ranks"]) for state in by_rank]
     if not states or ranks != [(rank, len(states)) for rank in range(len(states))]:
         raise ValueError(f"states of all ranks are needed, each once; (rank, number of ranks) are {ranks}")
     if len({(state["begun"], (state["epoch"] or {}).get("samples")) for state in by_rank}) > 1:
-        raise ValueError("the ranks are not at the same batch: take their states after the same step")
+        at = ", ".join(f"rank {state['ranks'][0]} {_where(state)}" for state in by_rank)
+        raise ValueError(
+            f"the ranks are not at the same batch ({at}): take their states after the same step. Where each rank has "
+            "saved alone, and a crash came between, take the state of the rank whose model you load, for all of them"
+        )
     return {"version": VERSION, "merged": by_rank}
+
+
+def _where(state: State) -> str:
+    epoch = state["epoch"]
+    if epoch is None:
+        return f"behind {state['begun']} epochs"
+    return f"behind batch {epoch['given'] - 1} of epoch {epoch['number']}" if epoch["given"] else "before a batch"
 
 
 def _ranks(loader) -> tuple[int, int]:

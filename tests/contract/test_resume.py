@@ -622,7 +622,7 @@ def test_the_same_ranks_go_on():
 
 def test_states_that_do_not_belong_together():
     states = [some(ranked(rank, 2), 1 + rank)[1] for rank in range(2)]
-    with pytest.raises(ValueError, match="same batch"):
+    with pytest.raises(ValueError, match=r"same batch \(rank 0 behind batch 0 of epoch 0, rank 1 behind batch 1"):
         merge_states(states)
     with pytest.raises(ValueError, match="each once"):
         merge_states(states[1:])
