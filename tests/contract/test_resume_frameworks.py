@@ -455,9 +455,87 @@ def _of_an_iterator_that_lives(make):
     return [had, _indices(iterator), *_gone_on(make, state)]
 
 
+def _twice_at_once(make):
+    one = make()
+    iterator = iter(one)
+    next(iterator)
+    states = [one.state_dict(), one.state_dict()]
+    return [*(_gone_on(make, state) for state in states), _indices(iterator)]
+
+
+def _into_a_loader_that_iterates(make):
+    """Whose iterator lives on."""
+    one = make()
+    iterator = iter(one)
+    next(iterator)
+    state = one.state_dict()
+    next(iterator)
+    one.load_state_dict(state)
+    return [_indices(iterator), _indices(one), _indices(one)]
+
+
+def _one_over_the_other(make):
+    one = make()
+    states = [one.state_dict() for _ in one]
+    other = make()
+    other.load_state_dict(states[2])
+    other.load_state_dict(states[0])
+    return [_indices(other), _indices(other)]
+
+
+def _of_an_epoch_behind_a_break(make):
+    one = make()
+    for _ in one:
+        break
+    return [_indices(one), *_gone_on(make, one.state_dict())]
+
+
+def _of_an_iterator_that_nobody_has_used(make):
+    one = make()
+    list(one)
+    iter(one)
+    return _gone_on(make, one.state_dict())
+
+
+def _of_one_that_has_just_gone_on(make):
+    one, other = make(), make()
+    next(iter(one))
+    other.load_state_dict(one.state_dict())
+    iterator = iter(other)
+    return [_gone_on(make, other.state_dict()), _indices(iterator), _gone_on(make, other.state_dict())]
+
+
+def _behind_the_end(make):
+    one = make()
+    iterator = iter(one)
+    for _ in range(len(one)):
+        next(iterator)
+    last = one.state_dict()
+    assert next(iterator, None) is None and next(iterator, None) is None
+    return [_gone_on(make, last), _gone_on(make, one.state_dict())]
+
+
+def _of_two_iterators(make):
+    one = make()
+    first = iter(one)
+    next(first)
+    second = iter(one)
+    next(second), next(second)
+    return _gone_on(make, one.state_dict())
+
+
+def _empty_into_a_loader_that_iterates(make):
+    one = make()
+    next(iter(one))
+    one.load_state_dict({})
+    return [_indices(one), _indices(one)]
+
+
 SCENARIOS = [
     *(_within, _at_the_last_batch, _at_the_end, _before_the_first, _after_a_break, _not_used_yet, _empty),
-    *(_into_the_same_loader, _of_an_iterator_that_lives),
+    *(_into_the_same_loader, _of_an_iterator_that_lives, _twice_at_once, _into_a_loader_that_iterates),
+    *(_one_over_the_other, _of_an_epoch_behind_a_break, _of_an_iterator_that_nobody_has_used),
+    *(_of_one_that_has_just_gone_on, _behind_the_end, _of_two_iterators, _empty_into_a_loader_that_iterates),
 ]
 
 
