@@ -192,8 +192,7 @@ class Progress:
         made.base_seed, made.lap = beginning["seed"]
         made.places = Places(*beginning["places"])
         made.at_iter, made.at_first = beginning["at_iter"], beginning["at_first"]
-        made.left_out = list(beginning["left_out"])
-        made.again = True
+        made.again, made.left_out = True, list(beginning["left_out"])
         return made
 
     # ---- drawn again
