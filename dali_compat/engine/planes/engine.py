@@ -5,8 +5,11 @@ Whether its planes, with the kernels here, are Pillow's pixels is asked of the d
 
 from __future__ import annotations
 
+import concurrent.futures
 import io
 import os
+import threading
+import warnings
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -22,7 +25,13 @@ from .nvjpeg import EngineError, Nvjpeg
 
 _OFF = "DALI_COMPAT_JPEG_ENGINE"
 _GRAIN = 2**25  # bytes, of which memory for planes is a multiple: batches find that of others
+_CALLS = 2  # at a time: beside a model one waits for its kernels, and for the interpreter's lock after each batch
+_PATIENCE = 120  # seconds; a call takes .02
 _SIZES = (37, 51), (64, 48), (5, 4)  # of the images that are compared
+
+
+class EngineSilent(RuntimeError):
+    """The engine does not answer."""
 
 
 class Files(NamedTuple):
@@ -51,11 +60,28 @@ class Files(NamedTuple):
         return Files(self.addresses[rows], self.lengths[rows], self.owner)
 
 
+class Decoder:
+    """One call of nvJPEG at a time, and the stream on which it works."""
+
+    def __init__(self) -> None:
+        self._nvjpeg, self.stream = Nvjpeg(), torch.cuda.Stream()
+        self.engines = self._nvjpeg.engines
+        self._last: torch.cuda.Event | None = None
+
+    def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, longest: int, done: torch.cuda.Event):
+        """As Nvjpeg's; ``done`` tells when."""
+        if self._last is not None and not self._last.query():
+            self._last.synchronize()
+        self._nvjpeg.decode(files, lengths, outputs, longest, self.stream.cuda_stream)
+        done.record(self.stream)
+        self._last = done
+
+
 class Decoding:
     """Planes that are being made, (bytes,) uint8 on the GPU."""
 
     def __init__(self, files: Files, places: Planes, device: torch.device, stream: torch.cuda.Stream):
-        self._files, self._longest, self._stream = files, int(places.sizes.max()), stream
+        self._files, self._longest = files, int(places.sizes.max())
         with torch.cuda.stream(stream):
             room = -(-int(places.bytes.sum()) // _GRAIN) * _GRAIN
             self._planes = torch.empty(room, dtype=torch.uint8, device=device)
@@ -66,21 +92,24 @@ class Decoding:
         self._event = torch.cuda.Event()
         self.done: Future[None] | None = None
 
-    def run(self, nvjpeg: Nvjpeg) -> torch.cuda.Event:
-        """In the engine's thread; what tells when the stream is done with it."""
+    def run(self, decoder: Decoder) -> None:
+        """In a thread of the engine's."""
         files = self._files
-        nvjpeg.decode(files.addresses, files.lengths, self._outputs, self._longest, self._stream.cuda_stream)
-        self._event.record(self._stream)
-        return self._event
+        self._planes.record_stream(decoder.stream)
+        decoder.decode(files.addresses, files.lengths, self._outputs, self._longest, self._event)
 
     def result(self) -> torch.Tensor:
         """Waits for it; for use on the current stream.
 
         Raises:
             EngineError: one of the files is nothing for the engine.
+            EngineSilent: it does not answer.
         """
-        if self.done is not None:
-            self.done.result()
+        try:
+            if self.done is not None:
+                self.done.result(_PATIENCE)
+        except concurrent.futures.TimeoutError:
+            raise EngineSilent(f"no answer within {_PATIENCE} s") from None
         stream = torch.cuda.current_stream(self._planes.device)
         stream.wait_event(self._event)
         self._planes.record_stream(stream)
@@ -105,12 +134,13 @@ class JpegEngine:
     def __init__(self, device: torch.device):
         self.device = device
         with torch.cuda.device(device):
-            self._nvjpeg = Nvjpeg()
-            self._stream = torch.cuda.Stream(device)
-        self.engines = self._nvjpeg.engines
-        # the only one that uses the library
-        self._thread = ThreadPoolExecutor(1, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
-        self._last: torch.cuda.Event | None = None
+            self._stream = torch.cuda.Stream(
+                device
+            )  # that planes are made for: one, so that they use each other's memory
+            self._decoders = [Decoder() for _ in range(_CALLS)]
+        self.engines = self._decoders[0].engines
+        self._threads = ThreadPoolExecutor(_CALLS, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
+        self._idle = list(self._decoders)
         self.exact = np.zeros(256, bool)
         for chroma, alike in _compared(self):
             self.exact[chroma] = alike
@@ -119,16 +149,29 @@ class JpegEngine:
         """Begins with N files, which the engine takes, and which are as large as ``places`` says."""
         decoding = Decoding(files, places, self.device, self._stream)
         try:
-            decoding.done = self._thread.submit(self._run, decoding)
+            decoding.done = self._threads.submit(self._run, decoding)
         except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
             with torch.cuda.device(self.device):
                 self._run(decoding)
         return decoding
 
     def _run(self, decoding: Decoding) -> None:
-        if self._last is not None and not self._last.query():
-            self._last.synchronize()
-        self._last = decoding.run(self._nvjpeg)
+        decoder = self._idle.pop()
+        try:
+            decoding.run(decoder)
+        finally:
+            self._idle.append(decoder)
+
+    def give_up(self) -> None:
+        """It does not answer any more: nothing is for it from now on."""
+        self.exact[:] = False
+        _engines[self.device.index] = "it has not answered"
+        warnings.warn(
+            f"the JPEG engine of {self.device} has not answered within {_PATIENCE} s; from now on JPEGs are decoded "
+            f"without it. {_OFF}=0 turns it off from the start",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def refused(self, files: Files, places: Planes) -> list[int]:
         """Which of the files it does not take, one by one."""
@@ -211,6 +254,19 @@ def engine_of(device: torch.device) -> JpegEngine | str:
         return _engines[device.index]
 
 
+def known_engine(device: torch.device) -> JpegEngine | str | None:
+    """The same; None where nobody has asked yet. CUDA does not start."""
+    if os.environ.get(_OFF) == "0":
+        return f"{_OFF}=0"
+    return None if device.index is None else _engines.get(device.index)
+
+
+def begin(device: torch.device) -> None:
+    """In the background, for CUDA has started: the library and the compiler of kernels take a second."""
+    if known_engine(device) is None:
+        threading.Thread(target=engine_of, args=(device,), name="dali_compat JPEG engine's start").start()
+
+
 def _new(device: torch.device) -> JpegEngine | str:
     try:
         engine = JpegEngine(device)
@@ -219,4 +275,11 @@ def _new(device: torch.device) -> JpegEngine | str:
     return engine if engine.exact.any() else "its planes are not libjpeg's"
 
 
-os.register_at_fork(after_in_child=_engines.clear)
+def _forget() -> None:
+    """This process is a child: engines, and locks that are locked, are its parent's."""
+    global _making
+    _engines.clear()
+    _making = new_lock()
+
+
+os.register_at_fork(after_in_child=_forget)
