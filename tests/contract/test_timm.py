@@ -170,14 +170,6 @@ def test_a_random_interpolation_is_one_of_two(squares, exact):
     assert (closest.values == 0).all() if exact else (closest.values < away.max(0).values / 4).all()
 
 
-def test_a_policy_is_called_as_it_is(image_root):
-    transform = timm.create_transform(32, is_training=True, auto_augment="rand-m9-mstd0.5-inc1", use_prefetcher=True)
-    with pytest.warns(FallbackWarning, match="RandAugment"):
-        loader = DataLoader(timm.ImageDataset(str(image_root), transform=transform), 5, device="cpu")
-    images, _ = next(iter(loader))
-    assert images.shape == (5, 3, 32, 32) and "called as it is" in loader.explain()
-
-
 # ---- data sets
 
 
