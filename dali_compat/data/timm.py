@@ -135,6 +135,7 @@ add_reader(
         sample=_Folder.sample,
         lists=lambda dataset: (dataset.samples,),
         columns=_Folder.columns,
+        fixed=lambda dataset: (str(dataset.target_transform is None),),  # on which targets of None depend
     ),
 )
 

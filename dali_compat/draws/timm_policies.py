@@ -49,7 +49,7 @@ class Operation(NamedTuple):
     Attributes:
         name: of LAWS.
         prob: how likely it is applied.
-        magnitude, deviation: mean and standard deviation of its magnitude; infinite: up to ``magnitude``, all as likely.
+        magnitude, deviation: mean and standard deviation of its magnitude; infinite: from 0 up, all as likely.
         bound: the greatest magnitude.
         reach: how far magnitude 10 translates, in pixels or parts of the image; of others 0.
         choices: how many interpolations it chooses from.

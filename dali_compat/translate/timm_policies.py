@@ -26,7 +26,18 @@ _INTERPOLATIONS = {getattr(Image, name.upper()): name for name in ("nearest", "b
 # what the methods that are done without being called refer to; others may do something else
 _RAND_AUGMENT = {"np", "random", "choice", "ops", "num_layers", "choice_weights"}
 _AUTO_AUGMENT = {"random", "choice", "policy"}
-_AUGMIX = {"np", "float32", "random", "dirichlet", "alpha", "width", "beta", "blended", "_apply_blended", "_apply_basic"}
+_AUGMIX = {
+    "np",
+    "float32",
+    "random",
+    "dirichlet",
+    "alpha",
+    "width",
+    "beta",
+    "blended",
+    "_apply_blended",
+    "_apply_basic",
+}
 _BASIC = {"np", "zeros_like", "float32", "depth", "random", "randint", "choice", "ops", "asarray", "clip", "Image"}
 _BASIC |= {"fromarray", "astype", "uint8", "blend"}
 _BLENDED = {"copy", "_calc_blended_weights", "depth", "np", "random", "randint", "choice", "ops", "Image", "blend"}
@@ -119,13 +130,13 @@ def _described(t, op, choices: int) -> Operation:
     law = LAWS.get(op.name)
     if law is None or op.aug_fn is not getattr(timm, law.function, None):
         raise Untranslatable(t, f"{op.name} is not known to this version of dali_compat")
-    bound = getattr(op, "magnitude_max", None) or getattr(timm, "_LEVEL_DENOM", 10.0)
+    bound: Any = getattr(op, "magnitude_max", None) or getattr(timm, "_LEVEL_DENOM", 10.0)
     reach = 0.0
     if law.function.startswith("translate"):
         relative = law.function.endswith("rel")
         reach = float(op.hparams.get("translate_pct", 0.45) if relative else op.hparams["translate_const"])
-    numbers = (float(number) for number in (op.prob, op.magnitude, op.magnitude_std, bound))
-    described = Operation(op.name, *numbers, reach, choices)
+    spread = float(op.magnitude_std)
+    described = Operation(op.name, float(op.prob), float(op.magnitude), spread, float(bound), reach, choices)
     surely = described._replace(prob=1.0)
     if not all(_does_the_same(op, one, seed) for one in (described, surely) for seed in range(4)):
         raise Untranslatable(t, f"{op.name} of this timm is not the one that dali_compat knows")

@@ -15,15 +15,15 @@ from PIL import Image, ImageFilter, ImageOps
 from torch.utils import data
 from torchvision import transforms as T
 from torchvision.datasets.folder import pil_loader
+from unit.test_distributions import differ, misfit, unlike_in
 
 from contract.both import assert_same_epoch, outlines
 from dali_compat import DataLoader, FallbackWarning, install
 from dali_compat.draws import Randoms, compute
 from dali_compat.draws.timm_policies import OPERATIONS
 from dali_compat.engine import kernels, replay
-from dali_compat.engine.kernels import blur, timm_policies
+from dali_compat.engine.kernels import blur, registry, timm_policies
 from dali_compat.translate import translate
-from unit.test_distributions import differ, misfit, unlike_in
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -33,17 +33,15 @@ with warnings.catch_warnings():
 if not hasattr(tt, "RandomCropOrPad"):
     pytest.skip("an older timm has other transforms", allow_module_level=True)
 
-from timm.data.random_erasing import RandomErasing  # noqa: E402  # where timm is
+from timm.data.random_erasing import RandomErasing  # where timm is
 
-from contract.timm_dictation import reference  # noqa: E402
+from contract.timm_dictation import reference
 
 CPU = torch.device("cpu")
-RAND = """
-rand rand-m9-mstd0.5-inc1 rand-m9-n3-mstd0.5 rand-m7-mstd101-inc1 rand-m15-mmax30-p0.8-inc1 rand-m0-p1 rand-mstd1-tweights
-rand-n4-p1-tweights rand-t3a rand-p1-t3aw-n4-inc1
-""".split()
-AUTO = "original originalr v0 v0r 3a original-mstd0.5 v0-mstd0.7".split()
-AUGMIX = "augmix augmix-m5-w4-d2 augmix-m9-w1-mstd0.5 augmix-b1-w2 augmix-a0.5 augmix-b1-a3-d1".split()
+RAND = ["rand", "rand-m9-mstd0.5-inc1", "rand-m9-n3-mstd0.5", "rand-m7-mstd101-inc1", "rand-m15-mmax30-p0.8-inc1"]
+RAND += ["rand-m0-p1", "rand-mstd1-tweights", "rand-n4-p1-tweights", "rand-t3a", "rand-p1-t3aw-n4-inc1"]
+AUTO = ["original", "originalr", "v0", "v0r", "3a", "original-mstd0.5", "v0-mstd0.7"]
+AUGMIX = ["augmix", "augmix-m5-w4-d2", "augmix-m9-w1-mstd0.5", "augmix-b1-w2", "augmix-a0.5", "augmix-b1-a3-d1"]
 HPARAMS = {"translate_const": 30, "img_mean": (124, 116, 104)}
 
 
@@ -63,6 +61,14 @@ def steps_of(transform):
 def pictures(count=24, height=45, width=61):
     rng = np.random.default_rng(3)
     return torch.from_numpy(np.stack([make_image(rng, height, width) for _ in range(count)])).permute(0, 3, 1, 2)
+
+
+@pytest.fixture(params=["on a CPU", "on any device"])
+def way(request, monkeypatch):
+    """What a GPU's kernels do, too."""
+    if request.param == "on any device":
+        monkeypatch.setitem(registry._kernels, "timm_augment", timm_policies.augmented)
+        monkeypatch.setitem(registry._kernels, "timm_augmix", timm_policies.mixed)
 
 
 def by_kernels(steps, images, seed):
@@ -87,7 +93,7 @@ def posterizing_to_no_bits(monkeypatch):
 
 
 @pytest.mark.parametrize("config", [*RAND, *AUTO, *AUGMIX])
-def test_pixels_are_timms(config):
+def test_pixels_are_timms(config, way):
     """By kernels on a batch, and image by image."""
     transform = made(config)
     steps, images, changed = steps_of(transform), pictures(), 0
@@ -108,7 +114,7 @@ def test_pixels_are_timms(config):
 
 
 @pytest.mark.parametrize("interpolation", [Image.BILINEAR, Image.BICUBIC, Image.NEAREST])
-def test_pixels_by_one_interpolation_are_timms(interpolation):
+def test_pixels_by_one_interpolation_are_timms(interpolation, way):
     transform = made("rand-m9-n3-p1-mstd0.5-inc1", interpolation=interpolation)
     steps = steps_of(transform)
     ours = by_kernels(steps, pictures(), 5)
@@ -118,13 +124,29 @@ def test_pixels_by_one_interpolation_are_timms(interpolation):
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 1), (200, 190)])
-def test_pixels_of_tiny_and_larger_images_are_timms(size):
+def test_pixels_of_tiny_and_larger_images_are_timms(size, way):
     transform, images = made("rand-m9-n4-p1-mstd0.5-inc1"), pictures(16, *size)
     steps = steps_of(transform)
     ours = by_kernels(steps, images, 1)
     for row, image in enumerate(images):
         theirs = reference(transform, steps, T.functional.to_pil_image(image), 1, row)
         assert torch.equal(ours[row], T.functional.pil_to_tensor(theirs)), row
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", [*RAND, *AUTO, *AUGMIX])
+def test_pixels_of_a_gpu_are_timms(config):
+    steps, images = steps_of(made(config)), pictures()
+    assert torch.equal(by_kernels(steps, images.cuda(), 3).cpu(), by_kernels(steps, images, 3))
+
+
+@pytest.mark.gpu
+def test_erased_windows_of_a_gpu_are_those_of_a_cpu():
+    images = pictures().float() / 255
+    for how in ERASING.values():
+        steps = steps_of(T.Compose([T.ToTensor(), RandomErasing(0.7, device="cpu", **how)]))[2:]
+        both = by_kernels(steps, images.cuda(), 3).cpu(), by_kernels(steps, images, 3)
+        torch.testing.assert_close(*both, atol=1e-3, rtol=0)  # logarithms and cosines are rounded otherwise
 
 
 def test_every_operation_has_a_kernel_that_does_it_as_timm():
@@ -138,7 +160,7 @@ def test_an_operation_that_is_another_is_timms(monkeypatch):
     try:
         assert timm_policies._as_timm() == set(OPERATIONS) - {"invert"}
         given = {"which": np.full(24, OPERATIONS.index("invert")), "value": np.zeros(24), "choice": np.zeros(24, int)}
-        made = timm_policies.timm_augment(pictures(), given, interpolations=("bilinear",), fill=(1, 2, 3))
+        made = timm_policies.augmented(pictures(), given, interpolations=("bilinear",), fill=(1, 2, 3))
     finally:
         monkeypatch.undo()
         timm_policies._as_timm.cache_clear()
@@ -154,8 +176,9 @@ def test_what_pillow_refuses_is_an_error_that_names_it(monkeypatch):
 
     monkeypatch.setattr(ImageOps, "posterize", posterize)
     given = {"which": np.array([OPERATIONS.index("posterize")]), "value": np.zeros(1), "choice": np.zeros(1, int)}
-    with pytest.raises(ValueError, match=r"timm's posterize\(0\): bits must be .*; take Pillow before 13"):
-        timm_policies.timm_augment(pictures()[:1], given, interpolations=("bilinear",), fill=(1, 2, 3))
+    for kernel in (timm_policies.timm_augment, timm_policies.augmented):
+        with pytest.raises(ValueError, match=r"timm's posterize\(0\): bits must be .*; take Pillow before 13"):
+            kernel(pictures()[:1], given, interpolations=("bilinear",), fill=(1, 2, 3))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 2), (1, 40), (45, 61)])
@@ -274,7 +297,9 @@ def test_any_split_of_a_batch_draws_the_same(config):
     whole = compute(steps, sizes, Randoms(7, 100, 60), slice(None))
     for at in range(0, 60, 13):
         part = sizes[at : at + 13]
-        for one, all_of_it in zip(compute(steps, part, Randoms(7, 100 + at, len(part)), slice(None)), whole, strict=True):
+        for one, all_of_it in zip(
+            compute(steps, part, Randoms(7, 100 + at, len(part)), slice(None)), whole, strict=True
+        ):
             assert {k: a.tobytes() for k, a in one.items()} == {
                 k: a[at : at + 13].tobytes() for k, a in all_of_it.items()
             }
@@ -440,7 +465,8 @@ def _dictated_epoch(loader, inner, root, transform):
     batches = [batch[0] for batch in iterator]
     paths = [path for path, _ in timm.ImageDataset(str(root)).reader.samples]
     return torch.cat(batches), [
-        reference(transform, plan.steps, pil_loader(path), iterator._base_seed, place) for place, path in enumerate(paths)
+        reference(transform, plan.steps, pil_loader(path), iterator._base_seed, place)
+        for place, path in enumerate(paths)
     ]
 
 

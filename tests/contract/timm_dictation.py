@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -34,13 +35,13 @@ def dictated(steps, size, seed: int, position: int):
     if "random_resized_crop" in named:
         row = named["random_resized_crop"][1]
         window = (*row["start"].tolist(), *row["shape"].tolist())
-        patches.append(mock.patch.object(tt.RandomResizedCropAndInterpolation, "get_params", lambda *_: window))
+        patches.append(mock.patch.object(tt.RandomResizedCropAndInterpolation, "get_params", return_value=window))
     if "with_choice" in named:
         choice = named["with_choice"][1]["choice"]
-        patches.append(mock.patch.object(tt, "random", mock.Mock(choice=lambda modes: modes[choice])))
+        patches.append(mock.patch.object(tt, "random", SimpleNamespace(choice=lambda modes: modes[choice])))
     if "bernoulli" in named:
         flag = named["bernoulli"][1]["flag"]
-        patches.append(mock.patch.object(torch, "rand", lambda *_: torch.tensor([0.0 if flag else 1.0])))
+        patches.append(mock.patch.object(torch, "rand", return_value=torch.tensor([0.0 if flag else 1.0])))
     policy = next((named[name] for name in named if name.startswith(("timm_rand", "timm_auto", "timm_augmix"))), None)
     if policy is not None:
         patches += _of_policy(_Policy(policy[0].draw, policy[2]))

@@ -7,42 +7,32 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from PIL import ImageFilter
-from torchvision.transforms import functional as v1
 
-from .lists import each, selected, uniform, with_rows
+from .lists import selected, with_rows
+from .resample import chunks
 
 _PASSES, _ONE = 3, 1 << 24
 
 
-def pillow_blur(images: torch.Tensor, sigmas: np.ndarray) -> torch.Tensor:
-    """``ImageFilter.GaussianBlur(sigma)`` of uint8 images (N, C, H, W), a sigma each. On a CPU Pillow does it."""
-    if not images.is_cuda:
-        return uniform(each(_by_pillow, images, sigmas.tolist()))
-    return box_blur(images, sigmas)
-
-
-def _by_pillow(image, sigma: float):
-    return v1.pil_to_tensor(v1.to_pil_image(image).filter(ImageFilter.GaussianBlur(sigma)))
-
-
 def box_blur(images: torch.Tensor, sigmas: np.ndarray) -> torch.Tensor:
-    """The same on any device."""
+    """``ImageFilter.GaussianBlur(sigma)`` of uint8 images (N, C, H, W), a sigma each."""
     radii = _radii(sigmas)
     reach, made = radii.astype(np.int64), []
     weights = (np.float32(_ONE) / (radii * np.float32(2) + np.float32(1))).astype(np.int64)
     at_ends = (_ONE - (2 * reach + 1) * weights) // 2
     for taps in np.unique(reach).tolist():
         rows = np.flatnonzero(reach == taps)
-        inner, outer = (
-            torch.from_numpy(numbers[rows]).to(images.device, non_blocking=True).view(-1, 1, 1, 1)
-            for numbers in (weights, at_ends)
-        )
-        x = selected(images, rows).to(torch.int64)
-        for axis in (-1, -2):
-            for _ in range(_PASSES):
-                x = _box(x, taps, inner, outer, axis)
-        made.append((rows, x.to(torch.uint8)))
+        some = selected(images, rows)
+        for part in chunks(some, 6 * some[0].numel()):
+            inner, outer = (
+                torch.from_numpy(numbers[rows[part]]).to(images.device, non_blocking=True).view(-1, 1, 1, 1)
+                for numbers in (weights, at_ends)
+            )
+            x = some[part].to(torch.int64)
+            for axis in (-1, -2):
+                for _ in range(_PASSES):
+                    x = _box(x, taps, inner, outer, axis)
+            made.append((rows[part], x.to(torch.uint8)))
     return with_rows(images, made)
 
 

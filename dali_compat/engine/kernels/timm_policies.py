@@ -1,7 +1,8 @@
-"""timm's RandAugment, AutoAugment and AugMixAugment: the samples whose turn it is for an operation go together.
+"""timm's RandAugment, AutoAugment and AugMixAugment.
 
-An operation whose kernel gives something else than timm's own function, of whichever version of timm and Pillow, is
-left to that function, image by image.
+On a CPU timm's own functions do them, image by image, in threads: Pillow takes less time than torch does, whatever the
+size. On a GPU the samples whose turn it is for an operation go together. An operation that would give something else
+there than timm's function, of whichever version of timm and Pillow, is left to that function.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torchvision.transforms import functional as v1
 from ...draws.matrices import rotation
 from ...draws.timm_policies import OPERATIONS, WITHOUT_VALUE
 from . import color, filters, warp
-from .blur import box_blur, pillow_blur
+from .blur import box_blur
 from .lists import each, selected, uniform, with_rows
 from .registry import image_kernel, kernel
 
@@ -28,50 +29,61 @@ _WHOLE = {"posterize", "solarize", "solarize_add"}
 
 @kernel
 def timm_augment(images, arrays, *, interpolations, fill):
-    """AugmentOp.__call__ of ``value``; ``which`` counts in OPERATIONS, -1 is nothing; ``choice`` in
-    ``interpolations``."""
+    """AugmentOp.__call__ of ``value``; ``which`` counts in OPERATIONS, ``choice`` in ``interpolations``."""
+    if images.is_cuda:
+        return augmented(images, arrays, interpolations=interpolations, fill=fill)
+    return _each(timm_augment_image, images, arrays, interpolations=interpolations, fill=fill)
+
+
+@kernel
+def timm_augmix(images, arrays, *, interpolations, fill, blended):
+    """AugMixAugment.__call__ of chains of operations."""
+    if images.is_cuda:
+        return mixed(images, arrays, interpolations=interpolations, fill=fill, blended=blended)
+    return _each(timm_augmix_image, images, arrays, interpolations=interpolations, fill=fill, blended=blended)
+
+
+# ---- batches
+
+
+def augmented(images, arrays, *, interpolations, fill):
+    """timm_augment() on any device; ``which`` -1 is nothing."""
     which, value, choice = arrays["which"], arrays["value"], arrays["choice"]
-    ours, made = _as_timm(), []
-    for number in np.unique(which[which >= 0]).tolist():
-        name, rows = OPERATIONS[number], np.flatnonzero(which == number)
-        alone = _by_timm_alone(name, value[rows]) if name in ours else np.ones(len(rows), bool)
-        if alone.any():
-            some = rows[alone]
-            made.append((some, _each(name, selected(images, some), value[some], choice[some], interpolations, fill)))
-        if name in _VALUED and not alone.all():
-            rows = rows[~alone]
+    how, made = {"interpolations": interpolations, "fill": fill}, []
+    alone = ~np.isin(which, [OPERATIONS.index(name) for name in _as_timm()]) & (which >= 0)
+    alone |= (which == OPERATIONS.index("posterize")) & (value < 1)  # to no bits, which Pillow refuses from 13 on
+    if alone.any():
+        rows = np.flatnonzero(alone)
+        some = {name: arrays[name][rows] for name in ("which", "value", "choice")}
+        made.append((rows, _each(timm_augment_image, selected(images, rows), some, **how)))
+    for number in np.unique(which[~alone]).tolist():
+        name, rows = OPERATIONS[number], np.flatnonzero((which == number) & ~alone)
+        if number >= 0 and name in _VALUED:
             made.append((rows, _VALUED[name](selected(images, rows), value[rows])))
-    warps = [number for number, name in enumerate(OPERATIONS) if name in _MATRICES and name in ours]
+    warps = np.isin(which, [OPERATIONS.index(name) for name in _MATRICES]) & ~alone
     for number, interpolation in enumerate(interpolations):
-        rows = np.flatnonzero(np.isin(which, warps) & (choice == number))
+        rows = np.flatnonzero(warps & (choice == number))
         if len(rows):
             made.append((rows, _warped(selected(images, rows), which[rows], value[rows], interpolation, fill)))
     return with_rows(images, made)
 
 
-def _by_timm_alone(name, value):
-    """What Pillow refuses from 13 on: to keep no bits."""
-    return value < 1 if name == "posterize" else np.zeros(len(value), bool)
-
-
-@kernel
-def timm_augmix(images, arrays, *, interpolations, fill, blended):
-    """AugMixAugment.__call__: chains of operations, mixed in float32 and laid over the image, or laid over it one by
-    one."""
+def mixed(images, arrays, *, interpolations, fill, blended):
+    """timm_augmix() on any device: chains are mixed in float32 and laid over the image, or laid over it one by one."""
     n, width, depth = arrays["which"].shape
     chains = images.repeat(width, 1, 1, 1)  # all first chains, all second ones, ...
     for place in range(depth):
         rows = {name: arrays[name][:, :, place].T.reshape(-1) for name in ("which", "value", "choice")}
-        chains = timm_augment(chains, rows, interpolations=interpolations, fill=fill)
-    made = images
+        chains = augmented(chains, rows, interpolations=interpolations, fill=fill)
+    weighted = list(zip(arrays["mix"].T, chains.split(n), strict=True))
     if blended:
-        for weight, chain in zip(arrays["mix"].T, chains.split(n), strict=True):
-            made = _blend(made, chain, weight)
-        return made
-    mixed = torch.zeros_like(images, dtype=torch.float32)
-    for weight, chain in zip(arrays["mix"].T, chains.split(n), strict=True):
-        mixed.add_(chain * color.to(images, weight))
-    return _blend(images, mixed.clamp_(0, 255).to(torch.uint8), arrays["m"])
+        for weight, chain in weighted:
+            images = _blend(images, chain, weight)
+        return images
+    total = torch.zeros_like(images, dtype=torch.float32)
+    for weight, chain in weighted:
+        total.add_(chain * color.to(images, weight))
+    return _blend(images, total.clamp_(0, 255).to(torch.uint8), arrays["m"])
 
 
 def _blend(images, others, weights):
@@ -115,7 +127,7 @@ _VALUED = {
     "brightness": _of_factor(color.brightness),
     "sharpness": _of_factor(filters.sharpness),
     "desaturate": _desaturate,
-    "gaussian_blur": pillow_blur,
+    "gaussian_blur": box_blur,
 }
 
 
@@ -179,11 +191,14 @@ def by_timm(image: Image.Image, name: str, value: float, interpolation: str, fil
         raise ValueError(what) from error
 
 
-def _each(name, images, value, choice, interpolations, fill):
-    def made(image, value, choice):
-        return v1.pil_to_tensor(by_timm(v1.to_pil_image(image), name, value, interpolations[choice], fill))
+def _each(function, images, arrays, **how):
+    """An image kernel on each image of a batch."""
 
-    return uniform(each(made, images.cpu(), value.tolist(), choice.tolist())).to(images.device)
+    def made(image, *row):
+        values = dict(zip(arrays, row, strict=True))
+        return v1.pil_to_tensor(function(v1.to_pil_image(image), values, **how))
+
+    return uniform(each(made, images.cpu(), *arrays.values())).to(images.device, non_blocking=True)
 
 
 @image_kernel("timm_augment")
@@ -231,13 +246,14 @@ def _as_timm() -> frozenset[str]:
 def _agrees(name: str) -> bool:
     pixels = np.random.default_rng(0).integers(0, 256, (3, 12, 17, 3), dtype=np.uint8)
     images = torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy())
-    value, fill = np.array(_TRIED.get(name, _OTHERS_TRIED), float), (1, 2, 3)
     which, choice = np.full(3, OPERATIONS.index(name)), np.zeros(3, np.int32)
+    given = {"which": which, "value": np.array(_TRIED.get(name, _OTHERS_TRIED), float), "choice": choice}
     for interpolation in ("bilinear", "bicubic") if name in _MATRICES else ("bilinear",):
+        how = {"interpolations": (interpolation,), "fill": (1, 2, 3)}
         if name in _MATRICES:
-            ours = _warped(images, which, value, interpolation, fill)
+            ours = _warped(images, which, given["value"], interpolation, how["fill"])
         else:
-            ours = (_VALUED | {"gaussian_blur": box_blur})[name](images, value)
-        if not torch.equal(ours, _each(name, images, value, choice, (interpolation,), fill)):
+            ours = _VALUED[name](images, given["value"])
+        if not torch.equal(ours, _each(timm_augment_image, images, given, **how)):
             return False
     return True
