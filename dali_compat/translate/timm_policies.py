@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import random
 from collections.abc import Sequence
 from importlib import import_module
@@ -20,10 +19,24 @@ from .registry import Untranslatable, register
 
 timm: Any = import_module("timm.data.auto_augment")
 
+_TRIES = 4
 _ATTRIBUTES = {"name", "aug_fn", "level_fn", "prob", "magnitude", "hparams", "kwargs"}
 _ATTRIBUTES |= {"magnitude_std", "magnitude_max"}
 _INTERPOLATIONS = {getattr(Image, name.upper()): name for name in ("nearest", "bilinear", "bicubic")}
 # what the methods that are done without being called refer to; others may do something else
+_AUGMENT_OP = {
+    "prob",
+    "random",
+    "magnitude",
+    "magnitude_std",
+    "float",
+    "uniform",
+    "gauss",
+    "magnitude_max",
+    "max",
+    "min",
+}
+_AUGMENT_OP |= {"_LEVEL_DENOM", "level_fn", "hparams", "tuple", "aug_fn", "kwargs"}
 _RAND_AUGMENT = {"np", "random", "choice", "ops", "num_layers", "choice_weights"}
 _AUTO_AUGMENT = {"random", "choice", "policy"}
 _AUGMIX = {
@@ -49,9 +62,12 @@ def rand_augment(t, spec):
     _refuse_other_code(t, __call__=_RAND_AUGMENT)
     ops, how = _operations(t, spec, t.ops)
     layers, weights = t.num_layers, t.choice_weights
+    if type(layers) is not int:
+        raise Untranslatable(t, f"num_layers={layers}")
     if weights is not None:
         weights = tuple(float(weight) for weight in weights)
-        if len(weights) != len(ops) or min(weights) < 0 or sum(weight > 0 for weight in weights) < layers:
+        enough = len(weights) == len(ops) and sum(weight > 0 for weight in weights) >= layers
+        if not enough or min(weights) < 0 or not abs(sum(weights) - 1) < 1e-8:
             raise Untranslatable(t, f"choice_weights do not go with {layers} of {len(ops)} operations")
     args = {"ops": ops, "layers": layers, "weights": weights}
     return _steps(spec, how, [draw("timm_rand_augment", **args, at=at) for at in range(layers)])
@@ -72,8 +88,8 @@ def augmix(t, spec):
         t, __call__=_AUGMIX, _apply_basic=_BASIC, _apply_blended=_BLENDED, _calc_blended_weights=_WEIGHTS
     )
     ops, how = _operations(t, spec, t.ops)
-    if t.width < 1 or not t.alpha > 0:
-        raise Untranslatable(t, f"width={t.width}, alpha={t.alpha}")
+    if type(t.width) is not int or type(t.depth) is not int or t.width < 1 or not t.alpha > 0:
+        raise Untranslatable(t, f"width={t.width}, depth={t.depth}, alpha={t.alpha}")
     blended = bool(t.blended)
     chains = draw("timm_augmix", ops=ops, alpha=float(t.alpha), width=t.width, depth=t.depth, blended=blended)
     return (step("timm_augmix", spec, chains, **how, blended=blended, fidelity=EXACT),)
@@ -97,12 +113,17 @@ def _operations(t, spec: ImageSpec, ops: Sequence[Any]) -> tuple[tuple[Operation
     for op in ops:
         if type(op) is not timm.AugmentOp or not vars(op).keys() <= _ATTRIBUTES:
             raise Untranslatable(t, f"{type(op).__name__} is not the AugmentOp that is known")
+    _refuse_other_code(ops[0], __call__=_AUGMENT_OP)
     shared = {(_interpolations(t, op), _fill(t, op, spec)) for op in ops}
     if len(shared) > 1:
         raise Untranslatable(t, "its operations have several interpolations or fill colors")
     interpolations, fill = shared.pop()
-    with own_generators(0, 0):
+    try:
         described = tuple(_described(t, op, len(interpolations)) for op in ops)
+        with own_generators(0, 0):
+            _refuse_other_laws(t, ops, described)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # timm will say it to who calls it
+        raise Untranslatable(t, f"an operation raises {type(error).__name__} when it is asked") from None
     return described, {"interpolations": interpolations, "fill": fill}
 
 
@@ -128,7 +149,8 @@ def _described(t, op, choices: int) -> Operation:
         Untranslatable: it does something else than what is known.
     """
     law = LAWS.get(op.name)
-    if law is None or op.aug_fn is not getattr(timm, law.function, None):
+    known = law is not None and op.aug_fn is getattr(timm, law.function, None)
+    if law is None or not known or not all(map(_is_timms, (op.aug_fn, op.level_fn))):
         raise Untranslatable(t, f"{op.name} is not known to this version of dali_compat")
     bound: Any = getattr(op, "magnitude_max", None) or getattr(timm, "_LEVEL_DENOM", 10.0)
     reach = 0.0
@@ -136,15 +158,34 @@ def _described(t, op, choices: int) -> Operation:
         relative = law.function.endswith("rel")
         reach = float(op.hparams.get("translate_pct", 0.45) if relative else op.hparams["translate_const"])
     spread = float(op.magnitude_std)
-    described = Operation(op.name, float(op.prob), float(op.magnitude), spread, float(bound), reach, choices)
-    surely = described._replace(prob=1.0)
-    if not all(_does_the_same(op, one, seed) for one in (described, surely) for seed in range(4)):
-        raise Untranslatable(t, f"{op.name} of this timm is not the one that dali_compat knows")
-    return described
+    return Operation(op.name, float(op.prob), float(op.magnitude), spread, float(bound), reach, choices)
 
 
-def _does_the_same(op, described: Operation, seed: int) -> bool:
-    """Whether timm's own code, on numbers of Python's random, calls its function as our draw says."""
+def _is_timms(function) -> bool:
+    """Whether it can be called without calling code of the user's."""
+    return function is None or getattr(function, "func", function).__module__ == timm.__name__
+
+
+def _refuse_other_laws(t, ops, described: tuple[Operation, ...]) -> None:
+    """Tries timm's own code: on numbers of Python's random it calls its functions as our draw says.
+
+    Raises:
+        Untranslatable: an operation does something else.
+    """
+    surely = tuple(one._replace(prob=1.0) for one in described)
+    kinds = described + surely
+    tries = [(at, *_asked(op, kinds[at], seed)) for at, op in enumerate((*ops, *ops)) for seed in range(_TRIES)]
+    chosen, u, functions, args = zip(*tries, strict=True)
+    drawn = applied(kinds, np.array(chosen), np.array(u))
+    for at, function, given, which, value in zip(chosen, functions, args, drawn["which"], drawn["value"], strict=True):
+        same = which == (OPERATIONS.index(function) if function else -1)
+        if not same or not all(abs(one - value) <= 1e-9 * abs(value) for one in given):
+            raise Untranslatable(t, f"{kinds[at].name} of this timm is not the one that dali_compat knows")
+
+
+def _asked(op, described: Operation, seed: int) -> tuple[np.ndarray, str | None, tuple[float, ...]]:
+    """The numbers that AugmentOp.__call__ draws, in their places; the function that it calls, if it calls one, and the
+    arguments."""
     random.seed(seed)
     ahead = random.Random(seed)
     probe, called = copy.copy(op), []
@@ -155,18 +196,17 @@ def _does_the_same(op, described: Operation, seed: int) -> bool:
     if described.prob < 1:
         u[0] = ahead.random()
     if not called:
-        return described.prob < 1 and u[0] > described.prob
+        return u, None, ()
     magnitude = [1] if np.isinf(described.deviation) else [1, 2] if described.deviation > 0 else []
     for at in (*magnitude, *([3] if law.signed else [])):
         u[at] = ahead.random()
     (args, kwargs), function = called[0], law.function
     if kwargs != op.kwargs or len(args) != (function not in WITHOUT_VALUE):
-        return False
+        raise ValueError("called with other arguments")
     if function == "gaussian_blur_rand":
         u[5], function = ahead.random(), "gaussian_blur"
         args = (op.aug_fn(_Blurred(), *args),)
-    drawn = applied((described,), np.zeros(1, int), u[None])
-    return drawn["which"][0] == OPERATIONS.index(function) and np.allclose(args, drawn["value"][: len(args)], 1e-9, 0)
+    return u, function, args
 
 
 class _Blurred:
@@ -183,6 +223,6 @@ def _refuse_other_code(t, **known: set[str]) -> None:
     """
     for name, names in known.items():
         method = getattr(type(t), name, None)
-        code = getattr(inspect.unwrap(method), "__code__", None) if method else None
-        if code is None or not names.issuperset(code.co_names):
+        code = getattr(method, "__code__", None)
+        if code is None or not _is_timms(method) or not names.issuperset(code.co_names):
             raise Untranslatable(t, f"{name} of this timm's {type(t).__name__} is not the one that dali_compat knows")

@@ -323,8 +323,13 @@ REFUSED = {
     "an attribute": (lambda t: setattr(t.ops[3], "strength", 2), "not the AugmentOp that is known"),
     "a name": (lambda t: setattr(t.ops[3], "name", "Twirl"), "Twirl is not known"),
     "a function": (lambda t: setattr(t.ops[3], "aug_fn", aa.invert), "Rotate is not known"),
-    "a level": (lambda t: setattr(t.ops[3], "level_fn", lambda level, _: (level * 2,)), "Rotate of this timm"),
-    "rarely another level": (lambda t: vars(t.ops[8]).update(level_fn=lambda level, _: (2,), prob=1e-9), "Contrast of"),
+    "a level": (lambda t: setattr(t.ops[3], "level_fn", lambda level, _: 1 / 0), "Rotate is not known"),
+    "another level": (lambda t: setattr(t.ops[3], "level_fn", aa._shear_level_to_arg), "Rotate of this timm"),
+    "rarely another": (lambda t: vars(t.ops[8]).update(level_fn=aa._shear_level_to_arg, prob=1e-9), "Contrast of this"),
+    "another bound": (lambda t: setattr(t.ops[3], "magnitude_max", "5"), "raises TypeError"),
+    "no reach": (lambda t: vars(t.ops[3]).update(name="TranslateX", aug_fn=aa.translate_x_abs, hparams={}), "KeyError"),
+    "half a layer": (lambda t: setattr(t, "num_layers", 1.5), "num_layers=1.5"),
+    "weights": (lambda t: setattr(t, "choice_weights", [1.0] * 15), "choice_weights"),
     "a fill of one": (lambda t: t.ops[3].kwargs.update(fillcolor=(1, 2, 3)), "several interpolations or fill"),
     "a filter": (lambda t: [op.kwargs.update(resample=Image.LANCZOS) for op in t.ops], "does not warp by resample"),
     "a fractional fill": (lambda t: [op.kwargs.update(fillcolor=(0.5, 1, 2)) for op in t.ops], "img_mean"),
@@ -350,8 +355,13 @@ def test_other_code_is_refused(monkeypatch):
         assert "not the one that dali_compat knows" in str(translate(transform).refused)
     monkeypatch.undo()
     monkeypatch.setattr(aa.AugmentOp, "__call__", lambda self, image: self.aug_fn(image, **self.kwargs))
-    assert "AutoContrast of this timm" not in str(translate(made("rand-p1")).refused)
+    assert "__call__ of this timm's AugmentOp is not the one" in str(translate(made("rand-p1")).refused)
+    monkeypatch.undo()
+    monkeypatch.setattr(aa, "_LEVEL_DENOM", 20.0)  # whatever else changes in it is seen by what it does
     assert "of this timm is not the one" in str(translate(made("rand-p1")).refused)
+    monkeypatch.undo()
+    monkeypatch.setattr(aa, "invert", lambda image, **_: image)
+    assert "Invert is not known" in str(translate(made("rand-p1")).refused)
 
 
 def test_tensors_and_gray_images_are_refused():
