@@ -7,13 +7,12 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torchvision.transforms import InterpolationMode
 
 from ..plan import DALI, Draw, ImageSpec, Options, Step, draw, step
 from . import timm_policies  # noqa: F401  # it registers these
 from .convert import pil_to_tensor, to_tensor
 from .fidelity import EXACT, converted, resized
-from .geometry import _border, _resize_to
+from .geometry import _border, _resize_to, interpolation_named
 from .registry import T, Untranslatable, register
 
 timm: Any = import_module("timm.data.transforms")
@@ -106,8 +105,9 @@ def trim_border(t, spec):
 )
 def erase(t, spec):
     """Of an image; those of a batch, in which num_splits counts, are timm's PrefetchLoader's."""
-    names = {"probability", "min_area", "max_area", "log_aspect_ratio", "min_count", "max_count", "num_splits", "mode"}
-    if vars(t).keys() != names | {"rand_color", "per_pixel", "device"}:
+    names = {"probability", "min_area", "max_area", "log_aspect_ratio", "min_count", "max_count", "num_splits"}
+    names |= {"rand_color", "per_pixel", "device"}
+    if vars(t).keys() - {"mode"} != names:
         raise Untranslatable(t, "it is not the RandomErasing that this version of dali_compat knows")
     if spec.kind == "pil":
         raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put it after the conversion")
@@ -115,7 +115,7 @@ def erase(t, spec):
         raise Untranslatable(t, f"device={t.device} is not there", "pass device='cpu'")
     random = t.rand_color or t.per_pixel
     if (random and not spec.dtype.is_floating_point) or not 0 <= t.min_count <= t.max_count:
-        raise Untranslatable(t, f"mode={t.mode!r} of {spec.dtype}, {t.min_count} to {t.max_count} windows")
+        raise Untranslatable(t, f"{t.min_count} to {t.max_count} windows of random color in {spec.dtype}")
     law = {"p": float(t.probability), "area": (t.min_area, t.max_area), "log_ratio": tuple(t.log_aspect_ratio)}
     if t.rand_color and not t.per_pixel:
         op, how = "erase_with_color", {}
@@ -134,7 +134,7 @@ def _refuse_tensors(t, spec: ImageSpec) -> None:
 def _resize(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None) -> Step:
     if not isinstance(t.interpolation, (tuple, list)):
         return _resize_to(t, spec, sizes, known)
-    names = tuple(InterpolationMode(mode).value for mode in t.interpolation)
+    names = tuple(map(interpolation_named, t.interpolation))
     chosen = draw("with_choice", of=sizes, count=len(names))
     gives = spec.but(size=known)
     return step("resize_by_choice", gives, chosen, interpolations=names, like="pil", fidelity=_resized_by_choice)

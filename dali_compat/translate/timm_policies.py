@@ -20,6 +20,7 @@ from .registry import Untranslatable, register
 timm: Any = import_module("timm.data.auto_augment")
 
 _TRIES = 4
+_LARGEST: Any = getattr(timm, "_LEVEL_DENOM", getattr(timm, "_MAX_LEVEL", 10.0))
 _ATTRIBUTES = {"name", "aug_fn", "level_fn", "prob", "magnitude", "hparams", "kwargs"}
 _ATTRIBUTES |= {"magnitude_std", "magnitude_max"}
 _INTERPOLATIONS = {getattr(Image, name.upper()): name for name in ("nearest", "bilinear", "bicubic")}
@@ -36,7 +37,7 @@ _AUGMENT_OP = {
     "max",
     "min",
 }
-_AUGMENT_OP |= {"_LEVEL_DENOM", "level_fn", "hparams", "tuple", "aug_fn", "kwargs"}
+_AUGMENT_OP |= {"_LEVEL_DENOM", "_MAX_LEVEL", "level_fn", "hparams", "tuple", "aug_fn", "kwargs"}
 _RAND_AUGMENT = {"np", "random", "choice", "ops", "num_layers", "choice_weights"}
 _AUTO_AUGMENT = {"random", "choice", "policy"}
 _AUGMIX = {
@@ -53,6 +54,7 @@ _AUGMIX = {
 }
 _BASIC = {"np", "zeros_like", "float32", "depth", "random", "randint", "choice", "ops", "asarray", "clip", "Image"}
 _BASIC |= {"fromarray", "astype", "uint8", "blend"}
+_BASIC_OF_SQUARES = {"size", "len", "getbands", "zeros"}  # of an older timm, which fails on others
 _BLENDED = {"copy", "_calc_blended_weights", "depth", "np", "random", "randint", "choice", "ops", "Image", "blend"}
 _WEIGHTS = {"np", "array", "append", "float32"}
 
@@ -84,9 +86,8 @@ def auto_augment(t, spec):
 
 @register(timm.AugMixAugment, consumes="ops alpha width depth blended")
 def augmix(t, spec):
-    _refuse_other_code(
-        t, __call__=_AUGMIX, _apply_basic=_BASIC, _apply_blended=_BLENDED, _calc_blended_weights=_WEIGHTS
-    )
+    basic = _BASIC | (_BASIC_OF_SQUARES if spec.size is not None and spec.size[0] == spec.size[1] else set())
+    _refuse_other_code(t, __call__=_AUGMIX, _apply_basic=basic, _apply_blended=_BLENDED, _calc_blended_weights=_WEIGHTS)
     ops, how = _operations(t, spec, t.ops)
     if type(t.width) is not int or type(t.depth) is not int or t.width < 1 or not t.alpha > 0:
         raise Untranslatable(t, f"width={t.width}, depth={t.depth}, alpha={t.alpha}")
@@ -148,17 +149,26 @@ def _described(t, op, choices: int) -> Operation:
     Raises:
         Untranslatable: it does something else than what is known.
     """
-    law = LAWS.get(op.name)
-    known = law is not None and op.aug_fn is getattr(timm, law.function, None)
-    if law is None or not known or not all(map(_is_timms, (op.aug_fn, op.level_fn))):
-        raise Untranslatable(t, f"{op.name} is not known to this version of dali_compat")
-    bound: Any = getattr(op, "magnitude_max", None) or getattr(timm, "_LEVEL_DENOM", 10.0)
+    name = _name(op)
+    if name is None or not all(map(_is_timms, (op.aug_fn, op.level_fn))):
+        called = getattr(op.aug_fn, "__name__", "an operation")
+        raise Untranslatable(t, f"{getattr(op, 'name', called)} is not known to this version of dali_compat")
+    law, bound = LAWS[name], getattr(op, "magnitude_max", None) or _LARGEST
     reach = 0.0
     if law.function.startswith("translate"):
         relative = law.function.endswith("rel")
         reach = float(op.hparams.get("translate_pct", 0.45) if relative else op.hparams["translate_const"])
     spread = float(op.magnitude_std)
-    return Operation(op.name, float(op.prob), float(op.magnitude), spread, float(bound), reach, choices)
+    return Operation(name, float(op.prob), float(op.magnitude), spread, float(bound), reach, choices)
+
+
+def _name(op) -> str | None:
+    """By what it calls: an older timm's has no name."""
+    for name, law in LAWS.items():
+        same = timm.NAME_TO_OP.get(name) is op.aug_fn and timm.LEVEL_TO_ARG.get(name) is op.level_fn
+        if same and getattr(timm, law.function) is op.aug_fn:
+            return name
+    return None
 
 
 def _is_timms(function) -> bool:
@@ -192,7 +202,7 @@ def _asked(op, described: Operation, seed: int) -> tuple[np.ndarray, str | None,
     probe.prob = described.prob
     probe.aug_fn = lambda image, *args, **kwargs: called.append((args, kwargs))
     probe(None)
-    law, u = LAWS[op.name], np.zeros(NUMBERS)
+    law, u = LAWS[described.name], np.zeros(NUMBERS)
     if described.prob < 1:
         u[0] = ahead.random()
     if not called:
