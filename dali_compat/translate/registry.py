@@ -25,8 +25,8 @@ Lowering = Callable[[Step], Step]
 _TRANSLATORS: dict[type, tuple[Translator, frozenset[str]]] = {}
 _LOWERED: dict[str, Lowering] = {}
 _MOST_CONTAINERS = 1000  # of a translation: one may contain itself
-LATER = {"timm"}
-"""Modules of this room that are imported when a transform of the package of that name comes."""
+LATER = {"timm", "timm_policies"}
+"""Modules of this room that are imported when a transform of a package comes: of that name, and what this imports."""
 
 NOTHING = object()
 _ADDRESS = re.compile(r"<(?:function |class ')?(?:[\w<>]+\.)*([\w<>]+)(?: object)?(?: at 0x[0-9a-f]+|')>")
@@ -296,6 +296,8 @@ def _apply(transform: Any, spec: ImageSpec) -> Any:
     """What the translator of a transform gives."""
     if transform is None:
         return ()
+    if spec.kind == "array":
+        raise Untranslatable(transform, "it gets a NumPy array here", "put it before ToNumpy()")
     entry = _translator_of(type(transform))
     if entry is None:
         return _looked_through(transform)
