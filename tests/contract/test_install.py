@@ -302,3 +302,29 @@ def test_what_has_been_told_is_not_told_again(image_root, nothing_said):
     with pytest.warns(FallbackWarning) as told:
         list(dali_compat.DataLoader(dataset, 5))
     assert len(told) == 1 and "loader of its own" in str(told[0].message)
+
+
+class Through(data.Dataset):
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        return self.inner[index]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_of_ours_has_told_of_what_a_data_set_holds(image_root, nothing_said, on_error, workers):
+    loader = dali_compat.DataLoader(Through(DALIImageFolder(image_root, SMALL)), 5, num_workers=workers, on_error=on_error, fallback="silent")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert sum(len(labels) for _, labels in loader) == len(loader.dataset)
+
+
+@pytest.mark.parametrize("wrap", [Through, lambda d: data.Subset(Through(d), range(9))])
+def test_torchs_loader_that_reads_through_another_data_set_is_told_what_to_give(image_root, nothing_said, wrap):
+    with pytest.warns(FallbackWarning, match="reads DALIImageFolder through Through, .* the DALIImageFolder itself"):
+        list(data.DataLoader(wrap(DALIImageFolder(image_root, SMALL)), 5))
