@@ -34,7 +34,9 @@ def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool
         why = "torchvision's own, beside what follows: its views are too many pixels to bring there"
         lines.append(Line(describe(function), "called as it is", PYTHON, why))
     for function, refusal in zip(functions, chain.refusals, strict=True):
-        lines.append(Line(describe(function), "called as it is", PYTHON, f"torchvision's own, because {refusal.reason}"))
+        lines.append(
+            Line(describe(function), "called as it is", PYTHON, f"torchvision's own, because {refusal.reason}")
+        )
     return tuple(lines)
 
 

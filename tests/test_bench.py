@@ -57,7 +57,9 @@ def test_bench_of_an_archive(image_root, tmp_path, capsys, file):
 
 def test_bench_of_a_table(image_root, tmp_path, capsys):
     files = sorted(image_root.rglob("*.*"))
-    (tmp_path / "train.csv").write_text("\n".join(["path", *(str(file.relative_to(image_root)) for file in files)]) + "\n")
+    (tmp_path / "train.csv").write_text(
+        "\n".join(["path", *(str(file.relative_to(image_root)) for file in files)]) + "\n"
+    )
     words = ["--option", "image=path", "--option", f"root={image_root}", "--transform", SMALL, "--step", 5]
     assert _bench(tmp_path / "train.csv", *words, out=tmp_path / "chart.png") == 0
     assert len(_limits(capsys.readouterr().out)) == 2

@@ -36,7 +36,9 @@ LOADS, STEPS, ALONE = "#1b7f4d", "#9aa5b1", "#2f6fb0"
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("path", nargs="+", metavar="FOLDER", help="of class folders of images; or a table or an archive, as check")
+    parser.add_argument(
+        "path", nargs="+", metavar="FOLDER", help="of class folders of images; or a table or an archive, as check"
+    )
     add_options(parser)
     parser.add_argument(
         "--transform",

@@ -60,8 +60,8 @@ def add_options(parser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an argument of the class that reads it, as image=path and root=photos of a table, json_field=cls of a tar "
-        "file, or image_key=jpg of a TFRecord",
+        help="an argument of the class that reads it, as image=path and root=photos of a table, json_field=cls of a "
+        "tar file, or image_key=jpg of a TFRecord",
     )
 
 

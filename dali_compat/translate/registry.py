@@ -46,7 +46,7 @@ class Untranslatable(Exception):
         self.transform = describe(transform)
         self.reason = reason
         self.remedy = remedy
-        self.name = within.name if within is not None else _name(transform)
+        self.name: str = within.name if within is not None else _name(transform)
         super().__init__(f"{self.transform}: {reason}" + (f"; {remedy}" if remedy else ""))
 
 
