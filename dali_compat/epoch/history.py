@@ -190,6 +190,12 @@ class History:
 def merge_states(states: Sequence[State]) -> State:
     """One state of all ranks' states, in any order, for a checkpoint that any number of ranks can go on from.
 
+    Args:
+        states: what each rank's ``loader.state_dict()`` gave after the same step.
+
+    Returns:
+        A dictionary that ``loader.load_state_dict()`` takes on every rank.
+
     Raises:
         ValueError: they are not of all ranks, or not of the same batch.
     """
