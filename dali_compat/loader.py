@@ -207,8 +207,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def describe(self, batch: int, epoch: int | None = None) -> list[SampleDescription]:
         """What each sample of a batch was: index, path, target, size, and all that was drawn for it. ``batch`` and
-        ``epoch`` count from 0; None is the epoch that began last. The last 16 epochs are known, from a loaded state,
-        too.
+        ``epoch`` count from 0, as you had them: a batch of which on_error="skip" left nothing has no number. None is
+        the epoch that began last. The last 16 epochs are known, from a loaded state, too.
 
         Raises:
             LookupError: that epoch is not known, or had no such batch.

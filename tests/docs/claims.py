@@ -154,8 +154,8 @@ claim(
 _EXACT = [within("training_exact_h200", case, "synthetic") for case in ("ours_exact", "ours", _HANDS[0])]
 claim(
     MEASURED,
-    "beside ResNet-18 on another H200 {:.3f} of synthetic's speed ({:.3f} - {:.3f}), in the rounds in which the default "
-    "had {:.3f} ({:.3f} - {:.3f}) and the pipeline by hand {:.3f} ({:.3f} - {:.3f}); {} rounds",
+    "beside ResNet-18 on another H200 {:.3f} of synthetic's speed ({:.3f} - {:.3f}), in the rounds in which the "
+    "default had {:.3f} ({:.3f} - {:.3f}) and the pipeline by hand {:.3f} ({:.3f} - {:.3f}); {} rounds",
     *(value for found in _EXACT for value in spread(found)),
     len(_EXACT[0]),
 )
