@@ -13,7 +13,7 @@ import torch.utils.data as data
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import installed
-from .asked import Asked
+from .asked import Asked, tell_of
 from .callers import stack_level
 from .data.parts import parts
 from .epoch.again import SampleDescription, describe, replay
@@ -238,6 +238,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     def _get_iterator(self) -> _BaseDataLoaderIter:
         route = self._choose_route(start=True)
         if isinstance(route, StockRoute):
+            tell_of(self.dataset)
             for part in parts(self.dataset):
                 if isinstance(part, Asked):
                     part._is_told = True  # by us
