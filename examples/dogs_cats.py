@@ -109,7 +109,7 @@ if __name__ == "__main__":
     parser.add_argument("folder", help="with a folder for each class")
     parser.add_argument("--loader", choices=["dali_compat", "torchvision"], default="dali_compat")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="num_workers of the loader")
-    parser.add_argument("--model", default="resnet50", help="of torchvision's, one with a layer fc (default %(default)s)")
+    parser.add_argument("--model", default="resnet50", help="of torchvision's, with a layer fc (default %(default)s)")
     parser.add_argument("--from-scratch", action="store_true", help="without ImageNet's weights")
     parser.add_argument("--size", type=int, default=176, help="of the crops, in pixels (default %(default)s)")
     parser.add_argument("--epochs", type=int, default=3)

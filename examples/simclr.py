@@ -57,7 +57,7 @@ class SimCLR(nn.Module):
 
 
 def nt_xent(one: torch.Tensor, other: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The paper's loss of two (N, D) projections, and the share of views whose nearest is the other one of its photo."""
+    """The paper's loss of two (N, D) projections, and the share of views whose nearest is the photo's other view."""
     both = F.normalize(torch.cat([one, other]), dim=1)
     similarity = both @ both.T / temperature
     similarity = similarity.masked_fill(torch.eye(len(both), dtype=torch.bool, device=both.device), -torch.inf)
@@ -100,7 +100,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", help="of folders with photos; their names are not used")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="num_workers of the loader")
-    parser.add_argument("--model", default="resnet18", help="of torchvision's, one with a layer fc (default %(default)s)")
+    parser.add_argument("--model", default="resnet18", help="of torchvision's, with a layer fc (default %(default)s)")
     parser.add_argument("--size", type=int, default=224, help="of the views, in pixels (default %(default)s)")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=256)
