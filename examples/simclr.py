@@ -35,7 +35,7 @@ def augmentation(size: int) -> T.Compose:
             T.RandomHorizontalFlip(),
             T.RandomApply([T.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
             T.RandomGrayscale(p=0.2),
-            T.RandomApply([T.GaussianBlur(size // 20 * 2 + 1, sigma=(0.1, 2.0))], p=0.5),
+            T.RandomApply([T.GaussianBlur(size // 20 * 2 + 1, sigma=(0.1, 2.0))], p=0.5),  # a tenth of the image
             T.ToTensor(),
             T.Normalize(MEAN, STD),
         ]
