@@ -74,6 +74,7 @@ setup(
         "test": [
             *("pytest", "pytest-timeout", "pytest-xdist", "lightning", "accelerate", "timm", "pytorch-ignite"),
             *("lmdb", "google-crc32c", "tfrecord", "webdataset", "datasets", "pandas", "torchdata"),
+            *("transformers", "ray[train]", "nbclient", "ipykernel"),
             *("mypy", "ruff", "setuptools>=77", "readme_renderer[md]"),
         ],
     },

@@ -29,7 +29,7 @@ graph_geometry warm
 """
 # What takes longest: left out by -m "not slow". A file that is no longer slow, or new and slow, changes its place here.
 SLOW = (
-    "faults/",
+    *("examples/", "faults/"),
     *(f"contract/test_{name}.py" for name in _CONTRACT.split()),
     *(
         f"parity/test_{name}.py"
