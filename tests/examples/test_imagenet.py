@@ -1,0 +1,296 @@
+"""examples/imagenet: runs on tiny folders, killed and resumed, on one rank and on two."""
+
+import csv
+import importlib
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+import yaml
+from conftest import REPOSITORY
+from helpers import make_folder
+from torch import nn
+
+from dali_compat.archives.pack import pack
+
+pytestmark = pytest.mark.filterwarnings("ignore:Unable to enable fault handler")  # pytest has stderr
+EXAMPLE = REPOSITORY / "examples" / "imagenet"
+IMAGES, BATCH = 24, 2  # each image is a class of its own: its label says which it is
+SMALL = f"--size 32 --val-size 32 --val-resize 36 --batch-size {BATCH} --workers 1 --amp none --epochs 1 --warmup 0"
+
+
+class Tiny(nn.Module):
+    """Takes images of any size, and a millisecond."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 4), nn.BatchNorm2d(8), nn.ReLU())
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.1), nn.Linear(8, classes))
+
+    def forward(self, images):
+        return self.head(self.stem(images))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """train and val of the same images."""
+    root = tmp_path_factory.mktemp("imagenet")
+    make_folder(root / "train", classes=IMAGES, per_class=1, low=40, high=60, special=False)
+    (root / "val").symlink_to("train")
+    return root
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """The example's modules, under the names that they have there."""
+    names = [path.stem for path in EXAMPLE.glob("*.py")]
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(EXAMPLE)
+    before, threads = signal.getsignal(signal.SIGTERM), torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+    signal.signal(signal.SIGTERM, before)
+    torch.set_num_threads(threads)
+    if dist.is_initialized():  # an error was raised
+        dist.destroy_process_group()
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def run(example, folder, tmp_path, monkeypatch):
+    """Trains Tiny on this process: ``run(words, stop=n)``. Gives what was seen, and what is in the folder of the run.
+
+    stop: SIGTERM comes in the step after so many; crash: an error.
+    """
+    monkeypatch.setattr(example.model, "create", lambda name, classes, arguments: Tiny(classes))
+    train_step = example.train.Training.train_step
+
+    def run(words="", out="run", stop=None, crash=None, data=folder):
+        if dist.is_initialized():  # of a run that crashed
+            dist.destroy_process_group()
+        seen, shapes, out = [], [], tmp_path / out
+
+        def step(self, images, labels):
+            if len(seen) == stop:
+                os.kill(os.getpid(), signal.SIGTERM)
+            if len(seen) == crash:
+                raise RuntimeError("a crash")
+            seen.append((self.epoch, labels.tolist()))
+            shapes.append(tuple(images.shape))
+            return train_step(self, images, labels)
+
+        monkeypatch.setattr(example.train.Training, "train_step", step)
+        example.train.main(f"--data {data} --out {out} {SMALL} {words}".split())
+        checkpoint = torch.load(out / "checkpoint.pt") if (out / "checkpoint.pt").exists() else None
+        rows = list(csv.DictReader((out / "log.csv").open()))
+        return SimpleNamespace(seen=seen, shapes=shapes, out=out, checkpoint=checkpoint, rows=rows)
+
+    return run
+
+
+def epochs_of(seen):
+    """{epoch: labels, in order}."""
+    found = {}
+    for epoch, labels in seen:
+        found.setdefault(epoch, []).extend(labels)
+    return found
+
+
+def same(one, other):
+    """Checkpoints, to the last bit, but for where they are in the loader."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        return all(same(one[name], other[name]) for name in one if name != "loader")
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+# ---- one rank
+
+
+def test_a_trial_on_the_cpu_learns(example, tmp_path, capsys):
+    """The command of the first lines, with a smaller network."""
+    out = tmp_path / "run"
+    words = "--synthetic --config configs/resnet18.yaml --model shufflenet_v2_x0_5 --lr 1 --ema 0.5 --save-every 2"
+    example.train.main(f"{words} --epochs 3 --size 32 --val-size 32 --val-resize 36 --out {out}".split())
+    rows, printed = list(csv.DictReader((out / "log.csv").open())), capsys.readouterr()
+    assert [int(row["epoch"]) for row in rows] == [0, 1, 2] and rows[0].keys() == set(example.log.COLUMNS)
+    assert float(rows[2]["train_loss"]) < 0.95 * float(rows[0]["train_loss"])
+    assert float(rows[2]["images_per_s"]) > 0 and 0 < float(rows[2]["waited"]) < 1
+    best = max(float(row[name]) for row in rows for name in ("val_top1", "ema_top1"))
+    assert torch.load(out / "checkpoint.pt")["best"] == pytest.approx(best)
+    network = example.model.create("shufflenet_v2_x0_5", 4, {})
+    network.load_state_dict(torch.load(out / "best.pt"))
+    assert "DALI route on cpu" in printed.out and "epoch 3: top-1" in printed.out
+    assert "loss" in printed.err and "images/s" in printed.err and "waiting for data" in printed.err
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = events.EventAccumulator(str(out)).Reload()
+    assert [event.step for event in found.Scalars("epoch/val_top1")] == [64, 128, 192]
+
+
+@pytest.mark.parametrize("path", sorted((EXAMPLE / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_configs_name_models_and_options(example, path):
+    options = example.options.parse(["--config", f"configs/{path.name}", "--data", "x", "--epochs", "7"])
+    given = yaml.safe_load(path.read_text())
+    assert options.epochs == 7 != given["epochs"]
+    assert all(getattr(options, name) == pytest.approx(float(given[name])) for name in ("lr", "weight_decay"))
+    with torch.device("meta"):
+        network = example.model.create(options.model, 1000, options.model_args)
+    assert 10**6 < sum(parameter.numel() for parameter in network.parameters()) < 10**8
+
+
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        ("", "where are the images?"),
+        ("--data x --config configs/none.yaml", "the example has configs/efficientnet_b0.yaml"),
+        ("--data x --config {tmp}", "there is no option 'batchsize'; is it 'batch_size'?"),
+        ("--data x --epochs many", "epochs is a int, got 'many'"),
+        ("--data x --loader torchvision --on-error replace", "torchvision replaces no image"),
+        ("--data x --parallel fsdp --amp fp16", "take --amp bf16"),
+    ],
+)
+def test_options_that_make_no_sense(example, tmp_path, capsys, words, text):
+    config = tmp_path / "own.yaml"
+    config.write_text("batchsize: 3\n")
+    with pytest.raises(SystemExit):
+        example.options.parse(words.format(tmp=config).split())
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", [".rec", ".lmdb", "-000.tar", ".tfrecord"])
+def test_archives_are_found_in_a_folder(example, folder, tmp_path, ending):
+    for split in ("train", "val"):
+        pack(folder / "train", tmp_path / f"{split}{ending}")
+    options = example.options.parse(["--data", str(tmp_path)])
+    train, val = example.data.datasets(options)
+    kind = {".rec": "DALIRecordIO", ".lmdb": "DALILMDB", "-000.tar": "DALIWebDataset", ".tfrecord": "DALITFRecord"}
+    assert type(train).__name__ == type(val).__name__ == kind[ending]
+    assert train.targets == val.targets == list(range(IMAGES))
+    assert "train" in str(train.files[0]) and "val" in str(val.files[0])
+
+
+def test_a_set_that_is_not_there_is_named(example, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"has no train set: none of train, train\.rec"):
+        example.data.places(str(tmp_path))
+    assert example.data.places("a/train.rec") == ("a/train.rec", "a/val.rec")
+    assert example.data.places("a/train-*.tar", "b.tar") == ("a/train-*.tar", "b.tar")
+
+
+def test_an_archive_trains_as_its_folder(run, folder, tmp_path):
+    for split in ("train", "val"):
+        pack(folder / "train", tmp_path / f"{split}.rec")
+    from_folder = run("--augment trivialaugment --erasing 0.5", out="a")
+    from_archive = run("--augment trivialaugment --erasing 0.5", out="b", data=tmp_path / "train.rec")
+    assert from_archive.seen == from_folder.seen and same(from_archive.checkpoint, from_folder.checkpoint)
+
+
+def test_torchvisions_loader_gives_the_same_images_in_the_same_order(run):
+    ours, theirs = run("--epochs 2", out="a"), run("--epochs 2 --loader torchvision --resume", out="b")
+    assert ours.seen == theirs.seen
+    assert {epoch: sorted(labels) for epoch, labels in epochs_of(ours.seen).items()} == {
+        epoch: list(range(IMAGES)) for epoch in (0, 1)
+    }
+    assert 0 < float(theirs.rows[1]["waited"]) <= 1
+
+
+def test_sizes_grow_between_epochs(run):
+    found = run("--epochs 4 --start-size 32 --size 96 --ramp 0.5")
+    assert [shape[2] for shape in found.shapes[:: IMAGES // BATCH]] == [32, 64, 96, 96]
+    assert [int(row["size"]) for row in found.rows] == [32, 64, 96, 96]
+
+
+def test_mixed_labels_are_shares(example):
+    options = example.options.parse("--data x --mixup 0.2 --cutmix 1".split())
+    torch.manual_seed(0)
+    mix = example.data.mixing(options, 5)
+    for _ in range(8):
+        images, targets = mix(torch.rand(4, 3, 8, 8), torch.arange(4))
+        assert images.shape == (4, 3, 8, 8) and targets.sum(1).tolist() == pytest.approx([1] * 4)
+    assert example.data.mixing(example.options.parse(["--data", "x"]), 5) is None
+
+
+def test_the_learning_rate_does_not_depend_on_ranks(example):
+    options = example.options.parse("--data x --lr 0.1 --epochs 10 --warmup 2".split())
+    rates = [example.model.learning_rate(options, epoch, 1024) for epoch in (0, 1, 2, 6, 10)]
+    assert rates == pytest.approx([0.002, 0.2, 0.4, 0.2, 0], abs=2e-3)
+
+
+def test_evaluation_counts_each_image_once(example, folder):
+    """Of ranks whose shares are filled up by images that come twice."""
+    options = example.options.parse(f"--data {folder} {SMALL}".split())
+    training, totals, shown = example.train.Training.__new__(example.train.Training), [], []
+    training.options, training.classes = options, IMAGES
+
+    def total(sums):
+        totals.append(sums)
+        return sums.tolist()
+
+    class Certain(nn.Module):
+        """Of the first class."""
+
+        def forward(self, images):
+            shown.append(len(images))
+            return nn.functional.one_hot(torch.zeros(len(images), dtype=torch.int64), IMAGES).float()
+
+    for rank in range(5):
+        training.ranks = SimpleNamespace(world=5, rank=rank, device=torch.device("cpu"), total=total)
+        training.val_loader = example.data.loaders(options, training.ranks, *example.data.datasets(options))[1]
+        training.evaluate(Certain())
+    loss, top1, top5, images = torch.stack(totals).sum(0).tolist()
+    assert sum(shown) == 25 and images == IMAGES and top1 == 1
+    assert loss / IMAGES == pytest.approx(float(torch.tensor([math.e] + [1.0] * 23).sum().log()) - 1 / IMAGES)
+
+
+# ---- going on
+
+
+def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(run):
+    """Weights, their average, the optimizer and all generators are the same, with dropout and mixing."""
+    words = "--epochs 3 --ema 0.9 --mixup 0.2 --cutmix 1 --log-every 3 --start-size 32 --size 64 --ramp 0.5"
+    whole = run(words, out="whole")
+    stopped = run(words, out="parts", stop=16)  # in the second epoch; it sees the signal two steps later
+    assert (stopped.checkpoint["epoch"], stopped.checkpoint["seen"]) == (1, 6 * BATCH)
+    rest = run(f"{words} --resume", out="parts")
+    assert stopped.seen + rest.seen == whole.seen
+    assert same(rest.checkpoint, whole.checkpoint)
+    assert [row["train_loss"] for row in rest.rows] == [row["train_loss"] for row in whole.rows]
+
+
+def test_a_run_goes_on_between_epochs(run):
+    """Where the image size changes."""
+    words, steps = "--epochs 3 --start-size 32 --size 96 --ramp 0.6", IMAGES // BATCH
+    whole = run(words, out="whole")
+    with pytest.raises(RuntimeError, match="crash"):
+        run(words, out="parts", crash=steps + 2)
+    rest = run(f"{words} --resume", out="parts")
+    assert rest.seen == whole.seen[steps:] and rest.shapes == whole.shapes[steps:]
+    assert same(rest.checkpoint, whole.checkpoint)
+    assert [int(row["epoch"]) for row in rest.rows] == [0, 1, 2]
+
+
+def test_an_evaluation_alone(run, capsys):
+    found = run()
+    run("--evaluate")
+    assert f"top-1 {float(found.rows[-1]['val_top1']):.2%}" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_measuring_saves_nothing(run):
+    found = run("--epochs 2 --max-steps 3 --save-every 1")
+    assert len(found.seen) == 6 and found.checkpoint is None and len(found.rows) == 2
+
+
+def test_a_loss_that_is_no_number_ends_the_run(run, capsys):
+    with pytest.raises(FloatingPointError, match="a smaller --lr"):
+        run("--lr 1e38 --log-every 1")
+    assert "rank 0 ends: FloatingPointError" in capsys.readouterr().err
