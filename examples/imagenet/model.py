@@ -26,7 +26,8 @@ class Model:
     """
 
     def __init__(self, options: Options, ranks: Ranks, classes: int) -> None:
-        layout = torch.channels_last if options.channels_last else torch.contiguous_format
+        whole = options.parallel == "ddp"  # shards are contiguous: with FSDP only the images are channels_last
+        layout = torch.channels_last if options.channels_last and whole else torch.contiguous_format
         self.plain: nn.Module = create(options.model, classes, options.model_args)
         self.plain.to(ranks.device, memory_format=layout)
         self.average = _average(self.plain, options) if options.ema else None

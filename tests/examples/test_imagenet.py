@@ -1,15 +1,19 @@
 """examples/imagenet: runs on tiny folders, killed and resumed, on one rank and on two."""
 
+import contextlib
 import csv
 import importlib
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import programs
 import pytest
 import torch
 import torch.distributed as dist
@@ -211,7 +215,7 @@ def test_sizes_grow_between_epochs(run):
 
 
 def test_mixed_labels_are_shares(example):
-    options = example.options.parse("--data x --mixup 0.2 --cutmix 1".split())
+    options = example.options.parse(["--data", "x", "--mixup", "0.2", "--cutmix", "1"])
     torch.manual_seed(0)
     mix = example.data.mixing(options, 5)
     for _ in range(8):
@@ -221,7 +225,7 @@ def test_mixed_labels_are_shares(example):
 
 
 def test_the_learning_rate_does_not_depend_on_ranks(example):
-    options = example.options.parse("--data x --lr 0.1 --epochs 10 --warmup 2".split())
+    options = example.options.parse(["--data", "x", "--lr", "0.1", "--epochs", "10", "--warmup", "2"])
     rates = [example.model.learning_rate(options, epoch, 1024) for epoch in (0, 1, 2, 6, 10)]
     assert rates == pytest.approx([0.002, 0.2, 0.4, 0.2, 0], abs=2e-3)
 
@@ -247,7 +251,7 @@ def test_evaluation_counts_each_image_once(example, folder):
         training.ranks = SimpleNamespace(world=5, rank=rank, device=torch.device("cpu"), total=total)
         training.val_loader = example.data.loaders(options, training.ranks, *example.data.datasets(options))[1]
         training.evaluate(Certain())
-    loss, top1, top5, images = torch.stack(totals).sum(0).tolist()
+    loss, top1, _, images = torch.stack(totals).sum(0).tolist()
     assert sum(shown) == 25 and images == IMAGES and top1 == 1
     assert loss / IMAGES == pytest.approx(float(torch.tensor([math.e] + [1.0] * 23).sum().log()) - 1 / IMAGES)
 
@@ -294,3 +298,160 @@ def test_a_loss_that_is_no_number_ends_the_run(run, capsys):
     with pytest.raises(FloatingPointError, match="a smaller --lr"):
         run("--lr 1e38 --log-every 1")
     assert "rank 0 ends: FloatingPointError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("amp", ["bf16", "fp16"])
+def test_lower_precision(run, amp):
+    """fp16's scale is in the checkpoint."""
+    found = run(f"--amp {amp} --clip-grad 1 --optimizer adamw --lr 1e-3 --epochs 2")
+    assert math.isfinite(float(found.rows[1]["val_loss"])) and ("scale" in found.checkpoint["scaler"]) == (
+        amp == "fp16"
+    )
+
+
+# ---- two ranks
+
+# train.py with Tiny, which notes what each rank sees, and takes its time
+RECORDER = f"""
+import os, sys, time
+sys.path[:0] = [{str(EXAMPLE)!r}, {str(REPOSITORY / "tests")!r}]
+import model, train
+from examples.test_imagenet import Tiny
+model.create = lambda name, classes, arguments: Tiny(classes)
+file = open(f"rank-{{os.environ['RANK']}}.txt", "w", buffering=1)
+print(os.getpid(), file=file)
+train_step = train.Training.train_step
+def step(self, images, labels):
+    print(self.seen, *labels.tolist(), file=file)
+    time.sleep(0.2)
+    return train_step(self, images, labels)
+train.Training.train_step = step
+train.main()
+"""
+# the same on two ranks, in forks of an interpreter that has imported torch: faster than torchrun
+FORKS = """
+import os, sys, torch
+torch.set_num_threads(1)
+os.dup2(os.open("errors.txt", os.O_CREAT | os.O_WRONLY | os.O_APPEND), 2)
+pids = []
+for rank in range(2):
+    pids.append(os.fork())
+    if not pids[-1]:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+        break
+else:
+    sys.exit(any([os.waitpid(pid, 0)[1] for pid in pids]))
+"""
+
+
+def _run(command, errors, options):
+    with open(errors, "w") as file:
+        return subprocess.run(command, stderr=file, **options)
+
+
+class Launched:
+    """Two ranks of the recorder, by torchrun or by forks."""
+
+    def __init__(self, place, folder, words, torchrun):
+        self._place, self.out = place, place / "run"
+        words = ["--data", str(folder), "--out", str(self.out), *SMALL.split(), *words.split()]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        self._pool = ThreadPoolExecutor(1)
+        if torchrun:
+            (place / "recorder.py").write_text(RECORDER)
+            launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+            environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+            options = dict(env=environment, cwd=place, stdout=subprocess.DEVNULL)
+            self._program = self._pool.submit(_run, [*launcher, "recorder.py", *words], place / "errors.txt", options)
+        else:
+            code = f"import os\nos.chdir({str(place)!r})\nos.environ |= {address}\n{FORKS}{RECORDER}"
+            self._program = self._pool.submit(programs.run, code, *words)
+
+    def errors(self):
+        file = self._place / "errors.txt"
+        return file.read_text() if file.exists() else ""
+
+    def lines(self, rank):
+        """Numbers of each whole line: the rank's process; then images seen before a step, and its labels."""
+        file = self._place / f"rank-{rank}.txt"
+        text = file.read_text().rpartition("\n")[0] if file.exists() else ""
+        return [list(map(int, line.split())) for line in text.splitlines()]
+
+    def wait_for(self, what, seconds=120):
+        end = time.monotonic() + seconds
+        while not what():
+            assert not self._program.done() and time.monotonic() < end, self.errors()
+            time.sleep(0.02)
+
+    def kill(self, rank, number):
+        os.kill(self.lines(rank)[0][0], number)
+
+    def end(self, seconds):
+        """The exit code."""
+        return self._program.result(seconds).returncode
+
+    def seen_until(self, count):
+        """Labels of the first ``count`` images of the epoch."""
+        rows = self.lines(0)[1:] + self.lines(1)[1:]
+        return [label for seen, *labels in rows if seen < count for label in labels]
+
+    def close(self):
+        for rank in (0, 1):
+            with contextlib.suppress(ProcessLookupError, IndexError):
+                if not self._program.done():
+                    self.kill(rank, signal.SIGKILL)
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def launch(folder, tmp_path):
+    """Starts two ranks; they end with the test."""
+    launched = []
+
+    def launch(words, torchrun=False):
+        launched.append(Launched(tmp_path, folder, words, torchrun))
+        return launched[-1]
+
+    yield launch
+    for one in launched:
+        one.close()
+
+
+@pytest.mark.parametrize("torchrun, words", [(True, ""), (False, "--parallel fsdp --ema 0.9")], ids=["ddp", "fsdp"])
+def test_a_rank_that_dies_ends_all_and_another_number_of_ranks_goes_on(launch, run, torchrun, words):
+    """With a message, within seconds. Each image of the epoch comes once."""
+    launched = launch(f"{words} --save-every 2", torchrun)
+    launched.wait_for(lambda: (launched.out / "checkpoint.pt").exists())
+    launched.kill(1, signal.SIGKILL)
+    assert launched.end(seconds=30) != 0
+    assert "rank 0 ends: " in launched.errors() and "--resume goes on from it" in launched.errors()
+    assert "Signal 9 (SIGKILL)" in launched.errors() or not torchrun
+    rest = run(f"{words} --resume")
+    before = launched.seen_until(IMAGES - BATCH * len(rest.seen))
+    assert 0 < len(before) < IMAGES and len(before) % (2 * 2 * BATCH) == 0
+    assert sorted(before + epochs_of(rest.seen)[0]) == list(range(IMAGES))
+    assert len(rest.rows) == 1 and rest.checkpoint["epoch"] == 1
+
+
+def test_a_rank_that_hangs_ends_all(launch):
+    launched = launch("--timeout 5")
+    launched.wait_for(lambda: len(launched.lines(1)) > 2)
+    launched.kill(1, signal.SIGSTOP)
+    begin = time.monotonic()
+    launched.wait_for(lambda: "rank 0 ends: " in launched.errors())
+    assert time.monotonic() - begin < 30
+    launched.kill(1, signal.SIGCONT)
+    assert launched.end(seconds=30) != 0 and "rank 1 ends: " in launched.errors()
+
+
+def test_a_stop_signal_to_one_rank_stops_and_saves_all(launch, run):
+    launched = launch("--log-every 2")
+    launched.wait_for(lambda: len(launched.lines(0)) > 2)
+    launched.kill(1, signal.SIGTERM)
+    assert launched.end(seconds=30) == 0
+    seen = torch.load(launched.out / "checkpoint.pt")["seen"]
+    assert 0 < seen < IMAGES
+    rest = run("--resume")
+    assert sorted(launched.seen_until(seen) + epochs_of(rest.seen)[0]) == list(range(IMAGES))
