@@ -1,8 +1,12 @@
-"""Data sets in any storage, transforms and loaders; a tiny folder of images for --synthetic."""
+"""Data sets in any storage, transforms and loaders; a tiny folder of images for --synthetic.
+
+``python data.py DATA`` opens the data sets once: their indices are there then, for many hosts that start together.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -221,3 +225,9 @@ def make_images(folder: Path, classes: int = 4, train: int = 16, val: int = 8) -
                 pixels = colour + 40 * stripes + rng.normal(0, 8, (height, width, 3))
                 image = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
                 image.save(folder / split / f"class_{label}" / f"{number:03d}.jpg")
+
+
+if __name__ == "__main__":
+    for place in places(*sys.argv[1:]):
+        dataset = open_dataset(place)
+        print(f"{place}: {len(dataset)} images in {len(set(dataset.targets))} classes", flush=True)

@@ -21,6 +21,7 @@ import yaml
 from conftest import REPOSITORY
 from helpers import make_folder
 from torch import nn
+from torch.distributed.run import get_args_parser
 
 from dali_compat.archives.pack import pack
 
@@ -307,6 +308,61 @@ def test_lower_precision(run, amp):
     assert math.isfinite(float(found.rows[1]["val_loss"])) and ("scale" in found.checkpoint["scaler"]) == (
         amp == "fp16"
     )
+
+
+# ---- examples/slurm
+
+
+SRUN = """#!/usr/bin/env bash
+while [[ $1 == -* ]]; do shift; done
+exec "$@"
+"""
+TORCHRUN = """#!/usr/bin/env bash
+printf '%s\\n' "$@" > "$OUT/torchrun.txt"
+"""
+
+
+def test_the_slurm_job_copies_archives_with_their_index_and_trains(run, folder, tmp_path, monkeypatch):
+    """On one host, where srun runs what it is given, and torchrun notes it."""
+    commands = {"srun": SRUN, "torchrun": TORCHRUN, "scontrol": "#!/bin/sh\necho first; echo second\n"}
+    for name, text in (commands | {"python": f'#!/bin/sh\nexec {sys.executable} "$@"\n'}).items():
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    shared, local, out = (tmp_path / name for name in ("shared", "local", "run"))
+    for place in (shared, out):
+        place.mkdir()
+    for split in ("train", "val"):
+        pack(folder / "train", shared / f"{split}.rec")
+    environment = {"OUT": out, "LOCAL": local, "SLURM_JOB_ID": "12345", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "x"}
+    environment |= {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": REPOSITORY}
+    environment |= {"SLURM_GPUS_ON_NODE": "8", "XDG_CACHE_HOME": tmp_path / "cache"}
+    done = subprocess.run(
+        ["bash", REPOSITORY / "examples" / "slurm" / "imagenet.sbatch", shared, "configs/resnet18.yaml"],
+        env=os.environ | {name: str(value) for name, value in environment.items()},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and f"train.rec: {IMAGES} images" in done.stdout, done.stderr
+    words = (out / "torchrun.txt").read_text().splitlines()
+    script = words.index("examples/imagenet/train.py")
+    launcher = " ".join(words[:script])
+    assert "--nnodes 2 --nproc-per-node 8" in launcher and "--numa-binding node" in launcher
+    assert "--rdzv-endpoint first:22345" in launcher
+    parser = get_args_parser()  # torchrun's
+    options = {option for action in parser._actions for option in action.option_strings}
+    assert {word for word in words[:script] if word.startswith("--")} - options <= {
+        "--numa-binding",
+        "--shutdown-timeout",
+    }
+
+    def scan(*_):
+        raise AssertionError("the copy has its index")
+
+    monkeypatch.setattr("dali_compat.archives.index._build", scan)
+    found = run(" ".join(words[script + 1 :] + SMALL.split()), data=shared)
+    assert found.rows and found.out == out and local.samefile(words[words.index("--data") + 1])
 
 
 # ---- two ranks
