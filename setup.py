@@ -44,6 +44,7 @@ setup(
         "test": [
             *("pytest", "pytest-timeout", "pytest-xdist", "lightning", "accelerate", "timm", "pytorch-ignite"),
             *("lmdb", "google-crc32c", "tfrecord", "webdataset", "datasets", "pandas", "torchdata"),
+            *("pyyaml", "tensorboard"),  # of examples/
             *("mypy", "ruff"),
         ],
     },

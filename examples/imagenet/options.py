@@ -100,7 +100,7 @@ class Options:
 # What --synthetic changes, unless the command line says otherwise: seconds on a CPU
 SYNTHETIC = dict(
     **dict(epochs=2, batch_size=16, warmup=0.5, workers=1, amp="none", compile=False),
-    **dict(size=64, start_size=0, val_size=64, val_resize=72, log_every=2),
+    **dict(size=32, start_size=0, val_size=32, val_resize=36, log_every=2),
 )
 
 

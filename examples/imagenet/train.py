@@ -231,6 +231,22 @@ class Training:
             torch.save(state, path.with_suffix(".tmp"))
             os.replace(path.with_suffix(".tmp"), path)
 
+    def has_checkpoint(self) -> bool:
+        """Whether there is one to load.
+
+        Raises:
+            FileExistsError, FileNotFoundError: there is one that this run would overwrite, or none to evaluate.
+            RuntimeError: only some ranks see it.
+        """
+        found, out = self.ranks.gather(self.checkpoint.exists()), self.options.out
+        if any(found) != all(found):
+            raise RuntimeError(f"only some ranks see {self.checkpoint}: --out has to be a folder that all hosts share")
+        if self.options.evaluate and not any(found):
+            raise FileNotFoundError(f"there is no {self.checkpoint} to evaluate")
+        if any(found) and not (self.options.resume or self.options.evaluate):
+            raise FileExistsError(f"{out} has a run already: --resume goes on with it, --out takes another folder")
+        return any(found)
+
     def load(self) -> None:
         """Go on from the checkpoint, with the very next batch."""
         state = torch.load(self.checkpoint, map_location="cpu", weights_only=True, mmap=True)
@@ -287,10 +303,8 @@ def main(argv: list[str] | None = None) -> None:
         training = Training(options, ranks)
         if options.loader == "dali":
             ranks.say(training.loader.explain())
-        if (options.resume or options.evaluate) and training.checkpoint.exists():
+        if training.has_checkpoint():
             training.load()
-        elif options.evaluate:
-            raise FileNotFoundError(f"there is no {training.checkpoint} to evaluate")
         ranks.wait()  # for all to be ready: the first step is where a missing rank would be a hang
         if options.evaluate:
             weights = training.model.average or training.model.plain

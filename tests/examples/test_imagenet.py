@@ -127,7 +127,7 @@ def test_a_trial_on_the_cpu_learns(example, tmp_path, capsys):
     """The command of the first lines, with a smaller network."""
     out = tmp_path / "run"
     words = "--synthetic --config configs/resnet18.yaml --model shufflenet_v2_x0_5 --lr 1 --ema 0.5 --save-every 2"
-    example.train.main(f"{words} --epochs 3 --size 32 --val-size 32 --val-resize 36 --out {out}".split())
+    example.train.main(f"{words} --epochs 3 --out {out}".split())
     rows, printed = list(csv.DictReader((out / "log.csv").open())), capsys.readouterr()
     assert [int(row["epoch"]) for row in rows] == [0, 1, 2] and rows[0].keys() == set(example.log.COLUMNS)
     assert float(rows[2]["train_loss"]) < 0.95 * float(rows[0]["train_loss"])
@@ -288,6 +288,14 @@ def test_an_evaluation_alone(run, capsys):
     found = run()
     run("--evaluate")
     assert f"top-1 {float(found.rows[-1]['val_top1']):.2%}" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_run_is_not_overwritten(run, tmp_path):
+    run()
+    with pytest.raises(FileExistsError, match="--resume goes on with it"):
+        run()
+    with pytest.raises(FileNotFoundError, match="to evaluate"):
+        run("--evaluate", out="another")
 
 
 def test_measuring_saves_nothing(run):
