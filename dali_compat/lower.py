@@ -24,8 +24,13 @@ from .versions import resizes_in_whole_numbers
 _DALI_OPS = {"crop", "pad", "flip", "resize", "resize_by_choice", "grayscale", "to_dtype", "jpeg"}
 _DALI_OPS |= {"warp_affine", "warp_perspective"}
 _BATCH_OPS = {"pil_to_tensor", "identity", "to_dtype", "normalize", "grayscale", "flip"}
-_NO_KERNEL = {"pil_to_tensor", "identity", "choose"}
+_NOTHING = ("pil_to_tensor", "identity")
+_NO_KERNEL = {*_NOTHING, "choose"}
 _BY_PIXEL = {"to_dtype", "normalize", "grayscale", "pil_to_tensor", "identity"}
+# which of [crop] [resize] [crop] [flips] [conversion to floating point] [normalize] a step may be
+_STAGES = {"crop": (1, 3), "resize": (2,), "flip": (4,), "to_dtype": (5,), "normalize": (6,)}
+_STAGES |= dict.fromkeys(_NOTHING, ())
+_STAGES_OF_SIZE = {"crop", "resize"}
 
 
 def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> Plan:
@@ -48,12 +53,14 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     dali = tuple(map(_warp_in_dali, _lower_resize(dali, two_pass)))
     if not options.exact:
         dali = _fuse_tail(dali, "HWC" if options.channels_last else "CHW")
-    batch = tuple(s for s in ordered[split:] if s.op not in ("pil_to_tensor", "identity"))
+    batch = tuple(s for s in ordered[split:] if s.op not in _NOTHING)
     call = None
     if chain.functions:
         call = Call(chain.functions, str(chain.refused), chain.rest, chain.streams, chain.view)
     lines = lines_of(chain, ordered, split, options, two_pass)
-    return Plan(steps, dali, batch, options.exact, options.channels_last, chain.takes, call, lines)
+    planes, after = ((), ()) if decoded or not options.gpu else _from_planes(ordered, options.exact, batch)
+    plan = Plan(steps, dali, batch, options.exact, options.channels_last, chain.takes, call, lines)
+    return replace(plan, planes=planes, after=after)
 
 
 def continued(plan: Plan, spec: ImageSpec) -> Plan:
@@ -96,6 +103,34 @@ def _commutes(geometry: Step, before: Step) -> bool:
     if before.op == "grayscale" and geometry.op == "pad":
         return not any(geometry.kwargs["fill"])  # a fill has another colour, and number of channels, before
     return before.op in _BY_PIXEL
+
+
+def _from_planes(ordered: tuple[Step, ...], exact: bool, batch: tuple[Step, ...]):
+    """The steps that kernels do on a JPEG's planes, and those after them: [crop] [resize] [crop] [flips] [conversions].
+    None, where these do not give images of one size, or where the default does what follows in another way."""
+    at, stage, size = 0, 0, None
+    for s in ordered:
+        if s.op not in _STAGES or s.when or (s.op == "resize" and not _exact_in_planes(s)):
+            break
+        if s.op in _STAGES_OF_SIZE:
+            allowed = [one for one in _STAGES[s.op] if one > stage and (one != 1 or s.kwargs["inside"])]
+            if not allowed:
+                break
+            stage, size = allowed[0], s.gives.size
+        elif _STAGES[s.op]:
+            if size is None or _STAGES[s.op][0] < stage:
+                break
+            stage = _STAGES[s.op][0]
+        at += 1
+    planes, after = (tuple(s for s in part if s.op not in _NOTHING) for part in (ordered[:at], ordered[at:]))
+    if size is None or ordered[0].gives.channels != 3 or not (exact or all(s in batch for s in after)):
+        return (), ()
+    return planes, after
+
+
+def _exact_in_planes(s: Step) -> bool:
+    how = s.kwargs
+    return how["interpolation"] in ("bilinear", "bicubic") and how["like"] in ("pil", "v2") and how["antialias"]
 
 
 def _warp_in_dali(s: Step) -> Step:

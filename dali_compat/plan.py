@@ -148,6 +148,8 @@ class Plan:
         steps: as torchvision would run them, image by image (what replay follows).
         dali: the part that runs in the DALI graph, lowered.
         batch: the part that runs as torch operations on the whole batch, after it.
+        planes: the first steps, where kernels can do them on what a GPU's JPEG engine gives; empty where they cannot.
+        after: the steps after these, for torch.
         exact: which of the two fidelities it was lowered for.
         channels_last: whether batches come in ``torch.channels_last``.
         takes: the image before the first step.
@@ -168,11 +170,18 @@ class Plan:
     lines: tuple[Line, ...] = ()
     views: tuple[Plan, ...] = ()
     structure: Any = None
+    planes: tuple[Step, ...] = ()
+    after: tuple[Step, ...] = ()
 
     @property
     def chains(self) -> tuple[Plan, ...]:
         """The plans of one image each: the views, or itself."""
         return self.views or (self,)
+
+    @property
+    def from_planes(self) -> bool:
+        """Whether kernels can make it of what a GPU's JPEG engine gives."""
+        return all(plan.planes for plan in self.chains)
 
     @property
     def calls(self) -> bool:

@@ -27,6 +27,8 @@ _SAME_IN_DALI = {
     "TIFF": ("L", "RGB"),
 }
 STATED = 48  # bytes that state an image's sides: a JPEG's frame header, the others' first bytes, a TIFF's first entries
+GRAY_JPEG = 1
+_BASELINE, _ENGINES_LONGEST, _SAMPLINGS = 0xC0, 16384, (0x11, 0x21, 0x22, 0x12)
 _LAST_PLACE = np.iinfo(np.int32).max
 
 
@@ -40,6 +42,8 @@ class Header(NamedTuple):
         at: where the bytes are that state its sides.
         stated: these bytes, STATED of them, with zeros behind the file's end.
         intact: whether all bytes are known to be intact.
+        chroma: of a JPEG that a GPU's engine decodes, for how many pixels a sample of chroma is, 16 * those across +
+            those down; GRAY_JPEG without chroma; 0 of other files.
     """
 
     kind: int
@@ -49,6 +53,7 @@ class Header(NamedTuple):
     at: int = 0
     stated: bytes = bytes(STATED)
     intact: bool = False
+    chroma: int = 0
 
 
 def read_header(source: Source | np.ndarray) -> Header:
@@ -94,7 +99,18 @@ def _read_jpeg(source: Source | np.ndarray) -> Header | None:
         ends = parts.read(2, parts.size - 2) == b"\xff\xd9"
         known = ends or intact(np.frombuffer(parts.read(parts.size, 0), np.uint8))
         stated = data[at : at + STATED] if at + STATED <= len(data) else _stated(parts, base + at)
-        return Header(DALI if known else PIL, height, width, parts.size, base + at, stated)
+        chroma = _chroma(stated, components, max(height, width))
+        return Header(DALI if known else PIL, height, width, parts.size, base + at, stated, chroma=chroma)
+
+
+def _chroma(frame: bytes, components: int, longest: int) -> int:
+    """As Header's, by a frame header. The engine takes baseline JPEGs, and chroma of the samplings that are usual."""
+    if frame[1] != _BASELINE or longest > _ENGINES_LONGEST:
+        return 0
+    luma, *others = frame[11 : 11 + 3 * components : 3]
+    if not others:
+        return GRAY_JPEG
+    return luma if others == [0x11, 0x11] and luma in _SAMPLINGS else 0
 
 
 def _is_turned(source: Source | np.ndarray) -> bool:

@@ -31,6 +31,7 @@ class Facts(NamedTuple):
         stated_at: (N,) int32, where the bytes are that state the size.
         marks: (N,) uint64, of these bytes.
         intact: (N,) bool, whether all are known to be intact.
+        chroma: (N,) uint8, as Header's.
         kinds: (N,) uint8, DALI, PIL, UNREADABLE, GRAY or UNKNOWN. The last that put() sets: an interrupt may stop it.
     """
 
@@ -39,12 +40,13 @@ class Facts(NamedTuple):
     stated_at: np.ndarray
     marks: np.ndarray
     intact: np.ndarray
+    chroma: np.ndarray
     kinds: np.ndarray
 
     @classmethod
     def empty(cls, count: int, side: type = np.int64) -> Facts:
         """Of files of which nothing is known; ``side`` is the dtype of sizes."""
-        dtypes = np.int64, np.int32, np.uint64, np.bool_, np.uint8
+        dtypes = np.int64, np.int32, np.uint64, np.bool_, np.uint8, np.uint8
         return cls(np.zeros((count, 2), side), *(np.zeros(count, dtype) for dtype in dtypes))
 
     def take(self, index: np.ndarray | slice) -> Facts:
@@ -118,6 +120,11 @@ class Headers:
         with self._lock:
             self._facts.kinds[index] = PIL
 
+    def refuse(self, index: int) -> None:
+        """A GPU's JPEG engine does not take this file."""
+        with self._lock:
+            self._facts.chroma[index] = 0
+
     def forget(self, index: int) -> None:
         """The file has changed."""
         with self._lock:
@@ -146,10 +153,11 @@ def marks(stated: np.ndarray) -> np.ndarray:
 
 def facts_of(headers: list[Header]) -> Facts:
     """What headers say of their files."""
-    kinds, heights, widths, lengths, stated_at, stated, intact = zip(*headers, strict=True)
+    kinds, heights, widths, lengths, stated_at, stated, intact, chroma = zip(*headers, strict=True)
     known = marks(np.frombuffer(b"".join(stated), np.uint8).reshape(-1, STATED))
     sizes, places = np.array([heights, widths]).T, np.array(stated_at, np.int32)
-    return Facts(sizes, np.array(lengths), places, known, np.array(intact), np.array(kinds, np.uint8))
+    engine = np.array(chroma, np.uint8)
+    return Facts(sizes, np.array(lengths), places, known, np.array(intact), engine, np.array(kinds, np.uint8))
 
 
 def _allowed(facts: Facts) -> Facts:

@@ -94,11 +94,13 @@ class Form(NamedTuple):
         given: PATHS of files, encoded images as BYTES, or decoded images as PIXELS or PIXELS_ON_GPU.
         keep: it hands out the decoded images, too.
         fancy: a GPU's decoder interpolates chroma as libjpeg does (its "fancy upsampling").
+        reads: it hands out the files' bytes, and nothing else.
     """
 
     given: str
     keep: bool = False
     fancy: bool = False
+    reads: bool = False
 
 
 def is_record(source: Source | np.ndarray) -> TypeIs[Record]:

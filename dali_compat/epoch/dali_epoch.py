@@ -30,6 +30,7 @@ class DaliEpoch(Epoch[DaliRoute]):
     """As Epoch, with pipelines, and threads for what goes through PIL.
 
     Attributes:
+        engine: of the GPU, for JPEGs, where it has one and a plan can use it.
         prefetcher: of headers, where a GPU decodes and many files of the data set were never looked at.
         tables: of the data set's parts, by their id(), as their samples were when it began.
         prepares: whether the next one may be made there, too.
@@ -46,6 +47,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         users = any(plan.call or any(step.op == "apply" for step in plan.steps) for plan in ahead)  # apply: on_batch()
         self.prepares = not users
         self.prefetcher = self._new_prefetcher(loader)
+        self.engine = self.route.jpeg_engine()
 
     def _new_prefetcher(self, loader) -> HeaderPrefetcher | None:
         if self.route.device.type != "cuda" or not loader.num_workers or not self.starts_aside:

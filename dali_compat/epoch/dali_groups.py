@@ -74,6 +74,10 @@ class DaliOwner(Owner, Protocol):
         """DALI has failed on this file, or may read it otherwise."""
         ...
 
+    def prefer_dali(self, row: int) -> None:
+        """A GPU's JPEG engine does not take this file."""
+        ...
+
     def read_header_again(self, row: int) -> None:
         """The file has changed."""
         ...
@@ -139,7 +143,7 @@ class Decoded:
         changed = np.zeros(len(self.rows), bool)
         if received.encoded is not None and received.stated is not None:
             files = received.encoded
-            changed = (received.lengths != facts.lengths) | (marks(received.stated) != facts.marks)
+            changed = changed_since(facts, received.lengths, received.stated)
         new = ~changed & ~facts.intact
         if not (changed | new).any():
             return set()
@@ -195,6 +199,12 @@ class Decoded:
     def _in_order(self, made: list[tuple[list[int], Any]]) -> list:
         self.rows = sorted(row for rows, _ in made for row in rows)
         return in_order(made)
+
+
+def changed_since(facts: Facts, lengths: np.ndarray | None, stated: np.ndarray | None) -> np.ndarray:
+    """(N,) bool: whose bytes are not those that their header was read from."""
+    assert lengths is not None and stated is not None
+    return (lengths != facts.lengths) | (marks(stated) != facts.marks)
 
 
 def _finished(plan: Plan, images, arrays: list[Arrays]):

@@ -86,5 +86,7 @@ def _work(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
         if not epoch.starts_aside:
             return
         batch.start()
+    for batch in batches[:-1]:  # the last has just begun to read
+        batch.decode()
     if epoch.prepares and epoch.starts_aside:
         batches[0].prepare()

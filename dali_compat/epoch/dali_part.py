@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +14,12 @@ from ..engine.views import Views
 from ..plan import Plan
 from .dali_groups import DaliOwner, Decoded, Replayed
 from .part import Part, in_order, stacked, stacked_views, taken
+from .planes_group import FromPlanes, bounded
+
+ENGINE = 5  # who decodes, beside those of header.py: a GPU's JPEG engine
+
+
+GroupT = TypeVar("GroupT", Decoded, FromPlanes)
 
 
 class DaliPart(Part[DaliOwner]):
@@ -19,7 +27,7 @@ class DaliPart(Part[DaliOwner]):
 
     def __init__(self, batch: DaliOwner, plan: Plan):
         super().__init__(batch, plan)
-        self._groups: list[Decoded | Replayed] = []
+        self._groups: list[Decoded | FromPlanes | Replayed] = []
         self._given: Any = None  # to the plan's call, where on_error may need it again
 
     def start(self, by_kind: dict[tuple[int, str], np.ndarray]) -> None:
@@ -27,19 +35,33 @@ class DaliPart(Part[DaliOwner]):
         self.rows = merged(list(by_kind.values())).tolist()
         for (kind, given), rows in by_kind.items():
             listed = rows.tolist()
-            group = self._decoded(listed, given) if kind == DALI else Replayed(self.owner, self.plan, listed)
-            if group.rows:
-                self._groups.append(group)
+            engine = self.owner.epoch.engine
+            groups: list[Decoded | FromPlanes | Replayed]
+            if kind == ENGINE and engine is not None:
+                several = bounded(listed, self.owner.facts)
+                groups = [self._made(partial(FromPlanes, given=given, engine=engine), few) for few in several]
+            elif kind == DALI:
+                groups = [self._made(partial(Decoded, given=given), listed)]
+            else:
+                groups = [Replayed(self.owner, self.plan, listed)]
+            self._groups += [group for group in groups if group.rows]
 
-    def _decoded(self, rows: list[int], given: str) -> Decoded:
+    def _made(self, group: Callable[..., GroupT], rows: list[int]) -> GroupT:
+        """A group of those rows whose arguments can be computed."""
         while True:
             try:
-                return Decoded(self.owner, self.plan, rows, given)
+                return group(self.owner, self.plan, rows)
             except ValueError as error:
                 if not hasattr(error, "row"):
                     raise
                 self.owner.give_up(error.row, error)
                 rows = [row for row in rows if row != error.row]
+
+    def decode(self) -> None:
+        """A GPU's JPEG engine sets to work on what is read."""
+        for group in self._groups:
+            if isinstance(group, FromPlanes):
+                group.decode()
 
     def look(self) -> None:
         """Whether PIL has failed already; it may still be at work."""

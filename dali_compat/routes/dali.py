@@ -16,6 +16,10 @@ from .decoded_cache import DecodedCache
 if TYPE_CHECKING:
     from ..data.sources import Form
     from ..engine.dali.pipeline import DecodePipeline
+    from ..engine.planes.engine import JpegEngine
+
+
+_READERS = 4  # threads that read files, where nothing else is to do
 
 
 class User(Protocol):
@@ -84,10 +88,26 @@ class DaliRoute:
                     pipeline.discard_all()  # of the epoch before
                     if pipeline.usable:  # another epoch may have ended just now, as garbage, and closed it
                         return pipeline
-            pipeline = DecodePipeline(plan, self.device, self.threads, self.depth, batch_size, form)
+            device, threads = self.device, self.threads
+            if form.reads:
+                device, threads = torch.device("cpu"), min(threads, _READERS)
+            pipeline = DecodePipeline(plan, device, threads, self.depth, batch_size, form)
             pipeline.user = weakref.ref(user)
             self._pipelines.append(pipeline)
             return pipeline
+
+    def jpeg_engine(self) -> JpegEngine | None:
+        """The GPU's, where one of the plans uses it. CUDA starts."""
+        if (
+            self.device.type != "cuda"
+            or self.cache is not None
+            or not any(plan.exact and plan.from_planes for plan in self.plans)
+        ):
+            return None
+        from ..engine.planes.engine import engine_of
+
+        engine = engine_of(self.device)
+        return None if isinstance(engine, str) else engine
 
     def begin_decoder(self) -> None:
         """Where a GPU decodes and CUDA has started, its decoder starts in the background, once a process."""

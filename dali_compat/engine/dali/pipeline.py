@@ -38,6 +38,7 @@ from .feed import Feed, InFlight
 from .forks import live
 
 _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
+_IMAGES = "images "  # names of outputs, before a number
 _SPARE_FILES = 1024  # descriptors, besides those of batches
 
 
@@ -50,7 +51,7 @@ class Received(NamedTuple):
 
     Attributes:
         images: (N, H, W, C) or (N, C, H, W) on the device, as the plan's last step lays it out, or a list of N where
-            sizes differ; Views of these where the plan has views.
+            sizes differ; Views of these where the plan has views; [] where the form only reads.
         decoded: the same before the first step, (H, W, 3) each, where the form keeps them; else None.
         encoded: DALI's list of the N files' bytes, where it has read files; else None.
         lengths: (N,), their numbers; else None.
@@ -186,10 +187,9 @@ class DecodePipeline:
         decoded = _tensors(named["decoded"]) if "decoded" in named else None
         lengths = named["lengths"].as_array()[:, 0] if "lengths" in named else None
         stated = named["stated"].as_array() if "stated" in named else None
-        images = [_tensors(named[f"images {number}"]) for number in range(len(self.plan.chains))]
-        return Received(
-            _apart(images) if self.plan.views else images[0], decoded, named.get("encoded"), lengths, stated
-        )
+        images = [_tensors(outcome) for name, outcome in named.items() if name.startswith(_IMAGES)]
+        whole = _apart(images) if self.plan.views else images[0] if images else []
+        return Received(whole, decoded, named.get("encoded"), lengths, stated)
 
     def discard(self, ticket: int) -> None:
         """Nobody will ask for this ticket."""
@@ -295,7 +295,8 @@ class DecodePipeline:
             if self.form.given == PATHS:
                 outputs["encoded"] = images = fn.io.file.read(images, dont_use_mmap=True)
                 outputs["lengths"], outputs["stated"] = images.shape(), graph.part_of(images, next(rest), STATED)
-            outputs |= self._images(images, nodes)
+            if not self.form.reads:
+                outputs |= self._images(images, nodes)
             outputs["numbers"] = numbers  # the last: _take() looks there
             pipe.set_outputs(*outputs.values())
         pipe.build()
@@ -322,7 +323,7 @@ class DecodePipeline:
         else:
             images = graph.decode(given, device, self.plan.exact, window=window, capability=capability)
         made = [_view(images, chain, device) if self.plan.views else _after(images, chain) for chain in chains]
-        return {f"images {number}": one for number, one in enumerate(made)} | kept
+        return {f"{_IMAGES}{number}": one for number, one in enumerate(made)} | kept
 
 
 def _view(images, steps, device: str):

@@ -1,0 +1,131 @@
+"""Where planes lie, and which numbers of each image the kernels need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...draws.lowered import vertical_first
+
+COLUMNS = (
+    # offsets of the planes, bytes a line, and chroma's size; a sample of chroma is for so many pixels (0: gray)
+    *("luma", "cb", "cr", "pitch", "chroma_pitch", "chroma_height", "chroma_width", "chroma_x", "chroma_y"),
+    *("left", "top", "width", "height"),  # what is needed of the image
+    *("region", "vertical_first", "half"),  # its offset in colours, the order of axes, and the offset after the first
+    # of each axis: size, size after resizing, first output, first input that is needed, most taps of an output
+    *("size_x", "full_x", "begin_x", "low_x", "taps_x"),
+    *("size_y", "full_y", "begin_y", "low_y", "taps_y"),
+    *("flip_x", "flip_y"),
+)
+_AT = {name: i for i, name in enumerate(COLUMNS)}
+_LINE = 16  # bytes, of which a plane's lines and their number are multiples
+_SUPPORT = {"bilinear": 1.0, "bicubic": 2.0}
+
+
+class Windows(NamedTuple):
+    """What becomes of N images: a window is cut out and resized, and of that again a window.
+
+    Attributes:
+        start, size: (N, 2) int64, (y, x) and (height, width) of the window.
+        full: (N, 2), its size after resizing.
+        begin: (N, 2), where the result begins there.
+        flips: (N, 2) int64, 1 where the result is turned upside down, mirrored.
+    """
+
+    start: np.ndarray
+    size: np.ndarray
+    full: np.ndarray
+    begin: np.ndarray
+    flips: np.ndarray
+
+
+class Layout(NamedTuple):
+    """What a batch needs.
+
+    Attributes:
+        interpolation, like: as a resize step's.
+        taps: most taps of an output.
+        region_bytes, half_bytes: of all images' colours, and of these after the first axis.
+        most_region, most_half: pixels, of the largest image.
+    """
+
+    interpolation: str
+    like: str
+    taps: int
+    region_bytes: int
+    half_bytes: int
+    most_region: int
+    most_half: int
+
+
+class Planes(NamedTuple):
+    """Where N images' planes are to be.
+
+    Attributes:
+        offsets: (N, 3) int64; 0 of what is not there.
+        pitches: (N, 3) int64, bytes a line.
+        chroma: (N, 4) int64: height and width of a plane of chroma, and for how many pixels a sample is, across and
+            down; 0 without chroma.
+        bytes: of each image, (N,).
+        sizes: of the images, (N, 2).
+    """
+
+    offsets: np.ndarray
+    pitches: np.ndarray
+    chroma: np.ndarray
+    bytes: np.ndarray
+    sizes: np.ndarray
+
+
+def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> Planes:
+    """Of images of ``sizes`` (N, 2); a sample of chroma is for ``chroma_x`` (N,) pixels across, 0 without chroma."""
+    colour = (chroma_x > 0)[:, None]
+    steps = np.stack([chroma_y, chroma_x], 1)
+    chroma = np.where(colour, -(-sizes // np.maximum(steps, 1)), 0)
+    pitch, chroma_pitch = _whole(sizes[:, 1]), _whole(chroma[:, 1])
+    luma, each = pitch * _whole(sizes[:, 0]), chroma_pitch * _whole(chroma[:, 0])
+    of_all = luma + 2 * each
+    begin = np.cumsum(of_all) - of_all
+    offsets = np.stack([begin, begin + luma, begin + luma + each], 1)
+    pitches = np.stack([pitch, chroma_pitch, chroma_pitch], 1)
+    both = np.concatenate([chroma, chroma_x[:, None], chroma_y[:, None]], 1)
+    return Planes(offsets, pitches, both, of_all, sizes)
+
+
+def _whole(sizes: np.ndarray) -> np.ndarray:
+    return -(-sizes // _LINE) * _LINE
+
+
+def rows_of(planes: Planes, windows: Windows, size: Sequence[int], interpolation: str = "bilinear", like: str = "pil"):
+    """(N, len(COLUMNS)) int64, and the Layout; ``size`` is that of the results."""
+    out, count = np.array(size), len(windows.start)
+    scale = windows.size / windows.full
+    support = _SUPPORT[interpolation] * np.maximum(scale, 1.0)
+    last = np.minimum(windows.begin + out, windows.full) - 1
+    # one more on either side than the first and the last output take: rounding is the kernel's affair
+    low = np.floor((np.maximum(windows.begin, 0) + 0.5) * scale - support + 0.5).astype(np.int64) - 1
+    high = np.ceil((last + 0.5) * scale + support + 0.5).astype(np.int64) + 1
+    low, high = np.clip(low, 0, windows.size - 1), np.clip(high, 1, windows.size)
+    needed = np.maximum(high - low, 1)
+    vertical = vertical_first(windows.size, windows.full) & (like == "pil")
+    half = np.where(vertical[:, None], np.stack([np.full(count, out[0]), needed[:, 1]], 1), 0)
+    half = np.where(vertical[:, None], half, np.stack([needed[:, 0], np.full(count, out[1])], 1))
+    taps = np.minimum(np.ceil(support * 2).astype(np.int64) + 1, windows.size)
+    region_pixels, half_pixels = needed.prod(1), half.prod(1)
+    rows = np.empty((count, len(COLUMNS)), np.int64)
+    rows[:, _AT["luma"] : _AT["cr"] + 1] = planes.offsets
+    rows[:, _AT["pitch"] : _AT["chroma_pitch"] + 1] = planes.pitches[:, :2]
+    rows[:, _AT["chroma_height"] : _AT["chroma_y"] + 1] = planes.chroma
+    rows[:, [_AT["top"], _AT["left"]]] = windows.start + low
+    rows[:, [_AT["height"], _AT["width"]]] = needed
+    rows[:, _AT["region"]] = 3 * (np.cumsum(region_pixels) - region_pixels)
+    rows[:, _AT["half"]] = 3 * (np.cumsum(half_pixels) - half_pixels)
+    rows[:, _AT["vertical_first"]] = vertical
+    for axis, name in enumerate("yx"):
+        columns = np.stack([part[:, axis] for part in (windows.size, windows.full, windows.begin, low, taps)], 1)
+        rows[:, _AT["size_" + name] : _AT["taps_" + name] + 1] = columns
+    rows[:, [_AT["flip_y"], _AT["flip_x"]]] = windows.flips
+    most = int(taps.max()), 3 * int(region_pixels.sum()), 3 * int(half_pixels.sum())
+    return rows, Layout(interpolation, like, *most, int(region_pixels.max()), int(half_pixels.max()))

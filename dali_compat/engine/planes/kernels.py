@@ -1,0 +1,306 @@
+"""Planes of JPEGs -> a batch, as libjpeg, Pillow and torchvision make it, bit for bit, in four launches.
+
+Colours are libjpeg-turbo's (jdsample.c, fancy upsampling; jdcolor.c), resizing is Pillow's (Resample.c) or, where
+``like`` is "v2", PyTorch's for uint8 on the CPU (UpSampleKernel.cpp). Weights are computed in double precision in the
+order of their C code, without fused multiplication and addition; everything after them is whole numbers.
+
+Each image has a row of numbers (geometry.py); COLUMNS says which.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from .geometry import COLUMNS, Layout
+
+_ROW = tl.constexpr(len(COLUMNS))
+_AT = {name: tl.constexpr(i) for i, name in enumerate(COLUMNS)}
+_LUMA, _CB, _CR, _PITCH, _C_PITCH = (_AT[n] for n in ("luma", "cb", "cr", "pitch", "chroma_pitch"))
+_C_HEIGHT, _C_WIDTH, _C_RIGHT, _C_DOWN = (_AT[n] for n in ("chroma_height", "chroma_width", "chroma_x", "chroma_y"))
+_LEFT, _TOP, _WIDTH, _HEIGHT, _REGION = (_AT[n] for n in ("left", "top", "width", "height", "region"))
+_VERTICAL, _HALF, _X, _Y = (_AT[n] for n in ("vertical_first", "half", "size_x", "size_y"))
+_MIRROR, _UPSIDE_DOWN = _AT["flip_x"], _AT["flip_y"]
+_BLOCK = 256  # pixels that a program makes at a time
+_PROGRAMS = 128  # an image, at most: one that is larger than the others must not bring them empty ones
+
+
+def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torch.Tensor | None, out: torch.Tensor):
+    """``out`` (N, C, H, W), in any memory format, from ``planes`` (bytes,) uint8 and ``rows`` (N, len(COLUMNS)) int64.
+    ``table`` (C, 256) is what each value becomes; None where ``out`` is uint8. All are on one GPU; it waits for
+    nothing."""
+    count, (height, width), device = len(rows), out.shape[-2:], planes.device
+    region = torch.empty(layout.region_bytes, dtype=torch.uint8, device=device)
+    half = torch.empty(layout.half_bytes, dtype=torch.uint8, device=device)
+    longest = max(height, width)
+    weights = torch.empty((count, 2, layout.taps, longest), dtype=torch.int32, device=device)
+    first = torch.empty((count, 2, longest + 1), dtype=torch.int32, device=device)  # the last: bits of a weight
+    bicubic, like_v2 = layout.interpolation == "bicubic", layout.like == "v2"
+    block = max(16, triton.next_power_of_2(longest))
+    _weigh[(count, 2)](
+        rows, weights, first, height, width, layout.taps, longest, bicubic, like_v2, block, enable_fp_fusion=False
+    )
+    _colour[(min(triton.cdiv(layout.most_region, _BLOCK), _PROGRAMS), count)](planes, rows, region, _BLOCK)
+    common = rows, weights, first, height, width, layout.taps, longest
+    _half[(min(triton.cdiv(layout.most_half, _BLOCK), _PROGRAMS), count)](region, half, *common, _BLOCK)
+    values = out if table is None else table
+    grid = triton.cdiv(height * width, _BLOCK), count
+    _rest[grid](half, out, values, *common, *out.stride(), out.shape[1], table is not None, _BLOCK)
+
+
+@triton.jit
+def _number(place):
+    """Of 32 bits: dividing those of 64 takes a GPU most of its time."""
+    return tl.load(place).to(tl.int32)
+
+
+@triton.jit
+def _filter(x, bicubic: tl.constexpr):
+    """bilinear_filter and bicubic_filter of Resample.c."""
+    x = tl.abs(x)
+    if bicubic:
+        near = ((-0.5 + 2.0) * x - (-0.5 + 3.0)) * x * x + 1
+        far = (((x - 5) * x + 8) * x - 4) * -0.5
+        return tl.where(x < 1, near, tl.where(x < 2, far, 0.0))
+    return tl.maximum(1 - x, 0.0)
+
+
+@triton.jit
+def _weigh(
+    rows, weights, first, height, width, taps, longest, bicubic: tl.constexpr, v2: tl.constexpr, block: tl.constexpr
+):
+    """precompute_coeffs and normalize_coeffs_8bpc, for one axis (0: x) of one image a program."""
+    image, axis = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    numbers = rows + image * _ROW + tl.where(axis == 0, _X, _Y)
+    size, full, begin = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
+    low, most = tl.load(numbers + 3), tl.load(numbers + 4).to(tl.int32)
+    wanted = tl.where(axis == 0, width, height)
+    scale = size.to(tl.float64) / full.to(tl.float64)
+    wide = tl.maximum(scale, 1.0)
+    narrow = 1.0 / wide
+    support = (2.0 if bicubic else 1.0) * wide
+    at = tl.arange(0, block)
+    bits = 22
+    if v2:  # as many as a 16-bit weight has room for, by the largest of the whole axis
+        largest = tl.zeros([block], tl.float64)
+        for chunk in range(0, full.to(tl.int32), block):
+            out = (at + chunk).to(tl.int64)
+            center = (out.to(tl.float64) + 0.5) * scale
+            start = tl.maximum((center - support + 0.5).to(tl.int64), 0)
+            count = tl.minimum((center + support + 0.5).to(tl.int64), size) - start
+            total = tl.zeros([block], tl.float64)
+            peak = tl.zeros([block], tl.float64)
+            for tap in range(most):
+                weight = _filter(((tap + start).to(tl.float64) - center + 0.5) * narrow, bicubic)
+                weight = tl.where(tap < count, weight, 0.0)
+                total += weight
+                peak = tl.maximum(peak, weight)
+            peak = tl.where((out < full) & (total != 0), peak / total, 0.0)
+            largest = tl.maximum(largest, peak)
+        peak = tl.max(largest, 0)
+        bits = 0
+        power = 2.0
+        for _ in range(22):
+            fits = (0.5 + peak * power).to(tl.int64) < 32768
+            bits += fits.to(tl.int32)
+            power *= 2.0
+    unit = (tl.full([], 1, tl.int64) << bits).to(tl.float64)
+    out = at.to(tl.int64) + begin
+    center = (out.to(tl.float64) + 0.5) * scale
+    start = tl.maximum((center - support + 0.5).to(tl.int64), 0)
+    count = tl.minimum((center + support + 0.5).to(tl.int64), size) - start
+    there = (out >= 0) & (out < full)
+    total = tl.zeros([block], tl.float64)
+    for tap in range(most):
+        weight = _filter(((tap + start).to(tl.float64) - center + 0.5) * narrow, bicubic)
+        total += tl.where(tap < count, weight, 0.0)
+    line = image * 2 + axis
+    for tap in range(most):
+        weight = _filter(((tap + start).to(tl.float64) - center + 0.5) * narrow, bicubic)
+        weight = tl.where((tap < count) & there, weight, 0.0)
+        weight = tl.where(total != 0, weight / total, weight)
+        whole = (tl.where(weight < 0, -0.5, 0.5) + weight * unit).to(tl.int32)
+        tl.store(weights + (line * taps + tap) * longest + at, whole, mask=at < wanted)
+    # -1: no pixel of the resized image
+    tl.store(first + line * (longest + 1) + at, tl.where(there, start - low, -1).to(tl.int32), mask=at < wanted)
+    tl.store(first + line * (longest + 1) + longest, bits)
+
+
+@triton.jit
+def _chroma(plane, pitch, high, wide, y, x, right, down, there):
+    """One value of an interpolated plane: h2v2, h2v1 and h1v2_fancy_upsample; planes of 1 and 2 are repeated."""
+    row, column = y // down, x // right
+    middle = tl.load(plane + row * pitch + column, mask=there, other=0).to(tl.int32)
+    odd_x, odd_y = (x % 2).to(tl.int32), (y % 2).to(tl.int32)
+    beside = tl.minimum(tl.maximum(column + 2 * odd_x - 1, 0), wide - 1)
+    above = tl.minimum(tl.maximum(row + 2 * odd_y - 1, 0), high - 1)
+    made = middle
+    if (right == 2) & (wide > 2):
+        other = tl.load(plane + row * pitch + beside, mask=there, other=0).to(tl.int32)
+        if down == 2:
+            upper = tl.load(plane + above * pitch + column, mask=there, other=0).to(tl.int32)
+            corner = tl.load(plane + above * pitch + beside, mask=there, other=0).to(tl.int32)
+            made = (3 * (3 * middle + upper) + 3 * other + corner + 8 - odd_x) >> 4
+        else:
+            made = (3 * middle + other + 1 + odd_x) >> 2
+    elif (right == 1) & (down == 2):
+        upper = tl.load(plane + above * pitch + column, mask=there, other=0).to(tl.int32)
+        made = (3 * middle + upper + 1 + odd_y) >> 2
+    return made
+
+
+@triton.jit
+def _bounded(x):
+    return tl.minimum(tl.maximum(x, 0), 255)
+
+
+@triton.jit
+def _colour(planes, rows, region, block: tl.constexpr):
+    """The window of each image that is needed, (3, height, width)."""
+    image = tl.program_id(1).to(tl.int64)
+    row = rows + image * _ROW
+    width, height = _number(row + _WIDTH), _number(row + _HEIGHT)
+    pixels = width * height
+    for begin in range(tl.program_id(0) * block, pixels, tl.num_programs(0) * block):
+        at = begin + tl.arange(0, block)
+        there = at < pixels
+        y, x = at // width + _number(row + _TOP), at % width + _number(row + _LEFT)
+        luma = tl.load(planes + tl.load(row + _LUMA) + y * _number(row + _PITCH) + x, mask=there, other=0).to(tl.int32)
+        red, green, blue = luma, luma, luma
+        right, down = _number(row + _C_RIGHT), _number(row + _C_DOWN)
+        if right > 0:  # 0: no chroma
+            high, wide, pitch = _number(row + _C_HEIGHT), _number(row + _C_WIDTH), _number(row + _C_PITCH)
+            cb = _chroma(planes + tl.load(row + _CB), pitch, high, wide, y, x, right, down, there) - 128
+            cr = _chroma(planes + tl.load(row + _CR), pitch, high, wide, y, x, right, down, there) - 128
+            red = _bounded(luma + ((91881 * cr + 32768) >> 16))
+            green = _bounded(luma + ((-22554 * cb - 46802 * cr + 32768) >> 16))
+            blue = _bounded(luma + ((116130 * cb + 32768) >> 16))
+        made = region + tl.load(row + _REGION) + at
+        tl.store(made, red.to(tl.uint8), mask=there)
+        tl.store(made + pixels, green.to(tl.uint8), mask=there)
+        tl.store(made + 2 * pixels, blue.to(tl.uint8), mask=there)
+
+
+@triton.jit
+def _filtered(given, plane, step, length, weights, start, taps, most, longest, place, bits, there):
+    """Three channels along one axis, rounded to 8 bits. ``given`` is where each output's line begins."""
+    red = tl.zeros_like(start)
+    green, blue = red, red
+    for tap in range(most):
+        weight = tl.load(weights + tap * longest + place, mask=there, other=0)
+        inside = there & (start + tap < length)
+        pixel = given + (start + tap) * step
+        red += weight * tl.load(pixel, mask=inside, other=0).to(tl.int32)
+        green += weight * tl.load(pixel + plane, mask=inside, other=0).to(tl.int32)
+        blue += weight * tl.load(pixel + 2 * plane, mask=inside, other=0).to(tl.int32)
+    half = tl.full([], 1, tl.int32) << (bits - 1)
+    return _bounded((red + half) >> bits), _bounded((green + half) >> bits), _bounded((blue + half) >> bits)
+
+
+@triton.jit
+def _half(region, made, rows, weights, first, height, width, taps, longest, block: tl.constexpr):
+    """The first axis: (3, height of the region, W), or (3, H, width of the region) where it is the vertical one."""
+    image = tl.program_id(1).to(tl.int64)
+    row = rows + image * _ROW
+    before_w, before_h = _number(row + _WIDTH), _number(row + _HEIGHT)
+    vertical = _number(row + _VERTICAL)
+    after_w, after_h = tl.where(vertical != 0, before_w, width), tl.where(vertical != 0, height, before_h)
+    pixels = after_w * after_h
+    for begin in range(tl.program_id(0) * block, pixels, tl.num_programs(0) * block):
+        at = begin + tl.arange(0, block)
+        there = at < pixels
+        y, x = at // after_w, at % after_w
+        line = image * 2 + vertical
+        place = tl.where(vertical != 0, y, x)
+        start = tl.load(first + line * (longest + 1) + place, mask=there, other=-1)
+        lines = region + tl.load(row + _REGION) + tl.where(vertical != 0, x, y * before_w)
+        step, length = tl.where(vertical != 0, before_w, 1), tl.where(vertical != 0, before_h, before_w)
+        most = _number(row + tl.where(vertical != 0, _Y, _X) + 4)
+        bits = tl.load(first + line * (longest + 1) + longest)
+        red, green, blue = _filtered(
+            lines,
+            before_w * before_h,
+            step,
+            length,
+            weights + line * taps * longest,
+            start,
+            taps,
+            most,
+            longest,
+            place,
+            bits,
+            there & (start >= 0),
+        )
+        to = made + tl.load(row + _HALF) + at
+        tl.store(to, red.to(tl.uint8), mask=there)
+        tl.store(to + pixels, green.to(tl.uint8), mask=there)
+        tl.store(to + 2 * pixels, blue.to(tl.uint8), mask=there)
+
+
+@triton.jit
+def _rest(
+    given,
+    out,
+    table,
+    rows,
+    weights,
+    first,
+    height,
+    width,
+    taps,
+    longest,
+    stride,
+    stride_c,
+    stride_h,
+    stride_w,
+    channels,
+    converts: tl.constexpr,
+    block: tl.constexpr,
+):
+    """The other axis, flips, conversions, in their place."""
+    image = tl.program_id(1).to(tl.int64)
+    row = rows + image * _ROW
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    there = at < height * width
+    y, x = at // width, at % width
+    vertical = _number(row + _VERTICAL)  # of the first axis
+    before_w = tl.where(vertical != 0, _number(row + _WIDTH), width)
+    before_h = tl.where(vertical != 0, height, _number(row + _HEIGHT))
+    # the axis now: 1, y, unless that was the first
+    axis = 1 - vertical
+    line = image * 2 + axis
+    place = tl.where(axis != 0, y, x)
+    start = tl.load(first + line * (longest + 1) + place, mask=there, other=-1)
+    across = tl.load(first + (image * 2 + vertical) * (longest + 1) + tl.where(axis != 0, x, y), mask=there, other=-1)
+    inside = there & (start >= 0) & (across >= 0)
+    lines = given + tl.load(row + _HALF) + tl.where(axis != 0, x, y * before_w)
+    step, length = tl.where(axis != 0, before_w, 1), tl.where(axis != 0, before_h, before_w)
+    most = _number(row + tl.where(axis != 0, _Y, _X) + 4)
+    bits = tl.load(first + line * (longest + 1) + longest)
+    red, green, blue = _filtered(
+        lines,
+        before_w * before_h,
+        step,
+        length,
+        weights + line * taps * longest,
+        start,
+        taps,
+        most,
+        longest,
+        place,
+        bits,
+        inside,
+    )
+    red, green, blue = tl.where(inside, red, 0), tl.where(inside, green, 0), tl.where(inside, blue, 0)
+    to_y = tl.where(tl.load(row + _UPSIDE_DOWN) != 0, height - 1 - y, y)
+    to_x = tl.where(tl.load(row + _MIRROR) != 0, width - 1 - x, x)
+    to = out + image * stride + to_y * stride_h + to_x * stride_w
+    if converts:
+        tl.store(to, tl.load(table + red, mask=there), mask=there)
+        tl.store(to + stride_c, tl.load(table + 256 + green, mask=there), mask=there)
+        tl.store(to + 2 * stride_c, tl.load(table + 512 + blue, mask=there), mask=there)
+    else:
+        tl.store(to, red.to(tl.uint8), mask=there)
+        tl.store(to + stride_c, green.to(tl.uint8), mask=there)
+        tl.store(to + 2 * stride_c, blue.to(tl.uint8), mask=there)

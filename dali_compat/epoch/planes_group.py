@@ -1,0 +1,169 @@
+"""Rows of a part whose JPEGs a GPU's engine decodes: DALI reads the files, kernels make images of the planes."""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..data.header import STATED
+from ..data.headers import Facts
+from ..data.intact import is_intact
+from ..data.sources import PATHS, Form
+from ..draws import Arrays
+from ..engine.kernels import rows_of
+from ..engine.planes.engine import Decoding, Files, JpegEngine, pixels_of
+from ..engine.planes.geometry import planes_of
+from ..engine.planes.program import Program
+from ..engine.views import Views
+from ..plan import Plan
+from .dali_groups import DaliOwner, Decoded, Replayed, changed_since
+from .part import in_order, run
+
+_MOST = 2**29  # bytes of planes that a group may have
+
+
+class FromPlanes:
+    """Rows whose files the engine takes, by their headers. Only bytes that are known to be intact reach it: it writes
+    as many pixels as they say."""
+
+    def __init__(self, batch: DaliOwner, plan: Plan, rows: list[int], given: str, engine: JpegEngine):
+        self.batch, self.plan, self.rows, self._given, self._engine = batch, plan, rows, given, engine
+        if not rows:
+            return
+        at = np.array(rows)
+        self._facts = batch.facts.take(at)
+        self._arrays = [batch.compute((*one.planes, *one.after), at) for one in plan.chains]
+        self._sure = np.arange(len(rows))  # of the rows; the engine has no others
+        self._planes: Decoding | None = None
+        self._files: Files | None = None
+        self._others: Replayed | Decoded | None = None
+        if given == PATHS:
+            self._pipeline = batch.epoch.pipeline(plan, len(rows), Form(PATHS, reads=True))
+            self._ticket = self._pipeline.submit(batch.paths(at), [], self._facts.stated_at)
+
+    def decode(self) -> None:
+        """Once, when the files are read, or soon: the engine sets to work."""
+        if self._files is not None or self._others is not None:
+            return
+        from ..engine.dali.pipeline import PipelineError  # here, for other routes do without DALI
+
+        try:
+            files = self._read()
+        except PipelineError:  # of a file: this finds out which
+            self._others, self._sure = Decoded(self.batch, self.plan, self.rows, self._given), self._sure[:0]
+            return
+        if len(self._sure):
+            self._planes = self._engine.submit(files, self._places())
+        self._files = files
+
+    def _read(self) -> Files:
+        """The files that are sure; PIL begins with the others."""
+        batch, facts = self.batch, self._facts
+        if self._given == PATHS:
+            received = self._pipeline.receive(self._ticket)
+            encoded: Any = received.encoded
+            changed = changed_since(facts, received.lengths, received.stated)
+            files = Files.of(encoded, received.lengths)
+        else:
+            encoded = [batch.sources[row].bytes() for row in self.rows]  # type: ignore[union-attr]  # records
+            stated = np.stack([_part(one, place) for one, place in zip(encoded, facts.stated_at.tolist(), strict=True)])
+            files = Files.of(encoded)
+            changed = changed_since(facts, files.lengths.astype(np.int64), stated)
+        new = np.flatnonzero(~changed & ~facts.intact)
+        unknown = np.array(
+            [not is_intact(encoded[i]) for i in new.tolist()], bool
+        )  # here: others would wait for Python
+        for i in np.flatnonzero(changed).tolist():
+            batch.read_header_again(self.rows[i])
+        for i in new[unknown].tolist():
+            batch.prefer_pil(self.rows[i])
+        batch.set_intact([self.rows[i] for i in new[~unknown].tolist()])
+        doubtful = changed.copy()
+        doubtful[new[unknown]] = True
+        if doubtful.any():
+            self._others = Replayed(batch, self.plan, [self.rows[i] for i in np.flatnonzero(doubtful).tolist()])
+            self._sure = np.flatnonzero(~doubtful)
+            files = files.only(self._sure)
+        return files
+
+    def _places(self):
+        return planes_of(self._facts.sizes[self._sure], *pixels_of(self._facts.chroma[self._sure]))
+
+    def outcome(self):
+        """(N, C, H, W), or a list of N where sizes differ; Views of these."""
+        self.decode()
+        made: list[tuple[list[int], Any]] = []
+        if self._planes is not None:
+            try:
+                planes = self._planes.result()
+            except CancelledError:
+                raise
+            except Exception:
+                return self._refused()
+            images = self._images(planes)
+            if self._others is None:
+                return images
+            made.append(([self.rows[i] for i in self._sure.tolist()], images))
+        if self._others is not None:
+            images = self._others.outcome()
+            made.append((self._others.rows, images))
+        self.rows = sorted(chain.from_iterable(rows for rows, _ in made))
+        return made[0][1] if len(made) == 1 else in_order(made)
+
+    def _images(self, planes: torch.Tensor):
+        places, views = self._places(), []
+        for one, arrays in zip(self.plan.chains, self._arrays, strict=True):
+            arrays = self._of_the_sure(arrays)
+            begin = len(one.planes)
+            program = Program(one, arrays[:begin], self._facts.sizes[self._sure])
+            views.append(run(one.after, program(planes, places), arrays[begin:]))
+        return Views(views) if self.plan.views else views[0]
+
+    def _of_the_sure(self, arrays: list[Arrays]) -> list[Arrays]:
+        if len(self._sure) == len(self._facts.chroma):
+            return arrays
+        return [rows_of(of_step, self._sure) for of_step in arrays]
+
+    def _refused(self):
+        """The engine has not taken one of the files: DALI decodes all of them, and that one from now on."""
+        assert self._files is not None
+        for i in self._engine.refused(self._files, self._places()):
+            self.batch.prefer_dali(self.rows[self._sure[i]])
+        sure = [self.rows[i] for i in self._sure.tolist()]
+        groups: list[Any] = [Decoded(self.batch, self.plan, sure, self._given)]
+        if self._others is not None:
+            groups.append(self._others)
+        made = [(group.outcome(), group) for group in groups]
+        self.rows = sorted(chain.from_iterable(group.rows for _, group in made))
+        return made[0][0] if len(made) == 1 else in_order([(group.rows, images) for images, group in made])
+
+    def look(self) -> None:
+        """The engine tells when it is asked."""
+
+    def discard(self) -> None:
+        if self._given == PATHS:
+            self._pipeline.discard(self._ticket)
+        if self._planes is not None:
+            self._planes.cancel()
+        if self._others is not None:
+            self._others.discard()
+
+
+def bounded(rows: list[int], facts: Facts) -> list[list[int]]:
+    """Groups of rows whose planes fit the memory that a group may have."""
+    at = np.array(rows)
+    bytes_ = planes_of(facts.sizes[at], *pixels_of(facts.chroma[at])).bytes
+    number = (np.cumsum(bytes_) - 1) // _MOST
+    return [part.tolist() for part in np.split(at, np.flatnonzero(np.diff(number)) + 1)]
+
+
+def _part(data: np.ndarray, place: int) -> np.ndarray:
+    """What states a JPEG's size, as fn.slice gives it: zeros behind the end."""
+    part = np.zeros(STATED, np.uint8)
+    given = data[place : place + STATED]
+    part[: len(given)] = given
+    return part

@@ -1,0 +1,241 @@
+"""JPEGs from a GPU's engine are Pillow's pixels, and whatever it does not take comes as it did before."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms as T
+from torchvision.transforms import v2
+
+from contract.both import ours
+from dali_compat import DALIImageFolder, DALIRecordIO, DataLoader, views
+from dali_compat.cli import main
+from dali_compat.data.header import read_header
+from dali_compat.engine.planes import engine as engines
+from dali_compat.engine.planes.nvjpeg import EngineError, Nvjpeg
+
+pytestmark = pytest.mark.gpu
+
+NORMALIZE = T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+TRAIN = T.Compose([T.RandomResizedCrop(24), T.RandomHorizontalFlip(), T.ToTensor(), NORMALIZE])
+CHAINS = {
+    "train": TRAIN,
+    "bicubic": T.Compose([T.RandomResizedCrop((30, 20), interpolation=T.InterpolationMode.BICUBIC), T.PILToTensor()]),
+    "evaluation": T.Compose([T.Resize(40), T.CenterCrop(32), T.ToTensor(), NORMALIZE]),
+    "squeezed": T.Compose([T.Resize((17, 65)), T.RandomVerticalFlip(), T.ToTensor()]),
+    "beyond": T.Compose([T.Resize(20), T.CenterCrop(32), T.PILToTensor()]),
+    "v2": v2.Compose(
+        [
+            v2.ToImage(),
+            v2.RandomResizedCrop(24, antialias=True),
+            v2.RandomHorizontalFlip(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)),
+        ]
+    ),
+    "half": v2.Compose([v2.Resize((24, 24)), v2.ToImage(), v2.ToDtype(torch.float16, scale=True)]),
+    "jitter": T.Compose([T.RandomResizedCrop(24), T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.ToTensor()]),
+    "policy": T.Compose([T.RandomResizedCrop(24), T.TrivialAugmentWide(), T.ToTensor(), T.RandomErasing(1.0)]),
+    "turned": T.Compose([T.RandomRotation(20), T.RandomResizedCrop(24), T.ToTensor()]),
+    "views": views(TRAIN, T.Compose([T.CenterCrop(16), T.PILToTensor()])),
+}
+
+
+@pytest.fixture
+def engine():
+    found = engines.engine_of(torch.device("cuda", torch.cuda.current_device()))
+    if isinstance(found, str):
+        pytest.skip(f"this GPU's engine is not used: {found}")
+    return found
+
+
+@pytest.fixture
+def decoded(engine, monkeypatch):
+    """How many files each call of the engine had."""
+    counts, submit = [], engine.submit
+
+    def counted(files, places):
+        counts.append(len(files.addresses))
+        return submit(files, places)
+
+    monkeypatch.setattr(engine, "submit", counted)
+    return counts
+
+
+def loaded(dataset, device, **options):
+    torch.manual_seed(3)
+    options = {"batch_size": 8, "shuffle": True, "num_workers": 2, "exact": True} | options
+    return list(ours(dataset, device=device, **options))
+
+
+def assert_alike(found, expected):
+    """Trees of tensors."""
+    if isinstance(found, torch.Tensor):
+        assert found.dtype == expected.dtype and torch.equal(found.cpu(), expected.cpu())
+        return
+    assert len(found) == len(expected) > 0
+    for one, other in zip(found, expected, strict=True):
+        assert_alike(one, other)
+
+
+def picture(rng, height, width):
+    small = rng.integers(0, 256, (height // 6 + 2, width // 6 + 2, 3), np.uint8)
+    return Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def write(folder, images, **how):
+    """(name, image, options of saving) each, in one class."""
+    (folder / "class").mkdir(parents=True, exist_ok=True)
+    for name, image, more in images:
+        image.save(folder / "class" / name, **{**how, **more})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def varied(tmp_path_factory):
+    """JPEGs of all sizes and samplings, and files that the engine does not take, among them."""
+    rng, images = np.random.default_rng(1), []
+    for number in range(120):
+        image = picture(rng, *rng.integers(1, 71, 2).tolist())
+        how = {"quality": int(rng.integers(1, 101)), "subsampling": int(rng.integers(0, 3))}
+        how["optimize"] = bool(rng.integers(0, 2))
+        if number % 3 == 0:
+            how["restart_marker_blocks"] = int(rng.integers(1, 5))
+        if number % 7 == 0:
+            image = image.convert("L")
+        images.append((f"{number:03}.jpg", image, how))
+    others = {"progressive.jpg": {"progressive": True}, "x.png": {}, "y.bmp": {}}
+    images += [(name, picture(rng, 50, 60), how) for name, how in others.items()]
+    images += [("cmyk.jpg", picture(rng, 50, 60).convert("CMYK"), {})]
+    return write(tmp_path_factory.mktemp("varied"), images)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_exact_is_torchvisions(varied, decoded, name):
+    dataset = DALIImageFolder(varied, CHAINS[name])
+    assert_alike(loaded(dataset, "cuda"), loaded(dataset, "cpu"))
+    assert (sum(decoded) >= 100) == (name != "turned")
+
+
+@pytest.mark.parametrize("name", ["train", "evaluation", "views"])
+def test_photos(photos_or_images, decoded, name):
+    dataset = DALIImageFolder(photos_or_images, CHAINS[name])
+    assert_alike(loaded(dataset, "cuda", memory_format=torch.channels_last), loaded(dataset, "cpu"))
+    assert decoded
+
+
+def test_every_sampling_is_compared(engine):
+    taken = [chroma for chroma in (1, 0x11, 0x21, 0x22, 0x12) if engine.exact[chroma]]
+    assert 0x22 in taken and 0x11 in taken and not engine.exact[0]
+
+
+def test_windows_anywhere(tmp_path, decoded):
+    rng = np.random.default_rng(2)
+    names = [(f"{i}{s}.jpg", picture(rng, 79, 77), {"subsampling": s}) for s in (0, 1, 2) for i in range(100)]
+    folder = write(tmp_path, names)  # 64 places for a window in either direction
+    dataset = DALIImageFolder(folder, T.Compose([T.RandomCrop(14), T.PILToTensor()]))
+    assert_alike(loaded(dataset, "cuda", batch_size=100), loaded(dataset, "cpu", batch_size=100))
+    assert decoded == [100, 100, 100]
+
+
+def test_large_images_among_small_ones(tmp_path, decoded, monkeypatch):
+    from dali_compat.epoch import planes_group
+
+    monkeypatch.setattr(planes_group, "_MOST", 2**22)
+    rng = np.random.default_rng(3)
+    sizes = [(40, 50), (3000, 2000), (64, 64), (1500, 2500), (9, 9)]
+    folder = write(tmp_path, [(f"{i}.jpg", picture(rng, *size), {}) for i, size in enumerate(sizes)])
+    dataset = DALIImageFolder(folder, CHAINS["train"])
+    assert_alike(loaded(dataset, "cuda"), loaded(dataset, "cpu"))
+    assert len(decoded) > 1
+
+
+def test_a_file_that_changes(tmp_path, decoded):
+    """Another size: what was made room for is not what the file has now."""
+    rng = np.random.default_rng(4)
+    folder = write(tmp_path, [(f"{i}.jpg", picture(rng, 50, 60), {}) for i in range(8)])
+    dataset = DALIImageFolder(folder, CHAINS["evaluation"])
+    loader = DataLoader(dataset, 8, exact=True, device="cuda")
+    list(loader)
+    picture(rng, 500, 640).save(folder / "class" / "3.jpg")
+    found = list(loader)
+    assert_alike(found, loaded(dataset, "cpu", shuffle=False))
+    assert decoded == [8, 7]
+
+
+def test_a_damaged_file_is_pils(tmp_path, decoded):
+    rng = np.random.default_rng(5)
+    folder = write(tmp_path, [(f"{i}.jpg", picture(rng, 90, 80), {}) for i in range(8)])
+    path = folder / "class" / "2.jpg"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 9] = b"\xff\xd0\xff\xc0\x00\x01\xff\xd9\x00"
+    path.write_bytes(data)
+    loader = DataLoader(DALIImageFolder(folder, CHAINS["evaluation"]), 8, exact=True, device="cuda", on_error="skip")
+    (images, _), *_ = loader
+    expected = loaded(DALIImageFolder(folder, CHAINS["evaluation"]), "cpu", shuffle=False, on_error="skip")
+    assert_alike(images, expected[0][0])
+    assert decoded == [7]
+
+
+def test_what_the_engine_refuses_is_decoded_as_before(tmp_path, decoded, monkeypatch):
+    rng = np.random.default_rng(6)
+    folder = write(tmp_path, [(f"{i}.jpg", picture(rng, 50 + i, 60), {}) for i in range(8)])
+    decode = Nvjpeg.decode
+
+    def refusing(self, files, lengths, *others):
+        if refused in lengths.tolist():
+            raise EngineError("nvjpegDecodeBatched: not supported")
+        decode(self, files, lengths, *others)
+
+    refused = (folder / "class" / "5.jpg").stat().st_size
+    monkeypatch.setattr(Nvjpeg, "decode", refusing)
+    dataset = DALIImageFolder(folder, CHAINS["evaluation"])
+    loader = DataLoader(dataset, 8, exact=True, device="cuda")
+    expected = loaded(dataset, "cpu", shuffle=False)
+    assert_alike(list(loader), expected)
+    assert decoded == [8] + [1] * 8
+    decoded.clear()
+    assert_alike(list(loader), expected)
+    assert decoded == [7]
+
+
+def test_turned_off(varied, monkeypatch, decoded):
+    monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "0")
+    dataset = DALIImageFolder(varied, CHAINS["train"])
+    assert_alike(loaded(dataset, "cuda"), loaded(dataset, "cpu"))
+    assert not decoded
+
+
+def test_archives(varied, decoded, tmp_path):
+    assert main(["pack", str(varied), str(tmp_path / "train.rec")]) == 0
+    dataset = DALIRecordIO(tmp_path / "train.rec", CHAINS["train"])
+    assert_alike(loaded(dataset, "cuda"), loaded(dataset, "cpu"))
+    assert sum(decoded) >= 100
+
+
+def test_upright_blocks():
+    """4:4:0 of the images made for the comparison is what Pillow takes it for."""
+    *_, upright = engines._made()
+    for file in upright:
+        header = read_header(file)
+        with Image.open(io.BytesIO(file.tobytes())) as image:
+            assert image.layer[0][1:3] == (1, 2) and image.size == (header.width, header.height)
+            image.load()
+        assert header.chroma == 0x12
+
+
+def test_several_loaders_and_an_epoch_left_early(varied, engine):
+    dataset = DALIImageFolder(varied, CHAINS["train"])
+    expected = loaded(dataset, "cpu")
+    torch.manual_seed(3)
+    first = iter(ours(dataset, device="cuda", exact=True, batch_size=8, shuffle=True, num_workers=2))
+    got = [next(first)]
+    for _ in range(3):
+        other = iter(ours(dataset, device="cuda", exact=True, batch_size=5))
+        next(other)
+        got.append(next(first))
+    assert_alike(got, expected[:4])
+    del first, other
+    assert_alike(loaded(dataset, "cuda"), expected)

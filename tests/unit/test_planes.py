@@ -1,0 +1,188 @@
+"""engine/planes: the kernels against libjpeg-turbo's arithmetic, written with numpy, and Pillow's own resizing.
+
+Without a GPU Triton's interpreter runs them.
+"""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dali_compat.engine.fused import conversion_table
+from dali_compat.engine.kernels import resample
+from dali_compat.engine.planes.geometry import Windows, planes_of, rows_of
+from dali_compat.plan import ImageSpec, step
+
+pytest.importorskip("triton")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ON_GPU = torch.cuda.is_available() and not INTERPRETED
+DEVICE = "cuda" if ON_GPU else "cpu"
+runs = pytest.mark.skipif(not (ON_GPU or INTERPRETED), reason="test_interpreted runs it")
+
+
+@pytest.mark.skipif(ON_GPU or INTERPRETED, reason="they run here")
+def test_interpreted():
+    """In a process of its own: Triton asks before it is imported."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "passed" in done.stdout
+
+
+PILLOWS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+
+
+def upsampled(plane, height, width, across, down):
+    """One plane of chroma as libjpeg-turbo interpolates it (jdsample.c)."""
+    c = plane.astype(np.int32)
+    if (across, down) == (1, 1):
+        return c[:height, :width]
+    if across == 2 and c.shape[1] <= 2:
+        return c.repeat(2, 1).repeat(down, 0)[:height, :width]
+    sums = c[:, None]  # (rows, 1 or 2, columns)
+    if down == 2:
+        up, below = np.vstack([c[:1], c[:-1]]), np.vstack([c[1:], c[-1:]])
+        sums = np.stack([3 * c + up, 3 * c + below], 1)
+    if across == 1:
+        return ((sums + np.array([1, 2])[:, None]) >> 2).reshape(-1, c.shape[1])[:height, :width]
+    lines = sums.reshape(-1, c.shape[1])
+    left, right = np.hstack([lines[:, :1], lines[:, :-1]]), np.hstack([lines[:, 1:], lines[:, -1:]])
+    shift, first, second = (4, 8, 7) if down == 2 else (2, 1, 2)
+    both = np.stack([(3 * lines + left + first) >> shift, (3 * lines + right + second) >> shift], 2)
+    return both.reshape(len(lines), -1)[:height, :width]
+
+
+def coloured(luma, cb, cr):
+    """jdcolor.c: 16 bits behind the point."""
+    y, cb, cr = luma.astype(np.int32), cb - 128, cr - 128
+    red = y + ((91881 * cr + 32768) >> 16)
+    green = y + ((-22554 * cb - 46802 * cr + 32768) >> 16)
+    blue = y + ((116130 * cb + 32768) >> 16)
+    return np.clip(np.stack([red, green, blue], -1), 0, 255).astype(np.uint8)
+
+
+class Made:
+    """Images of random planes: where these lie on the device, and the colours they stand for."""
+
+    def __init__(self, shapes, steps, seed=0):
+        rng = np.random.default_rng(seed)
+        self.sizes = np.array(shapes)
+        across, down = np.array(steps).T
+        self.planes = planes_of(self.sizes, across, down)
+        bytes_ = rng.integers(0, 256, int(self.planes.bytes.sum()), dtype=np.uint8)
+        self.bytes = torch.from_numpy(bytes_).to(DEVICE)
+        self.images = []
+        for i, (height, width) in enumerate(shapes):
+            part = [self._plane(bytes_, i, 0, height, width)]
+            high, wide, x, y = self.planes.chroma[i].tolist()
+            if x:
+                two = [upsampled(self._plane(bytes_, i, c, high, wide), height, width, x, y) for c in (1, 2)]
+                self.images.append(coloured(part[0], *two))
+            else:
+                self.images.append(part[0][:, :, None].repeat(3, 2))
+
+    def _plane(self, bytes_, i, c, height, width):
+        begin, pitch = self.planes.offsets[i, c], self.planes.pitches[i, c]
+        return bytes_[begin : begin + pitch * height].reshape(height, pitch)[:, :width]
+
+    def rendered(self, windows, size, interpolation="bilinear", like="pil", table=None, channels_last=False):
+        rows, layout = rows_of(self.planes, windows, size, interpolation, like)
+        dtype = torch.uint8 if table is None else table.dtype
+        layout_of = torch.channels_last if channels_last else torch.contiguous_format
+        out = torch.empty((len(rows), 3, *size), dtype=dtype, device=DEVICE).to(memory_format=layout_of)
+        from dali_compat.engine.planes import kernels
+
+        kernels.render(self.bytes, torch.from_numpy(rows).to(DEVICE), layout, table, out)
+        return out.cpu()
+
+
+def whole(sizes, full=None, begin=None, flips=None):
+    zeros = np.zeros_like(sizes)
+    return Windows(zeros, sizes, sizes if full is None else full, *(zeros if a is None else a for a in (begin, flips)))
+
+
+def tensors(images):
+    return torch.stack([torch.from_numpy(np.ascontiguousarray(image)).movedim(-1, 0) for image in images])
+
+
+@runs
+@pytest.mark.parametrize("steps", [(0, 0), (1, 1), (2, 1), (2, 2), (1, 2)])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 2), (2, 1), (3, 4), (4, 5), (5, 3), (16, 17), (33, 32)])
+def test_colours(steps, shape):
+    made = Made([shape], [steps], seed=sum(shape))
+    assert torch.equal(made.rendered(whole(made.sizes), shape), tensors(made.images))
+
+
+SHAPES = [(37, 51), (90, 33), (20, 20), (64, 128), (3, 90), (120, 7)]
+STEPS = [(2, 2), (2, 1), (1, 1), (0, 0), (2, 2), (1, 2)]
+
+
+@runs
+@pytest.mark.parametrize("interpolation", PILLOWS)
+@pytest.mark.parametrize("size", [(24, 24), (40, 17)])
+def test_windows_are_resized_as_pillow_does(interpolation, size):
+    made = Made(SHAPES, STEPS)
+    rng = np.random.default_rng(5)
+    start = (rng.random((6, 2)) * (made.sizes - 1)).astype(np.int64)
+    shape = 1 + (rng.random((6, 2)) * (made.sizes - start)).astype(np.int64)
+    shape = np.minimum(shape, made.sizes - start)
+    flips = rng.integers(0, 2, (6, 2))
+    windows = Windows(start, shape, np.tile(size, (6, 1)), np.zeros((6, 2), np.int64), flips)
+    expected = []
+    for image, (top, left), (high, wide), (down, mirror) in zip(made.images, start, shape, flips, strict=True):
+        part = Image.fromarray(image[top : top + high, left : left + wide])
+        resized = np.asarray(part.resize(size[::-1], PILLOWS[interpolation]))
+        expected.append(resized[:: -1 if down else 1, :: -1 if mirror else 1])
+    assert torch.equal(made.rendered(windows, size, interpolation), tensors(expected))
+
+
+@runs
+@pytest.mark.parametrize("like", ["pil", "v2"])
+@pytest.mark.parametrize("interpolation", PILLOWS)
+def test_a_window_of_what_was_resized(like, interpolation):
+    """Resize and CenterCrop; the last window reaches beyond the image, where torchvision has black."""
+    made = Made(SHAPES, STEPS)
+    full = np.maximum(made.sizes * 32 // made.sizes.min(1, keepdims=True), 1)
+    full[-1] = 20, 28
+    begin = (full - 24) // 2
+    result = made.rendered(whole(made.sizes, full, begin), (24, 24), interpolation, like)
+    expected = []
+    for image, (high, wide), (top, left) in zip(made.images, full.tolist(), begin.tolist(), strict=True):
+        given = torch.from_numpy(np.ascontiguousarray(image)).movedim(-1, 0)[None]
+        resized = resample.resize(given, (high, wide), interpolation, like)[0]
+        framed = torch.nn.functional.pad(resized, (24, 24, 24, 24))
+        expected.append(framed[:, top + 24 : top + 48, left + 24 : left + 48])
+    assert torch.equal(result, torch.stack(expected))
+
+
+@runs
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+def test_conversions(dtype, channels_last):
+    made = Made(SHAPES, STEPS)
+    tensor = ImageSpec("tensor", dtype=dtype)
+    values = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+    steps = (
+        step("to_dtype", tensor, fidelity="", dtype=dtype, like="v2"),
+        step("normalize", tensor.but(normalized=True), fidelity="", **values),
+    )
+    table = conversion_table(steps)
+    windows = whole(made.sizes, np.full((6, 2), 16))
+    plain = made.rendered(windows, (16, 16))
+    result = made.rendered(windows, (16, 16), table=table.to(DEVICE), channels_last=channels_last)
+    assert result.dtype == dtype
+    assert torch.equal(result, table[torch.arange(3).view(1, 3, 1, 1), plain.long()])
+
+
+@runs
+def test_windows_at_every_offset():
+    made = Made([(40, 41)], [(2, 2)])
+    for top in range(16):
+        for left in range(0, 16, 5):
+            windows = Windows(*(np.array([a]) for a in ((top, left), (17, 19), (17, 19), (0, 0), (0, 0))))
+            expected = made.images[0][top : top + 17, left : left + 19]
+            assert torch.equal(made.rendered(windows, (17, 19)), tensors([expected]))
