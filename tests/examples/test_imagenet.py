@@ -452,9 +452,9 @@ class Launched:
     def kill(self, rank, number):
         os.kill(self.lines(rank)[0][0], number)
 
-    def end(self, seconds):
-        """The exit code."""
-        return self._program.result(seconds).returncode
+    def end(self):
+        """The exit code. An interpreter takes its time to end on a machine that is busy; a hang would last --timeout."""
+        return self._program.result(150).returncode
 
     def seen_until(self, count):
         """Labels of the first ``count`` images of the epoch."""
@@ -485,11 +485,11 @@ def launch(folder, tmp_path):
 
 @pytest.mark.parametrize("torchrun, words", [(True, ""), (False, "--parallel fsdp --ema 0.9")], ids=["ddp", "fsdp"])
 def test_a_rank_that_dies_ends_all_and_another_number_of_ranks_goes_on(launch, run, torchrun, words):
-    """With a message, within seconds. Each image of the epoch comes once."""
+    """With a message. Each image of the epoch comes once."""
     launched = launch(f"{words} --save-every 2", torchrun)
     launched.wait_for(lambda: (launched.out / "checkpoint.pt").exists())
     launched.kill(1, signal.SIGKILL)
-    assert launched.end(seconds=30) != 0
+    assert launched.end() != 0
     assert "rank 0 ends: " in launched.errors() and "--resume goes on from it" in launched.errors()
     assert "Signal 9 (SIGKILL)" in launched.errors() or not torchrun
     rest = run(f"{words} --resume")
@@ -507,14 +507,14 @@ def test_a_rank_that_hangs_ends_all(launch):
     launched.wait_for(lambda: "rank 0 ends: " in launched.errors())
     assert time.monotonic() - begin < 30
     launched.kill(1, signal.SIGCONT)
-    assert launched.end(seconds=30) != 0 and "rank 1 ends: " in launched.errors()
+    assert launched.end() != 0 and "rank 1 ends: " in launched.errors()
 
 
 def test_a_stop_signal_to_one_rank_stops_and_saves_all(launch, run):
     launched = launch("--log-every 2")
     launched.wait_for(lambda: len(launched.lines(0)) > 2)
     launched.kill(1, signal.SIGTERM)
-    assert launched.end(seconds=30) == 0
+    assert launched.end() == 0
     seen = torch.load(launched.out / "checkpoint.pt")["seen"]
     assert 0 < seen < IMAGES
     rest = run("--resume")
