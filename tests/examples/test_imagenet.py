@@ -17,6 +17,7 @@ import programs
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp
 import yaml
 from conftest import REPOSITORY
 from helpers import make_folder
@@ -95,7 +96,7 @@ def run(example, folder, tmp_path, monkeypatch):
 
         monkeypatch.setattr(example.train.Training, "train_step", step)
         example.train.main(f"--data {data} --out {out} {SMALL} {words}".split())
-        checkpoint = torch.load(out / "checkpoint.pt") if (out / "checkpoint.pt").exists() else None
+        checkpoint = torch.load(out / "checkpoint.pt", weights_only=True) if (out / "checkpoint.pt").exists() else None
         rows = list(csv.DictReader((out / "log.csv").open()))
         return SimpleNamespace(seen=seen, shapes=shapes, out=out, checkpoint=checkpoint, rows=rows)
 
@@ -126,16 +127,16 @@ def same(one, other):
 def test_a_trial_on_the_cpu_learns(example, tmp_path, capsys):
     """The command of the first lines, with a smaller network."""
     out = tmp_path / "run"
-    words = "--synthetic --config configs/resnet18.yaml --model shufflenet_v2_x0_5 --lr 1 --ema 0.5 --save-every 2"
+    words = "--synthetic --config configs/resnet18.yaml --model shufflenet_v2_x0_5 --lr 0.3 --ema 0.5 --save-every 2"
     example.train.main(f"{words} --epochs 3 --out {out}".split())
     rows, printed = list(csv.DictReader((out / "log.csv").open())), capsys.readouterr()
     assert [int(row["epoch"]) for row in rows] == [0, 1, 2] and rows[0].keys() == set(example.log.COLUMNS)
-    assert float(rows[2]["train_loss"]) < 0.95 * float(rows[0]["train_loss"])
+    assert float(rows[2]["train_loss"]) < 0.8 * float(rows[0]["train_loss"])
     assert float(rows[2]["images_per_s"]) > 0 and 0 < float(rows[2]["waited"]) < 1
     best = max(float(row[name]) for row in rows for name in ("val_top1", "ema_top1"))
-    assert torch.load(out / "checkpoint.pt")["best"] == pytest.approx(best)
+    assert torch.load(out / "checkpoint.pt", weights_only=True)["best"] == pytest.approx(best)
     network = example.model.create("shufflenet_v2_x0_5", 4, {})
-    network.load_state_dict(torch.load(out / "best.pt"))
+    network.load_state_dict(torch.load(out / "best.pt", weights_only=True))
     assert "DALI route on cpu" in printed.out and "epoch 3: top-1" in printed.out
     assert "loss" in printed.err and "images/s" in printed.err and "waiting for data" in printed.err
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -453,7 +454,7 @@ class Launched:
         os.kill(self.lines(rank)[0][0], number)
 
     def end(self):
-        """The exit code. An interpreter takes its time to end on a machine that is busy; a hang would last --timeout."""
+        """The exit code. An interpreter takes its time to end on a busy machine; a hang would last --timeout."""
         return self._program.result(150).returncode
 
     def seen_until(self, count):
@@ -486,6 +487,8 @@ def launch(folder, tmp_path):
 @pytest.mark.parametrize("torchrun, words", [(True, ""), (False, "--parallel fsdp --ema 0.9")], ids=["ddp", "fsdp"])
 def test_a_rank_that_dies_ends_all_and_another_number_of_ranks_goes_on(launch, run, torchrun, words):
     """With a message. Each image of the epoch comes once."""
+    if "fsdp" in words and not hasattr(torch.distributed.fsdp, "fully_shard"):
+        pytest.skip("needs torch 2.6")
     launched = launch(f"{words} --save-every 2", torchrun)
     launched.wait_for(lambda: (launched.out / "checkpoint.pt").exists())
     launched.kill(1, signal.SIGKILL)
@@ -515,7 +518,7 @@ def test_a_stop_signal_to_one_rank_stops_and_saves_all(launch, run):
     launched.wait_for(lambda: len(launched.lines(0)) > 2)
     launched.kill(1, signal.SIGTERM)
     assert launched.end() == 0
-    seen = torch.load(launched.out / "checkpoint.pt")["seen"]
+    seen = torch.load(launched.out / "checkpoint.pt", weights_only=True)["seen"]
     assert 0 < seen < IMAGES
     rest = run("--resume")
     assert sorted(launched.seen_until(seen) + epochs_of(rest.seen)[0]) == list(range(IMAGES))
