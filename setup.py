@@ -1,5 +1,10 @@
-"""Packaging of dali_compat. DALI comes by one of the extras cuda110, cuda120, cuda130; it is optional."""
+"""Packaging of dali_compat. DALI comes by one of the extras cuda110, cuda120, cuda130; it is optional.
 
+The sdist has the whole project (MANIFEST.in), so that it can be tested; the wheel has the package alone.
+CONTRIBUTING.md says how to make a release.
+"""
+
+import os
 import re
 from pathlib import Path
 
@@ -8,15 +13,38 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 INIT = (HERE / "dali_compat" / "__init__.py").read_text(encoding="utf-8")
 VERSION = re.search(r'^__version__ = "(.+)"', INIT, re.MULTILINE).group(1)
+# Of the published repository, as in https://github.com/<owner>/dali_compat
+URL = os.environ.get("DALI_COMPAT_URL", "").rstrip("/")
+PLACES = {
+    "Source": "",
+    "Documentation": f"/blob/v{VERSION}/docs/README.md",
+    "Changelog": f"/blob/v{VERSION}/CHANGELOG.md",
+    "Issues": "/issues",
+}
+
+
+def for_index(readme: str) -> str:
+    """README as a package index shows it, where relative links lead nowhere. They become links into the repository at
+    this version's tag; without URL, plain text, and a picture its description."""
+
+    def absolute(match: re.Match) -> str:
+        picture, text, target = match.groups()
+        if not URL:
+            return f"*{text}*" if picture else text
+        return f"{picture}[{text}]({URL}/{'raw' if picture else 'blob'}/v{VERSION}/{target})"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)\s]+)\)", absolute, readme)
+
 
 setup(
     name="dali_compat",
     version=VERSION,
     description="PyTorch's image loading, on NVIDIA DALI: change the import and train",
-    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description=for_index((HERE / "README.md").read_text(encoding="utf-8")),
     long_description_content_type="text/markdown",
+    project_urls={name: f"{URL}{path}" for name, path in PLACES.items()} if URL else {},
     # Without a classifier of the license: its name replaces that (PEP 639).
-    license="Apache-2.0",
+    license_expression="Apache-2.0",
     license_files=["LICENSE"],
     classifiers=[
         "Development Status :: 4 - Beta",
@@ -25,9 +53,11 @@ setup(
         "Intended Audience :: Science/Research",
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
         *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)),
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: Scientific/Engineering :: Image Processing",
+        "Typing :: Typed",
     ],
     keywords="pytorch dataloader dali image augmentation torchvision",
     packages=find_packages(include=["dali_compat", "dali_compat.*"]),
@@ -45,7 +75,7 @@ setup(
             *("pytest", "pytest-timeout", "pytest-xdist", "lightning", "accelerate", "timm", "pytorch-ignite"),
             *("lmdb", "google-crc32c", "tfrecord", "webdataset", "datasets", "pandas", "torchdata"),
             *("pyyaml", "tensorboard"),  # of examples/
-            *("mypy", "ruff"),
+            *("mypy", "ruff", "setuptools>=77", "readme_renderer[md]"),
         ],
     },
 )

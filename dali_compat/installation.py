@@ -163,7 +163,7 @@ def has_hardware_jpeg_decoder(device_index: int = 0) -> bool | None:
             torch.zeros(1, device="cuda")  # nvJPEG uses the thread's current CUDA context
         except RuntimeError:  # out of memory, or the GPU belongs to another process
             return None
-        answers = (_ask_nvjpeg(library) for library in _nvjpeg_libraries())
+        answers = (_ask_nvjpeg(library) for library in nvjpeg_libraries())
         return next((answer for answer in answers if answer is not None), None)
 
 
@@ -204,7 +204,7 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
 
 
-def _nvjpeg_libraries():
+def nvjpeg_libraries():
     """Every nvJPEG library that loads: the wheels' own, newest first, then the system's."""
     folders = (os.path.join(entry or ".", "nvidia", "*", "lib", "libnvjpeg.so.*") for entry in sys.path)
     paths = sorted({path for pattern in folders for path in glob.glob(pattern)}, key=os.path.basename, reverse=True)

@@ -37,23 +37,32 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     """torch.utils.data.DataLoader, with images of folders and archives decoded and transformed by NVIDIA DALI.
 
     Takes every argument of torch's DataLoader with torch's meaning. Samplers, batch samplers, ``len()`` and the order
-    under a seed are torch's own. Where the data set is one of image files (torchvision's ImageFolder, Food101 and their
-    like, DALIImageFolder, DALIImageList, DALIImageTable, DALIHuggingFace), an archive (DALIRecordIO and its like), or
-    Subset and ConcatDataset of them, and its transform translates,
-    ``num_workers`` gives DALI's CPU threads (0: one a core, 16 at most; 4 at most where a GPU decodes JPEG) and
-    ``prefetch_factor`` the batches in flight; otherwise torch's own loader does the work, which a FallbackWarning and
-    :meth:`explain` tell.
+    under a seed are torch's own. DALI does the work where the data set is one of image files (torchvision's
+    ImageFolder, Food101 and their like, DALIImageFolder, DALIImageList, DALIImageTable, DALIHuggingFace), an archive
+    (DALIRecordIO and its like), or Subset and ConcatDataset of them. Images in memory (torchvision's CIFAR10, MNIST and
+    their like, DALIArrayDataset) are kept on the device, and torch transforms them there. A transform without a
+    translation is called sample by sample. For any other data set torch's own loader does the work. A FallbackWarning
+    and :meth:`explain` tell of both.
 
-    A batch is ``[images, labels]``: images (N, C, H, W) with the dtype and range that the transform gives, labels (N,)
-    int64, both on ``device``. A ``collate_fn`` gets the list of (image, target) samples, images on ``device``.
+    A batch is a list ``[images, labels]``: images (N, C, H, W) with the dtype and range that the transform gives,
+    labels (N,) int64, or whatever default_collate makes of the targets; all on ``device``.
 
     Args:
-        *args, **kwargs: of torch.utils.data.DataLoader.
+        dataset: as torch's; see above.
+        batch_size, shuffle, sampler, batch_sampler, drop_last, generator: as torch's.
+        num_workers: DALI's CPU threads. 0: one a core, 16 at most. Where a GPU decodes JPEG, 4 at most. A transform
+            without a translation runs in so many processes; with 0 in this one.
+        collate_fn: takes the list of (image, target) samples, images on ``device``. None is default_collate.
+        prefetch_factor: batches in flight. None: four on a GPU, two on the CPU.
+        timeout, worker_init_fn, multiprocessing_context: of worker processes, where there are any.
+        pin_memory, pin_memory_device, persistent_workers, in_order: as torch's where torch's own loader does the work;
+            elsewhere without effect.
         device: where batches come out. None is the current CUDA device, or the CPU where there is none.
         exact: torchvision's pixels, nearly all to the last bit (docs/transforms.md has the table), instead of the
             fastest kernels, whose resizing is within .2 of 255 levels on average. JPEGs are then decoded on the CPU.
-            Sizes, windows and random parameters are torchvision's either way.
-        fallback: "warn" or "silent" where torchvision has to do the work, or "error" to raise.
+            Sizes are torchvision's either way, and random parameters have its distributions.
+        fallback: where something cannot run in DALI: "warn" says so once, "silent" only in :meth:`explain`, "error"
+            raises.
         memory_format: torch.contiguous_format or torch.channels_last, of the images.
         cache: memory for decoded images, in bytes (an int) or as a share of what is free (a float, at most 1). Each
             image is decoded in the first epoch and kept while there is room; later epochs take it from there.
@@ -68,7 +77,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     Raises:
         ValueError, TypeError: for the arguments, as torch does.
-        RuntimeError: fallback="error", and DALI cannot do the work.
+        RuntimeError: fallback="error", and something cannot run in DALI.
+        ValueError: while iterating, for an image that is too small for its transform; names path and index.
         ImageReadError (an OSError): while iterating, for a file that cannot be decoded; names path, index and reason.
             The loader can go on, and be iterated again.
     """
@@ -168,9 +178,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return list(self._errors.found)
 
     def explain(self, wide: bool = False) -> str:
-        """What this loader does, one line a transform: what it became, where it runs, and how faithful it is; for a
-        fallback which transform or argument is in the way, and what to write instead. ``wide``: transforms with all of
-        their arguments, however long that is."""
+        """What this loader does, as text of one line a transform: what it became, where it runs, and how close it is to
+        torchvision; for a fallback which transform or argument is in the way, and what to write instead. ``wide``:
+        transforms with all of their arguments, however long that is."""
         self._route = choose(self, self._route)
         return explain(self, self._route, wide)
 
@@ -187,18 +197,19 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
         """The next iter() goes on where ``state_dict`` was taken, with the same samples and random numbers, and so do
-        the epochs after it. ``strict=False``: even with another data set, batch size, sampler or transform.
+        the epochs after it. ``strict=False``: even with another data set, batch size, sampler, transform or route.
 
         Raises:
-            ValueError: the state is of another loader; the text names what is not the same.
+            ValueError: it is no state, or of another loader; the text names what is not the same.
         """
         self._route = choose(self, self._route)  # the transform may be another one by now
         self._history.load(self, self._route, state_dict, strict)
         self._iterator = None  # of persistent_workers
 
     def describe(self, batch: int, epoch: int | None = None) -> list[SampleDescription]:
-        """What each sample of a batch was: index, path, target, and all that was drawn for it. Batches and epochs count
-        from 0; None is the epoch that began last. The last 16 epochs are known, from a loaded state, too.
+        """What each sample of a batch was: index, path, target, size, and all that was drawn for it. ``batch`` and
+        ``epoch`` count from 0, as you had them: a batch of which on_error="skip" left nothing has no number. None is
+        the epoch that began last. The last 16 epochs are known, from a loaded state, too.
 
         Raises:
             LookupError: that epoch is not known, or had no such batch.
@@ -206,7 +217,12 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return describe(self, self._route or choose(self, None), batch, epoch)
 
     def replay(self, batch: int, epoch: int | None = None) -> Any:
-        """A batch once more, bit for bit, whatever the loader is doing. Takes and raises what describe() does."""
+        """A batch once more, bit for bit, whatever the loader is doing. ``batch`` and ``epoch`` count from 0; None is
+        the epoch that began last. What your own ``collate_fn`` draws without workers is not repeated.
+
+        Raises:
+            LookupError: that epoch is not known, or had no such batch.
+        """
         return replay(self, self._route or choose(self, None, start=True), batch, epoch)
 
     def _kept(self) -> DaliRoute | ResidentRoute | None:

@@ -58,7 +58,7 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     if chain.functions:
         call = Call(chain.functions, str(chain.refused), chain.rest, chain.streams, chain.view)
     lines = lines_of(chain, ordered, split, options, two_pass)
-    planes, after = ((), ()) if decoded or not options.gpu else _from_planes(ordered, options.exact, batch)
+    planes, after = ((), ()) if decoded else _from_planes(ordered, options.exact, batch)
     plan = Plan(steps, dali, batch, options.exact, options.channels_last, chain.takes, call, lines)
     return replace(plan, planes=planes, after=after)
 

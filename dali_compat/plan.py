@@ -26,7 +26,8 @@ class ImageSpec:
     """What torchvision would hold between two transforms.
 
     Attributes:
-        kind: ``"pil"``, ``"tensor"`` (a plain CHW tensor) or ``"Image"`` (``tv_tensors.Image``, CHW).
+        kind: ``"pil"``, ``"tensor"`` (a plain CHW tensor), ``"Image"`` (``tv_tensors.Image``, CHW) or ``"array"`` (a
+            NumPy array, CHW).
         dtype: of the pixels. uint8 is 0..255, floating point 0..1 (0..255 after ToDtype(scale=False)).
         normalized: whether Normalize has run.
         channels: 1 or 3.

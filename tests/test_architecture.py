@@ -25,7 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "translate": {"draws", *COMMON},
     "account": {"translate", *COMMON},
     "lower": {"account", "draws", "translate", *COMMON},
-    "engine": {"data", "draws", *COMMON},
+    "engine": {"data", "draws", "installation", *COMMON},
     "workers": {"draws", *COMMON},
     "routes": {"data", "engine", "installation", "lower", "translate", *COMMON},
     "epoch": {"data", "draws", "engine", "lower", "routes", "workers", *COMMON},

@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+from email.message import Message
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -141,10 +143,12 @@ def test_missing_or_old_torchvision(machine, monkeypatch):
 
 
 def test_hardware_decoder_is_told_for_each_gpu(machine, monkeypatch):
-    machine(gpu_names=["A", "B", "C"])
-    answers = [True, False, None]
+    machine(gpu_names=["A", "B", "C", "D"])
+    answers, engines = [True, True, False, None], [object(), "its planes are not libjpeg's"]
     monkeypatch.setattr(installation, "has_hardware_jpeg_decoder", lambda index: answers[index])
-    assert check("hardware JPEG").value == "0: yes, 1: no: CUDA and CPU threads decode, 2: unknown"
+    monkeypatch.setattr(doctor, "engine_of", lambda device: engines[device.index])
+    said = "0: yes, 1: yes, but not with exact=True: its planes are not libjpeg's"
+    assert check("hardware JPEG").value == f"{said}, 2: no: CUDA and CPU threads decode, 3: unknown"
 
 
 def test_every_problem_comes_with_a_remedy_and_checks_are_frozen(machine):
@@ -171,12 +175,45 @@ def test_doctor_runs_on_this_machine():
 # --- the command line ----------------------------------------------------------------------------------------------
 
 
-def test_help_names_every_command(capsys):
+def helped(capsys) -> str:
     with pytest.raises(SystemExit) as stop:
         cli.main(["--help"])
     assert stop.value.code == 0
-    said = capsys.readouterr().out
-    assert all(name in said for name in cli.COMMANDS)
+    return capsys.readouterr().out
+
+
+def test_help_has_a_line_for_every_command(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    modules = {path.stem for path in Path(cli.__file__).parent.glob("*.py") if "\ndef run(" in path.read_text()}
+    assert set(cli.COMMANDS) == modules
+    said = helped(capsys).splitlines()
+    assert all(len(line) <= 80 for line in said)
+    for name, summary in cli.COMMANDS.items():
+        assert [line.split() for line in said].count([name, *summary.split()]) == 1, name
+
+
+def test_help_says_what_the_readme_says(capsys):
+    """What it is, and the two lines that change."""
+    readme, said = (Path(__file__).parents[1] / "README.md").read_text(), helped(capsys)
+    first = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", readme.split("\n\n")[1])
+    assert " ".join(first.split()) in " ".join(said.split())
+    change = re.search(r"^```diff\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)[1]
+    assert all(f"\n  {line}\n" in said for line in change.splitlines())
+
+
+@pytest.mark.parametrize(
+    "urls, pages",
+    [
+        (None, "docs/README.md in the project's repository"),
+        (["Source, https://example.org/a", "Documentation, https://example.org/a/docs"], "https://example.org/a/docs"),
+    ],
+)
+def test_help_says_where_the_pages_are(urls, pages, capsys, monkeypatch):
+    about = Message()
+    for url in urls or []:
+        about["Project-URL"] = url
+    monkeypatch.setattr(cli.metadata, "metadata", lambda name: about)
+    assert helped(capsys).splitlines()[-1] == f"  {pages}"
 
 
 @pytest.mark.parametrize("argv", [[], ["nonsense"], ["demo", "--images", "many"]])

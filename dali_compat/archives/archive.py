@@ -37,7 +37,7 @@ class Archive(VisionDataset, Asked, data.Dataset[tuple[Any, ...]]):  # type: ign
         path: a file, a pattern, a brace expression, or a list of these; see paths.expand.
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes the target.
-        return_index: samples are (image, target, index).
+        return_index: samples are (image, target, index), and batches (images, labels, indices).
 
     Attributes:
         files: paths of the files that hold the images.
@@ -87,7 +87,7 @@ class Archive(VisionDataset, Asked, data.Dataset[tuple[Any, ...]]):  # type: ign
 
     @property
     def targets(self) -> list[int]:
-        """The target of every sample, before target_transform."""
+        """The target of every sample, before target_transform. A list; to change it changes nothing."""
         targets = self._target_list
         if targets is None:
             targets = self._target_list = self._table.targets.tolist()
@@ -103,7 +103,7 @@ class Archive(VisionDataset, Asked, data.Dataset[tuple[Any, ...]]):  # type: ign
         return (image, target, index) if self.return_index else (image, target)
 
     def target(self, index: int) -> int:
-        """Before target_transform.
+        """The target of the sample at ``index``, before target_transform.
 
         Raises:
             IndexError: as a list does.
@@ -117,7 +117,8 @@ class Archive(VisionDataset, Asked, data.Dataset[tuple[Any, ...]]):  # type: ign
         return 2 * sum(found) > len(found)
 
     def locations(self, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where images lie: numbers into ``files`` (N,) int32, byte offsets (N,) int64 and lengths (N,) int64.
+        """Where the images at ``indices`` lie: numbers into ``files`` (N,) int32, byte offsets (N,) int64 and lengths
+        (N,) int64.
 
         An image that RecordIO keeps in several parts does not lie in one piece there; read() gives it whole.
 
@@ -128,7 +129,8 @@ class Archive(VisionDataset, Asked, data.Dataset[tuple[Any, ...]]):  # type: ign
         return self._table.files[rows], self._table.offsets[rows], self._table.lengths[rows]
 
     def read(self, indices: Sequence[int]) -> list[np.ndarray]:
-        """The encoded bytes of images: read-only uint8 arrays of shape (length,), views of the mapped files.
+        """The encoded bytes of the images at ``indices``: read-only uint8 arrays of shape (length,), views of the
+        mapped files.
 
         Returns at once: what is not in memory is being read from disk meanwhile, and waited for where it is touched.
         An image that RecordIO keeps in several parts is copied once, and waited for.
@@ -151,12 +153,13 @@ class Archive(VisionDataset, Asked, data.Dataset[tuple[Any, ...]]):  # type: ign
         return views
 
     def head(self, index: int, count: int) -> bytes:
-        """The first ``count`` bytes of an image, or all where it is shorter. Other threads run meanwhile."""
+        """The first ``count`` bytes of the image at ``index``, or all where it is shorter. Other threads run
+        meanwhile."""
         return self.part(index, 0, count)
 
     def part(self, index: int, start: int, count: int) -> bytes:
-        """Up to ``count`` bytes of an encoded image from ``start`` on; a negative ``start`` counts from its end, as
-        slices do.
+        """Up to ``count`` bytes of the encoded image at ``index``, from ``start`` on; a negative ``start`` counts from
+        its end, as slices do.
 
         Raises:
             IndexError: as a list does.
@@ -171,15 +174,16 @@ class Archive(VisionDataset, Asked, data.Dataset[tuple[Any, ...]]):  # type: ign
         return self._files.bytes(int(self._table.files[row]), int(self._table.offsets[row]) + start, count)
 
     def place(self, index: int) -> str:
-        """For messages: file and byte."""
+        """Of the image at ``index``, for messages: file and byte."""
         row = self._row(index)
         return f"{self.files[self._table.files[row]]}, byte {self._table.offsets[row]}"
 
     def name(self, index: int) -> str:
-        """For messages: file, byte and index."""
+        """Of the image at ``index``, for messages: file, byte and index."""
         return f"{self.place(index)}, index {self._row(index)}"
 
     def extra_repr(self) -> str:
+        """What torchvision's repr() adds."""
         return f"Files: {len(self.files)}" if len(self.files) > 1 else ""
 
     def _image(self, row: int) -> Image.Image:

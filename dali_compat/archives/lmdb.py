@@ -36,15 +36,20 @@ _REPORT = 1024  # records between reports of progress
 
 
 class DALILMDB(Archive):
-    """Images of an LMDB database, in the order of its keys. Keys such as ``__len__`` are left out.
+    """Images of an LMDB database, in the order of its keys, with random access. Keys such as ``__len__`` are left out.
+
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image in RGB, as
+    torchvision.datasets.ImageFolder gives it for a file of the same bytes, and an int.
 
     Values are Caffe's Datum with an encoded image and a label, or encoded images as they are. The latter have no
     targets: say them by ``labels`` or ``label_pattern``. Pickled values are refused: to unpickle is to run what the
     file says.
 
     Args:
-        path: the database's folder or file, or a list of them.
-        transform, target_transform, return_index: as in Archive.
+        path: the database's folder or file, a pattern, braces, or a list of these.
+        transform: takes a PIL image in RGB, usually a torchvision Compose.
+        target_transform: takes the target.
+        return_index: samples are (image, target, index), and batches (images, labels, indices).
         labels: one target for every image (torchvision's LSUN has a database a class), or a mapping of keys to targets,
             or a sequence of targets in the order of the keys. It goes before the labels of Datum.
         label_pattern: a regular expression that finds the target in a key; its group, if it has one. Where all that it
@@ -52,7 +57,16 @@ class DALILMDB(Archive):
             ``r"^(.*?)/"`` takes ``n01440764`` from ``n01440764/n01440764_10026.JPEG``.
 
     Attributes:
-        classes, class_to_idx: the names that ``label_pattern`` found; else as in Archive.
+        files: paths of the files that hold the images.
+        targets: list of ints, before target_transform.
+        classes, class_to_idx: the names that ``label_pattern`` found; else names of the targets, where a file
+            ``<path>.classes.txt`` has them (the pack command writes it); None elsewhere.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ImageReadError (an OSError): a file is damaged, or in ``dataset[i]`` an image cannot be decoded; the text names
+            file, position and reason.
+        ValueError: a value is neither of these, or nothing says what the targets are; the text says where.
     """
 
     def __init__(

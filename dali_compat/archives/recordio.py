@@ -35,11 +35,32 @@ _LINE = 200  # characters; no line of an .idx is longer, and one without an end 
 
 
 class DALIRecordIO(Archive):
-    """Images of MXNet RecordIO files (.rec), one label each.
+    """Images of MXNet RecordIO files (.rec), one label each, with random access.
+
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image in RGB, as
+    torchvision.datasets.ImageFolder gives it for a file of the same bytes, and an int.
 
     A .idx file beside a .rec (``train.idx`` of ``train.rec``) tells which records are taken, in which order, as in
-    MXNet's MXIndexedRecordIO; without one all are, in the order of the file. Records with several labels, as of
-    detection or face data, are refused. Arguments as in Archive.
+    MXNet's MXIndexedRecordIO; without one all are, in the order of the file.
+
+    Args:
+        path: a file, a pattern such as ``train-*.rec``, braces as in ``train-{000..007}.rec``, or a list of these.
+        transform: takes a PIL image in RGB, usually a torchvision Compose.
+        target_transform: takes the target.
+        return_index: samples are (image, target, index), and batches (images, labels, indices).
+
+    Attributes:
+        files: paths of the files that hold the images.
+        targets: list of ints, before target_transform.
+        classes, class_to_idx: names of the targets, where a file ``<path>.classes.txt`` has them (the pack command
+            writes it); None elsewhere.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ImageReadError (an OSError): a file is damaged, or in ``dataset[i]`` an image cannot be decoded; the text names
+            file, position and reason.
+        ValueError: a record has several labels, as of detection or face data, or holds no image; the text says
+            where.
     """
 
     def _options(self, path: str) -> dict[str, Any]:

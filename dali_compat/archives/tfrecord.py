@@ -32,13 +32,32 @@ _BUFFER = 1 << 20
 
 
 class DALITFRecord(Archive):
-    """Images of TFRecord files, one in each tf.train.Example. Checksums are verified while a file is indexed.
+    """Images of TFRecord files, one in each tf.train.Example, with random access.
+
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image in RGB, as
+    torchvision.datasets.ImageFolder gives it for a file of the same bytes, and an int.
+    Checksums are verified while a file is indexed.
 
     Args:
-        path: a file, a pattern such as ``train-*``, or a list; compressed files are refused.
-        transform, target_transform, return_index: as in Archive.
+        path: a file, a pattern such as ``train-*``, braces as in ``train-{000..007}``, or a list of these.
+        transform: takes a PIL image in RGB, usually a torchvision Compose.
+        target_transform: takes the target.
+        return_index: samples are (image, target, index), and batches (images, labels, indices).
         image_key: feature with the encoded image, one value of bytes.
         label_key: feature with the target, one int64.
+
+    Attributes:
+        files: paths of the files that hold the images.
+        targets: list of ints, before target_transform.
+        classes, class_to_idx: names of the targets, where a file ``<path>.classes.txt`` has them (the pack command
+            writes it); None elsewhere.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ImageReadError (an OSError): a file is damaged, or in ``dataset[i]`` an image cannot be decoded; the text names
+            file, position and reason.
+        ValueError: a file is compressed, or a record has no such feature, or one of another kind; the text
+            says where.
     """
 
     def __init__(

@@ -31,15 +31,31 @@ _MOST = 1 << 24  # bytes of a file that holds a target; a .json may hold much mo
 class DALIWebDataset(Archive):
     """Images of WebDataset's tar shards, with random access.
 
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image in RGB, as
+    torchvision.datasets.ImageFolder gives it for a file of the same bytes, and an int.
+
     Files that follow each other and have the same name up to the first dot of the base name are a sample, as in
     webdataset. The target is the number in its ``.cls`` file, else a field of its ``.json`` file.
 
     Args:
-        path: a tar file, a pattern, braces as in ``train-{000000..000146}.tar``, or a list. Compressed files are
-            refused.
-        transform, target_transform, return_index: as in Archive.
+        path: a tar file, a pattern, braces as in ``train-{000000..000146}.tar``, or a list of these.
+        transform: takes a PIL image in RGB, usually a torchvision Compose.
+        target_transform: takes the target.
+        return_index: samples are (image, target, index), and batches (images, labels, indices).
         image_extensions: which files are images; of several in a sample, the one whose extension comes first here.
         json_field: the field of ``.json`` files that holds the target.
+
+    Attributes:
+        files: paths of the files that hold the images.
+        targets: list of ints, before target_transform.
+        classes, class_to_idx: names of the targets, where a file ``<path>.classes.txt`` has them (the pack command
+            writes it); None elsewhere.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ImageReadError (an OSError): a file is damaged, or in ``dataset[i]`` an image cannot be decoded; the text names
+            file, position and reason.
+        ValueError: a file is compressed, or a sample has no image or no class number; the text says where.
     """
 
     def __init__(

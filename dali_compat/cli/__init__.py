@@ -4,20 +4,65 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 
-COMMANDS = ("bench", "check", "demo", "doctor", "pack", "parity", "run")
+COMMANDS = {
+    "demo": "load images made on the spot through both loaders, and compare",
+    "doctor": "say what is wrong with the installation, and how to mend it",
+    "run": "run a script as it is, with the loader over images being ours",
+    "bench": "say how fast your data loads, what limits it, what to change",
+    "check": "find damaged files of a folder or an archive before a training",
+    "pack": "make a RecordIO, TFRecord, LMDB or tar file of a folder",
+    "parity": "measure how far transforms, or your own, are from torchvision",
+}
+_ABOUT = """\
+A drop-in replacement for PyTorch's image loading that decodes and transforms
+whole batches with NVIDIA DALI, on the GPU or on the CPU.
+
+Two lines of a script change:
+
+  -from torch.utils.data import DataLoader
+  -from torchvision.datasets import ImageFolder
+  +from dali_compat import DataLoader
+  +from dali_compat import DALIImageFolder as ImageFolder
+
+or none: python -m dali_compat run train.py
+"""
+_MORE = """\
+on a fresh machine:
+  python -m dali_compat demo         needs neither data nor a GPU
+in a script:
+  print(loader.explain())            what each transform became, where it runs
+documentation:
+  python -m pydoc dali_compat.DataLoader
+  {pages}
+"""
+_RAW = argparse.RawDescriptionHelpFormatter
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. argv: the arguments after the program's name; default sys.argv's."""
     argv = sys.argv[1:] if argv is None else argv
-    parser = argparse.ArgumentParser(prog="python -m dali_compat", description="PyTorch image loading on NVIDIA DALI")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for name in argv[:1] if set(argv[:1]) <= set(COMMANDS) and argv else COMMANDS:  # the others import much
+    more = _MORE.format(pages=_pages())
+    parser = argparse.ArgumentParser("python -m dali_compat", description=_ABOUT, epilog=more, formatter_class=_RAW)
+    commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        if name not in argv:  # its module may import much
+            commands.add_parser(name, help=summary)
+            continue
         module = importlib.import_module(f"dali_compat.cli.{name}")
-        summary = (module.__doc__ or "").splitlines()[0]
-        command = commands.add_parser(name, help=summary, description=summary)
+        command = commands.add_parser(name, help=summary, description=(module.__doc__ or "").splitlines()[0])
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     args = parser.parse_args(argv)
     return args.run(args)
+
+
+def _pages() -> str:
+    """Where the documentation is: its address, where the package was published with one."""
+    try:
+        found = metadata.metadata("dali_compat").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+        found = []
+    addresses = dict(line.split(", ", 1) for line in found)
+    return addresses.get("Documentation", "docs/README.md in the project's repository")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from dali_compat import installation
+from dali_compat.engine.planes.engine import engine_of
 
 OLDEST_TESTED_DALI = (1, 53)
 OLDEST_TORCHVISION = (0, 20)
@@ -161,10 +162,18 @@ def _gpus() -> Check:
 
 
 def _jpeg_decoder() -> Check:
-    words = {True: "yes", False: "no: CUDA and CPU threads decode", None: "unknown"}
-    count = len(installation.gpu_names())
-    answers = [f"{index}: {words[installation.has_hardware_jpeg_decoder(index)]}" for index in range(count)]
+    words = {False: "no: CUDA and CPU threads decode", None: "unknown"}
+    answers = []
+    for index in range(len(installation.gpu_names())):
+        there = installation.has_hardware_jpeg_decoder(index)
+        answers.append(f"{index}: {_exact_engine(index) if there else words[there]}")
     return Check("hardware JPEG", ", ".join(answers) or "none: CPU mode")
+
+
+def _exact_engine(index: int) -> str:
+    """Whether exact=True decodes there."""
+    engine = engine_of(torch.device("cuda", index))
+    return "yes" if not isinstance(engine, str) else f"yes, but not with exact=True: {engine}"
 
 
 def _connections() -> Check:

@@ -25,7 +25,7 @@ class DALIArrayDataset(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # 
     dali_compat.DataLoader keeps the images on its device and transforms them there.
 
     Args:
-        images: uint8 numpy array or tensor on the CPU, (N, H, W, 3), (N, H, W, 1) or (N, H, W).
+        images: uint8 numpy array or tensor on the CPU, 0 to 255, (N, H, W, 3), (N, H, W, 1) or (N, H, W).
         targets: a list, array or tensor of N targets.
         transform: takes a PIL image ("RGB", or "L" where there is one channel).
         target_transform: takes a target.
@@ -34,7 +34,8 @@ class DALIArrayDataset(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # 
         data, targets: as given. Assign new ones to change them: pixels changed in place may not be seen.
 
     Raises:
-        TypeError, ValueError: for images and targets that are anything else.
+        TypeError: the images are neither an array nor a tensor.
+        ValueError: they are of another dtype or shape, or not as many as the targets.
     """
 
     def __init__(

@@ -17,11 +17,11 @@ from ..asked import Asked
 class DALIImageFolder(ImageFolder, Asked, data.Dataset[tuple[Any, ...]]):
     """torchvision.datasets.ImageFolder, decoded and transformed by DALI when a dali_compat.DataLoader iterates it.
 
-    Indexing gives torchvision's own result, so it works in any other loader too. Attributes, errors and the meaning of
-    the arguments are ImageFolder's.
+    ``dataset[i]`` is torchvision's own ``(transform(image), target_transform(class index))`` of a PIL image in RGB, so
+    it works in any other loader, too.
 
     Args:
-        root: folder of class folders of images.
+        root: folder of class folders of images: ``root/dog/1.jpg``.
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes the class index.
         loader: takes a path and gives a PIL image. One of your own runs in torch's worker processes, not in DALI.
@@ -30,6 +30,12 @@ class DALIImageFolder(ImageFolder, Asked, data.Dataset[tuple[Any, ...]]):
         return_index: samples are (image, target, index) and batches (images, labels, indices).
         index_cache: keep the list of files, so that a later start takes it from there while the folders' modification
             times say that it holds: True for the user's cache folder, or another folder's path.
+
+    Attributes:
+        classes: names of the class folders, sorted.
+        class_to_idx: {name: class index}.
+        samples: list of (path, class index); ``imgs`` is the same list.
+        targets: the class index of each.
 
     Raises:
         ValueError: index_cache with something that makes lists of its own: is_valid_file, or a subclass.

@@ -35,12 +35,14 @@ class DALIHuggingFace(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # t
     Attributes:
         dataset: as given.
         paths: of the images' files, where the table has no bytes; None elsewhere.
-        targets: a list of ints, or a float32 tensor.
+        targets: a list of ints, or a float32 tensor: (N,), or (N, columns).
         classes, class_to_idx: names of the targets, where they have any; None elsewhere.
 
     Raises:
         TypeError: the data set is streamed, or something else.
-        ValueError: a column is missing, or holds other things; a row has no image or no target.
+        ValueError: a column is missing, or holds other things; a row has no image or no target; the data set has a
+            transform of its own.
+        ImageReadError (an OSError): in ``dataset[i]``, an image cannot be decoded.
     """
 
     upright = True  # Records are turned as EXIF says
@@ -86,7 +88,7 @@ class DALIHuggingFace(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # t
         return self._transformed(image, self.target(row))
 
     def target(self, index: int) -> Any:
-        """Before target_transform.
+        """Of the image at ``index``, before target_transform.
 
         Raises:
             IndexError: as a list does.
@@ -94,8 +96,8 @@ class DALIHuggingFace(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # t
         return self.targets[self._row(index)]
 
     def read(self, indices: Sequence[int]) -> list[np.ndarray]:
-        """The encoded bytes of images: read-only uint8 arrays (length,), views of Arrow's memory; of rows that have a
-        path alone those of the file.
+        """The encoded bytes of the images at ``indices``: read-only uint8 arrays (length,), views of Arrow's memory; of
+        rows that have a path alone those of the file.
 
         Raises:
             IndexError: as a list does.
@@ -112,7 +114,7 @@ class DALIHuggingFace(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # t
         return image
 
     def place(self, index: int) -> str:
-        """For messages: the row, and the file's name where the table has it."""
+        """Of the image at ``index``, for messages: the row, and the file's name where the table has it."""
         name = self._column.path(self._row(index))
         return f"row {self._row(index)} of {self.image!r}" + (f" ({name})" if name else "")
 

@@ -28,7 +28,8 @@ class DALIImageList(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # typ
     Args:
         paths: of the files: str, bytes or PathLike.
         targets: of each file: numbers, vectors, tensors, or whatever else default_collate or your collate_fn takes. A
-            numpy array of whole numbers becomes a list of ints, any other array of numbers a tensor. None: -1 for each.
+            numpy array of whole numbers becomes a list of ints, any other array of numbers a tensor of its dtype. None:
+            -1 for each.
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes a target.
         root: folder that relative paths begin at.
@@ -41,6 +42,7 @@ class DALIImageList(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # typ
     Raises:
         TypeError: paths are no paths.
         ValueError: there are more paths than targets, or fewer.
+        OSError: in ``dataset[i]``, Pillow's, for a file that cannot be read.
     """
 
     def __init__(

@@ -30,7 +30,9 @@ class DALIImageTable(DALIImageList):
         check_files: whether missing files are told at once, by a list of each folder.
 
     Attributes:
-        paths, targets, samples: as in DALIImageList.
+        paths: list of str.
+        targets: a list of ints, or a float32 tensor: (N,), or (N, columns).
+        samples: list of (path, target).
         classes, class_to_idx: names of the targets; None where they have none.
 
     Raises:

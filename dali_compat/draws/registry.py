@@ -104,7 +104,13 @@ def _entry(draw: Draw) -> tuple[int | Callable[..., int], Callable]:
 
 
 def draws(uniforms=0):
-    """Registers a function under its name; ``uniforms`` is how many numbers a sample takes.
+    """Registers a function under its name. It is called as ``function(sizes, u, **args)`` for N samples, with their
+    (height, width), (N, 2), and random numbers in [0, 1), (N, uniforms). It gives the kernel's arguments, {name: array
+    of N rows}, and the sizes afterwards. An array ``flag``, int32, is no argument: where it is 0, the sample stays as
+    it is.
+
+    Args:
+        uniforms: how many random numbers a sample takes, or a function of the draw's arguments that says so.
 
     Raises:
         ValueError: another function has that name.

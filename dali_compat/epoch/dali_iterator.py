@@ -46,6 +46,8 @@ class DALIIterator(OrderedIterator[DaliRoute, DaliBatch]):
     def _look_ahead(self) -> None:
         if not self._epoch.starts_aside:
             super()._look_ahead()
+            for batch in islice(self._drawn, self._epoch.route.depth - 1):  # the last has just begun to read
+                batch.decode()
             return
         self._draw_indices(least=0)  # the next one is drawn when it is asked for, where somebody may notice
         batches = list(islice(self._drawn, self._epoch.route.depth))

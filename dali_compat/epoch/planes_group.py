@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import CancelledError
 from itertools import chain
 from typing import Any
 
@@ -15,8 +14,9 @@ from ..data.intact import is_intact
 from ..data.sources import PATHS, Form
 from ..draws import Arrays
 from ..engine.kernels import rows_of
-from ..engine.planes.engine import Decoding, Files, JpegEngine, pixels_of
+from ..engine.planes.engine import Decoding, EngineSilent, Files, JpegEngine, pixels_of
 from ..engine.planes.geometry import planes_of
+from ..engine.planes.nvjpeg import EngineError
 from ..engine.planes.program import Program
 from ..engine.views import Views
 from ..plan import Plan
@@ -100,10 +100,14 @@ class FromPlanes:
         if self._planes is not None:
             try:
                 planes = self._planes.result()
-            except CancelledError:
-                raise
-            except Exception:
-                return self._refused()
+            except EngineSilent:
+                self._engine.give_up()
+                return self._as_before()
+            except EngineError:
+                assert self._files is not None
+                for i in self._engine.refused(self._files, self._places()):
+                    self.batch.prefer_dali(self.rows[self._sure[i]])
+                return self._as_before()
             images = self._images(planes)
             if self._others is None:
                 return images
@@ -128,11 +132,8 @@ class FromPlanes:
             return arrays
         return [rows_of(of_step, self._sure) for of_step in arrays]
 
-    def _refused(self):
-        """The engine has not taken one of the files: DALI decodes all of them, and that one from now on."""
-        assert self._files is not None
-        for i in self._engine.refused(self._files, self._places()):
-            self.batch.prefer_dali(self.rows[self._sure[i]])
+    def _as_before(self):
+        """Without the engine: DALI decodes them."""
         sure = [self.rows[i] for i in self._sure.tolist()]
         groups: list[Any] = [Decoded(self.batch, self.plan, sure, self._given)]
         if self._others is not None:

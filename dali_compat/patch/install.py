@@ -39,10 +39,10 @@ def install(
     they are. A second call takes the place of the first.
 
     Args:
-        exact, device, cache, fallback: of every such loader, as in dali_compat.DataLoader; a loader that is made with
-            options of its own keeps these.
+        exact, device, cache, fallback: of every such loader, as in DataLoader of this package; a loader that is made
+            with options of its own keeps these.
         report: print at the end, to stderr, what became of each loader, its images, and how long it was waited for.
-        **options: further options of dali_compat.DataLoader's own, such as on_error.
+        **options: memory_format, cache_device, on_error and on_error_in_python, as in DataLoader.
 
     Returns:
         A context manager, at whose end all is as it was before the call.

@@ -127,7 +127,7 @@ def _decode_fidelity(route: DaliRoute, exact: bool) -> str:
     if route.device.type == "cpu":
         return "exact"
     if exact:
-        return "exact, on the CPU"
+        return route.jpegs if route.uses_jpeg_engine else "exact, on the CPU"
     if route.fancy:
         return "small images, chroma as libjpeg: mean error .01 of 255 (exact=True: 0)"
     return "mean error .2 of 255 (exact=True: 0)"

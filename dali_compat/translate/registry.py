@@ -25,8 +25,8 @@ Lowering = Callable[[Step], Step]
 _TRANSLATORS: dict[type, tuple[Translator, frozenset[str]]] = {}
 _LOWERED: dict[str, Lowering] = {}
 _MOST_CONTAINERS = 1000  # of a translation: one may contain itself
-LATER = {"timm"}
-"""Modules of this room that are imported when a transform of the package of that name comes."""
+LATER = {"timm", "timm_policies"}
+"""Modules of this room that are imported when a transform of a package comes: of that name, and what this imports."""
 
 NOTHING = object()
 _ADDRESS = re.compile(r"<(?:function |class ')?(?:[\w<>]+\.)*([\w<>]+)(?: object)?(?: at 0x[0-9a-f]+|')>")
@@ -73,14 +73,17 @@ def describe(transform: Any) -> str:
 def register(*types: type, consumes: str = "") -> Callable[[T], T]:
     """Register a translator for exact transform types.
 
-    The function is called as ``translator(transform, spec)``, where ``spec`` is the
-    :class:`~dali_compat.plan.ImageSpec` that reaches the transform, and returns an iterable of steps (plan.step), or
-    raises :class:`Untranslatable`.
+    The decorated function is called as ``translator(transform, spec)``, where ``spec`` is the
+    :class:`~dali_compat.plan.ImageSpec` that reaches the transform, and returns the steps: what :func:`on_batch` gives.
+    It may raise :class:`dali_compat.translate.Untranslatable`; the transform is then called sample by sample.
 
     Args:
-        types: the exact classes; a subclass is not translated.
+        *types: the exact classes; a subclass is not translated.
         consumes: the constructor arguments that the translator honours, space-separated. A transform whose constructor
             has another one falls back where that differs from its default: an argument is honoured or refused.
+
+    Returns:
+        A decorator that gives the function back as it is.
 
     Raises:
         ValueError: where a type is registered already.
@@ -126,7 +129,10 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
             ``spec.but(...)``.
         uniforms: how many random numbers a sample takes. They come as ``uniforms=``, (N, uniforms) float32 in [0, 1) on
             the device: the same for one seed, whatever the device and the batch size.
-        args: passed on; hashable, or compared by identity.
+        **args: passed on; hashable, or compared by identity.
+
+    Returns:
+        What a translator returns: one step.
     """
     drawn = draw("uniforms", count=uniforms) if uniforms else None
     # the user's own is what it is
@@ -290,6 +296,8 @@ def _apply(transform: Any, spec: ImageSpec) -> Any:
     """What the translator of a transform gives."""
     if transform is None:
         return ()
+    if spec.kind == "array":
+        raise Untranslatable(transform, "it gets a NumPy array here", "put it before ToNumpy()")
     entry = _translator_of(type(transform))
     if entry is None:
         return _looked_through(transform)

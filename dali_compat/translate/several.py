@@ -23,6 +23,9 @@ def views(*transforms: Callable[[Any], Any]) -> Views:
     It is nothing but a callable, so torch's own loader takes it, too. In a batch of dali_compat's the views share one
     decode, and each has random numbers of its own.
 
+    Args:
+        *transforms: each takes a PIL image, usually a torchvision Compose.
+
     Raises:
         TypeError: there is none, or one cannot be called.
     """

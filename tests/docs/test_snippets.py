@@ -59,10 +59,12 @@ def lines(printed: str) -> list[str]:
     return [re.sub(r"DALI \d\S*;", "DALI;", " ".join(line.split())) for line in printed.splitlines()]
 
 
-def test_explain_prints_what_the_page_shows(names, capsys):
+@pytest.mark.parametrize("page", ["docs/explain.md", "llms.txt"])
+def test_explain_prints_what_the_page_shows(page, names, capsys):
     assert dali_version()
-    (code,), (shown,) = fences("docs/explain.md", "python"), fences("docs/explain.md", "")
-    exec(code, names)
+    (shown,) = fences(page, "")
+    for code in fences(page, "python"):
+        exec(code, names)
     assert lines(capsys.readouterr().out) == lines(shown)
 
 

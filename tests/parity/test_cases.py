@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from PIL import Image
+from torch import nn
 
 from dali_compat import DALIImageFolder
 from dali_compat.draws import Randoms, compute
@@ -104,6 +105,19 @@ ROUNDED = {
     "ElasticTransform": NEAR,  # sums in another order
     "LinearTransformation": (3e-5, 3e-4),  # .00002/.00014: sums of 768 products, of a batch in another order
 }
+
+
+def _classes(transform) -> set[str]:
+    """Names of a transform's class, and of those within it."""
+    inside = transform if isinstance(transform, nn.Sequential) else getattr(transform, "transforms", None) or ()
+    return {type(transform).__name__}.union(*map(_classes, inside))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_row_of_the_catalogue_has_cases():
+    named = set().union(*(_classes(case.make()) for case in CASES))
+    without = {entry.name for entry in catalogue.TRANSFORMS} - named
+    assert not without, f"write cases in tests/parity/cases: {without}"
 
 
 @pytest.mark.parametrize("entry", catalogue.TRANSFORMS, ids=lambda entry: entry.name)

@@ -3,10 +3,7 @@
 Without a GPU Triton's interpreter runs them.
 """
 
-import os
-import subprocess
-import sys
-
+import interpreted
 import numpy as np
 import pytest
 import torch
@@ -18,19 +15,13 @@ from dali_compat.engine.planes.geometry import Windows, planes_of, rows_of
 from dali_compat.plan import ImageSpec, step
 
 pytest.importorskip("triton")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not INTERPRETED
-DEVICE = "cuda" if ON_GPU else "cpu"
-runs = pytest.mark.skipif(not (ON_GPU or INTERPRETED), reason="test_interpreted runs it")
+DEVICE = "cuda" if interpreted.ON_GPU else "cpu"
+runs = interpreted.runs
 
 
-@pytest.mark.skipif(ON_GPU or INTERPRETED, reason="they run here")
+@interpreted.elsewhere
 def test_interpreted():
-    """In a process of its own: Triton asks before it is imported."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert "passed" in done.stdout
+    interpreted.run(__file__)
 
 
 PILLOWS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}

@@ -5,8 +5,11 @@ Whether its planes, with the kernels here, are Pillow's pixels is asked of the d
 
 from __future__ import annotations
 
+import concurrent.futures
 import io
 import os
+import threading
+import warnings
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -23,7 +26,12 @@ from .nvjpeg import EngineError, Nvjpeg
 _OFF = "DALI_COMPAT_JPEG_ENGINE"
 _GRAIN = 2**25  # bytes, of which memory for planes is a multiple: batches find that of others
 _CALLS = 2  # at a time: beside a model one waits for its kernels, and for the interpreter's lock after each batch
+_PATIENCE = 120  # seconds; a call takes .02
 _SIZES = (37, 51), (64, 48), (5, 4)  # of the images that are compared
+
+
+class EngineSilent(RuntimeError):
+    """The engine does not answer."""
 
 
 class Files(NamedTuple):
@@ -95,9 +103,13 @@ class Decoding:
 
         Raises:
             EngineError: one of the files is nothing for the engine.
+            EngineSilent: it does not answer.
         """
-        if self.done is not None:
-            self.done.result()
+        try:
+            if self.done is not None:
+                self.done.result(_PATIENCE)
+        except concurrent.futures.TimeoutError:
+            raise EngineSilent(f"no answer within {_PATIENCE} s") from None
         stream = torch.cuda.current_stream(self._planes.device)
         stream.wait_event(self._event)
         self._planes.record_stream(stream)
@@ -149,6 +161,17 @@ class JpegEngine:
             decoding.run(decoder)
         finally:
             self._idle.append(decoder)
+
+    def give_up(self) -> None:
+        """It does not answer any more: nothing is for it from now on."""
+        self.exact[:] = False
+        _engines[self.device.index] = "it has not answered"
+        warnings.warn(
+            f"the JPEG engine of {self.device} has not answered within {_PATIENCE} s; from now on JPEGs are decoded "
+            f"without it. {_OFF}=0 turns it off from the start",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def refused(self, files: Files, places: Planes) -> list[int]:
         """Which of the files it does not take, one by one."""
@@ -231,6 +254,19 @@ def engine_of(device: torch.device) -> JpegEngine | str:
         return _engines[device.index]
 
 
+def known_engine(device: torch.device) -> JpegEngine | str | None:
+    """The same; None where nobody has asked yet. CUDA does not start."""
+    if os.environ.get(_OFF) == "0":
+        return f"{_OFF}=0"
+    return None if device.index is None else _engines.get(device.index)
+
+
+def begin(device: torch.device) -> None:
+    """In the background, for CUDA has started: the library and the compiler of kernels take a second."""
+    if known_engine(device) is None:
+        threading.Thread(target=engine_of, args=(device,), name="dali_compat JPEG engine's start").start()
+
+
 def _new(device: torch.device) -> JpegEngine | str:
     try:
         engine = JpegEngine(device)
@@ -239,4 +275,11 @@ def _new(device: torch.device) -> JpegEngine | str:
     return engine if engine.exact.any() else "its planes are not libjpeg's"
 
 
-os.register_at_fork(after_in_child=_engines.clear)
+def _forget() -> None:
+    """This process is a child: engines, and locks that are locked, are its parent's."""
+    global _making
+    _engines.clear()
+    _making = new_lock()
+
+
+os.register_at_fork(after_in_child=_forget)

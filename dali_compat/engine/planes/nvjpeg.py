@@ -7,11 +7,11 @@ the interpreter unlocked meanwhile.
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from ...installation import nvjpeg_libraries
 
 _HARDWARE, _YUV, _444 = 3, 1, 0  # a backend, a format of outputs, a sampling of chroma
 _FILES, _SIDE = 256, 1024  # of a call, and pixels: for so many room is kept at first
@@ -30,14 +30,18 @@ class Nvjpeg:
         engines: how many there are; a batch is spread over them.
 
     Raises:
-        OSError, AttributeError: the library is not there, or too old.
-        EngineError: this GPU has no engine.
+        AttributeError: the library is too old.
+        EngineError: it is not there, or this GPU has no engine.
     """
 
     def __init__(self) -> None:
-        library = str(_library())
-        self._library = ctypes.CDLL(library)
-        self._quick = ctypes.PyDLL(library)  # keeps the interpreter locked: it may take longer to have it again
+        library = next(nvjpeg_libraries(), None)
+        if library is None:
+            raise EngineError("nvJPEG's library is not there")
+        self._library: Any = library
+        self._quick = ctypes.PyDLL(
+            None, handle=library._handle
+        )  # keeps the interpreter locked: it may take longer to have it again
         self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("nvjpegCreateEx", _HARDWARE, None, None, 0, ctypes.byref(self._handle))
         engines, cores = ctypes.c_uint(), ctypes.c_uint()
@@ -81,15 +85,3 @@ class Nvjpeg:
     def _checked(self, name: str, status: int) -> None:
         if status:
             raise EngineError(f"{name}: {_STATUS.get(status, f'status {status}')}")
-
-
-def _library() -> Path | str:
-    """The newest that packages of NVIDIA's have brought, or the system's."""
-    found = sorted(_of_packages(), key=lambda path: int(path.name.rpartition(".")[2]))
-    return found[-1] if found else "libnvjpeg.so"
-
-
-def _of_packages() -> Iterator[Path]:
-    spec = importlib.util.find_spec("nvidia")
-    for folder in spec.submodule_search_locations or () if spec is not None else ():
-        yield from Path(folder).glob("*/lib/libnvjpeg.so.*[0-9]")

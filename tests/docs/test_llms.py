@@ -1,0 +1,83 @@
+"""llms.txt: the messages that it names are those that come. test_snippets.py runs its code."""
+
+import re
+import warnings
+
+import pytest
+import torchvision.transforms as T
+
+import dali_compat
+from dali_compat import DALIImageFolder, DataLoader
+from docs.pages import inline, links, text
+
+PAGE = "llms.txt"
+MESSAGES = re.findall(r"^\| `(\w+): ([^`]+)` \|", text(PAGE), re.MULTILINE)
+
+
+class Overriding(DALIImageFolder):
+    def __getitem__(self, index):
+        return super().__getitem__(index)
+
+
+def same(image):
+    return image
+
+
+def batches(transform, kind=DALIImageFolder, **options):
+    return list(DataLoader(kind("imagenet/train", transform), 4, device="cpu", num_workers=1, **options))
+
+
+def damaged(here):
+    path = sorted((here / "imagenet" / "train").glob("*/*"))[0]
+    path.write_bytes(path.read_bytes()[:300])
+    batches(T.Compose([T.Resize((8, 8)), T.ToTensor()]))
+
+
+def another_state(here):
+    dataset = DALIImageFolder("imagenet/train", T.ToTensor())
+    state = DataLoader(dataset, 2, device="cpu").state_dict()
+    loader = DataLoader(dataset, 4, device="cpu")
+    loader.load_state_dict(state, strict=False)
+    loader.load_state_dict(state)
+
+
+CAUSES = {
+    "torchvision does the work": lambda here: batches(T.Compose([T.Resize((8, 8)), T.ToTensor()]), Overriding),
+    "Python calls a transform": lambda here: batches(T.Compose([T.Resize((8, 8)), same, T.ToTensor()])),
+    "cannot decode": damaged,
+    "Required crop size": lambda here: batches(T.Compose([T.RandomCrop(4000), T.ToTensor()])),
+    "default_collate": lambda here: batches(T.Resize((8, 8))),
+    "stack expects": lambda here: batches(T.Compose([T.Resize(8), T.ToTensor()])),
+    "the state is of another loader": another_state,
+}
+
+
+def test_every_message_has_its_cause_here():
+    assert len(MESSAGES) == len(CAUSES)
+    assert all(any(words.startswith(beginning) for _, words in MESSAGES) for beginning in CAUSES)
+
+
+@pytest.mark.parametrize("kind, words", MESSAGES)
+def test_a_message_is_as_the_page_has_it(kind, words, here):
+    (cause,) = [cause for beginning, cause in CAUSES.items() if words.startswith(beginning)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", dali_compat.FallbackWarning)
+        with pytest.raises((Exception, Warning)) as caught:
+            cause(here)
+    assert kind in {one.__name__ for one in type(caught.value).__mro__}
+    assert re.match(".*".join(map(re.escape, words.split("..."))), str(caught.value), re.DOTALL), str(caught.value)
+
+
+def test_a_fallback_can_be_an_error(here):
+    with pytest.raises(RuntimeError, match="register"):
+        batches(T.Compose([T.Resize((8, 8)), same, T.ToTensor()]), fallback="error")
+
+
+def test_the_page_names_all_data_sets_and_functions():
+    named = set(re.findall(r"\w+", " ".join(inline(PAGE)) + text(PAGE)))
+    sets = {name for name in dali_compat.__all__ if name.startswith("DALI")} - {"DALIDataLoader"}
+    assert sets | {"register", "on_batch", "install", "DataLoader"} <= named
+
+
+def test_the_page_is_one_page():
+    assert len(text(PAGE).split()) < 1000 and len(links(PAGE)) > 10

@@ -1,0 +1,23 @@
+"""Tests of kernels, which Triton's interpreter runs where there is no GPU: in a process of their own, for Triton asks
+before it is imported."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+_HERE = os.environ.get("TRITON_INTERPRET") == "1"
+ON_GPU = torch.cuda.is_available() and not _HERE
+runs = pytest.mark.skipif(not (ON_GPU or _HERE), reason="test_interpreted runs it")
+runs_interpreted = pytest.mark.skipif(not _HERE, reason="test_interpreted runs it, where there is no GPU")
+elsewhere = pytest.mark.skipif(ON_GPU or _HERE, reason="they run here")
+
+
+def run(path: str) -> None:
+    """The tests of a file."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", path]
+    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert " passed" in done.stdout

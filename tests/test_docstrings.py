@@ -1,0 +1,111 @@
+"""Docstrings as help(), editors and docs show them: every public name has one of its own, which names each argument."""
+
+import inspect
+import re
+
+import pytest
+
+import dali_compat
+
+NAMES = sorted(set(dali_compat.__all__) - {"DALIDataLoader"})  # another name of DataLoader
+_ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \*{0,2}\w+)*): \S", re.MULTILINE)
+_SECTION = re.compile(r"^(Args|Attributes|Raises|Returns):\n((?:    .*\n|\n)+)", re.MULTILINE)
+
+
+def own(thing) -> str:
+    """A docstring that is not inherited, without its indentation; "" where there is none."""
+    text = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
+    return inspect.cleandoc(text or "") + "\n"
+
+
+def sections(text: str) -> dict[str, list[str]]:
+    """{section: names that its entries begin with}."""
+    return {
+        title: [name.lstrip("*") for entry in _ENTRY.findall(body) for name in entry.split(", ")]
+        for title, body in _SECTION.findall(text)
+    }
+
+
+def named(text: str) -> set[str]:
+    """Arguments that a docstring tells of: by an entry, or in a sentence between double backticks."""
+    return {*sections(text).get("Args", []), *re.findall(r"``(\w+)(?:=[^`]*)?``", text)}
+
+
+def arguments(thing) -> list[str]:
+    return [name.lstrip("*") for name in inspect.signature(thing).parameters if name != "self"]
+
+
+def members(kind: type) -> list[str]:
+    """Public methods and properties that a class of ours adds, or another one of ours below it."""
+    found = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.startswith("dali_compat"):
+            found |= {name: value for name, value in vars(base).items() if not name.startswith("_")}
+    fields = set(getattr(kind, "_fields", ()))
+    return [
+        name
+        for name, value in found.items()
+        if name not in fields and (callable(value) or isinstance(inspect.getattr_static(kind, name), property))
+    ]
+
+
+CLASSES = [name for name in NAMES if inspect.isclass(getattr(dali_compat, name))]
+MEMBERS = [f"{name}.{member}" for name in CLASSES for member in members(getattr(dali_compat, name))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_public_name_has_a_docstring_with_its_arguments(name):
+    thing = getattr(dali_compat, name)
+    text = own(thing)
+    assert text.strip()
+    if inspect.isclass(thing) and issubclass(thing, BaseException):
+        return
+    if hasattr(thing, "_fields"):
+        assert sections(text)["Attributes"] == list(thing._fields)
+        return
+    assert set(arguments(thing)) <= named(text)
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_a_method_has_a_docstring_with_its_arguments(name):
+    kind, _, member = name.partition(".")
+    thing = inspect.getattr_static(getattr(dali_compat, kind), member)
+    text = own(thing)
+    assert text.strip()
+    if inspect.isfunction(thing):
+        assert set(arguments(thing)) <= named(text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_docstring_names_an_argument_that_is_not_there(name):
+    thing = getattr(dali_compat, name)
+    told = sections(own(thing)).get("Args", [])
+    known = set(arguments(thing)) if told else set()
+    if name == "DataLoader":
+        known |= {"in_order"}  # torch has it since 2.6
+    assert len(told) == len(set(told)) and set(told) <= known
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_docstring_sends_to_public_classes_alone(name):
+    """Of others there is no help()."""
+    for there in re.findall(r"\bas in ([A-Z]\w+)", own(getattr(dali_compat, name))):
+        assert there in dali_compat.__all__
+
+
+def test_names_are_found_in_a_docstring():
+    """The tests' own reading."""
+    text = inspect.cleandoc(
+        """Does it, with ``here=True`` or ``there``.
+
+        Args:
+            one: a
+                longer: line.
+            two, *three: more.
+
+        Raises:
+            ValueError: it cannot.
+        """
+    )
+    assert sections(text + "\n") == {"Args": ["one", "two", "three"], "Raises": ["ValueError"]}
+    assert named(text + "\n") == {"one", "two", "three", "here", "there"}

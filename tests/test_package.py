@@ -1,0 +1,158 @@
+"""The sdist and the wheel: made without the network as `python -m build` makes them, and looked into."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+import dali_compat
+
+setuptools = pytest.importorskip("setuptools", minversion="77", reason="license_expression needs it")
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[1]
+URL = "https://example.org/somebody/dali_compat"
+NOT_IN_SDIST = {".gitignore"}
+MADE_BY_SETUPTOOLS = r"PKG-INFO|setup\.cfg|dali_compat\.egg-info/.*"
+
+
+def project() -> list[str]:
+    """Paths of the project's files."""
+    if (ROOT / ".git").exists():
+        command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+        return [name for name in done.stdout.splitlines() if (ROOT / name).exists()]
+    found = [path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*") if path.is_file()]
+    return [name for name in found if "__pycache__" not in name and not re.fullmatch(MADE_BY_SETUPTOOLS, name)]
+
+
+def build(kind: str, source: Path, out: Path, url: str) -> Path:
+    """What setuptools makes of a source folder: of kind "sdist" or "wheel"."""
+    out.mkdir(parents=True, exist_ok=True)
+    code = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(out)!r}))"
+    env = {**os.environ, "DALI_COMPAT_URL": url}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=source, env=env, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return out / done.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory) -> Path:
+    """Unpacked."""
+    place = tmp_path_factory.mktemp("package")
+    for name in project():
+        (place / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, place / "copy" / name)
+    with tarfile.open(build("sdist", place / "copy", place, "")) as archive:
+        archive.extractall(place, filter="data")
+    return place / f"dali_compat-{dali_compat.__version__}"
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist) -> Path:
+    """Unpacked; made of the sdist, as pip does it."""
+    with zipfile.ZipFile(build("wheel", sdist, sdist.parent / "wheel", "")) as archive:
+        archive.extractall(sdist.parent / "site")
+    return sdist.parent / "site"
+
+
+def metadata(site: Path):
+    (text,) = [path.read_text(encoding="utf-8") for path in site.glob("*.dist-info/METADATA")]
+    return Parser().parsestr(text)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_sdist_is_the_whole_project(sdist):
+    there = {name for name in names(sdist) if not re.fullmatch(MADE_BY_SETUPTOOLS, name)}
+    there = {name for name in there if not name.startswith("build/")}  # of the wheel
+    assert there == set(project()) - NOT_IN_SDIST
+
+
+def test_the_wheel_is_the_package_and_its_licence(wheel):
+    package = {name for name in project() if name.startswith("dali_compat/")}
+    info = f"dali_compat-{dali_compat.__version__}.dist-info"
+    about = {f"{info}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "top_level.txt", "licenses/LICENSE")}
+    assert names(wheel) == package | about
+    assert (wheel / info / "licenses" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    assert "Root-Is-Purelib: true" in (wheel / info / "WHEEL").read_text()
+
+
+def test_what_the_metadata_say(wheel):
+    said = metadata(wheel)
+    assert said["Name"] == "dali_compat" and said["Version"] == dali_compat.__version__
+    assert said["License-Expression"] == "Apache-2.0" and said["Requires-Python"] == ">=3.10"
+    assert set(said.get_all("Provides-Extra")) == {"cuda110", "cuda120", "cuda130", "archives", "test"}
+    needed = [line for line in said.get_all("Requires-Dist") if "extra ==" not in line]
+    assert {re.match(r"[\w-]+", line)[0] for line in needed} >= {"torch", "torchvision", "numpy", "pillow"}
+    assert not any("dali" in line for line in needed)  # by an extra only
+    assert "Typing :: Typed" in said.get_all("Classifier")
+    assert said["Description-Content-Type"] == "text/markdown"
+
+
+def shown(text: str) -> str:
+    """HTML as PyPI shows a description."""
+    return pytest.importorskip("readme_renderer.markdown").render(text)
+
+
+def test_without_an_address_the_description_leads_nowhere_wrong(wheel):
+    said = metadata(wheel)
+    text = said.get_payload()
+    assert said.get_all("Project-URL") is None
+    assert "# dali_compat" in text and "pip install" in text
+    assert set(re.findall(r"\]\(([a-z]+:|#)?", text)) == {"https:"}
+    assert "![" not in text and "*Four photos through torchvision" in text
+
+
+def test_with_an_address_every_link_and_picture_is_there(sdist, tmp_path):
+    """At the tag of this version."""
+    with zipfile.ZipFile(build("wheel", sdist, tmp_path / "wheel", f"{URL}/")) as archive:
+        archive.extractall(tmp_path / "site")
+    said = metadata(tmp_path / "site")
+    text = said.get_payload()
+    tag = f"v{dali_compat.__version__}"
+    places = dict(line.split(", ") for line in said.get_all("Project-URL"))
+    assert places["Source"] == URL and places["Changelog"] == f"{URL}/blob/{tag}/CHANGELOG.md"
+    for target in [*places.values(), *re.findall(r"\]\(([^)\s]+)\)", text)]:
+        kind, _, path = target.removeprefix(f"{URL}/").partition(f"/{tag}/")
+        if path:
+            assert kind in ("raw", "blob") and (ROOT / path.partition("#")[0]).is_file(), target
+        else:
+            assert target in (URL, f"{URL}/issues") or not target.startswith(URL), target
+            assert target.startswith("https://"), target
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
+    assert pictures == [f"{URL}/raw/{tag}/docs/{name}" for name in ("speed.svg", "strip.jpg")]
+
+
+def test_the_description_shows(wheel):
+    html = shown(metadata(wheel).get_payload())
+    assert html.count("<table") == 2 and "<h1" in html
+    assert "<pre" in html and "<img" not in html and "](" not in html
+
+
+def test_the_wheel_alone_imports_and_runs(wheel, tmp_path):
+    """In an empty folder: nothing that it needs is left behind in the checkout."""
+    code = "import dali_compat as d; [getattr(d, name) for name in d.__all__]; print(d.__file__)"
+    env = {**os.environ, "PYTHONPATH": str(wheel), "PYTHONSAFEPATH": "1"}
+
+    def python(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, env=env, check=False, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert Path(python("-c", code).strip()).is_relative_to(wheel)
+    assert "demo" in python("-m", "dali_compat", "--help")
