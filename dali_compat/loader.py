@@ -202,7 +202,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         Raises:
             ValueError: it is no state, or of another loader; the text names what is not the same.
         """
-        self._history.load(self, self._route or choose(self, None), state_dict, strict)
+        self._route = choose(self, self._route)  # the transform may be another one by now
+        self._history.load(self, self._route, state_dict, strict)
         self._iterator = None  # of persistent_workers
 
     def describe(self, batch: int, epoch: int | None = None) -> list[SampleDescription]:

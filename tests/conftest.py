@@ -37,7 +37,14 @@ SLOW = (
     ),
     *(f"unit/test_{name}.py" for name in _UNIT.split()),
     *(f"archives/test_{name}.py" for name in ("datasets", "lmdb", "pack")),
-    *("docs/test_commands.py", "test_bench.py", "test_check.py", "test_cli.py", "test_installation.py"),
+    *(
+        "docs/test_commands.py",
+        "examples/test_imagenet.py",
+        "test_bench.py",
+        "test_check.py",
+        "test_cli.py",
+        "test_installation.py",
+    ),
 )
 
 

@@ -490,6 +490,28 @@ def test_a_state_is_of_the_samples_as_they_are(images):
             other.load_state_dict(of_first)
 
 
+@pytest.mark.parametrize("route", ["folder", "resident", "fallback"])
+def test_a_transform_that_was_set_since_the_loader_was_made(images, route):
+    """As a script with progressive sizes does, before it goes on."""
+
+    def make(size):
+        pixels = FakeData(COUNT, (3, 40, 40))
+        dataset = {"folder": DALIImageFolder(images), "resident": arrays(), "fallback": pixels}[route]
+        dataset.transform = T.Compose([T.RandomCrop(size), T.ToTensor()])
+        return loader(dataset)
+
+    one, other = make(16), make(8)
+    small = other.state_dict()
+    rest = list(one)[1:]
+    one = make(16)
+    next(iter(one))
+    other.dataset.transform = one.dataset.transform
+    other.load_state_dict(one.state_dict())
+    assert key(list(other)) == key(rest)
+    with pytest.raises(ValueError, match="transform"):
+        other.load_state_dict(small)
+
+
 def test_another_batch_size_goes_on_with_the_same_samples():
     one = loader(arrays(), shuffle=True)
     iterator = iter(one)
