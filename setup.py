@@ -74,6 +74,8 @@ setup(
         "test": [
             *("pytest", "pytest-timeout", "pytest-xdist", "lightning", "accelerate", "timm", "pytorch-ignite"),
             *("lmdb", "google-crc32c", "tfrecord", "webdataset", "datasets", "pandas", "torchdata"),
+            *("transformers", "ray[train]", "nbclient", "ipykernel"),
+            *("pyyaml", "tensorboard"),  # of examples/
             *("mypy", "ruff", "setuptools>=77", "readme_renderer[md]"),
         ],
     },

@@ -33,10 +33,10 @@ def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool
     for function in brought:
         why = "torchvision's own, beside what follows: its views are too many pixels to bring there"
         lines.append(Line(describe(function), "called as it is", PYTHON, why))
-    if functions:
-        name = ", ".join(map(describe, functions))
-        reason = chain.refused.reason if chain.refused is not None else ""
-        lines.append(Line(name, "called as it is", PYTHON, f"torchvision's own, because {reason}"))
+    for function, refusal in zip(functions, chain.refusals, strict=True):
+        lines.append(
+            Line(describe(function), "called as it is", PYTHON, f"torchvision's own, because {refusal.reason}")
+        )
     return tuple(lines)
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import sys
 import warnings
+import weakref
 from types import FrameType
 from typing import Any
+
+import torch.utils.data as data
 
 from .errors import FallbackWarning
 
 _FETCHER = "torch.utils.data._utils.fetch"
 _DEPTH = 12  # calls from torch's fetcher to a data set, at most: Subset and ConcatDataset lie between
 _said = mmap.mmap(-1, 1)  # shared with worker processes, which torch forks anew for every epoch
+_told: dict[int, weakref.ref[Any]] = {}  # data sets, by id(), for which a loader of ours takes torch's, and has said so
 
 
 class Asked:
@@ -36,23 +41,45 @@ class Asked:
 
     def _asked(self) -> None:
         """A FallbackWarning, if it is torch's own loader that asks; once a program."""
-        if self._is_told or _said[0] or not _is_fetching():
+        if self._is_told or _said[0]:
+            return
+        over = _fetched()
+        if over is None or _is_told(over):
             return
         _said[0] = 1
-        warnings.warn(
-            f"torch's own loader reads {type(self).__name__} sample by sample: iterate it with "
-            "dali_compat.DataLoader, or call dali_compat.install() before the loader is made",
-            FallbackWarning,
-            stacklevel=3,
-        )
+        warnings.warn(f"torch's own loader reads {_advice(type(self).__name__, over)}", FallbackWarning, stacklevel=3)
 
 
-def _is_fetching() -> bool:
+def tell_of(dataset: Any) -> None:
+    """A loader of ours has said why torch's reads a data set, which may hold one of ours."""
+    key = id(dataset)
+    with contextlib.suppress(TypeError):  # it takes no weak references
+        _told[key] = weakref.ref(dataset, lambda gone: _told.pop(key, None))
+
+
+def _is_told(dataset: Any) -> bool:
+    """Whether it is of one of these, which on_error wraps."""
+    inner = getattr(dataset, "__dict__", {}).get("dataset")
+    return any((known := _told.get(id(one))) is not None and known() is one for one in (dataset, inner))
+
+
+def _fetched() -> Any:
+    """The data set that torch's loader is fetching a sample of, here; None where it does not."""
     frame: FrameType | None = sys._getframe(2)
     for _ in range(_DEPTH):
         if frame is None:
             break
         if frame.f_globals.get("__name__") == _FETCHER:
-            return True
+            return getattr(frame.f_locals.get("self"), "dataset", None)
         frame = frame.f_back
-    return False
+    return None
+
+
+def _advice(name: str, over: Any) -> str:
+    while type(over) is data.Subset:
+        over = over.dataset
+    if isinstance(over, (Asked, data.ConcatDataset)):
+        remedy = "iterate it with dali_compat.DataLoader, or call dali_compat.install() before the loader is made"
+        return f"{name} sample by sample: {remedy}"
+    through = type(over).__name__
+    return f"{name} through {through}, sample by sample: give dali_compat.DataLoader the {name} itself"

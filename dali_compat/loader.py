@@ -13,7 +13,7 @@ import torch.utils.data as data
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import installed
-from .asked import Asked
+from .asked import Asked, tell_of
 from .callers import stack_level
 from .data.parts import parts
 from .epoch.again import SampleDescription, describe, replay
@@ -202,13 +202,14 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         Raises:
             ValueError: it is no state, or of another loader; the text names what is not the same.
         """
-        self._history.load(self, self._route or choose(self, None), state_dict, strict)
+        self._route = choose(self, self._route)  # the transform may be another one by now
+        self._history.load(self, self._route, state_dict, strict)
         self._iterator = None  # of persistent_workers
 
     def describe(self, batch: int, epoch: int | None = None) -> list[SampleDescription]:
         """What each sample of a batch was: index, path, target, size, and all that was drawn for it. ``batch`` and
-        ``epoch`` count from 0; None is the epoch that began last. The last 16 epochs are known, from a loaded state,
-        too.
+        ``epoch`` count from 0, as you had them: a batch of which on_error="skip" left nothing has no number. None is
+        the epoch that began last. The last 16 epochs are known, from a loaded state, too.
 
         Raises:
             LookupError: that epoch is not known, or had no such batch.
@@ -238,6 +239,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     def _get_iterator(self) -> _BaseDataLoaderIter:
         route = self._choose_route(start=True)
         if isinstance(route, StockRoute):
+            tell_of(self.dataset)
             for part in parts(self.dataset):
                 if isinstance(part, Asked):
                     part._is_told = True  # by us

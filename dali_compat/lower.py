@@ -11,6 +11,7 @@ first of these.
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 
 import torch
 
@@ -56,7 +57,8 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     batch = tuple(s for s in ordered[split:] if s.op not in _NOTHING)
     call = None
     if chain.functions:
-        call = Call(chain.functions, str(chain.refused), chain.rest, chain.streams, chain.view)
+        reasons, names = (tuple(map(said, chain.refusals)) for said in (str, attrgetter("name")))
+        call = Call(chain.functions, reasons, chain.rest, chain.streams, chain.view, names)
     lines = lines_of(chain, ordered, split, options, two_pass)
     planes, after = ((), ()) if decoded else _from_planes(ordered, options.exact, batch)
     plan = Plan(steps, dali, batch, options.exact, options.channels_last, chain.takes, call, lines)

@@ -26,7 +26,8 @@ class ImageSpec:
     """What torchvision would hold between two transforms.
 
     Attributes:
-        kind: ``"pil"``, ``"tensor"`` (a plain CHW tensor) or ``"Image"`` (``tv_tensors.Image``, CHW).
+        kind: ``"pil"``, ``"tensor"`` (a plain CHW tensor), ``"Image"`` (``tv_tensors.Image``, CHW) or ``"array"`` (a
+            NumPy array, CHW).
         dtype: of the pixels. uint8 is 0..255, floating point 0..1 (0..255 after ToDtype(scale=False)).
         normalized: whether Normalize has run.
         channels: 1 or 3.
@@ -111,23 +112,25 @@ class Call:
 
     Attributes:
         functions: transforms, called one after another with a PIL image or a CHW tensor, as torchvision would.
-        reason: why they are not translated.
+        reasons: why they are not translated.
         rest: the transforms after them; they are translated when it is known what the functions have given.
         stream: the first random stream of the rest.
         view: of which of several views it is a part, from 1 on: what functions draw is another number for each.
+        names: of the classes and functions at fault.
     """
 
     functions: tuple[Any, ...]
-    reason: str
+    reasons: tuple[str, ...]
     rest: tuple[Any, ...] = ()
     stream: int = 0
     view: int = 0
+    names: tuple[str, ...] = ()
     plans: dict[ImageSpec, Plan] = field(default_factory=dict, repr=False)
 
     @cached_property
     def remainder(self) -> Call:
         """The rest, called as it is: for what is no image."""
-        return Call(self.rest, self.reason, view=self.view)
+        return Call(self.rest, self.reasons, view=self.view, names=self.names)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SECONDS = 300
 _CONTRACT = """
 aside batch cache calls changes dataset errors fallback frameworks install_frameworks iteration lightning on_error order
-processes resident resume resume_frameworks review run stats storages timm too_small torchvision_sets views
+processes resident resume resume_frameworks review run stats storages timm timm_policies too_small torchvision_sets
+views
 """
 _UNIT = """
 batch_color batch_geometry batch_lists distributions distributions_fed distributions_policy distributions_values
@@ -28,7 +29,7 @@ graph_geometry warm
 """
 # What takes longest: left out by -m "not slow". A file that is no longer slow, or new and slow, changes its place here.
 SLOW = (
-    "faults/",
+    *("examples/", "faults/"),
     *(f"contract/test_{name}.py" for name in _CONTRACT.split()),
     *(
         f"parity/test_{name}.py"
@@ -36,7 +37,14 @@ SLOW = (
     ),
     *(f"unit/test_{name}.py" for name in _UNIT.split()),
     *(f"archives/test_{name}.py" for name in ("datasets", "lmdb", "pack")),
-    *("docs/test_commands.py", "test_bench.py", "test_check.py", "test_cli.py", "test_installation.py"),
+    *(
+        "docs/test_commands.py",
+        "examples/test_imagenet.py",
+        "test_bench.py",
+        "test_check.py",
+        "test_cli.py",
+        "test_installation.py",
+    ),
 )
 
 

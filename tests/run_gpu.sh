@@ -1,9 +1,10 @@
 #!/bin/bash
 # The whole GPU suite in one call:  bash tests/run_gpu.sh OUT_DIR
 #
-# Writes OUT_DIR/machine.txt and a log for each part of the suite: parts run side by side. The exit status is that of a part
-# that failed (124: stopped after TEST_SECONDS, 400 unless set). On any machine with a GPU, DALI and pytest this is all there
-# is to it. DATA may name a folder of photos in ImageFolder layout; without it the tests take those of docs/photos.
+# Writes OUT_DIR/machine.txt and a log for each part of the suite: parts run side by side, on two GPUs where there are so
+# many. The exit status is that of a part that failed (124: stopped after TEST_SECONDS, 400 unless set). On any machine with
+# a GPU, DALI and pytest this is all there is to it. DATA may name a folder of photos in ImageFolder layout; without it the
+# tests take those of docs/photos.
 #
 # A host that reaches no package index can bring DALI and photos along in a folder .gpu, packed elsewhere:
 #
@@ -41,22 +42,34 @@ for name, version in ("python", sys.version.split()[0]), *((m.__name__, m.__vers
         echo "no CUDA GPU here: every test would be skipped" | tee "$out/pytest.txt"
         exit 1
     fi
-    part() { # NAME PYTEST'S ARGUMENTS...
-        timeout "${TEST_SECONDS:-400}" python3 -m pytest -m gpu -q -p no:cacheprovider --durations=5 "${@:2}" \
-            > "$out/$1.txt" 2>&1
+    one=0 other=0
+    if [ "$(nvidia-smi -L | wc -l)" -gt 1 ]; then one=0,1 other=1,0; fi # both see two, and work on the first of these
+    part() { # GPUS NAME PYTEST'S ARGUMENTS...
+        CUDA_VISIBLE_DEVICES=$1 timeout "${TEST_SECONDS:-400}" python3 -m pytest -m gpu -q -p no:cacheprovider --durations=5 \
+            "${@:3}" > "$out/$2.txt" 2>&1
     }
     memory=tests/contract/test_processes.py start=tests/contract/test_start.py cases=tests/parity/test_cases.py worst=0
-    part processes $memory || worst=$? # alone: it watches the GPU's free memory
-    threads=$(($(nproc) / 6))
+    ties=tests/parity/test_ties.py jobs=()
+    threads=$(($(nproc) / 8))
     export OMP_NUM_THREADS=$((threads > 0 ? threads : 1)) # parts would wait for each other's
-    part contract tests/contract --ignore $memory --ignore $start & jobs=($!)
-    part start $start & jobs+=($!) # many programs, each with a decoder of its own
-    part v1 $cases -k "v1" & jobs+=($!)
-    part v2 $cases -k "not v1" & jobs+=($!)
-    part faults tests/faults & jobs+=($!)
-    part rest tests --ignore tests/contract --ignore tests/faults --ignore $cases & jobs+=($!)
+    begin() { part "$@" & jobs+=($!); }
+    begin_one() {
+        begin $one contract tests/contract --ignore $memory --ignore $start
+        begin $one start $start # many programs, each with a decoder of its own
+        begin $one v1 $cases -k "v1 and not exact"
+        begin $one v1_exact $cases -k "v1 and exact"
+        begin $one faults tests/faults
+    }
+    if [ $one != $other ]; then begin_one; fi
+    part $other processes $memory || worst=$? # alone on its GPU: it watches the free memory
+    if [ $one = $other ]; then begin_one; fi
+    begin $other v2 $cases -k "not v1 and not exact"
+    begin $other v2_exact $cases -k "not v1 and exact"
+    begin $other ties $ties
+    begin $other parity tests/parity --ignore $cases --ignore $ties
+    begin $other rest tests --ignore tests/contract --ignore tests/faults --ignore tests/parity
     for job in "${jobs[@]}"; do wait "$job" || worst=$?; done
-    for name in processes contract start v1 v2 faults rest; do
+    for name in processes contract start v1 v1_exact v2 v2_exact ties parity faults rest; do
         echo "== $name"
         grep -E "^(FAILED|ERROR|E   +[A-Z]\w*(Error|Exception|Disagreement))|(passed|failed|error).* in [0-9]" "$out/$name.txt"
     done

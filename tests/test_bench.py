@@ -55,6 +55,19 @@ def test_bench_of_an_archive(image_root, tmp_path, capsys, file):
     assert len(_limits(capsys.readouterr().out)) == 2
 
 
+def test_bench_of_a_table(image_root, tmp_path, capsys):
+    files = sorted(image_root.rglob("*.*"))
+    (tmp_path / "train.csv").write_text(
+        "\n".join(["path", *(str(file.relative_to(image_root)) for file in files)]) + "\n"
+    )
+    words = ["--option", "image=path", "--option", f"root={image_root}", "--transform", SMALL, "--step", 5]
+    assert _bench(tmp_path / "train.csv", *words, out=tmp_path / "chart.png") == 0
+    assert len(_limits(capsys.readouterr().out)) == 2
+    (tmp_path / "train.csv").write_text("path\ngone.jpg\n")
+    with pytest.raises(SystemExit, match="1 of 1 files are missing"):
+        _bench(tmp_path / "train.csv", *words, out=tmp_path / "chart.png")
+
+
 def test_what_python_calls_is_told(image_root, tmp_path, capsys):
     (tmp_path / "mine.py").write_text(
         "import torch\nfrom torchvision import transforms as T\n"

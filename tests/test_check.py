@@ -355,6 +355,50 @@ def test_options_reach_the_archives_class(good, tmp_path, capsys):
     assert checked(capsys, tmp_path / "all.tfrecord", "--option", "image_key=image/encoded")[0] == 0
 
 
+@pytest.fixture
+def table(good):
+    """A table of a good folder's images, one of them twice, of one without an extension, of one that is broken, and of
+    one that is not there."""
+    shutil.copy(next(good.rglob("*.jpg")), good / "plain")
+    (good / "cut.jpg").write_bytes(JPEG[: len(JPEG) // 2])
+    files = [str(path.relative_to(good)) for path in sorted(good.rglob("*.*")) if path.is_file()]
+    rows = [f"{file},{len(file) % 2}" for file in [*files, files[0], "plain", "gone.jpg"]]
+    (good / "train.csv").write_text("\n".join(["file,label", *rows]) + "\n")
+    return good / "train.csv"
+
+
+def test_a_table(table, capsys):
+    code, report = checked(capsys, table, "--option", f"root={table.parent}", "--option", "target=label")
+    rows = len(table.read_text().splitlines()) - 1
+    assert code == 1 and report["kind"] == "DALIImageTable" and report["path"] == str(table)
+    assert report["counts"]["images"] == report["counts"]["files"] == rows and report["counts"]["broken"] == 2
+    assert with_names(report["broken"], "error") == [("cut.jpg", "OSError"), ("gone.jpg", "FileNotFoundError")]
+    assert "OSError: image file is truncated" in said(capsys, table, "--option", f"root={table.parent}")[1]
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["image=path"], "no column 'path'"),
+        (["target=kind"], "no column 'kind'"),
+        (["labels=0"], "labels"),
+        ([], "--option image=NAME says which column"),
+    ],
+)
+def test_what_a_table_has_not(table, options, words, capsys):
+    table.write_text(table.read_text().replace("file,", "files,", int(not options)))
+    for command in (["check"], ["bench"]):
+        with pytest.raises(SystemExit) as stop:
+            cli.main([*command, str(table), *(word for option in options for word in ("--option", option))])
+        assert words in (capsys.readouterr().err + str(stop.value))
+
+
+def test_one_table_at_a_time(table, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["check", str(table), str(table)])
+    assert "2 tables: give one" in capsys.readouterr().err
+
+
 # --- what it says --------------------------------------------------------------------------------------------------
 
 

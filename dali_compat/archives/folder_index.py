@@ -3,8 +3,10 @@
 What is cached are names; whether they still hold is told by the modification time and inode of the root and of every
 folder below it, which change when a file or folder is added, removed or renamed. Files whose contents change stay in
 the list, as they should. A folder that was modified within two seconds before it was listed is not trusted the next
-time: it may have changed again within one tick of the file system's clock. The cached list is its user's alone (mode
-0600); one that others may have written (cache.py), or that names what is not below the root, is made anew.
+time: it may have changed again within one tick of the file system's clock. Who asked before that listing began gets it
+all the same, so that ranks that start at once over a new folder do not list it one after another. The cached list is
+its user's alone (mode 0600); one that others may have written (cache.py), or that names what is not below the root, is
+made anew.
 """
 
 from __future__ import annotations
@@ -52,10 +54,11 @@ def cached_samples(
     root = os.path.expanduser(root)
     name = cache.digest(os.path.realpath(root), extensions, _LAYOUT)
     file = Path(os.path.expanduser(place or cache.cache_folder() / "folders")) / f"{name}.npz"
-    listing = _load(file, root)
+    asked = time.time_ns()
+    listing = _load(file, root, asked)
     if listing is None:
         with cache.lock(name):
-            listing = _load(file, root)  # another process may have made it meanwhile
+            listing = _load(file, root, asked)  # another process may have made it meanwhile
             if listing is None:
                 listing = _list(root, extensions)
                 try:
@@ -131,8 +134,8 @@ def _mark(path: str) -> tuple[int, int]:
     return stat.st_mtime_ns, stat.st_ino & (1 << 63) - 1
 
 
-def _load(place: Path, root: str) -> _Listing | None:
-    """The cached listing, if it still holds."""
+def _load(place: Path, root: str, asked: int) -> _Listing | None:
+    """The cached listing, if it holds for who has ``asked`` for it then (ns)."""
     stored = cache.load(place)
     if stored is None:
         return None
@@ -141,7 +144,8 @@ def _load(place: Path, root: str) -> _Listing | None:
         marks = np.array([_mark(os.path.join(root, folder)) for folder in listing.folders], np.int64)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if not np.array_equal(marks, listing.marks) or marks[:, 0].max() > listing.time - _TICK:
+    is_in_doubt = marks[:, 0].max() > listing.time - _TICK and listing.time < asked
+    if is_in_doubt or not np.array_equal(marks, listing.marks):
         return None
     return listing
 

@@ -1,4 +1,4 @@
-"""Where check looks: the files of a folder, or the images of an archive, one after another."""
+"""Where check looks: the files of a folder or a table, or the images of an archive, one after another."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import partial
 from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
 
 from ..archives.archive import Archive
+from ..data.image_list import DALIImageList
 from ..data.sources import Record
 from .looking import Seen, decode, identify
 
@@ -81,6 +82,24 @@ class Images:
     def where(self, index: int) -> dict:
         files, offsets, _ = self._archive.locations([index])
         return {"path": self._archive.files[int(files[0])], "byte": int(offsets[0]), "index": index}
+
+
+class Paths:
+    """The files that a table names, in its order; attributes as Folder's, the kind is the table's class."""
+
+    error, outside = None, 0
+
+    def __init__(self, name: str, table: DALIImageList):
+        self.name, self.kind, self._paths = name, type(table).__name__, table.paths
+        self.look, self.listed = decode, lambda path: True
+        self.total = len(table)
+        self.folders: list[dict] = []
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def where(self, path: str) -> dict:
+        return {"path": path}
 
 
 class Damaged:

@@ -23,7 +23,7 @@ from PIL import Image
 from torch.utils.data import RandomSampler, Subset
 
 from dali_compat.cli.chart import Bar, save_bars
-from dali_compat.cli.check import archive_class
+from dali_compat.cli.check import TABLE, add_options, archive_class, open_table
 from dali_compat.cli.limits import Beside, Measured, Setting, advice, limit, limit_beside
 from dali_compat.cli.parity import transform_of
 from dali_compat.plan import table
@@ -36,7 +36,10 @@ LOADS, STEPS, ALONE = "#1b7f4d", "#9aa5b1", "#2f6fb0"
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("path", nargs="+", metavar="FOLDER", help="of class folders of images; or an archive, as check")
+    parser.add_argument(
+        "path", nargs="+", metavar="FOLDER", help="of class folders of images; or a table or an archive, as check"
+    )
+    add_options(parser)
     parser.add_argument(
         "--transform",
         default="train",
@@ -214,11 +217,15 @@ def open_dataset(args):
         if kinds == {None} and len(files) == 1:
             dataset: Any = dali_compat.DALIImageFolder(files[0], transform)
         elif len(kinds) == 1 and None not in kinds:
-            kind = kinds.pop() or ""
-            options = {"labels": 0} if kind == "DALILMDB" else {}
-            dataset = getattr(dali_compat, kind)(args.path, transform, **options)
+            kind, options = kinds.pop() or "", dict(args.option)
+            if kind == "DALILMDB":
+                options.setdefault("labels", 0)
+            if kind == TABLE:
+                dataset = open_table(files, options, transform=transform)
+            else:
+                dataset = getattr(dali_compat, kind)(args.path, transform, **options)
         else:
-            raise ValueError("neither one folder nor archives of one kind")
+            raise ValueError("neither one folder, nor a CSV table, nor archives of one kind")
     except (OSError, ImportError, TypeError, ValueError) as error:
         raise SystemExit(f"bench: {' '.join(args.path)}: {error}") from None
     if not len(dataset):

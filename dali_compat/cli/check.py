@@ -1,4 +1,4 @@
-"""Read every image of a folder or an archive, and list what is broken and what Pillow has to read.
+"""Read every image of a folder, a table or an archive, and list what is broken and what Pillow has to read.
 
 An image is broken where torchvision's loader could not give it. Nothing of the data is changed. The exit code is 1 when
 something is broken or there is no image at all, 130 after Ctrl-C, which reports what was found so far, and 0 otherwise.
@@ -17,7 +17,9 @@ from contextlib import closing, contextmanager
 
 from tqdm import tqdm
 
+TABLE = "DALIImageTable"
 _ENDINGS = {
+    ".csv": TABLE,
     ".rec": "DALIRecordIO",
     **dict.fromkeys((".tar", ".tgz", ".gz"), "DALIWebDataset"),
     **dict.fromkeys((".tfrecord", ".tfrecords"), "DALITFRecord"),
@@ -32,8 +34,8 @@ def add_arguments(parser) -> None:
         "path",
         nargs="+",
         metavar="FOLDER",
-        help="of class folders of images, or any tree of files; or an archive (.rec, TFRecord, LMDB, tar): a path, a "
-        "pattern, braces or several paths",
+        help="of class folders of images, or any tree of files; or a CSV table; or an archive (.rec, TFRecord, LMDB, "
+        "tar): a path, a pattern, braces or several paths",
     )
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON, and nothing else")
     parser.add_argument(
@@ -46,15 +48,21 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--workers", type=_at_least(1), default=_cores(), metavar="N", help="processes (default %(default)s, the cores)"
     )
+    add_options(parser)
+    parser.set_defaults(usage_error=parser.error)
+
+
+def add_options(parser) -> None:
+    """--option, for bench, too."""
     parser.add_argument(
         "--option",
         type=_option,
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an argument of the archive's class, as json_field=cls of a tar file or image_key=jpg of a TFRecord",
+        help="an argument of the class that reads it, as image=path and root=photos of a table, json_field=cls of a "
+        "tar file, or image_key=jpg of a TFRecord",
     )
-    parser.set_defaults(usage_error=parser.error)
 
 
 def run(args) -> int:
@@ -123,7 +131,7 @@ def _place(args):
     import dali_compat
 
     from ..archives.paths import expand
-    from ..check.places import Damaged, Folder, Images
+    from ..check.places import Damaged, Folder, Images, Paths
 
     kind = ""
     try:
@@ -132,9 +140,11 @@ def _place(args):
         if kinds == {None} and len(files) == 1 and os.path.isdir(files[0]) and not args.option:
             return Folder(files[0].rstrip(os.sep) or os.sep)
         if len(kinds) > 1 or kinds == {None}:
-            what = "neither one folder nor archives of one kind (.rec, TFRecord, LMDB, tar)"
+            what = "neither one folder, nor a CSV table, nor archives of one kind (.rec, TFRecord, LMDB, tar)"
             args.usage_error(f"{' '.join(args.path)}: {what}")
         kind, options = kinds.pop() or "", dict(args.option)
+        if kind == TABLE:
+            return Paths(" ".join(args.path), open_table(files, options, check_files=False))
         if kind == "DALILMDB":
             options.setdefault("labels", 0)  # without them LMDB of plain images does not open
         return Images(" ".join(args.path), getattr(dali_compat, kind)(args.path, **options))
@@ -144,8 +154,25 @@ def _place(args):
         args.usage_error(str(error))
 
 
+def open_table(files: list[str], options: dict[str, str], **more):
+    """DALIImageTable of one CSV file, without targets unless ``options`` name their column.
+
+    Raises:
+        ValueError, TypeError, FileNotFoundError: as the class, or there are several files.
+    """
+    import dali_compat
+
+    if len(files) > 1:
+        raise ValueError(f"{len(files)} tables: give one")
+    try:
+        return dali_compat.DALIImageTable(files[0], **{"target": None, **options, **more})
+    except ValueError as error:
+        hint = "" if "image" in options else "; --option image=NAME says which column has the files"
+        raise ValueError(f"{error}{hint}") from None
+
+
 def archive_class(path: str) -> str | None:
-    """The name of an archive's class, by its name's ending or its first bytes; None for others."""
+    """The name of the class of an archive or a table, by its name's ending or its first bytes; None for others."""
     if os.path.isdir(path):
         return "DALILMDB" if os.path.isfile(os.path.join(path, "data.mdb")) else None
     return _ENDINGS.get(os.path.splitext(path)[1].lower()) or _by_content(path)

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
+from torch.utils.data import Subset
 from torchvision.datasets.folder import is_image_file
+
+from ..archives.archive import Archive
+from .arrays import holds_arrays
+from .hugging_face import DALIHuggingFace
+from .readers import reader_of
 
 _LOADERS = frozenset(("default_loader", "pil_loader"))
 
@@ -19,6 +25,10 @@ def advice(dataset: Any) -> str:
         images = [name for name, feature in dataset.features.items() if type(feature).__name__ == "Image"]
         line = "dali_compat.DALIHuggingFace(dataset, image={!r}, transform=...)"
         return f"; write {line.format(images[0])} instead of it" if images else ""
+    inner = next((name for name, value in _held(dataset).items() if _is_of_images(value)), None)
+    if inner is not None:
+        what = f"{kind.__name__} reads its {inner} ({_names(_held(dataset)[inner])}) sample by sample"
+        return f"; {what}: give the loader {inner} itself, and do the rest in transform, target_transform or collate_fn"
     if not _opens_images(getattr(kind, "__getitem__", None)) or len(_paths(dataset)) > 1:  # of masks, perhaps
         return ""
     return f"; where a sample is one image and its target, write {_line(dataset)} instead of it"
@@ -28,6 +38,24 @@ def _opens_images(function: Any) -> bool:
     """By PIL: what others give is no PIL image, and its transforms take that."""
     names = set(_names_in(getattr(function, "__code__", None)))
     return bool(names & _LOADERS) or names >= {"Image", "open"}
+
+
+def _is_of_images(value: Any) -> bool:
+    """Whether it is a data set that the loader takes, or Subsets of one."""
+    value = _whole(value)
+    return reader_of(value) is not None or isinstance(value, (Archive, DALIHuggingFace)) or holds_arrays(value)
+
+
+def _whole(value: Any) -> Any:
+    while type(value) is Subset:
+        value = value.dataset
+    return value
+
+
+def _names(value: Any) -> str:
+    """ "Subset of ImageFolder"."""
+    whole = _whole(value)
+    return type(whole).__name__ if whole is value else f"Subset of {type(whole).__name__}"
 
 
 def _names_in(code: CodeType | None) -> Iterator[str]:

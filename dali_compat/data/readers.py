@@ -102,7 +102,10 @@ def check_items(dataset: Any, *understood: Callable[..., Any]) -> None:
     """
     name = type(dataset).__name__
     if type(dataset).__getitem__ not in understood:
-        raise Unsupported(f"{name} overrides __getitem__; move what it does into transform or target_transform")
+        remedy = "move what it does into transform or target_transform"
+        if isinstance(dataset, DatasetFolder):
+            remedy += "; DALIImageFolder(..., return_index=True) gives the index, too"
+        raise Unsupported(f"{name} overrides __getitem__; {remedy}")
     if hasattr(dataset, "__getitems__"):
         raise Unsupported(f"{name} has __getitems__")
 

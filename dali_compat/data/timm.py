@@ -7,7 +7,7 @@ import sys
 import tarfile
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torchvision.datasets import DatasetFolder
@@ -18,6 +18,7 @@ from ..archives.files import Files
 from ..archives.table import Rows, Table
 from ..errors import Unsupported
 from .per_object import PerObject
+from .readers import Reader, add_reader, check_items, columns_of_pairs
 
 _parts: PerObject[tuple[tuple[Any, ...], Any]] = PerObject()
 
@@ -95,9 +96,48 @@ class OfTimms:
 
 
 class _Folder(OfTimms, DatasetFolder):
+    """A target of None is -1, which timm gives to no target_transform."""
+
     def __init__(self, dataset: Any):
         self._dataset, self.loader = weakref.ref(dataset), pil_loader
         self.samples = dataset.reader.samples
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        return _ButOfNone(found) if name == "target_transform" and found is not None else found
+
+    def sample(self, index: Any) -> tuple[Any, Any]:
+        """Its path, and its target before target_transform."""
+        path, target = self.samples[index]
+        return path, -1 if target is None and self.target_transform is None else target
+
+    def columns(self) -> tuple[Any, Any]:
+        """Of all samples."""
+        paths, targets = columns_of_pairs(self.samples)
+        if self.target_transform is None:
+            targets = [-1 if target is None else target for target in targets]
+        return paths, targets
+
+
+class _ButOfNone(NamedTuple):
+    """A target_transform that no target of None comes to."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, target: Any) -> Any:
+        return -1 if target is None else self.function(target)
+
+
+add_reader(
+    _Folder,
+    Reader(
+        check=lambda dataset: check_items(dataset, DatasetFolder.__getitem__),
+        sample=_Folder.sample,
+        lists=lambda dataset: (dataset.samples,),
+        columns=_Folder.columns,
+        fixed=lambda dataset: (str(dataset.target_transform is None),),  # on which targets of None depend
+    ),
+)
 
 
 class _Tars(OfTimms, Archive):
@@ -129,8 +169,11 @@ def _rows(members: list[tuple[Any, str | None, Any]], targets: Any) -> Rows:
     """Where the images lie, each in its file.
 
     Raises:
-        Unsupported: one is sparse.
+        Unsupported: one is sparse, or a target is no whole number.
     """
+    whole = targets.dtype == np.int64 if isinstance(targets, np.ndarray) else all(type(one) is int for one in targets)
+    if not whole:
+        raise Unsupported("timm's reader of tar files has targets that are no whole numbers")
     if any(info.sparse is not None for info, _, _ in members):
         raise Unsupported("a tar file has sparse files")
     begins = [info.offset_data + (0 if inside is None else inside.offset_data) for info, _, inside in members]

@@ -13,18 +13,23 @@ from .registry import dictates, draws
 def erasing(sizes, u, *, p, scale, ratio, random_value):
     """torchvision.transforms.RandomErasing.get_params: ten tries, then nothing is erased. ``random_value``: the window
     is filled with random pixels, for which it takes a key."""
-    area = sizes.prod(1)[:, None] * (scale[0] + (scale[1] - scale[0]) * u[:, 1:11])
-    low, high = np.log(ratio[0]), np.log(ratio[1])
-    aspect = np.exp(low + (high - low) * u[:, 11:21])
-    h, w = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
-    fits = (h < sizes[:, :1]) & (w < sizes[:, 1:])
-    rows, first, some = np.arange(len(sizes)), fits.argmax(1), fits.any(1)
-    shape = np.stack([h[rows, first], w[rows, first]], 1) * some[:, None]
-    arrays, _ = window(np.floor(u[:, 21:23] * (sizes - shape + 1)), shape)
+    arrays, some = erased(sizes, u[:, 1:23], scale, (np.log(ratio[0]), np.log(ratio[1])))
     arrays["flag"] = ((u[:, 0] < p) & some).astype(np.int32)
     if random_value:
         arrays["key"] = key(u[:, 23])
     return arrays, sizes
+
+
+def erased(sizes, u, area, log_ratio, parts=1):
+    """A window of ``area`` (low, high) of each image over ``parts``, and whether one has fitted within ten tries; ``u``
+    has 22 numbers."""
+    area = sizes.prod(1)[:, None] * (area[0] + (area[1] - area[0]) * u[:, :10]) / parts
+    aspect = np.exp(log_ratio[0] + (log_ratio[1] - log_ratio[0]) * u[:, 10:20])
+    h, w = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+    fits = (h < sizes[:, :1]) & (w < sizes[:, 1:])
+    rows, first, some = np.arange(len(sizes)), fits.argmax(1), fits.any(1)
+    shape = np.stack([h[rows, first], w[rows, first]], 1) * some[:, None]
+    return window(np.floor(u[:, 20:22] * (sizes - shape + 1)), shape)[0], some
 
 
 @dictates(erasing)

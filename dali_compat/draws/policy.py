@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .laws import whole
+from .laws import gammas, shares, whole
 from .registry import dictates, draws
 
 AUGMENTATIONS = (
@@ -127,25 +127,16 @@ def _deepest(chain_depth: int) -> int:
 
 
 def _mix(u, alpha, width) -> np.ndarray:
-    """torch._sample_dirichlet of (image, mixture), and of the chains within the mixture.
-
-    A Dirichlet variate is gamma variates over their sum. Those of ``alpha`` 1 are exponential; others come from a
-    numpy generator for each row, whose key is the row's one uniform number.
-    """
-    if alpha == 1:
-        gamma = -np.log1p(-u)
-    else:
-        generators = (np.random.Generator(np.random.Philox(key=key)) for key in (u[:, 0] * 2**53).astype(int).tolist())
-        gamma = np.array([generator.standard_gamma(alpha, 2 + width) for generator in generators])
+    """torch._sample_dirichlet of (image, mixture), and of the chains within the mixture."""
+    gamma = gammas(u, alpha, 2 + width)
     image_or_not, chains = _shares(gamma[:, :2]), _shares(gamma[:, 2:])
     return np.concatenate([image_or_not[:, :1], chains * image_or_not[:, 1:]], 1)
 
 
 def _shares(gamma) -> np.ndarray:
-    """float32, and neither 0 nor 1, as torch has them; gamma variates too small for a float64 are the least one."""
-    gamma = np.maximum(gamma, np.finfo(np.float64).tiny)
+    """float32, and neither 0 nor 1, as torch has them."""
     least, most = np.finfo(np.float32).tiny, np.nextafter(np.float32(1), np.float32(0))
-    return np.clip((gamma / gamma.sum(1, keepdims=True)).astype(np.float32), least, most)
+    return np.clip(shares(gamma).astype(np.float32), least, most)
 
 
 # ---- torchvision's tables

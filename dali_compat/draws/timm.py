@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from .geometry import resized, window
+from .laws import key, whole
+from .noise import erased
 from .registry import draws, lookup, run
 
 
@@ -56,3 +58,16 @@ def crop_or_pad(sizes, u, *, size):
 def trim_border(sizes, u, *, border):
     """timm.data.transforms.TrimBorder, of images that are larger than two borders."""
     return window(np.broadcast_to(border, sizes.shape), sizes - 2 * border)
+
+
+_A_WINDOW = 23  # uniform numbers: erased()'s, and a key
+
+
+@draws(uniforms=lambda p, area, log_ratio, counts, at: 2 + _A_WINDOW * counts[1])
+def timm_erasing(sizes, u, *, p, area, log_ratio, counts, at):
+    """The window number ``at`` of timm.data.random_erasing.RandomErasing, if there are so many: from ``counts[0]`` to
+    ``counts[1]``, which share ``area``. ``key`` is for what fills it."""
+    count, own = whole(u[:, 1], counts[0], counts[1] + 1), u[:, 2 + _A_WINDOW * at :]
+    arrays, some = erased(sizes, own[:, :22], area, log_ratio, np.maximum(count, 1)[:, None])
+    flag = (u[:, 0] <= p) & (at < count) & some
+    return arrays | {"flag": flag.astype(np.int32), "key": key(own[:, 22])}, sizes

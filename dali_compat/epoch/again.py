@@ -59,6 +59,7 @@ def replay(loader, route: Route, batch: int, number: int | None) -> Any:
     vars(twin).update(_errors=errors, _stats=Stats(), _history=History(), _route=route)
     with _as_they_are(loader):
         progress = _at(loader, route, batch, number)
+        first = progress.given
         twin._history.take(progress)
         try:
             iterator = twin._get_iterator()
@@ -66,7 +67,7 @@ def replay(loader, route: Route, batch: int, number: int | None) -> Any:
             made = next(iterator)
         except StopIteration:
             raise LookupError(f"epoch {progress.number} has no batch {batch}") from None
-        if progress.given > batch + 1:
+        if progress.given > first + 1:
             raise LookupError(f"of batch {batch} of epoch {progress.number} nothing was left")
         return made
 

@@ -15,7 +15,7 @@ from ..data.readers import reader_of, transforms_of
 from .samplers import is_known, samplers_of
 
 TORCH, PYTHON, NUMPY = "torch", "python", "numpy"
-_GLOBAL: dict[str, Any] = {TORCH: torch.default_generator, PYTHON: random, NUMPY: np.random}
+GLOBAL: dict[str, Any] = {TORCH: torch.default_generator, PYTHON: random, NUMPY: np.random}
 _KINDS = torch.Generator, random.Random, np.random.RandomState, np.random.Generator
 
 
@@ -55,18 +55,16 @@ def of_indices(loader, all_of_them: bool = False) -> Generators:
         inner = samplers[-1]
         draws = type(inner) in (data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler)
         own = getattr(inner, "generator", None)
-        return Generators(
-            {TORCH if own is None else _name(loader, own): own or _GLOBAL[TORCH]} if draws else {}, epochs
-        )
-    return Generators(_GLOBAL | {"generator": loader.generator} | _owned(samplers), epochs)
+        return Generators({TORCH if own is None else _name(loader, own): own or GLOBAL[TORCH]} if draws else {}, epochs)
+    return Generators(GLOBAL | {"generator": loader.generator} | _owned(samplers), epochs)
 
 
 def of_loader(loader, in_process: bool) -> Generators:
     """All that goes on after a state is taken: what of_indices() has, that of the seed, and what the user's functions
     draw from where they run ``in_process``."""
     found = of_indices(loader)
-    base = {TORCH: _GLOBAL[TORCH]} if loader.generator is None else {"generator": loader.generator}
-    users = _GLOBAL if in_process else {}
+    base = {TORCH: GLOBAL[TORCH]} if loader.generator is None else {"generator": loader.generator}
+    users = GLOBAL if in_process else {}
     return Generators(found._generators | base | users, found._epochs)
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import copy
-import sys
 import warnings
 from collections import deque
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
 
 from ..routes.choose import Route, StockRoute
-from .generators import of_loader, runs_users_functions
+from .generators import GLOBAL, of_loader, runs_users_functions
+from .lightning import seen
 from .progress import Progress, stateful
 from .samplers import distributed
 from .traits import Traits, differences, traits
@@ -29,7 +28,11 @@ class History:
 
     Attributes:
         begun: how many epochs.
+        keeps_globals: whether states have the global generators, too. Accelerate keeps these itself, and asks for a
+            state before the step, where they are not yet what they are in its checkpoint.
     """
+
+    keeps_globals = True
 
     def __init__(self) -> None:
         self._traits: tuple[Any, Traits] | None = None
@@ -61,7 +64,7 @@ class History:
             progress, self._next = self._next, None
         elif pending is not None and pending["epoch"] is not None:
             progress = Progress.of(loader, pending["epoch"], torchs_workers)
-            progress.strict, progress.later = self._strict, pending["now"]
+            progress.strict, progress.later = self._strict, entry | pending["now"]
         else:
             progress = Progress(loader, self.begun, torchs_workers)
             self.begun += 1
@@ -90,6 +93,11 @@ class History:
         self.begun, self._laps = pending["begun"], pending["laps"]
         return pending
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next iter() goes on within an epoch."""
+        return self._pending is not None and self._pending["epoch"] is not None
+
     def take(self, progress: Progress) -> None:
         """The next iter() is this one's."""
         self._next = progress
@@ -101,7 +109,7 @@ class History:
             LookupError: it is not known.
         """
         known = [*self._beginnings, *([self._current.beginning()] if self._current else [])]
-        if self._pending is not None and self._pending["epoch"] is not None:
+        if self._pending is not None and self.goes_on:
             known.append(self._pending["epoch"])
         if number is None and known:
             return known[-1]
@@ -118,13 +126,15 @@ class History:
         if self._pending is not None:
             return dict(self._pending)
         current, stock = self._current, isinstance(route, StockRoute)
-        under_way = current is not None and not current.over
+        over, ahead = seen(loader)
+        under_way = current is not None and not current.over and not (current.given and over)
         laps, sampler = None, stateful(loader)
         if current is not None:
-            _warn_of_the_inexact(loader, current, stock)
+            _warn_of_the_inexact(loader, current, stock, ahead)
             if _has_laps(loader):
                 laps = [current.base_seed, current.lap + 1]
         beginnings = [*self._beginnings]
+        now = of_loader(loader, runs_users_functions(loader, stock)).states()
         if current is not None and not under_way:
             beginnings.append(current.beginning())
         return {
@@ -132,10 +142,10 @@ class History:
             "of": self.traits(loader, route),
             "ranks": list(_ranks(loader)),
             "begun": self.begun,
-            "epoch": current.state() if current is not None and under_way else None,
+            "epoch": current.state(ahead) if current is not None and under_way else None,
             "laps": laps,
             "sampler": None if under_way or sampler is None else copy.deepcopy(sampler.state_dict()),
-            "now": of_loader(loader, runs_users_functions(loader, stock)).states(),
+            "now": now if self.keeps_globals else {name: one for name, one in now.items() if name not in GLOBAL},
             "errors": loader._errors.state(),
             "epochs": beginnings[-_KEPT:],
         }
@@ -171,8 +181,6 @@ class History:
         if state["begun"] and (state["laps"] is None) == _has_laps(loader):
             text = "going on from this state is exact to the end of its epoch alone: persistent_workers is another"
             warnings.warn(text, stacklevel=3)
-        if _within_lightning() and state["epoch"] is not None and _has_given_all(loader, state["epoch"]["given"]):
-            state = state | {"epoch": None, "epochs": [*state["epochs"], state["epoch"]]}
         self.begun, self._laps = state["begun"], state["laps"]
         self._current = self._applied = None
         self._beginnings = deque(state["epochs"], maxlen=_KEPT)
@@ -197,15 +205,27 @@ def merge_states(states: Sequence[State]) -> State:
         A dictionary that ``loader.load_state_dict()`` takes on every rank.
 
     Raises:
-        ValueError: they are not of all ranks, or not of the same batch.
+        ValueError: they are not of all ranks, or not of the same batch. No batch suits all then: only the model's
+            checkpoint knows which one that has seen.
     """
     by_rank = sorted(states, key=lambda state: state["ranks"][0])
     ranks = [tuple(state["ranks"]) for state in by_rank]
     if not states or ranks != [(rank, len(states)) for rank in range(len(states))]:
         raise ValueError(f"states of all ranks are needed, each once; (rank, number of ranks) are {ranks}")
     if len({(state["begun"], (state["epoch"] or {}).get("samples")) for state in by_rank}) > 1:
-        raise ValueError("the ranks are not at the same batch: take their states after the same step")
+        at = ", ".join(f"rank {state['ranks'][0]} {_where(state)}" for state in by_rank)
+        raise ValueError(
+            f"the ranks are not at the same batch ({at}): take their states after the same step. Where each rank has "
+            "saved alone, and a crash came between, take the state of the rank whose model you load, for all of them"
+        )
     return {"version": VERSION, "merged": by_rank}
+
+
+def _where(state: State) -> str:
+    epoch = state["epoch"]
+    if epoch is None:
+        return f"behind {state['begun']} epochs"
+    return f"behind batch {epoch['given'] - 1} of epoch {epoch['number']}" if epoch["given"] else "before a batch"
 
 
 def _ranks(loader) -> tuple[int, int]:
@@ -222,26 +242,10 @@ def _has_laps(loader) -> bool:
     return bool(loader.persistent_workers and loader.num_workers)
 
 
-def _has_given_all(loader, batches: int) -> bool:
-    try:
-        return batches >= len(loader)
-    except TypeError:  # nobody knows how many there are
-        return False
-
-
-def _within_lightning() -> bool:
-    """Whether Lightning runs. It never asks for a batch behind the last one, so there an epoch ends with that; in a
-    script's own loop it ends with the StopIteration."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if str(frame.f_globals.get("__name__")).startswith(("lightning.pytorch.", "pytorch_lightning.")):
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _warn_of_the_inexact(loader, current: Progress, stock: bool) -> None:
+def _warn_of_the_inexact(loader, current: Progress, stock: bool, ahead: int) -> None:
     found = []
+    if ahead and runs_users_functions(loader, stock):
+        found.append("Lightning has fetched a batch ahead, for which code of yours has drawn already")
     if current.mixed and not current.over:
         names = " and ".join(sorted(current.mixed))
         found.append(f"the sampler draws batch by batch from generators ({names}) that something else draws from, too")

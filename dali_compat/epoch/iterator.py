@@ -165,6 +165,8 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         try:
             made = batch.finish()
             self._made = None if made is NOTHING else (batch, made)
+            if made is NOTHING:
+                self._progress.left_out.append(self._taken)
             over = True
         except OutOfStep:
             raise

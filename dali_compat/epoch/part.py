@@ -133,7 +133,8 @@ class Part(Generic[OwnerT]):
             images = in_format(images, plan)
         else:
             images = [in_format(image[None], plan)[0] for image in images]
-        if spec.views or (spec.kind == "Image" and not self.owner.epoch.default_collate):
+        stacked = self.owner.epoch.default_collate or self.owner.epoch.fast_collate
+        if spec.views or (spec.kind in ("Image", "array") and not stacked):
             return [as_sample(image, spec.kind) for image in images]
         return images
 

@@ -31,6 +31,7 @@ class Progress:
         at_iter, at_first: what indices are drawn from, as it was when iter() was called, and before the first index.
         given, samples: batches that the caller has had, and how many samples the sampler gave for them.
         drawn: batches of the sampler so far.
+        left_out: numbers of those of which on_error has left nothing: the caller does not count them.
         exhausted: whether the sampler has come to its end; over: whether the caller has.
         last: indices of the last batch that the caller has had, where it is known; expected: its fingerprint() in a
             state.
@@ -58,6 +59,7 @@ class Progress:
         self.places = Places() if sampler is None else Places(0, sampler.num_replicas, sampler.rank)
         self.generators: Generators = of_indices(loader, torchs_workers)
         self.mixed: set[str] = set()
+        self.left_out: list[int] = []
         self.stateful = stateful(loader)
         self._strange = not is_known(loader)
         self._before: dict[str, Any] = {}  # after the draw before, where the sampler is not torch's
@@ -114,7 +116,7 @@ class Progress:
         return index
 
     def _note_sampler(self) -> None:
-        while len(self._sampler_states) > 1 and self._sampler_states[1][0] <= self.given:
+        while len(self._sampler_states) > 1 and self._sampler_states[1][0] < self.given:  # the one before is state()'s
             self._sampler_states.popleft()
         self._sampler_states.append((self.drawn, copy.deepcopy(self.stateful.state_dict())))
 
@@ -128,19 +130,23 @@ class Progress:
             "places": list(self.places),
             "at_iter": self.at_iter,
             "at_first": self.at_first,
+            "left_out": [number for number in self.left_out if number < self.given],
         }
 
-    def state(self) -> dict[str, Any]:
-        """beginning(), and how far it is."""
-        sampler = [state for drawn, state in self._sampler_states if drawn <= self.given]
+    def state(self, ahead: int = 0) -> dict[str, Any]:
+        """beginning(), and how far it is. ``ahead``: 1 where the caller has not used the last batch yet."""
+        given, samples, last = self.given, self.samples, self.last
+        if ahead and given:
+            given, samples, last = given - 1, samples - len(last), ()
+        sampler = [state for drawn, state in self._sampler_states if drawn <= given]
         if self.stateful is not None and not sampler:  # it was not asked yet
             sampler = [copy.deepcopy(self.stateful.state_dict())]
         return self.beginning() | {
-            "given": self.given,
-            "samples": self.samples,
+            "given": given,
+            "samples": samples,
             "drawn": self.drawn,
             "exhausted": self.exhausted,
-            "last": list(fingerprint(self.last) if len(self.last) else self.expected),
+            "last": list(fingerprint(last) if len(last) else (0, 0) if ahead else self.expected),
             "sampler": sampler[-1] if sampler else None,
         }
 
@@ -161,12 +167,12 @@ class Progress:
             return made
         made.places = now._replace(origin=before.origin + made.samples * before.world)
         made.given = made.samples = made.drawn = 0
-        made.exhausted, made.expected = False, (0, 0)
+        made.exhausted, made.expected, made.left_out = False, (0, 0), []
         return made
 
     @classmethod
     def at(cls, loader, beginning: dict[str, Any], batch: int, torchs_workers: bool) -> Progress:
-        """Of what an epoch began with, before one of its batches.
+        """Of what an epoch began with, before one of its batches, as the caller counts them.
 
         Raises:
             LookupError: only the sampler knows where that is.
@@ -174,6 +180,8 @@ class Progress:
         made = cls._beginning_as(loader, beginning, torchs_workers)
         if made.stateful is not None:
             raise LookupError("a sampler with a state_dict() tells where it is, and not where it was")
+        for number in made.left_out:
+            batch += number <= batch
         made.given, made.drawn = batch, batch + 1
         made.samples = batch * (loader.batch_size or 1)  # where it is otherwise, drawn_again() counts
         return made
@@ -184,7 +192,7 @@ class Progress:
         made.base_seed, made.lap = beginning["seed"]
         made.places = Places(*beginning["places"])
         made.at_iter, made.at_first = beginning["at_iter"], beginning["at_first"]
-        made.again = True
+        made.again, made.left_out = True, list(beginning["left_out"])
         return made
 
     # ---- drawn again
@@ -202,7 +210,7 @@ class Progress:
     def from_the_first(self) -> int:
         """Batches are loaded once more, from the first one on; gives how many until it is where it was."""
         given, self.given, self.samples, self.drawn = self.given, 0, 0, 0
-        self.exhausted = False
+        self.exhausted, self.left_out = False, []
         return given
 
     def settle(self) -> None:

@@ -18,7 +18,7 @@ from torch.utils.data.dataloader import (
 from ..data.parts import locate, sample
 from ..draws import replacement
 from ..engine.device import to_device
-from .on_error import ATTEMPTS, Errors
+from .on_error import ATTEMPTS, NOTHING, Errors
 from .progress import Progress
 from .samplers import indices_among
 from .stats import Meter
@@ -85,7 +85,7 @@ class _OnDevice(_BaseDataLoaderIter):
             return
         while self._progress.given < self._past:
             try:
-                self._next_made()
+                self._next_one()
             except StopIteration:
                 return
             except Exception:  # it was the caller's already
@@ -143,21 +143,29 @@ class _OnDevice(_BaseDataLoaderIter):
         progress.gave(progress.given + 1, progress.samples + (asked or 0), indices)
 
     def _next_made(self) -> Any:
+        made: Any = NOTHING
+        while made is NOTHING:
+            made = self._next_one()
+        return made
+
+    def _next_one(self) -> Any:
+        """torch's next batch; NOTHING where on_error has left nothing of it."""
         made: Any
-        while True:
-            try:
-                made = self._next_of_torch()
-            except StopIteration:
-                self._errors.end(self._samples)
-                raise
-            if not isinstance(made, _Collated):
-                return made
-            self._samples += made.asked
-            self._count = made.samples
-            for failure in made.failures:
-                self._errors.add(*failure)
-            if made.batch:
-                return made.batch[0]
+        try:
+            made = self._next_of_torch()
+        except StopIteration:
+            self._errors.end(self._samples)
+            raise
+        if not isinstance(made, _Collated):
+            return made
+        self._samples += made.asked
+        self._count = made.samples
+        for failure in made.failures:
+            self._errors.add(*failure)
+        if made.batch:
+            return made.batch[0]
+        self._progress.left_out.append(self._progress.given - 1)
+        return NOTHING
 
 
 class _Here(_OnDevice, _SingleProcessDataLoaderIter):

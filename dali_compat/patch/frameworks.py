@@ -28,6 +28,24 @@ def refusal() -> str | None:
     return None
 
 
+def made_by_accelerate() -> bool:
+    """Whether Accelerate makes a loader here.
+
+    Raises:
+        RuntimeError: it is to skip batches that a loader's state has had already.
+    """
+    frames = [frame for frame in _frames() if frame.f_globals["__name__"] == _ACCELERATE]
+    for frame in frames:
+        given = frame.f_locals.get("dataloader") if frame.f_code.co_name == "skip_first_batches" else None
+        loader = getattr(given, "base_dataloader", given)
+        if isinstance(loader, DataLoader) and loader._history.goes_on:
+            raise RuntimeError(
+                "the loader goes on from its state: skip_first_batches() would skip as many batches once more; "
+                "leave it out (Hugging Face's Trainer: ignore_data_skip=True)"
+            )
+    return bool(frames)
+
+
 def options_of(dataset: Any) -> dict[str, Any]:
     """Options of our own that the loader has of which a framework makes another one, and its device."""
     options: dict[str, Any] = {}

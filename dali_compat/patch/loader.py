@@ -16,7 +16,7 @@ from ..data.timm import OfTimms
 from ..errors import FallbackWarning
 from ..installed import Installed
 from ..loader import DataLoader
-from .frameworks import options_of, refusal
+from .frameworks import made_by_accelerate, options_of, refusal
 
 _told: set[str] = set()
 
@@ -39,6 +39,7 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Inst
     if reason is not None:
         _tell(f"torchvision does the work: {reason}", now)
         return False
+    accelerated = made_by_accelerate()
     kind = type(loader)
     dataset = args[0] if args else kwargs["dataset"]
     loader.__class__ = InstalledLoader if kind is data.DataLoader else _class_of(kind)
@@ -46,6 +47,7 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Inst
     if any(isinstance(part, OfTimms) for part in parts(dataset)):
         options = {"on_error": "replace"} | options  # timm goes on with the next image where one cannot be read
     DataLoader.__init__(loader, *args, **options)
+    loader._history.keeps_globals = not accelerated
     return True
 
 

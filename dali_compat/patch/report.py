@@ -17,11 +17,13 @@ class _Noted(NamedTuple):
         line: of the user's, that made it.
         dataset: name of its data set's class.
         stats: of ours; None of torch's own.
+        advice: how a loader that is torch's own may become ours; "" where nobody knows.
     """
 
     line: str
     dataset: str
     stats: Any
+    advice: str = ""
 
 
 _NOTHING = "nothing was taken from it"
@@ -36,7 +38,8 @@ def note(loader: Any, dataset: Any) -> None:
         _process = os.getpid()
         _noted.clear()
         util.Finalize(None, tell, exitpriority=-100)  # atexit, which spawned processes have not
-    one = _Noted(users_line(), type(dataset).__name__, getattr(loader, "_stats", None))
+    stats = getattr(loader, "_stats", None)
+    one = _Noted(users_line(), type(dataset).__name__, stats, "" if stats is not None else _advice(dataset))
     if one.stats is not None or one not in _noted:
         _noted.append(one)
 
@@ -47,7 +50,7 @@ def tell() -> None:
         return
     rows: dict[tuple[str, ...], list[Any]] = {}
     for one in _noted:
-        rows.setdefault((one.line, one.dataset, _became(one.stats)), []).append(one.stats)
+        rows.setdefault((one.line, one.dataset, _became(one)), []).append(one.stats)
     for line, dataset, became in list(rows):
         others = any(row[:2] == (line, dataset) and row[2] != became for row in rows)
         if became == _NOTHING and others:  # a framework made another loader of it
@@ -59,10 +62,18 @@ def tell() -> None:
     _noted.clear()
 
 
-def _became(stats: Any) -> str:
-    if stats is None:
-        return "torch's own loader"
-    return stats.became or _NOTHING
+def _became(one: _Noted) -> str:
+    if one.stats is None:
+        return f"torch's own loader{one.advice}"
+    return one.stats.became or _NOTHING
+
+
+def _advice(dataset: Any) -> str:
+    if "PIL" not in sys.modules:  # then it opens no images
+        return ""
+    from ..data.advice import advice
+
+    return advice(dataset)
 
 
 def _figures(stats: list[Any]) -> str:

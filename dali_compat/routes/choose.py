@@ -16,7 +16,7 @@ from ..data.survey import mostly_jpeg, mostly_small
 from ..errors import Unsupported
 from ..installation import dali_problem
 from ..lower import lower, plans_ahead
-from ..plan import ImageSpec, Options, Plan
+from ..plan import Call, ImageSpec, Options, Plan
 from ..translate import translate
 from .dali import DaliRoute
 from .decoded_cache import DecodedCache
@@ -125,8 +125,16 @@ def _plans(
 
 def in_python(route: DaliRoute | ResidentRoute) -> list[str]:
     """What has no translation and why, one line each."""
-    calls = [ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call]
-    return [call.reason for call in calls]
+    return [reason for call in _calls(route) for reason in call.reasons]
+
+
+def names_in_python(route: DaliRoute | ResidentRoute) -> list[str]:
+    """Names of the classes and functions that have no translation, each once."""
+    return list(dict.fromkeys(name for call in _calls(route) for name in call.names))
+
+
+def _calls(route: DaliRoute | ResidentRoute) -> list[Call]:
+    return [ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call]
 
 
 def available_threads(loader) -> int:

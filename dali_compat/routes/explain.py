@@ -11,7 +11,7 @@ from ..installation import dali_version, max_connections, max_connections_note
 from ..lower import plans_ahead
 from ..plan import Plan, table
 from ..translate.registry import describe
-from .choose import Route, StockRoute, available_threads, in_python
+from .choose import Route, StockRoute, available_threads, in_python, names_in_python
 from .dali import DaliRoute
 from .resident import ResidentRoute
 
@@ -69,7 +69,7 @@ def summary(route: Route) -> str:
     if isinstance(route, StockRoute):
         return f"torchvision, because {route.reason}"
     name = "DALI" if isinstance(route, DaliRoute) else "torch on the data set in memory"
-    called = [re.split(r"[(:]", reason)[0] for reason in in_python(route)]
+    called = names_in_python(route)
     return f"{name} on {route.device}" + (f", and Python for {', '.join(called)}" if called else "")
 
 

@@ -147,8 +147,12 @@ def like_of(t, spec: ImageSpec) -> str:
 
 
 def interpolation_of(t) -> str:
-    """The name of a transform's interpolation, which may be given as an enum, by name or as Pillow's number."""
-    mode = t.interpolation
+    """The name of a transform's interpolation."""
+    return interpolation_named(t.interpolation)
+
+
+def interpolation_named(mode: Any) -> str:
+    """The name of an interpolation, which may be given as an enum, by name or as Pillow's number."""
     if isinstance(mode, Integral):
         return _FROM_INT[int(mode)]
     return InterpolationMode(mode).value

@@ -25,8 +25,8 @@ Lowering = Callable[[Step], Step]
 _TRANSLATORS: dict[type, tuple[Translator, frozenset[str]]] = {}
 _LOWERED: dict[str, Lowering] = {}
 _MOST_CONTAINERS = 1000  # of a translation: one may contain itself
-LATER = {"timm"}
-"""Modules of this room that are imported when a transform of the package of that name comes."""
+LATER = {"timm", "timm_policies"}
+"""Modules of this room that are imported when a transform of a package comes: of that name, and what this imports."""
 
 NOTHING = object()
 _ADDRESS = re.compile(r"<(?:function |class ')?(?:[\w<>]+\.)*([\w<>]+)(?: object)?(?: at 0x[0-9a-f]+|')>")
@@ -39,13 +39,21 @@ class Untranslatable(Exception):
         transform: the transform's repr, on one line.
         reason: why, naming the argument where one is at fault.
         remedy: what to write instead, or ''.
+        name: of the class or function at fault, which may be within the transform.
     """
 
-    def __init__(self, transform: Any, reason: str, remedy: str = ""):
+    def __init__(self, transform: Any, reason: str, remedy: str = "", within: Untranslatable | None = None):
         self.transform = describe(transform)
         self.reason = reason
         self.remedy = remedy
+        self.name: str = within.name if within is not None else _name(transform)
         super().__init__(f"{self.transform}: {reason}" + (f"; {remedy}" if remedy else ""))
+
+
+def _name(transform: Any) -> str:
+    if isinstance(transform, str):
+        return transform.partition("(")[0]
+    return str(getattr(transform, "__qualname__", type(transform).__name__))
 
 
 @dataclass(frozen=True)
@@ -148,7 +156,7 @@ class Chain:
         translated: one entry a leaf transform, in order.
         functions: the first transforms without a translation, in a row; () where all translate.
         brought: how many of the functions have a translation, but are called before those that have none.
-        refused: why the first of these has none.
+        refusals: why each of these has none.
         rest: the transforms after them.
         streams: how many random streams the steps have.
         views: where the last transform gives several images, the chain of each; nothing else counts, then.
@@ -160,13 +168,18 @@ class Chain:
     translated: tuple[Translated, ...] = ()
     functions: tuple[Any, ...] = ()
     brought: int = 0
-    refused: Untranslatable | None = None
+    refusals: tuple[Untranslatable, ...] = ()
     rest: tuple[Any, ...] = ()
     streams: int = 0
     views: tuple[Chain, ...] = ()
     structure: Any = None
     wrapper: str = ""
     view: int = 0
+
+    @property
+    def refused(self) -> Untranslatable | None:
+        """Why the first has none."""
+        return self.refusals[0] if self.refusals else None
 
     @property
     def gives(self) -> ImageSpec:
@@ -187,7 +200,8 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, v
     made_of: list[Any] = []  # the transforms of these
     functions: list[Any] = []
     entries: Sequence[Translated]
-    takes, refused, containers = spec, None, 0
+    refusals: list[Untranslatable] = []
+    takes, containers = spec, 0
     while waiting:
         transform = waiting.pop()
         try:
@@ -208,20 +222,34 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, v
             else:
                 entries = (Translated(describe(transform), _numbered(tuple(result), stream)),)
         except Untranslatable as error:
-            refused = error.with_traceback(None)
-            waiting.append(transform)
+            refusals = [error.with_traceback(None)]
+            functions.append(transform)
             break
         translated += entries
         made_of += [transform] * len(entries)
         steps = [s for entry in entries for s in entry.steps]
         if steps:
             spec, stream = steps[-1].gives, max(s.stream for s in steps) + 1
-    while waiting and not (functions and _translator_of(type(waiting[-1])) is not None):
+    while functions and waiting and (refusal := _refusal(waiting[-1])) is not None:
+        refusals.append(refusal)
         functions.append(waiting.pop())
     kept = _first_of_views(translated) if functions else len(translated)
     called = (*made_of[kept:], *functions)
     brought = len(translated) - kept
-    return Chain(takes, tuple(translated[:kept]), called, brought, refused, tuple(reversed(waiting)), stream)
+    rest = tuple(reversed(waiting))
+    return Chain(takes, tuple(translated[:kept]), called, brought, tuple(refusals), rest, stream)
+
+
+def _refusal(transform: Any) -> Untranslatable | None:
+    """Why a transform that comes after one without a translation has none either; None where it has one."""
+    if transform is None or _translator_of(type(transform)) is not None:
+        return None
+    try:
+        if isinstance(_looked_through(transform), Nested):
+            return None
+        return Untranslatable(transform, "it gives several images, after a transform without a translation")
+    except Untranslatable as error:
+        return error.with_traceback(None)
 
 
 def _several(transform: Any, seen: Seen, start: Chain) -> Chain:
@@ -283,7 +311,7 @@ def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Tran
         first = max((s.stream for entry in entries for s in entry.steps), default=stream) + 1
         chain = translate(branch.transforms, spec, first)
         if chain.functions:
-            raise Untranslatable(container.name, str(chain.refused))
+            raise Untranslatable(container.name, str(chain.refused), within=chain.refused)
         gate = Gate(stream, branch.value, branch.rank)
         entries += [
             Translated(t.transform, tuple(s.but(when=(gate, *s.when)) for s in t.steps)) for t in chain.translated
@@ -296,6 +324,8 @@ def _apply(transform: Any, spec: ImageSpec) -> Any:
     """What the translator of a transform gives."""
     if transform is None:
         return ()
+    if spec.kind == "array":
+        raise Untranslatable(transform, "it gets a NumPy array here", "put it before ToNumpy()")
     entry = _translator_of(type(transform))
     if entry is None:
         return _looked_through(transform)

@@ -7,15 +7,16 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torchvision.transforms import InterpolationMode
 
 from ..plan import DALI, Draw, ImageSpec, Options, Step, draw, step
+from . import timm_policies  # noqa: F401  # it registers these
 from .convert import pil_to_tensor, to_tensor
 from .fidelity import EXACT, converted, resized
-from .geometry import _border, _resize_to
+from .geometry import _border, _resize_to, interpolation_named
 from .registry import T, Untranslatable, register
 
 timm: Any = import_module("timm.data.transforms")
+random_erasing: Any = import_module("timm.data.random_erasing")
 
 
 def _known(name: str, consumes: str = "") -> Callable[[T], T]:
@@ -43,6 +44,14 @@ def plain_to_tensor(t, spec):
         raise Untranslatable(t, f"dtype={t.dtype}")
     gives = steps[-1].gives.but(dtype=t.dtype)
     return (*steps, step("to_dtype", gives, dtype=t.dtype, like="cast", fidelity=converted))
+
+
+@_known("ToNumpy")
+def to_numpy(t, spec):
+    """Of a batch default_collate and fast_collate make the same tensor as of tensors."""
+    if spec.kind != "pil":
+        raise Untranslatable(t, "it takes PIL images, and gets a tensor here")
+    return (step("pil_to_tensor", spec.but(kind="array"), fidelity=EXACT),)
 
 
 @_known("RandomResizedCropAndInterpolation", consumes="size scale ratio interpolation")
@@ -90,6 +99,33 @@ def trim_border(t, spec):
     return (step("crop", spec.but(size=None), window, inside=True, fidelity=EXACT),)
 
 
+@register(
+    random_erasing.RandomErasing,
+    consumes="probability min_area max_area min_aspect max_aspect mode min_count max_count num_splits device",
+)
+def erase(t, spec):
+    """Of an image; those of a batch, in which num_splits counts, are timm's PrefetchLoader's."""
+    names = {"probability", "min_area", "max_area", "log_aspect_ratio", "min_count", "max_count", "num_splits"}
+    names |= {"rand_color", "per_pixel", "device"}
+    if vars(t).keys() - {"mode"} != names:
+        raise Untranslatable(t, "it is not the RandomErasing that this version of dali_compat knows")
+    if spec.kind == "pil":
+        raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put it after the conversion")
+    if torch.device(t.device).type != "cpu" and not torch.cuda.is_available():
+        raise Untranslatable(t, f"device={t.device} is not there", "pass device='cpu'")
+    random = t.rand_color or t.per_pixel
+    if (random and not spec.dtype.is_floating_point) or not 0 <= t.min_count <= t.max_count:
+        raise Untranslatable(t, f"{t.min_count} to {t.max_count} windows of random color in {spec.dtype}")
+    law = {"p": float(t.probability), "area": (t.min_area, t.max_area), "log_ratio": tuple(t.log_aspect_ratio)}
+    if t.rand_color and not t.per_pixel:
+        op, how = "erase_with_color", {}
+    else:
+        op, how = "erase", {"value": None if t.per_pixel else (0.0,) * spec.channels}
+    counts = t.min_count, t.max_count
+    windows = [draw("timm_erasing", **law, counts=counts, at=at) for at in range(t.max_count)]
+    return [step(op, spec, window, at > 0, **how, fidelity=EXACT) for at, window in enumerate(windows)]
+
+
 def _refuse_tensors(t, spec: ImageSpec) -> None:
     if spec.kind != "pil":
         raise Untranslatable(t, "of tensors", "put it before the conversion")
@@ -98,7 +134,7 @@ def _refuse_tensors(t, spec: ImageSpec) -> None:
 def _resize(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None) -> Step:
     if not isinstance(t.interpolation, (tuple, list)):
         return _resize_to(t, spec, sizes, known)
-    names = tuple(InterpolationMode(mode).value for mode in t.interpolation)
+    names = tuple(map(interpolation_named, t.interpolation))
     chosen = draw("with_choice", of=sizes, count=len(names))
     gives = spec.but(size=known)
     return step("resize_by_choice", gives, chosen, interpolations=names, like="pil", fidelity=_resized_by_choice)

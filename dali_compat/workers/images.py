@@ -112,11 +112,13 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def as_sample(image: torch.Tensor, kind: str):
-    """What torchvision would hold: of a PIL image ``image`` is (H, W, C), of a tensor (C, H, W); of views a tuple."""
+    """What torchvision would hold: of a PIL image ``image`` is (H, W, C), of others (C, H, W); of views a tuple."""
     if image.ndim == 4:
         return tuple(as_sample(view, kind) for view in image)
     if kind == "pil":
         return Image.fromarray(image.squeeze(-1).numpy() if image.shape[-1] == 1 else image.numpy())
+    if kind == "array":
+        return image.cpu().numpy()
     return tv_tensors.Image(image) if kind == "Image" else image
 
 

@@ -189,7 +189,11 @@ def test_a_damaged_cache_and_no_room_for_one(root, lists, cache_home):
     assert len(lists) == 3
 
 
-def test_ranks_walk_once(root, tmp_path):
+@pytest.mark.parametrize("is_new", [False, True])
+def test_ranks_walk_once(root, tmp_path, is_new):
+    """Also where the folder has just been written: all have asked before one of them lists it."""
+    if is_new:
+        age(root, seconds=0)
     context = multiprocessing.get_context("fork")
     gate, log, expected = context.Barrier(4), tmp_path / "walks", torchvisions(root)
 
@@ -201,8 +205,11 @@ def test_ranks_walk_once(root, tmp_path):
                 file.write("x")
             return walk(*args)
 
-        folder_index._list = noted
-        gate.wait(20)
+        def all_at_once(name, lock=cache.lock):
+            gate.wait(20)
+            return lock(name)
+
+        folder_index._list, cache.lock = noted, all_at_once
         os._exit(0 if cached_samples(root) == expected else 1)
 
     ranks = [context.Process(target=rank) for _ in range(4)]

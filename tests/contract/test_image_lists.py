@@ -397,3 +397,24 @@ def test_no_advice(files):
     for dataset in (data.TensorDataset(torch.zeros(3)), [0], masked):
         reason = DataLoader(dataset, fallback="silent").explain()
         assert "is not an image folder" in reason and "DALIImage" not in reason
+
+
+class Held(data.Dataset):
+    """A part of another data set, with transforms of its own."""
+
+    def __init__(self, part, transform):
+        self.part, self.transform = part, transform
+
+    def __len__(self):
+        return len(self.part)
+
+    def __getitem__(self, index):
+        image, target = self.part[index]
+        return self.transform(image), target
+
+
+@pytest.mark.parametrize("kind, named", [(data.Subset, "Subset of ImageFolder"), (lambda d, i: d, "ImageFolder")])
+def test_a_data_set_within_another_is_named(image_root, kind, named):
+    dataset = Held(kind(ImageFolder(image_root), range(9)), EXACT)
+    said = DataLoader(dataset, 5, fallback="silent").explain()
+    assert f"Held reads its part ({named}) sample by sample: give the loader part itself" in said

@@ -13,6 +13,7 @@ import torch
 import torch.utils.data.dataloader
 from torch.utils import data
 from torch.utils.data import DataLoader as ImportedBefore
+from torchvision import transforms as T
 from torchvision.datasets import CIFAR10, ImageFolder
 from torchvision.datasets.folder import pil_loader
 
@@ -259,6 +260,22 @@ def test_the_report_tells_what_became_of_every_loader(images, capsys):
     assert lines[2].endswith("ImageFolder: nothing was taken from it")
 
 
+def test_the_report_tells_what_to_write(images, capsys):
+    """Of loaders that are torch's own; and names what Python is called for, each once."""
+    tilted = copy.copy(images)
+    tilted.transform = T.Compose([T.CenterCrop(20), T.RandomApply([by_hand]), T.PILToTensor(), by_hand])
+    with install(device="cpu", report=True, fallback="silent"):
+        list(data.DataLoader(Through(images), 5))
+        list(data.DataLoader(tilted, 5))
+    _, *lines = capsys.readouterr().err.splitlines()
+    assert "Through: torch's own loader; Through reads its inner (ImageFolder) sample by sample: give" in lines[0]
+    assert "ImageFolder: DALI on cpu, and Python for by_hand; 24 images" in lines[1]
+
+
+def by_hand(image):
+    return image.copy() if hasattr(image, "copy") else image.clone()
+
+
 # ---- torch's loader over data sets of ours
 
 
@@ -302,3 +319,31 @@ def test_what_has_been_told_is_not_told_again(image_root, nothing_said):
     with pytest.warns(FallbackWarning) as told:
         list(dali_compat.DataLoader(dataset, 5))
     assert len(told) == 1 and "loader of its own" in str(told[0].message)
+
+
+class Through(data.Dataset):
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        return self.inner[index]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_of_ours_has_told_of_what_a_data_set_holds(image_root, nothing_said, on_error, workers):
+    loader = dali_compat.DataLoader(
+        Through(DALIImageFolder(image_root, SMALL)), 5, num_workers=workers, on_error=on_error, fallback="silent"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert sum(len(labels) for _, labels in loader) == len(loader.dataset)
+
+
+@pytest.mark.parametrize("wrap", [Through, lambda d: data.Subset(Through(d), range(9))])
+def test_torchs_loader_that_reads_through_another_data_set_is_told_what_to_give(image_root, nothing_said, wrap):
+    with pytest.warns(FallbackWarning, match="reads DALIImageFolder through Through, .* the DALIImageFolder itself"):
+        list(data.DataLoader(wrap(DALIImageFolder(image_root, SMALL)), 5))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import make_folder
+from PIL import Image
 from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 from torchvision import transforms as T
@@ -489,6 +490,28 @@ def test_a_state_is_of_the_samples_as_they_are(images):
             other.load_state_dict(of_first)
 
 
+@pytest.mark.parametrize("route", ["folder", "resident", "fallback"])
+def test_a_transform_that_was_set_since_the_loader_was_made(images, route):
+    """As a script with progressive sizes does, before it goes on."""
+
+    def make(size):
+        pixels = FakeData(COUNT, (3, 40, 40))
+        dataset = {"folder": DALIImageFolder(images), "resident": arrays(), "fallback": pixels}[route]
+        dataset.transform = T.Compose([T.RandomCrop(size), T.ToTensor()])
+        return loader(dataset)
+
+    one, other = make(16), make(8)
+    small = other.state_dict()
+    rest = list(one)[1:]
+    one = make(16)
+    next(iter(one))
+    other.dataset.transform = one.dataset.transform
+    other.load_state_dict(one.state_dict())
+    assert key(list(other)) == key(rest)
+    with pytest.raises(ValueError, match="transform"):
+        other.load_state_dict(small)
+
+
 def test_another_batch_size_goes_on_with_the_same_samples():
     one = loader(arrays(), shuffle=True)
     iterator = iter(one)
@@ -621,7 +644,7 @@ def test_the_same_ranks_go_on():
 
 def test_states_that_do_not_belong_together():
     states = [some(ranked(rank, 2), 1 + rank)[1] for rank in range(2)]
-    with pytest.raises(ValueError, match="same batch"):
+    with pytest.raises(ValueError, match=r"same batch \(rank 0 behind batch 0 of epoch 0, rank 1 behind batch 1"):
         merge_states(states)
     with pytest.raises(ValueError, match="each once"):
         merge_states(states[1:])
@@ -677,6 +700,35 @@ def test_replay_of_samplers(case):
     one = loader(dataset, **{"batch_size": 1} | _options(CASES[case](dataset)))
     whole = epochs(one, draws=0)
     assert [[key(one.replay(batch, epoch)) for batch in range(len(whole[epoch]))] for epoch in range(2)] == whole
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("fallback", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_of_which_nothing_is_left_are_not_counted(tmp_path, num_workers, fallback):
+    root = make_folder(tmp_path / "bad", classes=2, per_class=9, special=False, low=30, high=40)
+    for index in (3, 4, 5, 9, 10, 11, 15, 16, 17):
+        (root / f"class_{'ab'[index // 9]}" / f"{index % 9:02d}.jpg").write_bytes(b"no image")
+
+    def make():
+        transform = T.Compose([T.CenterCrop(16), T.ToTensor()]) if fallback else RANDOM  # a fallback draws as it likes
+        dataset = DALIImageFolder(root, transform, return_index=True)
+        if fallback:
+            dataset.loader = lambda path: Image.open(path).convert("RGB")
+        return loader(dataset, batch_size=3, on_error="skip", num_workers=num_workers)
+
+    one, states = make(), []
+    whole = epochs(one, states=states)
+    assert [len(batches) for batches in whole] == [3, 3]
+    other = make()
+    other.load_state_dict(saved(states[2][2]))  # within the first epoch
+    assert epochs(other) == [whole[0][2:], whole[1]]
+    for again in (one, other):
+        for batch, index in enumerate((0, 6, 12)):
+            assert [key(again.replay(batch, epoch)) for epoch in (0, 1)] == [batches[batch] for batches in whole]
+            assert [x.index for x in again.describe(batch, 1)] == [index, index + 1, index + 2]
+        with pytest.raises(LookupError, match="no batch 3"):
+            again.replay(3)
 
 
 def test_describe(images):

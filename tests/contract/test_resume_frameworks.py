@@ -6,10 +6,11 @@ import zlib
 
 import pytest
 import torch
+from torch.utils import data
 from torchvision import transforms as T
 
 from contract.both import RANDOM, ours
-from dali_compat import DALIImageFolder, DataLoader
+from dali_compat import DALIImageFolder, DataLoader, install
 
 
 class Crash(Exception):
@@ -45,7 +46,14 @@ def assert_goes_on(train, crash_at):
 # ---- Lightning
 
 
-def _fit(lightning, image_root, place, seen, crash_at=None, checkpoint=None, each_step=True, **options):
+def _one(image_root, **options):
+    return {"one": training(image_root, **options)}
+
+
+def _fit(
+    lightning, image_root, place, seen, crash_at=None, checkpoint=None, each_step=True, hook=False, make=_one,
+    limit=1.0, **options,
+):  # fmt: skip
     class Module(lightning.LightningModule):
         def __init__(self):
             super().__init__()
@@ -54,17 +62,19 @@ def _fit(lightning, image_root, place, seen, crash_at=None, checkpoint=None, eac
         def training_step(self, batch, number):
             if len(seen) == crash_at:
                 raise Crash
-            seen.append(seen_of(batch))
-            return torch.nn.functional.cross_entropy(self.layer(batch[0].flatten(1)), batch[1])
+            seen.append([seen_of(one) for one in batch.values()])
+            images, labels, *_ = next(iter(batch.values()))
+            return torch.nn.functional.cross_entropy(self.layer(images.flatten(1)), labels)
 
         def on_load_checkpoint(self, checkpoint):  # as docs/resume.md says
-            (state,) = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
-            loader.load_state_dict(state)
+            states = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+            for loader, state in zip(loaders.values(), states, strict=True):
+                loader.load_state_dict(state)
 
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), 0.01)
 
-    loader = training(image_root, **options)
+    loaders = make(image_root, **options)
     lightning.seed_everything(0 if checkpoint is None else 9, verbose=False)
     saving = lightning.callbacks.ModelCheckpoint(
         place, every_n_train_steps=1 if each_step else None, save_last=True, save_top_k=-1
@@ -79,11 +89,12 @@ def _fit(lightning, image_root, place, seen, crash_at=None, checkpoint=None, eac
         enable_model_summary=False,
         num_sanity_val_steps=0,
         default_root_dir=place,
+        limit_train_batches=limit,
     )
     module = Module()
-    if each_step:
+    if each_step and not hook:
         del Module.on_load_checkpoint
-    trainer.fit(module, loader, ckpt_path=checkpoint)
+    trainer.fit(module, loaders, ckpt_path=checkpoint)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -101,6 +112,101 @@ def test_lightning_goes_on_from_its_checkpoint(lightning, image_root, tmp_path, 
     last = tmp_path / "crash" / "last.ckpt"
     _fit(lightning, image_root, tmp_path / "crash", seen, None, last, each_step, num_workers=num_workers)
     assert seen == whole
+
+
+class NoLength(data.Sampler):
+    """Of batches; nobody knows how many. ``says``: where it is."""
+
+    def __init__(self, says):
+        self.at = 0
+        if says:
+            self.state_dict = lambda: {"at": self.at}
+            self.load_state_dict = lambda state: setattr(self, "at", state["at"])
+
+    def __iter__(self):
+        while True:
+            batch, self.at = self.at % 4, self.at + 1
+            yield [(6 * batch + sample) * 5 % 24 for sample in range(6)]
+            if batch == 3:
+                return
+
+
+def _two(image_root, **options):
+    dataset = DALIImageFolder(image_root, RANDOM, return_index=True)
+    return {"one": training(image_root), "shorter": ours(dataset, 10, shuffle=True, device="cpu")}
+
+
+def _without_length(image_root, says=False, **options):
+    dataset = DALIImageFolder(image_root, RANDOM, return_index=True)
+    return {"one": ours(dataset, batch_sampler=NoLength(says), device="cpu", **options)}
+
+
+LIGHTNINGS = {
+    "limit_train_batches": {"limit": 3},
+    "a share of batches": {"limit": 0.5},
+    "two loaders": {"make": _two},
+    "no length": {"make": _without_length},
+    "no length, workers": {"make": _without_length, "num_workers": 2},
+    "no length, a sampler with a state": {"make": lambda image_root: _without_length(image_root, True)},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", LIGHTNINGS)
+def test_lightnings_epochs(lightning, image_root, tmp_path, case):
+    """Where they end before their loader does, or Lightning has fetched a batch ahead."""
+    whole: list = []
+    _fit(lightning, image_root, tmp_path / "whole", whole, **LIGHTNINGS[case])
+    assert len(whole) in (12, 9, 6)
+    for crash_at in (1, len(whole) // 3, len(whole) // 3 + 1):
+        seen, place = [], tmp_path / str(crash_at)
+        with pytest.raises(Crash):
+            _fit(lightning, image_root, place, seen, crash_at, **LIGHTNINGS[case])
+        _fit(lightning, image_root, place, seen, None, place / "last.ckpt", **LIGHTNINGS[case])
+        assert seen == whole, crash_at
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_goes_on_twice(lightning, image_root, tmp_path):
+    """Of a checkpoint behind one of an epoch's end it does not load the loader's state itself."""
+    whole, seen = [], []
+    _fit(lightning, image_root, tmp_path / "whole", whole)
+    last = tmp_path / "crash" / "last.ckpt"
+    for crash_at, checkpoint in ((4, None), (6, last)):
+        with pytest.raises(Crash):
+            _fit(lightning, image_root, tmp_path / "crash", seen, crash_at, checkpoint, hook=True)
+    _fit(lightning, image_root, tmp_path / "crash", seen, None, last, hook=True)
+    assert seen == whole
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_loader_beside_lightnings_is_where_it_is(lightning, image_root, tmp_path):
+    """Of a loader that a hook iterates over, the end of Lightning's epoch says nothing."""
+    other, states = training(image_root), []
+    batches = iter(other)
+
+    class Notes(lightning.Callback):
+        def on_train_batch_end(self, *args):
+            if len(states) < 4:
+                next(batches)
+                states.append(other.state_dict()["epoch"]["given"])
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3 * 16 * 16, 3)
+
+        def training_step(self, batch, number):
+            return torch.nn.functional.cross_entropy(self.layer(batch[0].flatten(1)), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    quiet = dict(logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False)
+    trainer = lightning.Trainer(accelerator="cpu", max_epochs=2, limit_train_batches=2, callbacks=[Notes()],
+                                default_root_dir=tmp_path, **quiet)  # fmt: skip
+    trainer.fit(Module(), training(image_root))
+    assert states == [1, 2, 3, 4]
 
 
 # ---- Accelerate
@@ -129,6 +235,113 @@ def test_accelerate_goes_on_from_its_checkpoint(image_root, tmp_path, crash_at):
                     accelerator.save_state(tmp_path / "state")
 
     assert_goes_on(train, crash_at)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("crash_at", [1, 4, 6])
+def test_accelerate_goes_on_with_a_prepared_loader(image_root, tmp_path, crash_at):
+    """It has fetched a batch ahead, and keeps generators itself."""
+    accelerate = pytest.importorskip("accelerate")
+
+    def train(seen, crash_at=None, seed=0):
+        torch.manual_seed(seed)
+        accelerator = accelerate.Accelerator(cpu=True)
+        model = accelerator.prepare(torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(3 * 16 * 16, 3)))
+        dataset = DALIImageFolder(image_root, RANDOM, return_index=True)
+        with install(device="cpu", fallback="error"):
+            loader = accelerator.prepare(data.DataLoader(dataset, 6, shuffle=True))
+        accelerator.register_for_checkpointing(loader)
+        if (tmp_path / "state").exists():
+            accelerator.load_state(tmp_path / "state")
+        while len(seen) < 12:
+            for batch in loader:
+                if len(seen) == crash_at:
+                    raise Crash
+                model(batch[0].flatten(1))
+                seen.append(seen_of(batch))
+                if crash_at is not None:
+                    accelerator.save_state(tmp_path / "state")
+
+    assert_goes_on(train, crash_at)
+
+
+def test_batches_are_not_skipped_twice(image_root):
+    accelerate = pytest.importorskip("accelerate")
+    dataset = DALIImageFolder(image_root, RANDOM, return_index=True)
+    with install(device="cpu", fallback="error"):
+        accelerator = accelerate.Accelerator(cpu=True)
+        prepared = accelerator.prepare(data.DataLoader(dataset, 6))
+        next(iter(prepared))
+        assert len(list(accelerate.skip_first_batches(prepared, 1))) == 3
+        prepared.load_state_dict(prepared.state_dict())
+        with pytest.raises(RuntimeError, match=r"goes on from its state: skip_first_batches.*ignore_data_skip=True"):
+            accelerate.skip_first_batches(prepared, 1)
+        assert len(list(prepared)) == 3
+
+
+# ---- HF Trainer
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("crash_at, num_workers", [(2, 0), (4, 0), (6, 2)])
+def test_hf_trainer_goes_on_from_its_checkpoint(image_root, tmp_path, crash_at, num_workers):
+    pytest.importorskip("accelerate")
+    transformers = pytest.importorskip("transformers")
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(3 * 16 * 16, 3))
+
+        def forward(self, images, labels, indices):
+            if len(seen) == now[0]:
+                raise Crash
+            seen.append(seen_of((images, labels, indices)))
+            return {"loss": torch.nn.functional.cross_entropy(self.layer(images.flatten(1)), labels)}
+
+    class LoaderState(transformers.TrainerCallback):  # as docs/resume.md says
+        def on_save(self, args, state, control, train_dataloader, **kwargs):
+            file = f"{args.output_dir}/checkpoint-{state.global_step}/loader.pt"
+            torch.save(train_dataloader.state_dict(), file)
+
+        def on_train_begin(self, args, state, control, train_dataloader, **kwargs):
+            if state.global_step:
+                file = f"{args.output_dir}/checkpoint-{state.global_step}/loader.pt"
+                train_dataloader.load_state_dict(torch.load(file))
+
+    def collate(samples):
+        images, labels, indices = zip(*samples, strict=True)
+        return {"images": torch.stack(images), "labels": torch.tensor(labels), "indices": torch.tensor(indices)}
+
+    def train(place, crash_at=None, last=None, skip=True):
+        now[:] = [crash_at]
+        torch.manual_seed(0 if last is None else 5)
+        arguments = transformers.TrainingArguments(
+            str(place), per_device_train_batch_size=6, num_train_epochs=3, report_to=[], use_cpu=True,
+            save_strategy="steps", save_steps=1, remove_unused_columns=False, disable_tqdm=True,
+            dataloader_num_workers=num_workers, ignore_data_skip=skip,
+        )  # fmt: skip
+        dataset = DALIImageFolder(image_root, RANDOM, return_index=True)
+        with install(device="cpu", fallback="error"):
+            trainer = transformers.Trainer(
+                Model(), arguments, train_dataset=dataset, data_collator=collate, callbacks=[LoaderState()]
+            )
+            trainer.train(resume_from_checkpoint=last)
+
+    seen: list = []
+    now: list = []
+    train(tmp_path / "whole")
+    whole = list(seen)
+    seen.clear()
+    assert len(whole) == 12
+    with pytest.raises(Crash):
+        train(tmp_path / "crash", crash_at)
+    last = str(tmp_path / "crash" / f"checkpoint-{crash_at}")
+    if crash_at != 4:  # within an epoch
+        with pytest.raises(RuntimeError, match="ignore_data_skip=True"):
+            train(tmp_path / "crash", None, last, skip=False)
+    train(tmp_path / "crash", None, last)
+    assert seen == whole
 
 
 # ---- Ignite
@@ -242,9 +455,87 @@ def _of_an_iterator_that_lives(make):
     return [had, _indices(iterator), *_gone_on(make, state)]
 
 
+def _twice_at_once(make):
+    one = make()
+    iterator = iter(one)
+    next(iterator)
+    states = [one.state_dict(), one.state_dict()]
+    return [*(_gone_on(make, state) for state in states), _indices(iterator)]
+
+
+def _into_a_loader_that_iterates(make):
+    """Whose iterator lives on."""
+    one = make()
+    iterator = iter(one)
+    next(iterator)
+    state = one.state_dict()
+    next(iterator)
+    one.load_state_dict(state)
+    return [_indices(iterator), _indices(one), _indices(one)]
+
+
+def _one_over_the_other(make):
+    one = make()
+    states = [one.state_dict() for _ in one]
+    other = make()
+    other.load_state_dict(states[2])
+    other.load_state_dict(states[0])
+    return [_indices(other), _indices(other)]
+
+
+def _of_an_epoch_behind_a_break(make):
+    one = make()
+    for _ in one:
+        break
+    return [_indices(one), *_gone_on(make, one.state_dict())]
+
+
+def _of_an_iterator_that_nobody_has_used(make):
+    one = make()
+    list(one)
+    iter(one)
+    return _gone_on(make, one.state_dict())
+
+
+def _of_one_that_has_just_gone_on(make):
+    one, other = make(), make()
+    next(iter(one))
+    other.load_state_dict(one.state_dict())
+    iterator = iter(other)
+    return [_gone_on(make, other.state_dict()), _indices(iterator), _gone_on(make, other.state_dict())]
+
+
+def _behind_the_end(make):
+    one = make()
+    iterator = iter(one)
+    for _ in range(len(one)):
+        next(iterator)
+    last = one.state_dict()
+    assert next(iterator, None) is None and next(iterator, None) is None
+    return [_gone_on(make, last), _gone_on(make, one.state_dict())]
+
+
+def _of_two_iterators(make):
+    one = make()
+    first = iter(one)
+    next(first)
+    second = iter(one)
+    next(second), next(second)
+    return _gone_on(make, one.state_dict())
+
+
+def _empty_into_a_loader_that_iterates(make):
+    one = make()
+    next(iter(one))
+    one.load_state_dict({})
+    return [_indices(one), _indices(one)]
+
+
 SCENARIOS = [
     *(_within, _at_the_last_batch, _at_the_end, _before_the_first, _after_a_break, _not_used_yet, _empty),
-    *(_into_the_same_loader, _of_an_iterator_that_lives),
+    *(_into_the_same_loader, _of_an_iterator_that_lives, _twice_at_once, _into_a_loader_that_iterates),
+    *(_one_over_the_other, _of_an_epoch_behind_a_break, _of_an_iterator_that_nobody_has_used),
+    *(_of_one_that_has_just_gone_on, _behind_the_end, _of_two_iterators, _empty_into_a_loader_that_iterates),
 ]
 
 

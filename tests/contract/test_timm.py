@@ -170,14 +170,6 @@ def test_a_random_interpolation_is_one_of_two(squares, exact):
     assert (closest.values == 0).all() if exact else (closest.values < away.max(0).values / 4).all()
 
 
-def test_a_policy_is_called_as_it_is(image_root):
-    transform = timm.create_transform(32, is_training=True, auto_augment="rand-m9-mstd0.5-inc1", use_prefetcher=True)
-    with pytest.warns(FallbackWarning, match="RandAugment"):
-        loader = DataLoader(timm.ImageDataset(str(image_root), transform=transform), 5, device="cpu")
-    images, _ = next(iter(loader))
-    assert images.shape == (5, 3, 32, 32) and "called as it is" in loader.explain()
-
-
 # ---- data sets
 
 
@@ -251,6 +243,48 @@ def test_targets_and_parts_of_a_data_set_are_timms(image_root):
     dataset.reader.samples = dataset.reader.samples[:4]
     dataset.transform = T.Compose([T.CenterCrop(16), tt.MaybePILToTensor()])
     assert_same_epoch(DataLoader(dataset, 5, fallback="error", device="cpu"), data.DataLoader(dataset, 5))
+
+
+def _some_of_none(dataset, which):
+    dataset.reader.samples = [
+        (path, None if which(i) else target) for i, (path, target) in enumerate(dataset.reader.samples)
+    ]
+
+
+@pytest.mark.parametrize("which", [lambda i: True, lambda i: i % 3 == 1], ids=["all", "some"])
+def test_no_target_is_minus_one(image_root, which):
+    """No target_transform gets it, whenever that is set."""
+    dataset = timm.ImageDataset(str(image_root), transform=T.Compose([T.CenterCrop(32), tt.MaybePILToTensor()]))
+    _some_of_none(dataset, which)
+    loader = DataLoader(dataset, 5, fallback="error", device="cpu")
+    for change in (None, lambda target: target * 10, lambda target: target + 3, None):
+        dataset.target_transform = change
+        assert_same_epoch(loader, data.DataLoader(dataset, 5))
+    _, labels = next(iter(loader))
+    assert labels[1] == -1
+
+
+def test_samples_of_none_that_come_later_are_minus_one(image_root):
+    dataset = timm.ImageDataset(str(image_root), transform=T.Compose([T.CenterCrop(32), tt.MaybePILToTensor()]))
+    loader = DataLoader(dataset, 5, fallback="error", device="cpu")
+    assert_same_epoch(loader, data.DataLoader(dataset, 5))
+    dataset.reader.samples[2] = dataset.reader.samples[2][0], None
+    assert_same_epoch(loader, data.DataLoader(dataset, 5))
+    dataset.target_transform = lambda target: target * 10
+    assert_same_epoch(loader, data.DataLoader(dataset, 5))
+
+
+@pytest.mark.parametrize("targets", [[None] * 24, [0.5] * 24, ["a"] * 24])
+def test_targets_of_tar_files_that_are_no_whole_numbers_fall_back(tars, targets):
+    from timm.data.readers.reader_image_tar import ReaderImageTar
+
+    reader = ReaderImageTar(str(tars / "all.tar"))
+    reader.samples = [(info, target) for (info, _), target in zip(reader.samples, targets, strict=True)]
+    dataset = timm.ImageDataset("", reader=reader, transform=T.Compose([T.CenterCrop(32), tt.MaybePILToTensor()]))
+    with pytest.warns(FallbackWarning, match="targets that are no whole numbers"):
+        loader = DataLoader(dataset, 5, device="cpu")
+    batches, stock = list(loader), list(data.DataLoader(dataset, 5))
+    assert [list(labels) for _, labels in batches] == [list(labels) for _, labels in stock]
 
 
 def test_changes_of_tar_files_are_taken(tars):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import make_folder
-from PIL import Image, ImageFilter
+from PIL import Image, ImageFilter, ImageOps
 from torch.utils import data
 from torch.utils._pytree import tree_leaves, tree_map
 from torchvision import transforms as T
@@ -302,6 +302,37 @@ def test_explain_shows_what_to_write_instead(image_root):
     assert "TwoCrops" in said and "2 views of one image" in said and "views 1, 2:" in said and "0x" not in said
     line = next(line for line in said.splitlines() if "OwnBlur" in line)
     assert "Python, sample by sample" in line and "but for T.GaussianBlur(13, sigma=(0.1, 2.0))" in line
+
+
+class Preset:
+    def __init__(self):
+        self.chain = T.Compose([T.Resize(24), T.CenterCrop(20), T.ToTensor()])
+
+    def __call__(self, image):
+        return self.chain(image)
+
+
+class Equalized:
+    def __call__(self, image):
+        return ImageOps.equalize(image)
+
+
+class Inverted:
+    def __call__(self, image):
+        return ImageOps.invert(image)
+
+
+def test_a_wrapper_behind_functions_is_translated(image_root):
+    """torchvision's pixels, and a line for each function."""
+    folder = ImageFolder(image_root, T.Compose([T.CenterCrop(30), Equalized(), Inverted(), Preset()]))
+    with pytest.warns(FallbackWarning) as told:
+        loader = DataLoader(folder, 4, device="cpu", exact=True)
+    assert [str(one.message).split(": ")[1] for one in told] == ["Equalized", "Inverted"]
+    for mine, theirs in zip(loader, stock(folder, 4), strict=True):
+        assert torch.equal(mine[0], theirs[0]) and torch.equal(mine[1], theirs[1])
+    lines = {line.split()[0]: line for line in loader.explain().splitlines()}
+    assert "T.RandomEqualize(p=1)" in lines["Equalized"] and "T.RandomInvert(p=1)" in lines["Inverted"]
+    assert "torch, on the batch" in lines["ToTensor()"] and "Python" not in lines["CenterCrop(size=(20,"]
 
 
 def test_explain_names_what_a_wrapper_does_itself(image_root):

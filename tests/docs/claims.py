@@ -9,7 +9,10 @@ import re
 import statistics
 from typing import NamedTuple
 
+import torchvision
+
 from dali_compat import __version__
+from dali_compat.routes.choose import _GPU_JPEG_THREADS
 from docs.pages import ROOT
 from docs.results import median, of_medians, read, rounds, spread, within
 
@@ -349,6 +352,121 @@ assert 2 * _LARGEST.count(0) > len(_LARGEST)
 claim(README, "gives Pillow's arithmetic: a difference of {} for most transforms", 0)
 _AMPLIFICATION = re.search(r"^AMPLIFICATION = (\d+)$", (ROOT / "benchmarks" / "strip.py").read_text(), re.MULTILINE)
 claim(README, "and the difference, amplified {} times", int(_AMPLIFICATION[1]))
+
+# ---- many GPUs: products of measured parts
+
+SCALING = "docs/scaling.md"
+_GPUS, _IMAGENET = 8, 1_281_167
+_ALONE, _PER_CORE = median(GPU, "ours"), median(GPU, "torchvision") / 16  # of so many workers, as asserted above
+_TRAINED = {model: median(TRAINING, "ours", model=model) for model in ("resnet18", "resnet50")}
+_CPU_MS = median("cache_25000_h100", "off", "cpu_ms")
+_NEXT = {
+    model: [
+        (row["next_cpu_ms"], row["next_cpu_ms"] / row["ms_per_step"])
+        for row in read(name)["rounds"]
+        if (row["model"], row["kind"], row["case"]) == (model, "eager", "ours")
+    ]
+    for model, name in (("resnet18", "training_resnet18_h200"), ("resnet50", "training_others_h200"))
+}
+_MEAN_BYTES = read(GPU)["images"]["mean_bytes"]
+_PARAMETERS = torchvision.models.ResNet50_Weights.IMAGENET1K_V1.meta["num_params"]
+assert read(GPU)["facts"]["gpu"] == read(TRAINING)["facts"]["gpu"] and read(GPU)["facts"]["cores"] == 16
+
+claim(SCALING, "| loading alone, one GPU | {:,.0f} images/s |", _ALONE)
+claim(SCALING, "| torchvision, one core | {:,.0f} images/s | the same, 16 workers |", _PER_CORE)
+claim(SCALING, "| processor time of an image, all threads | {:.2f} ms | H100, 500 x 375 |", _CPU_MS)
+_NEXT_MS = statistics.median(ms for ms, _ in _NEXT["resnet50"])
+claim(SCALING, "thread in ``, ResNet-50 | {:.2f} ms a batch of 256 |", _NEXT_MS)
+claim(SCALING, "| bytes of an image | {:,} | the photos of the first line |", _MEAN_BYTES)
+for model, called in (("resnet18", "ResNet-18"), ("resnet50", "ResNet-50")):
+    claim(SCALING, f"| {called} beside the loader | {{:,.0f}} images/s | the same |", _TRAINED[model])
+_HOST = {model: _GPUS * speed for model, speed in _TRAINED.items()}
+for words, of in {
+    "| images/s, in thousands | {:.0f} | {:.0f} |": lambda model: _HOST[model] / 1000,
+    "| of what the loaders can give | {:.0f}% | {:.0f}% |": lambda model: 100 * _TRAINED[model] / _ALONE,
+    "| cores busy with loading | {:.0f} | {:.0f} |": lambda model: _HOST[model] * _CPU_MS / 1000,
+    "| cores that torchvision would need | {:.0f} | {:.0f} |": lambda model: _HOST[model] / _PER_CORE,
+    "| read from storage or page cache | {:.1f} GB/s | {:.1f} GB/s |": lambda model: _HOST[model] * _MEAN_BYTES / 1e9,
+    "thread, of a step | {:.1f}% | {:.1f}% |": lambda model: 100 * statistics.median(part for _, part in _NEXT[model]),
+    "| an epoch of 1,281,167 images | {:.0f} s | {:.0f} s | Where": lambda model: _IMAGENET / _HOST[model],
+}.items():
+    claim(SCALING, words, of("resnet18"), of("resnet50"))
+claim(
+    SCALING,
+    "2 cores a GPU load {:,.0f} images/s, which is enough for ResNet-50 and not for ResNet-18; 4 cores load {:,.0f}",
+    *(1000 * cores / _CPU_MS for cores in (2, 4)),
+)
+assert _TRAINED["resnet50"] < 2000 / _CPU_MS < _TRAINED["resnet18"] < 4000 / _CPU_MS
+claim(SCALING, "a loader takes {} threads at most", _GPU_JPEG_THREADS)
+_EPOCH_GB = _IMAGENET * _MEAN_BYTES / 1e9
+claim(SCALING, "An epoch reads {:.0f} GB", _EPOCH_GB)
+claim(SCALING, "The copy takes {:.0f} GB of each host's disk", _EPOCH_GB)
+claim(SCALING, "A model that takes more than {:,.0f} images/s a GPU", _ALONE)
+
+_HOSTS = 1, 4, 16
+_BATCH = 256
+_STEPS = _TRAINED["resnet50"] / _BATCH
+claim(SCALING, "| | {} host | {} hosts | {} hosts |", *_HOSTS)
+for words, values in {
+    "cost nothing | {:.0f} | {:.0f} | {:.0f} |": [hosts * _HOST["resnet50"] / 1000 for hosts in _HOSTS],
+    "is not full | {:.1f} GB/s | {:.1f} GB/s | {:.1f} GB/s |": [
+        hosts * _HOST["resnet50"] * _MEAN_BYTES / 1e9 for hosts in _HOSTS
+    ],
+    "float32 | {:.0f} | {:.1f} GB/s | {:.1f} GB/s |": [
+        2 * (hosts - 1) / hosts * 4 * _PARAMETERS * _STEPS / 1e9 for hosts in _HOSTS
+    ],
+    "| an epoch of 1,281,167 images | {:.0f} s | {:.0f} s | {:.1f} s |": [
+        _IMAGENET / (hosts * _HOST["resnet50"]) for hosts in _HOSTS
+    ],
+}.items():
+    claim(SCALING, words, *values)
+claim(
+    SCALING,
+    "{:,} parameters, and a ring of n hosts sends 2 (n - 1) / n times their bytes a step, of {} images a rank",
+    *(_PARAMETERS, _BATCH),
+)
+
+_SCALE = read("scale_cpu")
+_RANKS = _SCALE["settings"]["ranks"]
+claim(
+    SCALING,
+    "starts {} ranks on {} cores over one folder and one archive of {:,} tiny images, without a GPU ({} rounds)",
+    *(
+        _RANKS,
+        _SCALE["facts"]["cores"],
+        _SCALE["settings"]["images"],
+        len(rounds("scale_cpu", "rec, first", "made_index")),
+    ),
+)
+_STARTS = {
+    "folder, ``, first start": "folder, first",
+    "folder, again": "folder, again",
+    "folder that was written in the same moment": "folder, fresh",
+    "RecordIO, first start": "rec, first",
+    "RecordIO, again": "rec, again",
+}
+for called, case in _STARTS.items():
+    claim(
+        SCALING,
+        f"| {called} | {{}} of {{}} | {{:.2f}} s |",
+        *(max(rounds("scale_cpu", case, "made_index").values()), _RANKS),
+        max(max(seconds) for seconds in rounds("scale_cpu", case, "opened_s").values()),
+    )
+_SHARDED = [row for row in _SCALE["rounds"] if "in_order" in row]
+assert all(row["in_order"] and row["shards_exact"] for row in _SHARDED)
+claim(SCALING, "every image once, but for the {} that", *{row["repeated"] for row in _SHARDED})
+
+
+def _of_a_rank(key: str, kind: int) -> float:
+    """Median of RSS (0) or PSS (1) over ranks and rounds, of the folder."""
+    return statistics.median(pair[kind] for row in _SHARDED if row["storage"] == "folder" for pair in row[key])
+
+
+for words, kind in (
+    ("with torch alone has {:.0f} MB, and {:.0f} MB after its epochs", 0),
+    ("counted once, it is {:.0f} MB and {:.0f} MB a rank", 1),
+):
+    claim(SCALING, words, *(_of_a_rank(key, kind) for key in ("memory_at_start_mb", "memory_mb")))
 
 # ---- versions
 

@@ -8,7 +8,7 @@ import pytest
 import dali_compat
 from docs.pages import PAGES, ROOT, anchors, fences, inline, links, text
 
-PATH = re.compile(r"(docs|benchmarks|tests|dali_compat)/[\w./<>-]*")
+PATH = re.compile(r"(docs|benchmarks|examples|tests|dali_compat)/[\w./<>-]*")
 PACKAGE = Path(dali_compat.__file__).parent
 # the pages tell of the rooms that the code is moving into
 

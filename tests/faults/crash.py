@@ -1,15 +1,20 @@
 """A training that is killed at random moments, and goes on from its last checkpoint each time.
 
-    python tests/faults/crash.py --kills 100
+    python tests/faults/crash.py --kills 100 [--device cuda] [--processes 8] [--seconds 120] [--json OUT.json]
 
 Every run is a forked process, one for each rank, ended by SIGKILL. Its checkpoint has the loader's state and what it
 has seen: epoch, index, label and a checksum of the pixels of every sample. In the end that is what a run without an
-interruption has seen.
+interruption has seen. One kill of four comes while a run starts, the others behind its first batch.
+
+A run is short, and on a GPU its start takes most of it (CUDA, nvJPEG): ``--processes`` trainings go on side by side.
+DATA may name a folder of photos in ImageFolder's layout.
 """
 
 import argparse
+import multiprocessing as mp
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -17,8 +22,12 @@ import time
 import traceback
 import warnings
 import zlib
+from concurrent.futures import ProcessPoolExecutor
 from itertools import cycle
 from pathlib import Path
+from typing import NamedTuple
+
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # CUDA begins in the forked processes alone
 
 import numpy as np
 import torch
@@ -26,8 +35,11 @@ import torch.distributed as dist
 import torchvision.transforms as T
 from torch.utils.data.distributed import DistributedSampler
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT), str(ROOT / "benchmarks")]
 
+import crash_frameworks  # noqa: E402
+from common import facts, write_json  # noqa: E402
 from helpers import make_folder  # noqa: E402
 
 from dali_compat import DALIArrayDataset, DALIImageFolder, DALIRecordIO, DataLoader, merge_states  # noqa: E402
@@ -67,22 +79,54 @@ def fallback(place: Path):
     return dataset
 
 
-DATA = {"folder": folder, "arrays": arrays, "rec": record, "function": function, "fallback": fallback}
+KINDS = {"folder": folder, "arrays": arrays, "rec": record, "function": function, "fallback": fallback}
 
 
-def train(place: Path, kind: str, workers: int, rank: int, world: int, ranks: bool) -> None:
-    """From the checkpoint to the end. ``ranks``: a DistributedSampler, whatever the number of ranks."""
+class Case(NamedTuple):
+    """What is trained.
+
+    Attributes:
+        kind: of KINDS; or a framework, of crash_frameworks, which trains on a folder.
+        workers: of the loader.
+        worlds: numbers of ranks, by turns from run to run. (1,): no DistributedSampler.
+    """
+
+    kind: str
+    workers: int
+    worlds: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind}, {self.workers} workers, ranks {list(self.worlds)}"
+
+
+CASES = [
+    *(Case(kind, workers, (1,)) for kind in KINDS for workers in (0, 2)),
+    Case("folder", 0, (2,)),
+    Case("folder", 0, (2, 1, 3)),
+    Case("arrays", 0, (2, 1, 3)),
+    *(Case(kind, workers, (1,)) for kind in crash_frameworks.TRAININGS for workers in (0, 2)),
+]
+
+
+def train(place: Path, case: Case, device: str, rank: int, world: int) -> None:
+    """From the checkpoint to the end."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     checkpoint = place / "checkpoint"
+    if case.kind in crash_frameworks.TRAININGS:
+        seen, samples = crash_frameworks.train(case.kind, place, case.workers, device, any_seed(), EPOCHS, BATCH)
+        _save({"seen": seen, "samples": samples}, place / "over")
+        return
     before = torch.load(checkpoint) if checkpoint.exists() else None
-    torch.manual_seed(0 if before is None else random.SystemRandom().getrandbits(30))
-    dataset = DATA[kind](place)
-    sampler = DistributedSampler(dataset, world, rank) if ranks else None
-    own = (
-        torch.Generator().manual_seed(0) if ranks else None
-    )  # steps draw from the global one as often as there are some
-    loader = DataLoader(dataset, BATCH, sampler is None, sampler, num_workers=workers, device="cpu", generator=own)
+    torch.manual_seed(0 if before is None else any_seed())
+    dataset = KINDS[case.kind](place)
+    sampler = own = None
+    if case.worlds != (1,):
+        sampler = DistributedSampler(dataset, world, rank)
+        own = torch.Generator().manual_seed(0)  # from the global one steps draw, and there are as many as ranks are few
+    loader = DataLoader(
+        dataset, BATCH, sampler is None, sampler, num_workers=case.workers, device=device, generator=own
+    )
     epoch, seen = 0, []
     if before is not None:
         loader.load_state_dict(before["loader"])
@@ -93,7 +137,7 @@ def train(place: Path, kind: str, workers: int, rank: int, world: int, ranks: bo
         for images, labels, *indices in loader:
             torch.rand(3)  # as dropout does
             indices = indices[0] if indices else labels
-            sums = [zlib.crc32(image.numpy().tobytes()) for image in images]
+            sums = [zlib.crc32(image.numpy().tobytes()) for image in images.cpu()]
             mine = [(epoch, *row) for row in zip(indices.tolist(), labels.tolist(), sums, strict=True)]
             parts = _gathered((mine, loader.state_dict()), world)
             seen += [row for rows, _ in parts for row in rows]
@@ -105,7 +149,12 @@ def train(place: Path, kind: str, workers: int, rank: int, world: int, ranks: bo
         if rank == 0:
             _save({"loader": merge_states(states), "epoch": epoch, "seen": seen}, checkpoint)
     if rank == 0:
-        _save({"seen": seen}, place / "over")
+        _save({"seen": seen, "samples": len(dataset)}, place / "over")
+
+
+def any_seed() -> int:
+    """That of a process which goes on does not matter."""
+    return random.SystemRandom().getrandbits(30)
 
 
 def _gathered(mine, world: int) -> list:
@@ -121,7 +170,28 @@ def _save(what, path: Path) -> None:
     os.replace(path.with_suffix(".new"), path)
 
 
-def start(place: Path, kind: str, workers: int, rank: int, world: int, ranks: bool) -> int:
+class Run(NamedTuple):
+    """How one went.
+
+    Attributes:
+        ended: whether it came to its end; else it was killed.
+        first: seconds to its first checkpoint; None where it made none.
+        took: seconds in all.
+    """
+
+    ended: bool
+    first: float | None
+    took: float
+
+
+class Moment(NamedTuple):
+    """``seconds`` behind the first checkpoint of a run, or behind its start."""
+
+    behind_a_batch: bool
+    seconds: float
+
+
+def start(place: Path, case: Case, device: str, rank: int, world: int) -> int:
     """The id of a process that trains."""
     pid = os.fork()
     if pid:
@@ -131,7 +201,7 @@ def start(place: Path, kind: str, workers: int, rank: int, world: int, ranks: bo
         os.setpgid(0, 0)
         if world > 1:
             dist.init_process_group("gloo", f"file://{place}/store{_runs}", rank=rank, world_size=world)
-        train(place, kind, workers, rank, world, ranks)
+        train(place, case, device, rank, world)
         code = 0
     except BaseException:
         (place / f"error of rank {rank}").write_text(traceback.format_exc())
@@ -142,61 +212,97 @@ def start(place: Path, kind: str, workers: int, rank: int, world: int, ranks: bo
 _runs = 0
 
 
-def run(place: Path, kind: str, workers: int, world: int, ranks: bool, after: float | None) -> bool:
-    """Trains; kills after so many seconds. Whether it had ended by then."""
+def run(place: Path, case: Case, device: str, world: int, kill: Moment | None) -> Run:
+    """Trains; kills all ranks at that moment."""
     global _runs
     _runs += 1
-    pids = [start(place, kind, workers, rank, world, ranks) for rank in range(world)]
-    end = None if after is None else time.monotonic() + after
-    codes: dict[int, int] = {}
-    while len(codes) < len(pids):
-        for pid in pids:
-            if pid not in codes and os.waitpid(pid, os.WNOHANG) != (0, 0):
-                codes[pid] = 1
-        if end is not None and time.monotonic() > end and len(codes) < len(pids):
-            for pid in [pid for pid in pids if pid not in codes]:
+    file, first = place / "checkpoint", None
+    before = _made(file)
+    begin = time.monotonic()
+    pids = {start(place, case, device, rank, world) for rank in range(world)}
+    while pids:
+        pids -= {pid for pid in pids if os.waitpid(pid, os.WNOHANG) != (0, 0)}
+        now = time.monotonic() - begin
+        if first is None and _made(file) not in (before, [], None):
+            first = now
+        since = first if kill is not None and kill.behind_a_batch else 0
+        if pids and kill is not None and since is not None and now > since + kill.seconds:
+            for pid in pids:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-            return False
+            return Run(False, first, now)
         time.sleep(0.002)
     if not (place / "over").exists():
         raise RuntimeError("\n".join(path.read_text() for path in place.glob("error of rank *")))
-    return True
+    return Run(True, first, time.monotonic() - begin)
 
 
-def stream(place: Path) -> list:
-    seen = torch.load(place / "over")["seen"]
-    for name in ("over", "checkpoint"):
-        (place / name).unlink()
-    return seen
+def _made(checkpoint: Path) -> object:
+    """Another one whenever there is another checkpoint; None where there is none."""
+    try:
+        return sorted(map(str, checkpoint.glob("step-*"))) if checkpoint.is_dir() else checkpoint.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
 
 
-def check(place: Path, kind: str, workers: int, worlds: list[int], kills: int, rng: random.Random) -> int:
-    """Runs with interruptions against one without; gives how often it was killed.
+def stream(place: Path) -> tuple[list, int]:
+    """What a training that is over has seen, and how many samples there are."""
+    over = torch.load(place / "over")
+    (place / "over").unlink()
+    shutil.rmtree(place / "checkpoint") if (place / "checkpoint").is_dir() else (place / "checkpoint").unlink()
+    return over["seen"], over["samples"]
+
+
+class Found(NamedTuple):
+    """What killing came to.
+
+    Attributes:
+        kills: how many.
+        behind_a_batch: those behind the first checkpoint of their run.
+        trainings: how many were killed, gone on with to their end, and compared.
+        checksum: of what the run without an interruption has seen.
+    """
+
+    kills: int
+    behind_a_batch: int
+    trainings: int
+    checksum: int
+
+
+def check(place: Path, case: Case, device: str, kills: int, seed: int, until: float) -> Found:
+    """Runs with interruptions against one without. ``until``: no more kills then, by time.monotonic().
 
     Raises:
         AssertionError: they have not seen the same.
     """
-    ranks = worlds != [1]
-    begin = time.monotonic()
-    run(place, kind, workers, worlds[0], ranks, None)
-    whole, took = stream(place), time.monotonic() - begin
-    assert len({(epoch, index) for epoch, index, *_ in whole}) == EPOCHS * IMAGES
-    killed = 0
-    while killed < kills:
-        for world in cycle(worlds):
-            if run(place, kind, workers, world, ranks, rng.uniform(0, 1.2 * took) if killed < kills else None):
+    rng = random.Random(seed)
+    alone = run(place, case, device, case.worlds[0], None)
+    whole, samples = stream(place)
+    assert len({(epoch, index) for epoch, index, *_ in whole}) == EPOCHS * samples
+    started = alone.first or 0.0
+    killed = behind = trainings = 0
+    while killed < kills and time.monotonic() < until:
+        for world in cycle(case.worlds):
+            moment = None
+            if killed < kills and time.monotonic() < until:
+                later = rng.random() < 0.75
+                most = (alone.took - started) / 3 if later else started  # so that a training is killed a few times
+                moment = Moment(later, rng.uniform(0, most))
+            went = run(place, case, device, world, moment)
+            if went.ended:
                 break
             killed += 1
-        compare(whole, stream(place), max(worlds))
-    return killed
+            behind += went.first is not None
+        compare(whole, stream(place)[0], samples, max(case.worlds))
+        trainings += 1
+    return Found(killed, behind, trainings, zlib.crc32(repr(whole).encode()))
 
 
-def compare(whole: list, seen: list, world: int) -> None:
+def compare(whole: list, seen: list, samples: int, world: int) -> None:
     """One rank: the same rows in the same order. Several: each sample once in an epoch, but for the last ones that a
     DistributedSampler repeats, and with the same pixels."""
     if world == 1:
-        assert seen == whole
+        assert seen == whole, _difference(whole, seen)
         return
     first = {}
     for row in seen:
@@ -206,40 +312,84 @@ def compare(whole: list, seen: list, world: int) -> None:
         expected.setdefault(row[:2], row)
     wrong = [(row, expected.get(key)) for key, row in first.items() if row != expected.get(key)]
     assert not wrong and first.keys() == expected.keys(), (len(wrong), wrong[:3])
-    assert len(seen) <= EPOCHS * (IMAGES + world - 1)
+    assert len(seen) <= EPOCHS * (samples + world - 1)
+
+
+def _difference(whole: list, seen: list) -> str:
+    row = next((row for row, (a, b) in enumerate(zip(whole, seen, strict=False)) if a != b), min(len(whole), len(seen)))
+    return f"{len(seen)} rows of {len(whole)}; from row {row} on: {seen[row : row + 3]} for {whole[row : row + 3]}"
 
 
 def prepare(place: Path) -> None:
-    make_folder(place / "images", classes=3, per_class=IMAGES // 3, low=40, high=60)
+    if "DATA" in os.environ:
+        (place / "images").symlink_to(Path(os.environ["DATA"]).resolve())
+    else:
+        make_folder(place / "images", classes=3, per_class=IMAGES // 3, low=40, high=60)
     pack(place / "images", place / "images.rec")
 
 
-def cases() -> list[tuple[str, int, list[int]]]:
-    """(data, workers, numbers of ranks by turns)."""
-    return [
-        *((kind, workers, [1]) for kind in DATA for workers in (0, 2)),
-        ("folder", 0, [2]),
-        ("folder", 0, [2, 1, 3]),
-        ("arrays", 0, [2, 1, 3]),
+def another(place: Path, number: int) -> Path:
+    """A place for one of several trainings side by side, with the same images."""
+    made = place / str(number)
+    made.mkdir(exist_ok=True)
+    for name in ("images", "images.rec"):
+        if not (made / name).exists():
+            (made / name).symlink_to(place / name)
+    return made
+
+
+def check_side_by_side(
+    pool: ProcessPoolExecutor, place: Path, case: Case, device: str, kills: int, processes: int, seed: int, until: float
+) -> Found:
+    """check() with the kills shared out. What they have seen without an interruption is the same, too."""
+    shares = [kills // processes + (number < kills % processes) for number in range(processes)]
+    jobs = [
+        pool.submit(check, another(place, number), case, device, share, seed + number, until)
+        for number, share in enumerate(shares)
+        if share
     ]
+    found = [job.result() for job in jobs]
+    assert len({one.checksum for one in found}) == 1, "uninterrupted trainings differ"
+    return Found(*(sum(column) for column in zip(*(one[:3] for one in found), strict=True)), found[0].checksum)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100, help="of each case")
-    parser.add_argument("--seed", type=int, default=None, help="of the moments")
+    parser.add_argument("--seed", type=int, default=any_seed(), help="of the moments")
     parser.add_argument("--only", nargs="*", default=[""], help="cases whose text has one of these")
-    arguments = parser.parse_args()
-    seed = random.SystemRandom().getrandbits(30) if arguments.seed is None else arguments.seed
-    print(f"--seed {seed}", flush=True)
-    with tempfile.TemporaryDirectory() as made:
+    parser.add_argument("--device", help="default: cuda where there is one")
+    parser.add_argument("--processes", type=int, help="trainings side by side (default: 1; on a GPU 8)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="of kills, in all, shared among cases")
+    parser.add_argument("--json", type=Path, help="write what was found here")
+    given = parser.parse_args()
+    device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    processes = given.processes or (1 if device == "cpu" else 8)
+    chosen = [case for case in CASES if any(part in str(case) for part in given.only)]
+    for case in chosen:  # before processes are forked
+        if case.kind in crash_frameworks.TRAININGS:
+            crash_frameworks.begin(case.kind)
+    told = {"device": device, "processes": processes, "seed": given.seed, "kills of each case": given.kills}
+    result: dict = {"benchmark": "crash", "facts": facts(), "arguments": told, "rounds": []}
+    print(f"--seed {given.seed}, {device}", flush=True)
+    begin = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory() as made,
+        ProcessPoolExecutor(processes, mp.get_context("fork")) as pool,
+    ):
         prepare(Path(made))
-        for kind, workers, worlds in cases():
-            text = f"{kind}, {workers} workers, ranks {worlds}"
-            if any(part in text for part in arguments.only):
-                begin = time.monotonic()
-                killed = check(Path(made), kind, workers, worlds, arguments.kills, random.Random(seed))
-                print(f"{text}: the same after {killed} kills, {time.monotonic() - begin:.0f} s", flush=True)
+        for number, case in enumerate(chosen, 1):
+            since, until = time.monotonic(), begin + given.seconds * number / len(chosen)
+            found = check_side_by_side(pool, Path(made), case, device, given.kills, processes, given.seed, until)
+            took = time.monotonic() - since
+            entry = {"round": 0, "case": str(case), **found._asdict(), "seconds": round(took, 1)}
+            result["rounds"].append(entry)
+            write_json(given.json, result)
+            print(
+                f"{case}: the same after {found.kills} kills ({found.behind_a_batch} of them behind a batch)"
+                f" of {found.trainings} trainings, {took:.0f} s",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

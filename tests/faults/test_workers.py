@@ -287,7 +287,7 @@ def _calls(function=_add, workers: int = 2, timeout: float = 0) -> tuple[Calls, 
     loader = SimpleNamespace(
         num_workers=workers, multiprocessing_context=None, worker_init_fn=None, dataset=None, timeout=timeout
     )
-    return Calls(1, loader, CPU, depth=2), Call((function,), "a test's")
+    return Calls(1, loader, CPU, depth=2), Call((function,), ("a test's",))
 
 
 def _right(calls: Calls, call: Call, value: int) -> bool:

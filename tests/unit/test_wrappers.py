@@ -819,6 +819,14 @@ class OwnBlurByChance:
         return img.filter(ImageFilter.GaussianBlur(radius=random.uniform(self.radius_min, self.radius_max)))
 
 
+class OwnBlurBetweenSigmas:
+    def __init__(self):
+        self.prob, self.sigmas = 0.5, (0.2, 1.5)
+
+    def __call__(self, sample):
+        return sample.filter(ImageFilter.GaussianBlur(radius=random.uniform(*self.sigmas)))
+
+
 class OwnSolarize:
     def __init__(self, p):
         self.p = p
@@ -830,6 +838,7 @@ class OwnSolarize:
 HINTS = {
     OwnBlur(): "T.GaussianBlur(13, sigma=(0.1, 2.0))",
     OwnBlurByChance(): "T.RandomApply([T.GaussianBlur(11, sigma=(0.2, 1.5))], p=0.5)",
+    OwnBlurBetweenSigmas(): "T.RandomApply([T.GaussianBlur(11, sigma=(0.2, 1.5))], p=0.5)",
     OwnSolarize(0.2): "T.RandomSolarize(threshold=128, p=0.2)",
 }
 
@@ -839,6 +848,23 @@ def test_what_to_write_instead(transform):
     refused = translate(transform).refused
     assert f"but for {HINTS[transform]}" in refused.reason
     assert translate(eval(HINTS[transform])).functions == ()
+
+
+def test_each_function_is_named_and_told_about():
+    """Of several in a row, and within others."""
+    chain = translate(T.Compose([CROP, OwnBlur(), OwnSolarize(0.2), GRAY]))
+    assert [refusal.name for refusal in chain.refusals] == ["OwnBlur", "OwnSolarize"] and chain.rest == (GRAY,)
+    assert "T.GaussianBlur(13" in chain.refusals[0].reason and "T.RandomSolarize(" in chain.refusals[1].reason
+    within = translate(T.Compose([CROP, T.RandomApply([OwnBlur()], p=0.5), T.Lambda(lambda image: image.copy())]))
+    assert within.refusals[0].name == "OwnBlur" and str(within.refused).startswith("RandomApply(p=0.5): OwnBlur: ")
+
+
+def test_a_wrapper_behind_a_function_is_looked_through():
+    preset = Preset()
+    chain = translate(T.Compose([CROP, OwnBlur(), preset]))
+    assert len(chain.functions) == 1 and chain.rest == (preset,)
+    several = translate(T.Compose([CROP, OwnBlur(), TwoCrops(WEAK)]), views=True)
+    assert len(several.functions) == 2 and "after a transform without a translation" in several.refusals[1].reason
 
 
 def test_a_shared_function_without_a_translation_is_called_with_its_wrapper():

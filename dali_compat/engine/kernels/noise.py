@@ -21,6 +21,12 @@ def erase(images, arrays, *, value):
     numbers."""
     if value is None:
         return _erase_randomly(images, arrays)
+    value = _as_pixels(torch.tensor(value, dtype=torch.float32), images).to(images.device, non_blocking=True)
+    return torch.where(within(images, arrays), value[:, None, None], images)
+
+
+def within(images, arrays) -> torch.Tensor:
+    """(N, 1, H, W): what lies in each image's window."""
     height, width = images.shape[-2:]
     (top, left), (h, w) = ([a[:, [0]], a[:, [1]]] for a in (arrays["start"], arrays["shape"]))
     y, x = np.arange(height), np.arange(width)
@@ -28,9 +34,7 @@ def erase(images, arrays, *, value):
         torch.from_numpy(inside).to(images.device, non_blocking=True)
         for inside in ((y >= top) & (y < top + h), (x >= left) & (x < left + w))
     )
-    inside = in_y[:, None, :, None] & in_x[:, None, None, :]
-    value = _as_pixels(torch.tensor(value, dtype=torch.float32), images).to(images.device, non_blocking=True)
-    return torch.where(inside, value[:, None, None], images)
+    return in_y[:, None, :, None] & in_x[:, None, None, :]
 
 
 def _erase_randomly(images, arrays):

@@ -6,7 +6,9 @@ import numpy as np
 
 from .geometry import resize_each, resize_image
 from .lists import uniform
+from .noise import within
 from .registry import image_kernel, kernel, ragged_kernel
+from .squares import normals
 
 
 @kernel
@@ -31,3 +33,10 @@ def resize_each_by_choice(images, arrays, *, interpolations, like):
 @image_kernel("resize_by_choice")
 def resize_image_by_choice(image, row, *, interpolations, like):
     return resize_image(image, row, interpolation=interpolations[int(row["choice"])], like=like, antialias=True)
+
+
+@kernel
+def erase_with_color(images, arrays):
+    """timm's RandomErasing in mode "rand": a window takes one normal number a channel."""
+    colors = normals(arrays["key"], images.shape[1], images.device).to(images.dtype)
+    return images.where(~within(images, arrays), colors[:, :, None, None])

@@ -1,0 +1,81 @@
+"""Question: what do the recipes of examples/ give with dali_compat's loader, and what with torchvision's: accuracy,
+seconds an epoch, and the share of them that next() takes?
+
+Method. Every run is the example itself, in a process of its own, as a user starts it. Loaders take turns within each of
+--seeds seeds, which set weights, order and augmentation. What the example prints is read: the seconds and images/s of
+each epoch, the last accuracy, and what loader.stats() says of dali_compat's loader. All other options are the
+example's.
+
+Confounders. Of each loader the first epoch starts worker processes or pipelines, and cuDNN chooses its kernels in it:
+look at the later ones, too. GPU training is not deterministic to the last bit.
+
+Commands.
+    python benchmarks/recipes.py cifar10 --data cifar --seeds 3 --json OUT.json
+    python benchmarks/recipes.py dogs_cats PetImages/cleaned --from-scratch --seeds 3 --json OUT.json
+"""
+
+import argparse
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+
+import common
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "examples"
+EPOCH = re.compile(r"^epoch \d+: (?:loss [\d.]+, )?([\d.]+) s, ([\d,]+) images/s", re.MULTILINE)
+ACCURACY = re.compile(r"accuracy ([\d.]+)")
+SHARE = re.compile(r"next\(\) took [\d.]+ s \((\d+)%\)")
+
+
+def run(recipe: str, loader: str, seed: int, rest: list[str]) -> dict:
+    """What an example printed: {"seconds": of each epoch, "images_per_s": likewise, "accuracy", "in_next": or None}."""
+    command = [sys.executable, str(EXAMPLES / f"{recipe}.py"), *rest, "--loader", loader, "--seed", str(seed)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}")
+    print(done.stdout, flush=True)
+    epochs = EPOCH.findall(done.stdout)
+    share = SHARE.search(done.stdout)
+    return {
+        "seconds": [float(seconds) for seconds, _ in epochs],
+        "images_per_s": [float(rate.replace(",", "")) for _, rate in epochs],
+        "accuracy": float(ACCURACY.findall(done.stdout)[-1]),
+        "in_next": int(share[1]) / 100 if share else None,
+    }
+
+
+def report(result, cases):
+    rows = []
+    for case in cases:
+        of_case = [row for row in result["rounds"] if row["case"] == case]
+        first = [row["seconds"][0] for row in of_case]
+        later = [seconds for row in of_case for seconds in row["seconds"][1:]] or first
+        accuracies = [f"{row['accuracy']:.4f}" for row in of_case]
+        rows.append([case, f"{statistics.median(first):.2f}", f"{statistics.median(later):.2f}", ", ".join(accuracies)])
+    print("\n" + common.markdown(["loader", "first epoch, s", "later epochs, s", "accuracy of each seed"], rows))
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("recipe", choices=["cifar10", "dogs_cats"])
+    options.add_argument("--cases", nargs="+", default=["torchvision", "dali_compat"])
+    options.add_argument("--seeds", type=int, default=3)
+    options.add_argument("--json", type=pathlib.Path, help="write every round's numbers here")
+    args, rest = options.parse_known_args()
+    result = {
+        "benchmark": "recipes",
+        "facts": common.facts(),
+        "settings": {"recipe": args.recipe, "options": rest},
+        "rounds": [],
+    }
+    print(result["facts"], flush=True)
+    for seed, case in common.in_turn(args.cases, args.seeds):
+        result["rounds"].append({"round": seed, "case": case, **run(args.recipe, case, seed, rest)})
+        common.write_json(args.json, result)
+    report(result, args.cases)
+
+
+if __name__ == "__main__":
+    main()

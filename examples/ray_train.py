@@ -1,0 +1,96 @@
+"""Ray Train: two workers, each with its own loader, its share of the photos, and its GPU where there are some.
+
+    python examples/ray_train.py imagenet --workers 8
+    python examples/make_photos.py photos && python examples/ray_train.py photos --size 64 --batch-size 16
+
+Reproduces: the PyTorch example of Ray Train's documentation. A DistributedSampler shares the photos out, as with
+torchrun, and so the loader need not pass through prepare_data_loader(). A loader that does, such as a framework's, is
+dali_compat's after ``dali_compat.install()`` in the worker's function.
+
+Measured: this script not yet. Ray's output has a line of each worker's loader after each epoch, and the metrics have
+its images a second and the share of the time in which it was waited for.
+"""
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+import ray.train
+import ray.train.torch
+import torch
+import torchvision.transforms as T
+from torch.nn import functional as F
+from torch.utils.data import DistributedSampler
+from torchvision.datasets import ImageFolder
+from torchvision.models import get_model
+
+from dali_compat import DataLoader
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def train_worker(config: dict) -> None:
+    """What each worker runs; Ray has set up torch.distributed."""
+    torch.manual_seed(config["seed"])
+    rank, device = ray.train.get_context().get_world_rank(), ray.train.torch.get_device()
+    augment = T.Compose(
+        [T.RandomResizedCrop(config["size"]), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)]
+    )
+    dataset = ImageFolder(config["folder"], augment)
+    sampler = DistributedSampler(dataset)
+    loader = DataLoader(dataset, config["batch_size"], sampler=sampler, num_workers=config["threads"], device=device)
+    classes = len(dataset.class_to_idx)  # at the name "classes" Ray would pickle torch.classes, which cannot be
+    model = ray.train.torch.prepare_model(get_model(config["model"], num_classes=classes))
+    optimizer = torch.optim.SGD(model.parameters(), config["lr"], momentum=0.9, weight_decay=1e-4)
+    for epoch in range(config["epochs"]):
+        sampler.set_epoch(epoch)
+        total = torch.zeros((), device=device)
+        for images, labels in loader:
+            loss = F.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.detach()
+        given = loader.stats(reset=True)
+        metrics = {
+            "loss": total.item() / len(loader),
+            "images_per_second": given.images / given.seconds,
+            "waited": given.waited / given.seconds,
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint = None
+            if rank == 0:
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+                torch.save(state, Path(folder) / "checkpoint.pt")
+                checkpoint = ray.train.Checkpoint.from_directory(folder)
+            ray.train.report(metrics, checkpoint=checkpoint)
+
+
+def main(args):
+    trainer = ray.train.torch.TorchTrainer(
+        train_worker,
+        train_loop_config={
+            "folder": str((args.folder / "train").resolve()),  # workers run in folders of their own
+            "threads": (os.cpu_count() or args.workers) // args.workers,
+            **{name: getattr(args, name) for name in ("model", "size", "epochs", "batch_size", "lr", "seed")},
+        },
+        scaling_config=ray.train.ScalingConfig(num_workers=args.workers, use_gpu=torch.cuda.is_available()),
+        run_config=ray.train.RunConfig(storage_path=str(args.results.resolve())),
+    )
+    result = trainer.fit()
+    print(f"the first worker's last epoch: {result.metrics}\n{result.checkpoint}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="with train/CLASS/PHOTO")
+    parser.add_argument("--workers", type=int, default=2, help="processes, each with a GPU (default %(default)s)")
+    parser.add_argument("--model", default="resnet18", help="of torchvision's (default %(default)s)")
+    parser.add_argument("--size", type=int, default=224, help="of the crops, in pixels (default %(default)s)")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=64, help="of one worker (default %(default)s)")
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--results", type=Path, default=Path("ray_results"), help="default ./%(default)s")
+    main(parser.parse_args())

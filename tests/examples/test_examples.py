@@ -1,0 +1,199 @@
+"""The examples run as a user runs them, each in a process of its own, on tiny photos and on the CPU."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLES = REPOSITORY / "examples"
+SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py"))
+TRAIN, VAL, BATCH = 32, 16, 8
+SMALL = ["--size", "32", "--batch-size", str(BATCH), "--workers", "1", "--epochs", "2"]
+TINY = [*SMALL, "--model", "shufflenet_v2_x0_5"]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """Where an example runs, without a GPU."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])))
+    return tmp_path
+
+
+def run(name: str, *arguments) -> str:
+    """What it says, of both outputs."""
+    command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def given(said: str) -> list[tuple[int, int]]:
+    """(batches, images) of each line of loader.stats()."""
+    lines = re.findall(r"(\d+) batch(?:es)?, (\d+) images, .* images/s\); next\(\) took .* waiting", said)
+    return [(int(batches), int(images)) for batches, images in lines]
+
+
+def losses(said: str) -> list[float]:
+    return [float(loss) for loss in re.findall(r"^epoch \d+: loss ([\d.]+)", said, re.MULTILINE)]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """What make_photos.py writes."""
+    root = tmp_path_factory.mktemp("made") / "photos"
+    run("make_photos.py", root, "--train", TRAIN, "--val", VAL, "--size", 48)
+    return root
+
+
+def test_made_photos_are_folders_of_classes(photos):
+    for part, count in ("train", TRAIN), ("val", VAL):
+        files = {folder.name: len(list(folder.glob("*.jpg"))) for folder in (photos / part).iterdir()}
+        assert files == {"class_0": count // 2, "class_1": count // 2}
+
+
+def test_cifar10(place):
+    """Through both loaders, as the benchmark runs it."""
+    options = ["--samples", 256, "--width", 4, "--batch-size", 32, "--epochs", 3, "--workers", 1]
+    said = run("../benchmarks/recipes.py", "cifar10", "--seeds", 1, "--json", "out.json", "--synthetic", *options)
+    for found in losses(said)[:3], losses(said)[3:]:
+        assert len(found) == 3 and found[-1] < found[0]
+    assert len(re.findall(r"^accuracy 0\.\d{4} after \d+\.\d s of training$", said, re.MULTILINE)) == 2
+    assert given(said) == [(24, 768)]  # dali_compat's
+    rounds = json.loads((place / "out.json").read_text())["rounds"]
+    assert [row["case"] for row in rounds] == ["torchvision", "dali_compat"]
+    for row in rounds:
+        assert len(row["seconds"]) == len(row["images_per_s"]) == 3 and 0 < row["accuracy"] < 1
+        assert (row["in_next"] is None) is (row["case"] == "torchvision")
+
+
+@pytest.mark.parametrize("loader", ["dali_compat", "torchvision"])
+def test_dogs_cats(photos, loader):
+    said = run("dogs_cats.py", photos / "train", *TINY, "--from-scratch", "--loader", loader)
+    assert len(re.findall(r"^epoch \d: \d+\.\d\d s, \d+ images/s, accuracy [01]\.\d{4}$", said, re.MULTILINE)) == 2
+    steps = (TRAIN - 4) // BATCH  # every tenth of 32 photos is for validation
+    assert given(said) == ([(2 * steps, 2 * steps * BATCH)] if loader == "dali_compat" else [])
+
+
+def test_simclr(photos, place):
+    said = run("simclr.py", photos / "train", *TINY, "--save", "encoder.pt")
+    assert len(losses(said)) == 2 and "views" in said
+    assert given(said) == [(2 * TRAIN // BATCH, 2 * TRAIN)]
+    weights = torch.load(place / "encoder.pt")
+    assert "conv1.0.weight" in weights and not any(name.startswith("fc.") for name in weights)
+
+
+def test_ignite_goes_on_in_mid_epoch(photos):
+    pytest.importorskip("ignite")
+    said = run("ignite_trainer.py", photos, *TINY, "--save-every", 3)
+    assert given(said) == 2 * [(TRAIN // BATCH, TRAIN)] and "ms a step, accuracy" in said
+    said = run("ignite_trainer.py", photos, *TINY, "--save-every", 3, "--resume")
+    assert "goes on after 6 steps" in said
+    assert given(said) == [(2, 2 * BATCH)]  # of the second epoch's four batches two are left
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_goes_on_in_mid_epoch(photos):
+    pytest.importorskip("lightning")
+    said = run("lightning_classifier.py", photos, *TINY, "--save-every", 3)
+    assert given(said) == 2 * [(TRAIN // BATCH, TRAIN)]
+    said = run("lightning_classifier.py", photos, *TINY, "--save-every", 3, "--resume")
+    assert given(said) == [(2, 2 * BATCH)] and "after 8 steps" in said
+
+
+def test_accelerate(photos):
+    pytest.importorskip("accelerate")
+    said = run("accelerate_loop.py", photos, *TINY)
+    assert given(said) == 2 * [(TRAIN // BATCH, TRAIN)]
+    assert len(re.findall(r"^epoch \d: accuracy [01]\.\d{3}$", said, re.MULTILINE)) == 2
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hugging_face(photos, place):
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    said = run("huggingface_trainer.py", photos, *SMALL)
+    assert f"ImageFolder: DALI on cpu; {2 * (TRAIN + VAL)} images, " in said and "waited for data" in said
+    assert said.count("'eval_accuracy'") == 2 and (place / "checkpoints" / "model.safetensors").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ray(photos, monkeypatch):
+    pytest.importorskip("ray.train.torch")
+    monkeypatch.setenv("RAY_DEDUP_LOGS", "0")
+    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "200")  # where other tests keep both cores busy
+    arguments = [word for word in TINY if word not in ("--workers", "1")]
+    said = run("ray_train.py", photos, *arguments)
+    assert re.search(r"last epoch: \{'loss': [\d.]+, 'images_per_second': [\d.]+, 'waited': 0\.\d+\}", said)
+    assert given(said).count((TRAIN // BATCH // 2, TRAIN // 2)) == 4  # two workers' lines of two epochs
+
+
+# ---- the notebook
+
+
+def code(notebook: dict) -> list[dict]:
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+@pytest.fixture
+def notebook() -> dict:
+    return json.loads((EXAMPLES / "notebook.ipynb").read_text())
+
+
+def test_the_notebook_is_executed_and_has_its_picture(notebook):
+    assert [cell["execution_count"] for cell in code(notebook)] == list(range(1, len(code(notebook)) + 1))
+    outputs = [output for cell in code(notebook) for output in cell["outputs"]]
+    assert not any(output["output_type"] == "error" for output in outputs)
+    assert "image/jpeg" in outputs[-1]["data"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_notebook_runs(place):
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
+    whole, small = "IMAGES, BATCH, ROUNDS = 256, 32, 3", "IMAGES, BATCH, ROUNDS = 16, 8, 1"
+    assert whole in notebook.cells[1].source
+    notebook.cells[1].source = notebook.cells[1].source.replace(whole, small)
+    resources = {"metadata": {"path": str(place)}}
+    nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3", resources=resources).execute()
+    said = "".join(output.get("text", "") for cell in code(notebook) for output in cell["outputs"])
+    assert "DALI route on cpu" in said and "with exact=True: 0 at most" in said
+    assert len(re.findall(r"torchvision \d+ images/s, dali_compat \d+ images/s, ratio \d", said)) == 1
+    assert given(said) == [(4, 32)]
+
+
+# ---- what is said of them
+
+
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "make_photos.py"])
+def test_the_first_lines_tell_what_to_expect(name):
+    said = ast.get_docstring(ast.parse((EXAMPLES / name).read_text()))
+    assert re.search(rf"^    python examples/{name} ", said, re.MULTILINE)
+    assert "\nReproduces: " in said and "\nMeasured: " in said
+
+
+def test_every_example_is_in_the_page():
+    page = (REPOSITORY / "docs" / "examples.md").read_text()
+    assert len(SCRIPTS) > 5
+    for name in [*SCRIPTS, "notebook.ipynb"]:
+        assert f"examples/{name}" in page, name
+
+
+def test_commands_have_the_options_that_examples_take():
+    page = (REPOSITORY / "docs" / "examples.md").read_text()
+    said = [page, *(ast.get_docstring(ast.parse((EXAMPLES / name).read_text())) for name in SCRIPTS)]
+    commands = re.findall(r"examples/(\w+\.py)([^\n`&#]*)", "\n".join(said))
+    assert {name for name, _ in commands} == set(SCRIPTS)
+    for name, rest in commands:
+        for option in re.findall(r"--[\w-]+", rest):
+            assert f'"{option}"' in (EXAMPLES / name).read_text(), (name, option)
