@@ -118,7 +118,8 @@ class FromPlanes:
             try:
                 return self._planes.result()
             except EngineError:
-                for i in self._engine.refused(self._files, self._places()):
+                refused = self._engine.refused(self._files, self._places())
+                for i in refused or range(len(self._sure)):  # none by itself: they are not tried again
                     self.batch.prefer_dali(self.rows[self._sure[i]])
         except EngineSilent:
             self._engine.give_up()
