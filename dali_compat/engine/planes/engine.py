@@ -53,8 +53,8 @@ class Files(NamedTuple):
 class Decoder:
     """One call of nvJPEG at a time, and the stream on which it works."""
 
-    def __init__(self) -> None:
-        self._nvjpeg, self.stream = Nvjpeg(), torch.cuda.Stream()
+    def __init__(self, device: torch.device):
+        self._nvjpeg, self.stream = Nvjpeg(), torch.cuda.Stream(device)
         self._last: torch.cuda.Event | None = None
 
     def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, longest: int, done: torch.cuda.Event):
@@ -126,8 +126,10 @@ class JpegEngine:
     def __init__(self, device: torch.device):
         self.device, self.silent = device, False
         with torch.cuda.device(device):
-            self._stream = torch.cuda.Stream()  # that planes are made for: one, so that they use each other's memory
-            decoders = [Decoder() for _ in range(_CALLS)]
+            self._stream = torch.cuda.Stream(
+                device
+            )  # that planes are made for: one, so that they use each other's memory
+            decoders = [Decoder(device) for _ in range(_CALLS)]
         self._threads = ThreadPoolExecutor(_CALLS, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
         self._idle: queue.LifoQueue[Decoder] = queue.LifoQueue()
         for decoder in decoders:
