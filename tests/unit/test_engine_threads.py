@@ -30,6 +30,9 @@ class Decoder:
 
     stream, work = None, staticmethod(lambda: None)
 
+    def __init__(self, device):
+        assert device == CPU
+
     def decode(self, *args):
         self.work()
 
@@ -40,7 +43,7 @@ def engine(monkeypatch):
     for name in ("device", "stream"):
         monkeypatch.setattr(torch.cuda, name, lambda given: nullcontext())
     for name in ("Stream", "Event"):
-        monkeypatch.setattr(torch.cuda, name, lambda: None)
+        monkeypatch.setattr(torch.cuda, name, lambda *device: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: plain)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
