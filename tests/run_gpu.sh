@@ -2,7 +2,7 @@
 # The whole GPU suite in one call:  bash tests/run_gpu.sh OUT_DIR
 #
 # Writes OUT_DIR/machine.txt and a log for each part of the suite: parts run side by side, on two GPUs where there are so
-# many. The exit status is that of a part that failed (124: stopped after TEST_SECONDS, 400 unless set). On any machine with
+# many. The exit status is that of a part that failed (124: stopped after TEST_SECONDS, 400 unless set); memory.txt has the GPUs' by process. On any machine with
 # a GPU, DALI and pytest this is all there is to it. DATA may name a folder of photos in ImageFolder layout; without it the
 # tests take those of docs/photos.
 #
@@ -45,9 +45,11 @@ for name, version in ("python", sys.version.split()[0]), *((m.__name__, m.__vers
     one=0 other=0
     if [ "$(nvidia-smi -L | wc -l)" -gt 1 ]; then one=0,1 other=1,0; fi # both see two, and work on the first of these
     part() { # GPUS NAME PYTEST'S ARGUMENTS...
-        CUDA_VISIBLE_DEVICES=$1 timeout "${TEST_SECONDS:-400}" python3 -m pytest -m gpu -q -p no:cacheprovider --durations=5 \
+        # who is stopped says where it was
+        CUDA_VISIBLE_DEVICES=$1 timeout -s ABRT -k 9 "${TEST_SECONDS:-400}" python3 -m pytest -m gpu -q -p no:cacheprovider --durations=5 \
             "${@:3}" > "$out/$2.txt" 2>&1
     }
+    nvidia-smi --query-compute-apps=timestamp,gpu_uuid,pid,used_memory --format=csv -l 10 > "$out/memory.txt" & watch=$!
     memory=tests/contract/test_processes.py start=tests/contract/test_start.py cases=tests/parity/test_cases.py worst=0
     ties=tests/parity/test_ties.py jobs=()
     threads=$(($(nproc) / 8))
@@ -69,6 +71,7 @@ for name, version in ("python", sys.version.split()[0]), *((m.__name__, m.__vers
     begin $other parity tests/parity --ignore $cases --ignore $ties
     begin $other rest tests --ignore tests/contract --ignore tests/faults --ignore tests/parity
     for job in "${jobs[@]}"; do wait "$job" || worst=$?; done
+    kill $watch
     for name in processes contract start v1 v1_exact v2 v2_exact ties parity faults rest; do
         echo "== $name"
         grep -E "^(FAILED|ERROR|E   +[A-Z]\w*(Error|Exception|Disagreement))|(passed|failed|error).* in [0-9]" "$out/$name.txt"

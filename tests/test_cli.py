@@ -147,6 +147,7 @@ def test_hardware_decoder_is_told_for_each_gpu(machine, monkeypatch):
     answers, engines = [True, True, False, None], [object(), "its planes are not libjpeg's"]
     monkeypatch.setattr(installation, "has_hardware_jpeg_decoder", lambda index: answers[index])
     monkeypatch.setattr(doctor, "engine_of", lambda device: engines[device.index])
+    monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "1")
     said = "0: yes, 1: yes, but not with exact=True: its planes are not libjpeg's"
     assert check("hardware JPEG").value == f"{said}, 2: no: CUDA and CPU threads decode, 3: unknown"
 

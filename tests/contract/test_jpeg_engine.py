@@ -1,6 +1,8 @@
 """JPEGs from a GPU's engine are Pillow's pixels, and whatever it does not take comes as it did before."""
 
+import gc
 import io
+import os
 
 import numpy as np
 import pytest
@@ -44,7 +46,8 @@ CHAINS = {
 
 
 @pytest.fixture
-def engine():
+def engine(monkeypatch):
+    monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "1")
     found = engines.engine_of(torch.device("cuda", torch.cuda.current_device()))
     if isinstance(found, str):
         pytest.skip(f"this GPU's engine is not used: {found}")
@@ -201,8 +204,8 @@ def test_what_the_engine_refuses_is_decoded_as_before(tmp_path, decoded, monkeyp
     assert decoded == [7]
 
 
-def test_turned_off(varied, monkeypatch, decoded):
-    monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "0")
+def test_not_asked_for(varied, monkeypatch, decoded):
+    monkeypatch.delenv("DALI_COMPAT_JPEG_ENGINE")
     dataset = DALIImageFolder(varied, CHAINS["train"])
     assert_alike(loaded(dataset, "cuda"), loaded(dataset, "cpu"))
     assert not decoded
@@ -239,3 +242,16 @@ def test_several_loaders_and_an_epoch_left_early(varied, engine):
     assert_alike(got, expected[:4])
     del first, other
     assert_alike(loaded(dataset, "cuda"), expected)
+
+
+def test_a_forked_child_lives(varied, engine):
+    """It has the parent's engine, and frees nothing of it."""
+    dataset = DALIImageFolder(varied, CHAINS["train"])
+    batches = iter(ours(dataset, device="cuda", exact=True, batch_size=8, num_workers=2))
+    next(batches)
+    child = os.fork()
+    if not child:
+        gc.collect()
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    next(batches)

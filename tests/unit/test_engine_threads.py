@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-import types
 from contextlib import nullcontext
 
 import numpy as np
@@ -39,12 +38,10 @@ class Decoder:
 
 @pytest.fixture
 def engine(monkeypatch):
-    plain = types.SimpleNamespace(wait_event=lambda event: None)
     for name in ("device", "stream"):
         monkeypatch.setattr(torch.cuda, name, lambda given: nullcontext())
-    for name in ("Stream", "Event"):
-        monkeypatch.setattr(torch.cuda, name, lambda *device: None)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: plain)
+    for name in ("Stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda device: None)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
     monkeypatch.setattr(one, "Decoder", Decoder)

@@ -14,7 +14,7 @@ import torch
 from .geometry import Planes, planes_of
 from .nvjpeg import EngineError, Nvjpeg
 
-OFF = "DALI_COMPAT_JPEG_ENGINE"
+SWITCH = "DALI_COMPAT_JPEG_ENGINE"
 _GRAIN = 2**25  # bytes, of which memory for planes is a multiple: batches find that of others
 _CALLS = 2  # at a time: beside a model one waits for its kernels, and for the interpreter's lock after each batch
 _PATIENCE = 120  # seconds; a call takes .02
@@ -55,19 +55,13 @@ class Decoder:
 
     def __init__(self, device: torch.device):
         self._nvjpeg, self.stream = Nvjpeg(), torch.cuda.Stream(device)
-        self._last: torch.cuda.Event | None = None
 
-    def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, longest: int, done: torch.cuda.Event):
-        """As Nvjpeg's; ``done`` tells when."""
-        if self._last is not None and not self._last.query():
-            self._last.synchronize()
+    def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, longest: int) -> None:
+        """As Nvjpeg's; the stream is done with it. No event tells so: a child of a fork cannot free one."""
         try:
             self._nvjpeg.decode(files, lengths, outputs, longest, self.stream.cuda_stream)
-        except EngineError:
-            self.stream.synchronize()  # it may have begun with some, and their memory goes now
-            raise
-        done.record(self.stream)
-        self._last = done
+        finally:
+            self.stream.synchronize()  # whatever it has begun: the memory of files that it refuses goes now
 
 
 class Decoding:
@@ -84,13 +78,12 @@ class Decoding:
         self._outputs[:, :3] = places.offsets + self._planes.data_ptr()
         self._outputs[:, 4:7] = places.pitches
         self._outputs[places.chroma[:, 2] == 0, 1:3] = 0
-        self._event = torch.cuda.Event()
 
     def run(self, decoder: Decoder) -> None:
         """In a thread of the engine's."""
         files = self._files
         self._planes.record_stream(decoder.stream)
-        decoder.decode(files.addresses, files.lengths, self._outputs, self._longest, self._event)
+        decoder.decode(files.addresses, files.lengths, self._outputs, self._longest)
 
     def result(self) -> torch.Tensor:
         """Waits for it; for use on the current stream.
@@ -103,9 +96,7 @@ class Decoding:
         if not self.done.done():  # no timeout's error: a signal's handler may raise the same
             raise EngineSilent(f"no answer within {_PATIENCE} s")
         self.done.result()
-        stream = torch.cuda.current_stream(self._planes.device)
-        stream.wait_event(self._event)
-        self._planes.record_stream(stream)
+        self._planes.record_stream(torch.cuda.current_stream(self._planes.device))
         return self._planes
 
     def cancel(self) -> None:
@@ -168,7 +159,7 @@ class JpegEngine:
         self.silent, self.exact[:] = True, False
         warnings.warn(
             f"the JPEG engine of {self.device} has not answered within {_PATIENCE} s; from now on JPEGs are decoded "
-            f"without it. {OFF}=0 turns it off from the start",
+            f"without it, as without {SWITCH}=1",
             RuntimeWarning,
             stacklevel=2,
         )

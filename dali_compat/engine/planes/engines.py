@@ -16,7 +16,7 @@ from PIL import Image
 
 from ...data.header import read_header
 from ...locks import new_lock
-from .engine import OFF, Files, JpegEngine, pixels_of
+from .engine import SWITCH, Files, JpegEngine, pixels_of
 from .geometry import Windows, planes_of, rows_of
 from .nvjpeg import EngineError
 
@@ -27,6 +27,12 @@ _SIZES = (37, 51), (64, 48), (5, 4)  # of the images that are compared
 _engines: dict[int, JpegEngine | str] = {}  # of this process, by the index of the device
 _starts: dict[int, threading.Thread] = {}  # in the background
 _making = new_lock()
+_parents: list[dict[int, JpegEngine | str]] = []  # of a process that was forked: freed here, CUDA would end this one
+
+
+def is_wanted() -> bool:
+    """Whether the user has asked for it."""
+    return os.environ.get(SWITCH) == "1"
 
 
 def engine_of(device: torch.device) -> JpegEngine | str:
@@ -41,8 +47,6 @@ def engine_of(device: torch.device) -> JpegEngine | str:
 
 def known_engine(device: torch.device) -> JpegEngine | str | None:
     """The same; None where nobody has asked yet. CUDA does not start."""
-    if os.environ.get(OFF) == "0":
-        return f"{OFF}=0"
     found = None if device.index is None else _engines.get(device.index)
     return "it has not answered" if isinstance(found, JpegEngine) and found.silent else found
 
@@ -76,6 +80,7 @@ def _before_fork() -> None:
 def _forget() -> None:
     """This process is a child: engines, and locks that are locked, are its parent's."""
     global _making
+    _parents.append(dict(_engines))
     _engines.clear()
     _starts.clear()
     _making = new_lock()
