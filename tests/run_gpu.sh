@@ -1,10 +1,10 @@
 #!/bin/bash
 # The whole GPU suite in one call:  bash tests/run_gpu.sh OUT_DIR
 #
-# Writes OUT_DIR/machine.txt and a log for each part of the suite: parts run side by side, on two GPUs where there are so
-# many. The exit status is that of a part that failed (124: stopped after TEST_SECONDS, 400 unless set); memory.txt has the GPUs' by process. On any machine with
-# a GPU, DALI and pytest this is all there is to it. DATA may name a folder of photos in ImageFolder layout; without it the
-# tests take those of docs/photos.
+# Writes OUT_DIR/machine.txt, memory.txt (of the GPUs, by process) and a log for each part of the suite: parts run side by
+# side, on two GPUs where there are so many. The exit status is that of a part that failed (124: stopped after TEST_SECONDS,
+# 400 unless set; its log says where it was). On any machine with a GPU, DALI and pytest this is all there is to it. DATA may
+# name a folder of photos in ImageFolder layout; without it the tests take those of docs/photos.
 #
 # A host that reaches no package index can bring DALI and photos along in a folder .gpu, packed elsewhere:
 #

@@ -5,6 +5,7 @@ import io
 import os
 import signal
 import threading
+import types
 import time
 from contextlib import nullcontext
 
