@@ -5,8 +5,8 @@ import io
 import os
 import signal
 import threading
-import types
 import time
+import types
 from contextlib import nullcontext
 
 import numpy as np
