@@ -7,8 +7,6 @@ order of their C code, without fused multiplication and addition; everything aft
 Each image has a row of numbers (geometry.py); COLUMNS says which.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl
