@@ -60,7 +60,7 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
         reasons, names = (tuple(map(said, chain.refusals)) for said in (str, attrgetter("name")))
         call = Call(chain.functions, reasons, chain.rest, chain.streams, chain.view, names)
     lines = lines_of(chain, ordered, split, options, two_pass)
-    planes, after = ((), ()) if decoded else _from_planes(ordered, options.exact, batch)
+    planes, after = _from_planes(ordered) if options.exact and not decoded else ((), ())
     plan = Plan(steps, dali, batch, options.exact, options.channels_last, chain.takes, call, lines)
     return replace(plan, planes=planes, after=after)
 
@@ -107,9 +107,9 @@ def _commutes(geometry: Step, before: Step) -> bool:
     return before.op in _BY_PIXEL
 
 
-def _from_planes(ordered: tuple[Step, ...], exact: bool, batch: tuple[Step, ...]):
+def _from_planes(ordered: tuple[Step, ...]):
     """The steps that kernels do on a JPEG's planes, and those after them: [crop] [resize] [crop] [flips] [conversions].
-    None, where these do not give images of one size, or where the default does what follows in another way."""
+    None, where these do not give images of one size."""
     at, stage, size = 0, 0, None
     for s in ordered:
         if s.op not in _STAGES or s.when or (s.op == "resize" and not _exact_in_planes(s)):
@@ -125,7 +125,7 @@ def _from_planes(ordered: tuple[Step, ...], exact: bool, batch: tuple[Step, ...]
             stage = _STAGES[s.op][0]
         at += 1
     planes, after = (tuple(s for s in part if s.op not in _NOTHING) for part in (ordered[:at], ordered[at:]))
-    if size is None or ordered[0].gives.channels != 3 or not (exact or all(s in batch for s in after)):
+    if size is None or ordered[0].gives.channels != 3:
         return (), ()
     return planes, after
 

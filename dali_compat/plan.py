@@ -151,7 +151,7 @@ class Plan:
         steps: as torchvision would run them, image by image (what replay follows).
         dali: the part that runs in the DALI graph, lowered.
         batch: the part that runs as torch operations on the whole batch, after it.
-        planes: the first steps, where kernels can do them on what a GPU's JPEG engine gives; empty where they cannot.
+        planes: the first steps, where ``exact`` kernels can do them on what a GPU's JPEG engine gives; else empty.
         after: the steps after these, for torch.
         exact: which of the two fidelities it was lowered for.
         channels_last: whether batches come in ``torch.channels_last``.

@@ -145,7 +145,7 @@ def one(pictures, transform, args) -> int:
     """Measure a transform, and with --steps each beginning of it."""
     from dali_compat import DataLoader
     from dali_compat.parity.measure import Mismatch, levels, measure
-    from dali_compat.translate.registry import describe
+    from dali_compat.translate.untranslatable import describe
 
     print(DataLoader(pictures.dataset(transform), 16, device=args.device, fallback="silent").explain() + "\n")
     ways = {"the whole": transform}

@@ -27,7 +27,7 @@ _SAME_IN_DALI = {
     "TIFF": ("L", "RGB"),
 }
 STATED = 48  # bytes that state an image's sides: a JPEG's frame header, the others' first bytes, a TIFF's first entries
-GRAY_JPEG = 1
+GRAY_JPEG = 1  # as Header's chroma
 _BASELINE, _ENGINES_LONGEST, _SAMPLINGS = 0xC0, 16384, (0x11, 0x21, 0x22, 0x12)
 _LAST_PLACE = np.iinfo(np.int32).max
 

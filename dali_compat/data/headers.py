@@ -120,7 +120,7 @@ class Headers:
         with self._lock:
             self._facts.kinds[index] = PIL
 
-    def refuse(self, index: int) -> None:
+    def use_dali(self, index: int) -> None:
         """A GPU's JPEG engine does not take this file."""
         with self._lock:
             self._facts.chroma[index] = 0

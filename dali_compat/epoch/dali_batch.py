@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 
 from ..data.header import DALI, GRAY, PIL, UNREADABLE
-from ..data.headers import Facts, headers_of
+from ..data.headers import Facts, Headers, headers_of
 from ..data.lookup import Found, Listed, Tabled, as_list, in_tables, look_up
 from ..data.parts import Images
 from ..data.readers import transforms_of
-from ..data.sources import DECODED, Source, fetch
+from ..data.sources import Source, fetch
 from ..draws import Arrays, ImageTooSmall, compute
 from ..engine.kernels import rows_of
 from ..errors import ImageReadError, OutOfStep
 from ..plan import Plan, Step
 from .batch import Batch
 from .dali_epoch import DaliEpoch
-from .dali_part import ENGINE, DaliPart, merged
+from .dali_part import DaliPart, merged
 from .early import Early
 from .on_error import NOTHING, reason_of
 from .part import in_order, taken
@@ -326,23 +326,10 @@ class DaliBatch(Batch):
                 self.facts.put(found.rows, facts)
             for kind, given, chosen in self._kinds(found, facts.kinds):
                 plan = self.epoch.route.plan_of(found.part, gray=kind == GRAY)
-                for decoder, some in self._decoders(plan, kind, given, chosen):
-                    rows_of.setdefault(plan, {}).setdefault((decoder, given), []).append(some)
+                rows_of.setdefault(plan, {}).setdefault((kind, given), []).append(chosen)
         for plan, by_kind in rows_of.items():
             self._under_way.append(DaliPart(self, plan))
             self._under_way[-1].start({kind: merged(rows) for kind, rows in by_kind.items()})
-
-    def _decoders(self, plan: Plan, kind: int, given: str, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """(kind, rows): ENGINE instead of DALI for those that a GPU's JPEG engine takes."""
-        engine = self.epoch.engine
-        if engine is None or kind != DALI or given in DECODED or not plan.from_planes:
-            yield kind, rows
-            return
-        takes = engine.exact[self.facts.chroma[rows]]
-        if takes.any():
-            yield ENGINE, rows if takes.all() else rows[takes]
-        if not takes.all():
-            yield DALI, rows[~takes]
 
     def _mine(self, rows: np.ndarray) -> Callable[[int], Source]:
         """The source of the i-th of these rows."""
@@ -363,22 +350,10 @@ class DaliBatch(Batch):
             if (others := kinds == kind).any():
                 yield kind, "", rows[others]
 
-    def _header(self, row: int) -> int:
-        """Where the headers of a row's folder keep it."""
+    def header(self, row: int) -> tuple[Headers, int]:
+        """What keeps the header of a row's file, and at which index."""
         folder, local = self.places[row]
-        return local % len(folder)
-
-    def prefer_pil(self, row: int) -> None:
-        """DALI has failed on this file, or may read it otherwise."""
-        headers_of(self.places[row][0]).use_pil(self._header(row))
-
-    def prefer_dali(self, row: int) -> None:
-        """A GPU's JPEG engine does not take this file."""
-        headers_of(self.places[row][0]).refuse(self._header(row))
-
-    def read_header_again(self, row: int) -> None:
-        """The file has changed. For this batch PIL reads it."""
-        headers_of(self.places[row][0]).forget(self._header(row))
+        return headers_of(folder), local % len(folder)
 
     def set_intact(self, rows: list[int]) -> None:
         """DALI and PIL read these files alike."""
@@ -386,7 +361,7 @@ class DaliBatch(Batch):
         for row in rows:
             of_folder.setdefault(id(self.places[row][0]), []).append(row)
         for rows in of_folder.values():
-            headers_of(self.places[rows[0]][0]).set_intact([self._header(row) for row in rows])
+            headers_of(self.places[rows[0]][0]).set_intact([self.header(row)[1] for row in rows])
 
     def compute(
         self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray, sizes: np.ndarray | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from ..data.headers import Facts, marks
+from ..data.headers import Facts, Headers, marks
 from ..data.intact import is_intact
 from ..data.sources import BYTES, DECODED, PATHS, Form, Source
 from ..draws import Arrays
@@ -70,16 +70,8 @@ class DaliOwner(Owner, Protocol):
         """A row cannot be made: on_error decides what that means."""
         ...
 
-    def prefer_pil(self, row: int) -> None:
-        """DALI has failed on this file, or may read it otherwise."""
-        ...
-
-    def prefer_dali(self, row: int) -> None:
-        """A GPU's JPEG engine does not take this file."""
-        ...
-
-    def read_header_again(self, row: int) -> None:
-        """The file has changed."""
+    def header(self, row: int) -> tuple[Headers, int]:
+        """What keeps the header of a row's file, and at which index."""
         ...
 
     def set_intact(self, rows: list[int]) -> None:
@@ -139,23 +131,10 @@ class Decoded:
         """Which images PIL has to read: the bytes that DALI has decoded are not those that the header was read from, by
         their length and the size in their own header; or they are, at their first sight, not of a structure that both
         are known to read alike."""
-        batch, facts, files = self.batch, self._facts, self._images
-        changed = np.zeros(len(self.rows), bool)
-        if received.encoded is not None and received.stated is not None:
-            files = received.encoded
-            changed = changed_since(facts, received.lengths, received.stated)
-        new = ~changed & ~facts.intact
-        if not (changed | new).any():
-            return set()
-        doubtful = set(np.flatnonzero(changed).tolist())
-        for i in doubtful:
-            batch.read_header_again(self.rows[i])
-        unseen = np.flatnonzero(new).tolist()
-        unknown = {i for i in unseen if not is_intact(files[i])}  # in this thread: others would wait for Python
-        for i in unknown:
-            batch.prefer_pil(self.rows[i])
-        batch.set_intact([self.rows[i] for i in unseen if i not in unknown])
-        return doubtful | unknown
+        changed, files = np.zeros(len(self.rows), bool), self._images
+        if received.encoded is not None:
+            files, changed = received.encoded, changed_since(self._facts, received.lengths, received.stated)
+        return set(np.flatnonzero(for_pil(self.batch, self.rows, self._facts, files, changed)).tolist())
 
     def _with_pil(self, doubtful: list[int], images):
         """The images, those in doubt from PIL."""
@@ -187,7 +166,7 @@ class Decoded:
             images, self.rows = again.outcome(), again.rows
             return images
         for i in bad:
-            self.batch.prefer_pil(self.rows[i])
+            _use_pil(self.batch, self.rows[i])
         replayed = Replayed(self.batch, self.plan, [self.rows[i] for i in bad])
         groups: list[tuple[Decoded | Replayed, Any]] = [(replayed, replayed.outcome())]
         good = [row for i, row in enumerate(self.rows) if i not in bad]
@@ -205,6 +184,28 @@ def changed_since(facts: Facts, lengths: np.ndarray | None, stated: np.ndarray |
     """(N,) bool: whose bytes are not those that their header was read from."""
     assert lengths is not None and stated is not None
     return (lengths != facts.lengths) | (marks(stated) != facts.marks)
+
+
+def for_pil(batch: DaliOwner, rows: list[int], facts: Facts, files: Any, changed: np.ndarray) -> np.ndarray:
+    """(N,) bool: whose bytes PIL has to read, of ``files`` in ``rows``. They have ``changed``, or they are, at their
+    first sight, not of a structure that all decoders are known to read alike."""
+    new = np.flatnonzero(~changed & ~facts.intact)
+    for i in np.flatnonzero(changed).tolist():
+        headers, index = batch.header(rows[i])
+        headers.forget(index)
+    unknown = np.array([not is_intact(files[i]) for i in new.tolist()], bool)  # here: others would wait for Python
+    for i in new[unknown].tolist():
+        _use_pil(batch, rows[i])
+    batch.set_intact([rows[i] for i in new[~unknown].tolist()])
+    doubtful = changed.copy()
+    doubtful[new[unknown]] = True
+    return doubtful
+
+
+def _use_pil(batch: DaliOwner, row: int) -> None:
+    """From now on: DALI has failed on this file, or may read it otherwise."""
+    headers, index = batch.header(row)
+    headers.use_pil(index)
 
 
 def _finished(plan: Plan, images, arrays: list[Arrays]):

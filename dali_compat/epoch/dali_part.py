@@ -10,14 +10,12 @@ import numpy as np
 import torch
 
 from ..data.header import DALI
+from ..data.sources import DECODED
 from ..engine.views import Views
 from ..plan import Plan
 from .dali_groups import DaliOwner, Decoded, Replayed
 from .part import Part, in_order, stacked, stacked_views, taken
 from .planes_group import FromPlanes, bounded
-
-ENGINE = 5  # who decodes, beside those of header.py: a GPU's JPEG engine
-
 
 GroupT = TypeVar("GroupT", Decoded, FromPlanes)
 
@@ -34,17 +32,25 @@ class DaliPart(Part[DaliOwner]):
         """``by_kind``: rows, in order, by who decodes them (headers.py) and what DALI is given (sources.py)."""
         self.rows = merged(list(by_kind.values())).tolist()
         for (kind, given), rows in by_kind.items():
-            listed = rows.tolist()
-            engine = self.owner.epoch.engine
-            groups: list[Decoded | FromPlanes | Replayed]
-            if kind == ENGINE and engine is not None:
-                several = bounded(listed, self.owner.facts)
-                groups = [self._made(partial(FromPlanes, given=given, engine=engine), few) for few in several]
-            elif kind == DALI:
-                groups = [self._made(partial(Decoded, given=given), listed)]
+            if kind == DALI:
+                rows = self._start_engine(rows, given)
+                self._add(self._made(partial(Decoded, given=given), rows.tolist()))
             else:
-                groups = [Replayed(self.owner, self.plan, listed)]
-            self._groups += [group for group in groups if group.rows]
+                self._add(Replayed(self.owner, self.plan, rows.tolist()))
+
+    def _start_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
+        """A GPU's JPEG engine gets what it takes; the rows that are left."""
+        engine, facts = self.owner.epoch.engine, self.owner.facts
+        if engine is None or given in DECODED or not self.plan.from_planes:
+            return rows
+        takes = engine.exact[facts.chroma[rows]]
+        for several in bounded(rows[takes], facts):
+            self._add(self._made(partial(FromPlanes, given=given, engine=engine), several.tolist()))
+        return rows[~takes]
+
+    def _add(self, group: Decoded | FromPlanes | Replayed) -> None:
+        if group.rows:
+            self._groups.append(group)
 
     def _made(self, group: Callable[..., GroupT], rows: list[int]) -> GroupT:
         """A group of those rows whose arguments can be computed."""

@@ -10,7 +10,6 @@ import torch
 
 from ..data.header import STATED
 from ..data.headers import Facts
-from ..data.intact import is_intact
 from ..data.sources import PATHS, Form
 from ..draws import Arrays
 from ..engine.kernels import rows_of
@@ -20,7 +19,7 @@ from ..engine.planes.nvjpeg import EngineError
 from ..engine.planes.program import Program
 from ..engine.views import Views
 from ..plan import Plan
-from .dali_groups import DaliOwner, Decoded, Replayed, changed_since
+from .dali_groups import DaliOwner, Decoded, Replayed, changed_since, for_pil
 from .part import in_order, run
 
 _MOST = 2**29  # bytes of planes that a group may have
@@ -73,17 +72,7 @@ class FromPlanes:
             stated = np.stack([_part(one, place) for one, place in zip(encoded, facts.stated_at.tolist(), strict=True)])
             files = Files.of(encoded)
             changed = changed_since(facts, files.lengths.astype(np.int64), stated)
-        new = np.flatnonzero(~changed & ~facts.intact)
-        unknown = np.array(
-            [not is_intact(encoded[i]) for i in new.tolist()], bool
-        )  # here: others would wait for Python
-        for i in np.flatnonzero(changed).tolist():
-            batch.read_header_again(self.rows[i])
-        for i in new[unknown].tolist():
-            batch.prefer_pil(self.rows[i])
-        batch.set_intact([self.rows[i] for i in new[~unknown].tolist()])
-        doubtful = changed.copy()
-        doubtful[new[unknown]] = True
+        doubtful = for_pil(batch, self.rows, facts, encoded, changed)
         if doubtful.any():
             self._others = Replayed(batch, self.plan, [self.rows[i] for i in np.flatnonzero(doubtful).tolist()])
             self._sure = np.flatnonzero(~doubtful)
@@ -120,7 +109,8 @@ class FromPlanes:
             except EngineError:
                 refused = self._engine.refused(self._files, self._places())
                 for i in refused or range(len(self._sure)):  # none by itself: they are not tried again
-                    self.batch.prefer_dali(self.rows[self._sure[i]])
+                    headers, index = self.batch.header(self.rows[self._sure[i]])
+                    headers.use_dali(index)
         except EngineSilent:
             self._engine.give_up()
         return None
@@ -161,12 +151,13 @@ class FromPlanes:
             self._others.discard()
 
 
-def bounded(rows: list[int], facts: Facts) -> list[list[int]]:
+def bounded(rows: np.ndarray, facts: Facts) -> list[np.ndarray]:
     """Groups of rows whose planes fit the memory that a group may have."""
-    at = np.array(rows)
-    bytes_ = planes_of(facts.sizes[at], *pixels_of(facts.chroma[at])).bytes
+    if not len(rows):
+        return []
+    bytes_ = planes_of(facts.sizes[rows], *pixels_of(facts.chroma[rows])).bytes
     number = (np.cumsum(bytes_) - 1) // _MOST
-    return [part.tolist() for part in np.split(at, np.flatnonzero(np.diff(number)) + 1)]
+    return np.split(rows, np.flatnonzero(np.diff(number)) + 1)
 
 
 def _part(data: np.ndarray, place: int) -> np.ndarray:

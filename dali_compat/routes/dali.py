@@ -112,7 +112,7 @@ class DaliRoute:
         from ..engine.planes.engines import is_wanted
 
         possible = self.device.type == "cuda" and self.cache is None and is_wanted()
-        return possible and any(plan.exact and plan.from_planes for plan in self.plans)
+        return possible and any(plan.from_planes for plan in self.plans)
 
     @property
     def jpegs(self) -> str:

@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 from ..installation import dali_version, max_connections, max_connections_note
 from ..lower import plans_ahead
 from ..plan import Plan, table
-from ..translate.registry import describe
+from ..translate.untranslatable import describe
 from .choose import Route, StockRoute, available_threads, in_python, names_in_python
 from .dali import DaliRoute
 from .resident import ResidentRoute

@@ -3,8 +3,9 @@
 import importlib
 import pkgutil
 
-from .registry import LATER, Chain, Untranslatable, on_batch, register, translate
+from .registry import LATER, Chain, on_batch, register, translate
 from .several import views
+from .untranslatable import Untranslatable
 
 __all__ = ["Chain", "Untranslatable", "on_batch", "register", "translate", "views"]
 

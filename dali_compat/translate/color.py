@@ -8,7 +8,8 @@ from torchvision.transforms import v2
 from ..plan import draw, step
 from .fidelity import EXACT
 from .geometry import like_of
-from .registry import Untranslatable, register
+from .registry import register
+from .untranslatable import Untranslatable
 
 
 @register(v1.Grayscale, v2.Grayscale, consumes="num_output_channels")

@@ -8,7 +8,8 @@ from torchvision import transforms as v1
 from torchvision.transforms import _presets, v2
 
 from ..plan import draw
-from .registry import Branch, Gated, Untranslatable, nested, register
+from .registry import Branch, Gated, nested, register
+from .untranslatable import Untranslatable
 
 
 @register(v1.Compose, v2.Compose, consumes="transforms")

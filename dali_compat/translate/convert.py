@@ -9,7 +9,8 @@ from torchvision.transforms import v2
 
 from ..plan import step
 from .fidelity import EXACT, converted
-from .registry import Untranslatable, register
+from .registry import register
+from .untranslatable import Untranslatable
 
 
 @register(v1.ToTensor, v2.ToTensor)

@@ -11,7 +11,8 @@ from torchvision.transforms import InterpolationMode, v2
 
 from ..plan import Draw, ImageSpec, Step, draw, step
 from .fidelity import EXACT, resized
-from .registry import Untranslatable, register
+from .registry import register
+from .untranslatable import Untranslatable
 
 # Pillow's numbers, as torchvision.transforms.functional._interpolation_modes_from_int
 _FROM_INT = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}

@@ -9,7 +9,8 @@ from ..plan import draw, step
 from ..versions import TORCHVISION
 from .fidelity import EXACT, coded
 from .geometry import like_of
-from .registry import Untranslatable, register
+from .registry import register
+from .untranslatable import Untranslatable
 
 
 @register(v1.RandomErasing, v2.RandomErasing, consumes="p scale ratio value inplace")

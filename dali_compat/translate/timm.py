@@ -13,7 +13,8 @@ from . import timm_policies  # noqa: F401  # it registers these
 from .convert import pil_to_tensor, to_tensor
 from .fidelity import EXACT, converted, resized
 from .geometry import _border, _resize_to, interpolation_named
-from .registry import T, Untranslatable, register
+from .registry import T, register
+from .untranslatable import Untranslatable
 
 timm: Any = import_module("timm.data.transforms")
 random_erasing: Any = import_module("timm.data.random_erasing")

@@ -15,7 +15,8 @@ from ..draws import own_generators
 from ..draws.timm_policies import LAWS, NUMBERS, OPERATIONS, WITHOUT_VALUE, Operation, applied
 from ..plan import ImageSpec, draw, step
 from .fidelity import EXACT
-from .registry import Untranslatable, register
+from .registry import register
+from .untranslatable import Untranslatable
 
 timm: Any = import_module("timm.data.auto_augment")
 

@@ -8,7 +8,8 @@ from torchvision.transforms import v2
 from ..plan import Step, draw, step
 from .fidelity import EXACT, warped
 from .geometry import fill_of, interpolation_of, like_of
-from .registry import Untranslatable, lowers, register
+from .registry import lowers, register
+from .untranslatable import Untranslatable
 
 # what torchvision takes of PIL images, of tensors, and where it makes tensors of both
 _OF_PIL, OF_TENSORS = ("nearest", "nearest-exact", "bilinear", "bicubic"), ("nearest", "bilinear")

@@ -12,7 +12,8 @@ from torchvision.transforms import InterpolationMode, v2
 from dali_compat.plan import step
 from dali_compat.translate import Untranslatable, register, translate
 from dali_compat.translate.fidelity import EXACT
-from dali_compat.translate.registry import _TRANSLATORS, describe
+from dali_compat.translate.registry import _TRANSLATORS
+from dali_compat.translate.untranslatable import describe
 
 
 def refusal(*transforms) -> Untranslatable:

@@ -34,8 +34,9 @@ from dali_compat import register
 from dali_compat.engine.views import filled
 from dali_compat.lower import lower
 from dali_compat.translate import translate
-from dali_compat.translate.registry import _TRANSLATORS, describe
+from dali_compat.translate.registry import _TRANSLATORS
 from dali_compat.translate.understood import attributes
+from dali_compat.translate.untranslatable import describe
 from dali_compat.translate.wrappers import Unseen, look_through
 
 known = _TRANSLATORS.__contains__

@@ -117,9 +117,7 @@ class JpegEngine:
     def __init__(self, device: torch.device):
         self.device, self.silent = device, False
         with torch.cuda.device(device):
-            self._stream = torch.cuda.Stream(
-                device
-            )  # that planes are made for: one, so that they use each other's memory
+            self._stream = torch.cuda.Stream(device)  # of all planes, so that they use each other's memory
             decoders = [Decoder(device) for _ in range(_CALLS)]
         self._threads = ThreadPoolExecutor(_CALLS, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
         self._idle: queue.LifoQueue[Decoder] = queue.LifoQueue()

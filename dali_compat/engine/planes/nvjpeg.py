@@ -38,9 +38,8 @@ class Nvjpeg:
         if library is None:
             raise EngineError("nvJPEG's library is not there")
         self._library: Any = library
-        self._quick = ctypes.PyDLL(
-            None, handle=library._handle
-        )  # keeps the interpreter locked: it may take longer to have it again
+        # keeps the interpreter locked: it may take longer to have it again
+        self._quick = ctypes.PyDLL(None, handle=library._handle)
         self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("nvjpegCreateEx", _HARDWARE, None, None, 0, ctypes.byref(self._handle))
         engines, cores = ctypes.c_uint(), ctypes.c_uint()
