@@ -111,6 +111,31 @@ def tensors(images):
     return torch.stack([torch.from_numpy(np.ascontiguousarray(image)).movedim(-1, 0) for image in images])
 
 
+@interpreted.elsewhere
+def test_they_compile_for_a_gpu():
+    """Without one: the interpreter takes what the compiler refuses."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    from dali_compat.engine.planes import kernels
+
+    types = dict.fromkeys(("planes", "region", "made"), "*u8") | {"rows": "*i64", "weights": "*i32", "first": "*i32"}
+    for name, constants in (
+        ("_weigh", {"bicubic": True, "v2": True, "block": 256}),
+        ("_weigh", {"bicubic": False, "v2": False, "block": 16}),
+        ("_colour", {"block": 256}),
+        ("_half", {"block": 256}),
+        ("_rest", {"converts": True, "block": 256, "out": "*fp32"}),
+        ("_rest", {"converts": False, "block": 256, "out": "*u8"}),
+    ):
+        kernel, of_out = getattr(kernels, name), constants.pop("out", "*u8")
+        known = types | dict.fromkeys(("out", "table"), of_out) | dict.fromkeys(constants, "constexpr")
+        values = {(kernel.arg_names.index(key),): value for key, value in constants.items()}
+        source = ASTSource(kernel, {key: known.get(key, "i32") for key in kernel.arg_names}, constexprs=values)
+        made = compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})
+        assert made.asm["cubin"]
+
+
 @runs
 @pytest.mark.parametrize("steps", [(0, 0), (1, 1), (2, 1), (2, 2), (1, 2)])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 2), (2, 1), (3, 4), (4, 5), (5, 3), (16, 17), (33, 32)])

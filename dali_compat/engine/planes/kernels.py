@@ -44,7 +44,7 @@ def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torc
     _half[(min(triton.cdiv(layout.most_half, _BLOCK), _PROGRAMS), count)](region, half, *common, _BLOCK)
     values = out if table is None else table
     grid = triton.cdiv(height * width, _BLOCK), count
-    _rest[grid](half, out, values, *common, *out.stride(), out.shape[1], table is not None, _BLOCK)
+    _rest[grid](half, out, values, *common, *out.stride(), table is not None, _BLOCK)
 
 
 @triton.jit
@@ -181,14 +181,22 @@ def _colour(planes, rows, region, block: tl.constexpr):
 
 
 @triton.jit
-def _filtered(given, plane, step, length, weights, start, taps, most, longest, place, bits, there):
-    """Three channels along one axis, rounded to 8 bits. ``given`` is where each output's line begins."""
+def _filtered(given, before_w, before_h, rows, image, axis, y, x, weights, first, taps, longest, wanted):
+    """Three channels at (y, x), filtered along one axis (0: x) of an image (3, before_h, before_w), in 8 bits; black
+    where there is none of it."""
+    line = image * 2 + axis
+    place = tl.where(axis != 0, y, x)
+    start = tl.load(first + line * (longest + 1) + place, mask=wanted, other=-1)
+    bits = tl.load(first + line * (longest + 1) + longest)
+    wanted = wanted & (start >= 0)
+    pixels = given + tl.where(axis != 0, x, y * before_w)
+    step, length, plane = tl.where(axis != 0, before_w, 1), tl.where(axis != 0, before_h, before_w), before_w * before_h
     red = tl.zeros_like(start)
     green, blue = red, red
-    for tap in range(most):
-        weight = tl.load(weights + tap * longest + place, mask=there, other=0)
-        inside = there & (start + tap < length)
-        pixel = given + (start + tap) * step
+    for tap in range(_number(rows + image * _ROW + tl.where(axis != 0, _Y, _X) + 4)):
+        weight = tl.load(weights + (line * taps + tap) * longest + place, mask=wanted, other=0)
+        inside = wanted & (start + tap < length)
+        pixel = pixels + (start + tap) * step
         red += weight * tl.load(pixel, mask=inside, other=0).to(tl.int32)
         green += weight * tl.load(pixel + plane, mask=inside, other=0).to(tl.int32)
         blue += weight * tl.load(pixel + 2 * plane, mask=inside, other=0).to(tl.int32)
@@ -201,44 +209,25 @@ def _half(region, made, rows, weights, first, height, width, taps, longest, bloc
     """The first axis: (3, height of the region, W), or (3, H, width of the region) where it is the vertical one."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
-    before_w, before_h = _number(row + _WIDTH), _number(row + _HEIGHT)
-    vertical = _number(row + _VERTICAL)
+    before_w, before_h, vertical = _number(row + _WIDTH), _number(row + _HEIGHT), _number(row + _VERTICAL)
     after_w, after_h = tl.where(vertical != 0, before_w, width), tl.where(vertical != 0, height, before_h)
+    given, to = region + tl.load(row + _REGION), made + tl.load(row + _HALF)
     pixels = after_w * after_h
     for begin in range(tl.program_id(0) * block, pixels, tl.num_programs(0) * block):
         at = begin + tl.arange(0, block)
         there = at < pixels
         y, x = at // after_w, at % after_w
-        line = image * 2 + vertical
-        place = tl.where(vertical != 0, y, x)
-        start = tl.load(first + line * (longest + 1) + place, mask=there, other=-1)
-        lines = region + tl.load(row + _REGION) + tl.where(vertical != 0, x, y * before_w)
-        step, length = tl.where(vertical != 0, before_w, 1), tl.where(vertical != 0, before_h, before_w)
-        most = _number(row + tl.where(vertical != 0, _Y, _X) + 4)
-        bits = tl.load(first + line * (longest + 1) + longest)
         red, green, blue = _filtered(
-            lines,
-            before_w * before_h,
-            step,
-            length,
-            weights + line * taps * longest,
-            start,
-            taps,
-            most,
-            longest,
-            place,
-            bits,
-            there & (start >= 0),
+            given, before_w, before_h, rows, image, vertical, y, x, weights, first, taps, longest, there
         )
-        to = made + tl.load(row + _HALF) + at
-        tl.store(to, red.to(tl.uint8), mask=there)
-        tl.store(to + pixels, green.to(tl.uint8), mask=there)
-        tl.store(to + 2 * pixels, blue.to(tl.uint8), mask=there)
+        tl.store(to + at, red.to(tl.uint8), mask=there)
+        tl.store(to + at + pixels, green.to(tl.uint8), mask=there)
+        tl.store(to + at + 2 * pixels, blue.to(tl.uint8), mask=there)
 
 
 @triton.jit
 def _rest(
-    given,
+    made,
     out,
     table,
     rows,
@@ -252,7 +241,6 @@ def _rest(
     stride_c,
     stride_h,
     stride_w,
-    channels,
     converts: tl.constexpr,
     block: tl.constexpr,
 ):
@@ -262,35 +250,13 @@ def _rest(
     at = tl.program_id(0) * block + tl.arange(0, block)
     there = at < height * width
     y, x = at // width, at % width
-    vertical = _number(row + _VERTICAL)  # of the first axis
+    vertical = _number(row + _VERTICAL)  # was the first axis
     before_w = tl.where(vertical != 0, _number(row + _WIDTH), width)
     before_h = tl.where(vertical != 0, height, _number(row + _HEIGHT))
-    # the axis now: 1, y, unless that was the first
-    axis = 1 - vertical
-    line = image * 2 + axis
-    place = tl.where(axis != 0, y, x)
-    start = tl.load(first + line * (longest + 1) + place, mask=there, other=-1)
-    across = tl.load(first + (image * 2 + vertical) * (longest + 1) + tl.where(axis != 0, x, y), mask=there, other=-1)
-    inside = there & (start >= 0) & (across >= 0)
-    lines = given + tl.load(row + _HALF) + tl.where(axis != 0, x, y * before_w)
-    step, length = tl.where(axis != 0, before_w, 1), tl.where(axis != 0, before_h, before_w)
-    most = _number(row + tl.where(axis != 0, _Y, _X) + 4)
-    bits = tl.load(first + line * (longest + 1) + longest)
+    given = made + tl.load(row + _HALF)
     red, green, blue = _filtered(
-        lines,
-        before_w * before_h,
-        step,
-        length,
-        weights + line * taps * longest,
-        start,
-        taps,
-        most,
-        longest,
-        place,
-        bits,
-        inside,
+        given, before_w, before_h, rows, image, 1 - vertical, y, x, weights, first, taps, longest, there
     )
-    red, green, blue = tl.where(inside, red, 0), tl.where(inside, green, 0), tl.where(inside, blue, 0)
     to_y = tl.where(tl.load(row + _UPSIDE_DOWN) != 0, height - 1 - y, y)
     to_x = tl.where(tl.load(row + _MIRROR) != 0, width - 1 - x, x)
     to = out + image * stride + to_y * stride_h + to_x * stride_w
