@@ -16,7 +16,7 @@ from .decoded_cache import DecodedCache
 if TYPE_CHECKING:
     from ..data.sources import Form
     from ..engine.dali.pipeline import DecodePipeline
-    from ..engine.planes.engine import JpegEngine
+    from ..engine.planes.verified import VerifiedEngine
 
 
 _READERS = 4  # threads that read files, where nothing else is to do
@@ -96,7 +96,7 @@ class DaliRoute:
             self._pipelines.append(pipeline)
             return pipeline
 
-    def jpeg_engine(self) -> JpegEngine | None:
+    def jpeg_engine(self) -> VerifiedEngine | None:
         """The GPU's, where one of the plans uses it. CUDA starts."""
         if not self.uses_jpeg_engine:
             return None

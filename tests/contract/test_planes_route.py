@@ -1,8 +1,9 @@
 """The way of a JPEG through a GPU's engine, with an engine that Pillow plays: who decodes which file, and what becomes
-of those that change, are damaged, or that it refuses."""
+of those of which it makes other pixels, that change, are damaged, or that it refuses."""
 
 import ctypes
 import io
+import threading
 import warnings
 
 import interpreted
@@ -10,13 +11,18 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils import data
 from torchvision import transforms as T
 
 from contract.both import ours
 from dali_compat import DALIImageFolder, DALIRecordIO, DataLoader, views
 from dali_compat.cli import main
+from dali_compat.data.headers import headers_of
+from dali_compat.engine.planes import verified
 from dali_compat.engine.planes.engine import EngineSilent
 from dali_compat.engine.planes.nvjpeg import EngineError
+from dali_compat.engine.planes.verified import VerifiedEngine
+from dali_compat.epoch import planes_group
 from dali_compat.routes.dali import DaliRoute
 
 pytest.importorskip("triton")
@@ -37,23 +43,25 @@ def test_interpreted():
     interpreted.run(__file__)
 
 
-class Pillows:
-    """An engine that takes gray images and those of 4:4:4."""
+class Pillows(VerifiedEngine):
+    """An engine that takes gray images and those of 4:4:4.
+
+    Attributes:
+        calls: how many files each call had.
+        spoilt: files, as bytes, of which it makes one wrong pixel, in the last corner.
+        refuses: files that it does not take.
+        hangs: whether it does not answer.
+    """
 
     def __init__(self):
-        self.exact = np.zeros(256, bool)
+        self.device, self.given_up, self.name, self.exact = torch.device("cpu"), "", "Pillow's", np.zeros(256, bool)
         self.exact[[1, 0x11]] = True
-        self.calls, self.refuses, self.silent = [], set(), False
+        self.calls, self.spoilt, self.refuses, self.hangs = [], set(), set(), False
+        self._compare_on(self.device)
 
     def submit(self, files, places):
         self.calls.append(len(files.addresses))
         return Pillow(self, files, places)
-
-    def refused(self, files, places):
-        return [i for i, length in enumerate(files.lengths.tolist()) if length in self.refuses]
-
-    def give_up(self):
-        self.exact[:] = False
 
 
 class Pillow:
@@ -61,20 +69,23 @@ class Pillow:
         self.engine, self.files, self.places = engine, files, places
 
     def result(self):
-        if self.engine.silent:
+        if self.engine.hangs:
             raise EngineSilent
         made = np.full(int(self.places.bytes.sum()), 77, np.uint8)
         pairs = zip(self.files.addresses.tolist(), self.files.lengths.tolist(), strict=True)
         for i, (address, length) in enumerate(pairs):
-            if length in self.engine.refuses:
+            file = ctypes.string_at(address, length)
+            if file in self.engine.refuses:
                 raise EngineError("not supported")
-            self._decode(i, ctypes.string_at(address, length), made)
+            self._decode(i, file, made)
         return torch.from_numpy(made)
 
     def _decode(self, i, file, made):
         with Image.open(io.BytesIO(file)) as image:
             image.draft("YCbCr", image.size)
             pixels = np.array(image).reshape(image.height, image.width, -1)
+        if file in self.engine.spoilt:
+            pixels[-1, -1, 0] ^= 1
         for c in range(pixels.shape[2]):
             begin, pitch = self.places.offsets[i, c], self.places.pitches[i, c]
             height, width = pixels.shape[:2]
@@ -87,6 +98,19 @@ class Pillow:
 
 @pytest.fixture
 def engine(monkeypatch):
+    from dali_compat.engine.planes import kernels
+
+    lock = threading.Lock()  # the interpreter is for one thread at a time
+
+    def alone(function):
+        def called(*args):
+            with lock:
+                return function(*args)
+
+        return called
+
+    for name in ("render", "differs"):
+        monkeypatch.setattr(kernels, name, alone(getattr(kernels, name)))
     made = Pillows()
     monkeypatch.setattr(DaliRoute, "jpeg_engine", lambda self: made)
     return made
@@ -135,12 +159,34 @@ def assert_alike(found, wanted):
         assert_alike(one, other)
 
 
+def compared(engine, dataset, **options):
+    """The batches of an epoch after which each of its files has a verdict."""
+    made = loaded(dataset, **options)
+    engine.settle(60)
+    engine.calls.clear()
+    return made
+
+
+def bytes_of(folder, *numbers):
+    return {(folder / "class" / f"{number:02}.jpg").read_bytes() for number in numbers}
+
+
+def counts(engine, dataset):
+    found = headers_of(dataset).jpegs(engine.name, engine.exact, 10**6, len(dataset))
+    return found._asdict()
+
+
+ALL = {"engines": 8, "others": 0, "waiting": 0, "large": 0, "unseen": 0}
+
+
 @interpreted.runs_interpreted
 @pytest.mark.parametrize("name", CHAINS)
 def test_pixels_and_places(folder, engine, monkeypatch, name):
     dataset = DALIImageFolder(folder, CHAINS[name])
     wanted = expected(monkeypatch, dataset)
-    assert not engine.calls
+    assert not engine.calls and counts(engine, dataset) == ALL | {"engines": 0, "waiting": 8}
+    assert_alike(compared(engine, dataset), wanted)
+    assert counts(engine, dataset) == ALL
     for _ in range(2):
         assert_alike(loaded(dataset), wanted)
     assert sum(engine.calls) == 16
@@ -152,87 +198,281 @@ def test_records(folder, engine, monkeypatch, tmp_path_factory):
     assert main(["pack", str(folder), str(packed)]) == 0
     dataset = DALIRecordIO(packed, TRAIN)
     wanted = expected(monkeypatch, dataset)
+    engine.spoilt = bytes_of(folder, 4)
+    assert_alike(compared(engine, dataset), wanted)
     assert_alike(loaded(dataset), wanted)
+    assert sum(engine.calls) == 7
+
+
+# ---- what it is trusted with
+
+
+@interpreted.runs_interpreted
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_wrong_pixels_never_reach_a_batch(folder, engine, monkeypatch, shuffle, workers):
+    """One, in a corner that no window of any epoch has; then windows that have it."""
+    options = {"shuffle": shuffle, "num_workers": workers}
+    engine.spoilt = bytes_of(folder, 4, 11)
+    dataset = DALIImageFolder(folder, T.Compose([T.CenterCrop(4), T.PILToTensor()]))
+    assert_alike(compared(engine, dataset, **options), expected(monkeypatch, dataset, **options))
+    assert counts(engine, dataset) == ALL | {"engines": 6, "others": 2}
+    dataset.transform = T.Compose([T.Resize((30, 30)), T.PILToTensor()])
+    wanted = expected(monkeypatch, dataset, **options)
+    for _ in range(2):
+        assert_alike(loaded(dataset, **options), wanted)
+    assert sum(engine.calls) == 12
+
+
+@interpreted.runs_interpreted
+def test_a_wrong_pixel_would_show(folder, engine, monkeypatch):
+    """The same where the engine is taken at its word."""
+    monkeypatch.setattr(Pillows, "differs", lambda self, planes, places, wanted: np.zeros(len(places.sizes), bool))
+    engine.spoilt = bytes_of(folder, 4, 11)
+    dataset = DALIImageFolder(folder, T.Compose([T.Resize((30, 30)), T.PILToTensor()]))
+    wanted = expected(monkeypatch, dataset, shuffle=False, batch_size=12)
+    compared(engine, dataset)
+    (images, _), (images_wanted, _) = *loaded(dataset, shuffle=False, batch_size=12), *wanted
+    assert [i for i in range(12) if not torch.equal(images[i], images_wanted[i])] == [4, 11]
+
+
+@interpreted.runs_interpreted
+def test_what_it_refuses_is_decoded_as_before(folder, engine, monkeypatch):
+    dataset = DALIImageFolder(folder, EVALUATION)
+    wanted = expected(monkeypatch, dataset)
+    engine.refuses = bytes_of(folder, 2, 4)
+    assert_alike(compared(engine, dataset), wanted)
+    assert counts(engine, dataset) == ALL | {"engines": 6, "others": 2}
+    assert_alike(loaded(dataset), wanted)
+    assert sum(engine.calls) == 6
+
+
+@interpreted.runs_interpreted
+def test_what_it_refuses_later_is_compared_anew(folder, engine, monkeypatch):
+    dataset = DALIImageFolder(folder, EVALUATION)
+    wanted = expected(monkeypatch, dataset)
+    compared(engine, dataset)
+    engine.refuses = bytes_of(folder, 4)
+    for others in (0, 1, 1):
+        assert_alike(compared(engine, dataset), wanted)
+        assert counts(engine, dataset)["others"] == others
+    assert counts(engine, dataset) == ALL | {"engines": 7, "others": 1}
+
+
+@interpreted.runs_interpreted
+def test_a_file_that_is_replaced_is_compared_anew(folder, engine, monkeypatch):
+    """By one of other sides; by one of the same length and header, of which the engine makes something else; one that
+    was not the engine's, by one that is."""
+    dataset = DALIImageFolder(folder, EVALUATION)
+    engine.spoilt = bytes_of(folder, 5)
+    compared(engine, dataset)
+    assert counts(engine, dataset) == ALL | {"engines": 7, "others": 1}
+    rng = np.random.default_rng(1)
+    for number in (1, 5):
+        picture(rng, 90, 80).save(folder / "class" / f"{number:02}.jpg", subsampling=0)
+    path = folder / "class" / "04.jpg"
+    data = bytearray(path.read_bytes())
+    data[-8] ^= 16  # coded
+    path.write_bytes(data)
+    engine.spoilt |= {bytes(data)}
+    wanted = expected(monkeypatch, DALIImageFolder(folder, EVALUATION))
+    for _ in range(3):
+        assert_alike(compared(engine, dataset), wanted)
+    assert counts(engine, dataset) == ALL | {"engines": 7, "others": 1}
+    assert_alike(loaded(dataset), wanted)
+    assert sum(engine.calls) == 7
+
+
+@interpreted.runs_interpreted
+def test_samples_that_change_places(folder, engine, monkeypatch):
+    dataset = DALIImageFolder(folder, EVALUATION)
+    engine.spoilt = bytes_of(folder, 4)
+    compared(engine, dataset)
+    dataset.samples.reverse()
+    wanted = expected(monkeypatch, dataset)
+    for _ in range(3):
+        assert_alike(compared(engine, dataset), wanted)
+    assert counts(engine, dataset) == ALL | {"engines": 7, "others": 1}
+
+
+@interpreted.runs_interpreted
+def test_several_loaders(folder, engine, monkeypatch):
+    """Over one data set, at once: what one of them has found out, the others know."""
+    dataset = DALIImageFolder(folder, TRAIN)
+    engine.spoilt = bytes_of(folder, 4)
+    wanted = expected(monkeypatch, dataset, batch_size=3)
+    found = []
+    torch.manual_seed(3)
+    options = {"shuffle": True, "exact": True, "fallback": "silent", "device": "cpu"}
+    first = iter(ours(dataset, 3, num_workers=2, **options))
+    found.append(next(first))
+    for _ in range(2):
+        list(ours(dataset, 5, num_workers=2, **options))
+    assert_alike(found + list(first), wanted)
+    engine.settle(60)
+    assert counts(engine, dataset) == ALL | {"engines": 7, "others": 1}
+    parts = data.ConcatDataset([dataset, data.Subset(dataset, [4, 5, 4])])
+    engine.calls.clear()
+    assert_alike(loaded(parts), expected(monkeypatch, parts))
     assert sum(engine.calls) == 8
 
 
 @interpreted.runs_interpreted
-def test_a_file_that_grows(folder, engine, monkeypatch):
-    """What room was made for is not what the file has now."""
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_that_goes_on(folder, engine, monkeypatch, workers):
+    """From a state, in a new loader: files that were compared before it, and those that were not."""
+    options = {"batch_size": 2, "num_workers": workers, "shuffle": True, "exact": True, "fallback": "silent"}
+    wanted = expected(monkeypatch, DALIImageFolder(folder, TRAIN), batch_size=2, num_workers=workers)
+    engine.spoilt = bytes_of(folder, 4, 5)
+    dataset = DALIImageFolder(folder, TRAIN)
+    torch.manual_seed(3)
+    loader = ours(dataset, device="cpu", **options)
+    batches = iter(loader)
+    assert_alike([next(batches) for _ in range(2)], wanted[:2])
+    state = loader.state_dict()
+    del batches
+    for again in (dataset, DALIImageFolder(folder, TRAIN)):
+        loader = ours(again, device="cpu", **options)
+        loader.load_state_dict(state)
+        assert_alike(list(loader), wanted[2:])
+
+
+@interpreted.runs_interpreted
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_bad_files_beside_it(folder, engine, monkeypatch, policy):
+    (folder / "class" / "07.jpg").write_bytes(b"nonsense" * 50)
+    engine.spoilt = bytes_of(folder, 4)
+    options = {"on_error": policy, "shuffle": False, "batch_size": 4}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted = expected(monkeypatch, DALIImageFolder(folder, TRAIN), **options)
+        dataset = DALIImageFolder(folder, TRAIN)
+        for _ in range(3):
+            assert_alike(compared(engine, dataset, **options), wanted)
+    assert counts(engine, dataset)["others"] == 1
+
+
+@interpreted.runs_interpreted
+def test_an_image_that_is_too_small_beside_it(folder, engine, monkeypatch):
+    options = {"on_error": "skip", "shuffle": False, "batch_size": 4}
+    dataset = DALIImageFolder(folder, T.Compose([T.RandomCrop(12), T.PILToTensor()]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted = expected(monkeypatch, dataset, **options)
+        assert sum(len(images) for images, _ in wanted) < 12
+        for _ in range(3):
+            assert_alike(compared(engine, dataset, **options), wanted)
+
+
+@interpreted.runs_interpreted
+def test_more_pixels_than_a_batch_may_bring(folder, engine, monkeypatch):
+    """The rest is compared in later epochs; what is too large, never."""
     dataset = DALIImageFolder(folder, EVALUATION)
-    loader = DataLoader(dataset, 12, exact=True, device="cpu")
-    list(loader)
-    picture(np.random.default_rng(1), 90, 80).save(folder / "class" / "01.jpg", subsampling=0)
-    assert_alike(list(loader), expected(monkeypatch, DALIImageFolder(folder, EVALUATION), shuffle=False, batch_size=12))
-    assert engine.calls == [8, 7]
+    wanted = expected(monkeypatch, dataset, shuffle=False)
+    monkeypatch.setattr(verified, "_PER_BATCH", 1100)
+    before = -1
+    while (now := counts(engine, dataset)["engines"]) > before:
+        before = now
+        assert_alike(compared(engine, dataset, shuffle=False), wanted)
+    assert counts(engine, dataset) == ALL
+    other = DALIImageFolder(folder, EVALUATION)
+    monkeypatch.setattr(verified, "MOST_PIXELS", 200)
+    for _ in range(2):
+        assert_alike(compared(engine, other, shuffle=False), wanted)
+    found = headers_of(other).jpegs(engine.name, engine.exact, 200, 12)
+    assert found.engines + found.large == 8 and found.engines > 0 < found.large and not found.waiting
+
+
+@interpreted.runs_interpreted
+def test_too_much_waits(folder, engine, monkeypatch):
+    """Nobody waits for it, and nothing more is compared meanwhile."""
+    held = threading.Event()
+    monkeypatch.setattr(verified, "_WAITING", 5000)
+    monkeypatch.setattr(
+        Pillows, "_compared", lambda self, files, *rest: held.wait(60) and np.ones(len(files.arrays), np.uint8)
+    )
+    dataset = DALIImageFolder(folder, EVALUATION)
+    wanted = expected(monkeypatch, dataset)
+    for _ in range(2):
+        assert_alike(loaded(dataset), wanted)
+    assert counts(engine, dataset) == ALL | {"engines": 0, "waiting": 8}
+    assert 0 < engine._waiting() <= 5000
+    held.set()
+
+
+@interpreted.runs_interpreted
+def test_comparing_fails(folder, engine, monkeypatch):
+    def differs(self, planes, places, wanted):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Pillows, "differs", differs)
+    dataset = DALIImageFolder(folder, EVALUATION)
+    wanted = expected(monkeypatch, dataset)
+    assert_alike(compared(engine, dataset), wanted)
+    assert "out of memory" in engine.given_up
+    assert_alike(loaded(dataset), wanted)
+    assert not engine.calls
+
+
+# ---- bytes, and answers
 
 
 @interpreted.runs_interpreted
 def test_damaged_bytes_do_not_reach_it(folder, engine, monkeypatch):
+    """At their first sight, and when it was known to decode the file."""
     path = folder / "class" / "02.jpg"
-    data = bytearray(path.read_bytes())
-    data[-40:-30] = b"\xff\xd0\xff\xc0\x00\x01\xff\xd9\x00\x00"
-    path.write_bytes(data)
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[-40:-30] = b"\xff\xd0\xff\xc0\x00\x01\xff\xd9\x00\x00"
     options = {"on_error": "skip", "shuffle": False, "batch_size": 12}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = loaded(DALIImageFolder(folder, EVALUATION), **options)
-        assert engine.calls == [7]
-        assert_alike(found, expected(monkeypatch, DALIImageFolder(folder, EVALUATION), **options))
+        for first in (damaged, whole):
+            path.write_bytes(first)
+            dataset = DALIImageFolder(folder, EVALUATION)
+            compared(engine, dataset, **options)
+            path.write_bytes(damaged)
+            found = loaded(dataset, **options)
+            assert sum(engine.calls) == 7
+            assert_alike(found, expected(monkeypatch, DALIImageFolder(folder, EVALUATION), **options))
 
 
 @interpreted.runs_interpreted
-def test_a_file_that_vanishes_is_named(folder, engine):
-    loader = DataLoader(DALIImageFolder(folder, EVALUATION), 12, exact=True, device="cpu")
+@pytest.mark.parametrize("known", [False, True])
+def test_a_file_that_vanishes_is_named(folder, engine, known):
+    dataset = DALIImageFolder(folder, EVALUATION)
+    loader = DataLoader(dataset, 12, exact=True, device="cpu")
     list(loader)
+    engine.settle(60)
+    if known:
+        list(loader)
     (folder / "class" / "04.jpg").unlink()
     with pytest.raises(Exception, match=r"04\.jpg"):
         list(loader)
 
 
 @interpreted.runs_interpreted
-def test_what_it_refuses_is_decoded_as_before(folder, engine, monkeypatch):
+@pytest.mark.parametrize("first", [True, False])
+def test_it_does_not_answer(folder, engine, monkeypatch, first):
+    """When files are to be compared, or later."""
     dataset = DALIImageFolder(folder, EVALUATION)
     wanted = expected(monkeypatch, dataset, shuffle=False, batch_size=12)
-    engine.refuses = {(folder / "class" / "04.jpg").stat().st_size}
-    loader = DataLoader(dataset, 12, exact=True, device="cpu")
-    for _ in range(2):
-        assert_alike(list(loader), wanted)
-    assert engine.calls == [8, 7]
-
-
-@interpreted.runs_interpreted
-def test_it_does_not_answer(folder, engine, monkeypatch):
-    dataset = DALIImageFolder(folder, EVALUATION)
-    wanted = expected(monkeypatch, dataset, shuffle=False, batch_size=12)
-    engine.silent = True
-    loader = DataLoader(dataset, 12, exact=True, device="cpu")
-    for _ in range(2):
-        assert_alike(list(loader), wanted)
-    assert engine.calls == [8]
-
-
-@interpreted.runs_interpreted
-def test_it_does_not_answer_about_one_file(folder, engine, monkeypatch):
-    def refused(files, places):
-        raise EngineSilent
-
-    dataset = DALIImageFolder(folder, EVALUATION)
-    wanted = expected(monkeypatch, dataset, shuffle=False, batch_size=12)
-    engine.refuses = {(folder / "class" / "04.jpg").stat().st_size}
-    monkeypatch.setattr(engine, "refused", refused)
-    loader = DataLoader(dataset, 12, exact=True, device="cpu")
-    for _ in range(2):
-        assert_alike(list(loader), wanted)
-    assert engine.calls == [8]
+    if not first:
+        compared(engine, dataset)
+    engine.hangs = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(2):
+            assert_alike(loaded(dataset, shuffle=False, batch_size=12), wanted)
+            engine.settle(60)
+    assert engine.calls == [8] and "has not answered" in engine.given_up
 
 
 @interpreted.runs_interpreted
 def test_many_pixels_go_in_several_groups(folder, engine, monkeypatch):
-    from dali_compat.epoch import planes_group
-
     dataset = DALIImageFolder(folder, TRAIN)
     wanted = expected(monkeypatch, dataset)
+    compared(engine, dataset)
     monkeypatch.setattr(planes_group, "_MOST", 3000)
     assert_alike(loaded(dataset), wanted)
     assert sum(engine.calls) == 8 and len(engine.calls) > 2

@@ -78,6 +78,10 @@ class Planes(NamedTuple):
     bytes: np.ndarray
     sizes: np.ndarray
 
+    def only(self, index: np.ndarray) -> Planes:
+        """Of some images, where nothing lies between them."""
+        return planes_of(self.sizes[index], *self.chroma[index, 2:].T)
+
 
 def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> Planes:
     """Of images of ``sizes`` (N, 2); a sample of chroma is for ``chroma_x`` (N,) pixels across, 0 without chroma."""
@@ -96,6 +100,12 @@ def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> 
 
 def _whole(sizes: np.ndarray) -> np.ndarray:
     return -(-sizes // _LINE) * _LINE
+
+
+def whole_rows_of(planes: Planes) -> tuple[np.ndarray, Layout]:
+    """As rows_of(), for all pixels of each image."""
+    nothing = np.zeros_like(planes.sizes)
+    return rows_of(planes, Windows(nothing, planes.sizes, planes.sizes, nothing, nothing), planes.sizes.max(0).tolist())
 
 
 def rows_of(planes: Planes, windows: Windows, size: Sequence[int], interpolation: str = "bilinear", like: str = "pil"):

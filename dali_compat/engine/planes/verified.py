@@ -1,0 +1,115 @@
+"""A JPEG engine that has to show of each file that its pixels are Pillow's.
+
+No header tells that they are: of damaged coded data, which Pillow accepts, every decoder makes noise of its own. So at
+the first sight of a file both decode it. The batch has what DALI's CPU decoder gives with exact=True, to the last bit
+what Pillow gives. A thread here has the engine decode the same bytes, and a kernel compares all pixels of each image,
+not only the window that the batch takes of it. What comes of it is kept by data/verdicts.py. Nobody waits for it: until
+it is there, a file counts as not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as futures_wait
+from contextlib import AbstractContextManager, nullcontext, suppress
+
+import numpy as np
+import torch
+
+from ...data.verdicts import ENGINES, PILLOWS
+from ..fused import to_device
+from .engine import EngineSilent, Files, JpegEngine
+from .geometry import Planes, whole_rows_of
+from .nvjpeg import EngineError
+
+MOST_PIXELS = 2**26  # of an image: 64 MB of luma, and as much of chroma again at most twice
+_WAITING = 2**30  # bytes of pixels that wait to be compared, at most
+_PER_BATCH = 2**29  # those of them that one batch may bring
+
+
+class VerifiedEngine(JpegEngine):
+    """As JpegEngine."""
+
+    def __init__(self, device: torch.device):
+        super().__init__(device)
+        self._compare_on(device)
+
+    def _compare_on(self, device: torch.device) -> None:
+        on_gpu = device.type == "cuda"
+        how = (torch.cuda.set_device, (device,)) if on_gpu else ()
+        self._comparing = ThreadPoolExecutor(1, "dali_compat JPEG comparison", *how)
+        self._compares = torch.cuda.Stream(device) if on_gpu else None
+        self._pending: list[tuple[Future, int]] = []  # with bytes of pixels
+
+    def takes(self, chroma: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """(N,) bool: which files may be for it, by what Facts has of them."""
+        return self.exact[chroma] & (sizes.prod(1) <= MOST_PIXELS)
+
+    @property
+    def room(self) -> int:
+        """Bytes of pixels that a batch may have compared."""
+        return min(_PER_BATCH, _WAITING - self._waiting())
+
+    def _waiting(self) -> int:
+        self._pending = [(future, bytes_) for future, bytes_ in self._pending if not future.done()]
+        return sum(bytes_ for _, bytes_ in self._pending)
+
+    def compare(
+        self, files: Files, places: Planes, pixels: list[torch.Tensor], tell: Callable[[np.ndarray], None]
+    ) -> None:
+        """Begins with N intact files.
+
+        Args:
+            places: where their planes are to be, by their sizes.
+            pixels: what Pillow makes of them, (height, width, 3) uint8 each, on the device.
+            tell: is called with who decodes each from now on, (N,) uint8 (data/verdicts.py), in another thread; never
+                where the engine fails, or too much waits.
+        """
+        bytes_ = 3 * int(places.sizes.prod(1).sum())
+        if self._waiting() + bytes_ > _WAITING:
+            return
+        wanted = torch.cat([image.reshape(-1) for image in pixels])  # a copy: theirs is DALI's memory
+        if self._compares is not None:
+            self._compares.wait_stream(torch.cuda.current_stream(self.device))
+            wanted.record_stream(self._compares)
+        with suppress(RuntimeError):  # the main thread has ended, and with it every executor
+            self._pending.append((self._comparing.submit(self._compare, files, places, wanted, tell), bytes_))
+
+    def settle(self, seconds: float) -> None:
+        """Wait until everything so far is compared, so long at most."""
+        futures_wait([future for future, _ in self._pending], seconds)
+
+    def _compare(self, files: Files, places: Planes, wanted: torch.Tensor, tell: Callable[[np.ndarray], None]) -> None:
+        try:
+            with self._on_its_stream():
+                tell(self._compared(files, places, wanted))
+        except EngineSilent:
+            self.give_up()
+        except Exception as error:  # no memory, for example: it is not tried for ever
+            self.give_up(f"comparing its pixels failed, {type(error).__name__}: {error}")
+
+    def _on_its_stream(self) -> AbstractContextManager:
+        return nullcontext() if self._compares is None else torch.cuda.stream(self._compares)
+
+    def _compared(self, files: Files, places: Planes, wanted: torch.Tensor) -> np.ndarray:
+        """(N,) uint8. Where it refuses one of them, halves are tried, down to the one."""
+        count = len(files.arrays)
+        try:
+            planes = self.submit(files, places).result()
+        except EngineError:
+            if count == 1:
+                return np.array([PILLOWS], np.uint8)
+            half = np.arange(count) < count // 2
+            parts = wanted.split([3 * int(places.sizes[rows].prod(1).sum()) for rows in (half, ~half)])
+            both = zip((np.flatnonzero(half), np.flatnonzero(~half)), parts, strict=True)
+            return np.concatenate([self._compared(files.only(at), places.only(at), part) for at, part in both])
+        return np.where(self.differs(planes, places, wanted), PILLOWS, ENGINES).astype(np.uint8)
+
+    def differs(self, planes: torch.Tensor, places: Planes, wanted: torch.Tensor) -> np.ndarray:
+        """(N,) bool: of whose images not all pixels are the wanted ones, (bytes,) uint8 of one image after another.
+        It waits for the device."""
+        from . import kernels  # Triton starts with them
+
+        rows, layout = whole_rows_of(places)
+        return kernels.differs(planes, to_device(rows, planes.device), layout, wanted).cpu().numpy() != 0
