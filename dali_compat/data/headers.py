@@ -155,7 +155,7 @@ class Headers:
     def verdicts(self, engine: str) -> Verdicts:
         """About the files, of the JPEG engine of this name."""
         with self._lock:
-            return self._verdicts.setdefault(engine, Verdicts())
+            return self._verdicts.setdefault(engine, Verdicts(engine))
 
     def jpegs(self, engine: str, chroma: np.ndarray, most: int, count: int) -> JpegCounts:
         """Of the first ``count`` files. The engine of this name takes ``chroma`` (256,) bool, and ``most`` pixels."""

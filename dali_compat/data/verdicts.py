@@ -8,9 +8,12 @@ whichever way it came about; nobody has to tell, and an answer that comes late d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 
+from ..archives import saved
 from ..locks import new_lock
 
 ENGINES, PILLOWS = 1, 2  # who decodes it; 0: they were not compared yet
@@ -20,11 +23,13 @@ _NOTHING = np.zeros(8, np.uint8)
 
 
 class Verdicts:
-    """Of the files of a data set, by their index, about one kind of engine."""
+    """Of the files of a data set, by their index, about the engine of this name."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: str):
+        self._engine = engine
         self._lock = new_lock()  # loaders share it, and threads that compare
         self._words = np.zeros(0, np.uint64)
+        self._own = np.zeros(0, bool)  # what this process has said, and nobody else
 
     def words(self, index: np.ndarray) -> np.ndarray:
         """(N,) uint64; 0 of files without a verdict."""
@@ -36,7 +41,7 @@ class Verdicts:
         """Of files; of one that comes twice either."""
         with self._lock:
             self._reach(index)
-            self._words[index] = words
+            self._words[index], self._own[index] = words, True
 
     def forget(self, index: np.ndarray | int) -> None:
         """They are to be compared anew."""
@@ -46,12 +51,30 @@ class Verdicts:
         """(count,) uint8 of the first files: ENGINES, PILLOWS or 0."""
         return decoders(self.words(np.arange(count)))
 
+    def share(self, index_file: Path, samples: str, count: int) -> None:
+        """Take from a file beside that of the data set's list what other processes say of these ``samples``, so many,
+        and leave there what this one says. A word that is out of date does no harm."""
+        file = index_file.with_name(f"{index_file.stem}-{saved.digest(self._engine)}.npz")
+        with saved.lock(saved.digest(str(file))):
+            stored = saved.load(file)
+            theirs = np.zeros(count, np.uint64)
+            if stored is not None and stored[0].get("samples") == samples:
+                theirs = stored[1].get("words", theirs)
+            if theirs.shape != (count,) or theirs.dtype != np.uint64:
+                theirs = np.zeros(count, np.uint64)
+            with self._lock:
+                self._reach(np.array([count - 1]))
+                words = self._words[:count] = np.where(self._own[:count], self._words[:count], theirs)
+            if not np.array_equal(words, theirs):
+                with suppress(OSError):  # a full disk: a later run compares again
+                    saved.save(file, {"samples": samples}, {"words": words})
+
     def _reach(self, index: np.ndarray) -> None:
-        top = int(index.max(initial=-1)) + 1
-        if top > len(self._words):
-            words = np.zeros(max(top, 2 * len(self._words)), np.uint64)
-            words[: len(self._words)] = self._words
-            self._words = words
+        top, known = int(index.max(initial=-1)) + 1, len(self._words)
+        if top > known:
+            words, own = (np.zeros(max(top, 2 * known), dtype) for dtype in (np.uint64, bool))
+            words[:known], own[:known] = self._words, self._own
+            self._words, self._own = words, own
 
 
 def decoders(words: np.ndarray) -> np.ndarray:

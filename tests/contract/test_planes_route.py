@@ -18,7 +18,7 @@ from contract.both import ours
 from dali_compat import DALIImageFolder, DALIRecordIO, DataLoader, views
 from dali_compat.cli import main
 from dali_compat.data.headers import headers_of
-from dali_compat.engine.planes import verified
+from dali_compat.engine.planes import engines, verified
 from dali_compat.engine.planes.engine import EngineSilent
 from dali_compat.engine.planes.nvjpeg import EngineError
 from dali_compat.engine.planes.verified import VerifiedEngine
@@ -174,6 +174,37 @@ def bytes_of(folder, *numbers):
 def counts(engine, dataset):
     found = headers_of(dataset).jpegs(engine.name, engine.exact, 10**6, len(dataset))
     return found._asdict()
+
+
+def explained(loader, monkeypatch, engine):
+    """The line of explain() on it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(DaliRoute, "uses_jpeg_engine", True)
+        patch.setattr(engines, "known_engine", lambda device: engine)
+        (line,) = (line for line in loader.explain().splitlines() if "the JPEG engine decodes" in line)
+    return line.strip()
+
+
+@interpreted.runs_interpreted
+def test_explain_counts(folder, engine, monkeypatch):
+    engine.spoilt = bytes_of(folder, 4)
+    loader = ours(DALIImageFolder(folder, TRAIN), 5, exact=True, device="cpu")
+    said = "the JPEG engine decodes {} files, whose pixels were compared with Pillow's"
+    assert explained(loader, monkeypatch, engine) == said.format(0) + "; 12 files are not compared yet"
+    list(loader)
+    engine.settle(60)
+    assert explained(loader, monkeypatch, engine) == said.format(7) + ", but not 1 because its pixels are others"
+    monkeypatch.setattr(verified, "MOST_PIXELS", 200)
+    monkeypatch.setattr(verified, "_PER_BATCH", 200)
+    loader = ours(data.ConcatDataset([loader.dataset, DALIImageFolder(folder, TRAIN)]), 16, exact=True, device="cpu")
+    list(loader)
+    engine.settle(60)
+    large = headers_of(loader.dataset.datasets[1]).jpegs(engine.name, engine.exact, 200, 12).large
+    others = f"1 because its pixels are others and {large} of more than 200 pixels"
+    assert (
+        explained(loader, monkeypatch, engine)
+        == said.format(7) + f", but not {others}; {8 - large} files are not compared yet"
+    )
 
 
 ALL = {"engines": 8, "others": 0, "waiting": 0, "large": 0, "unseen": 0}
@@ -412,6 +443,40 @@ def test_comparing_fails(folder, engine, monkeypatch):
     assert "out of memory" in engine.given_up
     assert_alike(loaded(dataset), wanted)
     assert not engine.calls
+
+
+@interpreted.runs_interpreted
+def test_a_later_run_begins_with_what_is_known(folder, engine, monkeypatch, tmp_path):
+    """With index_cache. A file that has changed meanwhile is compared anew, and another list of files is another."""
+
+    def run():
+        return DALIImageFolder(folder / "images", TRAIN, index_cache=tmp_path / "cache")
+
+    (folder / "images").mkdir()
+    (folder / "class").rename(folder / "images" / "class")
+    path = folder / "images" / "class" / "04.jpg"
+    engine.spoilt = {path.read_bytes()}
+    first = run()
+    wanted = expected(monkeypatch, first)
+    for _ in range(2):  # the second keeps what the first has found out
+        compared(engine, first)
+    second = run()
+    assert_alike(loaded(second), wanted)
+    assert sum(engine.calls) == 7 and counts(engine, second) == ALL | {"engines": 7, "others": 1}
+    for seed, name in enumerate(("05", "07")):
+        picture(np.random.default_rng(seed), 90, 80).save(path.with_name(f"{name}.jpg"), subsampling=0)
+    engine.spoilt.add(path.with_name("07.jpg").read_bytes())
+    third = run()
+    wanted = expected(monkeypatch, DALIImageFolder(folder / "images", TRAIN))
+    for _ in range(3):
+        assert_alike(compared(engine, third), wanted)
+    assert counts(engine, third) == ALL | {"engines": 6, "others": 2}
+    picture(np.random.default_rng(1), 90, 80).save(path.with_name("000.jpg"), subsampling=0)
+    fourth = run()
+    engine.calls.clear()
+    assert_alike(loaded(fourth), expected(monkeypatch, fourth))
+    engine.settle(60)
+    assert sum(engine.calls) == 9  # to compare
 
 
 # ---- bytes, and answers

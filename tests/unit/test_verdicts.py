@@ -1,6 +1,7 @@
 """data/verdicts: words hold for the bytes that they are about, and for no others."""
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_no_files():
 
 
 def test_what_is_kept():
-    verdicts = Verdicts()
+    verdicts = Verdicts("one")
     index, words = (
         np.array([3, 100, 7]),
         checksums(FILES[:3], MARKS[:3]) | np.array([ENGINES, PILLOWS, ENGINES], np.uint8),
@@ -61,7 +62,7 @@ def test_what_is_kept():
 
 
 def test_several_threads_put_while_it_grows():
-    verdicts, count = Verdicts(), 4000
+    verdicts, count = Verdicts("one"), 4000
 
     def put(begin):
         for i in range(begin, count, 4):
@@ -73,3 +74,69 @@ def test_several_threads_put_while_it_grows():
     for thread in threads:
         thread.join()
     assert (verdicts.words(np.arange(count)) == np.arange(count) * 4 + 1).all()
+
+
+# ---- shared with other processes
+
+
+def some(*numbers):
+    return np.array(numbers, np.uint64) << np.uint64(2) | np.uint64(ENGINES)
+
+
+def told(verdicts):
+    return (verdicts.words(np.arange(5)) >> np.uint64(2)).tolist()
+
+
+def test_processes_share_what_they_know(tmp_path):
+    first, second, other = Verdicts("one"), Verdicts("one"), Verdicts("another")
+    file = tmp_path / "list.npz"
+    first.put(np.array([0, 1]), some(10, 11))
+    second.put(np.array([1, 4]), some(21, 24))
+    for verdicts in (first, second, first, other):
+        verdicts.share(file, "samples", 5)
+    assert told(second) == [10, 21, 0, 0, 24] and told(first) == [10, 11, 0, 0, 24] and told(other) == [0] * 5
+    later = Verdicts("one")
+    later.share(file, "samples", 5)
+    assert told(later) == [10, 11, 0, 0, 24]
+
+
+def test_what_was_forgotten_does_not_come_back(tmp_path):
+    first, second = Verdicts("one"), Verdicts("one")
+    first.put(np.array([3]), some(13))
+    for verdicts in (first, second):
+        verdicts.share(tmp_path / "list.npz", "samples", 5)
+    second.forget(3)
+    second.share(tmp_path / "list.npz", "samples", 5)
+    assert told(second) == [0] * 5
+
+
+def test_of_other_samples_nothing_is_taken(tmp_path):
+    first = Verdicts("one")
+    first.put(np.arange(5), some(*range(10, 15)))
+    first.share(tmp_path / "list.npz", "samples", 5)
+    for samples, count in (("others", 5), ("samples", 4), ("samples", 6)):
+        verdicts = Verdicts("one")
+        verdicts.share(tmp_path / "list.npz", samples, count)
+        assert not verdicts.words(np.arange(6)).any()
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"nonsense"])
+def test_a_damaged_file_is_made_anew(tmp_path, damage):
+    first = Verdicts("one")
+    first.put(np.arange(5), some(*range(10, 15)))
+    first.share(tmp_path / "list.npz", "samples", 5)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(damage(file.read_bytes()))
+    second = Verdicts("one")
+    second.share(tmp_path / "list.npz", "samples", 5)
+    assert told(second) == [0] * 5
+    first.share(tmp_path / "list.npz", "samples", 5)
+    second.share(tmp_path / "list.npz", "samples", 5)
+    assert told(second) == [10, 11, 12, 13, 14]
+
+
+def test_where_nothing_can_be_written():
+    first = Verdicts("one")
+    first.put(np.arange(5), some(*range(10, 15)))
+    first.share(Path("/proc/list.npz"), "samples", 5)
+    assert told(first) == [10, 11, 12, 13, 14]

@@ -161,7 +161,7 @@ class JpegEngine:
             return
         self.given_up, self.exact[:] = why, False
         warnings.warn(
-            f"the JPEG engine of {self.device} is not used any more: {why}; JPEGs are decoded as without {SWITCH}=1",
+            f"the JPEG engine of {self.device} is not used any more: {why}; JPEGs are decoded as with {SWITCH}=0",
             RuntimeWarning,
             stacklevel=2,
         )

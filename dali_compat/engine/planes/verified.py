@@ -9,7 +9,7 @@ it is there, a file counts as not compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as futures_wait
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 import numpy as np
 import torch
 
+from ...data.headers import Headers, JpegCounts
 from ...data.verdicts import ENGINES, PILLOWS
 from ..fused import to_device
 from .engine import EngineSilent, Files, JpegEngine
@@ -45,6 +46,22 @@ class VerifiedEngine(JpegEngine):
     def takes(self, chroma: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """(N,) bool: which files may be for it, by what Facts has of them."""
         return self.exact[chroma] & (sizes.prod(1) <= MOST_PIXELS)
+
+    def account(self, known: Iterable[tuple[Headers, int]]) -> str:
+        """How many files it decodes, and why not more; ``known`` of each part of a data set, and its length."""
+        counts = JpegCounts(0, 0, 0, 0, 0)
+        for headers, count in known:
+            found = headers.jpegs(self.name, self.exact, MOST_PIXELS, count)
+            counts = JpegCounts(*map(sum, zip(counts, found, strict=True)))
+        others = [f"{counts.others:,} because its pixels are others"] * (counts.others > 0)
+        others += [f"{counts.large:,} of more than {MOST_PIXELS:,} pixels"] * (counts.large > 0)
+        waiting = f"; {counts.waiting + counts.unseen:,} files are not compared yet" * (
+            counts.waiting + counts.unseen > 0
+        )
+        but = f", but not {' and '.join(others)}" if others else ""
+        return (
+            f"the JPEG engine decodes {counts.engines:,} files, whose pixels were compared with Pillow's{but}{waiting}"
+        )
 
     @property
     def room(self) -> int:
