@@ -125,7 +125,7 @@ class DaliBatch(Batch):
         return self._early.images
 
     def decode(self) -> None:
-        """Once, after start(), when files are read: a GPU's JPEG engine sets to work. Errors wait."""
+        """After start(), when files are read: a GPU's JPEG engine sets to work. Errors wait."""
         try:
             if self._error is None:
                 for part in self._under_way:

@@ -71,9 +71,11 @@ class FromPlanes:
             self._ticket = self._pipeline.submit(batch.paths(at), [])
 
     def decode(self) -> None:
-        """Once, when the files are read, or soon: the engine sets to work."""
-        if self._begun:
-            return
+        """When the files are read, or soon: the engine sets to work, unless too much is in flight."""
+        if not self._begun and not self._engine.is_full:
+            self._begin()
+
+    def _begin(self) -> None:
         from ..engine.dali.pipeline import PipelineError  # here, for other routes do without DALI
 
         self._begun = True
@@ -103,7 +105,8 @@ class FromPlanes:
 
     def outcome(self):
         """(N, C, H, W), or a list of N where sizes differ; Views of these."""
-        self.decode()
+        if not self._begun:
+            self._begin()
         mine, made = [self.rows[i] for i in self._mine.tolist()], []
         groups: list[Decoded | Replayed] = [] if self._others is None else [self._others]
         if self._planes is not None:

@@ -5,6 +5,7 @@ import ctypes
 import io
 import threading
 import warnings
+import weakref
 
 import interpreted
 import numpy as np
@@ -18,6 +19,7 @@ from contract.both import ours
 from dali_compat import DALIImageFolder, DALIRecordIO, DataLoader, views
 from dali_compat.cli import main
 from dali_compat.data.headers import headers_of
+from dali_compat.engine.planes import engine as jpeg_engine
 from dali_compat.engine.planes import engines, verified
 from dali_compat.engine.planes.engine import EngineSilent
 from dali_compat.engine.planes.nvjpeg import EngineError
@@ -57,16 +59,19 @@ class Pillows(VerifiedEngine):
         self.device, self.given_up, self.name, self.exact = torch.device("cpu"), "", "Pillow's", np.zeros(256, bool)
         self.exact[[1, 0x11]] = True
         self.calls, self.spoilt, self.refuses, self.hangs = [], set(), set(), False
+        self._live = weakref.WeakSet()
         self._compare_on(self.device)
 
     def submit(self, files, places):
         self.calls.append(len(files.addresses))
-        return Pillow(self, files, places)
+        made = Pillow(self, files, places)
+        self._live.add(made)
+        return made
 
 
 class Pillow:
     def __init__(self, engine, files, places):
-        self.engine, self.files, self.places = engine, files, places
+        self.engine, self.files, self.places, self.bytes = engine, files, places, int(places.bytes.sum())
 
     def result(self):
         if self.engine.hangs:
@@ -541,3 +546,26 @@ def test_many_pixels_go_in_several_groups(folder, engine, monkeypatch):
     monkeypatch.setattr(planes_group, "_MOST", 3000)
     assert_alike(loaded(dataset), wanted)
     assert sum(engine.calls) == 8 and len(engine.calls) > 2
+
+
+@interpreted.runs_interpreted
+def test_planes_in_flight_are_bounded(folder, engine, monkeypatch):
+    dataset = DALIImageFolder(folder, TRAIN)
+    options = {"batch_size": 2, "num_workers": 2, "prefetch_factor": 6}
+    wanted = expected(monkeypatch, dataset, **options)
+    compared(engine, dataset)
+    most, submit = [], engine.submit
+
+    def counted(files, places):
+        made = submit(files, places)
+        most.append(len(engine._live))
+        return made
+
+    monkeypatch.setattr(engine, "submit", counted)
+    monkeypatch.setattr(planes_group, "_MOST", 1)  # an image a group
+    assert_alike(loaded(dataset, **options), wanted)
+    assert max(most) > 4
+    most.clear()
+    monkeypatch.setattr(jpeg_engine, "_IN_FLIGHT", 1)
+    assert_alike(loaded(dataset, **options), wanted)
+    assert max(most) <= 2  # one ahead, and the one that is asked for

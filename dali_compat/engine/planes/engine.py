@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import warnings
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as futures_wait
 from pathlib import Path
@@ -18,6 +19,7 @@ from .nvjpeg import Nvjpeg
 
 SWITCH = "DALI_COMPAT_JPEG_ENGINE"
 _GRAIN = 2**25  # bytes, of which memory for planes is a multiple: batches find that of others
+_IN_FLIGHT = 2**31  # bytes of planes, beyond which no more are begun ahead
 _CALLS = 2  # at a time: beside a model one waits for its kernels, and for the interpreter's lock after each batch
 _PATIENCE = 120  # seconds; a call takes .02
 
@@ -69,15 +71,15 @@ class Decoder:
 
 
 class Decoding:
-    """Planes that are being made, (bytes,) uint8 on the GPU."""
+    """Planes that are being made, (bytes,) uint8 on the GPU; they are there as long as this is."""
 
     done: Future[None]
 
     def __init__(self, files: Files, places: Planes, engine: JpegEngine, stream: torch.cuda.Stream):
         self._files, self._longest, self._engine = files, int(places.sizes.max()), engine
+        self.bytes = -(-int(places.bytes.sum()) // _GRAIN) * _GRAIN
         with torch.cuda.stream(stream):
-            room = -(-int(places.bytes.sum()) // _GRAIN) * _GRAIN
-            self._planes = torch.empty(room, dtype=torch.uint8, device=engine.device)
+            self._planes = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
         self._outputs = np.zeros((len(places.bytes), 8), np.uint64)
         self._outputs[:, :3] = places.offsets + self._planes.data_ptr()
         self._outputs[:, 4:7] = places.pitches
@@ -126,13 +128,20 @@ class JpegEngine:
             decoders = [Decoder(device) for _ in range(_CALLS)]
         self.name = _name(device, decoders[0])
         self._threads = ThreadPoolExecutor(_CALLS, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
+        self._live: weakref.WeakSet[Decoding] = weakref.WeakSet()
         self._idle: queue.LifoQueue[Decoder] = queue.LifoQueue()
         for decoder in decoders:
             self._idle.put(decoder)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether what is in flight has so much memory that more should wait until it is asked for."""
+        return sum(decoding.bytes for decoding in list(self._live)) > _IN_FLIGHT
+
     def submit(self, files: Files, places: Planes) -> Decoding:
         """Begins with N files, which the engine takes, and which are as large as ``places`` says."""
         decoding = Decoding(files, places, self, self._stream)
+        self._live.add(decoding)
         try:
             decoding.done = self._threads.submit(self._run, decoding)
         except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
