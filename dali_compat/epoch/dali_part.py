@@ -48,7 +48,9 @@ class DaliPart(Part[DaliOwner]):
         takes = engine.takes(facts.chroma[rows], facts.sizes[rows])
         decided = decoders(self.owner.words[rows])
         known = rows[takes & (decided == ENGINES)]
-        new = as_many_as_fit(rows[takes & (decided == 0)], facts, engine.room)
+        new = rows[takes & (decided == 0)]
+        if len(new):
+            new = as_many_as_fit(new, facts, engine.room)
         for several in bounded(known, facts):
             self._add(self._made(partial(FromPlanes, given=given, engine=engine), several.tolist()))
         self._add(self._made(partial(Compared, given=given, engine=engine), new.tolist()))

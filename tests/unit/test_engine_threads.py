@@ -223,7 +223,7 @@ def test_a_fork_waits_for_its_start(monkeypatch):
 def test_a_fork_waits_for_comparisons(engine, monkeypatch):
     """Its child would have the locks that their thread has."""
     done = []
-    monkeypatch.setattr(engine, "_compared", lambda *args: done.append(time.sleep(0.3)) or np.ones(1, np.uint8))
+    monkeypatch.setattr(engine, "_alike", lambda *args: done.append(time.sleep(0.3)) or np.ones(1, bool))
     monkeypatch.setitem(engines._engines, 7, engine)
     engine.compare(FILES, PLACES, [torch.zeros(8, 8, 3, dtype=torch.uint8)], done.append)
     child = os.fork()

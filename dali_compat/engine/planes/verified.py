@@ -3,8 +3,10 @@
 No header tells that they are: of damaged coded data, which Pillow accepts, every decoder makes noise of its own. So at
 the first sight of a file both decode it. The batch has what DALI's CPU decoder gives with exact=True, to the last bit
 what Pillow gives. A thread here has the engine decode the same bytes, and a kernel compares all pixels of each image,
-not only the window that the batch takes of it. What comes of it is kept by data/verdicts.py. Nobody waits for it: until
-it is there, a file counts as not compared.
+not only the window that the batch takes of it; so these images are decoded whole. What comes of it is kept by
+data/verdicts.py. Nobody waits for it: until it is there, a file counts as not compared.
+
+The engine is asked twice, in two orders: what it makes of damaged data might hang on what lay in its memory before.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as futures_wait
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ from .nvjpeg import EngineError
 MOST_PIXELS = 2**26  # of an image: 64 MB of luma, and as much of chroma again at most twice
 _WAITING = 2**30  # bytes of pixels that wait to be compared, at most
 _PER_BATCH = 2**29  # those of them that one batch may bring
+_FREE = 8  # times as much is free on the GPU, at least
 
 
 class VerifiedEngine(JpegEngine):
@@ -65,8 +68,14 @@ class VerifiedEngine(JpegEngine):
 
     @property
     def room(self) -> int:
-        """Bytes of pixels that a batch may have compared."""
-        return min(_PER_BATCH, _WAITING - self._waiting())
+        """Bytes of pixels that a batch may have compared: some of what is free, for a model needs the rest."""
+        free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else _FREE * _PER_BATCH
+        return min(_PER_BATCH, _WAITING - self._waiting(), free // _FREE)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more waits to be compared than should."""
+        return self._waiting() > _WAITING
 
     def _waiting(self) -> int:
         self._pending = [(future, bytes_) for future, bytes_ in self._pending if not future.done()]
@@ -81,17 +90,19 @@ class VerifiedEngine(JpegEngine):
             places: where their planes are to be, by their sizes.
             pixels: what Pillow makes of them, (height, width, 3) uint8 each, on the device.
             tell: is called with who decodes each from now on, (N,) uint8 (data/verdicts.py), in another thread; never
-                where the engine fails, or too much waits.
+                where the engine fails.
         """
-        bytes_ = 3 * int(places.sizes.prod(1).sum())
-        if self._waiting() + bytes_ > _WAITING:
+        try:
+            wanted = torch.cat([image.reshape(-1) for image in pixels])  # a copy: theirs is DALI's memory
+        except torch.OutOfMemoryError as error:
+            self._fail(error)
             return
-        wanted = torch.cat([image.reshape(-1) for image in pixels])  # a copy: theirs is DALI's memory
         if self._compares is not None:
             self._compares.wait_stream(torch.cuda.current_stream(self.device))
             wanted.record_stream(self._compares)
         with suppress(RuntimeError):  # the main thread has ended, and with it every executor
-            self._pending.append((self._comparing.submit(self._compare, files, places, wanted, tell), bytes_))
+            future = self._comparing.submit(self._compare, files, places, wanted, tell)
+            self._pending.append((future, len(wanted)))
 
     def settle(self, seconds: float) -> None:
         """Wait until everything so far is compared, so long at most."""
@@ -99,29 +110,34 @@ class VerifiedEngine(JpegEngine):
 
     def _compare(self, files: Files, places: Planes, wanted: torch.Tensor, tell: Callable[[np.ndarray], None]) -> None:
         try:
-            with self._on_its_stream():
-                tell(self._compared(files, places, wanted))
+            with nullcontext() if self._compares is None else torch.cuda.stream(self._compares):
+                tell(np.where(self._alike(files, places, wanted), ENGINES, PILLOWS).astype(np.uint8))
         except EngineSilent:
             self.give_up()
-        except Exception as error:  # no memory, for example: it is not tried for ever
-            self.give_up(f"comparing its pixels failed, {type(error).__name__}: {error}")
+        except Exception as error:
+            self._fail(error)
 
-    def _on_its_stream(self) -> AbstractContextManager:
-        return nullcontext() if self._compares is None else torch.cuda.stream(self._compares)
+    def _fail(self, error: Exception) -> None:
+        """No memory, for example: it is not tried for ever."""
+        self.give_up(f"comparing its pixels failed, {type(error).__name__}: {error}")
 
-    def _compared(self, files: Files, places: Planes, wanted: torch.Tensor) -> np.ndarray:
-        """(N,) uint8. Where it refuses one of them, halves are tried, down to the one."""
+    def _alike(self, files: Files, places: Planes, wanted: torch.Tensor) -> np.ndarray:
+        """(N,) bool. Where the engine refuses one of them, halves are tried, down to the one."""
         count = len(files.arrays)
+        back, images = np.arange(count)[::-1], wanted.split((3 * places.sizes.prod(1)).tolist())
         try:
-            planes = self.submit(files, places).result()
+            others = self._differs(files, places, wanted)
+            return ~(others | self._differs(files.only(back), places.only(back), torch.cat(images[::-1]))[back])
         except EngineError:
             if count == 1:
-                return np.array([PILLOWS], np.uint8)
-            half = np.arange(count) < count // 2
-            parts = wanted.split([3 * int(places.sizes[rows].prod(1).sum()) for rows in (half, ~half)])
-            both = zip((np.flatnonzero(half), np.flatnonzero(~half)), parts, strict=True)
-            return np.concatenate([self._compared(files.only(at), places.only(at), part) for at, part in both])
-        return np.where(self.differs(planes, places, wanted), PILLOWS, ENGINES).astype(np.uint8)
+                return np.zeros(1, bool)
+        halves = np.array_split(np.arange(count), 2)
+        return np.concatenate(
+            [self._alike(files.only(at), places.only(at), torch.cat([images[i] for i in at.tolist()])) for at in halves]
+        )
+
+    def _differs(self, files: Files, places: Planes, wanted: torch.Tensor) -> np.ndarray:
+        return self.differs(self.submit(files, places).result(), places, wanted)
 
     def differs(self, planes: torch.Tensor, places: Planes, wanted: torch.Tensor) -> np.ndarray:
         """(N,) bool: of whose images not all pixels are the wanted ones, (bytes,) uint8 of one image after another.
