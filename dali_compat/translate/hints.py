@@ -6,7 +6,7 @@ import math
 from types import FunctionType
 from typing import Any
 
-from .understood import attributes, names
+from .wrappers.objects import attributes, names
 
 # functions of PIL.ImageOps
 _OPERATIONS = {

@@ -14,9 +14,9 @@ from ..draws import is_random
 from ..plan import Draw, Gate, ImageSpec, Step, draw
 from .fidelity import EXACT
 from .hints import instead
-from .understood import root
 from .untranslatable import Untranslatable, describe
 from .wrappers import Seen, Unseen, chains_of, look_through
+from .wrappers.objects import root
 
 Translator = Callable[[Any, ImageSpec], Any]
 T = TypeVar("T", bound=Translator)

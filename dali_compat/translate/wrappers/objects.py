@@ -1,4 +1,4 @@
-"""A helper: what of the user's objects may be used as it is, stood in for, or run."""
+"""What of the user's objects may be used as it is, stood in for, or run."""
 
 from __future__ import annotations
 

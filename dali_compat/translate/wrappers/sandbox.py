@@ -1,4 +1,4 @@
-"""A helper: the user's objects, stood in for, so that a callable can be asked what it does.
+"""The user's objects, stood in for, so that a callable can be asked what it does.
 
 A callable is run on stand-ins of all that it refers to: itself, its attributes, closures, defaults and globals, and the
 functions and classes among these. They run the user's own code on copies. Known transforms are replaced by Recorder,
@@ -19,8 +19,7 @@ from typing import Any
 
 from torch import nn
 
-from .standins import Class, Function, Instance, Maker, Module, NeuralModule, Placeholder, Recorder
-from .understood import (
+from .objects import (
     OF_MODULES,
     WITHOUT_CODE,
     attributes,
@@ -34,6 +33,7 @@ from .understood import (
     reason_not_to_run,
     root,
 )
+from .standins import Class, Function, Instance, Maker, Module, NeuralModule, Placeholder, Recorder
 from .untouchable import Refused, Untouchable, of
 
 _MOST = 1000  # elements of a container, and applications of an attempt

@@ -1,4 +1,4 @@
-"""A helper: objects that end an attempt when anything is done with them, but for what they are made for."""
+"""Objects that end an attempt when anything is done with them, but for what they are made for."""
 
 from __future__ import annotations
 

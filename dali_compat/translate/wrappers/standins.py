@@ -1,4 +1,4 @@
-"""A helper: what stands for the user's objects while a callable is asked what it does (sandbox.py)."""
+"""What stands for the user's objects while a callable is asked what it does (sandbox.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from .understood import OF_MODULES, is_plain
+from .objects import OF_MODULES, is_plain
 from .untouchable import Refused, Untouchable, about, give, of
 
 _OF_ALL = {"__dict__", *vars(object)} - {"__class__", "__doc__"}

@@ -1,4 +1,4 @@
-"""A helper: what a callable without a translation does, if it only applies known transforms to the image.
+"""What a callable without a translation does, if it only applies known transforms to the image.
 
 It is asked with a placeholder in place of the image, twice, in a sandbox (sandbox.py). What comes back, one placeholder
 or a structure of these, is what it does, unless it has done anything else.
