@@ -6,7 +6,8 @@ import math
 from types import FunctionType
 from typing import Any
 
-from .wrappers.objects import attributes, names
+from .wrappers.bytecode import names
+from .wrappers.objects import attributes
 
 # functions of PIL.ImageOps
 _OPERATIONS = {

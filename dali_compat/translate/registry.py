@@ -311,7 +311,7 @@ def _looked_through(transform: Any) -> Nested | Seen:
         seen = look_through(transform, lambda kind: _translator_of(kind) is not None)
         return seen if seen.chain is None else Nested(seen.chain)
     except Unseen as unseen:
-        why = str(unseen)
+        why = f", and {unseen}" if str(unseen) else ""
     # not within the block above: an error's context has frames, and these have all that the caller holds
     written = instead(transform)
     reason = _why_unknown(transform) + (f", but for {written}" if written else why)

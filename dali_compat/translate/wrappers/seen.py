@@ -1,8 +1,4 @@
-"""What a callable without a translation does, if it only applies known transforms to the image.
-
-It is asked with a placeholder in place of the image, twice, in a sandbox (sandbox.py). What comes back, one placeholder
-or a structure of these, is what it does, unless it has done anything else.
-"""
+"""look_through(): a callable is called on a placeholder, twice, and what comes back says what it does."""
 
 from __future__ import annotations
 
@@ -12,18 +8,16 @@ from dataclasses import replace
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
-from .sandbox import Placeholder, Sandbox
-from .untouchable import Refused, Untouchable, of
+from .sandbox import Sandbox
+from .standins import Placeholder
+from .untouchable import Refused, Untouchable, kept
 
 _FUNCTIONS = FunctionType, BuiltinFunctionType
 _STREAMS = 1 << 16  # of one application
 
 
 class Unseen(Exception):
-    """It is not certain what a callable does; says why, or nothing where it applies no known transform."""
-
-    def __str__(self) -> str:
-        return f", and {super().__str__()}" if self.args[0] else ""
+    """It is not certain what a callable does. The text says why; it is empty where no known transform is applied."""
 
 
 class Seen(NamedTuple):
@@ -46,7 +40,7 @@ class Seen(NamedTuple):
 
 
 def look_through(function: Any, known: Callable[[type], bool]) -> Seen:
-    """``known``: whether a class is one of known transforms.
+    """What a callable does. ``known``: whether a class is one of known transforms.
 
     Raises:
         Unseen: it does something else, too, or may.
@@ -108,7 +102,7 @@ def _structure(result: Any, paths: list[tuple[int, ...]]) -> Any:
     """The result with numbers of paths in it."""
     kind = type(result)
     if kind is Placeholder:
-        paths.append(of(result, "_made"))
+        paths.append(kept(result, "_path"))
         return len(paths) - 1
     if kind in (list, tuple):
         return kind([_structure(one, paths) for one in result])

@@ -1,84 +1,72 @@
-"""What stands for the user's objects while a callable is asked what it does (sandbox.py)."""
+"""What each stand-in does when the user's code uses it. What it does not allow, it refuses.
+
+Those that are Untouchable allow one use: a Placeholder to be given on, a Recorder, Maker and Function to be called, a
+Module to have its attributes looked up. An Instance runs the user's own methods.
+"""
 
 from __future__ import annotations
 
 import types
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
 from .objects import OF_MODULES, is_plain
-from .untouchable import Refused, Untouchable, about, give, of
+from .untouchable import Refused, Untouchable, keep, kept, reason
 
 _OF_ALL = {"__dict__", *vars(object)} - {"__class__", "__doc__"}
 
 
-class World(Protocol):
-    """Where they are: makes them, and notes what is applied."""
-
-    def stand_in(self, value: Any, name: str) -> Any:
-        """What stands for a value; ``name`` is for a reason."""
-        ...
-
-    def built(self, function: types.FunctionType) -> types.FunctionType:
-        """The function with its names stood in for."""
-        ...
-
-    def applied(self, transform: Any, placeholder: Placeholder) -> Placeholder:
-        """The image after a known transform."""
-        ...
-
-
 class Placeholder(Untouchable):
-    """Stands for an image. Keeps the numbers of the applications that it has gone through."""
+    """Stands for an image. ``path``: the numbers of the applications that it has gone through."""
 
-    __slots__ = ("_made",)
+    __slots__ = ("_path",)
 
-    def __init__(self, made: tuple[int, ...] = ()):
-        give(self, _said="the image", _made=made)
+    def __init__(self, path: tuple[int, ...] = ()):
+        keep(self, _label="the image", _path=path)
 
 
-class Standing(Untouchable):
-    """Stands for something real, for one attempt."""
+class StandIn(Untouchable):
+    """Stands for something real. ``sandbox`` (sandbox.py) makes stand-ins of what belongs to it."""
 
     __slots__ = ("_real", "_sandbox")
 
-    def __init__(self, said: str, real: Any, sandbox: World):
-        give(self, _said=said, _real=real, _sandbox=sandbox)
+    def __init__(self, label: str, real: Any, sandbox: Any):
+        keep(self, _label=label, _real=real, _sandbox=sandbox)
 
 
-class Recorder(Standing):
+class Recorder(StandIn):
     """Stands for a known transform: to apply it is to note it."""
 
     __slots__ = ()
 
     def __call__(self, *args, **kwargs):
         if len(args) != 1 or kwargs or type(args[0]) is not Placeholder:
-            raise Refused(f"it gives {of(self, '_said')} something else than one image")
-        return of(self, "_sandbox").applied(of(self, "_real"), args[0])
+            raise Refused(f"it gives {kept(self, '_label')} something else than one image")
+        return kept(self, "_sandbox").applied(kept(self, "_real"), args[0])
 
     def __getattribute__(self, name: str):
-        own = vars(of(self, "_real"))
+        own = vars(kept(self, "_real"))
         if name not in own or name in OF_MODULES:
-            raise Refused(about(self, name))
-        return of(self, "_sandbox").stand_in(own[name], f"{of(self, '_said')}.{name}")
+            raise Refused(reason(self, name))
+        return kept(self, "_sandbox").stand_in(own[name], f"{kept(self, '_label')}.{name}")
 
 
-class Maker(Standing):
-    """Stands for a class of known transforms: makes one, and what stands for it."""
+class Maker(StandIn):
+    """Stands for a class of known transforms: makes a transform, and gives its Recorder."""
 
     __slots__ = ()
 
     def __call__(self, *args, **kwargs):
-        real = of(self, "_real")
+        real = kept(self, "_real")
         made = real(*map(_argument, args), **{name: _argument(value) for name, value in kwargs.items()})
-        return of(self, "_sandbox").stand_in(made, real.__name__)
+        return kept(self, "_sandbox").stand_in(made, real.__name__)
 
 
 def _argument(value: Any) -> Any:
-    """Of a known transform's constructor."""
+    """An argument of a known transform's constructor, in which Recorders stand for transforms."""
     if type(value) is Recorder:
-        return of(value, "_real")
+        return kept(value, "_real")
     if type(value) in (list, tuple):
         return type(value)(map(_argument, value))
     if is_plain(value):
@@ -86,47 +74,48 @@ def _argument(value: Any) -> Any:
     raise Refused("it makes a transform of what is not understood")
 
 
-class Module(Standing):
-    """Stands for a module: its attributes are stood in for."""
+class Module(StandIn):
+    """Stands for a module of Python's."""
 
     __slots__ = ()
 
     def __getattribute__(self, name: str):
-        real = of(self, "_real")
+        real = kept(self, "_real")
         if name not in vars(real):
-            raise Refused(about(self, name))
-        return of(self, "_sandbox").stand_in(vars(real)[name], f"{real.__name__}.{name}")
+            raise Refused(reason(self, name))
+        return kept(self, "_sandbox").stand_in(vars(real)[name], f"{real.__name__}.{name}")
 
 
-class Function(Standing):
-    """Stands for a function: runs its code where all names are stood in for. ``binds``: the kind of method that it is
-    in a class (classmethod, staticmethod), or None."""
+class Function(StandIn):
+    """Stands for a function: runs its code, in which every name is stood in for. ``binds``: staticmethod or classmethod
+    where it is one, else None."""
 
-    __slots__ = ("_binds", "_built")
+    __slots__ = ("_binds", "_runnable")
 
-    def __init__(self, said: str, real: types.FunctionType, sandbox: World, binds: type | None = None):
-        give(self, _said=said, _real=real, _sandbox=sandbox, _built=None, _binds=binds)
+    def __init__(self, label: str, real: types.FunctionType, sandbox: Any, binds: type | None = None):
+        keep(self, _label=label, _real=real, _sandbox=sandbox, _runnable=None, _binds=binds)
 
     def __call__(self, *args, **kwargs):
-        if of(self, "_built") is None:
-            give(self, _built=of(self, "_sandbox").built(of(self, "_real")))
-        return of(self, "_built")(*args, **kwargs)
+        if kept(self, "_runnable") is None:
+            keep(self, _runnable=kept(self, "_sandbox").runnable(kept(self, "_real")))
+        return kept(self, "_runnable")(*args, **kwargs)
 
     def __get__(self, instance, owner=None):
-        to = (instance if owner is None else owner) if of(self, "_binds") is classmethod else instance
-        return self if to is None or of(self, "_binds") is staticmethod else types.MethodType(self, to)
+        binds = kept(self, "_binds")
+        to = owner if binds is classmethod and owner is not None else instance
+        return self if to is None or binds is staticmethod else types.MethodType(self, to)
 
     def __getattribute__(self, name: str):
-        real = of(self, "_real")
+        real = kept(self, "_real")
         if name in vars(real):
-            return of(self, "_sandbox").stand_in(vars(real)[name], f"{real.__name__}.{name}")
+            return kept(self, "_sandbox").stand_in(vars(real)[name], f"{real.__name__}.{name}")
         if name in ("__name__", "__qualname__", "__doc__"):
             return getattr(real, name)
-        raise Refused(about(self, name))
+        raise Refused(reason(self, name))
 
 
-class Class(type):
-    """The class of classes that stand for a user's."""
+class CopiedClass(type):
+    """The class of copies of the user's classes: they make no new objects, and do not change."""
 
     def __call__(cls, *args, **kwargs):
         raise Refused(f"it makes a {cls.__name__} itself")
@@ -137,8 +126,11 @@ class Class(type):
     __delattr__ = __setattr__  # type: ignore[assignment]  # it refuses, too
 
 
-class Instance(metaclass=Class):
-    """The base of these classes. An attribute is stood in for when it is asked for."""
+class Instance(metaclass=CopiedClass):
+    """The base of these copies. Its object has the user's attributes, each stood in for when it is first asked for.
+
+    ``__waiting__`` is (attributes that nobody has asked for yet, the sandbox).
+    """
 
     __slots__ = ("__dict__", "__waiting__")
 
@@ -162,7 +154,7 @@ class Instance(metaclass=Class):
 
 
 class NeuralModule(Instance):
-    """Stands for nn.Module."""
+    """The copy of nn.Module: to call it is to call its forward()."""
 
     __slots__ = ()
 
