@@ -18,7 +18,8 @@ import torch
 from .account import NOTHING, lines_of
 from .draws import is_random
 from .plan import Call, ImageSpec, Line, Options, Plan, Step, draw
-from .translate.registry import Chain, as_kernels_do, translate
+from .translate.chain import Chain, translate
+from .translate.registry import as_kernels_do
 from .versions import resizes_in_whole_numbers
 
 # steps that DALI can do, and those among them that torch does as well once the batch is uniform

@@ -3,7 +3,8 @@
 import importlib
 import pkgutil
 
-from .registry import LATER, Chain, on_batch, register, translate
+from .chain import Chain, translate
+from .registry import LATER, on_batch, register
 from .several import views
 from .untranslatable import Untranslatable
 

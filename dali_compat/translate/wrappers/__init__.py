@@ -13,7 +13,7 @@ called as it is. Nothing of the user's changes, nothing is patched, and other th
 
 The modules, in the order to read them:
 
-- seen: look_through() tries twice and compares. Seen is what it gives; chains_of() makes chains of steps of it.
+- seen: look_through() tries twice and compares. Seen is what it gives.
 - sandbox: which stand-in for which object.
 - standins: what each stand-in does when the user's code uses it.
 - untouchable: the stand-in that refuses everything.
@@ -21,6 +21,6 @@ The modules, in the order to read them:
 - bytecode: what a function's code may do, found without running it.
 """
 
-from .seen import Seen, Unseen, chains_of, look_through
+from .seen import Seen, Unseen, look_through
 
-__all__ = ["Seen", "Unseen", "chains_of", "look_through"]
+__all__ = ["Seen", "Unseen", "look_through"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
@@ -13,7 +11,6 @@ from .standins import Placeholder
 from .untouchable import Refused, Untouchable, kept
 
 _FUNCTIONS = FunctionType, BuiltinFunctionType
-_STREAMS = 1 << 16  # of one application
 
 
 class Unseen(Exception):
@@ -51,29 +48,6 @@ def look_through(function: Any, known: Callable[[type], bool]) -> Seen:
     if not any(seen.paths):
         raise Unseen("")
     return seen
-
-
-def chains_of(seen: Seen, start: Any, translate: Callable[..., Any]) -> list[Any] | None:
-    """The chain (registry.py) of each image, beginning with ``start``; None where one application that has no
-    translation is a part of several. ``translate`` is the registry's.
-
-    An application has random streams of its own, so several images that have gone through it share what it has drawn.
-    """
-    used = Counter(at for path in seen.paths for at in path)
-    chains = []
-    for path in seen.paths:
-        chain = start
-        for place, at in enumerate(path):
-            part = translate((seen.transforms[at],), chain.gives, _STREAMS * (at + 1))
-            if part.functions and used[at] > 1:
-                return None
-            if part.functions:  # and so what comes after
-                part = translate(tuple(seen.transforms[i] for i in path[place:]), chain.gives, _STREAMS * (at + 1))
-            chain = replace(part, takes=start.takes, translated=(*chain.translated, *part.translated))
-            if part.functions:
-                break
-        chains.append(chain)
-    return chains
 
 
 def _attempt(function: Any, known: Callable[[type], bool]) -> Seen:
