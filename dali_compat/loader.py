@@ -148,10 +148,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         on_error: str,
         on_error_in_python: bool,
     ) -> None:
-        """Our own arguments.
+        """Check our own arguments and keep them, as attributes of their names.
 
         Raises:
-            ValueError: one of them is none of those that there are.
+            ValueError: one has a value that it cannot have.
         """
         if fallback not in ("warn", "silent", "error"):
             raise ValueError(f"fallback must be 'warn', 'silent' or 'error', got {fallback!r}")

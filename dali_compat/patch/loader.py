@@ -16,7 +16,7 @@ from ..data.timm import OfTimms
 from ..errors import FallbackWarning
 from ..installed import Installed
 from ..loader import DataLoader
-from .frameworks import made_by_accelerate, options_of, refusal
+from .frameworks import check_nothing_is_skipped_twice, is_made_by_accelerate, options_of, reason_to_stay_torchs
 
 _told: set[str] = set()
 
@@ -35,11 +35,12 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Inst
     a framework does with it what ours cannot."""
     if isinstance(loader, DataLoader):
         return False
-    reason = refusal()
+    reason = reason_to_stay_torchs()
     if reason is not None:
         _tell(f"torchvision does the work: {reason}", now)
         return False
-    accelerated = made_by_accelerate()
+    check_nothing_is_skipped_twice()
+    accelerated = is_made_by_accelerate()
     kind = type(loader)
     dataset = args[0] if args else kwargs["dataset"]
     loader.__class__ = InstalledLoader if kind is data.DataLoader else _class_of(kind)
