@@ -16,11 +16,11 @@ from . import installed
 from .asked import Asked, tell_of
 from .callers import stack_level
 from .data.parts import parts
-from .epoch.again import SampleDescription, describe, replay
 from .epoch.dali_iterator import DALIIterator
 from .epoch.history import History
 from .epoch.on_error import Errors, SampleError, checked_policy
 from .epoch.resident import ResidentIterator
+from .epoch.review import SampleDescription, describe, replay
 from .epoch.stats import LoaderStats, Stats
 from .epoch.stock import stock_iterator
 from .errors import FallbackWarning

@@ -95,7 +95,7 @@ class Batch:
 
     def position(self, row: int) -> int:
         """How many samples of the epoch come before this row, those of all ranks."""
-        return self.epoch.places.of(self.begin + row)
+        return self.epoch.rank_order.place_of(self.begin + row)
 
     def _parts(self) -> list[Any]:
         """The data sets that its samples come from."""

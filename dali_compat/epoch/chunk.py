@@ -112,7 +112,7 @@ class Chunk:
         return made
 
     def position(self, row: int) -> int:
-        return self._position + row * self.epoch.places.world
+        return self._position + row * self.epoch.rank_order.world
 
     def compute(
         self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray | slice, sizes: np.ndarray

@@ -63,7 +63,7 @@ class History:
         if self._next is not None:
             progress, self._next = self._next, None
         elif pending is not None and pending["epoch"] is not None:
-            progress = Progress.of(loader, pending["epoch"], torchs_workers)
+            progress = Progress.from_state(loader, pending["epoch"], torchs_workers)
             progress.strict, progress.later = self._strict, entry | pending["now"]
         else:
             progress = Progress(loader, self.begun, torchs_workers)

@@ -55,8 +55,8 @@ def indices_among(loader) -> Sequence[int]:
     return range(len(loader.dataset))
 
 
-class Places(NamedTuple):
-    """Where a rank's samples are in the epoch's order over all ranks, which random numbers follow.
+class RankOrder(NamedTuple):
+    """The order of an epoch's samples over all ranks, and which of them are this rank's. Random numbers follow it.
 
     Attributes:
         origin: the place of the first sample of all.
@@ -67,8 +67,8 @@ class Places(NamedTuple):
     world: int = 1
     rank: int = 0
 
-    def of(self, position: int) -> int:
-        """The place of the rank's sample at a position."""
+    def place_of(self, position: int) -> int:
+        """The place in that order of the rank's sample number ``position``."""
         return self.origin + position * self.world + self.rank
 
 

@@ -64,7 +64,7 @@ class _OnDevice(_BaseDataLoaderIter):
         self._past, self._rest = 0, None
         if loads_past(loader):
             self._past = self._progress.from_the_first()
-            self._rest = iter(self._progress.rest(loader)) if self._progress.places.origin else None
+            self._rest = iter(self._progress.rest(loader)) if self._progress.rank_order.origin else None
         self._errors, self._samples = loader._errors, 0
         self._errors.begin()
         self._meter: Meter = loader._stats.begin()
