@@ -226,7 +226,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return replay(self, self._route or choose(self, None, start=True), batch, epoch)
 
     def _kept(self) -> DaliRoute | ResidentRoute | None:
-        """The route that may keep pixels."""
+        """The route, where it may keep pixels: torch's own keeps none."""
         return None if isinstance(self._route, StockRoute) else self._route
 
     def close(self) -> None:
@@ -283,7 +283,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _tell(self, what: str) -> None:
-        """Once."""
+        """Warns, once; with fallback="error" raises instead."""
         if self.fallback == "error":
             raise RuntimeError(f"fallback='error', but {what}")
         if self.fallback == "warn" and what not in self._told:

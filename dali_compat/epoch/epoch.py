@@ -72,7 +72,7 @@ class Epoch(Generic[R]):
         self.calls_processes = bool(calls) and self.in_workers
 
     def randoms(self, position: int, count: int) -> Randoms:
-        """The random numbers of ``count`` consecutive samples of this rank; the first is at place ``position`` of the order
+        """The random numbers of ``count`` consecutive samples of this rank, of which the first has a place in the order
         over all ranks."""
         return Randoms(self.seed, position, count, self.rank_order.world)
 

@@ -22,7 +22,7 @@ Skip = Callable[[data.BatchSampler, int], Iterator[Any]]
 
 
 class Progress:
-    """Of one epoch. Its iterator counts here.
+    """How far one epoch is, and what it began with. Its iterator counts here.
 
     Attributes:
         number: of the epoch; a loader's first is 0.
@@ -69,7 +69,7 @@ class Progress:
 
     @property
     def seed(self) -> int:
-        """Of the epoch's random numbers."""
+        """What the epoch's random numbers follow from, beside a sample's place."""
         return self.base_seed + self.lap
 
     # ---- while it is iterated
@@ -152,8 +152,8 @@ class Progress:
 
     @classmethod
     def from_state(cls, loader, state: dict[str, Any], torchs_workers: bool = False) -> Progress:
-        """Of a state(), to go on from there. Where the number of ranks is another one by now, the rest of the epoch is
-        dealt out anew."""
+        """The progress that goes on from a state(). Where the number of ranks is another one by now, the rest of the
+        epoch is dealt out anew."""
         made = cls._from_beginning(loader, state, torchs_workers)
         made.given, made.samples, made.drawn = state["given"], state["samples"], state["drawn"]
         made.exhausted, made.expected = state["exhausted"], tuple(state["last"])
@@ -172,7 +172,7 @@ class Progress:
 
     @classmethod
     def at_batch(cls, loader, beginning: dict[str, Any], batch: int, torchs_workers: bool) -> Progress:
-        """Of what an epoch began with, before one of its batches, as the caller counts them.
+        """The progress of an epoch before one of its batches, counted as the caller counts them.
 
         Raises:
             LookupError: only the sampler knows where that is.

@@ -139,7 +139,8 @@ def _described(loader, route: Route, index: Any, place: int, seed: int) -> Sampl
 
 
 def _drawn(plan: Plan, size: tuple[int, int] | None, randoms: Randoms) -> list[tuple[str, dict[str, Any]]]:
-    """Of the steps as torchvision would run them, up to the first function without a translation, view by view."""
+    """What was drawn for the steps that torchvision would run, up to the first function without a translation, view by
+    view."""
     named: list[tuple[str, dict[str, Any]]] = []
     for chain in plan.chains:
         try:

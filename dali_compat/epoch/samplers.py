@@ -14,7 +14,7 @@ import torch.utils.data as data
 from torch.utils.data.distributed import DistributedSampler
 
 Indices = list[Any] | np.ndarray
-"""Of a batch, as a sampler gives them, or in_arrays()."""
+"""The indices of a batch, as a sampler or in_arrays() gives them."""
 
 # They draw all their random numbers with their first index, or none
 _AT_ONCE = {
@@ -140,7 +140,7 @@ def _batches(sampler, size: int, drop_last: bool, begin: int) -> Iterator[np.nda
 
 
 def _shuffled(count: int, generator: torch.Generator | None) -> np.ndarray:
-    """As RandomSampler."""
+    """A permutation of ``count`` indices, drawn as RandomSampler draws it."""
     if generator is None:
         generator = torch.Generator()
         generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))

@@ -36,7 +36,8 @@ def is_made_by_accelerate() -> bool:
 
 
 def check_nothing_is_skipped_twice() -> None:
-    """
+    """Looks whether Accelerate's skip_first_batches() is to skip what is skipped already.
+
     Raises:
         RuntimeError: Accelerate's skip_first_batches() makes this loader of one whose state skips them already.
     """

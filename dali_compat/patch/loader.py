@@ -76,7 +76,7 @@ def _again(kind: type) -> Any:
 
 
 def _tell(what: str, now: Installed) -> None:
-    """Once."""
+    """Warns, once; with fallback="error" raises instead."""
     fallback = now.options["fallback"]
     if fallback == "error":
         raise RuntimeError(f"fallback='error', but {what}")

@@ -54,7 +54,7 @@ class DecodedCache:
 
     @property
     def bytes(self) -> int:
-        """Of the images that are here."""
+        """How many the images take that are here."""
         return self._bytes
 
     def get(self, source: Source):

@@ -193,5 +193,5 @@ def _refuse_unconsumed(transform: Any, consumed: frozenset[str]) -> None:
 
 @functools.lru_cache(256)
 def _parameters(kind: type) -> Mapping[str, inspect.Parameter]:
-    """Of its constructor, which inspect takes 50 us to find; every epoch asks."""
+    """The parameters of a class's constructor. inspect takes 50 us to find them, and every epoch asks."""
     return inspect.signature(kind).parameters

@@ -90,7 +90,7 @@ class Calls:
             return error
 
     def _seed_of(self, call: Call) -> tuple[int, ...]:
-        """Of what its functions draw."""
+        """The seed of what its functions draw."""
         return (self._seed, call.view) if call.view else (self._seed,)
 
     def _pool(self, call: Call) -> _Pool:
