@@ -88,7 +88,8 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
             and returns the new images. A function of a module, not a lambda made by the translator: plans are compared
             by it.
         spec: the image that the function gives; where it differs from that which the translator gets,
-            ``spec.but(...)``.
+            ``spec.but(...)``. Of images of several sizes the function may change the size to one size alone. A batch in
+            which it gives another shape raises ValueError.
         uniforms: how many random numbers a sample takes. They come as ``uniforms=``, (N, uniforms) float32 in [0, 1) on
             the device: the same for one seed, whatever the device and the batch size.
         **args: passed on; hashable, or compared by identity.
@@ -98,7 +99,7 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
     """
     drawn = draw("uniforms", count=uniforms) if uniforms else None
     # the user's own is what it is
-    return (Step("apply", spec, (("function", function), *args.items()), drawn, fidelity=EXACT),)
+    return (Step("apply", spec, (("function", function), ("spec", spec), *args.items()), drawn, fidelity=EXACT),)
 
 
 # ---- what a translator returns, besides steps
