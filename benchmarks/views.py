@@ -1,8 +1,8 @@
-"""Question: how fast do several views of each image load, beside torchvision, and what does a wrapper of one chain cost?
+"""Question: how fast do several views of each image load, beside torchvision, and what does a wrapper cost?
 
-Method. One process; the cases of a recipe take turns (A B, B A, ...) for --rounds rounds. Each turn opens a fresh loader,
-takes --warmup batches, then counts samples (images read, whatever the number of views) until --seconds have passed; the
-device is synchronised at both ends. Every view ends as a float32 tensor on the device.
+Method. One process; the cases of a recipe take turns (A B, B A, ...) for --rounds rounds. Each turn opens a fresh
+loader, takes --warmup batches, then counts samples (images read, whatever the number of views) until --seconds have
+passed; the device is synchronised at both ends. Every view ends as a float32 tensor on the device.
 
 Recipes (--recipes), written as the projects' own code has them, so the loader has to look through the classes:
     simclr   two views: RandomResizedCrop(224), flip, ColorJitter(.8, .8, .8, .2) with p=.8, grayscale, blur with p=.5
