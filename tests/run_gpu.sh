@@ -55,7 +55,9 @@ for name, version in ("python", sys.version.split()[0]), *((m.__name__, m.__vers
     threads=$(($(nproc) / 8))
     export OMP_NUM_THREADS=$((threads > 0 ? threads : 1)) # parts would wait for each other's
     begin() { # as part
-        case " ${PARTS:-$2} " in *" $2 "*) part "$@" & jobs+=($!) begun+=($2) ;; esac
+        [[ " ${PARTS:-$2} " == *" $2 "* ]] || return
+        part "$@" &
+        jobs+=($!) begun+=("$2")
     }
     begin_one() {
         begin $one kept $c/test_cache.py $c/test_resident.py
@@ -67,8 +69,9 @@ for name, version in ("python", sys.version.split()[0]), *((m.__name__, m.__vers
         begin $one faults tests/faults
     }
     if [ $one != $other ]; then begin_one; fi
-    begin $other processes $c/test_processes.py # alone on its GPU: it watches the free memory
-    if [ "${begun[-1]}" = processes ]; then wait "${jobs[-1]}" || worst=$?; fi
+    if begin $other processes $c/test_processes.py; then # alone on its GPU: it watches the free memory
+        wait "${jobs[-1]}" || worst=$?
+    fi
     if [ $one = $other ]; then begin_one; fi
     begin $other v2 $cases -k "not v1 and not exact"
     begin $other v2_exact $cases -k "not v1 and exact"
