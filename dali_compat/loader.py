@@ -16,6 +16,7 @@ from . import installed
 from .asked import Asked, tell_of
 from .callers import stack_level
 from .data.parts import parts
+from .epoch.collate import UserCollate
 from .epoch.dali_iterator import DALIIterator
 from .epoch.history import History
 from .epoch.on_error import Errors, SampleError, checked_policy
@@ -167,6 +168,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._errors = Errors(on_error, on_error_in_python)
         self._stats = Stats()
         self._history = History()
+        self._user_collate = UserCollate(fallback)
         self.cache = checked_budget(cache)
         self.cache_device = checked_place(cache_device, device)
         self._route: Route | None = None
@@ -270,7 +272,12 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def __getstate__(self) -> dict[str, Any]:
         # pipelines stay here; a copy builds its own
-        return self.__dict__ | {"_route": None, "_stats": Stats(), "_history": History()}
+        return self.__dict__ | {
+            "_route": None,
+            "_stats": Stats(),
+            "_history": History(),
+            "_user_collate": UserCollate(self.fallback),
+        }
 
     if not TYPE_CHECKING:  # to a type checker every other name is an error
 

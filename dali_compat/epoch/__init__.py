@@ -11,6 +11,7 @@ In the order to read them:
 - resident, chunk: the route of arrays on the device. A chunk is several batches, computed together.
 - stock: torch's own loader, followed by a copy to the device.
 - on_error: what becomes of a sample that cannot be read. substitute: the sample in its place.
+- collate: a collate_fn of the user's, on a GPU.
 - history, progress, traits, generators: state_dict() and load_state_dict(). lightning: where a Trainer is meanwhile.
 - review: describe() and replay(). stats: stats(). samplers: what is known of torch's samplers.
 """

@@ -121,9 +121,8 @@ class Batch:
             columns = [self.targets, self._locals()] if with_index == {True} else [self.targets]
             made = [to_device(_column(column), epoch.route.device) for column in columns]
             return (images, made[0].long() if made[0].ndim == 1 else made[0]) if fast else [images, *made]
-        samples = self._samples(images)
-        with self._as_in_a_worker():
-            collated = epoch.collate_fn(samples if epoch.batched else samples[0])
+        given = self._samples if epoch.batched else lambda images: self._samples(images)[0]
+        collated = epoch.user_collate(epoch.collate_fn, given, images, epoch.route.device, self._as_in_a_worker)
         return to_device(collated, epoch.route.device)
 
     def _in_format(self, images: torch.Tensor) -> torch.Tensor:
@@ -131,7 +130,7 @@ class Batch:
         return in_format(images, self.epoch.route.plans[0]) if images.ndim == 4 else images
 
     def _samples(self, images) -> list[tuple]:
-        """What ``dataset[index]`` gives for each row, with the image on the device."""
+        """What ``dataset[index]`` gives for each row, with these images."""
         targets = self.targets.tolist() if isinstance(self.targets, np.ndarray) else self.targets
         samples: list[tuple] = []
         for image, target, (folder, local) in zip(images, targets, self.places, strict=True):

@@ -47,6 +47,7 @@ class Epoch(Generic[R]):
 
     Attributes:
         dataset, collate_fn: the loader's.
+        user_collate: calls that function, where it is a user's.
         batched: whether torch's automatic batching is on.
         route: of the loader at iter().
         seed, rank_order: of this epoch; a sample's random numbers follow from the seed and its place in that order.
@@ -59,6 +60,7 @@ class Epoch(Generic[R]):
 
     def __init__(self, loader, route: R, progress: Progress):
         self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
+        self.user_collate = loader._user_collate
         self.in_workers = loader.num_workers > 0
         self.route, self.seed, self.rank_order, self.over = route, progress.seed, progress.rank_order, False
         self.meter: Meter = loader._stats.begin()

@@ -114,6 +114,7 @@ _HANDS = ["handwritten:4:5@hw_decoder_load=1.0", "handwritten:2:2@pipelines=3,hw
 _BESIDE = (
     ("training_resnet18_h200", "resnet18", {"eager": "ResNet-18", "compiled": "ResNet-18 compiled"}, _HANDS),
     ("training_resnet18_h200", "resnet18", {"graphs": "ResNet-18 in CUDA graphs"}, _HANDS),
+    ("training_item_eager_h200", "resnet18", {"eager_item": "ResNet-18, ``"}, _HANDS[:1]),
     ("training_item_h200", "resnet18", {"compiled_item": "ResNet-18 compiled, ``"}, _HANDS[1:]),
     ("training_others_h200", "resnet50", {"eager": "ResNet-50"}, _HANDS[:1]),
     ("training_others_h200", "vit_s_16", {"eager": "ViT-S/16"}, _HANDS[:1]),
@@ -131,6 +132,18 @@ for name, model, kinds, hands in _BESIDE:
             median(name, "synthetic", **where),
             *(value for found in shares for value in spread(found)),
         )
+
+_TWO = [within("training_ddp_h200x2", case, "synthetic", model="resnet50") for case in ("ours", _HANDS[0])]
+assert read("training_ddp_h200x2")["processes"] == 2
+claim(
+    MEASURED,
+    "has {:.3f} ({:.3f} - {:.3f}) of its speed on synthetic data, which is {:,.0f} images/s, and {:.3f} ({:.3f} - "
+    "{:.3f}) beside the first of these pipelines (two H200, {} rounds)",
+    *spread(_TWO[0]),
+    median("training_ddp_h200x2", "synthetic", model="resnet50"),
+    *spread(_TWO[1]),
+    len(_TWO[0]),
+)
 
 (_ADDED,) = (
     row for row in read("training_resnet18_h200")["gpu_time"] if (row["program"], row["case"]) == ("compiled", "ours")
@@ -192,6 +205,22 @@ claim(
     of_medians("transforms_h100", "ours", "torchvision", transform="simclr"),
 )
 claim(MEASURED, "All {} are in the", len({row["transform"] for row in read("transforms_h100")["rounds"]}))
+
+# ---- views
+
+for called, recipe in (("SimCLR's, two of 224", "simclr"), ("DINO's, two of 224 and six of 96", "dino")):
+    claim(
+        MEASURED,
+        f"| {called} | {{:.0f}} | {{:,.0f}} | {{:.0f}} ({{:.0f}} - {{:.0f}}) |",
+        *(median("views_h200", case, "samples_per_s", recipe=recipe) for case in ("torchvision", "ours")),
+        *spread(within("views_h200", "ours", "torchvision", "samples_per_s", recipe=recipe)),
+    )
+claim(
+    MEASURED,
+    "loads at {:.2f} ({:.2f} - {:.2f}) of the Compose's own speed",
+    *spread(within("views_h200", "ours", "plain", "samples_per_s", recipe="preset")),
+)
+claim(MEASURED, "samples/s (``, {} rounds)", len(rounds("views_h200", "ours", "samples_per_s", recipe="dino")))
 
 # ---- data sets in memory
 
