@@ -1,4 +1,4 @@
-"""The resident route: data sets of arrays (arrays.py) are copied to the device once, and transformed there."""
+"""The resident route: data sets of arrays (data/arrays.py) are copied to the device once, and transformed there."""
 
 from __future__ import annotations
 
