@@ -2,7 +2,8 @@
 
 Each function takes the image sizes that reach it, (N, 2) int64 as (height, width) in pixels, and returns the arrays its
 kernel wants together with the sizes after it. Sizes are known before anything is decoded (data/headers.py), so all
-geometry is torchvision's own arithmetic, vectorised with numpy, and the engines only carry it out."""
+geometry is torchvision's own arithmetic, vectorised with numpy, and the engines only carry it out.
+"""
 
 import importlib
 import pkgutil

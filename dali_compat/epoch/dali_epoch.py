@@ -78,9 +78,10 @@ class DaliEpoch(Epoch[DaliRoute]):
         return pipelines[-1]
 
     def check_open(self) -> None:
-        """
+        """Looks whether the loader was closed meanwhile.
+
         Raises:
-            RuntimeError: the loader was closed meanwhile.
+            RuntimeError: it was.
         """
         for pipelines in self._pipelines.values():
             for pipeline in pipelines:
