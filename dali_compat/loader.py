@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -14,7 +13,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import installed
 from .asked import Asked, tell_of
-from .callers import stack_level
+from .callers import tell_of_fallback
 from .data.parts import parts
 from .epoch.collate import UserCollate
 from .epoch.dali_iterator import DALIIterator
@@ -24,7 +23,6 @@ from .epoch.resident import ResidentIterator
 from .epoch.review import SampleDescription, describe, replay
 from .epoch.stats import LoaderStats, Stats
 from .epoch.stock import stock_iterator
-from .errors import FallbackWarning
 from .routes.choose import Route, StockRoute, choose, in_python
 from .routes.dali import DaliRoute
 from .routes.decoded_cache import checked_budget, checked_place
@@ -290,12 +288,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _tell(self, what: str) -> None:
-        """Warns, once; with fallback="error" raises instead."""
-        if self.fallback == "error":
-            raise RuntimeError(f"fallback='error', but {what}")
-        if self.fallback == "warn" and what not in self._told:
-            self._told.add(what)
-            warnings.warn(what, FallbackWarning, stacklevel=stack_level())
+        tell_of_fallback(what, self.fallback, self._told)
 
 
 def _signature() -> inspect.Signature:

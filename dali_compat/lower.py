@@ -110,7 +110,7 @@ def _commutes(geometry: Step, before: Step) -> bool:
 
 def _from_planes(ordered: tuple[Step, ...]):
     """The steps that kernels do on a JPEG's planes, and those after them: [crop] [resize] [crop] [flips] [conversions].
-    None, where these do not give images of one size."""
+    Empty, both, where these do not give images of one size."""
     at, stage, size = 0, 0, None
     for s in ordered:
         if s.op not in _STAGES or s.when or (s.op == "resize" and not _exact_in_planes(s)):

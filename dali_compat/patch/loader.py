@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import types
-import warnings
 import weakref
 from typing import Any
 
 import torch.utils.data as data
 
 from .. import installed
-from ..callers import stack_level
+from ..callers import tell_of_fallback
 from ..data.parts import parts
 from ..data.timm import OfTimms
-from ..errors import FallbackWarning
 from ..installed import Installed
 from ..loader import DataLoader
 from .frameworks import check_nothing_is_skipped_twice, is_made_by_accelerate, options_of, reason_to_stay_torchs
@@ -37,7 +35,7 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Inst
         return False
     reason = reason_to_stay_torchs()
     if reason is not None:
-        _tell(f"torchvision does the work: {reason}", now)
+        tell_of_fallback(f"torchvision does the work: {reason}", now.options["fallback"], _told)
         return False
     check_nothing_is_skipped_twice()
     accelerated = is_made_by_accelerate()
@@ -73,13 +71,3 @@ def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
 def _again(kind: type) -> Any:
     made = _class_of(kind)
     return made.__new__(made)
-
-
-def _tell(what: str, now: Installed) -> None:
-    """Warns, once; with fallback="error" raises instead."""
-    fallback = now.options["fallback"]
-    if fallback == "error":
-        raise RuntimeError(f"fallback='error', but {what}")
-    if fallback == "warn" and what not in _told:
-        _told.add(what)
-        warnings.warn(what, FallbackWarning, stacklevel=stack_level())
