@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -12,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..callers import tell_of_fallback
 from ..engine.device import mapped, to_device
-from ..errors import FallbackWarning
 
 _CPU = torch.device("cpu")
 
@@ -57,7 +56,9 @@ class UserCollate:
         except (RuntimeError, TypeError, ValueError) as error:
             if not _is_of_devices(error):
                 raise
-            self._tell(function, error)
+            name = getattr(function, "__qualname__", type(function).__name__)
+            what = f"collate_fn {name} cannot take samples on a GPU ({error}): every batch is copied to the CPU for it"
+            tell_of_fallback(what, self._fallback, set())
         torch.set_rng_state(before[0])
         random.setstate(before[1])
         np.random.set_state(before[2])
@@ -65,14 +66,6 @@ class UserCollate:
             made = function(samples(to_device(images, _CPU)))
         self._known, self._on_cpu = function, True
         return made
-
-    def _tell(self, function: Callable[[Any], Any], error: Exception) -> None:
-        name = getattr(function, "__qualname__", type(function).__name__)
-        what = f"collate_fn {name} cannot take samples on a GPU ({error}): every batch is copied to the CPU for it"
-        if self._fallback == "error":
-            raise RuntimeError(f"fallback='error', but {what}") from error
-        if self._fallback == "warn":
-            warnings.warn(what, FallbackWarning, stacklevel=2)
 
 
 def _is_of_devices(error: Exception) -> bool:
