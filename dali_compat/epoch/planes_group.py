@@ -79,13 +79,15 @@ class FromPlanes:
     def _begin(self) -> None:
         from ..engine.dali.pipeline import PipelineError  # here, for other routes do without DALI
 
-        self._begun = True
         try:
-            files = Files.of(self._read())
+            self._hand_over(Files.of(self._read()))
         except PipelineError:  # of a file: this finds out which
             self._mine = self._mine[:0]
             self._others = Decoded(self.batch, self.plan, self.rows, self._given)
-            return
+        self._begun = True  # at last: an interrupt may stop it
+
+    def _hand_over(self, files: Files) -> None:
+        """To the engine what is its, to PIL what has changed."""
         same = hold(self._words, checksums(files.arrays, self._facts.marks))
         if not same.all():
             self._mine, changed = np.flatnonzero(same), [self.rows[i] for i in np.flatnonzero(~same).tolist()]
