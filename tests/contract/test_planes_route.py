@@ -314,7 +314,7 @@ def test_a_file_that_is_replaced_is_compared_anew(folder, engine, monkeypatch):
     assert counts(engine, dataset) == ALL | {"engines": 7, "others": 1}
     rng = np.random.default_rng(1)
     for number in (1, 5):
-        picture(rng, 90, 80).save(folder / "class" / f"{number:02}.jpg", subsampling=0)
+        picture(rng, 30, 28).save(folder / "class" / f"{number:02}.jpg", subsampling=0)
     path = folder / "class" / "04.jpg"
     data = bytearray(path.read_bytes())
     data[-8] ^= 16  # coded
@@ -480,14 +480,14 @@ def test_a_later_run_begins_with_what_is_known(folder, engine, monkeypatch, tmp_
     assert_alike(loaded(second), wanted)
     assert sum(engine.calls) == 7 and counts(engine, second) == ALL | {"engines": 7, "others": 1}
     for seed, name in enumerate(("05", "07")):
-        picture(np.random.default_rng(seed), 90, 80).save(path.with_name(f"{name}.jpg"), subsampling=0)
+        picture(np.random.default_rng(seed), 30, 28).save(path.with_name(f"{name}.jpg"), subsampling=0)
     engine.spoilt.add(path.with_name("07.jpg").read_bytes())
     third = run()
     wanted = expected(monkeypatch, DALIImageFolder(folder / "images", TRAIN))
     for _ in range(3):
         assert_alike(compared(engine, third), wanted)
     assert counts(engine, third) == ALL | {"engines": 6, "others": 2}
-    picture(np.random.default_rng(1), 90, 80).save(path.with_name("000.jpg"), subsampling=0)
+    picture(np.random.default_rng(1), 30, 28).save(path.with_name("000.jpg"), subsampling=0)
     fourth = run()
     engine.calls.clear()
     assert_alike(loaded(fourth), expected(monkeypatch, fourth))
