@@ -14,8 +14,8 @@ from ..data.sources import PATHS, Form
 from ..data.verdicts import checksums, hold
 from ..draws import Arrays
 from ..engine.kernels import rows_of
-from ..engine.planes.engine import Decoding, EngineSilent, Files, JpegEngine, pixels_of
-from ..engine.planes.geometry import Planes, planes_of
+from ..engine.planes.engine import Decoding, EngineSilent, Files, JpegEngine
+from ..engine.planes.geometry import Planes, pixels_of, planes_of
 from ..engine.planes.nvjpeg import EngineError
 from ..engine.planes.program import Program
 from ..engine.planes.verified import VerifiedEngine
@@ -95,7 +95,10 @@ class FromPlanes:
             forget(self.batch, changed)
             self._others = Replayed(self.batch, self.plan, changed)
         if len(self._mine):
-            self._planes = self._engine.submit(files, self._places())
+            try:
+                self._planes = self._engine.submit(files, self._places())
+            except torch.OutOfMemoryError:
+                self._engine.give_up("the GPU has no memory for its planes")
 
     def _read(self) -> Any:
         """The files' bytes."""
@@ -112,8 +115,8 @@ class FromPlanes:
             self._begin()
         mine, made = [self.rows[i] for i in self._mine.tolist()], []
         groups: list[Decoded | Replayed] = [] if self._others is None else [self._others]
-        if self._planes is not None:
-            planes = self._received(self._planes)
+        if mine:
+            planes = self._received()
             if planes is not None:
                 made.append((mine, self._images(planes)))
             else:
@@ -124,10 +127,10 @@ class FromPlanes:
         self.rows = sorted(chain.from_iterable(rows for rows, _ in made))
         return made[0][1] if len(made) == 1 else in_order(made)
 
-    def _received(self, planes: Decoding) -> torch.Tensor | None:
+    def _received(self) -> torch.Tensor | None:
         """The planes; None where the engine has not made them."""
         try:
-            return planes.result()
+            return None if self._planes is None else self._planes.result()
         except EngineError:  # comparing them anew tells of which file
             self.batch.words_to([self.rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
         except EngineSilent:

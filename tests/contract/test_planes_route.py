@@ -448,6 +448,21 @@ def test_too_much_waits(folder, engine, monkeypatch):
 
 
 @interpreted.runs_interpreted
+def test_no_memory_for_planes(folder, engine, monkeypatch):
+    dataset = DALIImageFolder(folder, EVALUATION)
+    wanted = expected(monkeypatch, dataset)
+    compared(engine, dataset)
+
+    def submit(files, places):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(engine, "submit", submit)
+    with pytest.warns(RuntimeWarning, match="no memory"):
+        assert_alike(loaded(dataset), wanted)
+    assert_alike(loaded(dataset), wanted)
+
+
+@interpreted.runs_interpreted
 def test_comparing_fails(folder, engine, monkeypatch):
     def differs(self, planes, places, wanted):
         raise torch.OutOfMemoryError("CUDA out of memory")

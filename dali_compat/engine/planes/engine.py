@@ -182,9 +182,3 @@ def _name(device: torch.device, decoder: Decoder) -> str:
     except (OSError, IndexError):
         driver = f"CUDA {driver_cuda()}"
     return f"{torch.cuda.get_device_name(device)}, {driver}, nvJPEG {decoder.version}"
-
-
-def pixels_of(chroma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) int64 each: for how many pixels across and down a sample of chroma is; 0 without chroma."""
-    wide = chroma.astype(np.int64)
-    return wide >> 4, np.where(wide >> 4 == 0, 0, wide & 15)

@@ -18,8 +18,8 @@ from PIL import Image
 from ...data.header import read_header
 from ...locks import new_lock
 from ..fused import to_device
-from .engine import SWITCH, Files, pixels_of
-from .geometry import planes_of, whole_rows_of
+from .engine import SWITCH, Files
+from .geometry import pixels_of, planes_of, whole_rows_of
 from .nvjpeg import EngineError
 from .verified import VerifiedEngine
 

@@ -98,6 +98,12 @@ def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> 
     return Planes(offsets, pitches, both, of_all, sizes)
 
 
+def pixels_of(chroma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) int64 each: for how many pixels across and down a sample of chroma is; 0 without chroma."""
+    wide = chroma.astype(np.int64)
+    return wide >> 4, np.where(wide >> 4 == 0, 0, wide & 15)
+
+
 def _whole(sizes: np.ndarray) -> np.ndarray:
     return -(-sizes // _LINE) * _LINE
 
@@ -108,7 +114,9 @@ def whole_rows_of(planes: Planes) -> tuple[np.ndarray, Layout]:
     return rows_of(planes, Windows(nothing, planes.sizes, planes.sizes, nothing, nothing), planes.sizes.max(0).tolist())
 
 
-def rows_of(planes: Planes, windows: Windows, size: Sequence[int], interpolation: str = "bilinear", like: str = "pil"):
+def rows_of(
+    planes: Planes, windows: Windows, size: Sequence[int], interpolation: str = "bilinear", like: str = "pil"
+) -> tuple[np.ndarray, Layout]:
     """(N, len(COLUMNS)) int64, and the Layout; ``size`` is that of the results."""
     out, count = np.array(size), len(windows.start)
     scale = windows.size / windows.full
