@@ -119,7 +119,8 @@ def engine(monkeypatch):
         monkeypatch.setattr(kernels, name, alone(getattr(kernels, name)))
     made = Pillows()
     monkeypatch.setattr(DaliRoute, "jpeg_engine", lambda self: made)
-    return made
+    yield made
+    made.settle(60)  # before the next test's
 
 
 def picture(rng, height, width):
