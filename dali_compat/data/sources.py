@@ -24,6 +24,14 @@ class Store(Protocol):
         """Of images: read-only uint8 arrays (length,)."""
         ...
 
+    def changed(self, indices: Sequence[int]) -> np.ndarray:
+        """(N,) bool: what read() has given of these images may have changed since."""
+        ...
+
+    def copied(self, index: int) -> bytes:
+        """Of an image: what nobody changes."""
+        ...
+
     def place(self, index: int) -> str:
         """For messages."""
         ...
@@ -109,20 +117,37 @@ def is_record(source: Source | np.ndarray) -> TypeIs[Record]:
 
 def fetch(sources: list[Source]) -> None:
     """Ask for the bytes of all records at once, so that a disk can work on them together; they are not waited for."""
-    of_archive: dict[int, list[Record]] = {}
-    for source in filter(is_record, sources):
-        of_archive.setdefault(id(source.archive), []).append(source)
-    for records in of_archive.values():
+    for rows in _by_archive(sources):
+        records: Any = [sources[row] for row in rows]
         images = records[0].archive.read([record.index for record in records])
         for record, image in zip(records, images, strict=True):
             record.data = image
+
+
+def overwritten(sources: Sequence[Source]) -> np.ndarray:
+    """(N,) bool: of which records the bytes may have changed since they were fetched. They are not to be touched: a
+    file may have become shorter."""
+    found = np.zeros(len(sources), bool)
+    for rows in _by_archive(sources):
+        records: Any = [sources[row] for row in rows]
+        found[rows] = records[0].archive.changed([record.index for record in records])
+    return found
+
+
+def _by_archive(sources: Sequence[Source]) -> list[list[int]]:
+    """Rows of the records, by their archives."""
+    of_archive: dict[int, list[int]] = {}
+    for row, source in enumerate(sources):
+        if is_record(source):
+            of_archive.setdefault(id(source.archive), []).append(row)
+    return list(of_archive.values())
 
 
 def opened(source: Source | np.ndarray) -> IO[bytes]:
     """For PIL; an array is of the bytes themselves. The name of the errors that it raises is in the source's text."""
     if isinstance(source, str):
         return open(source, "rb")
-    return io.BytesIO(source.bytes().data if is_record(source) else source.data)
+    return io.BytesIO(source.archive.copied(source.index) if is_record(source) else source.data)
 
 
 def is_upright(source: Source | np.ndarray) -> bool:

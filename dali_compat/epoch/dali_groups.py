@@ -13,7 +13,7 @@ import torch
 
 from ..data.headers import Facts, Headers, marks
 from ..data.intact import is_intact
-from ..data.sources import BYTES, DECODED, PATHS, Form, Source
+from ..data.sources import BYTES, DECODED, PATHS, Form, Source, overwritten
 from ..draws import Arrays
 from ..engine.device import mapped, sent
 from ..engine.replay import replay, replay_views
@@ -129,11 +129,12 @@ class Decoded:
 
     def _doubtful(self, received: Received) -> set[int]:
         """Which images PIL has to read: the bytes that DALI has decoded are not those that the header was read from, by
-        their length and the size in their own header; or they are, at their first sight, not of a structure that both
-        are known to read alike."""
-        changed, files = np.zeros(len(self.rows), bool), self._images
+        their length and the size in their own header, or because somebody has written to their archive; or they are, at
+        their first sight, not of a structure that both are known to read alike."""
         if received.encoded is not None:
             files, changed = received.encoded, changed_since(self._facts, received.lengths, received.stated)
+        else:
+            files, changed = self._images, overwritten(self._sources)
         return set(np.flatnonzero(for_pil(self.batch, self.rows, self._facts, files, changed)).tolist())
 
     def _with_pil(self, doubtful: list[int], images):
@@ -157,7 +158,8 @@ class Decoded:
         bad: list[int] = []
         if self._given not in DECODED:
             images = self._sources if self._given == PATHS else self._images
-            bad = [i for i, image in enumerate(images) if not is_intact(image)]
+            bad = np.flatnonzero(overwritten(self._sources)).tolist()  # their bytes are not to be touched
+            bad = bad or [i for i, image in enumerate(images) if not is_intact(image)]
             bad = bad or undecodable(images, self._pipeline.device, self._given)
         if not bad and (self._again or self._given != PATHS):
             raise error
