@@ -16,7 +16,7 @@ from ..data.intact import is_intact
 from ..data.sources import BYTES, DECODED, PATHS, Form, Source, overwritten
 from ..draws import Arrays
 from ..engine.device import mapped, sent
-from ..engine.replay import replay, replay_views
+from ..engine.replay import OtherMode, replay, replay_views
 from ..engine.views import Views
 from ..errors import ImageReadError
 from ..plan import Plan, Step
@@ -76,6 +76,10 @@ class DaliOwner(Owner, Protocol):
 
     def set_intact(self, rows: list[int]) -> None:
         """DALI and PIL read these files alike."""
+        ...
+
+    def meet_anew(self, rows: list[int]) -> bool:
+        """The headers of these rows are forgotten; whether one of them was not, for this batch, before."""
         ...
 
 
@@ -258,6 +262,15 @@ class Replayed:
             self._futures.popitem()[1].cancel()
 
     def _give_up(self, row: int, error: Exception) -> None:
+        """
+        Raises:
+            OtherMode: files have changed; the batch groups its rows anew.
+        """
+        if isinstance(error, OtherMode) and self.batch.meet_anew(self.rows):
+            try:
+                raise error
+            finally:
+                del error  # it refers to its traceback, and that to this frame
         if not hasattr(error, "row"):
             message = f"cannot decode {self.batch.name(row)}: {type(error).__name__}: {error}"
             read_error = ImageReadError(message)
