@@ -15,6 +15,7 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
+from ..asked import Told
 from ..data.parts import locate, sample
 from ..draws import replacement
 from ..engine.device import to_device
@@ -39,7 +40,7 @@ def stock_iterator(loader, device: torch.device) -> _OnDevice:
     if not loader.num_workers:
         return _Here(given, device)
     loader.check_worker_number_rationality()
-    return _InWorkers(given, device)
+    return _InWorkers(_changed(given, worker_init_fn=Told(loader.worker_init_fn)), device)
 
 
 class _OnDevice(_BaseDataLoaderIter):
@@ -201,12 +202,15 @@ class _Sample(NamedTuple):
 
 def _tolerant(loader):
     """The loader, over a data set whose samples may fail. The loader itself stays as it is."""
-    made = copy.copy(loader)
     among = indices_among(loader) if loader._errors.policy == "replace" else ()  # a data set may have no length
     dataset = _Tolerant(loader.dataset, loader._errors, among)
-    collate = _Collate(loader.collate_fn, loader._auto_collation)
-    shared = dict(_errors=loader._errors, _stats=loader._stats, _history=loader._history)
-    vars(made).update(shared, dataset=dataset, collate_fn=collate)
+    return _changed(loader, dataset=dataset, collate_fn=_Collate(loader.collate_fn, loader._auto_collation))
+
+
+def _changed(loader, **attributes: Any):
+    """The loader with other attributes, for an iterator. What it counts is the loader's."""
+    made = copy.copy(loader)
+    vars(made).update(_errors=loader._errors, _stats=loader._stats, _history=loader._history, **attributes)
     return made
 
 
