@@ -60,8 +60,8 @@ def tell_of(dataset: Any) -> None:
 
 
 class Told:
-    """The worker_init_fn of such a loader's workers, around the user's: a process that is no fork does not know what was
-    said in another."""
+    """The worker_init_fn of such a loader's workers, around the user's: a process that is no fork does not know what
+    was said in another."""
 
     def __init__(self, function: Callable[[int], object] | None):
         self._function = function

@@ -61,7 +61,7 @@ class Epoch(Generic[R]):
         self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
         self.in_workers = loader.num_workers > 0
         self.route, self.seed, self.places, self.over = route, progress.seed, progress.places, False
-        self.meter: Meter = loader._stats.begin()
+        self.meter: Meter = loader._stats.begin(loader.collate_fn)
         self.errors, self.among = loader._errors, indices_among(loader)
         self.errors.begin()
         views = max((len(plan.chains) for plan in route.all_plans), default=1)

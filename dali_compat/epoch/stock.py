@@ -68,7 +68,7 @@ class _OnDevice(_BaseDataLoaderIter):
             self._rest = iter(self._progress.rest(loader)) if self._progress.places.origin else None
         self._errors, self._samples = loader._errors, 0
         self._errors.begin()
-        self._meter: Meter = loader._stats.begin()
+        self._meter: Meter = loader._stats.begin(_users(loader.collate_fn))
         self._meter.follow(self)
         self._asked: deque[tuple[int | None, Any]] = deque()  # samples and indices of batches that are under way
 
@@ -257,8 +257,13 @@ class _Tolerant(data.Dataset):
 
 
 class _Collate:
+    """
+    Attributes:
+        collate_fn: the loader's.
+    """
+
     def __init__(self, collate_fn, batched: bool):
-        self._collate_fn, self._batched = collate_fn, batched
+        self.collate_fn, self._batched = collate_fn, batched
 
     def __call__(self, given: Any) -> _Collated:
         """``given``: a list of _Sample, or one where batching is off."""
@@ -267,8 +272,13 @@ class _Collate:
         samples = [sample for one in made for sample in one.sample]
         if not samples:
             return _Collated((), len(made), 0, failures)
-        collated = self._collate_fn(samples if self._batched else samples[0])
+        collated = self.collate_fn(samples if self._batched else samples[0])
         return _Collated((collated,), len(made), len(samples), failures)
+
+
+def _users(collate_fn):
+    """The loader's own."""
+    return collate_fn.collate_fn if isinstance(collate_fn, _Collate) else collate_fn
 
 
 def _length(batch: Any) -> int:
