@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ..routes.choose import Route, StockRoute
 from .generators import GLOBAL, of_loader, runs_users_functions
-from .lightning import seen
+from .lightning import Seen, seen
 from .progress import Progress, stateful
 from .samplers import distributed
 from .traits import Traits, differences, traits
@@ -126,11 +126,12 @@ class History:
         if self._pending is not None:
             return dict(self._pending)
         current, stock = self._current, isinstance(route, StockRoute)
-        over, ahead = seen(loader)
-        under_way = current is not None and not current.over and not (current.given and over)
+        lightning = seen(loader)
+        ahead = lightning.ahead
+        under_way = current is not None and not current.over and not (current.given and lightning.over)
         laps, sampler = None, stateful(loader)
         if current is not None:
-            _warn_of_the_inexact(loader, current, stock, ahead)
+            _warn_of_the_inexact(loader, current, stock, lightning)
             if _has_laps(loader):
                 laps = [current.base_seed, current.lap + 1]
         beginnings = [*self._beginnings]
@@ -238,13 +239,22 @@ def _ranks(loader) -> tuple[int, int]:
     return 0, 1
 
 
+def _keeps_what_it_draws_from(loader) -> bool:
+    """Whether a new loader would draw from something else: the seed of persistent workers, generators of its own."""
+    return of_loader(loader, False).owned or _has_laps(loader) or stateful(loader) is not None
+
+
 def _has_laps(loader) -> bool:
     return bool(loader.persistent_workers and loader.num_workers)
 
 
-def _warn_of_the_inexact(loader, current: Progress, stock: bool, ahead: int) -> None:
+def _warn_of_the_inexact(loader, current: Progress, stock: bool, lightning: Seen) -> None:
     found = []
-    if ahead and runs_users_functions(loader, stock):
+    replaced = lightning.over and lightning.is_replaced
+    if lightning.age or (replaced and (lightning.every > 1 or _keeps_what_it_draws_from(loader))):
+        every = f"reload_dataloaders_every_n_epochs={lightning.every}"
+        found.append(f"Lightning makes loaders anew ({every}) at other times, or asks them otherwise, where it goes on")
+    if lightning.ahead and runs_users_functions(loader, stock):
         found.append("Lightning has fetched a batch ahead, for which code of yours has drawn already")
     if current.mixed and not current.over:
         names = " and ".join(sorted(current.mixed))
