@@ -207,14 +207,19 @@ def merge_states(states: Sequence[State]) -> State:
 
     Raises:
         ValueError: they are not of all ranks, or not of the same batch. No batch suits all then: only the model's
-            checkpoint knows which one that has seen.
+            checkpoint knows which one that has seen. Or one is no state of a rank.
     """
+    if not all(isinstance(state, dict) and "ranks" in state for state in states):
+        raise ValueError("states are those that loader.state_dict() gave, of one rank each, before any merge_states()")
     by_rank = sorted(states, key=lambda state: state["ranks"][0])
     ranks = [tuple(state["ranks"]) for state in by_rank]
     if not states or ranks != [(rank, len(states)) for rank in range(len(states))]:
         raise ValueError(f"states of all ranks are needed, each once; (rank, number of ranks) are {ranks}")
     if len({(state["begun"], (state["epoch"] or {}).get("samples")) for state in by_rank}) > 1:
-        at = ", ".join(f"rank {state['ranks'][0]} {_where(state)}" for state in by_rank)
+        at_place: dict[str, list[str]] = {}
+        for rank, state in enumerate(by_rank):
+            at_place.setdefault(_where(state), []).append(str(rank))
+        at = "; ".join(f"{where}: rank {', '.join(of_them)}" for where, of_them in at_place.items())
         raise ValueError(
             f"the ranks are not at the same batch ({at}): take their states after the same step. Where each rank has "
             "saved alone, and a crash came between, take the state of the rank whose model you load, for all of them"
@@ -225,8 +230,9 @@ def merge_states(states: Sequence[State]) -> State:
 def _where(state: State) -> str:
     epoch = state["epoch"]
     if epoch is None:
-        return f"behind {state['begun']} epochs"
-    return f"behind batch {epoch['given'] - 1} of epoch {epoch['number']}" if epoch["given"] else "before a batch"
+        return f"at the end of epoch {state['begun'] - 1}" if state["begun"] else "before the first epoch"
+    at = f"behind batch {epoch['given'] - 1}" if epoch["given"] else "before the first batch"
+    return f"{at} of epoch {epoch['number']}"
 
 
 def _ranks(loader) -> tuple[int, int]:

@@ -644,8 +644,20 @@ def test_the_same_ranks_go_on():
 
 def test_states_that_do_not_belong_together():
     states = [some(ranked(rank, 2), 1 + rank)[1] for rank in range(2)]
-    with pytest.raises(ValueError, match=r"same batch \(rank 0 behind batch 0 of epoch 0, rank 1 behind batch 1"):
+    said = r"same batch \(behind batch 0 of epoch 0: rank 0; behind batch 1 of epoch 0: rank 1\): take their .* for all"
+    with pytest.raises(ValueError, match=said):
         merge_states(states)
+    assert [_rest(ranked(rank, 2, 5), states[1]) for rank in range(2)] == [
+        some(ranked(rank, 2), 0)[0][6:] for rank in range(2)
+    ]  # one for all, as it says
+    places = [some(ranked(rank, 4), count) for rank, count in enumerate((1, 1, 0, 1))]
+    places[3] = None, ranked(3, 4).state_dict()
+    said = r"\(behind batch 0 of epoch 0: rank 0, 1; at the end of epoch 0: rank 2; before the first epoch: rank 3\)"
+    with pytest.raises(ValueError, match=said):
+        merge_states([state for _, state in places])
+    for wrong in ([{}, states[0]], [merge_states([one.state_dict()]) for one in [ranked(0, 1)]]):
+        with pytest.raises(ValueError, match=r"of one rank each, before any merge_states"):
+            merge_states(wrong)
     with pytest.raises(ValueError, match="each once"):
         merge_states(states[1:])
 
