@@ -13,7 +13,7 @@ import torch
 
 from ..data.headers import Facts, Headers, marks
 from ..data.intact import is_intact
-from ..data.sources import BYTES, DECODED, PATHS, Form, Source, overwritten
+from ..data.sources import BYTES, DECODED, PATHS, Form, Source, overwritten, written
 from ..draws import Arrays
 from ..engine.device import mapped, sent
 from ..engine.replay import OtherMode, replay, replay_views
@@ -135,11 +135,15 @@ class Decoded:
         """Which images PIL has to read: the bytes that DALI has decoded are not those that the header was read from, by
         their length and the size in their own header, or because somebody has written to their archive; or they are, at
         their first sight, not of a structure that both are known to read alike."""
-        if received.encoded is not None:
-            files, changed = received.encoded, changed_since(self._facts, received.lengths, received.stated)
-        else:
+        if received.encoded is None:
             files, changed = self._images, overwritten(self._sources)
-        return set(np.flatnonzero(for_pil(self.batch, self.rows, self._facts, files, changed)).tolist())
+            return set(np.flatnonzero(for_pil(self.batch, self.rows, self._facts, files, changed)).tolist())
+        changed, touched = changed_since(self._facts, received.lengths, received.stated), None
+        if self.batch.epoch.route.device.type == "cpu":  # a GPU makes batches in the time of these calls
+            now = np.fromiter(map(written, self._sources), np.int64, len(self.rows))  # type: ignore[arg-type]  # paths
+            touched = now != self._facts.written
+        bad = for_pil(self.batch, self.rows, self._facts, received.encoded, changed, touched)
+        return set(np.flatnonzero(bad).tolist())
 
     def _with_pil(self, doubtful: list[int], images):
         """The images, those in doubt from PIL."""
@@ -192,17 +196,26 @@ def changed_since(facts: Facts, lengths: np.ndarray | None, stated: np.ndarray |
     return (lengths != facts.lengths) | (marks(stated) != facts.marks)
 
 
-def for_pil(batch: DaliOwner, rows: list[int], facts: Facts, files: Any, changed: np.ndarray) -> np.ndarray:
+def for_pil(
+    batch: DaliOwner,
+    rows: list[int],
+    facts: Facts,
+    files: Any,
+    changed: np.ndarray,
+    touched: np.ndarray | None = None,
+) -> np.ndarray:
     """(N,) bool: whose bytes PIL has to read, of ``files`` in ``rows``. They have ``changed``, or they are, at their
-    first sight, not of a structure that all decoders are known to read alike."""
-    new = np.flatnonzero(~changed & ~facts.intact)
-    for i in np.flatnonzero(changed).tolist():
-        headers, index = batch.header(rows[i])
-        headers.forget(index)
+    first sight, not of a structure that all decoders are known to read alike. What somebody has ``touched`` since it
+    was looked at is at its first sight, too, and once more the next time: nobody knows whether before it was read."""
+    touched = np.zeros(len(rows), bool) if touched is None else touched
+    new = np.flatnonzero(~changed & (touched | ~facts.intact))
     unknown = np.array([not is_intact(files[i]) for i in new.tolist()], bool)  # here: others would wait for Python
     for i in new[unknown].tolist():
         _use_pil(batch, rows[i])
     batch.set_intact([rows[i] for i in new[~unknown].tolist()])
+    for i in np.flatnonzero(changed | touched).tolist():
+        headers, index = batch.header(rows[i])
+        headers.forget(index)
     doubtful = changed.copy()
     doubtful[new[unknown]] = True
     return doubtful
