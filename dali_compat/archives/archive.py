@@ -154,8 +154,8 @@ class Archive(VisionDataset, Asked, data.Dataset[tuple[Any, ...]]):  # type: ign
         return views
 
     def changed(self, indices: Sequence[int]) -> np.ndarray:
-        """(N,) bool: whose files have been written to since they were indexed, or cannot be opened any more. It costs
-        one system call a file.
+        """(N,) bool, of the images at ``indices``: whose files have been written to since they were indexed, or cannot
+        be opened any more. It costs one system call a file.
 
         Raises:
             IndexError: as a list does.

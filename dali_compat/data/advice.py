@@ -15,7 +15,7 @@ from .arrays import holds_arrays
 from .hugging_face import DALIHuggingFace
 from .readers import reader_of
 
-_DEPTH = 3  # of data sets in data sets
+_NESTED = 3  # of data sets in data sets
 _LOADERS = frozenset(("default_loader", "pil_loader"))
 
 
@@ -42,7 +42,7 @@ def _opens_images(function: Any) -> bool:
     return bool(names & _LOADERS) or names >= {"Image", "open"}
 
 
-def _inner(dataset: Any, depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
+def _inner(dataset: Any, depth: int = _NESTED) -> Iterator[tuple[str, Any]]:
     """What it holds that the loader takes, by its name there, the nearest first: ``inner``, ``inner.dataset``."""
     held = _held(dataset)
     yield from ((name, value) for name, value in held.items() if _is_of_images(value))

@@ -106,7 +106,8 @@ class DALIHuggingFace(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # t
         return [self._read(self._row(index)) for index in indices]
 
     def changed(self, indices: Sequence[int]) -> np.ndarray:
-        """(N,) bool: none. Nobody writes to an Arrow file that is whole: ``datasets`` puts another in its place."""
+        """(N,) bool, of the images at ``indices``: none of them. Nobody writes to an Arrow file that is whole;
+        ``datasets`` puts another in its place."""
         return np.zeros(len(indices), bool)
 
     def copied(self, index: int) -> bytes:

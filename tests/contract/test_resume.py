@@ -17,7 +17,7 @@ from torch.utils.data.distributed import DistributedSampler
 from torchvision import transforms as T
 from torchvision.datasets import FakeData
 
-from contract.both import RANDOM
+from contract.both import RANDOM, Wrapped
 from contract.storages import stored
 from contract.test_order import CASES, Yields
 from dali_compat import DALIArrayDataset, DALIImageFolder, DALIImageList, DataLoader, merge_states
@@ -741,6 +741,23 @@ def test_batches_of_which_nothing_is_left_are_not_counted(tmp_path, num_workers,
             assert [x.index for x in again.describe(batch, 1)] == [index, index + 1, index + 2]
         with pytest.raises(LookupError, match="no batch 3"):
             again.replay(3)
+
+
+@pytest.mark.parametrize("wrap", [lambda dataset: dataset, Wrapped], ids=["DALI", "torch's own"])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_batch_that_raised_an_error_is_counted(tmp_path, wrap, num_workers):
+    root = make_folder(tmp_path / "bad", classes=1, per_class=9, special=False)
+    (root / "class_a" / "04.jpg").write_bytes(b"no image")
+    one = loader(wrap(DALIImageFolder(root, RANDOM, return_index=True)), batch_size=3, num_workers=num_workers)
+    iterator = iter(one)
+    next(iterator)
+    with pytest.raises(OSError, match="04"):
+        next(iterator)
+    last = next(iterator)
+    assert [[x.index for x in one.describe(batch)] for batch in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    with pytest.raises(OSError, match="04"):
+        one.replay(1)
+    assert one.replay(2)[2].tolist() == last[2].tolist() == [6, 7, 8]
 
 
 def test_describe(images):
