@@ -147,7 +147,7 @@ def opened(source: Source | np.ndarray) -> IO[bytes]:
     """For PIL; an array is of the bytes themselves. The name of the errors that it raises is in the source's text."""
     if isinstance(source, str):
         return open(source, "rb")
-    return io.BytesIO(source.archive.copied(source.index) if is_record(source) else source.data)
+    return io.BytesIO(source.bytes().data if is_record(source) else source.data)
 
 
 def is_upright(source: Source | np.ndarray) -> bool:
@@ -156,8 +156,8 @@ def is_upright(source: Source | np.ndarray) -> bool:
 
 
 def decoded(source: Source) -> Image.Image:
-    """As its data set has it, by PIL."""
-    with opened(source) as file:
+    """As its data set has it, by PIL. What was fetched of a record is not touched: it may have changed since."""
+    with io.BytesIO(source.archive.copied(source.index)) if is_record(source) else opened(source) as file:
         image: Any = Image.open(file)
         if isinstance(source, InItsMode):
             image.load()
