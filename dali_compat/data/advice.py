@@ -20,7 +20,7 @@ _LOADERS = frozenset(("default_loader", "pil_loader"))
 
 
 def advice(dataset: Any) -> str:
-    """For the end of a sentence; "" where nothing better is known."""
+    """The end of a sentence that says what to write instead; "" where nothing better is known."""
     kind = type(dataset)
     if kind.__module__.split(".")[0] == "datasets" and kind.__name__ == "Dataset":
         images = [name for name, feature in dataset.features.items() if type(feature).__name__ == "Image"]
@@ -37,7 +37,7 @@ def advice(dataset: Any) -> str:
 
 
 def _opens_images(function: Any) -> bool:
-    """By PIL: what others give is no PIL image, and its transforms take that."""
+    """Whether a function opens images with PIL. What others give is no PIL image, and the transforms take that."""
     names = set(_names_in(getattr(function, "__code__", None)))
     return bool(names & _LOADERS) or names >= {"Image", "open"}
 

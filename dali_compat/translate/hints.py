@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from PIL import ImageFilter, ImageOps
 
-from .understood import OF_MODULES, attributes
+from .wrappers.objects import OF_MODULES, attributes
 
 # Pillow's operations, the name of their further argument and its default, and what does the same
 _OPERATIONS: dict[Callable[..., Any], tuple[str, Any, str]] = {
@@ -96,7 +96,7 @@ def instead(transform: Any) -> str:
         method = _method(transform)
         tree = ast.parse(textwrap.dedent(inspect.getsource(method))).body[0]
         return _line(_Reader(transform, method, tree).result())
-    except (_Strange, OSError, TypeError, SyntaxError, ValueError, IndexError, RecursionError):
+    except (_Strange, OSError, TypeError, SyntaxError, ValueError, IndexError, OverflowError, RecursionError):
         return ""
 
 
