@@ -63,7 +63,7 @@ class Epoch(Generic[R]):
         self.user_collate = loader._user_collate
         self.in_workers = loader.num_workers > 0
         self.route, self.seed, self.rank_order, self.over = route, progress.seed, progress.rank_order, False
-        self.meter: Meter = loader._stats.begin()
+        self.meter: Meter = loader._stats.begin(loader.collate_fn)
         self.errors, self.among = loader._errors, indices_among(loader)
         self.errors.begin()
         views = max((len(plan.chains) for plan in route.all_plans), default=1)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..data.headers import Facts
-from ..data.sources import PATHS, Form
+from ..data.sources import PATHS, Form, overwritten
 from ..data.verdicts import checksums, hold
 from ..draws import Arrays
 from ..engine.kernels import rows_of
@@ -39,9 +39,12 @@ class Compared(Decoded):
         """All pixels are there, whatever window a plan begins with."""
         if not sure or self._engine.is_behind:
             return
-        at = np.array(sure)
-        facts = self._facts.take(at)
-        files = Files.of(encoded).only(at)
+        facts = self._facts.take(np.array(sure))
+        files = Files.of([np.asarray(encoded[i]) for i in sure])
+        if self._given != PATHS:  # in the memory of an archive, which somebody may write to
+            files = Files.of([array.copy() for array in files.arrays])
+            if overwritten(self._sources).any():
+                return
         put = self.batch.words_to([self.rows[i] for i in sure])
         self._engine.compare(
             files,
@@ -103,7 +106,9 @@ class FromPlanes:
     def _read(self) -> Any:
         """The files' bytes."""
         if self._given != PATHS:
-            return [self.batch.sources[row].bytes() for row in self.rows]  # type: ignore[union-attr]  # records
+            sources: list[Any] = [self.batch.sources[row] for row in self.rows]  # records
+            gone = overwritten(sources).tolist()  # an empty one has changed, too
+            return [source.bytes()[: 0 if lost else None] for source, lost in zip(sources, gone, strict=True)]
         return self._pipeline.receive(self._ticket).encoded
 
     def _places(self) -> Planes:
@@ -120,7 +125,7 @@ class FromPlanes:
             if planes is not None:
                 made.append((mine, self._images(planes)))
             else:
-                groups.append(Decoded(self.batch, self.plan, mine, self._given))
+                groups += self._as_before()
         for group in groups:
             images = group.outcome()  # which may leave rows out
             made.append((group.rows, images))
@@ -128,14 +133,28 @@ class FromPlanes:
         return made[0][1] if len(made) == 1 else in_order(made)
 
     def _received(self) -> torch.Tensor | None:
-        """The planes; None where the engine has not made them."""
+        """The planes; None where the engine has not made them, or somebody has written to their archive meanwhile."""
         try:
-            return None if self._planes is None else self._planes.result()
+            planes = None if self._planes is None else self._planes.result()
+            return None if self._overwritten().any() else planes
         except EngineError:  # comparing them anew tells of which file
             self.batch.words_to([self.rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
         except EngineSilent:
             self._engine.give_up()
         return None
+
+    def _overwritten(self) -> np.ndarray:
+        """(N,) bool, of the rows that the engine has: whose archive somebody has written to."""
+        if self._given == PATHS:  # DALI has read them to memory of its own
+            return np.zeros(len(self._mine), bool)
+        return overwritten([self.batch.sources[self.rows[i]] for i in self._mine.tolist()])
+
+    def _as_before(self) -> list[Decoded | Replayed]:
+        """What makes those rows without the engine; PIL says what is wrong with what somebody has overwritten."""
+        gone = self._overwritten()
+        lost, sure = ([self.rows[i] for i in self._mine[chosen].tolist()] for chosen in (gone, ~gone))
+        made: list[Decoded | Replayed] = [Decoded(self.batch, self.plan, sure, self._given)] if sure else []
+        return made + ([Replayed(self.batch, self.plan, lost)] if lost else [])
 
     def _images(self, planes: torch.Tensor):
         places, views = self._places(), []

@@ -16,7 +16,7 @@ from torch.utils import data
 from torchvision import transforms as T
 
 from contract.both import ours
-from dali_compat import DALIImageFolder, DALIRecordIO, DataLoader, views
+from dali_compat import DALIImageFolder, DALIRecordIO, DataLoader, ImageReadError, views
 from dali_compat.cli import main
 from dali_compat.data.headers import headers_of
 from dali_compat.engine.planes import engine as jpeg_engine
@@ -83,7 +83,10 @@ class Pillow:
             file = ctypes.string_at(address, length)
             if file in self.engine.refuses:
                 raise EngineError("not supported")
-            self._decode(i, file, made)
+            try:
+                self._decode(i, file, made)
+            except OSError as error:
+                raise EngineError("a bad JPEG") from error
         return torch.from_numpy(made)
 
     def _decode(self, i, file, made):
@@ -240,6 +243,35 @@ def test_records(folder, engine, monkeypatch, tmp_path_factory):
     assert_alike(compared(engine, dataset), wanted)
     assert_alike(loaded(dataset), wanted)
     assert sum(engine.calls) == 7
+
+
+@interpreted.runs_interpreted
+@pytest.mark.parametrize("name", ["submit", "compare"])
+def test_an_archive_that_is_written_to_meanwhile(folder, engine, monkeypatch, tmp_path_factory, name):
+    """While the engine decodes what it was seen to decode; before it has compared a batch, which it has a copy of."""
+    packed = tmp_path_factory.mktemp("packed") / "train.rec"
+    assert main(["pack", str(folder), str(packed)]) == 0
+    dataset = DALIRecordIO(packed, EVALUATION)
+    wanted = expected(monkeypatch, dataset, shuffle=False)
+    if name == "submit":
+        compared(engine, dataset)
+    do = getattr(engine, name)
+
+    def written_to(*args):
+        data = bytearray(packed.read_bytes())
+        data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
+        with open(packed, "r+b") as file:
+            file.write(data)
+        return do(*args)
+
+    monkeypatch.setattr(engine, name, written_to)
+    batches = iter(ours(dataset, 6, exact=True, device="cpu", num_workers=2))
+    if name == "compare":
+        assert_alike(next(batches), wanted[0])
+    with pytest.raises(ImageReadError, match="has changed"):
+        list(batches)
+    engine.settle(60)
+    assert name == "submit" or counts(engine, dataset)["engines"] == 4  # of the first batch
 
 
 # ---- what it is trusted with
