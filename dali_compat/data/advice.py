@@ -29,14 +29,16 @@ def advice(dataset: Any) -> str:
     if inner is not None:
         what = f"{kind.__name__} reads its {inner} ({_names(_held(dataset)[inner])}) sample by sample"
         return f"; {what}: give the loader {inner} itself, and do the rest in transform, target_transform or collate_fn"
-    if not _opens_images(getattr(kind, "__getitem__", None)) or len(_paths(dataset)) > 1:  # of masks, perhaps
+    if not _opens_images(kind) or len(_paths(dataset)) > 1:  # of masks, perhaps
         return ""
     return f"; where a sample is one image and its target, write {_line(dataset)} instead of it"
 
 
-def _opens_images(function: Any) -> bool:
-    """By PIL: what others give is no PIL image, and its transforms take that."""
-    names = set(_names_in(getattr(function, "__code__", None)))
+def _opens_images(kind: type) -> bool:
+    """By PIL: what others give is no PIL image, and its transforms take that. In __getitem__, or in a method of its own
+    that this calls."""
+    names = set(_names_in(_code_of(kind, "__getitem__")))
+    names.update(*(_names_in(_code_of(kind, name)) for name in names))
     return bool(names & _LOADERS) or names >= {"Image", "open"}
 
 
@@ -65,6 +67,11 @@ def _names_in(code: CodeType | None) -> Iterator[str]:
         for constant in code.co_consts:
             if isinstance(constant, CodeType):
                 yield from _names_in(constant)
+
+
+def _code_of(kind: type, name: str) -> CodeType | None:
+    method = getattr(kind, name, None)
+    return getattr(method, "__code__", None)
 
 
 def _held(dataset: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ..draws import is_random
 from ..plan import Draw, Gate, ImageSpec, Step, draw
 from .fidelity import EXACT
 from .hints import instead
+from .replaced import refuse_replaced
 from .understood import root
 from .untranslatable import Untranslatable, describe
 from .wrappers import Seen, Unseen, chains_of, look_through
@@ -291,7 +292,7 @@ def _apply(transform: Any, spec: ImageSpec) -> Any:
     if entry is None:
         return _looked_through(transform)
     function, consumed = entry
-    _refuse_changed_instances(transform)
+    refuse_replaced(transform)
     _refuse_unconsumed(transform, consumed)
     return function(transform, spec)
 
@@ -363,13 +364,6 @@ def _why_unknown(transform: Any) -> str:
     if known is not None:
         return f"a subclass of {known.__name__} may do something else, so only the exact class is translated"
     return "no translation is registered for it"
-
-
-def _refuse_changed_instances(transform: Any) -> None:
-    if "forward" in vars(transform) or "__call__" in vars(transform):
-        raise Untranslatable(transform, "its forward method was replaced on the instance")
-    if any(vars(transform).get(hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks")):
-        raise Untranslatable(transform, "it has forward hooks")
 
 
 def _refuse_unconsumed(transform: Any, consumed: frozenset[str]) -> None:

@@ -70,7 +70,7 @@ class Sandbox:
             raise Refused(f"it applies more than {_MOST} transforms")
         before = of(placeholder, "_made")
         self.applications.append((transform, before))
-        return Placeholder((*before, len(self.applications) - 1))
+        return Placeholder(self, (*before, len(self.applications) - 1))
 
     @property
     def changed(self) -> str | None:

@@ -29,13 +29,51 @@ class World(Protocol):
         ...
 
 
+class Convert:
+    """What stands for ``image.convert(mode)`` of PIL: a transform."""
+
+    def __init__(self, mode: str):
+        self.mode = mode
+
+    def __call__(self, image):
+        return image.convert(self.mode)
+
+    def __repr__(self):
+        return f"convert({self.mode!r})"
+
+
+_CONVERTS = {mode: Convert(mode) for mode in ("RGB", "L")}  # one each: plans are compared by what they call
+
+
 class Placeholder(Untouchable):
-    """Stands for an image. Keeps the numbers of the applications that it has gone through."""
+    """Stands for an image. Keeps the numbers of the applications that it has gone through. It may be converted, as
+    PIL's images are; nothing else of it is understood."""
 
-    __slots__ = ("_made",)
+    __slots__ = ("_made", "_sandbox")
 
-    def __init__(self, made: tuple[int, ...] = ()):
-        give(self, _said="the image", _made=made)
+    def __init__(self, sandbox: World, made: tuple[int, ...] = ()):
+        give(self, _said="the image", _sandbox=sandbox, _made=made)
+
+    def __getattribute__(self, name: str):
+        if name != "convert":
+            raise Refused(about(self, name))
+        return Converter(self)
+
+
+class Converter(Untouchable):
+    """Stands for the ``convert`` of an image."""
+
+    __slots__ = ("_image",)
+
+    def __init__(self, image: Placeholder):
+        give(self, _said="the image's convert", _image=image)
+
+    def __call__(self, *args, **kwargs):
+        given = (*args, *(kwargs[name] for name in kwargs if name == "mode"))
+        if len(given) != 1 or len(args) + len(kwargs) != 1 or type(given[0]) is not str or given[0] not in _CONVERTS:
+            raise Refused(f"it uses the image's convert, for other modes than {' and '.join(_CONVERTS)}")
+        image = of(self, "_image")
+        return of(image, "_sandbox").applied(_CONVERTS[given[0]], image)
 
 
 class Standing(Untouchable):
