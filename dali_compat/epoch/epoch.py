@@ -19,7 +19,6 @@ from .progress import Progress
 from .samplers import indices_among
 from .stats import Meter
 
-
 _SAMPLED = (tuple, list, dict, torch.Tensor, Image.Image, int, float, str)  # what samples consist of
 
 

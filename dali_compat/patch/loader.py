@@ -16,6 +16,7 @@ from ..data.timm import OfTimms
 from ..errors import FallbackWarning
 from ..installed import Installed
 from ..loader import DataLoader
+from .devices import made
 from .frameworks import made_by_accelerate, options_of, refusal
 
 _told: set[str] = set()
@@ -47,6 +48,7 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Inst
     if any(isinstance(part, OfTimms) for part in parts(dataset)):
         options = {"on_error": "replace"} | options  # timm goes on with the next image where one cannot be read
     DataLoader.__init__(loader, *args, **options)
+    made.add(loader)
     loader._history.keeps_globals = not accelerated
     return True
 

@@ -1,4 +1,4 @@
-"""A helper: transforms whose code is not their package's own: somebody has replaced it, on the object or in the class."""
+"""A helper: transforms whose code is not their package's: somebody has replaced it, on the object or in the class."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
-from torchvision.transforms import functional
+from torchvision.transforms import functional, v2
 from torchvision.transforms.v2 import functional as functional_v2
 
 from .understood import names, root
 from .untranslatable import Untranslatable
 
 _THEIRS = frozenset(("torchvision", "timm"))
-_METHODS = ("__call__", "forward", "get_params", "make_params", "transform", "_get_params", "_transform")
+_OLD = "_transform" in vars(v2.Transform)  # before torchvision 0.21
+_OF_V2 = ("_get_params", "_transform") if _OLD else ("make_params", "transform")
+_METHODS = ("__call__", "forward", "get_params", *_OF_V2)
 
 
 def refuse_replaced(transform: Any) -> None:
@@ -26,7 +28,7 @@ def refuse_replaced(transform: Any) -> None:
         raise Untranslatable(transform, "its forward method was replaced on the instance")
     if any(vars(transform).get(hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks")):
         raise Untranslatable(transform, "it has forward hooks")
-    kind = type(transform)
+    kind: Any = type(transform)
     if root(kind) not in _THEIRS:
         return
     for name, method in _methods(kind):
@@ -56,7 +58,7 @@ def _is_theirs(function: Any) -> bool:
 
 
 @functools.lru_cache(256)
-def _functions(kind: type) -> tuple[tuple[Any, str], ...]:
+def _functions(kind: Any) -> tuple[tuple[Any, str], ...]:
     """Functions of torchvision that its methods use by name."""
     used = set().union(*(names(method.__code__) for _, method in _methods(kind) if isinstance(method, FunctionType)))
     module = functional_v2 if ".v2." in kind.__module__ else functional

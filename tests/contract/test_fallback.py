@@ -119,7 +119,7 @@ def test_what_comes_behind_a_conversion_of_ones_own_is_translated(image_root):
     loader, caught = _warned(lambda: DataLoader(dataset, 5))
     assert len(caught) == 1 and "MaybeToTensor" in str(caught[0].message)
     _, _, _, _, normalize, *_ = loader.explain().splitlines()
-    assert normalize.split() [0].startswith("Normalize") and "torch, on the batch" in normalize
+    assert normalize.split()[0].startswith("Normalize") and "torch, on the batch" in normalize
     assert_same_pixels(pixels(loader), pixels(stock(dataset, 5)))
 
 

@@ -1,4 +1,4 @@
-"""What somebody has put in the place of torchvision's or torch's code is used: wrong data would come without an error."""
+"""What somebody has put in the place of torchvision's or torch's code is used: wrong data would be silent."""
 
 import numpy as np
 import pytest
@@ -32,6 +32,7 @@ def _turned(original):
     return lambda *args, **kwargs: original(*args, **kwargs).rotate(90)
 
 
+V2_METHOD = "transform" if hasattr(v2.PILToTensor, "transform") else "_transform"  # of older torchvisions
 V1 = T.Compose([T.CenterCrop(40), T.PILToTensor()])
 V2 = v2.Compose([v2.CenterCrop(40), v2.PILToTensor()])
 REPLACED = {
@@ -40,7 +41,7 @@ REPLACED = {
     "a transform's method": (T.CenterCrop, "forward", _turned, V1),
     "a transform's __call__": (T.PILToTensor, "__call__", _inverted, V1),
     "a function of transforms": (F, "pil_to_tensor", _inverted, V1),
-    "a method of v2": (v2.PILToTensor, "transform", _inverted, V2),
+    "a method of v2": (v2.PILToTensor, V2_METHOD, _inverted, V2),
     "a function of v2": (F2, "pil_to_tensor", _inverted, V2),
 }
 
