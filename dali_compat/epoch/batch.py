@@ -114,7 +114,7 @@ class Batch:
             if isinstance(images, Views):
                 images = to_device(collated_views(images), epoch.route.device)
             elif not isinstance(images, torch.Tensor):
-                images = to_device(default_collate(images), epoch.route.device)
+                images = to_device(default_collate(tuple(images)), epoch.route.device)  # torch has columns of samples
                 if isinstance(images, torch.Tensor) or any(plan.views for plan in epoch.route.plans):
                     images = mapped(images, self._in_format)
             columns = [self.targets, self._locals()] if with_index == {True} else [self.targets]

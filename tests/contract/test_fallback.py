@@ -123,6 +123,15 @@ def test_what_comes_behind_a_conversion_of_ones_own_is_translated(image_root):
     assert_same_pixels(pixels(loader), pixels(stock(dataset, 5)))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_transform_that_gives_text(image_root, workers):
+    """Of which default_collate makes what it gets: a tuple."""
+    dataset = ImageFolder(image_root, lambda image: str(image.size))
+    loader = DataLoader(dataset, 5, num_workers=workers, fallback="silent", device="cpu")
+    assert outlines(loader, 1) == outlines(stock(dataset, 5), 1)
+    assert type(next(iter(loader))[0]) is tuple
+
+
 class Mute:
     """Its text is an error."""
 
