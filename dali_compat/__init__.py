@@ -23,9 +23,9 @@ if _typing.TYPE_CHECKING:
     from .data.hugging_face import DALIHuggingFace as DALIHuggingFace
     from .data.image_list import DALIImageList as DALIImageList
     from .data.image_table import DALIImageTable as DALIImageTable
-    from .epoch.again import SampleDescription as SampleDescription
     from .epoch.history import merge_states as merge_states
     from .epoch.on_error import SampleError as SampleError
+    from .epoch.review import SampleDescription as SampleDescription
     from .epoch.stats import LoaderStats as LoaderStats
     from .errors import BadImageWarning as BadImageWarning
     from .errors import FallbackWarning as FallbackWarning
@@ -50,7 +50,7 @@ _HOME = {
     "DALIHuggingFace": "data.hugging_face",
     "ImageReadError": "errors",
     "BadImageWarning": "errors",
-    "SampleDescription": "epoch.again",
+    "SampleDescription": "epoch.review",
     "SampleError": "epoch.on_error",
     "LoaderStats": "epoch.stats",
     "DALIRecordIO": "archives.recordio",

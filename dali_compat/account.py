@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .plan import DALI, EACH, HOST, TORCH, Line, Options, Step
+from .translate.chain import Chain
 from .translate.fidelity import EXACT
-from .translate.registry import Chain
 from .translate.untranslatable import describe
 
 NOTHING, PYTHON = "-", "Python, sample by sample"

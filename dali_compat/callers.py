@@ -1,13 +1,30 @@
-"""Which line of the user's has called."""
+"""Which line of the user's has called; and a warning there."""
 
 from __future__ import annotations
 
 import os
 import sys
+import warnings
 from types import FrameType
+
+from .errors import FallbackWarning
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
+
+
+def tell_of_fallback(what: str, fallback: str, told: set[str]) -> None:
+    """Says that something does not run in DALI, as DataLoader's ``fallback`` has it: "warn" does so once for a text,
+    which ``told`` remembers, and "silent" not at all.
+
+    Raises:
+        RuntimeError: fallback is "error".
+    """
+    if fallback == "error":
+        raise RuntimeError(f"fallback='error', but {what}")
+    if fallback == "warn" and what not in told:
+        told.add(what)
+        warnings.warn(what, FallbackWarning, stacklevel=stack_level())
 
 
 def stack_level() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -14,16 +13,16 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import installed
 from .asked import Asked, tell_of
-from .callers import stack_level
+from .callers import tell_of_fallback
 from .data.parts import parts
-from .epoch.again import SampleDescription, describe, replay
+from .epoch.collate import UserCollate
 from .epoch.dali_iterator import DALIIterator
 from .epoch.history import History
 from .epoch.on_error import Errors, SampleError, checked_policy
 from .epoch.resident import ResidentIterator
+from .epoch.review import SampleDescription, describe, replay
 from .epoch.stats import LoaderStats, Stats
 from .epoch.stock import stock_iterator
-from .errors import FallbackWarning
 from .routes.choose import Route, StockRoute, choose, in_python
 from .routes.dali import DaliRoute
 from .routes.decoded_cache import checked_budget, checked_place
@@ -148,10 +147,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         on_error: str,
         on_error_in_python: bool,
     ) -> None:
-        """Our own arguments.
+        """Check our own arguments and keep them, as attributes of their names.
 
         Raises:
-            ValueError: one of them is none of those that there are.
+            ValueError: one has a value that it cannot have.
         """
         if fallback not in ("warn", "silent", "error"):
             raise ValueError(f"fallback must be 'warn', 'silent' or 'error', got {fallback!r}")
@@ -167,6 +166,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._errors = Errors(on_error, on_error_in_python)
         self._stats = Stats()
         self._history = History()
+        self._user_collate = UserCollate(fallback)
         self.cache = checked_budget(cache)
         self.cache_device = checked_place(cache_device, device)
         self._route: Route | None = None
@@ -226,7 +226,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return replay(self, self._route or choose(self, None, start=True), batch, epoch)
 
     def _kept(self) -> DaliRoute | ResidentRoute | None:
-        """The route that may keep pixels."""
+        """The route, where it may keep pixels: torch's own keeps none."""
         return None if isinstance(self._route, StockRoute) else self._route
 
     def close(self) -> None:
@@ -270,7 +270,12 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def __getstate__(self) -> dict[str, Any]:
         # pipelines stay here; a copy builds its own
-        return self.__dict__ | {"_route": None, "_stats": Stats(), "_history": History()}
+        return self.__dict__ | {
+            "_route": None,
+            "_stats": Stats(),
+            "_history": History(),
+            "_user_collate": UserCollate(self.fallback),
+        }
 
     if not TYPE_CHECKING:  # to a type checker every other name is an error
 
@@ -283,12 +288,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _tell(self, what: str) -> None:
-        """Once."""
-        if self.fallback == "error":
-            raise RuntimeError(f"fallback='error', but {what}")
-        if self.fallback == "warn" and what not in self._told:
-            self._told.add(what)
-            warnings.warn(what, FallbackWarning, stacklevel=stack_level())
+        tell_of_fallback(what, self.fallback, self._told)
 
 
 def _signature() -> inspect.Signature:

@@ -18,7 +18,8 @@ import torch
 from .account import NOTHING, lines_of
 from .draws import is_random
 from .plan import Call, ImageSpec, Line, Options, Plan, Step, draw
-from .translate.registry import Chain, as_kernels_do, translate
+from .translate.chain import Chain, translate
+from .translate.registry import as_kernels_do
 from .versions import resizes_in_whole_numbers
 
 # steps that DALI can do, and those among them that torch does as well once the batch is uniform
@@ -110,7 +111,7 @@ def _commutes(geometry: Step, before: Step) -> bool:
 
 def _from_planes(ordered: tuple[Step, ...]):
     """The steps that kernels do on a JPEG's planes, and those after them: [crop] [resize] [crop] [flips] [conversions].
-    None, where these do not give images of one size."""
+    Empty, both, where these do not give images of one size."""
     at, stage, size = 0, 0, None
     for s in ordered:
         if s.op not in _STAGES or s.when or (s.op == "resize" and not _exact_in_planes(s)):

@@ -213,7 +213,7 @@ class Options:
         channels_last: batches in ``torch.channels_last``.
         gpu: whether it will run there. On a GPU two-pass resizing costs a training step 1.5% and evaluation nothing, so
             a chain without random steps has it by default.
-        can: whether this DALI can do a step (engine/graph.py tells).
+        can: whether this DALI can do a step (engine/dali/graph.py tells).
     """
 
     exact: bool = False

@@ -3,8 +3,9 @@
 #
 # Writes OUT_DIR/machine.txt, memory.txt (of the GPUs, by process) and a log for each part of the suite: parts run side by
 # side, on two GPUs where there are so many. The exit status is that of a part that failed (124: stopped after TEST_SECONDS,
-# 400 unless set; its log says where it was). On any machine with a GPU, DALI and pytest this is all there is to it. DATA may
-# name a folder of photos in ImageFolder layout; without it the tests take those of docs/photos.
+# 400 unless set; its log says where it was). PARTS may name some of them ("contract start"). On any machine with a GPU, DALI
+# and pytest this is all there is to it. DATA may name a folder of photos in ImageFolder layout; without it the tests take
+# those of docs/photos.
 #
 # A host that reaches no package index can bring DALI and photos along in a folder .gpu, packed elsewhere:
 #
@@ -50,29 +51,36 @@ for name, version in ("python", sys.version.split()[0]), *((m.__name__, m.__vers
             "${@:3}" > "$out/$2.txt" 2>&1
     }
     nvidia-smi --query-compute-apps=timestamp,gpu_uuid,pid,used_memory --format=csv -l 10 > "$out/memory.txt" & watch=$!
-    memory=tests/contract/test_processes.py start=tests/contract/test_start.py cases=tests/parity/test_cases.py worst=0
-    ties=tests/parity/test_ties.py jobs=()
+    c=tests/contract cases=tests/parity/test_cases.py worst=0 jobs=() begun=()
     threads=$(($(nproc) / 8))
     export OMP_NUM_THREADS=$((threads > 0 ? threads : 1)) # parts would wait for each other's
-    begin() { part "$@" & jobs+=($!); }
+    begin() { # as part
+        [[ " ${PARTS:-$2} " == *" $2 "* ]] || return
+        part "$@" &
+        jobs+=($!) begun+=("$2")
+    }
     begin_one() {
-        begin $one contract tests/contract --ignore $memory --ignore $start
-        begin $one start $start # many programs, each with a decoder of its own
+        begin $one kept $c/test_cache.py $c/test_resident.py
+        begin $one decoders $c/test_jpeg_engine.py $c/test_timm_policies.py
+        begin $one contract $c $(printf -- ' --ignore %s' $c/test_{cache,resident,jpeg_engine,timm_policies,start,processes}.py)
+        begin $one start $c/test_start.py # many programs, each with a decoder of its own
         begin $one v1 $cases -k "v1 and not exact"
         begin $one v1_exact $cases -k "v1 and exact"
         begin $one faults tests/faults
     }
     if [ $one != $other ]; then begin_one; fi
-    part $other processes $memory || worst=$? # alone on its GPU: it watches the free memory
+    if begin $other processes $c/test_processes.py; then # alone on its GPU: it watches the free memory
+        wait "${jobs[-1]}" || worst=$?
+    fi
     if [ $one = $other ]; then begin_one; fi
     begin $other v2 $cases -k "not v1 and not exact"
     begin $other v2_exact $cases -k "not v1 and exact"
-    begin $other ties $ties
-    begin $other parity tests/parity --ignore $cases --ignore $ties
-    begin $other rest tests --ignore tests/contract --ignore tests/faults --ignore tests/parity
+    begin $other ties tests/parity/test_ties.py
+    begin $other parity tests/parity --ignore $cases --ignore tests/parity/test_ties.py
+    begin $other rest tests --ignore $c --ignore tests/faults --ignore tests/parity
     for job in "${jobs[@]}"; do wait "$job" || worst=$?; done
     kill $watch
-    for name in processes contract start v1 v1_exact v2 v2_exact ties parity faults rest; do
+    for name in "${begun[@]}"; do
         echo "== $name"
         grep -E "^(FAILED|ERROR|E   +[A-Z]\w*(Error|Exception|Disagreement))|(passed|failed|error).* in [0-9]" "$out/$name.txt"
     done

@@ -12,7 +12,7 @@ TOP = "dali_compat"
 COMMON = {"asked", "callers", "errors", "locks", "plan", "versions"}
 ROOMS: dict[str, set[str]] = {
     "asked": {"errors"},
-    "callers": set(),
+    "callers": {"errors"},
     "errors": set(),
     "installed": set(),
     "locks": set(),

@@ -19,7 +19,7 @@ _LOADERS = frozenset(("default_loader", "pil_loader"))
 
 
 def advice(dataset: Any) -> str:
-    """For the end of a sentence; "" where nothing better is known."""
+    """The end of a sentence that says what to write instead; "" where nothing better is known."""
     kind = type(dataset)
     if kind.__module__.split(".")[0] == "datasets" and kind.__name__ == "Dataset":
         images = [name for name, feature in dataset.features.items() if type(feature).__name__ == "Image"]
@@ -35,8 +35,8 @@ def advice(dataset: Any) -> str:
 
 
 def _opens_images(kind: type) -> bool:
-    """By PIL: what others give is no PIL image, and its transforms take that. In __getitem__, or in a method of its own
-    that this calls."""
+    """Whether a class opens images with PIL, in __getitem__ or in a method of its own that this calls. What others give
+    is no PIL image, and the transforms take that."""
     names = set(_names_in(_code_of(kind, "__getitem__")))
     names.update(*(_names_in(_code_of(kind, name)) for name in names))
     return bool(names & _LOADERS) or names >= {"Image", "open"}
@@ -70,8 +70,7 @@ def _names_in(code: CodeType | None) -> Iterator[str]:
 
 
 def _code_of(kind: type, name: str) -> CodeType | None:
-    method = getattr(kind, name, None)
-    return getattr(method, "__code__", None)
+    return getattr(getattr(kind, name, None), "__code__", None)
 
 
 def _held(dataset: Any) -> dict[str, Any]:

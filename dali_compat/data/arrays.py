@@ -143,7 +143,7 @@ def _in_planes(images: torch.Tensor, shapes: tuple[str, ...]) -> torch.Tensor | 
 
 
 def _as_tensor(array: np.ndarray) -> torch.Tensor:
-    """Of the same memory, unless it runs backwards."""
+    """A tensor of the array's memory, or of a copy where that runs backwards."""
     if any(stride < 0 for stride in array.strides):
         array = np.ascontiguousarray(array)
     with warnings.catch_warnings():

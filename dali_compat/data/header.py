@@ -57,7 +57,8 @@ class Header(NamedTuple):
 
 
 def read_header(source: Source | np.ndarray) -> Header:
-    """Of an image, or of its bytes; Header(UNREADABLE, 1, 1) where neither walking its markers nor PIL finds a size."""
+    """The header of an image, or of its bytes; Header(UNREADABLE, 1, 1) where neither its markers nor PIL tell a
+    size."""
     try:
         return _read_jpeg(source) or _ask_pil(source)
     except Exception:  # any decoder's error: whoever decodes it reports it, with its name
@@ -114,7 +115,7 @@ def _chroma(frame: bytes, components: int, longest: int) -> int:
 
 
 def _is_turned(source: Source | np.ndarray) -> bool:
-    """By its EXIF, or what XMP has of it."""
+    """Whether its EXIF, or its XMP, says that it is shown turned."""
     with opened(source) as file, Image.open(file) as image:
         return image.getexif().get(ORIENTATION, 1) != 1
 
@@ -155,7 +156,7 @@ def _first_directory(head: bytes) -> int:
 
 
 def _same_in_dali(image: Any) -> bool:
-    """Of formats other than JPEG, those that were measured to be PIL's very pixels in DALI (tests/faults/originals.py).
+    """Whether DALI gives PIL's very pixels of an image that is no JPEG, as was measured (tests/faults/originals.py).
     The rest of what was measured is in the bytes: intact.py."""
     modes = _SAME_IN_DALI.get(image.format, ())
     if image.mode not in modes or ("exif" in image.info and image.format == "WEBP"):

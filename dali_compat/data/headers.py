@@ -45,7 +45,7 @@ class Facts(NamedTuple):
 
     @classmethod
     def empty(cls, count: int, side: type = np.int64) -> Facts:
-        """Of files of which nothing is known; ``side`` is the dtype of sizes."""
+        """Facts of ``count`` files of which nothing is known; ``side`` is the dtype of sizes."""
         dtypes = np.int64, np.int32, np.uint64, np.bool_, np.uint8, np.uint8
         return cls(np.zeros((count, 2), side), *(np.zeros(count, dtype) for dtype in dtypes))
 

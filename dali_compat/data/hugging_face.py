@@ -88,7 +88,7 @@ class DALIHuggingFace(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # t
         return self._transformed(image, self.target(row))
 
     def target(self, index: int) -> Any:
-        """Of the image at ``index``, before target_transform.
+        """The target of the image at ``index``, before target_transform.
 
         Raises:
             IndexError: as a list does.
@@ -114,12 +114,12 @@ class DALIHuggingFace(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # t
         return image
 
     def place(self, index: int) -> str:
-        """Of the image at ``index``, for messages: the row, and the file's name where the table has it."""
+        """Where the image at ``index`` is, for messages: the row, and the file's name where the table has it."""
         name = self._column.path(self._row(index))
         return f"row {self._row(index)} of {self.image!r}" + (f" ({name})" if name else "")
 
     def _row(self, index: int) -> int:
-        """As lists do."""
+        """The row at ``index``, which counts from the end where it is negative, as in lists."""
         index, count = operator.index(index), len(self)
         if not -count <= index < count:
             raise IndexError(f"index {index} is out of range for {count} images")
@@ -152,13 +152,13 @@ class _Images:
         return made[0], made[1]
 
     def bytes(self, row: int) -> np.ndarray:
-        """Of an image; a view."""
+        """The bytes of a row's image; a view."""
         chunk, at = self._find(row)
         offsets, values = self._values[chunk]
         return values[offsets[at] : offsets[at + 1]]
 
     def path(self, row: int) -> str:
-        """Of its file; "" where it has none."""
+        """The path of a row's file; "" where it has none."""
         chunk, at = self._find(row)
         return self._paths[chunk][at].as_py() or ""
 
@@ -170,7 +170,7 @@ class _Images:
 
 
 def _values(array: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Of binary values: where each begins and ends, and all their bytes; views. (A scalar of Arrow's is a copy.)
+    """Where each of the binary values begins and ends, and all their bytes; views. (A scalar of Arrow's is a copy.)
 
     Raises:
         ValueError: Arrow keeps them in another way.
@@ -234,7 +234,7 @@ def _check_image(dataset: Any, name: str) -> None:
 
 
 def _labels(dataset: Any, names: list[str], single: bool, count: int) -> Labels:
-    """Of the columns, in the order of the rows."""
+    """The targets that the columns make, in the order of the rows."""
     columns = {name: dataset.with_format(None)[name][:] for name in names}
     feature: Any = dataset.features[names[0]] if single else None
     labels = labels_of(columns, single, count, "row {}".format)

@@ -126,7 +126,7 @@ def _refuse_columns(names: list[str], there: Sequence[Any], table: str) -> None:
 
 
 def _folder_of(table: Any) -> str | None:
-    """Of a CSV file; None for a DataFrame."""
+    """The folder of a CSV file; None for a DataFrame."""
     return None if hasattr(table, "columns") else os.path.dirname(os.path.abspath(os.fspath(table)))
 
 

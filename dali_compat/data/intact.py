@@ -73,7 +73,7 @@ def _is_whole_png(view: memoryview) -> bool:
 
 
 def _is_known_png(header: memoryview, lengths: dict[bytes, int], kinds: list[bytes]) -> bool:
-    """By its header, and the lengths of what colours come from."""
+    """Whether a PNG is of a known structure, by its header, and the lengths of what colours come from."""
     _, _, depth, colour, compression, filtering, interlaced = struct.unpack(">IIBBBBB", header)
     demand(depth == 8 and colour in _COLOURS and compression == filtering == 0 and interlaced in (0, 1))
     palette, transparent = lengths.get(b"PLTE", 0), lengths.get(b"tRNS", 0)
@@ -105,7 +105,8 @@ _NETPBM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")
 
 
 def is_whole_bitmap(head: bytes, size: int) -> bool:
-    """By the first 64 bytes and the size in bytes: a BMP without compression and masks, or a PPM or PGM of 8 bits.
+    """Whether it is a whole BMP without compression and masks, or a PPM or PGM of 8 bits, by its first 64 bytes and its
+    size in bytes.
 
     Raises:
         struct.error: it ends early.
@@ -159,7 +160,7 @@ def _is_whole_tiff(view: memoryview, order: str) -> bool:
 
 
 def _tiff_tags(view: memoryview, order: str) -> dict[int, tuple[int, ...]]:
-    """Of the only page. Those of other types than numbers have no values."""
+    """The tags of the only page. Those of other types than numbers have no values."""
     (at,) = struct.unpack_from(f"{order}I", view, 4)
     (count,) = struct.unpack_from(f"{order}H", view, at)
     entries = [struct.unpack_from(f"{order}HHI", view, at + 2 + 12 * i) for i in range(count)]

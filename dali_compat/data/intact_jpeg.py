@@ -22,7 +22,7 @@ _AC_SYMBOLS = bytes(16 * run + size for run in range(16) for size in range(11))
 
 
 class Unknown(Exception):
-    """Of a structure that is not among those known."""
+    """The structure is not among those known."""
 
 
 def demand(known) -> None:
@@ -31,7 +31,7 @@ def demand(known) -> None:
 
 
 def is_whole(data: np.ndarray) -> bool:
-    """Of a whole JPEG, uint8 (length,).
+    """Whether ``data``, uint8 (length,), is a whole JPEG.
 
     Raises:
         Unknown, IndexError, struct.error: it is of another structure.
@@ -65,7 +65,7 @@ def _to_scan(view: memoryview) -> tuple[int, int] | None:
 
 
 def _first_mark(data: np.ndarray) -> int:
-    """Of the first byte FF before another than 0."""
+    """The index of the first byte FF before another than 0."""
     demand(len(data) > 1)
     marks = (data[:-1] == 0xFF).view(np.uint8)
     np.minimum(marks, data[1:], out=marks)
@@ -76,7 +76,7 @@ def _first_mark(data: np.ndarray) -> int:
 
 @lru_cache(maxsize=1024)
 def _header(before: bytes, behind: bytes) -> Jpeg | None:
-    """Of a baseline picture, to its coded data: what is before its size, and behind it."""
+    """The header of a baseline picture, up to its coded data; given as what is before its size, and behind it."""
     try:
         jpeg = Jpeg(np.frombuffer(before + b"\0\x01\0\x01" + behind, np.uint8))
         jpeg.read_header()
@@ -108,12 +108,12 @@ class Jpeg:
         return bool(self._interval or self._ask_pillow)
 
     def blocks(self, height: int, width: int) -> int:
-        """Of all components, for a picture of that size."""
+        """How many blocks all components have, in a picture of that size."""
         self._height, self._width = height, width
         return self._units(list(range(len(self._identifiers))))[1]
 
     def read_header(self) -> None:
-        """To the coded data of the first scan.
+        """Read up to the coded data of the first scan.
 
         Raises:
             Unknown, IndexError, struct.error: it is of another structure.

@@ -64,7 +64,7 @@ def labels_of(
 
 
 def numbers_in(texts: Sequence[str | None], name: str, where: Callable[[int], str]) -> list[Any]:
-    """Of text cells: ints where all are, floats where all are numbers, else the text. None stays.
+    """The numbers that text cells are: ints where all are, floats where all are numbers, else the text. None stays.
 
     Raises:
         ValueError: some are numbers, others not.

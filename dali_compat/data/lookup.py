@@ -37,7 +37,7 @@ class Found:
 
     @property
     def headers(self) -> Headers:
-        """Of the part."""
+        """The headers of the part."""
         return headers_of(self.part)
 
     @property
@@ -102,7 +102,7 @@ class Listed:
         return self.sources[row]
 
     def paths(self, rows: np.ndarray) -> list[Any]:
-        """Of these rows."""
+        """The paths of these rows."""
         return [self.sources[row] for row in rows.tolist()]
 
 

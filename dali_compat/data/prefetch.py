@@ -63,7 +63,7 @@ class HeaderPrefetcher:
         return self._tickets
 
     def result(self, ticket: int) -> Facts | None:
-        """Of a ticket's files, waiting for it; None where a process has ended."""
+        """What is known of a ticket's files, waiting for it; None where a process has ended."""
         asked, processes = self._asked.pop(ticket), self._processes
         if not processes:
             return None

@@ -45,7 +45,7 @@ _of_class: dict[type, Reader] = {}
 
 
 def add_reader(kind: type, reader: Reader) -> None:
-    """For data sets of exactly this class: a subclass may do something else."""
+    """Registers a reader for data sets of exactly this class: a subclass may do something else."""
     _of_class[kind] = reader
 
 
@@ -119,7 +119,7 @@ def _check_folder(dataset: Any) -> None:
 
 
 def columns_of_pairs(pairs: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Of a list of (path, target).
+    """(paths, targets) of a list of (path, target).
 
     Raises:
         TypeError: they are something else.

@@ -1,8 +1,8 @@
 """Per-sample arguments of every step: geometry and random draws, on the host, for a whole batch at once.
 
 Each function takes the image sizes that reach it, (N, 2) int64 as (height, width) in pixels, and returns the arrays its
-kernel wants together with the sizes after it. Sizes are known before anything is decoded (headers.py), so all geometry
-is torchvision's own arithmetic, vectorised with numpy, and the engines only carry it out.
+kernel wants together with the sizes after it. Sizes are known before anything is decoded (data/headers.py), so all
+geometry is torchvision's own arithmetic, vectorised with numpy, and the engines only carry it out.
 """
 
 import importlib

@@ -52,6 +52,8 @@ def compute(
                 values, after = run(step.draw, sizes[at], u)
             except ImageTooSmall as error:  # its row counts those that passed the gates
                 raise ImageTooSmall(int(np.arange(len(sizes))[at][error.row]), str(error)) from None
+        if step.op == "apply" and step.gives.size is not None:  # no draw knows what a function of one's own does
+            after = np.tile(np.array(step.gives.size, sizes.dtype), (len(after), 1))
         if flag is not None:
             values = {name: _scattered(array, at, len(sizes)) for name, array in values.items()}
             values["flag"] = values.get("flag", flag)

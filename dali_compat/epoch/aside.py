@@ -62,7 +62,7 @@ class Aside:
             work()
 
     def wait(self) -> None:
-        """Until it has done what it was asked for.
+        """Wait until it has done what it was asked for.
 
         Raises:
             Exception: what it has met.
@@ -85,8 +85,8 @@ class Aside:
         return self._thread == threading.get_ident()
 
     def settle(self, within: bool = False) -> None:
-        """Until everything so far is done, whether or not it is known of. ``within``: a lock's block may be around this
-        call, so the thread is not waited for for long."""
+        """Wait until everything so far is done, whether or not it is known of. ``within``: a lock's block may be around
+        this call, so the wait is short."""
         if self._idle or self.is_here:
             return
         self._needed.set()

@@ -95,7 +95,7 @@ class Batch:
 
     def position(self, row: int) -> int:
         """How many samples of the epoch come before this row, those of all ranks."""
-        return self.epoch.places.of(self.begin + row)
+        return self.epoch.rank_order.place_of(self.begin + row)
 
     def _parts(self) -> list[Any]:
         """The data sets that its samples come from."""
@@ -106,7 +106,8 @@ class Batch:
         return [local for _, local in self.places]
 
     def _collate(self, images) -> Any:
-        """As torch's fetchers do."""
+        """What the batch's samples become in collate_fn, as torch's fetchers call it. Where that is default_collate,
+        what is stacked already stays so."""
         epoch = self.epoch
         with_index = {getattr(folder, "return_index", False) for folder in self._parts()}
         fast = epoch.fast_collate and isinstance(images, torch.Tensor) and images.dtype == torch.uint8
@@ -114,15 +115,15 @@ class Batch:
             if isinstance(images, Views):
                 images = to_device(collated_views(images), epoch.route.device)
             elif not isinstance(images, torch.Tensor):
-                images = to_device(default_collate(tuple(images)), epoch.route.device)  # torch has columns of samples
+                column: Any = tuple(images)  # as torch has it
+                images = to_device(default_collate(column), epoch.route.device)
                 if isinstance(images, torch.Tensor) or any(plan.views for plan in epoch.route.plans):
                     images = mapped(images, self._in_format)
             columns = [self.targets, self._locals()] if with_index == {True} else [self.targets]
             made = [to_device(_column(column), epoch.route.device) for column in columns]
             return (images, made[0].long() if made[0].ndim == 1 else made[0]) if fast else [images, *made]
-        samples = self._samples(images)
-        with self._as_in_a_worker():
-            collated = epoch.collate_fn(samples if epoch.batched else samples[0])
+        given = self._samples if epoch.batched else lambda images: self._samples(images)[0]
+        collated = epoch.user_collate(epoch.collate_fn, given, images, epoch.route.device, self._as_in_a_worker)
         return to_device(collated, epoch.route.device)
 
     def _in_format(self, images: torch.Tensor) -> torch.Tensor:
@@ -130,7 +131,7 @@ class Batch:
         return in_format(images, self.epoch.route.plans[0]) if images.ndim == 4 else images
 
     def _samples(self, images) -> list[tuple]:
-        """What ``dataset[index]`` gives for each row, with the image on the device."""
+        """What ``dataset[index]`` gives for each row, with these images."""
         targets = self.targets.tolist() if isinstance(self.targets, np.ndarray) else self.targets
         samples: list[tuple] = []
         for image, target, (folder, local) in zip(images, targets, self.places, strict=True):
@@ -140,14 +141,14 @@ class Batch:
 
 
 def collated_views(views: Views) -> Any:
-    """As default_collate makes it of the samples."""
+    """What default_collate would make of samples of several views."""
     numbered = default_collate([filled(views.structure, [torch.tensor(i) for i in range(len(views.batches))])])
     batches = [batch if isinstance(batch, torch.Tensor) else default_collate(batch) for batch in views.batches]
     return mapped(numbered, lambda number: batches[int(number)])
 
 
 def _column(values: Any) -> Any:
-    """As default_collate makes it of the values in a tuple."""
+    """What default_collate would make of the values."""
     if isinstance(values, torch.Tensor):
         return values
     batch: Any = values if isinstance(values, np.ndarray) else tuple(values)

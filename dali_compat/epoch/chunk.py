@@ -34,7 +34,7 @@ class Rows(Protocol):
         ...
 
     def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
-        """As places(), one index after another."""
+        """What parts.places() gives, one index after another."""
         ...
 
 
@@ -76,7 +76,7 @@ class Chunk:
 
     @property
     def bytes(self) -> int:
-        """Of the images that are computed, labels not counted."""
+        """How many the computed images take; labels are not counted."""
         return sum(one.nbytes for images, _ in self._taken or () for one in _tensors(images))
 
     def advance(self) -> None:
@@ -112,7 +112,7 @@ class Chunk:
         return made
 
     def position(self, row: int) -> int:
-        return self._position + row * self.epoch.places.world
+        return self._position + row * self.epoch.rank_order.world
 
     def compute(
         self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray | slice, sizes: np.ndarray

@@ -33,8 +33,8 @@ from .substitute import Substitute, joined
 
 
 class DaliBatch(Batch):
-    """As Batch. ``stands_in``: for a sample of another batch, which could not be made. PIL reads it, so that it is the
-    same whenever the other's error is found.
+    """A batch whose images DALI decodes, or PIL. ``stands_in``: for a sample of another batch, which could not be made.
+    PIL reads it, so that it is the same whenever the other's error is found.
 
     Attributes:
         pixels: what a cache has of each row; empty where there is none.
@@ -76,7 +76,7 @@ class DaliBatch(Batch):
             self._error, self.started = error, True
 
     def start(self) -> None:
-        """Once; errors wait for finish(), so that they reach the caller with the batch that they belong to."""
+        """Finds its files, computes what is drawn, and sets DALI to work; once."""
         if self.started:
             return
         self.started = True
@@ -106,7 +106,7 @@ class DaliBatch(Batch):
                 self._error = error
 
     def finish(self) -> Any:
-        """As Batch's.
+        """What torch's loader would give, on the device; NOTHING where on_error leaves no sample.
 
         Raises:
             RuntimeError: the loader was closed.
@@ -122,7 +122,7 @@ class DaliBatch(Batch):
         return self._early.images
 
     def decode(self) -> None:
-        """Once, after start(), when files are read: a GPU's JPEG engine sets to work. Errors wait."""
+        """After start(), when files are read: a GPU's JPEG engine sets to work, once. Errors wait."""
         try:
             if self._error is None:
                 for part in self._under_way:
@@ -133,7 +133,7 @@ class DaliBatch(Batch):
             self._error = error
 
     def advance(self) -> None:
-        """Once, after start(): functions without a translation begin to work. Errors wait, too."""
+        """After start(): functions without a translation begin to work, once. Errors wait, too."""
         try:
             if self._error is None:
                 if self.epoch.errors.policy == "replace":
@@ -176,8 +176,8 @@ class DaliBatch(Batch):
         self.bad[row] = error
 
     def _images(self):
-        """Of the rows that are not bad: (N, C, H, W), or a list of N where sizes differ, several parts made them, or
-        they are no images."""
+        """Images of the rows that are not bad: (N, C, H, W), or a list of N where sizes differ, several parts made
+        them, or they are no images."""
         made = taken(self._under_way)
         return made[0][1] if len(made) == 1 else in_order(made)
 
@@ -231,7 +231,7 @@ class DaliBatch(Batch):
         return self._samples_of.sources
 
     def paths(self, rows: np.ndarray) -> Any:
-        """Of these rows, as a pipeline takes them."""
+        """The paths of these rows, as a pipeline takes them."""
         return self._samples_of.paths(rows)
 
     def _parts(self) -> list[Images]:
@@ -241,7 +241,7 @@ class DaliBatch(Batch):
         return self._samples_of.locals
 
     def _locate(self) -> None:
-        """Where its samples are, and their targets."""
+        """Finds where its samples are, and their targets."""
         self._located = True
         epoch, cache = self.epoch, self.epoch.route.cache
         tabled = None if cache is not None or self._stands_in else in_tables(epoch.dataset, self.indices, epoch.tables)
@@ -371,7 +371,7 @@ class DaliBatch(Batch):
         return self._compute(steps, self.facts.sizes[rows] if sizes is None else sizes, rows, 0, len(self))
 
     def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
-        """The same for one image of a size, (height, width), without the dimension of rows."""
+        """compute() for one image of a size, (height, width), without the dimension of rows."""
         arrays = self._compute(steps, np.array([size]), [0], row, 1)
         return [rows_of(values, 0) for values in arrays]
 

@@ -27,7 +27,7 @@ _MANY, _PROCESSES = 4096, 4  # unseen files that are worth a process, and how ma
 
 
 class DaliEpoch(Epoch[DaliRoute]):
-    """As Epoch, with pipelines, and threads for what goes through PIL.
+    """What the batches of an epoch share, with pipelines, and threads for what goes through PIL.
 
     Attributes:
         engine: of the GPU, for JPEGs, where it has one and a plan can use it.
@@ -78,9 +78,10 @@ class DaliEpoch(Epoch[DaliRoute]):
         return pipelines[-1]
 
     def check_open(self) -> None:
-        """
+        """Looks whether the loader was closed meanwhile.
+
         Raises:
-            RuntimeError: the loader was closed meanwhile.
+            RuntimeError: it was.
         """
         for pipelines in self._pipelines.values():
             for pipeline in pipelines:

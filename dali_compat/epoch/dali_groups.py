@@ -49,11 +49,11 @@ class DaliOwner(Owner, Protocol):
         ...
 
     def paths(self, rows: np.ndarray) -> Any:
-        """Of these rows, as a pipeline takes them."""
+        """The paths of these rows, as a pipeline takes them."""
         ...
 
     def name(self, row: int) -> str:
-        """For a message."""
+        """The row's source and index, for a message."""
         ...
 
     def compute(
@@ -203,7 +203,7 @@ def for_pil(batch: DaliOwner, rows: list[int], facts: Facts, files: Any, changed
 
 
 def _use_pil(batch: DaliOwner, row: int) -> None:
-    """From now on: DALI has failed on this file, or may read it otherwise."""
+    """PIL reads this file from now on: DALI has failed on it, or may read it otherwise."""
     headers, index = batch.header(row)
     headers.use_pil(index)
 

@@ -1,4 +1,4 @@
-"""One epoch on the DALI route."""
+"""iter() of a loader on the DALI route."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _PACKAGE = __name__.partition(".")[0] + "."
 
 
 class DALIIterator(OrderedIterator[DaliRoute, DaliBatch]):
-    """As OrderedIterator. Beside the caller's work, a thread starts batches and makes the next one, where nothing of
-    the user's has a part in it."""
+    """Iterates once over files. Where no code of the user's has a part in it, a thread (aside.py) starts batches and
+    makes the next one while the caller works."""
 
     _epoch: DaliEpoch
     _aside: Aside | None = None

@@ -29,7 +29,8 @@ class DaliPart(Part[DaliOwner]):
         self._given: Any = None  # to the plan's call, where on_error may need it again
 
     def start(self, by_kind: dict[tuple[int, str], np.ndarray]) -> None:
-        """``by_kind``: rows, in order, by who decodes them (headers.py) and what DALI is given (sources.py)."""
+        """``by_kind``: rows, in order, by who decodes them (data/headers.py) and what DALI is given
+        (data/sources.py)."""
         self.rows = merged(list(by_kind.values())).tolist()
         for (kind, given), rows in by_kind.items():
             if kind == DALI:

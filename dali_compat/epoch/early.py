@@ -10,7 +10,7 @@ from ..engine.device import current_stream_of, handed_over
 
 
 class Early:
-    """Made on the stream of a GPU that was current when this was.
+    """What was made of a batch ahead of finish(), on the GPU stream that was current then.
 
     Attributes:
         images: of the batch.
@@ -24,7 +24,7 @@ class Early:
         self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
 
     def hand_over(self) -> None:
-        """To the stream that is current now."""
+        """What was made is for the stream that is current now."""
         stream, self._stream = self._stream, None
         if stream is not None and stream.cuda_stream != current_stream_of(stream.device):
             if self.made is None:

@@ -58,10 +58,11 @@ class Epoch(Generic[R]):
 
     Attributes:
         dataset, collate_fn: the loader's.
+        user_collate: calls that function, where it is a user's.
         batched: whether torch's automatic batching is on.
         default_collate: whether torch's default_collate, as torch has it, makes the batches.
         route: of the loader at iter().
-        seed, places: of this epoch's random parameters.
+        seed, rank_order: of this epoch; a sample's random numbers follow from the seed and its place in that order.
         calls_processes: whether batches go from DALI to processes.
         errors: what on_error does, and has done.
         among: indices of the samples that may stand in for others.
@@ -71,9 +72,10 @@ class Epoch(Generic[R]):
 
     def __init__(self, loader, route: R, progress: Progress):
         self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
+        self.user_collate = loader._user_collate
         self.default_collate = self.batched and self.collate_fn is default_collate and _is_torchs()
         self.in_workers = loader.num_workers > 0
-        self.route, self.seed, self.places, self.over = route, progress.seed, progress.places, False
+        self.route, self.seed, self.rank_order, self.over = route, progress.seed, progress.rank_order, False
         self.meter: Meter = loader._stats.begin()
         self.errors, self.among = loader._errors, indices_among(loader)
         self.errors.begin()
@@ -85,8 +87,9 @@ class Epoch(Generic[R]):
         self.calls_processes = bool(calls) and self.in_workers
 
     def randoms(self, position: int, count: int) -> Randoms:
-        """Of consecutive samples of this rank, the first of which is at a position of all ranks' order."""
-        return Randoms(self.seed, position, count, self.places.world)
+        """The random numbers of ``count`` consecutive samples of this rank, of which the first has a place in the order
+        over all ranks."""
+        return Randoms(self.seed, position, count, self.rank_order.world)
 
     @property
     def fast_collate(self) -> bool:

@@ -24,7 +24,7 @@ State = dict[str, Any]
 
 
 class History:
-    """A loader's.
+    """The epochs that a loader has begun, and the state that its next iter() goes on from.
 
     Attributes:
         begun: how many epochs.
@@ -63,7 +63,7 @@ class History:
         if self._next is not None:
             progress, self._next = self._next, None
         elif pending is not None and pending["epoch"] is not None:
-            progress = Progress.of(loader, pending["epoch"], torchs_workers)
+            progress = Progress.from_state(loader, pending["epoch"], torchs_workers)
             progress.strict, progress.later = self._strict, entry | pending["now"]
         else:
             progress = Progress(loader, self.begun, torchs_workers)
@@ -151,7 +151,7 @@ class History:
         }
 
     def traits(self, loader, route: Route) -> Traits:
-        """Of the loader, looked up once an epoch."""
+        """What the loader loads (traits.py), looked up once an epoch."""
         key = route.reason if isinstance(route, StockRoute) else tuple(route.plans)
         if self._traits is None or self._traits[0] != key:
             self._traits = key, traits(loader, route)

@@ -67,7 +67,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
             self._draw_indices()
 
     def _go_on(self, loader) -> None:
-        """From the batch behind the last one that was given. What had been drawn by then is drawn now."""
+        """Begins behind the last batch that was given, as a state says. What had been drawn by then is drawn now."""
         progress, drawn, exhausted = self._progress, self._progress.drawn, self._progress.exhausted
         self._sampler_iter = progress.drawn_again(loader, self._sampler_iter, self._skipped)
         self._position, self._taken, self._first = progress.samples, progress.given, progress.given
@@ -88,7 +88,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         raise NotImplementedError
 
     def _indices(self, index) -> Indices:
-        """Of one batch, from what the sampler gave."""
+        """The indices of one batch, from what the sampler gave."""
         return list(index) if self._auto_collation else [index]
 
     def _check_process(self) -> None:
@@ -186,7 +186,8 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         self._start_batches()
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
-        """Until ``ahead`` batches are drawn, or as many as may be; ``least`` at any rate."""
+        """Draws until the indices of ``ahead`` batches are there, or of as many as torch would draw ahead; of ``least``
+        at any rate."""
         torchs = self._ahead if self._num_workers else min(self._ahead, self._may_draw - self._taken)
         ahead = max(least, ahead, torchs)
         while not self._exhausted and len(self._drawn) < ahead and self._draw_one():

@@ -56,12 +56,12 @@ class Errors:
         self._epoch, self._count, self._so_far = self._epoch + 1, self._so_far, 0
 
     def state(self) -> dict[str, Any]:
-        """As plain data; an index that is no number is kept as its text."""
+        """What was met so far, as plain data; an index that is no number is kept as its text."""
         found = [[one.path, _plain(one.index), one.epoch, one.reason] for one in self.found]
         return {"epoch": self._epoch, "count": self._count, "found": found}
 
     def load(self, state: dict[str, Any], under_way: bool) -> None:
-        """Of a state. ``under_way``: the epoch goes on when the next one begins."""
+        """Take over what a state has. ``under_way``: its epoch goes on when the next one begins."""
         self.found = [SampleError(*one) for one in state["found"]]
         self._listed = {(one.path, repr(one.index)) for one in self.found}
         self._epoch, self._count = state["epoch"] - under_way, state["count"]
@@ -104,7 +104,8 @@ def _plain(index: Any) -> Any:
 
 
 def checked_policy(policy: str) -> str:
-    """
+    """The policy, as it is.
+
     Raises:
         ValueError: there is no such policy.
     """
@@ -114,7 +115,7 @@ def checked_policy(policy: str) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """As ``loader.errors`` gives it: without what it gives anyway."""
+    """The error as ``loader.errors`` words it: class and text, without the path and index that stand beside it."""
     error = error.__cause__ or error
     return f"{type(error).__name__}: {error}"
 

@@ -41,7 +41,8 @@ OwnerT = TypeVar("OwnerT", bound=Owner)
 
 
 class Part(Generic[OwnerT]):
-    """
+    """The rows of a batch, or of a chunk, that share a plan.
+
     Attributes:
         owner, plan: whose rows they are, and what is done with them.
         rows: which, in order.
@@ -126,7 +127,8 @@ class Part(Generic[OwnerT]):
         return self.owner.epoch.calls.submit(call, images, kind, positions)
 
     def _as_samples(self, images, spec: ImageSpec, plan: Plan):
-        """In the memory format that is asked for; PIL images, or tuples of views, where the transform gives these."""
+        """The images as the transform gives them: tensors in the memory format that is asked for, PIL images, or tuples
+        of views."""
         if spec.kind == "pil":
             return [as_sample(image.movedim(-3, -1).cpu(), "pil") for image in images]
         if isinstance(images, torch.Tensor):
@@ -183,18 +185,18 @@ def in_order(made: Sequence[tuple[Sequence[int], Any]]) -> list:
 
 
 def stacked(made: Sequence[tuple[Sequence[int], Any]]):
-    """The same in a tensor, where all have one shape and dtype."""
+    """in_order(), as one tensor where all have one shape and dtype."""
     images = in_order(made)
     return kernels.uniform(images) if images else images
 
 
 def stacked_views(made: Sequence[tuple[Sequence[int], Any]]) -> Views:
-    """The same of rows that have several images each."""
+    """stacked(), of rows that have several images each."""
     return Views([kernels.uniform(list(of_view)) for of_view in zip(*in_order(made), strict=True)])
 
 
 def run(steps: tuple[Step, ...], images, arrays: list[Arrays]):
-    """Torch's part of a plan: a tensor, or a list where sizes differ."""
+    """Images after torch's part of a plan: a tensor, or a list where sizes differ."""
     for step, values in zip(steps, arrays, strict=True):
         if step.op != "choose":
             images = kernels.run(step, images, values)

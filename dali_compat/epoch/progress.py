@@ -16,18 +16,18 @@ import torch.utils.data as data
 from torch.utils.data.distributed import DistributedSampler
 
 from .generators import Generators, of_indices
-from .samplers import Indices, Places, distributed, is_known, of_the_rest, samplers_of
+from .samplers import Indices, RankOrder, distributed, is_known, of_the_rest, samplers_of
 
 Skip = Callable[[data.BatchSampler, int], Iterator[Any]]
 
 
 class Progress:
-    """Of one epoch. Its iterator counts here.
+    """How far one epoch is, and what it began with. Its iterator counts here.
 
     Attributes:
         number: of the epoch; a loader's first is 0.
         base_seed, lap: their sum is the epoch's seed. Only persistent workers have more than one lap.
-        places: of its samples in the order over all ranks.
+        rank_order: of its samples; it says which place a random number is drawn for.
         at_iter, at_first: what indices are drawn from, as it was when iter() was called, and before the first index.
         given, samples: batches that the caller has had, and how many samples the sampler gave for them.
         drawn: batches of the sampler so far.
@@ -56,7 +56,7 @@ class Progress:
         """``torchs_workers``: the route is torch's own loader, whose workers take the seed from a generator."""
         self.number = number
         sampler = distributed(loader)
-        self.places = Places() if sampler is None else Places(0, sampler.num_replicas, sampler.rank)
+        self.rank_order = RankOrder() if sampler is None else RankOrder(0, sampler.num_replicas, sampler.rank)
         self.generators: Generators = of_indices(loader, torchs_workers)
         self.mixed: set[str] = set()
         self.left_out: list[int] = []
@@ -69,7 +69,7 @@ class Progress:
 
     @property
     def seed(self) -> int:
-        """Of the epoch's random numbers."""
+        """What the epoch's random numbers follow from, beside a sample's place."""
         return self.base_seed + self.lap
 
     # ---- while it is iterated
@@ -127,7 +127,7 @@ class Progress:
         return {
             "number": self.number,
             "seed": [self.base_seed, self.lap],
-            "places": list(self.places),
+            "places": list(self.rank_order),
             "at_iter": self.at_iter,
             "at_first": self.at_first,
             "left_out": [number for number in self.left_out if number < self.given],
@@ -151,33 +151,33 @@ class Progress:
         }
 
     @classmethod
-    def of(cls, loader, state: dict[str, Any], torchs_workers: bool = False) -> Progress:
-        """Of a state(), to go on from there. Where the number of ranks is another one by now, the rest of the epoch is
-        dealt out anew."""
-        made = cls._beginning_as(loader, state, torchs_workers)
+    def from_state(cls, loader, state: dict[str, Any], torchs_workers: bool = False) -> Progress:
+        """The progress that goes on from a state(). Where the number of ranks is another one by now, the rest of the
+        epoch is dealt out anew."""
+        made = cls._from_beginning(loader, state, torchs_workers)
         made.given, made.samples, made.drawn = state["given"], state["samples"], state["drawn"]
         made.exhausted, made.expected = state["exhausted"], tuple(state["last"])
         if state["sampler"] is not None:
             made._sampler_states.append((made.given, state["sampler"]))
-        before, now = made.places, Progress(loader, 0).places
+        before, now = made.rank_order, Progress(loader, 0).rank_order
         if before.world == now.world or distributed(loader) is None:
-            made.places = before._replace(rank=now.rank)
+            made.rank_order = before._replace(rank=now.rank)
             if before.rank != now.rank:
                 made.expected = 0, 0
             return made
-        made.places = now._replace(origin=before.origin + made.samples * before.world)
+        made.rank_order = now._replace(origin=before.origin + made.samples * before.world)
         made.given = made.samples = made.drawn = 0
         made.exhausted, made.expected, made.left_out = False, (0, 0), []
         return made
 
     @classmethod
-    def at(cls, loader, beginning: dict[str, Any], batch: int, torchs_workers: bool) -> Progress:
-        """Of what an epoch began with, before one of its batches, as the caller counts them.
+    def at_batch(cls, loader, beginning: dict[str, Any], batch: int, torchs_workers: bool) -> Progress:
+        """The progress of an epoch before one of its batches, counted as the caller counts them.
 
         Raises:
             LookupError: only the sampler knows where that is.
         """
-        made = cls._beginning_as(loader, beginning, torchs_workers)
+        made = cls._from_beginning(loader, beginning, torchs_workers)
         if made.stateful is not None:
             raise LookupError("a sampler with a state_dict() tells where it is, and not where it was")
         for number in made.left_out:
@@ -187,10 +187,10 @@ class Progress:
         return made
 
     @classmethod
-    def _beginning_as(cls, loader, beginning: dict[str, Any], torchs_workers: bool) -> Progress:
+    def _from_beginning(cls, loader, beginning: dict[str, Any], torchs_workers: bool) -> Progress:
         made = cls(loader, beginning["number"], torchs_workers)
         made.base_seed, made.lap = beginning["seed"]
-        made.places = Places(*beginning["places"])
+        made.rank_order = RankOrder(*beginning["places"])
         made.at_iter, made.at_first = beginning["at_iter"], beginning["at_first"]
         made.again, made.left_out = True, list(beginning["left_out"])
         return made
@@ -232,10 +232,10 @@ class Progress:
             # a last batch that is short has taken it to its end already
             short = type(sampler) is data.BatchSampler and not sampler.drop_last and self.samples % sampler.batch_size
             return iter(()) if short else iter(sampler)
-        if not self.drawn and not self.places.origin:
+        if not self.drawn and not self.rank_order.origin:
             return indices
         self.generators.set(self.at_first)
-        if self.places.origin:
+        if self.rank_order.origin:
             sampler = self.rest(loader)
             indices = iter(sampler)
         again: Any = ()
@@ -257,7 +257,7 @@ class Progress:
 
     def rest(self, loader) -> Any:
         """A sampler of what other numbers of ranks have left of the epoch."""
-        rest = of_the_rest(samplers_of(loader)[-1], self.places.origin)
+        rest = of_the_rest(samplers_of(loader)[-1], self.rank_order.origin)
         return data.BatchSampler(rest, loader.batch_size, loader.drop_last) if loader.batch_size else rest
 
 

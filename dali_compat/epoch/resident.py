@@ -1,4 +1,4 @@
-"""One epoch on the resident route: batches are computed many at a time, and handed out as slices."""
+"""iter() of a loader on the resident route: batches are computed many at a time, and handed out as slices."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .samplers import Indices, in_arrays, may_draw
 
 
 class ResidentIterator(OrderedIterator[ResidentRoute, "ResidentBatch"]):
-    """As OrderedIterator; but indices of a whole chunk of batches are drawn ahead where
-    nothing can tell the difference."""
+    """Iterates once over arrays on the device. Indices of a whole chunk of batches are drawn ahead, where nothing can
+    tell the difference."""
 
     def _begin(self, loader, route: ResidentRoute) -> None:
         self._held = route.held
@@ -150,7 +150,8 @@ class ResidentBatch(Batch):
             self.chunk.discard()
 
     def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
-        """As places(), one index after another: indices that are no plain numbers, and errors as torch raises them."""
+        """What parts.places() gives, one index after another: of indices that are no plain numbers, and with errors as
+        torch raises them."""
         found: dict[int, tuple[Any, list, list]] = {}
         for row, index in enumerate(self._listed()):
             dataset, local = locate(self.epoch.dataset, index)

@@ -14,7 +14,7 @@ import torch.utils.data as data
 from torch.utils.data.distributed import DistributedSampler
 
 Indices = list[Any] | np.ndarray
-"""Of a batch, as a sampler gives them, or in_arrays()."""
+"""The indices of a batch, as a sampler or in_arrays() gives them."""
 
 # They draw all their random numbers with their first index, or none
 _AT_ONCE = {
@@ -55,8 +55,8 @@ def indices_among(loader) -> Sequence[int]:
     return range(len(loader.dataset))
 
 
-class Places(NamedTuple):
-    """Where a rank's samples are in the epoch's order over all ranks, which random numbers follow.
+class RankOrder(NamedTuple):
+    """The order of an epoch's samples over all ranks, and which of them are this rank's. Random numbers follow it.
 
     Attributes:
         origin: the place of the first sample of all.
@@ -67,8 +67,8 @@ class Places(NamedTuple):
     world: int = 1
     rank: int = 0
 
-    def of(self, position: int) -> int:
-        """The place of the rank's sample at a position."""
+    def place_of(self, position: int) -> int:
+        """The place in that order of the rank's sample number ``position``."""
         return self.origin + position * self.world + self.rank
 
 
@@ -140,7 +140,7 @@ def _batches(sampler, size: int, drop_last: bool, begin: int) -> Iterator[np.nda
 
 
 def _shuffled(count: int, generator: torch.Generator | None) -> np.ndarray:
-    """As RandomSampler."""
+    """A permutation of ``count`` indices, drawn as RandomSampler draws it."""
     if generator is None:
         generator = torch.Generator()
         generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))

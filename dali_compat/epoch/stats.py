@@ -77,7 +77,8 @@ class Iterator(Protocol):
 
 
 class Route(Protocol):
-    """
+    """What is asked of a route.
+
     Attributes:
         memory: bytes of pixels that it keeps.
     """
@@ -118,7 +119,7 @@ class Meter:
             self.dali += seconds
 
     def spent(self, since: tuple[float, float]) -> None:
-        """A next() took from ``since`` till now; both are the same thread's."""
+        """A next() has ended, which began at ``since``; both in the same thread."""
         begin, host = since
         self._host += thread_time() - host
         self._end = perf_counter()
@@ -160,7 +161,7 @@ class Meter:
         return self._closed or (self._iterator is not None and self._iterator() is None)
 
     def read(self) -> LoaderStats:
-        """As it stands, without what is held."""
+        """The counts as they stand, without what is held."""
         iterator = None if self._closed or self._iterator is None else self._iterator()
         return LoaderStats(
             1,

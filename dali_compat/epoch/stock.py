@@ -64,7 +64,7 @@ class _OnDevice(_BaseDataLoaderIter):
         self._past, self._rest = 0, None
         if loads_past(loader):
             self._past = self._progress.from_the_first()
-            self._rest = iter(self._progress.rest(loader)) if self._progress.places.origin else None
+            self._rest = iter(self._progress.rest(loader)) if self._progress.rank_order.origin else None
         self._errors, self._samples = loader._errors, 0
         self._errors.begin()
         self._meter: Meter = loader._stats.begin()
@@ -78,7 +78,7 @@ class _OnDevice(_BaseDataLoaderIter):
         super()._reset(loader, first_iter)
 
     def _go_on(self, loader) -> None:
-        """From the batch behind the last one that was given."""
+        """Begins behind the last batch that was given."""
         if not loads_past(loader):
             self._sampler_iter = self._progress.drawn_again(loader, self._sampler_iter)
             self._progress.drawn = self._progress.given
@@ -193,7 +193,7 @@ class _Collated(NamedTuple):
 
 
 class _Sample(NamedTuple):
-    """As _Collated, of one sample."""
+    """What became of one index: its sample, or none; attributes as _Collated's."""
 
     sample: tuple
     failures: list[tuple[str, Any, str]]
@@ -275,7 +275,7 @@ def _length(batch: Any) -> int:
 
 
 def _path(dataset, index) -> str:
-    """Of a sample, for a message."""
+    """Where a sample's image is, for a message."""
     try:
         return str(sample(*locate(dataset, index))[0])
     except Exception:  # no image folder

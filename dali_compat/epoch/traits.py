@@ -56,7 +56,7 @@ def _kind(dataset: Any) -> str:
 
 
 def _checksum(dataset: Any, length: int) -> str:
-    """Of some samples: the names of their files, or the bytes of their images, and their targets."""
+    """A checksum of some samples: of the names of their files, or the bytes of their images, and of their targets."""
     total = 0
     for number in range(min(length, _LOOKED_AT)):
         index = number * length // min(length, _LOOKED_AT)

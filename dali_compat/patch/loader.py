@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import types
-import warnings
 import weakref
 from typing import Any
 
 import torch.utils.data as data
 
 from .. import installed
-from ..callers import stack_level
+from ..callers import tell_of_fallback
 from ..data.parts import parts
 from ..data.timm import OfTimms
-from ..errors import FallbackWarning
 from ..installed import Installed
 from ..loader import DataLoader
 from .devices import made
-from .frameworks import made_by_accelerate, options_of, refusal
+from .frameworks import check_nothing_is_skipped_twice, is_made_by_accelerate, options_of, reason_to_stay_torchs
 
 _told: set[str] = set()
 
@@ -36,11 +34,12 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Inst
     a framework does with it what ours cannot."""
     if isinstance(loader, DataLoader):
         return False
-    reason = refusal()
+    reason = reason_to_stay_torchs()
     if reason is not None:
-        _tell(f"torchvision does the work: {reason}", now)
+        tell_of_fallback(f"torchvision does the work: {reason}", now.options["fallback"], _told)
         return False
-    accelerated = made_by_accelerate()
+    check_nothing_is_skipped_twice()
+    accelerated = is_made_by_accelerate()
     kind = type(loader)
     dataset = args[0] if args else kwargs["dataset"]
     loader.__class__ = InstalledLoader if kind is data.DataLoader else _class_of(kind)
@@ -74,13 +73,3 @@ def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
 def _again(kind: type) -> Any:
     made = _class_of(kind)
     return made.__new__(made)
-
-
-def _tell(what: str, now: Installed) -> None:
-    """Once."""
-    fallback = now.options["fallback"]
-    if fallback == "error":
-        raise RuntimeError(f"fallback='error', but {what}")
-    if fallback == "warn" and what not in _told:
-        _told.add(what)
-        warnings.warn(what, FallbackWarning, stacklevel=stack_level())

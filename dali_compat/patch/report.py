@@ -11,7 +11,7 @@ from ..callers import users_line
 
 
 class _Noted(NamedTuple):
-    """A loader.
+    """A loader, as the report tells of it.
 
     Attributes:
         line: of the user's, that made it.

@@ -18,7 +18,7 @@ install(report=report, **options)
 
 
 class _Install:
-    """Unpickled, it has installed."""
+    """Its pickle calls install() where it is read."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         now = installed.now
@@ -28,7 +28,7 @@ class _Install:
 
 
 def follow() -> None:
-    """From now on."""
+    """Processes that are spawned from now on install."""
     original = spawn.get_preparation_data
     if hasattr(original, "_dali_compat_original"):
         return
@@ -44,7 +44,7 @@ def follow() -> None:
 
 
 def unfollow() -> None:
-    """No longer."""
+    """Processes that are spawned from now on do not."""
     original = getattr(spawn.get_preparation_data, "_dali_compat_original", None)
     if original is not None:
         spawn.get_preparation_data = original

@@ -1,1 +1,7 @@
-""""""
+"""Who loads a data set, and what a loader keeps between epochs.
+
+- choose: DALI, the resident route, or torch's own loader and why. Asked at every iter().
+- dali: the DALI route's plans and pipelines. decoded_cache: the images of ``cache=``.
+- resident: the arrays on the device.
+- explain: the text of explain(); account.py has a plan's lines of it.
+"""

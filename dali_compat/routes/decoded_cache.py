@@ -29,7 +29,7 @@ class DecodedCache:
     Attributes:
         settings: the arguments.
         full: an image had no room; nothing is added any more.
-        form: of what get() gives (sources.py).
+        form: of what get() gives (data/sources.py).
     """
 
     def __init__(self, budget: int | float, device: torch.device, exact: bool, place: str | None = None):
@@ -54,7 +54,7 @@ class DecodedCache:
 
     @property
     def bytes(self) -> int:
-        """Of the images that are here."""
+        """How many the images take that are here."""
         return self._bytes
 
     def get(self, source: Source):

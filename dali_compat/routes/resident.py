@@ -1,4 +1,4 @@
-"""The resident route: data sets of arrays (arrays.py) are copied to the device once, and transformed there."""
+"""The resident route: data sets of arrays (data/arrays.py) are copied to the device once, and transformed there."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def _most(plan: Plan) -> int:
 
 
 def _bytes(spec) -> int:
-    """Of one image, as float32 at least: kernels compute in that."""
+    """How many one image takes, as float32 at least: kernels compute in that."""
     height, width = spec.size or (0, 0)
     return max(1, spec.views) * spec.channels * height * width * max(4, spec.dtype.itemsize)
 

@@ -9,8 +9,8 @@ from ..plan import draw, step
 from .fidelity import EXACT
 from .geometry import like_of
 from .registry import register
-from .standins import Convert
 from .untranslatable import Untranslatable
+from .wrappers.standins import Convert
 
 
 @register(v1.Grayscale, v2.Grayscale, consumes="num_output_channels")

@@ -6,7 +6,8 @@ import math
 from types import FunctionType
 from typing import Any
 
-from .understood import attributes, names
+from .wrappers.bytecode import names
+from .wrappers.objects import attributes
 
 # functions of PIL.ImageOps
 _OPERATIONS = {
@@ -41,7 +42,7 @@ def instead(transform: Any) -> str:
 
 
 def _sigma(given: dict[str, Any]) -> tuple[float, float]:
-    """Of the attributes that are usual; otherwise SimCLR's."""
+    """The least and largest sigma, by attributes of usual names; otherwise SimCLR's."""
     pair = given.get("sigma", given.get("sigmas", (given.get("radius_min"), given.get("radius_max"))))
     numbers = isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(n, (int, float)) for n in pair)
     return (pair[0], pair[1]) if numbers else (0.1, 2.0)

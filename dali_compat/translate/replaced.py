@@ -10,8 +10,9 @@ from typing import Any
 from torchvision.transforms import functional, v2
 from torchvision.transforms.v2 import functional as functional_v2
 
-from .understood import names, root
 from .untranslatable import Untranslatable
+from .wrappers.bytecode import names
+from .wrappers.objects import root
 
 _THEIRS = frozenset(("torchvision", "timm"))
 _OLD = "_transform" in vars(v2.Transform)  # before torchvision 0.21

@@ -4,9 +4,9 @@ Each gets what torchvision would give it, a PIL image or a CHW tensor on the CPU
 torch's loader runs them; without, in the caller's thread. Either way torch, random and numpy are seeded by the sample's
 place in the epoch, so that a function which draws gives the same for one seed, whatever the number of workers.
 
-Samples go to the processes, and come back, in memory that is shared with them (shared.py): a batch is copied there at
-once, and back. What has no place there travels with the message: the results of the first batches, for nobody knows how
-large they are, and all where the system has no such memory.
+Samples go to the processes, and come back, in memory that is shared with them (shared_memory.py): a batch is copied
+there at once, and back. What has no place there travels with the message: the results of the first batches, for nobody
+knows how large they are, and all where the system has no such memory.
 
 Processes that have died, that hang, or whose exchange an interrupt has cut short, are given up with all the memory that
 they may still write to; the next batch starts new ones.
@@ -90,7 +90,7 @@ class Calls:
             return error
 
     def _seed_of(self, call: Call) -> tuple[int, ...]:
-        """Of what its functions draw."""
+        """The seed of what its functions draw."""
         return (self._seed, call.view) if call.view else (self._seed,)
 
     def _pool(self, call: Call) -> _Pool:

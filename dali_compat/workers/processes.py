@@ -117,7 +117,7 @@ class Processes:
         self.trouble = ""
 
     def wait(self, answer: Answer, timeout: float = 0) -> None:
-        """Until it is there.
+        """Wait until it is there.
 
         Raises:
             OutOfStep: an interrupt has cut short an earlier exchange.

@@ -92,7 +92,7 @@ class Slot:
         self._reading = False
 
     def wait(self) -> None:
-        """Until they are over."""
+        """Wait until they are over."""
         if self._reading:  # an interrupt came before the event
             torch.cuda.synchronize(self._device)
         if self._read is not None:

@@ -3,13 +3,14 @@
 import time
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torchvision import datasets
 from torchvision import transforms as T
 
 from contract.both import ours
-from dali_compat import DALIArrayDataset, DALIImageFolder, DALIImageList, DataLoader, install, views
+from dali_compat import DALIArrayDataset, DALIImageFolder, DALIImageList, DataLoader, FallbackWarning, install, views
 from dali_compat.data import headers
 from dali_compat.epoch import dali_epoch
 
@@ -137,3 +138,42 @@ def test_timms_prefetcher_gets_batches_of_the_gpu(photos_or_images):
     for (images, labels), (expected, targets) in zip(loader, theirs, strict=True):
         assert images.is_cuda and torch.equal(labels, targets)
         assert (images - expected).abs().max() < 1e-5
+
+
+def through_numpy(samples):
+    return torch.from_numpy(np.stack([image.numpy() for image, _ in samples])), torch.tensor([t for _, t in samples])
+
+
+def into_its_own(samples):
+    """As many do it: a tensor on the CPU is filled image by image."""
+    made = torch.zeros(len(samples), *samples[0][0].shape)
+    for number, (image, _) in enumerate(samples):
+        made[number] += image * float(torch.rand(()))
+    return made, [target for _, target in samples]
+
+
+@pytest.mark.parametrize("collate", [through_numpy, into_its_own])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_collate_fn_that_cannot_take_samples_on_a_gpu(photos_or_images, collate, num_workers):
+    dataset = DALIImageFolder(photos_or_images, CROP)
+    arguments = dict(batch_size=4, shuffle=True, exact=True, num_workers=num_workers, collate_fn=collate)
+    wanted = batches(ours(dataset, device="cpu", **arguments))
+    loader = DataLoader(dataset, device="cuda", **arguments)
+    with pytest.warns(FallbackWarning, match=f"collate_fn {collate.__name__} cannot take samples on a GPU") as told:
+        found = batches(loader)
+    assert len(told) == 1 and found[0][0].is_cuda
+    assert all(torch.equal(one.cpu(), other) for (one, _), (other, _) in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("mode", ["batch", "pair", "elem", "half"])
+def test_timms_collate_that_mixes(photos_or_images, mode):
+    """Into a tensor that it makes itself: on the GPU here, without a copy to the CPU."""
+    mixup = pytest.importorskip("timm.data.mixup")
+    collate = mixup.FastCollateMixup(mixup_alpha=0.8, cutmix_alpha=1.0, mode=mode, num_classes=9)
+    dataset = DALIImageFolder(photos_or_images, CROP)
+    arguments = dict(batch_size=4, shuffle=True, exact=True, num_workers=2, collate_fn=collate, drop_last=True)
+    found = [batches(ours(dataset, device=device, fallback="error", **arguments)) for device in ("cuda", "cpu")]
+    assert found[0][0][0].is_cuda and found[0][0][1].is_cuda
+    for (image, target), (other, wanted) in zip(*found, strict=True):
+        assert torch.equal(image.cpu(), other)
+        torch.testing.assert_close(target.cpu(), wanted)

@@ -297,11 +297,12 @@ def test_gpu_memory_comes_back(photos_or_images, how):
 @pytest.mark.gpu
 def test_batches_on_a_side_stream(exact_folder):
     """A batch may be used on the stream that was current at next(), without further synchronisation."""
-    expected = [batch[0].cpu() for batch in ours(exact_folder, 5)]
+    loader = ours(exact_folder, 5)
+    expected = [batch[0].cpu() for batch in loader]
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(5):
-            for batch, wanted in zip(ours(exact_folder, 5), expected, strict=True):
+            for batch, wanted in zip(loader, expected, strict=True):
                 busy = torch.randn(2000, 2000, device="cuda")
                 for _ in range(5):
                     busy = busy @ busy

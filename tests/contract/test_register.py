@@ -11,7 +11,7 @@ from torchvision import transforms as T
 from torchvision.transforms import v2
 
 from contract.both import REPOSITORY, assert_same_pixels, ours, pixels, stock
-from dali_compat import DALIImageFolder, DataLoader, FallbackWarning, on_batch, register
+from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader, FallbackWarning, on_batch, register
 from dali_compat.translate.registry import _TRANSLATORS
 
 
@@ -66,6 +66,78 @@ def test_an_argument_that_is_not_consumed_is_called(image_root, registry):
     transform = T.Compose([T.CenterCrop(40), T.PILToTensor(), Doubled(0.4)])
     with pytest.warns(FallbackWarning, match="argument chance is not known"):
         DataLoader(DALIImageFolder(image_root, transform), device="cpu")
+
+
+class Halved:
+    """Every other pixel."""
+
+    def __call__(self, image):
+        return image[..., ::2, ::2]
+
+
+def _halved(images):
+    return images[..., ::2, ::2]
+
+
+AROUND = {
+    "a crop": ([T.CenterCrop(40), T.ToTensor()], [T.CenterCrop(12)]),
+    "a resize": ([T.CenterCrop(40), T.ToTensor()], [T.Resize((31, 9)), T.CenterCrop((40, 6))]),
+    "an erased window": ([T.CenterCrop(40), T.ToTensor()], [T.RandomErasing(1, (0.9, 0.9), (1, 1), value=7)]),
+    "images of several sizes": ([T.ToTensor(), T.Resize((40, 40))], [T.CenterCrop(12)]),
+}
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("around", AROUND)
+def test_what_comes_after_a_change_of_size_has_its_windows_there(image_root, registry, around, exact):
+    before, after = AROUND[around]
+    register(Halved)(lambda t, spec: on_batch(_halved, spec.but(size=(20, 20))))
+    dataset = DALIImageFolder(image_root, T.Compose([*before, Halved(), *after]))
+    loader = ours(dataset, 5, exact=exact)
+    assert "Python" not in loader.explain()
+    if around == "an erased window":  # of 19 x 19 pixels
+        assert all((images == 7).sum().item() == 3 * 19 * 19 * len(images) for images, _ in loader)
+        return
+    for mine, theirs in zip(loader, stock(dataset, 5), strict=True):
+        torch.testing.assert_close(mine[0], theirs[0], rtol=0, atol=0.1 if not exact else 1e-5)
+
+
+def test_the_same_of_arrays(registry):
+    """On the resident route."""
+    register(Halved)(lambda t, spec: on_batch(_halved, spec.but(size=(20, 20))))
+    images = np.random.default_rng(0).integers(0, 256, (12, 40, 40, 3), dtype=np.uint8)
+    dataset = DALIArrayDataset(images, list(range(12)), T.Compose([T.ToTensor(), Halved(), T.CenterCrop(12)]))
+    assert_same_pixels(pixels(ours(dataset, 5)), pixels(stock(dataset, 5)))
+
+
+def test_what_comes_after_a_choice_has_its_windows_in_each_size(image_root, registry):
+    torch.manual_seed(0)
+    register(Halved)(lambda t, spec: on_batch(_halved, spec.but(size=(20, 20))))
+    choice = T.RandomChoice([Halved(), T.CenterCrop(30)])
+    dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), T.ToTensor(), choice, T.CenterCrop(12)]))
+    plain = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), T.ToTensor()]))
+    chosen = set()
+    for (mine, _), (image, _) in zip(ours(dataset, 1), ours(plain, 1), strict=True):
+        ways = {"halved": image[..., ::2, ::2][..., 4:16, 4:16], "cropped": image[..., 14:26, 14:26]}
+        (name,) = (name for name, way in ways.items() if torch.equal(mine, way))
+        chosen.add(name)
+    assert chosen == set(ways)
+
+
+@pytest.mark.parametrize("first", [[T.CenterCrop(40)], []], ids=["of one size", "of several sizes"])
+def test_a_size_that_is_not_said_is_an_error(image_root, registry, first):
+    """Windows behind it would lie elsewhere, and nobody would notice."""
+    register(Halved)(lambda t, spec: on_batch(_halved, spec))
+    dataset = DALIImageFolder(image_root, T.Compose([*first, T.ToTensor(), Halved(), T.CenterCrop(12)]))
+    with pytest.raises(ValueError, match=r"_halved\(\) gives \(\d, 3, \d+, \d+\), .* spec.but\(size="):
+        next(iter(ours(dataset, 2)))
+
+
+def test_channels_that_are_not_said_are_an_error(image_root, registry):
+    register(Halved)(lambda t, spec: on_batch(lambda images: images[:, :1], spec))
+    dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), T.ToTensor(), Halved()]))
+    with pytest.raises(ValueError, match="its translation says"):
+        next(iter(ours(dataset, 2)))
 
 
 # ---- called sample by sample

@@ -7,7 +7,7 @@ from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 
 from dali_compat.draws import Randoms
-from dali_compat.epoch.samplers import Places, in_arrays, of_the_rest
+from dali_compat.epoch.samplers import RankOrder, in_arrays, of_the_rest
 
 COUNT = 24
 
@@ -71,7 +71,7 @@ def test_the_rest_of_an_epoch_for_other_ranks(drop_last):
     ]
     dealt = [index for row in zip(*rest, strict=True) for index in row]
     assert dealt == (whole[10:22] if drop_last else whole[10:] + whole[:2])
-    assert [Places(10, 4, 3).of(position) for position in range(2)] == [13, 17]
+    assert [RankOrder(10, 4, 3).place_of(position) for position in range(2)] == [13, 17]
 
 
 @pytest.mark.parametrize("stride", [2, 7, 256, 257, 1000])

@@ -35,9 +35,9 @@ from dali_compat.engine.views import filled
 from dali_compat.lower import lower
 from dali_compat.translate import translate
 from dali_compat.translate.registry import _TRANSLATORS
-from dali_compat.translate.understood import attributes
 from dali_compat.translate.untranslatable import describe
 from dali_compat.translate.wrappers import Unseen, look_through
+from dali_compat.translate.wrappers.objects import attributes
 
 known = _TRANSLATORS.__contains__
 IMAGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8))

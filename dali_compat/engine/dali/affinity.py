@@ -31,7 +31,7 @@ def numa_nodes(root: Path = NODES) -> list[set[int]]:
 
 
 def cores(text: str) -> set[int]:
-    """Of a list as Linux writes it, such as "0-3,8".
+    """The cores of a list as Linux writes it, such as "0-3,8".
 
     Raises:
         ValueError: it is none.

@@ -123,7 +123,8 @@ class DecodePipeline:
         return self._worked(self._submit, images, arrays, stated_at)
 
     def _worked(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What a function gives, that uses DALI's pipeline. close() waits for its end, where threads are two."""
+        """Calls a function that uses DALI's pipeline. Where another thread calls close() meanwhile, it frees the
+        pipeline afterwards."""
         self._refuse_if_unusable()
         self._worker = threading.get_ident()
         try:
@@ -231,9 +232,10 @@ class DecodePipeline:
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
     def check_open(self) -> None:
-        """
+        """Looks whether close() was called.
+
         Raises:
-            RuntimeError: it was closed.
+            RuntimeError: it was.
         """
         if self._closed:
             raise RuntimeError("the loader was closed during this epoch; iter(loader) starts another")

@@ -42,7 +42,7 @@ class Decoder(Protocol):
 
 
 class _Start:
-    """Of one device: a thread, and what it leaves."""
+    """The start on one device: a thread, and what it leaves."""
 
     def __init__(self, make: Callable[[int], Decoder], index: int):
         self._make, self._index = make, index
@@ -82,7 +82,7 @@ _closing: list[threading.Thread] = []
 
 
 def begin(index: int, make: Callable[[int], Decoder] | None = None) -> None:
-    """Once a process and device: a thread calls ``make``, which is first_decoder() unless it is given."""
+    """A thread calls ``make``, which is first_decoder() unless it is given; once a process and device."""
     if index not in _starts:
         start = _Start(make or first_decoder, index)
         if _starts.setdefault(index, start) is start:

@@ -56,7 +56,7 @@ def run(step: Step, images, arrays: dict[str, np.ndarray]):
 
 
 def _all(step: Step, images, arrays):
-    """On every row; images of one size go together."""
+    """The step on every row; images of one size go together."""
     if isinstance(images, torch.Tensor):
         return _same_size(step, images, arrays)
     if images[0].is_cuda and images[0].ndim == 3 and step.op in _BY_PIXEL and step.kwargs["like"] == "pil":

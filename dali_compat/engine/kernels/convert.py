@@ -30,11 +30,21 @@ def tensor_to_pil(images, arrays):
 
 
 @kernel
-def apply(images, arrays, *, function, **args):
-    """A function of one's own, registered by on_batch()."""
+def apply(images, arrays, *, function, spec, **args):
+    """A function of one's own, registered by on_batch(); ``spec``: what it is said to give.
+
+    Raises:
+        ValueError: it gives images of another shape. What comes after has its windows for the shape that was said.
+    """
     if "uniforms" in arrays:
         args["uniforms"] = torch.from_numpy(arrays["uniforms"]).to(images.device, non_blocking=True)
-    return function(images, **args)
+    made = function(images, **args)
+    said = len(images), spec.channels, *(spec.size or images.shape[-2:])
+    if tuple(made.shape) != said:
+        name = getattr(function, "__qualname__", type(function).__name__)
+        text = f"{name}() gives {tuple(made.shape)}, and its translation says {said}"
+        raise ValueError(f"{text}: on_batch({name}, spec.but(size=(height, width), channels=...)) says what it gives")
+    return made
 
 
 # ---- one image

@@ -1,30 +1,21 @@
-"""A helper: what a callable without a translation does, if it only applies known transforms to the image.
-
-It is asked with a placeholder in place of the image, twice, in a sandbox (sandbox.py). What comes back, one placeholder
-or a structure of these, is what it does, unless it has done anything else.
-"""
+"""look_through(): a callable is called on a placeholder, twice, and what comes back says what it does."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
-from ..plan import text_of
-from .sandbox import Placeholder, Sandbox
-from .untouchable import Refused, Untouchable, of
+from ...plan import text_of
+from .sandbox import Sandbox
+from .standins import Placeholder
+from .untouchable import Refused, Untouchable, kept
 
 _FUNCTIONS = FunctionType, BuiltinFunctionType
-_STREAMS = 1 << 16  # of one application
 
 
 class Unseen(Exception):
-    """It is not certain what a callable does; says why, or nothing where it applies no known transform."""
-
-    def __str__(self) -> str:
-        return f", and {super().__str__()}" if self.args[0] else ""
+    """It is not certain what a callable does. The text says why; it is empty where no known transform is applied."""
 
 
 class Seen(NamedTuple):
@@ -47,7 +38,7 @@ class Seen(NamedTuple):
 
 
 def look_through(function: Any, known: Callable[[type], bool]) -> Seen:
-    """``known``: whether a class is one of known transforms.
+    """What a callable does. ``known``: whether a class is one of known transforms.
 
     Raises:
         Unseen: it does something else, too, or may.
@@ -58,29 +49,6 @@ def look_through(function: Any, known: Callable[[type], bool]) -> Seen:
     if not any(seen.paths):
         raise Unseen("")
     return seen
-
-
-def chains_of(seen: Seen, start: Any, translate: Callable[..., Any]) -> list[Any] | None:
-    """The chain (registry.py) of each image, beginning with ``start``; None where one application that has no
-    translation is a part of several. ``translate`` is the registry's.
-
-    An application has random streams of its own, so several images that have gone through it share what it has drawn.
-    """
-    used = Counter(at for path in seen.paths for at in path)
-    chains = []
-    for path in seen.paths:
-        chain = start
-        for place, at in enumerate(path):
-            part = translate((seen.transforms[at],), chain.gives, _STREAMS * (at + 1))
-            if part.functions and used[at] > 1:
-                return None
-            if part.functions:  # and so what comes after
-                part = translate(tuple(seen.transforms[i] for i in path[place:]), chain.gives, _STREAMS * (at + 1))
-            chain = replace(part, takes=start.takes, translated=(*chain.translated, *part.translated))
-            if part.functions:
-                break
-        chains.append(chain)
-    return chains
 
 
 def _attempt(function: Any, known: Callable[[type], bool]) -> Seen:
@@ -109,7 +77,7 @@ def _structure(result: Any, paths: list[tuple[int, ...]]) -> Any:
     """The result with numbers of paths in it."""
     kind = type(result)
     if kind is Placeholder:
-        paths.append(of(result, "_made"))
+        paths.append(kept(result, "_path"))
         return len(paths) - 1
     if kind in (list, tuple):
         return kind([_structure(one, paths) for one in result])

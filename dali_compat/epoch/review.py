@@ -21,7 +21,6 @@ from .generators import of_loader
 from .history import History
 from .on_error import Errors
 from .progress import Progress
-from .samplers import Places
 from .stats import Stats
 
 
@@ -84,7 +83,7 @@ def describe(loader, route: Route, batch: int, number: int | None) -> list[Sampl
             raise LookupError(f"epoch {progress.number} has no batch {batch}") from None
     rows = list(index) if loader._auto_collation else [index]
     return [
-        _described(loader, route, index, progress.places.of(progress.samples + row), progress.places, progress.seed)
+        _described(loader, route, index, progress.rank_order.place_of(progress.samples + row), progress.seed)
         for row, index in enumerate(rows)
     ]
 
@@ -95,7 +94,7 @@ def _at(loader, route: Route, batch: int, number: int | None) -> Progress:
     beginning = loader._history.beginning(number)
     if beginning["at_first"] is None:
         raise LookupError(f"epoch {beginning['number']} has had no batch yet")
-    return Progress.at(loader, beginning, batch, isinstance(route, StockRoute) and loader.num_workers > 0)
+    return Progress.at_batch(loader, beginning, batch, isinstance(route, StockRoute) and loader.num_workers > 0)
 
 
 @contextmanager
@@ -109,7 +108,7 @@ def _as_they_are(loader) -> Iterator[None]:
         generators.set(before)
 
 
-def _described(loader, route: Route, index: Any, place: int, places: Places, seed: int) -> SampleDescription:
+def _described(loader, route: Route, index: Any, place: int, seed: int) -> SampleDescription:
     index = index.__index__() if hasattr(index, "__index__") else index
     try:
         part, local = locate(loader.dataset, index)
@@ -140,7 +139,8 @@ def _described(loader, route: Route, index: Any, place: int, places: Places, see
 
 
 def _drawn(plan: Plan, size: tuple[int, int] | None, randoms: Randoms) -> list[tuple[str, dict[str, Any]]]:
-    """Of the steps as torchvision would run them, up to the first function without a translation, view by view."""
+    """What was drawn for the steps that torchvision would run, up to the first function without a translation, view by
+    view."""
     named: list[tuple[str, dict[str, Any]]] = []
     for chain in plan.chains:
         try:

@@ -1,0 +1,268 @@
+"""A helper: a whole transform, containers included, as a chain of steps, up to the first without a translation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..draws import is_random
+from ..plan import Gate, ImageSpec, Step
+from .fidelity import EXACT
+from .hints import instead
+from .registry import Gated, Nested, translated_base, translation, translator_of
+from .untranslatable import Untranslatable, describe
+from .wrappers import Seen, Unseen, look_through
+
+_MOST_CONTAINERS = 1000  # of a translation: one may contain itself
+_STREAMS = 1 << 16  # random streams of one application of a transform by a wrapper
+
+
+@dataclass(frozen=True)
+class Translated:
+    """A transform and the steps that it became (none where there is nothing to do)."""
+
+    transform: str
+    steps: tuple[Step, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A transform, translated as far as it goes: ``translated``, then ``functions``, then ``rest``.
+
+    Attributes:
+        takes: the image before it.
+        translated: one entry a leaf transform, in order.
+        functions: the first transforms without a translation, in a row; () where all translate.
+        brought: how many of the functions have a translation, but are called before those that have none.
+        refusals: why each of these has none.
+        rest: the transforms after them.
+        streams: how many random streams the steps have.
+        views: where the last transform gives several images, the chain of each; nothing else counts, then.
+        structure, wrapper: of what it gives, as Seen has it, and its name.
+        view: of which view it is the chain, from 1 on; 0 where it is none.
+    """
+
+    takes: ImageSpec
+    translated: tuple[Translated, ...] = ()
+    functions: tuple[Any, ...] = ()
+    brought: int = 0
+    refusals: tuple[Untranslatable, ...] = ()
+    rest: tuple[Any, ...] = ()
+    streams: int = 0
+    views: tuple[Chain, ...] = ()
+    structure: Any = None
+    wrapper: str = ""
+    view: int = 0
+
+    @property
+    def refused(self) -> Untranslatable | None:
+        """Why the first has none."""
+        return self.refusals[0] if self.refusals else None
+
+    @property
+    def gives(self) -> ImageSpec:
+        """The image after the steps (before the functions)."""
+        return next((t.steps[-1].gives for t in reversed(self.translated) if t.steps), self.takes)
+
+
+def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, views: bool = False) -> Chain:
+    """Translate a transform (or a tuple of them), containers included, up to what has no translation.
+
+    Args:
+        transforms: a transform, a tuple of transforms, or None (the image as it is).
+        spec: the image that reaches it.
+        stream: number of its first random stream.
+        views: whether the last one may give several images.
+    """
+    takes, containers = spec, 0
+    waiting = list(reversed(transforms)) if isinstance(transforms, tuple) else [transforms]  # the next one is the last
+    translated: list[Translated] = []
+    made_of: list[Any] = []  # the transform of each entry of these
+    functions: list[Any] = []
+    refusals: list[Untranslatable] = []
+    entries: Sequence[Translated]
+    while waiting:
+        transform = waiting.pop()
+        try:
+            result = _result(transform, spec)
+            if isinstance(result, Nested):
+                containers += 1
+                if containers > _MOST_CONTAINERS:
+                    raise Untranslatable(type(transform).__name__, "it contains itself, or too many others")
+                waiting += reversed(result.transforms)
+                continue
+            if isinstance(result, Seen):
+                if waiting or not views:
+                    raise Untranslatable(transform, "it gives several images, and is not the last transform")
+                return _several(transform, result, Chain(takes, tuple(translated), streams=stream))
+            if isinstance(result, Gated):
+                entries = _gated(result, spec, stream)
+            else:
+                entries = (Translated(describe(transform), _numbered(tuple(result), stream)),)
+        except Untranslatable as error:
+            refusals.append(error.with_traceback(None))
+            functions.append(transform)
+            break
+        translated += entries
+        made_of += [transform] * len(entries)
+        steps = [s for entry in entries for s in entry.steps]
+        if steps:
+            spec, stream = steps[-1].gives, max(s.stream for s in steps) + 1
+    while functions and waiting and (refusal := _refusal(waiting[-1])) is not None:  # those after it in the same call
+        refusals.append(refusal)
+        functions.append(waiting.pop())
+    kept = _first_of_views(translated) if functions else len(translated)
+    called = (*made_of[kept:], *functions)
+    brought = len(translated) - kept
+    rest = tuple(reversed(waiting))
+    return Chain(takes, tuple(translated[:kept]), called, brought, tuple(refusals), rest, stream)
+
+
+def _result(transform: Any, spec: ImageSpec) -> Any:
+    """What a transform is: steps, Nested, Gated; or Seen, where it is no container of torchvision's and gives several
+    images.
+
+    Raises:
+        Untranslatable: it has no translation.
+    """
+    if transform is None:
+        return ()
+    if spec.kind == "array":
+        raise Untranslatable(transform, "it gets a NumPy array here", "put it before ToNumpy()")
+    if translator_of(type(transform)) is None:
+        return _looked_through(transform)
+    return translation(transform, spec)
+
+
+def _looked_through(transform: Any) -> Nested | Seen:
+    """What one without a translator does, if it only applies known transforms; Nested where it gives one image."""
+    try:
+        seen = look_through(transform, lambda kind: translator_of(kind) is not None)
+        return seen if seen.chain is None else Nested(seen.chain)
+    except Unseen as unseen:
+        why = f", and {unseen}" if str(unseen) else ""
+    # not within the block above: an error's context has frames, and these have all that the caller holds
+    written = instead(transform)
+    reason = _why_unknown(transform) + (f", but for {written}" if written else why)
+    remedy = "to have it run on batches, dali_compat.register() a translation"
+    raise Untranslatable(transform, reason, remedy)
+
+
+def _why_unknown(transform: Any) -> str:
+    base = translated_base(type(transform))
+    if base is not None:
+        return f"a subclass of {base.__name__} may do something else, so only the exact class is translated"
+    return "no translation is registered for it"
+
+
+# ---- steps
+
+
+def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:
+    """Each with a random stream of its own, or that of the step before it."""
+    numbered: list[Step] = []
+    for s in steps:
+        stream += not s.shares and bool(numbered)
+        numbered.append(s.but(stream=stream))
+    return tuple(numbered)
+
+
+def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
+    """The steps of every branch, each with the gate of its branch."""
+    choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream, fidelity=EXACT),))
+    entries, gives = _branches(container, spec, stream)
+    if container.in_order and set(gives) != {spec}:  # what comes first in one order comes last in another
+        entries, gives = _branches(container, spec.but(size=None), stream)
+        gives.append(spec)
+    if not container.complete:
+        gives.append(spec)
+    if len({g.but(size=None) for g in gives}) > 1:
+        raise Untranslatable(container.name, "its transforms give images of different kinds")
+    sizes = {g.size for g in gives}
+    after = gives[0].but(size=sizes.pop() if len(sizes) == 1 else None)
+    last = max(s.stream for entry in (choose, *entries) for s in entry.steps)
+    return [choose, *entries, Translated("", (Step("identity", after, stream=last, fidelity=EXACT),))]
+
+
+def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Translated], list[ImageSpec]]:
+    """The steps of the branches, and what each gives of the same image."""
+    entries: list[Translated] = []
+    gives = []
+    for branch in container.branches:
+        first = max((s.stream for entry in entries for s in entry.steps), default=stream) + 1
+        chain = translate(branch.transforms, spec, first)
+        if chain.functions:
+            raise Untranslatable(container.name, str(chain.refused), within=chain.refused)
+        gate = Gate(stream, branch.value, branch.rank)
+        entries += [
+            Translated(t.transform, tuple(s.but(when=(gate, *s.when)) for s in t.steps)) for t in chain.translated
+        ]
+        gives.append(chain.gives)
+    return entries, gives
+
+
+# ---- calls
+
+
+def _refusal(transform: Any) -> Untranslatable | None:
+    """Why a transform that comes after one without a translation has none either; None where it has one."""
+    if transform is None or translator_of(type(transform)) is not None:
+        return None
+    try:
+        if isinstance(_looked_through(transform), Nested):
+            return None
+        return Untranslatable(transform, "it gives several images, after a transform without a translation")
+    except Untranslatable as error:
+        return error.with_traceback(None)
+
+
+def _first_of_views(translated: list[Translated]) -> int:
+    """The index of the transform with which a call had better begin. A process makes five or ten views of an image
+    itself, to the last bit, which saves bringing as many times the pixels there. A call cannot begin before a transform
+    that draws, because the call would have other random numbers, nor before one that the user has translated."""
+    for i, entry in enumerate(translated):
+        if entry.steps and entry.steps[-1].gives.views:
+            steps = [s for later in translated[i:] for s in later.steps]
+            plain = not any(s.when or s.op in ("choose", "apply") or is_random(s) for s in steps)
+            return i if plain else len(translated)
+    return len(translated)
+
+
+# ---- views
+
+
+def _several(transform: Any, seen: Seen, start: Chain) -> Chain:
+    """The chains of the images that a wrapper gives; they begin with ``start``.
+
+    Raises:
+        Untranslatable: something that is not translated is a part of more than one.
+    """
+    used = Counter(at for path in seen.paths for at in path)
+    views = []
+    for number, path in enumerate(seen.paths, 1):
+        view = _of_path(seen, path, start, used)
+        if view is None:
+            raise Untranslatable(transform, "its views share a transform without a translation")
+        views.append(replace(view, view=number))
+    return Chain(start.takes, views=tuple(views), structure=seen.structure, wrapper=describe(transform))
+
+
+def _of_path(seen: Seen, path: tuple[int, ...], start: Chain, used: Counter[int]) -> Chain | None:
+    """``start``, and the applications of a path; None where one without a translation is ``used`` by several paths.
+
+    An application has random streams of its own, so several images that have gone through it share what it has drawn.
+    """
+    chain = start
+    for place, at in enumerate(path):
+        stream = _STREAMS * (at + 1)
+        part = translate((seen.transforms[at],), chain.gives, stream)
+        if part.functions and used[at] > 1:
+            return None
+        if part.functions:  # and so what comes after
+            part = translate(tuple(seen.transforms[i] for i in path[place:]), chain.gives, stream)
+        chain = replace(part, takes=start.takes, translated=(*chain.translated, *part.translated))
+        if part.functions:
+            break
+    return chain

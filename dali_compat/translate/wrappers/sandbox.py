@@ -1,0 +1,246 @@
+"""Which stand-in for which object of the user's.
+
+    a number, text, dtype, or enum of these     itself
+    a known transform                           Recorder: notes that it is applied
+    a class of known transforms                 Maker: makes one, and its Recorder
+    a list, tuple, set or dict                  a copy; the attempt is void if the copy has changed at the end
+    a function                                  Function: runs its code, with stand-ins for all that it looks up
+    a method, functools.partial, namedtuple     the same, of stand-ins
+    a module                                    Module: its attributes are stood in for
+    a class of the user's                       a copy, whose methods are Functions
+    an object of one                            an object of the copy, whose attributes are stood in for
+    a safe builtin, such as len                 itself
+    whatever else                               Untouchable: to use it ends the attempt
+
+So generators, clocks, files, tensors, other packages' functions and most builtins are Untouchable.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from .bytecode import names, reason_not_to_run
+from .objects import (
+    OF_MODULES,
+    WITHOUT_CODE,
+    attributes,
+    is_copyable,
+    is_namedtuple,
+    is_of_library,
+    is_plain,
+    is_plain_enum,
+    is_slot,
+    root,
+)
+from .standins import CopiedClass, Function, Instance, Maker, Module, NeuralModule, Placeholder, Recorder
+from .untouchable import Refused, Untouchable, kept
+
+_MOST = 1000  # elements of a container, and applications of an attempt
+_SAFE = """
+abs all any bool dict divmod enumerate filter float frozenset getattr hasattr int isinstance issubclass len list map
+max min pow range reversed round set slice sorted str sum super tuple zip AssertionError AttributeError
+Exception IndexError KeyError NotImplementedError RuntimeError TypeError ValueError
+"""
+_BUILTINS = {name: getattr(builtins, name) for name in _SAFE.split()}
+# what a copy of a class has of its own, or does not need
+_NOT_COPIED = {"__dict__", "__weakref__", "__slots__", "__init__", "__new__", "__del__", "__init_subclass__"}
+_NOT_COPIED |= {"__class_getitem__", "__setattr__", "__delattr__", "__set_name__", "__module__", "__classcell__"}
+_NOT_COPIED |= {"__static_attributes__", "__firstlineno__", "__qualname__", "__abstractmethods__", "_abc_impl"}
+
+
+class Sandbox:
+    """The stand-ins of one attempt, and what was noted.
+
+    Args:
+        known: whether a class is one of known transforms.
+
+    Attributes:
+        applications: (transform, path of the placeholder before it), in their order. A path has their numbers.
+    """
+
+    def __init__(self, known: Callable[[type], bool]):
+        self._known = known
+        self.applications: list[tuple[Any, tuple[int, ...]]] = []
+        self._made: dict[int, tuple[Any, Any]] = {}  # by id(): (the object, kept alive, and its stand-in)
+        self._classes: dict[type, type] = {nn.Module: NeuralModule}  # copies
+        self._watched: list[tuple[str, Any, Any]] = []  # name, container, and what is in it
+
+    # ---- what is noted
+
+    def applied(self, transform: Any, image: Placeholder) -> Placeholder:
+        """Notes that a known transform is applied; gives the image after it."""
+        if len(self.applications) == _MOST:
+            raise Refused(f"it applies more than {_MOST} transforms")
+        path = kept(image, "_path")
+        self.applications.append((transform, path))
+        return Placeholder(self, (*path, len(self.applications) - 1))
+
+    @property
+    def changed(self) -> str | None:
+        """The name of a container that the attempt has changed; None where there is none."""
+        return next((name for name, copy, before in self._watched if not _same(_contents(copy), before)), None)
+
+    def _watch(self, name: str, copy: Any) -> Any:
+        self._watched.append((name, copy, _contents(copy)))
+        return copy
+
+    def end(self) -> None:
+        """Lets go of what is the user's; stand-ins refer to each other in circles."""
+        self._made, self._watched, self.applications = {}, [], []
+
+    # ---- objects
+
+    def stand_in(self, value: Any, name: str) -> Any:
+        """What stands for an object: one for each, however often it comes. ``name`` is for a reason."""
+        if is_plain(value):
+            return value
+        if id(value) not in self._made:
+            self._made[id(value)] = value, Untouchable(name)  # meanwhile: it may refer to itself
+            self._made[id(value)] = value, self._new(value, name)
+        return self._made[id(value)][1]
+
+    def _new(self, value: Any, name: str) -> Any:
+        kind = type(value)
+        if self._known(kind):
+            return Recorder(kind.__name__, value, self)
+        if kind in (list, tuple, set, frozenset, nn.ModuleList):
+            return self._collection(value, name)
+        if kind is dict:
+            return self._dict(value, name)
+        if kind is types.FunctionType:
+            return Untouchable(name) if is_of_library(value) else Function(name, value, self)
+        if kind is types.MethodType:
+            return types.MethodType(self.stand_in(value.__func__, name), self.stand_in(value.__self__, name))
+        if kind is functools.partial:
+            function, *args = (self.stand_in(one, name) for one in (value.func, *value.args))
+            return functools.partial(function, *args, **{k: self.stand_in(one, k) for k, one in value.keywords.items()})
+        if kind is types.BuiltinFunctionType:
+            return value if _is_safe(value) else Untouchable(name)
+        if kind is types.ModuleType:
+            return Module(name, value, self)
+        if issubclass(kind, type):
+            return self._class(value, name)
+        if is_namedtuple(kind):
+            return kind(*(self.stand_in(one, name) for one in value))
+        return self._instance(value, name)
+
+    def _collection(self, value: Any, name: str) -> Any:
+        values, kind = list(value), type(value)
+        is_set = kind in (set, frozenset)
+        if len(values) > _MOST or (is_set and not all(map(is_plain, values))):
+            return Untouchable(name)
+        make: Any = list if kind is nn.ModuleList else kind
+        made = make([self.stand_in(one, name) for one in values])
+        if is_set and list(made) != values:  # a copy's order may be another
+            return Untouchable(name)
+        return self._watch(name, made)
+
+    def _dict(self, value: Any, name: str) -> Any:
+        values = dict(value)
+        if len(values) > _MOST or not all(map(is_plain, values)):
+            return Untouchable(name)
+        return self._watch(name, {key: self.stand_in(one, f"{name}[{key!r}]") for key, one in values.items()})
+
+    def _instance(self, value: Any, name: str) -> Any:
+        kind = type(value)
+        if not is_copyable(kind):
+            return Untouchable(name)
+        own = dict(attributes(value))
+        for slot in (slot for base in kind.__mro__ for slot, it in vars(base).items() if is_slot(it)):
+            with contextlib.suppress(AttributeError):  # it has no value
+                own[slot] = object.__getattribute__(value, slot)
+        if issubclass(kind, nn.Module):
+            if any(own[hooks] for hooks in own if hooks in OF_MODULES and "hooks" in hooks):
+                return Untouchable(name)
+            inner = own["_modules"], own["_parameters"], own["_buffers"]
+            own = {key: one for key, one in own.items() if key not in OF_MODULES}
+            own.update((key, one) for named in inner for key, one in named.items())
+        instance: Any = object.__new__(self._copy(kind))
+        object.__setattr__(instance, "__waiting__", (own, self))
+        return instance
+
+    # ---- functions
+
+    def runnable(self, function: types.FunctionType) -> types.FunctionType:
+        """A function of the same code, with stand-ins for the globals, builtins, closures and defaults that it has.
+
+        Raises:
+            Refused: its code is not to be run.
+        """
+        code, name, world = function.__code__, function.__name__, function.__globals__
+        reason = reason_not_to_run(code)
+        if reason:
+            raise Refused(reason)
+        looked_up = names(code)
+        globals_ = {one: self.stand_in(world[one], one) for one in looked_up & world.keys()}
+        own = looked_up & vars(builtins).keys()
+        globals_["__builtins__"] = {one: _BUILTINS[one] if one in _BUILTINS else Untouchable(one) for one in own}
+        cells = tuple(map(self._cell, function.__closure__ or (), code.co_freevars))
+        defaults = function.__defaults__ and tuple(self.stand_in(one, name) for one in function.__defaults__)
+        made = types.FunctionType(code, self._watch("a global variable", globals_), name, defaults, cells)
+        named = function.__kwdefaults__
+        made.__kwdefaults__ = named and {key: self.stand_in(value, key) for key, value in named.items()}
+        return made
+
+    def _cell(self, cell: types.CellType, name: str) -> types.CellType:
+        """Of a variable of the function around."""
+        try:
+            value = cell.cell_contents
+        except ValueError:  # nothing is there yet
+            return types.CellType()
+        return self._watch(name, types.CellType(self.stand_in(value, name)))
+
+    # ---- classes
+
+    def _class(self, kind: type, name: str) -> Any:
+        if self._known(kind):
+            return Maker(name, kind, self) if root(kind) in ("torch", "torchvision") else Untouchable(name)
+        if _is_safe(kind) or is_namedtuple(kind) or is_plain_enum(kind):
+            return kind
+        return self._copy(kind) if is_copyable(kind) else Untouchable(name)
+
+    def _copy(self, kind: type) -> type:
+        if kind not in self._classes:
+            bases = dict.fromkeys(map(self._copy, (base for base in kind.__bases__ if base not in WITHOUT_CODE)))
+            own = {"__slots__": (), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+            made = CopiedClass(kind.__name__, tuple(bases) or (Instance,), own)
+            self._classes[kind] = made  # before its attributes: they may refer to it
+            for name, value in vars(kind).items():
+                if name not in _NOT_COPIED and not is_slot(value):
+                    type.__setattr__(made, name, self._class_attribute(value, f"{kind.__name__}.{name}"))
+        return self._classes[kind]
+
+    def _class_attribute(self, value: Any, name: str) -> Any:
+        if type(value) is types.FunctionType:  # those of torchvision's classes, too
+            return Function(name, value, self)
+        if type(value) is property and type(value.fget) is types.FunctionType:
+            return property(Function(name, value.fget, self))
+        if type(value) in (staticmethod, classmethod) and type(value.__func__) is types.FunctionType:
+            return Function(name, value.__func__, self, binds=type(value))
+        return self.stand_in(value, name)
+
+
+def _is_safe(value: Any) -> bool:
+    return any(value is one for one in _BUILTINS.values())
+
+
+def _contents(container: Any) -> tuple:
+    if isinstance(container, dict):
+        return (*container.keys(), *container.values())
+    if isinstance(container, types.CellType):
+        try:
+            return (container.cell_contents,)
+        except ValueError:
+            return ()
+    return tuple(container)
+
+
+def _same(one: tuple, other: tuple) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
