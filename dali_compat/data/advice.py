@@ -28,7 +28,8 @@ def advice(dataset: Any) -> str:
     inner = next((name for name, value in _held(dataset).items() if _is_of_images(value)), None)
     if inner is not None:
         what = f"{kind.__name__} reads its {inner} ({_names(_held(dataset)[inner])}) sample by sample"
-        return f"; {what}: give the loader {inner} itself, and do the rest in transform, target_transform or collate_fn"
+        rest = f"give the loader {inner} itself, and do the rest in transform, target_transform or collate_fn"
+        return f"; {what}: where each is made of one of its samples, {rest}"
     if not _opens_images(kind) or len(_paths(dataset)) > 1:  # of masks, perhaps
         return ""
     return f"; where a sample is one image and its target, write {_line(dataset)} instead of it"
