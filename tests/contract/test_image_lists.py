@@ -426,4 +426,5 @@ class Held(data.Dataset):
 def test_a_data_set_within_another_is_named(image_root, kind, named):
     dataset = Held(kind(ImageFolder(image_root), range(9)), EXACT)
     said = DataLoader(dataset, 5, fallback="silent").explain()
-    assert f"Held reads its part ({named}) sample by sample: where each is made of one of its samples, give the loader part itself" in said
+    assert f"Held reads its part ({named}) sample by sample: where each is made of one of its samples, give" in said
+    assert "give the loader part itself" in said
