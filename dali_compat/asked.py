@@ -7,6 +7,7 @@ import mmap
 import sys
 import warnings
 import weakref
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,7 @@ _FETCHER = "torch.utils.data._utils.fetch"
 _DEPTH = 12  # calls from torch's fetcher to a data set, at most: Subset and ConcatDataset lie between
 _said = mmap.mmap(-1, 1)  # shared with worker processes, which torch forks anew for every epoch
 _told: dict[int, weakref.ref[Any]] = {}  # data sets, by id(), for which a loader of ours takes torch's, and has said so
+_is_ours = False  # this process is a worker of such a loader
 
 
 class Asked:
@@ -41,7 +43,7 @@ class Asked:
 
     def _asked(self) -> None:
         """A FallbackWarning, if it is torch's own loader that asks; once a program."""
-        if self._is_told or _said[0]:
+        if self._is_told or _is_ours or _said[0]:
             return
         over = _fetched()
         if over is None or _is_told(over):
@@ -55,6 +57,20 @@ def tell_of(dataset: Any) -> None:
     key = id(dataset)
     with contextlib.suppress(TypeError):  # it takes no weak references
         _told[key] = weakref.ref(dataset, lambda gone: _told.pop(key, None))
+
+
+class Told:
+    """The worker_init_fn of such a loader's workers, around the user's: a process that is no fork does not know what
+    was said in another."""
+
+    def __init__(self, function: Callable[[int], object] | None):
+        self._function = function
+
+    def __call__(self, number: int) -> None:
+        global _is_ours
+        _is_ours = True
+        if self._function is not None:
+            self._function(number)
 
 
 def _is_told(dataset: Any) -> bool:

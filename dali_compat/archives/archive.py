@@ -133,7 +133,8 @@ class Archive(VisionDataset, Asked, data.Dataset[tuple[Any, ...]]):  # type: ign
         mapped files.
 
         Returns at once: what is not in memory is being read from disk meanwhile, and waited for where it is touched.
-        An image that RecordIO keeps in several parts is copied once, and waited for.
+        An image that RecordIO keeps in several parts is copied once, and waited for. A file that is overwritten later
+        shows its new bytes in them: ask changed() when they have been used.
 
         Raises:
             IndexError: as a list does.
@@ -151,6 +152,26 @@ class Archive(VisionDataset, Asked, data.Dataset[tuple[Any, ...]]):  # type: ign
             whole.flags.writeable = False
             views[i] = whole
         return views
+
+    def changed(self, indices: Sequence[int]) -> np.ndarray:
+        """(N,) bool, of the images at ``indices``: whose files have been written to since they were indexed, or cannot
+        be opened any more. It costs one system call a file.
+
+        Raises:
+            IndexError: as a list does.
+        """
+        files = self._table.files[self._rows(indices)]
+        changed = self._files.changed(np.unique(files).tolist())
+        return np.isin(files, list(changed)) if changed else np.zeros(len(files), bool)
+
+    def copied(self, index: int) -> bytes:
+        """The encoded bytes of the image at ``index``; other than read()'s they stay what they are.
+
+        Raises:
+            IndexError: as a list does.
+            ImageReadError: the file is missing or has changed.
+        """
+        return self._bytes(self._row(index))
 
     def head(self, index: int, count: int) -> bytes:
         """The first ``count`` bytes of the image at ``index``, or all where it is shorter. Other threads run

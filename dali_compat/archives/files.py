@@ -12,6 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -33,30 +34,51 @@ class Files:
         Raises:
             ImageReadError: the file is missing, has changed, or ends early.
         """
+        file = self._file(number)
         try:
-            data = os.pread(self._file(number).stream.fileno(), length, offset)
+            data = os.pread(file.stream.fileno(), length, offset)
         except OSError as error:
             raise ImageReadError(f"cannot read {self.paths[number]}, byte {offset}: {error}") from error
+        self._check(number, file)  # behind the reading: whatever was written before it is found out
         if len(data) != length:
             raise ImageReadError(f"cannot read {self.paths[number]}, byte {offset}: the file ends early")
         return data
 
     def views(self, numbers: list[int], offsets: list[int], lengths: list[int]) -> list[np.ndarray]:
         """Read-only uint8 views, (length,) each, of the mapped files. Disks begin to read what is not in memory.
+        A file that is overwritten later shows its new bytes in them: whoever has used them asks changed() thereafter.
 
         Raises:
             ImageReadError: a file is missing or has changed. To touch a view beyond its file's end kills the process.
         """
         files = {number: self._file(number) for number in dict.fromkeys(numbers)}
         for number, file in files.items():
-            if os.fstat(file.stream.fileno()).st_size != self._stats[number][0]:
-                raise ImageReadError(_changed(self.paths[number]))
+            self._check(number, file)
         views = []
         for number, offset, length in zip(numbers, offsets, lengths, strict=True):
             file = files[number]
             os.posix_fadvise(file.stream.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
             views.append(file.mapped()[offset : offset + length])
         return views
+
+    def changed(self, numbers: Iterable[int]) -> set[int]:
+        """Which of the files are missing, or are no longer as they were: what views have shown may be of neither state.
+        One that another has replaced or that was deleted stays as it was, for as long as it is open."""
+        found = set()
+        for number in numbers:
+            try:
+                self._check(number, self._file(number))
+            except ImageReadError:
+                found.add(number)
+        return found
+
+    def _check(self, number: int, file: _File) -> None:
+        """
+        Raises:
+            ImageReadError: somebody has written to the file.
+        """
+        if file.state() != self._stats[number]:
+            raise ImageReadError(_changed(self.paths[number]))
 
     def _file(self, number: int) -> _File:
         """Opens the file if it is not open, and drops the oldest where many are. No lock: a fork would copy a held one.
@@ -67,8 +89,7 @@ class Files:
                 file = _File(self.paths[number])
             except OSError as error:
                 raise ImageReadError(f"cannot read {self.paths[number]}: {error}") from error
-            if file.stat != self._stats[number]:
-                raise ImageReadError(_changed(self.paths[number]))
+            self._check(number, file)
             self._open[number] = file
             self._order.append(number)
             if len(self._order) > self._limit:
@@ -93,9 +114,12 @@ class _File:
 
     def __init__(self, path: str):
         self.stream = open(path, "rb", buffering=0)
-        stat = os.fstat(self.stream.fileno())
-        self.stat = stat.st_size, stat.st_mtime_ns
         self._mapped: np.ndarray | None = None
+
+    def state(self) -> tuple[int, int]:
+        """(size in bytes, modification time in ns), as they are now. Some 1 us."""
+        stat = os.fstat(self.stream.fileno())
+        return stat.st_size, stat.st_mtime_ns
 
     def mapped(self) -> np.ndarray:
         """The whole file, read-only uint8; views of it keep the map alive."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
-from torch.utils.data import Subset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 from torchvision.datasets.folder import is_image_file
 
 from ..archives.archive import Archive
@@ -15,6 +15,7 @@ from .arrays import holds_arrays
 from .hugging_face import DALIHuggingFace
 from .readers import reader_of
 
+_NESTED = 3  # of data sets in data sets
 _LOADERS = frozenset(("default_loader", "pil_loader"))
 
 
@@ -25,11 +26,11 @@ def advice(dataset: Any) -> str:
         images = [name for name, feature in dataset.features.items() if type(feature).__name__ == "Image"]
         line = "dali_compat.DALIHuggingFace(dataset, image={!r}, transform=...)"
         return f"; write {line.format(images[0])} instead of it" if images else ""
-    inner = next((name for name, value in _held(dataset).items() if _is_of_images(value)), None)
-    if inner is not None:
-        what = f"{kind.__name__} reads its {inner} ({_names(_held(dataset)[inner])}) sample by sample"
-        rest = f"give the loader {inner} itself, and do the rest in transform, target_transform or collate_fn"
-        return f"; {what}: where each is made of one of its samples, {rest}"
+    for name, value in _inner(dataset):
+        what = f"{kind.__name__} reads its {name} ({_names(value)}) sample by sample"
+        index = " (return_index=True adds the index)" if getattr(_whole(value), "return_index", None) is False else ""
+        rest = f"do the rest in transform, target_transform or collate_fn{index}"
+        return f"; {what}: where each is made of one of its samples, give the loader {name} itself, and {rest}"
     if not _opens_images(kind) or len(_paths(dataset)) > 1:  # of masks, perhaps
         return ""
     return f"; where a sample is one image and its target, write {_line(dataset)} instead of it"
@@ -43,9 +44,20 @@ def _opens_images(kind: type) -> bool:
     return bool(names & _LOADERS) or names >= {"Image", "open"}
 
 
+def _inner(dataset: Any, depth: int = _NESTED) -> Iterator[tuple[str, Any]]:
+    """What it holds that the loader takes, by its name there, the nearest first: ``inner``, ``inner.dataset``."""
+    held = _held(dataset)
+    yield from ((name, value) for name, value in held.items() if _is_of_images(value))
+    for name, value in held.items():
+        if depth and isinstance(value, Dataset):
+            yield from ((f"{name}.{below}", one) for below, one in _inner(value, depth - 1))
+
+
 def _is_of_images(value: Any) -> bool:
-    """Whether it is a data set that the loader takes, or Subsets of one."""
+    """Whether it is a data set that the loader takes, or Subsets of one, or several together."""
     value = _whole(value)
+    if type(value) is ConcatDataset:
+        return all(map(_is_of_images, value.datasets))
     return reader_of(value) is not None or isinstance(value, (Archive, DALIHuggingFace)) or holds_arrays(value)
 
 

@@ -44,6 +44,7 @@ class Header(NamedTuple):
         intact: whether all bytes are known to be intact.
         chroma: of a JPEG that a GPU's engine decodes, for how many pixels a sample of chroma is, 16 * those across +
             those down; GRAY_JPEG without chroma; 0 of other files.
+        written: when the file was changed last, as sources.written() tells; 0 of what is no file.
     """
 
     kind: int
@@ -54,6 +55,7 @@ class Header(NamedTuple):
     stated: bytes = bytes(STATED)
     intact: bool = False
     chroma: int = 0
+    written: int = 0
 
 
 def read_header(source: Source | np.ndarray) -> Header:
@@ -101,7 +103,8 @@ def _read_jpeg(source: Source | np.ndarray) -> Header | None:
         known = ends or intact(np.frombuffer(parts.read(parts.size, 0), np.uint8))
         stated = data[at : at + STATED] if at + STATED <= len(data) else _stated(parts, base + at)
         chroma = _chroma(stated, components, max(height, width))
-        return Header(DALI if known else PIL, height, width, parts.size, base + at, stated, chroma=chroma)
+        kind = DALI if known else PIL
+        return Header(kind, height, width, parts.size, base + at, stated, chroma=chroma, written=parts.written)
 
 
 def _chroma(frame: bytes, components: int, longest: int) -> int:
@@ -136,7 +139,7 @@ def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
 
 def _ask_pil(source: Source | np.ndarray) -> Header:
     with Parts(source) as parts:  # first: a file that changes before PIL has opened it is found out
-        length, at = parts.size, _first_directory(parts.read(8, 0))
+        length, changed, at = parts.size, parts.written, _first_directory(parts.read(8, 0))
         stated = _stated(parts, at)
     with opened(source) as file, Image.open(file) as image:
         height, width = image.height, image.width  # what comes next may turn to other pages
@@ -145,7 +148,7 @@ def _ask_pil(source: Source | np.ndarray) -> Header:
         if is_upright(source) and image.getexif().get(ORIENTATION, 1) != 1:
             return Header(PIL, height, width)
         same = _same_in_dali(image) and at <= _LAST_PLACE
-        return Header(DALI, height, width, length, at, stated) if same else Header(PIL, height, width)
+        return Header(DALI, height, width, length, at, stated, written=changed) if same else Header(PIL, height, width)
 
 
 def _first_directory(head: bytes) -> int:

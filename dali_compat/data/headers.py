@@ -32,6 +32,7 @@ class Facts(NamedTuple):
         marks: (N,) uint64, of these bytes.
         intact: (N,) bool, whether all are known to be intact.
         chroma: (N,) uint8, as Header's.
+        written: (N,) int64, likewise.
         kinds: (N,) uint8, DALI, PIL, UNREADABLE, GRAY or UNKNOWN. The last that put() sets: an interrupt may stop it.
     """
 
@@ -41,12 +42,13 @@ class Facts(NamedTuple):
     marks: np.ndarray
     intact: np.ndarray
     chroma: np.ndarray
+    written: np.ndarray
     kinds: np.ndarray
 
     @classmethod
     def empty(cls, count: int, side: type = np.int64) -> Facts:
         """Facts of ``count`` files of which nothing is known; ``side`` is the dtype of sizes."""
-        dtypes = np.int64, np.int32, np.uint64, np.bool_, np.uint8, np.uint8
+        dtypes = np.int64, np.int32, np.uint64, np.bool_, np.uint8, np.int64, np.uint8
         return cls(np.zeros((count, 2), side), *(np.zeros(count, dtype) for dtype in dtypes))
 
     def take(self, index: np.ndarray | slice) -> Facts:
@@ -153,11 +155,11 @@ def marks(stated: np.ndarray) -> np.ndarray:
 
 def facts_of(headers: list[Header]) -> Facts:
     """What headers say of their files."""
-    kinds, heights, widths, lengths, stated_at, stated, intact, chroma = zip(*headers, strict=True)
+    kinds, heights, widths, lengths, stated_at, stated, intact, chroma, written = zip(*headers, strict=True)
     known = marks(np.frombuffer(b"".join(stated), np.uint8).reshape(-1, STATED))
     sizes, places = np.array([heights, widths]).T, np.array(stated_at, np.int32)
-    engine = np.array(chroma, np.uint8)
-    return Facts(sizes, np.array(lengths), places, known, np.array(intact), engine, np.array(kinds, np.uint8))
+    engine, times = np.array(chroma, np.uint8), np.array(written, np.int64)
+    return Facts(sizes, np.array(lengths), places, known, np.array(intact), engine, times, np.array(kinds, np.uint8))
 
 
 def _allowed(facts: Facts) -> Facts:

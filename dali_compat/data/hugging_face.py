@@ -105,6 +105,15 @@ class DALIHuggingFace(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # t
         """
         return [self._read(self._row(index)) for index in indices]
 
+    def changed(self, indices: Sequence[int]) -> np.ndarray:
+        """(N,) bool, of the images at ``indices``: none of them. Nobody writes to an Arrow file that is whole;
+        ``datasets`` puts another in its place."""
+        return np.zeros(len(indices), bool)
+
+    def copied(self, index: int) -> bytes:
+        """The encoded bytes of the image at ``index``. Raises as read()."""
+        return self._read(self._row(index)).tobytes()
+
     def _read(self, row: int) -> np.ndarray:
         try:
             image = self._column.bytes(row) if self._has_bytes[row] else np.fromfile(self._column.path(row), np.uint8)

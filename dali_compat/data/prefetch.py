@@ -17,6 +17,7 @@ import numpy as np
 from .header import DALI, PIL, UNREADABLE, Header, read_header
 from .headers import Facts, facts_of
 from .intact import intact
+from .sources import written
 
 _ROOT = str(Path(__file__).parents[2])
 _CODE = "import sys; sys.path[0] = sys.argv[1]; from dali_compat.data import prefetch; prefetch.serve(*sys.argv[2:])"
@@ -173,6 +174,7 @@ def serve(requests: str, answers: str) -> None:
 
 def look(path: str) -> Header:
     """The header of a file, with whether it is intact: of kind PIL where it is not."""
+    changed = written(path)  # first: what comes later is noticed
     try:
         data = np.fromfile(path, np.uint8)
     except OSError:
@@ -180,4 +182,4 @@ def look(path: str) -> Header:
     header = read_header(data if type(path) is str else path)  # others say in which mode, or how turned
     if header.kind != DALI:
         return header
-    return header._replace(intact=True) if intact(data) else header._replace(kind=PIL)
+    return header._replace(intact=True, written=changed) if intact(data) else header._replace(kind=PIL)

@@ -24,6 +24,14 @@ class Store(Protocol):
         """Of images: read-only uint8 arrays (length,)."""
         ...
 
+    def changed(self, indices: Sequence[int]) -> np.ndarray:
+        """(N,) bool: what read() has given of these images may have changed since."""
+        ...
+
+    def copied(self, index: int) -> bytes:
+        """Of an image: what nobody changes."""
+        ...
+
     def place(self, index: int) -> str:
         """For messages."""
         ...
@@ -109,13 +117,30 @@ def is_record(source: Source | np.ndarray) -> TypeIs[Record]:
 
 def fetch(sources: list[Source]) -> None:
     """Ask for the bytes of all records at once, so that a disk can work on them together; they are not waited for."""
-    of_archive: dict[int, list[Record]] = {}
-    for source in filter(is_record, sources):
-        of_archive.setdefault(id(source.archive), []).append(source)
-    for records in of_archive.values():
+    for rows in _by_archive(sources):
+        records: Any = [sources[row] for row in rows]
         images = records[0].archive.read([record.index for record in records])
         for record, image in zip(records, images, strict=True):
             record.data = image
+
+
+def overwritten(sources: Sequence[Source]) -> np.ndarray:
+    """(N,) bool: of which records the bytes may have changed since they were fetched. They are not to be touched: a
+    file may have become shorter."""
+    found = np.zeros(len(sources), bool)
+    for rows in _by_archive(sources):
+        records: Any = [sources[row] for row in rows]
+        found[rows] = records[0].archive.changed([record.index for record in records])
+    return found
+
+
+def _by_archive(sources: Sequence[Source]) -> list[list[int]]:
+    """Rows of the records, by their archives."""
+    of_archive: dict[int, list[int]] = {}
+    for row, source in enumerate(sources):
+        if is_record(source):
+            of_archive.setdefault(id(source.archive), []).append(row)
+    return list(of_archive.values())
 
 
 def opened(source: Source | np.ndarray) -> IO[bytes]:
@@ -131,8 +156,8 @@ def is_upright(source: Source | np.ndarray) -> bool:
 
 
 def decoded(source: Source) -> Image.Image:
-    """As its data set has it, by PIL."""
-    with opened(source) as file:
+    """As its data set has it, by PIL. What was fetched of a record is not touched: it may have changed since."""
+    with io.BytesIO(source.archive.copied(source.index)) if is_record(source) else opened(source) as file:
         image: Any = Image.open(file)
         if isinstance(source, InItsMode):
             image.load()
@@ -140,19 +165,30 @@ def decoded(source: Source) -> Image.Image:
         return (ImageOps.exif_transpose(image) if is_upright(source) else image).convert("RGB")
 
 
+def written(path: str) -> int:
+    """When a file, or what the system has of it, was changed last, in ns: no program can set it back. 0 where nobody
+    knows. Some 2 us."""
+    try:
+        return os.stat(path).st_ctime_ns
+    except OSError:
+        return 0
+
+
 class Parts:
     """Reads parts of a source, or of an array of its bytes; a context manager.
 
     Attributes:
         size: in bytes.
+        written: of a file written()'s time; else 0.
     """
 
     def __init__(self, source: Source | np.ndarray):
         self._data: np.ndarray | None = None
-        self._file = -1  # where it is no file
+        self._file, self.written = -1, 0  # where it is no file
         if isinstance(source, str):
             self._file = os.open(source, os.O_RDONLY)
-            self.size = os.fstat(self._file).st_size
+            stat = os.fstat(self._file)
+            self.size, self.written = stat.st_size, stat.st_ctime_ns
         else:
             self._data = source.bytes() if is_record(source) else source
             self.size = len(self._data)

@@ -23,12 +23,17 @@ Draw = Callable[[tuple[int, int]], list[dict]]
 """Gives the arguments of each step for an image of a size, (height, width)."""
 
 
+class OtherMode(ValueError):
+    """A gray image where one in RGB was expected, or the reverse: its file is another one than its header was of."""
+
+
 def replay(source: Source, steps: tuple[Step, ...], draw: Draw, channels: int = 3) -> torch.Tensor:
     """Decode one image as its data set does (mostly as torchvision's pil_loader) and run the steps, which are for so
     many channels; gives a CHW tensor (of a PIL image, too).
 
     Raises:
-        ValueError: its data set does not convert it to RGB, and it is in another mode.
+        OtherMode: its data set does not convert it to RGB, and these steps are for the other number of channels.
+        ValueError: nor is it gray.
     """
     return _played(_decoded(source, channels), steps, draw)
 
@@ -44,7 +49,8 @@ def replay_views(
 def _decoded(source: Source, channels: int) -> Any:
     image: Any = decoded(source)
     if image.mode != _MODES[channels]:
-        raise ValueError(f"it is in mode {image.mode}: only RGB and L are taken where a data set does not convert")
+        kind = OtherMode if image.mode in _MODES.values() else ValueError
+        raise kind(f"it is in mode {image.mode}, and its data set does not convert; save the file in RGB, or in gray")
     return image
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from ..data.readers import transforms_of
 from ..data.sources import Source, fetch
 from ..draws import Arrays, ImageTooSmall, compute
 from ..engine.kernels import rows_of
+from ..engine.replay import OtherMode
 from ..errors import ImageReadError, OutOfStep
 from ..plan import Plan, Step
 from .batch import Batch
@@ -30,6 +31,8 @@ from .early import Early
 from .on_error import NOTHING, reason_of
 from .part import in_order, taken
 from .substitute import Substitute, joined
+
+T = TypeVar("T")
 
 
 class DaliBatch(Batch):
@@ -57,6 +60,7 @@ class DaliBatch(Batch):
         self._under_way: list[DaliPart] = []
         self._substitutes: dict[int, Substitute] = {}
         self._early: Early | None = None
+        self._anew: set[int] = set()
         self.bad: dict[int, Exception | str] = {}
         self.started = self._located = error is not None
         self._asked: list[tuple[Found, int]] = []
@@ -136,16 +140,30 @@ class DaliBatch(Batch):
         """After start(): functions without a translation begin to work, once. Errors wait, too."""
         try:
             if self._error is None:
-                if self.epoch.errors.policy == "replace":
-                    for part in self._under_way:
-                        part.look()
-                    self._substitute()
-                for part in self._under_way:
-                    part.advance()
+                self._met_anew(self._advance)
         except OutOfStep:
             raise
         except Exception as error:
             self._error = error
+
+    def _advance(self) -> None:
+        if self.epoch.errors.policy == "replace":
+            for part in self._under_way:
+                part.look()
+            self._substitute()
+        for part in self._under_way:
+            part.advance()
+
+    def _met_anew(self, function: Callable[[], T]) -> T:
+        """What a function gives; where files turn out to be gray that were not, or the reverse, once their rows have
+        the plans that they need now."""
+        while True:
+            try:
+                return function()
+            except OtherMode:
+                while self._under_way:
+                    self._under_way.pop().discard()
+                self._group()
 
     def alone(self) -> Any:
         """The image of a batch of one, before it is collated."""
@@ -178,7 +196,7 @@ class DaliBatch(Batch):
     def _images(self):
         """Images of the rows that are not bad: (N, C, H, W), or a list of N where sizes differ, several parts made
         them, or they are no images."""
-        made = taken(self._under_way)
+        made = self._met_anew(lambda: taken(self._under_way))
         return made[0][1] if len(made) == 1 else in_order(made)
 
     def _substitute(self) -> None:
@@ -362,6 +380,15 @@ class DaliBatch(Batch):
             of_folder.setdefault(id(self.places[row][0]), []).append(row)
         for rows in of_folder.values():
             headers_of(self.places[rows[0]][0]).set_intact([self.header(row)[1] for row in rows])
+
+    def meet_anew(self, rows: list[int]) -> bool:
+        """The headers of these rows are forgotten; whether one of them was not, for this batch, before."""
+        for row in rows:
+            headers, index = self.header(row)
+            headers.forget(index)
+        known = self._anew.issuperset(rows)
+        self._anew.update(rows)
+        return not known
 
     def compute(
         self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray, sizes: np.ndarray | None = None

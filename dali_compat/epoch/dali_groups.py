@@ -13,10 +13,10 @@ import torch
 
 from ..data.headers import Facts, Headers, marks
 from ..data.intact import is_intact
-from ..data.sources import BYTES, DECODED, PATHS, Form, Source
+from ..data.sources import BYTES, DECODED, PATHS, Form, Source, overwritten, written
 from ..draws import Arrays
 from ..engine.device import mapped, sent
-from ..engine.replay import replay, replay_views
+from ..engine.replay import OtherMode, replay, replay_views
 from ..engine.views import Views
 from ..errors import ImageReadError
 from ..plan import Plan, Step
@@ -78,6 +78,10 @@ class DaliOwner(Owner, Protocol):
         """DALI and PIL read these files alike."""
         ...
 
+    def meet_anew(self, rows: list[int]) -> bool:
+        """The headers of these rows are forgotten; whether one of them was not, for this batch, before."""
+        ...
+
 
 class Decoded:
     """Rows that DALI decodes, or that it has decoded before (``given`` one of DECODED).
@@ -129,12 +133,17 @@ class Decoded:
 
     def _doubtful(self, received: Received) -> set[int]:
         """Which images PIL has to read: the bytes that DALI has decoded are not those that the header was read from, by
-        their length and the size in their own header; or they are, at their first sight, not of a structure that both
-        are known to read alike."""
-        changed, files = np.zeros(len(self.rows), bool), self._images
-        if received.encoded is not None:
-            files, changed = received.encoded, changed_since(self._facts, received.lengths, received.stated)
-        return set(np.flatnonzero(for_pil(self.batch, self.rows, self._facts, files, changed)).tolist())
+        their length and the size in their own header, or because somebody has written to their archive; or they are, at
+        their first sight, not of a structure that both are known to read alike."""
+        if received.encoded is None:
+            files, changed = self._images, overwritten(self._sources)
+            return set(np.flatnonzero(for_pil(self.batch, self.rows, self._facts, files, changed)).tolist())
+        changed, touched = changed_since(self._facts, received.lengths, received.stated), None
+        if self.batch.epoch.route.device.type == "cpu":  # a GPU makes batches in the time of these calls
+            now = np.fromiter(map(written, self._sources), np.int64, len(self.rows))  # type: ignore[arg-type]  # paths
+            touched = now != self._facts.written
+        bad = for_pil(self.batch, self.rows, self._facts, received.encoded, changed, touched)
+        return set(np.flatnonzero(bad).tolist())
 
     def _with_pil(self, doubtful: list[int], images):
         """The images, those in doubt from PIL."""
@@ -157,7 +166,8 @@ class Decoded:
         bad: list[int] = []
         if self._given not in DECODED:
             images = self._sources if self._given == PATHS else self._images
-            bad = [i for i, image in enumerate(images) if not is_intact(image)]
+            bad = np.flatnonzero(overwritten(self._sources)).tolist()  # their bytes are not to be touched
+            bad = bad or [i for i, image in enumerate(images) if not is_intact(image)]
             bad = bad or undecodable(images, self._pipeline.device, self._given)
         if not bad and (self._again or self._given != PATHS):
             raise error
@@ -186,17 +196,26 @@ def changed_since(facts: Facts, lengths: np.ndarray | None, stated: np.ndarray |
     return (lengths != facts.lengths) | (marks(stated) != facts.marks)
 
 
-def for_pil(batch: DaliOwner, rows: list[int], facts: Facts, files: Any, changed: np.ndarray) -> np.ndarray:
+def for_pil(
+    batch: DaliOwner,
+    rows: list[int],
+    facts: Facts,
+    files: Any,
+    changed: np.ndarray,
+    touched: np.ndarray | None = None,
+) -> np.ndarray:
     """(N,) bool: whose bytes PIL has to read, of ``files`` in ``rows``. They have ``changed``, or they are, at their
-    first sight, not of a structure that all decoders are known to read alike."""
-    new = np.flatnonzero(~changed & ~facts.intact)
-    for i in np.flatnonzero(changed).tolist():
-        headers, index = batch.header(rows[i])
-        headers.forget(index)
+    first sight, not of a structure that all decoders are known to read alike. What somebody has ``touched`` since it
+    was looked at is at its first sight, too, and once more the next time: nobody knows whether before it was read."""
+    touched = np.zeros(len(rows), bool) if touched is None else touched
+    new = np.flatnonzero(~changed & (touched | ~facts.intact))
     unknown = np.array([not is_intact(files[i]) for i in new.tolist()], bool)  # here: others would wait for Python
     for i in new[unknown].tolist():
         _use_pil(batch, rows[i])
     batch.set_intact([rows[i] for i in new[~unknown].tolist()])
+    for i in np.flatnonzero(changed | touched).tolist():
+        headers, index = batch.header(rows[i])
+        headers.forget(index)
     doubtful = changed.copy()
     doubtful[new[unknown]] = True
     return doubtful
@@ -256,6 +275,15 @@ class Replayed:
             self._futures.popitem()[1].cancel()
 
     def _give_up(self, row: int, error: Exception) -> None:
+        """
+        Raises:
+            OtherMode: files have changed; the batch groups its rows anew.
+        """
+        if isinstance(error, OtherMode) and self.batch.meet_anew(self.rows):
+            try:
+                raise error
+            finally:
+                del error  # it refers to its traceback, and that to this frame
         if not hasattr(error, "row"):
             message = f"cannot decode {self.batch.name(row)}: {type(error).__name__}: {error}"
             read_error = ImageReadError(message)

@@ -76,7 +76,7 @@ class Epoch(Generic[R]):
         self.default_collate = self.batched and self.collate_fn is default_collate and _is_torchs()
         self.in_workers = loader.num_workers > 0
         self.route, self.seed, self.rank_order, self.over = route, progress.seed, progress.rank_order, False
-        self.meter: Meter = loader._stats.begin()
+        self.meter: Meter = loader._stats.begin(loader.collate_fn)
         self.errors, self.among = loader._errors, indices_among(loader)
         self.errors.begin()
         views = max((len(plan.chains) for plan in route.all_plans), default=1)

@@ -29,6 +29,11 @@ class Generators:
         }
         self._epochs = epochs
 
+    @property
+    def owned(self) -> bool:
+        """Whether one of them is none of the global ones."""
+        return not self._generators.keys() <= GLOBAL.keys()
+
     def states(self) -> dict[str, Any]:
         """Numbers, texts, lists and tensors, which a later draw leaves as they are."""
         found = {name: _state(one) for name, one in self._generators.items()}

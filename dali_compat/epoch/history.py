@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ..routes.choose import Route, StockRoute
 from .generators import GLOBAL, of_loader, runs_users_functions
-from .lightning import seen
+from .lightning import Seen, seen
 from .progress import Progress, stateful
 from .samplers import distributed
 from .traits import Traits, differences, traits
@@ -126,11 +126,12 @@ class History:
         if self._pending is not None:
             return dict(self._pending)
         current, stock = self._current, isinstance(route, StockRoute)
-        over, ahead = seen(loader)
-        under_way = current is not None and not current.over and not (current.given and over)
+        lightning = seen(loader)
+        ahead = lightning.ahead
+        under_way = current is not None and not current.over and not (current.given and lightning.over)
         laps, sampler = None, stateful(loader)
         if current is not None:
-            _warn_of_the_inexact(loader, current, stock, ahead)
+            _warn_of_the_inexact(loader, current, stock, lightning)
             if _has_laps(loader):
                 laps = [current.base_seed, current.lap + 1]
         beginnings = [*self._beginnings]
@@ -206,14 +207,19 @@ def merge_states(states: Sequence[State]) -> State:
 
     Raises:
         ValueError: they are not of all ranks, or not of the same batch. No batch suits all then: only the model's
-            checkpoint knows which one that has seen.
+            checkpoint knows which one that has seen. Or one is no state of a rank.
     """
+    if not all(isinstance(state, dict) and "ranks" in state for state in states):
+        raise ValueError("states are those that loader.state_dict() gave, of one rank each, before any merge_states()")
     by_rank = sorted(states, key=lambda state: state["ranks"][0])
     ranks = [tuple(state["ranks"]) for state in by_rank]
     if not states or ranks != [(rank, len(states)) for rank in range(len(states))]:
         raise ValueError(f"states of all ranks are needed, each once; (rank, number of ranks) are {ranks}")
     if len({(state["begun"], (state["epoch"] or {}).get("samples")) for state in by_rank}) > 1:
-        at = ", ".join(f"rank {state['ranks'][0]} {_where(state)}" for state in by_rank)
+        at_place: dict[str, list[str]] = {}
+        for rank, state in enumerate(by_rank):
+            at_place.setdefault(_where(state), []).append(str(rank))
+        at = "; ".join(f"{where}: rank {', '.join(of_them)}" for where, of_them in at_place.items())
         raise ValueError(
             f"the ranks are not at the same batch ({at}): take their states after the same step. Where each rank has "
             "saved alone, and a crash came between, take the state of the rank whose model you load, for all of them"
@@ -224,8 +230,9 @@ def merge_states(states: Sequence[State]) -> State:
 def _where(state: State) -> str:
     epoch = state["epoch"]
     if epoch is None:
-        return f"behind {state['begun']} epochs"
-    return f"behind batch {epoch['given'] - 1} of epoch {epoch['number']}" if epoch["given"] else "before a batch"
+        return f"at the end of epoch {state['begun'] - 1}" if state["begun"] else "before the first epoch"
+    at = f"behind batch {epoch['given'] - 1}" if epoch["given"] else "before the first batch"
+    return f"{at} of epoch {epoch['number']}"
 
 
 def _ranks(loader) -> tuple[int, int]:
@@ -238,13 +245,22 @@ def _ranks(loader) -> tuple[int, int]:
     return 0, 1
 
 
+def _keeps_what_it_draws_from(loader) -> bool:
+    """Whether a new loader would draw from something else: the seed of persistent workers, generators of its own."""
+    return of_loader(loader, False).owned or _has_laps(loader) or stateful(loader) is not None
+
+
 def _has_laps(loader) -> bool:
     return bool(loader.persistent_workers and loader.num_workers)
 
 
-def _warn_of_the_inexact(loader, current: Progress, stock: bool, ahead: int) -> None:
+def _warn_of_the_inexact(loader, current: Progress, stock: bool, lightning: Seen) -> None:
     found = []
-    if ahead and runs_users_functions(loader, stock):
+    replaced = lightning.over and lightning.is_replaced
+    if lightning.age or (replaced and (lightning.every > 1 or _keeps_what_it_draws_from(loader))):
+        every = f"reload_dataloaders_every_n_epochs={lightning.every}"
+        found.append(f"Lightning makes loaders anew ({every}) at other times, or asks them otherwise, where it goes on")
+    if lightning.ahead and runs_users_functions(loader, stock):
         found.append("Lightning has fetched a batch ahead, for which code of yours has drawn already")
     if current.mixed and not current.over:
         names = " and ".join(sorted(current.mixed))

@@ -10,7 +10,7 @@ import torch
 
 from ..data.header import STATED
 from ..data.headers import Facts
-from ..data.sources import PATHS, Form
+from ..data.sources import PATHS, Form, overwritten
 from ..draws import Arrays
 from ..engine.kernels import rows_of
 from ..engine.planes.engine import Decoding, EngineSilent, Files, JpegEngine, pixels_of
@@ -68,7 +68,9 @@ class FromPlanes:
             changed = changed_since(facts, received.lengths, received.stated)
             files = Files.of(encoded, received.lengths)
         else:
-            encoded = [batch.sources[row].bytes() for row in self.rows]  # type: ignore[union-attr]  # records
+            sources: list[Any] = [batch.sources[row] for row in self.rows]  # records
+            gone = overwritten(sources).tolist()  # an empty one has changed, too
+            encoded = [source.bytes()[: 0 if lost else None] for source, lost in zip(sources, gone, strict=True)]
             stated = np.stack([_part(one, place) for one, place in zip(encoded, facts.stated_at.tolist(), strict=True)])
             files = Files.of(encoded)
             changed = changed_since(facts, files.lengths.astype(np.int64), stated)
@@ -105,8 +107,11 @@ class FromPlanes:
         assert self._planes is not None and self._files is not None
         try:
             try:
-                return self._planes.result()
+                planes = self._planes.result()
+                return None if self._overwritten().any() else planes
             except EngineError:
+                if self._overwritten().any():
+                    return None
                 refused = self._engine.refused(self._files, self._places())
                 for i in refused or range(len(self._sure)):  # none by itself: they are not tried again
                     headers, index = self.batch.header(self.rows[self._sure[i]])
@@ -114,6 +119,12 @@ class FromPlanes:
         except EngineSilent:
             self._engine.give_up()
         return None
+
+    def _overwritten(self) -> np.ndarray:
+        """(N,) bool, of the rows that are sure: whose archive somebody has written to."""
+        if self._given == PATHS:  # DALI has read them to memory of its own
+            return np.zeros(len(self._sure), bool)
+        return overwritten([self.batch.sources[self.rows[i]] for i in self._sure.tolist()])
 
     def _images(self, planes: torch.Tensor):
         places, views = self._places(), []
@@ -130,9 +141,12 @@ class FromPlanes:
         return [rows_of(of_step, self._sure) for of_step in arrays]
 
     def _as_before(self):
-        """Without the engine: DALI decodes them."""
-        sure = [self.rows[i] for i in self._sure.tolist()]
-        groups: list[Any] = [Decoded(self.batch, self.plan, sure, self._given)]
+        """Without the engine: DALI decodes them; PIL says what is wrong with those that somebody has overwritten."""
+        gone = self._overwritten()
+        lost, sure = ([self.rows[i] for i in self._sure[chosen].tolist()] for chosen in (gone, ~gone))
+        groups: list[Any] = [Decoded(self.batch, self.plan, sure, self._given)] if sure else []
+        if lost:
+            groups.append(Replayed(self.batch, self.plan, lost))
         if self._others is not None:
             groups.append(self._others)
         made = [(group.outcome(), group) for group in groups]

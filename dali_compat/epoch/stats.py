@@ -10,6 +10,7 @@ from time import perf_counter, thread_time
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch.utils.data import default_collate, default_convert
 
 _log = logging.getLogger("dali_compat")
 
@@ -23,7 +24,8 @@ class LoaderStats(NamedTuple):
         epochs: iterations that have begun.
         batches: handed out. One that raised an error is not counted, nor one of which on_error left nothing.
         images: samples in them.
-        bytes: of their images, where a batch is a tensor, or has one as its first part or value.
+        bytes: of their images, where a batch is a tensor, or has one as its first part or value; of all views there,
+            unless a collate_fn of yours makes the batch.
         seconds: from the first next() of an iteration to the end of its last one so far, your step included.
         waited: of next(), while the calling thread did not run: it waited for DALI, for worker processes, for other
             Python threads, or for a processor. Work of a GPU is not in it: next() hands batches over before the GPU is
@@ -95,9 +97,9 @@ class Meter:
         ahead: bytes that were computed ahead.
     """
 
-    def __init__(self, stats: Stats, number: int):
+    def __init__(self, stats: Stats, number: int, plain: bool):
         self.dali, self.ahead = 0.0, 0
-        self._stats, self._number = stats, number
+        self._stats, self._number, self._plain = stats, number, plain
         self._iterator: weakref.ref[Iterator] | None = None
         self._closed = self._told = False
         self._caller = 0  # the thread that is in next(), or was
@@ -131,10 +133,9 @@ class Meter:
         self._batches += 1
         self._images += images
         first = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
-        if isinstance(first, Mapping):
+        if isinstance(first, Mapping) and (first is batch or not self._plain):
             first = next(iter(first.values()), None)
-        if isinstance(first, torch.Tensor):
-            self._bytes += first.nbytes
+        self._bytes += _bytes(first, self._plain)
 
     def holds(self, ahead: int, route: Route) -> None:
         """So many bytes were computed ahead."""
@@ -195,12 +196,12 @@ class Stats:
     def __reduce__(self) -> tuple[type[Stats], tuple[()]]:
         return Stats, ()  # a copy of a loader counts for itself
 
-    def begin(self) -> Meter:
-        """The meter of an iteration that begins."""
+    def begin(self, collate_fn: Any) -> Meter:
+        """The meter of an iteration that begins; ``collate_fn`` makes its batches."""
         with self._lock:
             over = [meter for meter in self._meters if meter.over]
             self._before = _sum(self._before, *(meter.read() for meter in over))
-            meter = Meter(self, self._begun)
+            meter = Meter(self, self._begun, collate_fn in (default_collate, default_convert))
             self._meters = [*(meter for meter in self._meters if meter not in over), meter]
             self._begun += 1
             return meter
@@ -221,6 +222,15 @@ class Stats:
             if reset:
                 self._zero, self._peak = total._replace(in_flight=0), held
             return given
+
+
+def _bytes(images: Any, within: bool) -> int:
+    """Of a tensor; ``within``: or of all in lists, tuples and dicts."""
+    if isinstance(images, torch.Tensor):
+        return images.nbytes
+    if isinstance(images, Mapping):
+        images = tuple(images.values())
+    return sum(_bytes(one, True) for one in images) if within and isinstance(images, (list, tuple)) else 0
 
 
 def _sum(*rows: LoaderStats) -> LoaderStats:

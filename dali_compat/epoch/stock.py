@@ -15,6 +15,7 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
+from ..asked import Told
 from ..data.parts import locate, sample
 from ..draws import replacement
 from ..engine.device import to_device
@@ -39,7 +40,7 @@ def stock_iterator(loader, device: torch.device) -> _OnDevice:
     if not loader.num_workers:
         return _Here(given, device)
     loader.check_worker_number_rationality()
-    return _InWorkers(given, device)
+    return _InWorkers(_changed(given, worker_init_fn=Told(loader.worker_init_fn)), device)
 
 
 class _OnDevice(_BaseDataLoaderIter):
@@ -67,7 +68,7 @@ class _OnDevice(_BaseDataLoaderIter):
             self._rest = iter(self._progress.rest(loader)) if self._progress.rank_order.origin else None
         self._errors, self._samples = loader._errors, 0
         self._errors.begin()
-        self._meter: Meter = loader._stats.begin()
+        self._meter: Meter = loader._stats.begin(_users(loader.collate_fn))
         self._meter.follow(self)
         self._asked: deque[tuple[int | None, Any]] = deque()  # samples and indices of batches that are under way
 
@@ -201,12 +202,15 @@ class _Sample(NamedTuple):
 
 def _tolerant(loader):
     """The loader, over a data set whose samples may fail. The loader itself stays as it is."""
-    made = copy.copy(loader)
     among = indices_among(loader) if loader._errors.policy == "replace" else ()  # a data set may have no length
     dataset = _Tolerant(loader.dataset, loader._errors, among)
-    collate = _Collate(loader.collate_fn, loader._auto_collation)
-    shared = dict(_errors=loader._errors, _stats=loader._stats, _history=loader._history)
-    vars(made).update(shared, dataset=dataset, collate_fn=collate)
+    return _changed(loader, dataset=dataset, collate_fn=_Collate(loader.collate_fn, loader._auto_collation))
+
+
+def _changed(loader, **attributes: Any):
+    """The loader with other attributes, for an iterator. What it counts is the loader's."""
+    made = copy.copy(loader)
+    vars(made).update(_errors=loader._errors, _stats=loader._stats, _history=loader._history, **attributes)
     return made
 
 
@@ -253,8 +257,13 @@ class _Tolerant(data.Dataset):
 
 
 class _Collate:
+    """
+    Attributes:
+        collate_fn: the loader's.
+    """
+
     def __init__(self, collate_fn, batched: bool):
-        self._collate_fn, self._batched = collate_fn, batched
+        self.collate_fn, self._batched = collate_fn, batched
 
     def __call__(self, given: Any) -> _Collated:
         """``given``: a list of _Sample, or one where batching is off."""
@@ -263,8 +272,13 @@ class _Collate:
         samples = [sample for one in made for sample in one.sample]
         if not samples:
             return _Collated((), len(made), 0, failures)
-        collated = self._collate_fn(samples if self._batched else samples[0])
+        collated = self.collate_fn(samples if self._batched else samples[0])
         return _Collated((collated,), len(made), len(samples), failures)
+
+
+def _users(collate_fn):
+    """The loader's own."""
+    return collate_fn.collate_fn if isinstance(collate_fn, _Collate) else collate_fn
 
 
 def _length(batch: Any) -> int:

@@ -18,7 +18,7 @@ from torchvision.datasets.folder import pil_loader
 
 import dali_compat
 from contract.both import EXACT, assert_same_epoch, ours, stock
-from dali_compat import BadImageWarning, DALIImageList, DALIImageTable, DataLoader, FallbackWarning
+from dali_compat import BadImageWarning, DALIImageFolder, DALIImageList, DALIImageTable, DataLoader, FallbackWarning
 
 COUNT = 24
 
@@ -428,3 +428,19 @@ def test_a_data_set_within_another_is_named(image_root, kind, named):
     said = DataLoader(dataset, 5, fallback="silent").explain()
     assert f"Held reads its part ({named}) sample by sample: where each is made of one of its samples, give" in said
     assert "give the loader part itself" in said
+
+
+@pytest.mark.parametrize(
+    "make, named",
+    [
+        (lambda one: Held(one, None), "its part.part (DALIImageFolder)"),
+        (lambda one: data.ConcatDataset([one, one]), "its part (ConcatDataset)"),
+        (lambda one: data.Subset(Held(one, None), [0]), "its part.dataset.part (DALIImageFolder)"),
+    ],
+)
+def test_one_deep_within_others_is_named(image_root, make, named):
+    said = DataLoader(Held(make(DALIImageFolder(image_root)), EXACT), 5, fallback="silent").explain()
+    name = named.split()[1]
+    assert f"Held reads {named} sample by sample: where each" in said
+    assert f"give the loader {name} itself, and do the rest in transform" in said
+    assert ("collate_fn (return_index=True adds the index)" in said) == ("Folder" in named)

@@ -307,6 +307,38 @@ def test_a_worker_process_tells_and_others_know(image_root, nothing_said):
         assert len(list(loader)) == 5
 
 
+class Warned(data.Dataset):
+    """Its targets count the warnings of the process that reads it."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            image, _ = self.inner[index]
+        return image, len(caught)
+
+
+@pytest.mark.parametrize("context", [None, "fork", "spawn", "forkserver"])
+def test_of_one_within_another_our_loader_tells_alone(image_root, context, nothing_said):
+    """Workers that are no forks do not say that torch's loader reads it, and to take ours instead."""
+    dataset = Warned(DALIImageFolder(image_root, SMALL))
+    given = {"num_workers": context is not None, "multiprocessing_context": context}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loader = dali_compat.DataLoader(dataset, 12, device="cpu", **given)
+        labels = torch.cat([labels for _ in range(2) for _, labels in loader])
+    assert len(labels) == 2 * len(dataset) and labels.sum() == 0
+    [told] = [str(one.message) for one in caught if issubclass(one.category, FallbackWarning)]
+    assert "Warned reads its inner (DALIImageFolder) sample by sample: give the loader inner itself" in told
+    found = torch.cat([labels for _, labels in data.DataLoader(dataset, 12, **given)])
+    assert found.sum() == (context in ("spawn", "forkserver"))  # of torch's own loader such a worker says so
+
+
 def test_who_indexes_is_told_nothing(image_root, nothing_said):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

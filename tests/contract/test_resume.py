@@ -17,7 +17,7 @@ from torch.utils.data.distributed import DistributedSampler
 from torchvision import transforms as T
 from torchvision.datasets import FakeData
 
-from contract.both import RANDOM
+from contract.both import RANDOM, Wrapped
 from contract.storages import stored
 from contract.test_order import CASES, Yields
 from dali_compat import DALIArrayDataset, DALIImageFolder, DALIImageList, DataLoader, merge_states
@@ -644,8 +644,20 @@ def test_the_same_ranks_go_on():
 
 def test_states_that_do_not_belong_together():
     states = [some(ranked(rank, 2), 1 + rank)[1] for rank in range(2)]
-    with pytest.raises(ValueError, match=r"same batch \(rank 0 behind batch 0 of epoch 0, rank 1 behind batch 1"):
+    said = r"same batch \(behind batch 0 of epoch 0: rank 0; behind batch 1 of epoch 0: rank 1\): take their .* for all"
+    with pytest.raises(ValueError, match=said):
         merge_states(states)
+    assert [_rest(ranked(rank, 2, 5), states[1]) for rank in range(2)] == [
+        some(ranked(rank, 2), 0)[0][6:] for rank in range(2)
+    ]  # one for all, as it says
+    places = [some(ranked(rank, 4), count) for rank, count in enumerate((1, 1, 0, 1))]
+    places[3] = None, ranked(3, 4).state_dict()
+    said = r"\(behind batch 0 of epoch 0: rank 0, 1; at the end of epoch 0: rank 2; before the first epoch: rank 3\)"
+    with pytest.raises(ValueError, match=said):
+        merge_states([state for _, state in places])
+    for wrong in ([{}, states[0]], [merge_states([one.state_dict()]) for one in [ranked(0, 1)]]):
+        with pytest.raises(ValueError, match=r"of one rank each, before any merge_states"):
+            merge_states(wrong)
     with pytest.raises(ValueError, match="each once"):
         merge_states(states[1:])
 
@@ -729,6 +741,23 @@ def test_batches_of_which_nothing_is_left_are_not_counted(tmp_path, num_workers,
             assert [x.index for x in again.describe(batch, 1)] == [index, index + 1, index + 2]
         with pytest.raises(LookupError, match="no batch 3"):
             again.replay(3)
+
+
+@pytest.mark.parametrize("wrap", [lambda dataset: dataset, Wrapped], ids=["DALI", "torch's own"])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_batch_that_raised_an_error_is_counted(tmp_path, wrap, num_workers):
+    root = make_folder(tmp_path / "bad", classes=1, per_class=9, special=False)
+    (root / "class_a" / "04.jpg").write_bytes(b"no image")
+    one = loader(wrap(DALIImageFolder(root, RANDOM, return_index=True)), batch_size=3, num_workers=num_workers)
+    iterator = iter(one)
+    next(iterator)
+    with pytest.raises(OSError, match="04"):
+        next(iterator)
+    last = next(iterator)
+    assert [[x.index for x in one.describe(batch)] for batch in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    with pytest.raises(OSError, match="04"):
+        one.replay(1)
+    assert one.replay(2)[2].tolist() == last[2].tolist() == [6, 7, 8]
 
 
 def test_describe(images):

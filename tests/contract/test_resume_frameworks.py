@@ -52,9 +52,12 @@ def _one(image_root, **options):
 
 def _fit(
     lightning, image_root, place, seen, crash_at=None, checkpoint=None, each_step=True, hook=False, make=_one,
-    limit=1.0, **options,
+    limit=1.0, reload=0, **options,
 ):  # fmt: skip
     class Module(lightning.LightningModule):
+        def train_dataloader(self):
+            return make(image_root, **options)
+
         def __init__(self):
             super().__init__()
             self.layer = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(3 * 16 * 16, 3))
@@ -74,7 +77,7 @@ def _fit(
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), 0.01)
 
-    loaders = make(image_root, **options)
+    loaders = None if reload else make(image_root, **options)
     lightning.seed_everything(0 if checkpoint is None else 9, verbose=False)
     saving = lightning.callbacks.ModelCheckpoint(
         place, every_n_train_steps=1 if each_step else None, save_last=True, save_top_k=-1
@@ -90,6 +93,7 @@ def _fit(
         num_sanity_val_steps=0,
         default_root_dir=place,
         limit_train_batches=limit,
+        reload_dataloaders_every_n_epochs=reload,
     )
     module = Module()
     if each_step and not hook:
@@ -112,6 +116,41 @@ def test_lightning_goes_on_from_its_checkpoint(lightning, image_root, tmp_path, 
     last = tmp_path / "crash" / "last.ckpt"
     _fit(lightning, image_root, tmp_path / "crash", seen, None, last, each_step, num_workers=num_workers)
     assert seen == whole
+
+
+def _own(image_root, **options):
+    return _one(image_root, generator=torch.Generator().manual_seed(3), **options)
+
+
+RELOADED = {  # which crashes state_dict() warns of; an epoch has four steps
+    "each": (dict(reload=1), ()),
+    "each, of workers": (dict(reload=1, num_workers=1), ()),
+    "each, with a generator": (dict(reload=1, make=_own), (4, 8)),
+    "each, of persistent workers": (dict(reload=1, num_workers=1, persistent_workers=True), (4, 8)),
+    "every second": (dict(reload=2), (5, 7, 8)),
+    "every second, with a generator": (dict(reload=2, make=_own), (5, 7, 8)),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", RELOADED)
+def test_loaders_that_lightning_makes_anew(lightning, image_root, tmp_path, case):
+    """Going on is exact, or a warning says that it is not."""
+    options, inexact = RELOADED[case]
+    whole = []
+    _fit(lightning, image_root, tmp_path / "whole", whole, **options)
+    assert len(whole) == 12
+    for crash_at in (2, 4, 5, 7, 8, 9):
+        place, seen = tmp_path / str(crash_at), []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with pytest.raises(Crash):
+                _fit(lightning, image_root, place, seen, crash_at, **options)
+        told = [str(one.message) for one in caught if "going on from this state will not be" in str(one.message)]
+        assert bool(told) == any(one <= crash_at for one in inexact)
+        assert all(f"reload_dataloaders_every_n_epochs={options['reload']}" in one for one in told)
+        _fit(lightning, image_root, place, seen, None, place / "last.ckpt", **options)
+        assert (seen == whole) == (crash_at not in inexact), crash_at
 
 
 class NoLength(data.Sampler):

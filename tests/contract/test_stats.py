@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch.utils import data
+from torch.utils._pytree import tree_leaves
 from torchvision import transforms as T
 
 from contract.both import EXACT, SMALL, Wrapped, ours
@@ -100,6 +102,28 @@ def test_bytes_are_those_of_the_images(dataset):
     loader = _loader(dataset, 5)
     given = sum(batch[0].nbytes for batch in loader)
     assert loader.stats().bytes == given > 0
+
+
+def _pair(image):
+    return [SMALL(image), {"second": T.functional.hflip(SMALL(image))}]
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"num_workers": 1}, {"on_error": "skip"}])
+@pytest.mark.parametrize("route", ["DALI", "resident", "torch's own"])
+def test_bytes_are_those_of_all_views(folder, route, options):
+    """Lists and dicts of these, too."""
+    folder.transform = _pair
+    arrays = DALIArrayDataset(torch.zeros(24, 40, 50, 3, dtype=torch.uint8), list(range(24)), _pair)
+    dataset = {"DALI": folder, "resident": arrays, "torch's own": Wrapped(folder)}[route]
+    loader = _loader(dataset, **{"batch_size": 5} | options)
+    assert loader.explain().startswith({"torch's own": "torchvision route"}.get(route, route))
+    given = [nbytes(batch[0]) for batch in loader]
+    one = nbytes(SMALL(Image.new("RGB", (70, 70))))
+    assert loader.stats().bytes == sum(given) == 24 * 2 * one
+
+
+def nbytes(images) -> int:
+    return sum(image.nbytes for image in tree_leaves(images))
 
 
 @pytest.mark.parametrize("collate", [lambda samples: samples, lambda samples: {"image": samples[0][0]}, len])

@@ -424,6 +424,50 @@ def test_a_gray_file_stays_gray(make):
             list(kind(dataset, 3))
 
 
+@pytest.mark.filterwarnings("ignore::dali_compat.FallbackWarning")
+@pytest.mark.parametrize("policy", ["raise", "replace"])
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("suffix", [".jpg", ".png"])
+def test_a_file_becomes_gray_or_rgb(make, chain, suffix, policy):
+    """Between epochs, and during one: each batch is torch's of the files as they are now, or as they were."""
+    dataset = make(caltech101, mode=mixed, transform=CHAINS[chain])
+    paths = sorted(Path(dataset.root).rglob("*.jpg"))
+    was = list(stock(dataset, 4))
+    loader = DataLoader(dataset, 4, device="cpu", on_error=policy)
+    assert_same_epoch(loader, was)
+    for turn in range(3):  # to the other mode, and back, and again
+        iterator = iter(loader)
+        next(iterator)
+        for path in paths:
+            mode = {"L": "RGB", "RGB": "L"}[Image.open(path).mode]
+            save(path.with_suffix(suffix), 100 * turn, mode)
+            path.with_suffix(suffix).replace(path)
+        now = list(stock(dataset, 4))
+        for batch, before, after in zip(iterator, was[1:], now[1:], strict=True):
+            assert all(
+                any(torch.equal(image, known[0][row]) for known in (before, after))
+                for row, image in enumerate(batch[0])
+            )
+        assert_same_epoch(loader, now)
+        assert loader.errors == []
+        was = now
+
+
+def test_a_file_that_becomes_neither_gray_nor_rgb(make):
+    dataset = make(caltech101, mode=mixed, transform=CHAINS["RGB"])
+    path = min(Path(dataset.root).rglob("*.jpg"))
+    loader, whole = on_cpu(dataset, 2), path.read_bytes()
+    theirs = list(stock(dataset, 2))
+    for number, mode in enumerate(("RGB", "L")):
+        save(path, number, mode)
+        list(loader)
+        save(path, number, "CMYK")
+        with pytest.raises(OSError, match=rf"{path.name}, index 0: ValueError: it is in mode CMYK"):
+            next(iter(loader))
+    path.write_bytes(whole)
+    assert_same_epoch(loader, theirs)
+
+
 @pytest.mark.parametrize("mode", ["CMYK", "L"])
 def test_other_modes(make, mode):
     """What is neither RGB nor gray is told."""

@@ -14,6 +14,7 @@ from torchvision import transforms as T
 
 from dali_compat import DALIImageFolder, DataLoader, ImageReadError
 from dali_compat.engine.dali.pipeline import DecodePipeline, PipelineError
+from dali_compat.epoch import dali_groups
 
 BATCH, COUNT, SIDE = 3, 24, 80
 CHANGED = (7, 13, 19)  # of batches 2, 4 and 6: the others are as they were
@@ -208,3 +209,66 @@ def test_an_image_of_the_same_length_that_lies_on_its_side(root, ending):
         assert paths[index].stat().st_size == length
     after = _given(dataset, range(COUNT))
     _check(_results(iter(loader)), numbers, after, after, paths)
+
+
+def _markers(data: bytearray, rng) -> None:
+    """What DALI forgives, and Pillow does not."""
+    at = len(data) // 2
+    data[at : at + 64] = b"\xff" * 64
+
+
+def _zeros(data: bytearray, rng) -> None:
+    """The rest of it, as after a crash."""
+    data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
+
+
+def _anything(data: bytearray, rng) -> None:
+    at, length = int(rng.integers(300, len(data))), int(rng.integers(1, 500))
+    data[at : at + length] = rng.bytes(len(data[at : at + length]))
+
+
+@pytest.mark.parametrize("times", ["its times", "new times"])
+@pytest.mark.parametrize("damage", [_markers, _zeros, _anything], ids=lambda one: one.__name__)
+def test_damage_in_place_of_a_file_that_is_known(root, damage, times):
+    """The same length, sides and, with its times put back, dates: what Pillow refuses is an error in the next epoch."""
+    dataset = DALIImageFolder(root, TRANSFORMS["crop"], return_index=True)
+    paths = [Path(path) for path, _ in dataset.samples]
+    numbers = [batch.tolist() for batch in torch.arange(COUNT).split(BATCH)]
+    loader = DataLoader(dataset, BATCH, device="cpu", exact=True, fallback="error")
+    before, refused = _given(dataset, range(COUNT)), 0
+    _check(_results(iter(loader)), numbers, before, before, paths)
+    for turn in range(8):
+        whole = {index: paths[index].read_bytes() for index in CHANGED}
+        for index in CHANGED:
+            stat, data = paths[index].stat(), bytearray(whole[index])
+            damage(data, np.random.default_rng([turn, index]))
+            paths[index].write_bytes(data)
+            assert paths[index].stat().st_size == stat.st_size
+            if times == "its times":
+                os.utime(paths[index], ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        after = _given(dataset, range(COUNT))
+        for _ in range(2):
+            results = _results(iter(loader))
+            _check(results, numbers, after, after, paths)
+            wrong = [any(after[index] is None for index in batch) for batch in numbers]
+            assert [isinstance(result, ImageReadError) for result in results] == wrong
+            refused += sum(wrong)
+        for index, data in whole.items():
+            paths[index].write_bytes(data)
+        _check(_results(iter(loader)), numbers, before, before, paths)
+    assert refused
+
+
+def test_a_file_that_is_touched_is_looked_at_once_more(root, monkeypatch):
+    """Its bytes are those that it had: DALI has decoded it, and nothing is read twice."""
+    dataset = DALIImageFolder(root, TRANSFORMS["crop"], return_index=True)
+    loader = DataLoader(dataset, BATCH, device="cpu", exact=True, fallback="error")
+    wanted = torch.cat([images for images, _, _ in loader])
+    looked, is_intact = [], dali_groups.is_intact
+    monkeypatch.setattr(dali_groups, "is_intact", lambda image: looked.append(1) or is_intact(image))
+    list(loader)
+    assert not looked
+    os.chmod(dataset.samples[3][0], 0o600)
+    for count in (1, 2, 2):  # where it is seen, and by the new time
+        assert torch.equal(torch.cat([images for images, _, _ in loader]), wanted)
+        assert len(looked) == count

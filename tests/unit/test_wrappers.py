@@ -820,43 +820,12 @@ class OwnBlur:
         return x.filter(ImageFilter.GaussianBlur(radius=random.uniform(*self.sigma)))
 
 
-class OwnBlurByChance:
-    def __init__(self):
-        self.prob, self.radius_min, self.radius_max = 0.5, 0.2, 1.5
-
-    def __call__(self, img):
-        return img.filter(ImageFilter.GaussianBlur(radius=random.uniform(self.radius_min, self.radius_max)))
-
-
-class OwnBlurBetweenSigmas:
-    def __init__(self):
-        self.prob, self.sigmas = 0.5, (0.2, 1.5)
-
-    def __call__(self, sample):
-        return sample.filter(ImageFilter.GaussianBlur(radius=random.uniform(*self.sigmas)))
-
-
 class OwnSolarize:
     def __init__(self, p):
         self.p = p
 
     def __call__(self, img):
         return ImageOps.solarize(img) if random.random() < self.p else img
-
-
-HINTS = {
-    OwnBlur(): "T.GaussianBlur(13, sigma=(0.1, 2.0))",
-    OwnBlurByChance(): "T.RandomApply([T.GaussianBlur(11, sigma=(0.2, 1.5))], p=0.5)",
-    OwnBlurBetweenSigmas(): "T.RandomApply([T.GaussianBlur(11, sigma=(0.2, 1.5))], p=0.5)",
-    OwnSolarize(0.2): "T.RandomSolarize(threshold=128, p=0.2)",
-}
-
-
-@pytest.mark.parametrize("transform", HINTS, ids=describe)
-def test_what_to_write_instead(transform):
-    refused = translate(transform).refused
-    assert f"but for {HINTS[transform]}" in refused.reason
-    assert translate(eval(HINTS[transform])).functions == ()
 
 
 def test_each_function_is_named_and_told_about():

@@ -1,0 +1,281 @@
+"""Archives that somebody writes to, cuts, replaces or deletes while a program reads them: each batch is what the
+archive held when it was indexed, or an ImageReadError that names it; never another image beside a label, and no end of
+the program where the archive has become shorter before a batch begins."""
+
+import os
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import make_image
+from PIL import Image
+from torch.utils.data import ConcatDataset
+from torchvision import transforms as T
+
+import dali_compat
+from dali_compat import DALIImageFolder, DataLoader, ImageReadError
+from dali_compat.archives.pack import pack
+from dali_compat.engine.dali.pipeline import DecodePipeline
+
+KINDS = {"rec": "DALIRecordIO", "tfrecord": "DALITFRecord", "lmdb": "DALILMDB", "tar": "DALIWebDataset"}
+BATCH, COUNT, SIDE = 4, 24, 32
+TRANSFORM = T.Compose([T.CenterCrop(24), T.PILToTensor()])
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory) -> Path:
+    """Two archives of each kind, ``first`` and ``second``, that differ in their pixels alone: of images without
+    compression, so that each lies where the other's does."""
+    root = tmp_path_factory.mktemp("packed")
+    for number, name in enumerate(("first", "second")):
+        for index in range(COUNT):
+            folder = root / name / f"class_{index // (COUNT // 2)}"
+            folder.mkdir(parents=True, exist_ok=True)
+            image = make_image(np.random.default_rng([number, index]), SIDE, SIDE)
+            Image.fromarray(image).save(folder / f"{index:02d}.bmp")
+        for ending in KINDS if find_spec("lmdb") else KINDS.keys() - {"lmdb"}:
+            pack(root / name, root / f"{name}.{ending}")
+    return root
+
+
+@pytest.fixture(params=KINDS)
+def kind(request) -> str:
+    if request.param == "lmdb":
+        pytest.importorskip("lmdb")
+    return request.param
+
+
+@pytest.fixture
+def archive(packed, kind, tmp_path, monkeypatch) -> Path:
+    """A copy of the first one of a kind. It is not of this very moment, which is all that a clock of some ms knows."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    copy = _copied(packed / f"first.{kind}", tmp_path / f"own.{kind}")
+    os.utime(_file(copy), (1e9, 1e9))
+    return copy
+
+
+def _copied(source: Path, target: Path) -> Path:
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.npz"))
+    else:
+        shutil.copy(source, target)
+    return target
+
+
+def _file(archive: Path) -> Path:
+    """The one that has the images."""
+    return archive / "data.mdb" if archive.is_dir() else archive
+
+
+def _second(archive: Path, packed: Path) -> bytes:
+    return _file(packed / f"second{archive.suffix}").read_bytes()
+
+
+def _write(archive: Path, packed: Path) -> None:
+    """All of it, in place: the same inode and length."""
+    data = _second(archive, packed)
+    with open(_file(archive), "r+b") as file:
+        assert os.fstat(file.fileno()).st_size == len(data)
+        file.write(data)
+
+
+def _write_one_byte(archive: Path, packed: Path) -> None:
+    """In the middle, far from what the index has sums of."""
+    with open(_file(archive), "r+b") as file:
+        file.seek(os.fstat(file.fileno()).st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def _cut(archive: Path, packed: Path) -> None:
+    os.truncate(_file(archive), 100)
+
+
+def _empty(archive: Path, packed: Path) -> None:
+    os.truncate(_file(archive), 0)
+
+
+def _append(archive: Path, packed: Path) -> None:
+    with open(_file(archive), "ab") as file:
+        file.write(bytes(100))
+
+
+def _replace(archive: Path, packed: Path) -> None:
+    new = _file(archive).with_suffix(".new")
+    new.write_bytes(_second(archive, packed))
+    os.replace(new, _file(archive))
+
+
+def _delete(archive: Path, packed: Path) -> None:
+    _file(archive).unlink()
+
+
+WRITTEN = {"written": _write, "one byte": _write_one_byte, "cut": _cut, "empty": _empty, "longer": _append}
+ELSEWHERE = {"replaced": _replace, "deleted": _delete}
+
+
+def _dataset(archive: Path, **kwargs):
+    return getattr(dali_compat, KINDS[archive.suffix[1:]])(archive, TRANSFORM, return_index=True, **kwargs)
+
+
+def _wanted(dataset) -> list[torch.Tensor]:
+    return [dataset[index][0] for index in range(len(dataset))]
+
+
+def _check_batch(batch, wanted) -> None:
+    images, labels, indices = batch
+    assert torch.equal(images, torch.stack([wanted[index] for index in indices.tolist()]))
+    assert labels.tolist() == [index // (COUNT // 2) for index in indices.tolist()]
+
+
+def _refuses(iterator, archive: Path) -> None:
+    with pytest.raises(ImageReadError, match="has changed since it was indexed; make a new data set object") as caught:
+        next(iterator)
+    assert str(_file(archive)) in str(caught.value)
+
+
+@pytest.mark.parametrize("change", WRITTEN)
+def test_an_archive_that_is_written_to_between_epochs(archive, packed, change):
+    dataset = _dataset(archive)
+    wanted = _wanted(dataset)
+    loader = DataLoader(dataset, BATCH, device="cpu", fallback="error")
+    for batch in loader:
+        _check_batch(batch, wanted)
+    WRITTEN[change](archive, packed)
+    iterator = iter(loader)
+    for _ in range(COUNT // BATCH):
+        _refuses(iterator, archive)
+    with pytest.raises(StopIteration):
+        next(iterator)
+    with pytest.raises(ImageReadError, match="has changed since it was indexed"):
+        dataset[0]
+
+
+@pytest.mark.parametrize("change", WRITTEN)
+def test_an_archive_that_is_written_to_before_the_first_epoch(archive, packed, change):
+    dataset = _dataset(archive)
+    WRITTEN[change](archive, packed)
+    _refuses(iter(DataLoader(dataset, BATCH, device="cpu", fallback="error")), archive)
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("change", ["written", "one byte", "longer"])
+def test_an_archive_that_is_written_to_during_an_epoch(archive, packed, change, epoch):
+    """Batches under way, too: DALI may have read them before, or after."""
+    dataset = _dataset(archive)
+    wanted = _wanted(dataset)
+    loader = DataLoader(dataset, BATCH, device="cpu", fallback="error")
+    for _ in range(epoch):
+        list(loader)
+    iterator = iter(loader)
+    _check_batch(next(iterator), wanted)
+    WRITTEN[change](archive, packed)
+    for number in range(1, COUNT // BATCH):
+        try:
+            _check_batch(next(iterator), wanted)
+            assert number == 1  # it was made already
+        except ImageReadError as error:
+            assert str(_file(archive)) in str(error)
+    if change != "written":
+        return
+    again = _dataset(archive)
+    for batch in DataLoader(again, BATCH, device="cpu", fallback="error"):
+        _check_batch(batch, _wanted(again))
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("change", WRITTEN)
+def test_an_archive_that_is_written_to_while_dali_decodes(archive, packed, monkeypatch, change, epoch):
+    """Between the look at headers and what comes of them."""
+    dataset = _dataset(archive)
+    loader = DataLoader(dataset, BATCH, device="cpu", fallback="error", num_workers=1, prefetch_factor=1)
+    for _ in range(epoch):
+        list(loader)
+    receive, received = DecodePipeline.receive, []
+
+    def receive_and_write(pipeline, ticket):
+        made = receive(pipeline, ticket)
+        if not received:
+            WRITTEN[change](archive, packed)
+        received.append(ticket)
+        return made
+
+    monkeypatch.setattr(DecodePipeline, "receive", receive_and_write)
+    iterator = iter(loader)
+    _refuses(iterator, archive)
+    assert received
+    _refuses(iterator, archive)
+
+
+def test_what_dali_refuses_of_an_archive_that_was_written_to(archive, monkeypatch):
+    """The search for the culprit touches no bytes that may be gone."""
+    dataset = _dataset(archive)
+    loader = DataLoader(dataset, BATCH, device="cpu", fallback="error", num_workers=1, prefetch_factor=1)
+    submit = DecodePipeline.submit
+
+    def write_and_submit(pipeline, images, *args):
+        with open(_file(archive), "r+b") as file:
+            file.write(bytes(os.fstat(file.fileno()).st_size))
+        return submit(pipeline, images, *args)
+
+    monkeypatch.setattr(DecodePipeline, "submit", write_and_submit)
+    _refuses(iter(loader), archive)
+
+
+@pytest.mark.parametrize("change", ELSEWHERE)
+def test_an_archive_in_whose_place_another_is(archive, packed, change):
+    """The one that was opened stays what it was, for as long as it is open. Who opens the path anew is told."""
+    dataset = _dataset(archive)
+    wanted = _wanted(dataset)
+    loader = DataLoader(dataset, BATCH, device="cpu", fallback="error")
+    iterator = iter(loader)
+    _check_batch(next(iterator), wanted)
+    ELSEWHERE[change](archive, packed)
+    for _ in range(2):
+        for batch in iterator:
+            _check_batch(batch, wanted)
+        iterator = iter(loader)
+    dataset._files._forget()  # as a process does that has too many files open
+    with pytest.raises(ImageReadError, match=r"has changed since it was indexed|No such file") as caught:
+        next(iter(loader))
+    assert str(_file(archive)) in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_archive_that_is_written_to_where_torch_does_the_work(archive, packed, workers):
+    class Wrapped(torch.utils.data.Dataset):
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __len__(self):
+            return len(self.inner)
+
+        def __getitem__(self, index):
+            return self.inner[index]
+
+    dataset = Wrapped(_dataset(archive))
+    loader = DataLoader(dataset, BATCH, device="cpu", fallback="silent", num_workers=workers)
+    assert len(list(loader)) == COUNT // BATCH
+    _write(archive, packed)
+    with pytest.raises(ImageReadError, match="has changed since it was indexed"):
+        list(loader)
+
+
+def test_one_of_several_archives(archive, packed, tmp_path):
+    """on_error decides of the samples of the one that was written to; the others are what they are."""
+    kept = _copied(packed / f"second{archive.suffix}", tmp_path / f"kept{archive.suffix}")
+    folder = DALIImageFolder(packed / "first", TRANSFORM, return_index=True)
+    parts = [_dataset(archive), _dataset(kept), folder]
+    loader = DataLoader(ConcatDataset(parts), 5, device="cpu", fallback="error", on_error="skip")
+    assert sum(len(labels) for _, labels, _ in loader) == 3 * COUNT
+    wanted = [*_wanted(parts[1]), *_wanted(parts[2])]
+    _write(archive, packed)
+    with pytest.warns(dali_compat.BadImageWarning):
+        images = torch.cat([images for images, _, _ in loader])
+    assert torch.equal(images, torch.stack(wanted))
+    assert len(loader.errors) == COUNT and all("has changed" in error.reason for error in loader.errors)
+    assert {error.path.partition(",")[0] for error in loader.errors} == {str(_file(archive))}
