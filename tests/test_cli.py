@@ -148,8 +148,11 @@ def test_hardware_decoder_is_told_for_each_gpu(machine, monkeypatch):
     monkeypatch.setattr(installation, "has_hardware_jpeg_decoder", lambda index: answers[index])
     monkeypatch.setattr(doctor, "engine_of", lambda device: engines[device.index])
     monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "1")
-    said = "0: yes, 1: yes, but not with exact=True: its planes are not libjpeg's"
+    said = "0: yes, with exact=True for files that were compared with Pillow's pixels (explain() counts them)"
+    said += ", 1: yes, but not with exact=True: its planes are not libjpeg's"
     assert check("hardware JPEG").value == f"{said}, 2: no: CUDA and CPU threads decode, 3: unknown"
+    monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "0")
+    assert check("hardware JPEG").value == "0: yes, 1: yes, 2: no: CUDA and CPU threads decode, 3: unknown"
 
 
 def test_every_problem_comes_with_a_remedy_and_checks_are_frozen(machine):

@@ -51,13 +51,11 @@ def cached_samples(
     Raises:
         FileNotFoundError: ``root`` is missing, has no class folders, or one of them has no images.
     """
-    root = os.path.expanduser(root)
-    name = cache.digest(os.path.realpath(root), extensions, _LAYOUT)
-    file = Path(os.path.expanduser(place or cache.cache_folder() / "folders")) / f"{name}.npz"
+    root, file = os.path.expanduser(root), index_file(root, extensions, place)
     asked = time.time_ns()
     listing = _load(file, root, asked)
     if listing is None:
-        with cache.lock(name):
+        with cache.lock(file.stem):
             listing = _load(file, root, asked)  # another process may have made it meanwhile
             if listing is None:
                 listing = _list(root, extensions)
@@ -68,6 +66,14 @@ def cached_samples(
                         f"the list of {root} cannot be saved, and the next start makes it again: {error}", stacklevel=3
                     )
     return _assemble(listing, root, extensions, allow_empty)
+
+
+def index_file(
+    root: str | Path, extensions: str | tuple[str, ...] = IMG_EXTENSIONS, place: str | Path | None = None
+) -> Path:
+    """Where cached_samples() keeps the list of a folder."""
+    name = cache.digest(os.path.realpath(os.path.expanduser(root)), extensions, _LAYOUT)
+    return Path(os.path.expanduser(place or cache.cache_folder() / "folders")) / f"{name}.npz"
 
 
 def listed_samples(root: str | Path, extensions: str | tuple[str, ...] = IMG_EXTENSIONS) -> Found:

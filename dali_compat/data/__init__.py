@@ -6,7 +6,8 @@ In the order to read them:
 - parts: a data set as its parts (Subset, ConcatDataset), and sample i of it.
 - table, lookup: the samples of a whole batch at once, in arrays.
 - header, headers: an image's size before it is decoded, and who decodes it. intact, intact_jpeg: whether all decoders
-  read its bytes alike. prefetch: processes that look ahead. survey: what most files of a data set are.
+  read its bytes alike. verdicts: which JPEGs a GPU's engine may decode. prefetch: processes that look ahead.
+  survey: what most files of a data set are.
 - Our data sets: folder, image_list, image_table (with label_columns), hugging_face, arrays. Those of others:
   torchvision_sets, torchvision_types, timm. kinds: which data sets are over images. advice: what to write instead of
   one that is not known.

@@ -10,7 +10,7 @@ import torch.utils.data as data
 from torchvision.datasets import ImageFolder, VisionDataset
 from torchvision.datasets.folder import IMG_EXTENSIONS, default_loader
 
-from ..archives.folder_index import cached_samples
+from ..archives.folder_index import cached_samples, index_file
 from ..asked import Asked
 
 
@@ -29,7 +29,8 @@ class DALIImageFolder(ImageFolder, Asked, data.Dataset[tuple[Any, ...]]):
         allow_empty: whether class folders without images are valid.
         return_index: samples are (image, target, index) and batches (images, labels, indices).
         index_cache: keep the list of files, so that a later start takes it from there while the folders' modification
-            times say that it holds: True for the user's cache folder, or another folder's path.
+            times say that it holds: True for the user's cache folder, or another folder's path. What a GPU's JPEG
+            engine was seen to make of them is kept beside it.
 
     Attributes:
         classes: names of the class folders, sorted.
@@ -41,6 +42,8 @@ class DALIImageFolder(ImageFolder, Asked, data.Dataset[tuple[Any, ...]]):
         ValueError: index_cache with something that makes lists of its own: is_valid_file, or a subclass.
         FileNotFoundError: ``root`` is missing, has no class folders, or one of them has no images.
     """
+
+    _index_file: Path | None = None
 
     def __init__(
         self,
@@ -75,6 +78,7 @@ class DALIImageFolder(ImageFolder, Asked, data.Dataset[tuple[Any, ...]]):
             raise ValueError("index_cache is for ImageFolder's own list: leave out is_valid_file, or index_cache")
         self.classes, self.class_to_idx, self.samples = cached_samples(root, IMG_EXTENSIONS, allow_empty, place)
         self.imgs, self.targets = self.samples, [target for _, target in self.samples]
+        self._index_file = index_file(root, IMG_EXTENSIONS, place).absolute()
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         self._asked()

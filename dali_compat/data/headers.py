@@ -17,6 +17,7 @@ from ..locks import new_lock
 from .header import DALI, PIL, STATED, UNKNOWN, UNREADABLE, Header, read_header
 from .per_object import PerObject
 from .sources import Source
+from .verdicts import ENGINES, PILLOWS, Verdicts
 
 _SAMPLE, _SLOW, _THREADS = 16, 200e-6, 32  # files to time, seconds a file, threads
 _FACTORS = np.random.default_rng(0).integers(0, 1 << 63, STATED // 8, np.uint64) * np.uint64(2) + np.uint64(1)
@@ -61,6 +62,24 @@ class Facts(NamedTuple):
             array[index] = values
 
 
+class JpegCounts(NamedTuple):
+    """How many files of a data set a GPU's JPEG engine decodes, and why not more.
+
+    Attributes:
+        engines: it gives Pillow's pixels of these.
+        others: it gives others, or refuses them.
+        waiting: they are to be compared.
+        large: they have too many pixels.
+        unseen: nobody has looked at them.
+    """
+
+    engines: int
+    others: int
+    waiting: int
+    large: int
+    unseen: int
+
+
 class Headers:
     """Facts of the images of a data set, read at first sight. Whether a file's bytes are intact (intact.py) is asked
     then, or when DALI has read them."""
@@ -69,6 +88,7 @@ class Headers:
         self._lock = new_lock()  # loaders in several threads share it
         self._facts = Facts.empty(0)
         self._keys = np.zeros(0, np.int64)  # hashes of the sources, for data sets may change their samples
+        self._verdicts: dict[str, Verdicts] = {}  # about JPEGs, by the engine
 
     def look(self, indices: list[int], sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
         """Sizes (N, 2) int64 as (height, width), and kinds (N,) of the images at ``indices`` (0 and up).
@@ -110,6 +130,11 @@ class Headers:
             return count - int(np.count_nonzero(self._facts.kinds[:count]))
 
     def _put(self, at: np.ndarray, keys: np.ndarray, facts: Facts) -> None:
+        others = at[
+            (self._facts.kinds[at] != UNKNOWN) & (self._keys[at] != keys)
+        ]  # samples of the data set have changed
+        for verdicts in self._verdicts.values():
+            verdicts.forget(others)
         self._facts.kinds[at], self._keys[at] = UNKNOWN, keys
         self._facts.put(at, facts)
 
@@ -122,15 +147,29 @@ class Headers:
         with self._lock:
             self._facts.kinds[index] = PIL
 
-    def use_dali(self, index: int) -> None:
-        """A GPU's JPEG engine does not take this file."""
-        with self._lock:
-            self._facts.chroma[index] = 0
-
     def forget(self, index: int) -> None:
         """The file has changed."""
         with self._lock:
             self._facts.kinds[index] = UNKNOWN
+            for verdicts in self._verdicts.values():
+                verdicts.forget(index)
+
+    def verdicts(self, engine: str) -> Verdicts:
+        """About the files, of the JPEG engine of this name."""
+        with self._lock:
+            return self._verdicts.setdefault(engine, Verdicts(engine))
+
+    def jpegs(self, engine: str, chroma: np.ndarray, most: int, count: int) -> JpegCounts:
+        """Of the first ``count`` files. The engine of this name takes ``chroma`` (256,) bool, and ``most`` pixels."""
+        with self._lock:
+            if count > len(self._keys):
+                self._allocate(count)
+            known, verdicts = self._facts.take(slice(count)), self.verdicts(engine).of(count)
+        takes = (known.kinds == DALI) & chroma[known.chroma] & (verdicts == 0)
+        large = takes & (known.sizes.astype(np.int64).prod(1) > most)
+        unseen = (known.kinds == UNKNOWN) & (verdicts == 0)
+        found = verdicts == ENGINES, verdicts == PILLOWS, takes & ~large, large, unseen
+        return JpegCounts(*(int(np.count_nonzero(one)) for one in found))
 
     def _allocate(self, count: int) -> None:
         facts, keys, known = Facts.empty(count, np.int32), np.zeros(count, np.int64), slice(len(self._keys))

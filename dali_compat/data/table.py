@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from operator import is_, itemgetter
 from pathlib import PosixPath
 from typing import Any
@@ -81,6 +83,11 @@ class SampleTable:
     def _is_long(self, lists: tuple[Any, ...]) -> bool:
         """Whether they are as many lists of as many entries."""
         return len(lists) == len(self._lists) and all(type(now) is list and len(now) == len(self) for now in lists)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all paths, in order."""
+        return hashlib.sha256(self._bytes.data).hexdigest()
 
     def path(self, index: int) -> str:
         """Of a sample."""

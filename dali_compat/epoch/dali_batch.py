@@ -19,6 +19,7 @@ from ..data.lookup import Found, Listed, Tabled, as_list, in_tables, look_up
 from ..data.parts import Images
 from ..data.readers import transforms_of
 from ..data.sources import Source, fetch
+from ..data.verdicts import Verdicts
 from ..draws import Arrays, ImageTooSmall, compute
 from ..engine.kernels import rows_of
 from ..engine.replay import OtherMode
@@ -42,6 +43,7 @@ class DaliBatch(Batch):
     Attributes:
         pixels: what a cache has of each row; empty where there is none.
         facts: what is known of each row's file.
+        words: what the epoch's JPEG engine is known to make of it.
         started: whether start() was called, or has nothing to do.
         bad: rows that cannot be made, and why: an error, or what it said when it was met first.
     """
@@ -50,6 +52,7 @@ class DaliBatch(Batch):
     indices: list[Any]
     pixels: list[Any]
     facts: Facts
+    words: np.ndarray
     _samples_of: Listed | Tabled
 
     def __init__(
@@ -126,7 +129,7 @@ class DaliBatch(Batch):
         return self._early.images
 
     def decode(self) -> None:
-        """After start(), when files are read: a GPU's JPEG engine sets to work, once. Errors wait."""
+        """After start(), when files are read: a GPU's JPEG engine sets to work. Errors wait."""
         try:
             if self._error is None:
                 for part in self._under_way:
@@ -329,7 +332,8 @@ class DaliBatch(Batch):
     def _group(self) -> None:
         """Rows that share a plan, and among them those that share a decoder and what it is given."""
         rows_of: dict[Plan, dict[tuple[int, str], list[np.ndarray]]] = {}
-        self.facts = Facts.empty(len(self))
+        self.facts, self.words = Facts.empty(len(self)), np.zeros(len(self), np.uint64)
+        engine = self.epoch.engine
         for found in self._samples_of.found():
             if self.bad:
                 found = found.but(self.bad)
@@ -342,6 +346,8 @@ class DaliBatch(Batch):
                 self.facts = facts
             else:
                 self.facts.put(found.rows, facts)
+            if engine is not None:
+                self.words[found.rows] = found.headers.verdicts(engine.name).words(found.index)
             for kind, given, chosen in self._kinds(found, facts.kinds):
                 plan = self.epoch.route.plan_of(found.part, gray=kind == GRAY)
                 rows_of.setdefault(plan, {}).setdefault((kind, given), []).append(chosen)
@@ -380,6 +386,21 @@ class DaliBatch(Batch):
             of_folder.setdefault(id(self.places[row][0]), []).append(row)
         for rows in of_folder.values():
             headers_of(self.places[rows[0]][0]).set_intact([self.header(row)[1] for row in rows])
+
+    def words_to(self, rows: list[int]) -> Callable[[np.ndarray], None]:
+        """What keeps words about these rows' files. It may be called in any thread, and when the batch is gone."""
+        assert self.epoch.engine is not None  # who else would ask
+        places: list[tuple[Verdicts, np.ndarray, np.ndarray]] = []
+        for found in self._samples_of.found():
+            at = np.flatnonzero(np.isin(rows, found.rows))
+            index = found.index[np.searchsorted(found.rows, np.array(rows)[at])]
+            places.append((found.headers.verdicts(self.epoch.engine.name), index, at))
+
+        def put(words: np.ndarray) -> None:
+            for verdicts, index, at in places:
+                verdicts.put(index, np.broadcast_to(words, len(rows))[at])
+
+        return put
 
     def meet_anew(self, rows: list[int]) -> bool:
         """The headers of these rows are forgotten; whether one of them was not, for this batch, before."""

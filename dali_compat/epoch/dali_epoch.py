@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..data.headers import headers_of
 from ..data.lookup import PLAIN, is_plain
@@ -48,6 +48,16 @@ class DaliEpoch(Epoch[DaliRoute]):
         self.prepares = not users
         self.prefetcher = self._new_prefetcher(loader)
         self.engine = self.route.jpeg_engine()
+        if self.engine is not None:
+            self._share(self.engine.name, parts(loader.dataset))
+
+    def _share(self, engine: str, among: list[Any]) -> None:
+        """What is known of JPEGs, with other processes, for data sets that have a place for it. Here, and not when an
+        epoch ends: the garbage collector may end one."""
+        for part in among:
+            file, table = getattr(part, "_index_file", None), self.tables.get(id(part))
+            if file is not None and table is not None:
+                headers_of(part).verdicts(engine).share(file, table.digest, len(table))
 
     def _new_prefetcher(self, loader) -> HeaderPrefetcher | None:
         if self.route.device.type != "cuda" or not loader.num_workers or not self.starts_aside:

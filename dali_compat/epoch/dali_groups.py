@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain
@@ -33,10 +33,12 @@ class DaliOwner(Owner, Protocol):
     Attributes:
         pixels: what a cache has of each row; empty where there is none.
         facts: what is known of each row's file.
+        words: (N,) uint64, what the epoch's JPEG engine is known to make of it (data/verdicts.py).
     """
 
     pixels: list[Any]
     facts: Facts
+    words: np.ndarray
 
     @property
     def epoch(self) -> DaliEpoch:
@@ -78,6 +80,10 @@ class DaliOwner(Owner, Protocol):
         """DALI and PIL read these files alike."""
         ...
 
+    def words_to(self, rows: list[int]) -> Callable[[np.ndarray], None]:
+        """What keeps words about these rows' files. It may be called in any thread, and when the batch is gone."""
+        ...
+
     def meet_anew(self, rows: list[int]) -> bool:
         """The headers of these rows are forgotten; whether one of them was not, for this batch, before."""
         ...
@@ -85,9 +91,11 @@ class DaliOwner(Owner, Protocol):
 
 class Decoded:
     """Rows that DALI decodes, or that it has decoded before (``given`` one of DECODED).
-    ``again``: it has failed once."""
+    ``again``: it has failed once. ``keeps``: _keep() is for the whole images."""
 
-    def __init__(self, batch: DaliOwner, plan: Plan, rows: list[int], given: str, again: bool = False):
+    def __init__(
+        self, batch: DaliOwner, plan: Plan, rows: list[int], given: str, again: bool = False, keeps: bool = False
+    ):
         self.batch, self.plan, self.rows, self._given, self._again = batch, plan, rows, given, again
         if not rows:
             return
@@ -104,7 +112,7 @@ class Decoded:
             self._images = batch.paths(at)
         cache = batch.epoch.route.cache
         self._cache = cache if given not in DECODED and cache is not None and not cache.full else None
-        form = Form(given, self._cache is not None, given not in DECODED and batch.epoch.route.fancy)
+        form = Form(given, keeps or self._cache is not None, given not in DECODED and batch.epoch.route.fancy)
         self._pipeline = batch.epoch.pipeline(plan, len(rows), form)
         self._ticket = self._pipeline.submit(self._images, list(chain.from_iterable(dali)), self._facts.stated_at)
 
@@ -121,28 +129,32 @@ class Decoded:
             received = self._pipeline.receive(self._ticket)
         except PipelineError as error:
             return self._retry(error)
-        decoded = received.decoded
-        doubtful = set() if self._given in DECODED else self._doubtful(received)
-        if self._cache is not None and decoded is not None:
-            sure = [i for i in range(len(self.rows)) if i not in doubtful]
-            self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
+        encoded = self._images if received.encoded is None else received.encoded
+        doubtful = set() if self._given in DECODED else self._doubtful(received, encoded)
+        if received.decoded is not None:
+            self._keep(received.decoded, encoded, [i for i in range(len(self.rows)) if i not in doubtful])
         made = received.images.batches if isinstance(received.images, Views) else [received.images]
         made = [_finished(*of_chain) for of_chain in zip(self.plan.chains, made, self._batch, strict=True)]
         images = Views(made) if self.plan.views else made[0]
         return self._with_pil(sorted(doubtful), images) if doubtful else images
 
-    def _doubtful(self, received: Received) -> set[int]:
+    def _keep(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
+        """Whole images, of which those are ``sure``, and the bytes that they were decoded from."""
+        assert self._cache is not None
+        self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
+
+    def _doubtful(self, received: Received, encoded: Any) -> set[int]:
         """Which images PIL has to read: the bytes that DALI has decoded are not those that the header was read from, by
         their length and the size in their own header, or because somebody has written to their archive; or they are, at
         their first sight, not of a structure that both are known to read alike."""
         if received.encoded is None:
-            files, changed = self._images, overwritten(self._sources)
-            return set(np.flatnonzero(for_pil(self.batch, self.rows, self._facts, files, changed)).tolist())
-        changed, touched = changed_since(self._facts, received.lengths, received.stated), None
+            changed = overwritten(self._sources)
+            return set(np.flatnonzero(_for_pil(self.batch, self.rows, self._facts, encoded, changed)).tolist())
+        changed, touched = _changed_since(self._facts, received.lengths, received.stated), None
         if self.batch.epoch.route.device.type == "cpu":  # a GPU makes batches in the time of these calls
             now = np.fromiter(map(written, self._sources), np.int64, len(self.rows))  # type: ignore[arg-type]  # paths
             touched = now != self._facts.written
-        bad = for_pil(self.batch, self.rows, self._facts, received.encoded, changed, touched)
+        bad = _for_pil(self.batch, self.rows, self._facts, encoded, changed, touched)
         return set(np.flatnonzero(bad).tolist())
 
     def _with_pil(self, doubtful: list[int], images):
@@ -190,13 +202,13 @@ class Decoded:
         return in_order(made)
 
 
-def changed_since(facts: Facts, lengths: np.ndarray | None, stated: np.ndarray | None) -> np.ndarray:
+def _changed_since(facts: Facts, lengths: np.ndarray | None, stated: np.ndarray | None) -> np.ndarray:
     """(N,) bool: whose bytes are not those that their header was read from."""
     assert lengths is not None and stated is not None
     return (lengths != facts.lengths) | (marks(stated) != facts.marks)
 
 
-def for_pil(
+def _for_pil(
     batch: DaliOwner,
     rows: list[int],
     facts: Facts,
@@ -213,12 +225,17 @@ def for_pil(
     for i in new[unknown].tolist():
         _use_pil(batch, rows[i])
     batch.set_intact([rows[i] for i in new[~unknown].tolist()])
-    for i in np.flatnonzero(changed | touched).tolist():
-        headers, index = batch.header(rows[i])
-        headers.forget(index)
+    forget(batch, [rows[i] for i in np.flatnonzero(changed | touched).tolist()])
     doubtful = changed.copy()
     doubtful[new[unknown]] = True
     return doubtful
+
+
+def forget(batch: DaliOwner, rows: list[int]) -> None:
+    """Their files have changed: they are looked at anew."""
+    for row in rows:
+        headers, index = batch.header(row)
+        headers.forget(index)
 
 
 def _use_pil(batch: DaliOwner, row: int) -> None:

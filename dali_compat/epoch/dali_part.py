@@ -11,11 +11,12 @@ import torch
 
 from ..data.header import DALI
 from ..data.sources import DECODED
+from ..data.verdicts import ENGINES, decoders
 from ..engine.views import Views
 from ..plan import Plan
 from .dali_groups import DaliOwner, Decoded, Replayed
 from .part import Part, in_order, stacked, stacked_views, taken
-from .planes_group import FromPlanes, bounded
+from .planes_group import Compared, FromPlanes, as_many_as_fit, bounded
 
 GroupT = TypeVar("GroupT", Decoded, FromPlanes)
 
@@ -40,14 +41,21 @@ class DaliPart(Part[DaliOwner]):
                 self._add(Replayed(self.owner, self.plan, rows.tolist()))
 
     def _start_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
-        """A GPU's JPEG engine gets what it takes; the rows that are left."""
+        """A GPU's JPEG engine gets what it is known to decode to Pillow's pixels, and, beside DALI, some of what nobody
+        has compared yet. The rows that are left."""
         engine, facts = self.owner.epoch.engine, self.owner.facts
         if engine is None or given in DECODED or not self.plan.from_planes:
             return rows
-        takes = engine.exact[facts.chroma[rows]]
-        for several in bounded(rows[takes], facts):
+        takes = engine.takes(facts.chroma[rows], facts.sizes[rows])
+        decided = decoders(self.owner.words[rows])
+        known = rows[takes & (decided == ENGINES)]
+        new = rows[takes & (decided == 0)]
+        if len(new):
+            new = as_many_as_fit(new, facts, engine.room)
+        for several in bounded(known, facts):
             self._add(self._made(partial(FromPlanes, given=given, engine=engine), several.tolist()))
-        return rows[~takes]
+        self._add(self._made(partial(Compared, given=given, engine=engine), new.tolist()))
+        return np.setdiff1d(rows, np.concatenate([known, new]), assume_unique=True)
 
     def _add(self, group: Decoded | FromPlanes | Replayed) -> None:
         if group.rows:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from ..data.headers import headers_of
 from ..data.parts import Images
 from ..locks import new_lock
 from ..plan import Plan
@@ -16,7 +17,7 @@ from .decoded_cache import DecodedCache
 if TYPE_CHECKING:
     from ..data.sources import Form
     from ..engine.dali.pipeline import DecodePipeline
-    from ..engine.planes.engine import JpegEngine
+    from ..engine.planes.verified import VerifiedEngine
 
 
 _READERS = 4  # threads that read files, where nothing else is to do
@@ -96,7 +97,7 @@ class DaliRoute:
             self._pipelines.append(pipeline)
             return pipeline
 
-    def jpeg_engine(self) -> JpegEngine | None:
+    def jpeg_engine(self) -> VerifiedEngine | None:
         """The GPU's, where one of the plans uses it. CUDA starts."""
         if not self.uses_jpeg_engine:
             return None
@@ -122,9 +123,19 @@ class DaliRoute:
         engine = known_engine(self.device)
         if isinstance(engine, str):
             return f"exact, on the CPU (not on the GPU's JPEG engine: {engine})"
-        return (
-            "exact: JPEGs on the GPU's engine" + (", if it has one" if engine is None else "") + ", others on the CPU"
-        )
+        there = "" if engine is not None else ", if it has one"
+        return f"exact: JPEGs on the GPU's engine{there}, once they are compared; others on the CPU"
+
+    @property
+    def compared_jpegs(self) -> str:
+        """How many of the data set's files the engine decodes, and why not more; "" where it decodes none."""
+        from ..engine.planes.engines import known_engine
+
+        engine = known_engine(self.device) if self.uses_jpeg_engine else None
+        if engine is None or isinstance(engine, str):
+            return ""
+        parts = [part for part, plan in self._plan_of.values() if plan.from_planes]
+        return engine.account([(headers_of(part), len(part)) for part in parts])
 
     def begin_decoder(self) -> None:
         """Where a GPU decodes and CUDA has started, its decoder starts in the background, once a process."""

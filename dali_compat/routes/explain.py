@@ -46,6 +46,8 @@ def explain(loader, route: Route, wide: bool = False) -> str:
         kernels = "exact=True" if loader.exact else "exact=False, the fastest kernels"
         lines = [f"DALI route on {route.device}: {depth}; {kernels}"]
         lines += _plan_lines(route, wide, _decode_fidelity(route, loader.exact))
+        if compared := route.compared_jpegs:
+            lines.append(f"  {compared}")
         lines.append("  files that DALI decodes differently from PIL go through PIL, one by one, in the same batch")
         lines += [
             f"  {name} does not convert to RGB: gray files have one channel, and go through PIL"

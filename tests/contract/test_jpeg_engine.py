@@ -1,4 +1,5 @@
-"""JPEGs from a GPU's engine are Pillow's pixels, and whatever it does not take comes as it did before."""
+"""JPEGs from a GPU's engine are Pillow's pixels, and whatever it does not take, or makes other pixels of, comes as it
+did before."""
 
 import gc
 import io
@@ -15,6 +16,8 @@ from contract.both import ours
 from dali_compat import DALIImageFolder, DALIRecordIO, DataLoader, views
 from dali_compat.cli import main
 from dali_compat.data.header import read_header
+from dali_compat.data.headers import headers_of
+from dali_compat.data.verdicts import ENGINES
 from dali_compat.engine.planes import engines
 from dali_compat.engine.planes.nvjpeg import EngineError, Nvjpeg
 
@@ -51,7 +54,8 @@ def engine(monkeypatch):
     found = engines.engine_of(torch.device("cuda", torch.cuda.current_device()))
     if isinstance(found, str):
         pytest.skip(f"this GPU's engine is not used: {found}")
-    return found
+    yield found
+    found.settle(60)  # before the next test counts its calls
 
 
 @pytest.fixture
@@ -65,6 +69,44 @@ def decoded(engine, monkeypatch):
 
     monkeypatch.setattr(engine, "submit", counted)
     return counts
+
+
+class Spoilt:
+    """Planes of which one value is changed: the last of each of these files, as bytes."""
+
+    def __init__(self, decoding, files, places, spoilt):
+        self._decoding, self.cancel = decoding, decoding.cancel
+        self._wrong = [i for i, array in enumerate(files.arrays) if array.tobytes() in spoilt]
+        self._places = places
+
+    def result(self):
+        planes = self._decoding.result()
+        for i in self._wrong:
+            (height, width), pitch = self._places.sizes[i], self._places.pitches[i, 0]
+            planes[int(self._places.offsets[i, 0] + (height - 1) * pitch + width - 1)] ^= 1
+        return planes
+
+
+@pytest.fixture
+def spoilt(engine, monkeypatch):
+    """Files, as bytes, of which it makes a wrong pixel."""
+    files_spoilt, submit = set(), engine.submit
+    monkeypatch.setattr(
+        engine, "submit", lambda files, places: Spoilt(submit(files, places), files, places, files_spoilt)
+    )
+    return files_spoilt
+
+
+def compared(engine, loader):
+    """The batches of an epoch after which each file is compared that it may decode."""
+    batches = list(loader)
+    engine.settle(60)
+    return batches
+
+
+def known(engine, dataset):
+    """How many files it was seen to decode to Pillow's pixels."""
+    return int((headers_of(dataset).verdicts(engine.name).of(len(dataset)) == ENGINES).sum())
 
 
 def loaded(dataset, device, **options):
@@ -116,16 +158,25 @@ def varied(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_exact_is_torchvisions(varied, decoded, name):
+def test_exact_is_torchvisions(varied, engine, decoded, name):
     dataset = DALIImageFolder(varied, CHAINS[name])
-    assert_alike(loaded(dataset, "cuda"), loaded(dataset, "cpu"))
-    assert (sum(decoded) >= 100) == (name != "turned")
+    expected = loaded(dataset, "cpu")
+    assert_alike(loaded(dataset, "cuda"), expected)
+    engine.settle(60)
+    decoded.clear()
+    assert_alike(loaded(dataset, "cuda"), expected)
+    found = known(engine, dataset)
+    assert sum(decoded) == found and (found > 60) == (name != "turned")
 
 
 @pytest.mark.parametrize("name", ["train", "evaluation", "views"])
-def test_photos(photos_or_images, decoded, name):
+def test_photos(photos_or_images, engine, decoded, name):
     dataset = DALIImageFolder(photos_or_images, CHAINS[name])
-    assert_alike(loaded(dataset, "cuda", memory_format=torch.channels_last), loaded(dataset, "cpu"))
+    expected = loaded(dataset, "cpu")
+    for _ in range(2):
+        decoded.clear()
+        assert_alike(loaded(dataset, "cuda", memory_format=torch.channels_last), expected)
+        engine.settle(60)
     assert decoded
 
 
@@ -134,16 +185,20 @@ def test_every_sampling_is_compared(engine):
     assert 0x22 in taken and 0x11 in taken and not engine.exact[0]
 
 
-def test_windows_anywhere(tmp_path, decoded):
+def test_windows_anywhere(tmp_path, engine, decoded):
     rng = np.random.default_rng(2)
     names = [(f"{i}{s}.jpg", picture(rng, 79, 77), {"subsampling": s}) for s in (0, 1, 2) for i in range(100)]
     folder = write(tmp_path, names)  # 64 places for a window in either direction
     dataset = DALIImageFolder(folder, T.Compose([T.RandomCrop(14), T.PILToTensor()]))
-    assert_alike(loaded(dataset, "cuda", batch_size=100), loaded(dataset, "cpu", batch_size=100))
-    assert decoded == [100, 100, 100]
+    expected = loaded(dataset, "cpu", batch_size=100)
+    for calls in (6, 3):  # to compare it decodes twice
+        decoded.clear()
+        assert_alike(loaded(dataset, "cuda", batch_size=100), expected)
+        engine.settle(60)
+        assert decoded == [100] * calls
 
 
-def test_large_images_among_small_ones(tmp_path, decoded, monkeypatch):
+def test_large_images_among_small_ones(tmp_path, engine, decoded, monkeypatch):
     from dali_compat.epoch import planes_group
 
     monkeypatch.setattr(planes_group, "_MOST", 2**22)
@@ -151,24 +206,93 @@ def test_large_images_among_small_ones(tmp_path, decoded, monkeypatch):
     sizes = [(40, 50), (3000, 2000), (64, 64), (1500, 2500), (9, 9)]
     folder = write(tmp_path, [(f"{i}.jpg", picture(rng, *size), {}) for i, size in enumerate(sizes)])
     dataset = DALIImageFolder(folder, CHAINS["train"])
+    expected = loaded(dataset, "cpu")
+    for _ in range(2):
+        decoded.clear()
+        assert_alike(loaded(dataset, "cuda"), expected)
+        engine.settle(60)
+    assert len(decoded) > 1 and sum(decoded) == 5
+
+
+def test_wrong_pixels_never_reach_a_batch(tmp_path, engine, spoilt, decoded):
+    """The last of a file, which no window of the first epoch has."""
+    rng = np.random.default_rng(8)
+    folder = write(tmp_path, [(f"{i}.jpg", picture(rng, 60, 70), {"subsampling": i % 3}) for i in range(8)])
+    spoilt |= {(folder / "class" / f"{i}.jpg").read_bytes() for i in (2, 5)}
+    dataset = DALIImageFolder(folder, T.Compose([T.CenterCrop(20), T.PILToTensor()]))
     assert_alike(loaded(dataset, "cuda"), loaded(dataset, "cpu"))
-    assert len(decoded) > 1
+    engine.settle(60)
+    dataset.transform = T.Compose([T.Resize((60, 70)), T.PILToTensor()])
+    expected = loaded(dataset, "cpu")
+    decoded.clear()
+    for _ in range(2):
+        assert_alike(loaded(dataset, "cuda"), expected)
+    assert decoded == [6, 6]
 
 
-def test_a_file_that_changes(tmp_path, decoded):
-    """Another size: what was made room for is not what the file has now."""
+def test_a_wrong_pixel_would_show(tmp_path, engine, spoilt, monkeypatch):
+    """The same where the engine is taken at its word."""
+    monkeypatch.setattr(engine, "differs", lambda planes, places, wanted: np.zeros(len(places.sizes), bool))
+    rng = np.random.default_rng(8)
+    folder = write(tmp_path, [(f"{i}.jpg", picture(rng, 60, 70), {"subsampling": i % 3}) for i in range(8)])
+    spoilt.add((folder / "class" / "2.jpg").read_bytes())
+    dataset = DALIImageFolder(folder, T.Compose([T.Resize((60, 70)), T.PILToTensor()]))
+    loader = DataLoader(dataset, 8, exact=True, device="cuda")
+    ((first, _),) = compared(engine, loader)
+    ((second, _),) = loader
+    assert [i for i in range(8) if not torch.equal(first[i], second[i])] == [2]
+
+
+def test_explain_counts(tmp_path, engine, spoilt):
+    rng = np.random.default_rng(8)
+    folder = write(tmp_path, [(f"{i}.jpg", picture(rng, 60, 70), {}) for i in range(8)])
+    spoilt.add((folder / "class" / "2.jpg").read_bytes())
+    loader = DataLoader(DALIImageFolder(folder, TRAIN), 8, exact=True, device="cuda")
+    assert "the JPEG engine decodes 0 files" in loader.explain() and "8 files are not compared yet" in loader.explain()
+    compared(engine, loader)
+    assert "the JPEG engine decodes 7 files" in loader.explain() and "not 1 because" in loader.explain()
+
+
+def test_an_epoch_that_goes_on(varied, engine, spoilt):
+    """From a state, in a new loader: files that were compared before it, and those that were not."""
+    dataset = DALIImageFolder(varied, TRAIN)
+    spoilt |= {path.read_bytes() for path in (varied / "class").glob("00*.jpg")}
+    expected = loaded(dataset, "cpu")
+    options = {"batch_size": 8, "shuffle": True, "num_workers": 2, "exact": True, "device": "cuda"}
+    torch.manual_seed(3)
+    loader = ours(dataset, **options)
+    batches = iter(loader)
+    assert_alike([next(batches) for _ in range(5)], expected[:5])
+    state = loader.state_dict()
+    del batches
+    engine.settle(60)
+    for again in (dataset, DALIImageFolder(varied, TRAIN)):
+        loader = ours(again, **options)
+        loader.load_state_dict(state)
+        assert_alike(list(loader), expected[5:])
+
+
+def test_a_file_that_changes(tmp_path, engine, decoded):
+    """To another size: what was made room for is not what the file has now. To other coded data alone."""
     rng = np.random.default_rng(4)
     folder = write(tmp_path, [(f"{i}.jpg", picture(rng, 50, 60), {}) for i in range(8)])
     dataset = DALIImageFolder(folder, CHAINS["evaluation"])
     loader = DataLoader(dataset, 8, exact=True, device="cuda")
-    list(loader)
+    compared(engine, loader)
     picture(rng, 500, 640).save(folder / "class" / "3.jpg")
-    found = list(loader)
-    assert_alike(found, loaded(dataset, "cpu", shuffle=False))
-    assert decoded == [8, 7]
+    path = folder / "class" / "5.jpg"
+    data = bytearray(path.read_bytes())
+    data[-30] ^= 16
+    path.write_bytes(data)
+    expected = loaded(DALIImageFolder(folder, CHAINS["evaluation"]), "cpu", shuffle=False)
+    decoded.clear()
+    assert_alike(compared(engine, loader), expected)
+    assert decoded == [6]
+    for _ in range(2):
+        assert_alike(compared(engine, loader), expected)
 
 
-def test_a_damaged_file_is_pils(tmp_path, decoded):
+def test_a_damaged_file_is_pils(tmp_path, engine, decoded):
     rng = np.random.default_rng(5)
     folder = write(tmp_path, [(f"{i}.jpg", picture(rng, 90, 80), {}) for i in range(8)])
     path = folder / "class" / "2.jpg"
@@ -176,46 +300,59 @@ def test_a_damaged_file_is_pils(tmp_path, decoded):
     data[len(data) // 2 : len(data) // 2 + 9] = b"\xff\xd0\xff\xc0\x00\x01\xff\xd9\x00"
     path.write_bytes(data)
     loader = DataLoader(DALIImageFolder(folder, CHAINS["evaluation"]), 8, exact=True, device="cuda", on_error="skip")
-    (images, _), *_ = loader
     expected = loaded(DALIImageFolder(folder, CHAINS["evaluation"]), "cpu", shuffle=False, on_error="skip")
-    assert_alike(images, expected[0][0])
-    assert decoded == [7]
+    for calls in (2, 1):
+        decoded.clear()
+        ((images, _),) = compared(engine, loader)
+        assert_alike(images, expected[0][0])
+        assert decoded == [7] * calls
 
 
-def test_what_the_engine_refuses_is_decoded_as_before(tmp_path, decoded, monkeypatch):
+def test_what_the_engine_refuses_is_decoded_as_before(tmp_path, engine, decoded, monkeypatch):
+    """At its first sight, and later."""
     rng = np.random.default_rng(6)
     folder = write(tmp_path, [(f"{i}.jpg", picture(rng, 50 + i, 60), {}) for i in range(8)])
-    decode = Nvjpeg.decode
+    refused, decode = [(folder / "class" / "5.jpg").stat().st_size], Nvjpeg.decode
 
     def refusing(self, files, lengths, *others):
-        if refused in lengths.tolist():
+        if set(refused) & set(lengths.tolist()):
             raise EngineError("nvjpegDecodeBatched: not supported")
         decode(self, files, lengths, *others)
 
-    refused = (folder / "class" / "5.jpg").stat().st_size
     monkeypatch.setattr(Nvjpeg, "decode", refusing)
     dataset = DALIImageFolder(folder, CHAINS["evaluation"])
     loader = DataLoader(dataset, 8, exact=True, device="cuda")
     expected = loaded(dataset, "cpu", shuffle=False)
-    assert_alike(list(loader), expected)
-    assert decoded == [8] + [1] * 8
+    assert_alike(compared(engine, loader), expected)
+    assert decoded[0] == 8
+    decoded.clear()
+    assert_alike(compared(engine, loader), expected)
+    assert decoded == [7]
+    refused.append((folder / "class" / "2.jpg").stat().st_size)
+    for _ in range(2):  # it fails; the seven are compared anew
+        assert_alike(compared(engine, loader), expected)
     decoded.clear()
     assert_alike(list(loader), expected)
-    assert decoded == [7]
+    assert decoded == [6]
 
 
-def test_not_asked_for(varied, monkeypatch, decoded):
-    monkeypatch.delenv("DALI_COMPAT_JPEG_ENGINE")
+def test_not_wanted(varied, monkeypatch, decoded):
+    monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "0")
     dataset = DALIImageFolder(varied, CHAINS["train"])
-    assert_alike(loaded(dataset, "cuda"), loaded(dataset, "cpu"))
+    for _ in range(2):
+        assert_alike(loaded(dataset, "cuda"), loaded(dataset, "cpu"))
     assert not decoded
 
 
-def test_archives(varied, decoded, tmp_path):
+def test_archives(varied, engine, decoded, tmp_path):
     assert main(["pack", str(varied), str(tmp_path / "train.rec")]) == 0
     dataset = DALIRecordIO(tmp_path / "train.rec", CHAINS["train"])
-    assert_alike(loaded(dataset, "cuda"), loaded(dataset, "cpu"))
-    assert sum(decoded) >= 100
+    expected = loaded(dataset, "cpu")
+    for _ in range(2):
+        decoded.clear()
+        assert_alike(loaded(dataset, "cuda"), expected)
+        engine.settle(60)
+    assert sum(decoded) == known(engine, dataset) > 60
 
 
 def test_upright_blocks():

@@ -1,9 +1,9 @@
 """Damaged images through torchvision and through our loader, in processes that may crash:
 
-    python tests/faults/run.py --files 100000 [--device cuda] [--seed 1] [--save FOLDER] [--photos FOLDER]
+    python tests/faults/run.py --files 100000 [--device cuda] [--engine] [--seed 1] [--save FOLDER] [--photos FOLDER]
 
-On a GPU every other process takes exact=True. Prints what disagreed, and a table. Files that did are saved for study.
-The exit status is 1 where any disagreed.
+On a GPU every other process takes exact=True; with --engine all of them do, and the GPU's JPEG engine. Prints what
+disagreed, and a table. Files that did are saved for study. The exit status is 1 where any disagreed.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ _MODES = ("whole", "window")
 
 
 class Job(NamedTuple):
-    """Some files of a seed, and how they are compared. ``numbers`` as mutated() takes them."""
+    """Some files of a seed, and how they are compared. ``numbers`` as mutated() takes them, ``engine`` as compare()."""
 
     numbers: tuple[int, ...]
     seed: int
     device: str
     window: bool
     photos: str | None = None
+    engine: bool = False
 
 
 class Outcome(NamedTuple):
@@ -53,15 +54,17 @@ def _child(job: Job, connection) -> None:
     """Writes the job's files and sends what came of each."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)  # decoders write what they think of every file
+    os.environ["DALI_COMPAT_JPEG_ENGINE"] = str(int(job.engine))
     known, names = originals(job.photos), {}
     with tempfile.TemporaryDirectory(prefix="dali_compat_faults_") as root:
         for number in job.numbers:
             name, data = mutated(known, job.seed, number)
             names[f"{number}.img"] = number, name
             write(Path(root) / f"class_{number % 3}" / f"{number}.img", data)
-        exact = job.device == "cpu" or job.numbers[0] // CHUNK % 2 == 0
+        exact = job.device == "cpu" or job.engine or job.numbers[0] // CHUNK % 2 == 0
         damaged = {file for file, (_, name) in names.items() if not name.startswith("whole of ")}
-        for found in compare(Path(root), job.device, exact=exact, window=job.window, damaged=damaged):
+        how = {"exact": exact, "window": job.window, "damaged": damaged, "engine": job.engine}
+        for found in compare(Path(root), job.device, **how):
             connection.send(Outcome(job, *names[found.file], found))
     connection.send(None)
 
@@ -102,12 +105,20 @@ def results(job: Job) -> list[Outcome]:
 
 
 def hunt(
-    count: int, seed: int, device: str = "cpu", processes: int = 2, photos: str | None = None
+    count: int, seed: int, device: str = "cpu", processes: int = 2, photos: str | None = None, engine: bool = False
 ) -> Iterator[Outcome]:
-    """Every other chunk is decoded whole, every other a window of each image."""
+    """Every other chunk is decoded whole, every other a window of each image; with an ``engine``, which makes images of
+    one size, all are windows."""
     mp.get_context("forkserver").set_forkserver_preload(["torch", "nvidia.dali.fn", "dali_compat", "faults.compare"])
     jobs = [
-        Job(tuple(range(begin, min(begin + CHUNK, count))), seed, device, begin // CHUNK % 4 >= 2, photos)
+        Job(
+            tuple(range(begin, min(begin + CHUNK, count))),
+            seed,
+            device,
+            engine or begin // CHUNK % 4 >= 2,
+            photos,
+            engine,
+        )
         for begin in range(0, count, CHUNK)
     ]
     with ThreadPoolExecutor(processes) as pool:
@@ -145,13 +156,15 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--engine", action="store_true", help="the GPU's JPEG engine decodes")
     parser.add_argument("--processes", type=int, default=2, help="each with a CUDA context of its own on a GPU")
     parser.add_argument("--photos", help="a folder; some of its JPEGs are damaged, too")
     save = Path(tempfile.gettempdir()) / "dali_compat_faults"
     parser.add_argument("--save", type=Path, default=save, help="a folder for what disagrees")
     options = parser.parse_args()
     begin, outcomes = time.monotonic(), []
-    for outcome in hunt(options.files, options.seed, options.device, options.processes, options.photos):
+    chosen = options.files, options.seed, options.device, options.processes, options.photos, options.engine
+    for outcome in hunt(*chosen):
         outcomes.append(outcome)
         if outcome.found.outcome != AGREED:
             mode = _MODES[outcome.job.window]

@@ -10,6 +10,7 @@ import os
 import pytest
 import torch
 
+from dali_compat.engine.planes import engines
 from faults import run
 from faults.compare import AGREED, CRASHED, PIXELS, Found, compare, write
 from faults.originals import originals, saved
@@ -39,6 +40,17 @@ def test_damaged_photos(photos):
 def test_damaged_files_on_a_gpu():
     outcomes = list(run.hunt(2 * FILES, 4, "cuda", processes=4))
     assert not _disagreed(outcomes), run.table(outcomes)
+
+
+@pytest.mark.gpu
+def test_damaged_files_by_a_gpus_jpeg_engine(photos):
+    """Of some of them it makes other noise than Pillow: nobody sees it."""
+    engine = engines.engine_of(torch.device("cuda", torch.cuda.current_device()))
+    if isinstance(engine, str):
+        pytest.skip(f"this GPU's engine is not used: {engine}")
+    for seed, of_photos in ((4, None), (5, str(photos))):
+        outcomes = list(run.hunt(2 * FILES, seed, "cuda", processes=4, photos=of_photos, engine=True))
+        assert not _disagreed(outcomes), run.table(outcomes)
 
 
 @pytest.mark.parametrize("window", [False, True], ids=["whole", "window"])

@@ -16,19 +16,20 @@ from PIL import Image
 
 from dali_compat.engine.planes import engine as one
 from dali_compat.engine.planes import engines
-from dali_compat.engine.planes.engine import EngineSilent, Files, JpegEngine
+from dali_compat.engine.planes.engine import EngineSilent, Files
 from dali_compat.engine.planes.geometry import planes_of
 from dali_compat.engine.planes.nvjpeg import EngineError, Nvjpeg
+from dali_compat.engine.planes.verified import VerifiedEngine
 
 CPU = torch.device("cpu")
-FILES = Files(np.zeros(1, np.uint64), np.ones(1, np.uint64), None)
+FILES = Files.of([np.zeros(1, np.uint8)])
 PLACES = planes_of(np.array([[8, 8]]), np.array([0]), np.array([0]))
 
 
 class Decoder:
     """One that calls ``Decoder.work``."""
 
-    stream, work = None, staticmethod(lambda: None)
+    stream, version, work = None, "0", staticmethod(lambda: None)
 
     def __init__(self, device):
         assert device == CPU
@@ -44,10 +45,11 @@ def engine(monkeypatch):
     for name in ("Stream", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, lambda device: None)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "none")
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
     monkeypatch.setattr(one, "Decoder", Decoder)
     monkeypatch.setattr(one, "_GRAIN", 1)
-    return JpegEngine(CPU)
+    return VerifiedEngine(CPU)
 
 
 @pytest.fixture
@@ -72,7 +74,6 @@ def test_an_error_comes_with_the_planes(engine, monkeypatch):
         decoding = engine.submit(FILES, PLACES)
         with pytest.raises(EngineError):
             decoding.result()
-    assert engine.refused(FILES, PLACES) == [0]
 
 
 def test_more_callers_than_decoders(engine, monkeypatch):
@@ -120,27 +121,57 @@ def test_it_is_waited_for_once(engine, held, monkeypatch):
             decoding.result()
     assert time.monotonic() - since < 10
     monkeypatch.setitem(engines._engines, 5, engine)
-    assert engines.engine_of(torch.device("cuda", 5)) == "it has not answered"
+    assert engines.engine_of(torch.device("cuda", 5)).startswith("it has not answered")
 
 
-def test_a_sampling_that_it_refuses_leaves_the_others(engine, monkeypatch):
-    kernels = pytest.importorskip("dali_compat.engine.planes.kernels")
+class Pillow(VerifiedEngine):
+    """Its planes are the file: ``render`` makes pixels of it."""
 
-    class Pillow(JpegEngine):
-        def __init__(self):
-            self.device, self.exact = CPU, np.zeros(256, bool)
+    def __init__(self):
+        self.device, self.exact = CPU, np.zeros(256, bool)
 
-        def submit(self, files, places):
-            if places.chroma[0, 2:].tolist() == [2, 1]:
-                raise EngineError("not supported")
-            return types.SimpleNamespace(result=lambda: files.owner[0])
+    def submit(self, files, places):
+        if places.chroma[0, 2:].tolist() == [2, 1]:
+            raise EngineError("not supported")
+        return types.SimpleNamespace(result=lambda: torch.from_numpy(files.arrays[0].copy()))
 
-    def render(file, rows, layout, table, out):
-        pixels = np.array(Image.open(io.BytesIO(file.tobytes())).convert("RGB"))
-        out[0] = torch.from_numpy(pixels).movedim(-1, 0)
 
-    monkeypatch.setattr(kernels, "render", render)
+def render(file, rows, layout, table, out):
+    pixels = np.array(Image.open(io.BytesIO(file.numpy().tobytes())).convert("RGB"))
+    out[0] = torch.from_numpy(pixels).movedim(-1, 0)
+
+
+def differs(file, rows, layout, wanted):
+    pixels = np.array(Image.open(io.BytesIO(file.numpy().tobytes())).convert("RGB"))
+    return torch.tensor([int(not np.array_equal(pixels.ravel(), wanted.numpy()))])
+
+
+@pytest.fixture
+def kernels(engine, monkeypatch):
+    module = pytest.importorskip("dali_compat.engine.planes.kernels")
+    monkeypatch.setattr(module, "render", render)
+    monkeypatch.setattr(module, "differs", differs)
+    return module
+
+
+def test_a_sampling_that_it_refuses_leaves_the_others(kernels):
     assert dict(engines.compared(Pillow())) == {1: True, 0x11: True, 0x21: False, 0x22: True, 0x12: True}
+
+
+@pytest.mark.parametrize("blind", [0, 1])
+def test_a_comparison_that_always_says_the_same_is_of_no_use(kernels, monkeypatch, blind):
+    monkeypatch.setattr(kernels, "differs", lambda *args: torch.tensor([blind]))
+    assert not any(dict(engines.compared(Pillow())).values())
+
+
+def test_who_wants_it(monkeypatch):
+    for default in (False, True):
+        monkeypatch.setattr(engines, "BY_DEFAULT", default)
+        for said in ("0", "1"):
+            monkeypatch.setenv(one.SWITCH, said)
+            assert engines.is_wanted() == (said == "1")
+        monkeypatch.delenv(one.SWITCH)
+        assert engines.is_wanted() == default
 
 
 def test_one_long_side_keeps_no_room_for_squares():
@@ -187,3 +218,17 @@ def test_a_fork_waits_for_its_start(monkeypatch):
     known = engines.known_engine(device)
     os.waitpid(child, 0)
     assert known == "none is there" and begun == [device]
+
+
+def test_a_fork_waits_for_comparisons(engine, monkeypatch):
+    """Its child would have the locks that their thread has."""
+    done = []
+    monkeypatch.setattr(engine, "_alike", lambda *args: done.append(time.sleep(0.3)) or np.ones(1, bool))
+    monkeypatch.setitem(engines._engines, 7, engine)
+    engine.compare(FILES, PLACES, [torch.zeros(8, 8, 3, dtype=torch.uint8)], done.append)
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    found = len(done)
+    os.waitpid(child, 0)
+    assert found == 2

@@ -17,7 +17,7 @@ from dali_compat.draws import Randoms, compute
 from dali_compat.engine.fused import conversion_table
 from dali_compat.engine.kernels import resample
 from dali_compat.engine.kernels import rows_of as row_of
-from dali_compat.engine.planes.geometry import Windows, planes_of, rows_of
+from dali_compat.engine.planes.geometry import Windows, planes_of, rows_of, whole_rows_of
 from dali_compat.engine.planes.program import Program
 from dali_compat.engine.replay import play
 from dali_compat.epoch.part import run
@@ -119,17 +119,20 @@ def test_they_compile_for_a_gpu():
 
     from dali_compat.engine.planes import kernels
 
-    types = dict.fromkeys(("planes", "region", "made"), "*u8") | {"rows": "*i64", "weights": "*i32", "first": "*i32"}
+    types = dict.fromkeys(("planes", "region", "wanted"), "*u8") | {"rows": "*i64", "weights": "*i32", "first": "*i32"}
     for name, constants in (
         ("_weigh", {"bicubic": True, "v2": True, "block": 256}),
         ("_weigh", {"bicubic": False, "v2": False, "block": 16}),
         ("_colour", {"block": 256}),
+        ("_differ", {"block": 256, "made": "*i32"}),
         ("_half", {"block": 256}),
         ("_rest", {"converts": True, "block": 256, "out": "*fp32"}),
         ("_rest", {"converts": False, "block": 256, "out": "*u8"}),
     ):
         kernel, of_out = getattr(kernels, name), constants.pop("out", "*u8")
+        of_made = constants.pop("made", "*u8")
         known = types | dict.fromkeys(("out", "table"), of_out) | dict.fromkeys(constants, "constexpr")
+        known["made"] = of_made
         values = {(kernel.arg_names.index(key),): value for key, value in constants.items()}
         source = ASTSource(kernel, {key: known.get(key, "i32") for key in kernel.arg_names}, constexprs=values)
         made = compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})
@@ -142,6 +145,26 @@ def test_they_compile_for_a_gpu():
 def test_colours(steps, shape):
     made = Made([shape], [steps], seed=sum(shape))
     assert torch.equal(made.rendered(whole(made.sizes), shape), tensors(made.images))
+
+
+@runs
+def test_one_other_value_is_found_wherever_it_is():
+    from dali_compat.engine.planes import kernels
+
+    made = Made([(5, 7), (40, 41), (1, 1), (300, 200)], [(2, 2), (1, 1), (0, 0), (2, 1)])
+    rows, layout = whole_rows_of(made.planes)
+    begins = np.concatenate([[0], np.cumsum([image.size for image in made.images])])
+    pixels = torch.from_numpy(np.concatenate([image.ravel() for image in made.images])).to(DEVICE)
+
+    def differs():
+        return kernels.differs(made.bytes, torch.from_numpy(rows).to(DEVICE), layout, pixels).tolist()
+
+    assert differs() == [0, 0, 0, 0]
+    for i, (begin, end) in enumerate(zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True)):
+        for at in {begin, begin + 1, (begin + end) // 2, end - 1}:
+            pixels[at] ^= 1
+            assert differs() == [int(other == i) for other in range(4)]
+            pixels[at] ^= 1
 
 
 SHAPES = [(37, 51), (90, 33), (20, 20), (64, 128), (3, 90), (120, 7)]

@@ -54,8 +54,8 @@ class Received(NamedTuple):
             sizes differ; Views of these where the plan has views; [] where the form only reads.
         decoded: the same before the first step, (H, W, 3) each, where the form keeps them; else None.
         encoded: DALI's list of the N files' bytes, where it has read files; else None.
-        lengths: (N,), their numbers; else None.
-        stated: (N, STATED) uint8, those that stand where the header states the size; else None.
+        lengths: (N,), their numbers, where it has decoded them, too; else None.
+        stated: (N, STATED) uint8, those that stand where the header states the size; None as lengths.
     """
 
     images: torch.Tensor | list[torch.Tensor] | Views
@@ -146,11 +146,17 @@ class DecodePipeline:
         arguments = [np.ascontiguousarray(a) for step in arrays for a in step.values()]
         if self.form.given == PATHS:
             given = images if isinstance(images, np.ndarray) else _as_matrix(images)
+        if self._states:
             arguments.append((np.zeros(len(images), np.int32) if stated_at is None else stated_at)[:, None])
         self._schedule(InFlight(ticket, [given, _numbers(ticket, len(images)), *arguments]))
         self._wanted.add(ticket)
         self.in_step = True
         return ticket
+
+    @property
+    def _states(self) -> bool:
+        """Whether it hands out what files state of themselves."""
+        return self.form.given == PATHS and not self.form.reads
 
     def _schedule(self, batch: InFlight) -> None:
         self._feed.next, accepted = batch, len(self._feed.flight)
@@ -269,7 +275,7 @@ class DecodePipeline:
         if decodes_on_gpu:
             warm.overtake(self.device.index)
         arrays = [a for step in template for a in step.values()]
-        if self.form.given == PATHS:
+        if self._states:
             arrays.append(np.zeros((1, 1), np.int32))  # where they state their sizes
         device_id = self.device.index if self.device.type == "cuda" else None
         near_gpu = device_id is not None and affinity.near_gpu(affinity.allowed(), affinity.numa_nodes())
@@ -296,6 +302,7 @@ class DecodePipeline:
             outputs = {}
             if self.form.given == PATHS:
                 outputs["encoded"] = images = fn.io.file.read(images, dont_use_mmap=True)
+            if self._states:
                 outputs["lengths"], outputs["stated"] = images.shape(), graph.part_of(images, next(rest), STATED)
             if not self.form.reads:
                 outputs |= self._images(images, nodes)

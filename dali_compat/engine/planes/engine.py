@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import queue
 import warnings
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as futures_wait
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from .geometry import Planes, planes_of
-from .nvjpeg import EngineError, Nvjpeg
+from ...installation import driver_cuda
+from .geometry import Planes
+from .nvjpeg import Nvjpeg
 
 SWITCH = "DALI_COMPAT_JPEG_ENGINE"
 _GRAIN = 2**25  # bytes, of which memory for planes is a multiple: batches find that of others
+_IN_FLIGHT = 2**31  # bytes of planes, beyond which no more are begun ahead
 _CALLS = 2  # at a time: beside a model one waits for its kernels, and for the interpreter's lock after each batch
 _PATIENCE = 120  # seconds; a call takes .02
 
@@ -28,26 +32,27 @@ class Files(NamedTuple):
     """N encoded images on the host.
 
     Attributes:
+        arrays: their bytes, (length,) uint8 each.
         addresses, lengths: (N,) uint64.
         owner: what has the memory.
     """
 
+    arrays: list[np.ndarray]
     addresses: np.ndarray
     lengths: np.ndarray
     owner: Any
 
     @classmethod
-    def of(cls, encoded: Any, lengths: np.ndarray | None = None) -> Files:
-        """Of DALI's list of bytes, with its ``lengths``, or of arrays."""
-        count = len(encoded)
-        if lengths is None:
-            places = (array.__array_interface__["data"][0] for array in encoded)
-            return cls(np.fromiter(places, np.uint64, count), np.fromiter(map(len, encoded), np.uint64, count), encoded)
-        addresses = np.fromiter((encoded[i].data_ptr() for i in range(count)), np.uint64, count)
-        return cls(addresses, lengths.astype(np.uint64), encoded)
+    def of(cls, encoded: Any) -> Files:
+        """Of DALI's list of bytes, or of arrays."""
+        arrays, count = [np.asarray(encoded[i]) for i in range(len(encoded))], len(encoded)
+        places = (array.__array_interface__["data"][0] for array in arrays)
+        lengths = np.fromiter(map(len, arrays), np.uint64, count)
+        return cls(arrays, np.fromiter(places, np.uint64, count), lengths, encoded)
 
-    def only(self, rows: np.ndarray) -> Files:
-        return Files(self.addresses[rows], self.lengths[rows], self.owner)
+    def only(self, index: np.ndarray) -> Files:
+        """Some of them."""
+        return Files([self.arrays[i] for i in index.tolist()], self.addresses[index], self.lengths[index], self.owner)
 
 
 class Decoder:
@@ -55,6 +60,7 @@ class Decoder:
 
     def __init__(self, device: torch.device):
         self._nvjpeg, self.stream = Nvjpeg(), torch.cuda.Stream(device)
+        self.version = self._nvjpeg.version
 
     def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, longest: int) -> None:
         """As Nvjpeg's; the stream is done with it. No event tells so: a child of a fork cannot free one."""
@@ -65,15 +71,15 @@ class Decoder:
 
 
 class Decoding:
-    """Planes that are being made, (bytes,) uint8 on the GPU."""
+    """Planes that are being made, (bytes,) uint8 on the GPU; they are there as long as this is."""
 
     done: Future[None]
 
     def __init__(self, files: Files, places: Planes, engine: JpegEngine, stream: torch.cuda.Stream):
         self._files, self._longest, self._engine = files, int(places.sizes.max()), engine
+        self.bytes = -(-int(places.bytes.sum()) // _GRAIN) * _GRAIN
         with torch.cuda.stream(stream):
-            room = -(-int(places.bytes.sum()) // _GRAIN) * _GRAIN
-            self._planes = torch.empty(room, dtype=torch.uint8, device=engine.device)
+            self._planes = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
         self._outputs = np.zeros((len(places.bytes), 8), np.uint64)
         self._outputs[:, :3] = places.offsets + self._planes.data_ptr()
         self._outputs[:, 4:7] = places.pitches
@@ -92,7 +98,7 @@ class Decoding:
             EngineError: one of the files is nothing for the engine.
             EngineSilent: it does not answer.
         """
-        futures_wait([self.done], 0 if self._engine.silent else _PATIENCE)
+        futures_wait([self.done], 0 if self._engine.given_up else _PATIENCE)
         if not self.done.done():  # no timeout's error: a signal's handler may raise the same
             raise EngineSilent(f"no answer within {_PATIENCE} s")
         self.done.result()
@@ -107,27 +113,35 @@ class Decoding:
 class JpegEngine:
     """
     Attributes:
-        exact: (256,) bool, for which chroma (data/header.py) its planes are libjpeg's, bit for bit; engines.py asks.
-        silent: whether it has been given up.
+        name: of what decodes: the GPU's kind, the driver and the library.
+        exact: (256,) bool, of which chroma (data/header.py) it may be that its pixels are Pillow's; engines.py asks.
+        given_up: why nobody asks it any more; "" until then.
 
     Raises:
         Exception: there is none.
     """
 
     def __init__(self, device: torch.device):
-        self.device, self.silent = device, False
+        self.device, self.given_up, self.exact = device, "", np.zeros(256, bool)
         with torch.cuda.device(device):
             self._stream = torch.cuda.Stream(device)  # of all planes, so that they use each other's memory
             decoders = [Decoder(device) for _ in range(_CALLS)]
+        self.name = _name(device, decoders[0])
         self._threads = ThreadPoolExecutor(_CALLS, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
+        self._live: weakref.WeakSet[Decoding] = weakref.WeakSet()
         self._idle: queue.LifoQueue[Decoder] = queue.LifoQueue()
         for decoder in decoders:
             self._idle.put(decoder)
-        self.exact = np.zeros(256, bool)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what is in flight has so much memory that more should wait until it is asked for."""
+        return sum(decoding.bytes for decoding in list(self._live)) > _IN_FLIGHT
 
     def submit(self, files: Files, places: Planes) -> Decoding:
         """Begins with N files, which the engine takes, and which are as large as ``places`` says."""
         decoding = Decoding(files, places, self, self._stream)
+        self._live.add(decoding)
         try:
             decoding.done = self._threads.submit(self._run, decoding)
         except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
@@ -150,35 +164,21 @@ class JpegEngine:
         finally:
             self._idle.put(decoder)
 
-    def give_up(self) -> None:
-        """It does not answer any more: nothing is for it from now on, and nobody waits for what it was asked for."""
-        if self.silent:
+    def give_up(self, why: str = f"it has not answered within {_PATIENCE} s") -> None:
+        """Nothing is for it from now on, and nobody waits for what it was asked for."""
+        if self.given_up:
             return
-        self.silent, self.exact[:] = True, False
+        self.given_up, self.exact[:] = why, False
         warnings.warn(
-            f"the JPEG engine of {self.device} has not answered within {_PATIENCE} s; from now on JPEGs are decoded "
-            f"without it, as without {SWITCH}=1",
+            f"the JPEG engine of {self.device} is not used any more: {why}; JPEGs are decoded as with {SWITCH}=0",
             RuntimeWarning,
             stacklevel=2,
         )
 
-    def refused(self, files: Files, places: Planes) -> list[int]:
-        """Which of the files it does not take, one by one.
 
-        Raises:
-            EngineSilent: it does not answer.
-        """
-        bad = []
-        for row in range(len(files.addresses)):
-            one = np.array([row])
-            try:
-                self.submit(files.only(one), planes_of(places.sizes[one], *places.chroma[one, 2:].T)).result()
-            except EngineError:
-                bad.append(row)
-        return bad
-
-
-def pixels_of(chroma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) int64 each: for how many pixels across and down a sample of chroma is; 0 without chroma."""
-    wide = chroma.astype(np.int64)
-    return wide >> 4, np.where(wide >> 4 == 0, 0, wide & 15)
+def _name(device: torch.device, decoder: Decoder) -> str:
+    try:
+        driver = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+    except (OSError, IndexError):
+        driver = f"CUDA {driver_cuda()}"
+    return f"{torch.cuda.get_device_name(device)}, {driver}, nvJPEG {decoder.version}"

@@ -1,6 +1,7 @@
 """Which engine a GPU has: one a device and process.
 
-Whether its planes, with the kernels here, are Pillow's pixels is asked of the device, with a few images made for it.
+Whether its planes, with the kernels here, can be Pillow's pixels is asked of the device, with a few images made for it.
+That tells which files are worth comparing; what they are is found out file by file (verified.py).
 """
 
 from __future__ import annotations
@@ -16,26 +17,31 @@ from PIL import Image
 
 from ...data.header import read_header
 from ...locks import new_lock
-from .engine import SWITCH, Files, JpegEngine, pixels_of
-from .geometry import Windows, planes_of, rows_of
+from ..fused import to_device
+from .engine import SWITCH, Files
+from .geometry import pixels_of, planes_of, whole_rows_of
 from .nvjpeg import EngineError
+from .verified import VerifiedEngine
 
+BY_DEFAULT = False  # without the variable SWITCH: whether exact=True decodes there
 _PATIENCE = 60  # seconds, of a fork
 _SIZES = (37, 51), (64, 48), (5, 4)  # of the images that are compared
 
 
-_engines: dict[int, JpegEngine | str] = {}  # of this process, by the index of the device
+_engines: dict[int, VerifiedEngine | str] = {}  # of this process, by the index of the device
 _starts: dict[int, threading.Thread] = {}  # in the background
 _making = new_lock()
-_parents: list[dict[int, JpegEngine | str]] = []  # of a process that was forked: freed here, CUDA would end this one
+_parents: list[
+    dict[int, VerifiedEngine | str]
+] = []  # of a process that was forked: freed here, CUDA would end this one
 
 
 def is_wanted() -> bool:
-    """Whether the user has asked for it."""
-    return os.environ.get(SWITCH) == "1"
+    """Whether exact=True decodes there, where a GPU has one: as the variable SWITCH says, "1" or "0"."""
+    return os.environ.get(SWITCH, str(int(BY_DEFAULT))) == "1"
 
 
-def engine_of(device: torch.device) -> JpegEngine | str:
+def engine_of(device: torch.device) -> VerifiedEngine | str:
     """The engine of a GPU, or why it has none that gives Pillow's pixels."""
     assert device.index is not None
     with _making:
@@ -45,10 +51,10 @@ def engine_of(device: torch.device) -> JpegEngine | str:
         return found
 
 
-def known_engine(device: torch.device) -> JpegEngine | str | None:
+def known_engine(device: torch.device) -> VerifiedEngine | str | None:
     """The same; None where nobody has asked yet. CUDA does not start."""
     found = None if device.index is None else _engines.get(device.index)
-    return "it has not answered" if isinstance(found, JpegEngine) and found.silent else found
+    return found.given_up or found if isinstance(found, VerifiedEngine) else found
 
 
 def begin(device: torch.device) -> None:
@@ -61,9 +67,9 @@ def begin(device: torch.device) -> None:
             thread.start()
 
 
-def _new(device: torch.device) -> JpegEngine | str:
+def _new(device: torch.device) -> VerifiedEngine | str:
     try:
-        engine = JpegEngine(device)
+        engine = VerifiedEngine(device)
         for chroma, alike in compared(engine):
             engine.exact[chroma] = alike
     except Exception as error:  # a driver's, a compiler's, nvJPEG's: who decodes as before needs none of them
@@ -72,9 +78,13 @@ def _new(device: torch.device) -> JpegEngine | str:
 
 
 def _before_fork() -> None:
+    """Its child would have locks of other threads, which nobody opens there."""
     for thread in list(_starts.values()):
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(_PATIENCE)
+    for engine in list(_engines.values()):
+        if isinstance(engine, VerifiedEngine) and not engine.given_up:
+            engine.settle(_PATIENCE)
 
 
 def _forget() -> None:
@@ -92,30 +102,32 @@ os.register_at_fork(before=_before_fork, after_in_child=_forget)
 # ---- the comparison
 
 
-def compared(engine: JpegEngine) -> Iterable[tuple[int, bool]]:
+def compared(engine: VerifiedEngine) -> Iterable[tuple[int, bool]]:
     """(chroma, whether images of that are Pillow's) for each."""
+    for files in made():
+        chroma = read_header(files[0]).chroma
+        with torch.cuda.device(engine.device):
+            yield chroma, all(_is_pillows(engine, file, chroma) for file in files)
+
+
+def _is_pillows(engine: VerifiedEngine, file: np.ndarray, chroma: int) -> bool:
+    """By what the kernels make of its planes; and whether they tell these from Pillow's pixels with one changed."""
     from . import kernels  # Triton starts with them
 
-    for files in made():
-        alike, chroma = True, 0
-        for file in files:
-            header = read_header(file)
-            chroma = header.chroma
-            expected = torch.from_numpy(np.array(Image.open(io.BytesIO(file.tobytes())).convert("RGB")))
-            sizes = np.array([[header.height, header.width]])
-            planes = planes_of(sizes, *pixels_of(np.array([chroma])))
-            nothing = np.zeros((1, 2), np.int64)
-            rows, layout = rows_of(planes, Windows(nothing, sizes, sizes, nothing, nothing), expected.shape[:2])
-            out = torch.empty((1, 3, *expected.shape[:2]), dtype=torch.uint8, device=engine.device)
-            try:
-                with torch.cuda.device(engine.device):
-                    given = engine.submit(Files.of([file]), planes).result()
-                    kernels.render(given, torch.from_numpy(rows).to(engine.device), layout, None, out)
-            except EngineError:  # it does not take all of them
-                alike = False
-                break
-            alike &= torch.equal(out[0].movedim(0, -1).cpu(), expected)
-        yield chroma, alike
+    pixels = torch.from_numpy(np.array(Image.open(io.BytesIO(file.tobytes())).convert("RGB"))).to(engine.device)
+    places = planes_of(np.array([pixels.shape[:2]]), *pixels_of(np.array([chroma])))
+    rows, layout = whole_rows_of(places)
+    out = torch.empty((1, *pixels.movedim(-1, 0).shape), dtype=torch.uint8, device=engine.device)
+    try:
+        planes = engine.submit(Files.of([file]), places).result()
+    except EngineError:
+        return False
+    kernels.render(planes, to_device(rows, engine.device), layout, None, out)
+    wanted = pixels.reshape(-1)
+    other = wanted.clone()
+    other[-1] ^= 1
+    alike = torch.equal(out[0].movedim(0, -1), pixels)
+    return alike and not engine.differs(planes, places, wanted)[0] and bool(engine.differs(planes, places, other)[0])
 
 
 def made() -> Iterable[list[np.ndarray]]:

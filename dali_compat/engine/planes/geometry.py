@@ -78,6 +78,10 @@ class Planes(NamedTuple):
     bytes: np.ndarray
     sizes: np.ndarray
 
+    def only(self, index: np.ndarray) -> Planes:
+        """Of some images, where nothing lies between them."""
+        return planes_of(self.sizes[index], *self.chroma[index, 2:].T)
+
 
 def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> Planes:
     """Of images of ``sizes`` (N, 2); a sample of chroma is for ``chroma_x`` (N,) pixels across, 0 without chroma."""
@@ -94,11 +98,25 @@ def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> 
     return Planes(offsets, pitches, both, of_all, sizes)
 
 
+def pixels_of(chroma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) int64 each: for how many pixels across and down a sample of chroma is; 0 without chroma."""
+    wide = chroma.astype(np.int64)
+    return wide >> 4, np.where(wide >> 4 == 0, 0, wide & 15)
+
+
 def _whole(sizes: np.ndarray) -> np.ndarray:
     return -(-sizes // _LINE) * _LINE
 
 
-def rows_of(planes: Planes, windows: Windows, size: Sequence[int], interpolation: str = "bilinear", like: str = "pil"):
+def whole_rows_of(planes: Planes) -> tuple[np.ndarray, Layout]:
+    """As rows_of(), for all pixels of each image."""
+    nothing = np.zeros_like(planes.sizes)
+    return rows_of(planes, Windows(nothing, planes.sizes, planes.sizes, nothing, nothing), planes.sizes.max(0).tolist())
+
+
+def rows_of(
+    planes: Planes, windows: Windows, size: Sequence[int], interpolation: str = "bilinear", like: str = "pil"
+) -> tuple[np.ndarray, Layout]:
     """(N, len(COLUMNS)) int64, and the Layout; ``size`` is that of the results."""
     out, count = np.array(size), len(windows.start)
     scale = windows.size / windows.full

@@ -1,4 +1,5 @@
-"""Planes of JPEGs -> a batch, as libjpeg, Pillow and torchvision make it, bit for bit, in four launches.
+"""Planes of JPEGs -> a batch, as libjpeg, Pillow and torchvision make it, bit for bit, in four launches; and in one, a
+comparison of all pixels with those that another decoder has made.
 
 Colours are libjpeg-turbo's (jdsample.c, fancy upsampling; jdcolor.c), resizing is Pillow's (Resample.c) or, where
 ``like`` is "v2", PyTorch's for uint8 on the CPU (UpSampleKernel.cpp). Weights are computed in double precision in the
@@ -45,6 +46,14 @@ def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torc
     values = out if table is None else table
     grid = triton.cdiv(height * width, _BLOCK), count
     _rest[grid](half, out, values, *common, *out.stride(), table is not None, _BLOCK)
+
+
+def differs(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, pixels: torch.Tensor) -> torch.Tensor:
+    """(N,) int32, 0 where all that ``rows`` and ``layout`` need of an image, in colour, is what ``pixels`` (bytes,)
+    uint8 have of it, (height, width, 3) of one image after another; else 1. It waits for nothing, either."""
+    made = torch.zeros(len(rows), dtype=torch.int32, device=planes.device)
+    _differ[(min(triton.cdiv(layout.most_region, _BLOCK), _PROGRAMS), len(rows))](planes, rows, pixels, made, _BLOCK)
+    return made
 
 
 @triton.jit
@@ -154,30 +163,56 @@ def _bounded(x):
 
 
 @triton.jit
+def _rgb(planes, row, at, there):
+    """Of the pixels ``at`` of what is needed of an image."""
+    width = _number(row + _WIDTH)
+    y, x = at // width + _number(row + _TOP), at % width + _number(row + _LEFT)
+    luma = tl.load(planes + tl.load(row + _LUMA) + y * _number(row + _PITCH) + x, mask=there, other=0).to(tl.int32)
+    red, green, blue = luma, luma, luma
+    right, down = _number(row + _C_RIGHT), _number(row + _C_DOWN)
+    if right > 0:  # 0: no chroma
+        high, wide, pitch = _number(row + _C_HEIGHT), _number(row + _C_WIDTH), _number(row + _C_PITCH)
+        cb = _chroma(planes + tl.load(row + _CB), pitch, high, wide, y, x, right, down, there) - 128
+        cr = _chroma(planes + tl.load(row + _CR), pitch, high, wide, y, x, right, down, there) - 128
+        red = _bounded(luma + ((91881 * cr + 32768) >> 16))
+        green = _bounded(luma + ((-22554 * cb - 46802 * cr + 32768) >> 16))
+        blue = _bounded(luma + ((116130 * cb + 32768) >> 16))
+    return red, green, blue
+
+
+@triton.jit
 def _colour(planes, rows, region, block: tl.constexpr):
-    """The window of each image that is needed, (3, height, width)."""
+    """What is needed of each image, (3, height, width)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
-    width, height = _number(row + _WIDTH), _number(row + _HEIGHT)
-    pixels = width * height
+    pixels = _number(row + _WIDTH) * _number(row + _HEIGHT)
     for begin in range(tl.program_id(0) * block, pixels, tl.num_programs(0) * block):
         at = begin + tl.arange(0, block)
         there = at < pixels
-        y, x = at // width + _number(row + _TOP), at % width + _number(row + _LEFT)
-        luma = tl.load(planes + tl.load(row + _LUMA) + y * _number(row + _PITCH) + x, mask=there, other=0).to(tl.int32)
-        red, green, blue = luma, luma, luma
-        right, down = _number(row + _C_RIGHT), _number(row + _C_DOWN)
-        if right > 0:  # 0: no chroma
-            high, wide, pitch = _number(row + _C_HEIGHT), _number(row + _C_WIDTH), _number(row + _C_PITCH)
-            cb = _chroma(planes + tl.load(row + _CB), pitch, high, wide, y, x, right, down, there) - 128
-            cr = _chroma(planes + tl.load(row + _CR), pitch, high, wide, y, x, right, down, there) - 128
-            red = _bounded(luma + ((91881 * cr + 32768) >> 16))
-            green = _bounded(luma + ((-22554 * cb - 46802 * cr + 32768) >> 16))
-            blue = _bounded(luma + ((116130 * cb + 32768) >> 16))
+        red, green, blue = _rgb(planes, row, at, there)
         made = region + tl.load(row + _REGION) + at
         tl.store(made, red.to(tl.uint8), mask=there)
         tl.store(made + pixels, green.to(tl.uint8), mask=there)
         tl.store(made + 2 * pixels, blue.to(tl.uint8), mask=there)
+
+
+@triton.jit
+def _differ(planes, rows, wanted, made, block: tl.constexpr):
+    """1 into ``made`` where an image's colours are not the wanted ones, (height, width, 3)."""
+    image = tl.program_id(1).to(tl.int64)
+    row = rows + image * _ROW
+    pixels = _number(row + _WIDTH) * _number(row + _HEIGHT)
+    other = tl.zeros([block], tl.int32)
+    for begin in range(tl.program_id(0) * block, pixels, tl.num_programs(0) * block):
+        at = begin + tl.arange(0, block)
+        there = at < pixels
+        red, green, blue = _rgb(planes, row, at, there)
+        pixel = wanted + tl.load(row + _REGION) + 3 * at
+        other |= (there & (tl.load(pixel, mask=there, other=0).to(tl.int32) != red)).to(tl.int32)
+        other |= (there & (tl.load(pixel + 1, mask=there, other=0).to(tl.int32) != green)).to(tl.int32)
+        other |= (there & (tl.load(pixel + 2, mask=there, other=0).to(tl.int32) != blue)).to(tl.int32)
+    if tl.max(other, 0) > 0:
+        tl.store(made + image, 1)
 
 
 @triton.jit

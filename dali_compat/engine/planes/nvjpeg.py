@@ -14,6 +14,7 @@ import numpy as np
 
 from ...installation import nvjpeg_libraries
 
+_VERSION = 0, 1, 2  # properties: major, minor, patch level
 _HARDWARE, _YUV, _444 = 3, 1, 0  # a backend, a format of outputs, a sampling of chroma
 _FILES, _SIDE = 256, 1024  # of a call, and pixels: for so many room is kept at first
 _ROOM = 2**30  # pixels for which room is kept at most: one long side would have it for a square of each file
@@ -28,6 +29,9 @@ class EngineError(RuntimeError):
 class Nvjpeg:
     """nvJPEG on the current device's engine. One thread at a time uses it.
 
+    Attributes:
+        version: the library's.
+
     Raises:
         AttributeError: the library is too old.
         EngineError: it is not there, or this GPU has no engine.
@@ -41,6 +45,7 @@ class Nvjpeg:
         # keeps the interpreter locked: it may take longer to have it again
         self._quick = ctypes.PyDLL(None, handle=library._handle)
         self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
+        self.version = ".".join(str(self._property(which)) for which in _VERSION)
         self._call("nvjpegCreateEx", _HARDWARE, None, None, 0, ctypes.byref(self._handle))
         engines, cores = ctypes.c_uint(), ctypes.c_uint()
         self._call("nvjpegGetHardwareDecoderInfo", self._handle, ctypes.byref(engines), ctypes.byref(cores))
@@ -77,6 +82,11 @@ class Nvjpeg:
         """Beforehand: otherwise every image is given memory, and that is taken away again, as larger ones are."""
         self._call("nvjpegDecodeBatchedPreAllocate", self._handle, self._state, files, side, side, _444, _YUV)
         self._files, self._side = files, side
+
+    def _property(self, which: int) -> int:
+        value = ctypes.c_int()
+        self._call("nvjpegGetProperty", which, ctypes.byref(value))
+        return value.value
 
     def _call(self, name: str, *arguments: object) -> None:
         self._checked(name, getattr(self._library, name)(*arguments))

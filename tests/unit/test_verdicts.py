@@ -1,0 +1,142 @@
+"""data/verdicts: words hold for the bytes that they are about, and for no others."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dali_compat.data.verdicts import ENGINES, PILLOWS, Verdicts, checksums, decoders, hold
+
+RNG = np.random.default_rng(0)
+FILES = [RNG.integers(0, 256, count, np.uint8) for count in (8, 9, 15, 16, 17, 1000, 1003)]
+MARKS = RNG.integers(0, 1 << 63, len(FILES), np.uint64)
+
+
+def test_words_keep_both():
+    for decoder in (ENGINES, PILLOWS):
+        made = checksums(FILES, MARKS)
+        words = made | np.uint8(decoder)
+        assert words.dtype == np.uint64 and (decoders(words) == decoder).all() and hold(words, made).all()
+        assert not hold(words, np.roll(made, 1)).any()
+
+
+@pytest.mark.parametrize("number", range(len(FILES)))
+def test_any_other_byte_is_another_checksum(number):
+    (before,) = checksums(FILES[number : number + 1], MARKS[:1])
+    for at in range(len(FILES[number])):
+        for bit in range(8):
+            file = FILES[number].copy()
+            file[at] ^= 1 << bit
+            assert checksums([file], MARKS[:1])[0] != before, (at, bit)
+
+
+def test_other_lengths_and_marks_are_other_checksums():
+    zeros = [np.zeros(count, np.uint8) for count in range(40)]
+    marks = np.zeros(40, np.uint64)
+    assert len(set(checksums(zeros, marks).tolist())) >= 33  # those without eight bytes are no images
+    assert len(set(checksums(zeros[-1:] * 40, np.arange(40, dtype=np.uint64)).tolist())) == 40
+
+
+def test_bytes_at_odd_places_have_the_same():
+    whole = np.concatenate([np.zeros(3, np.uint8), FILES[5]])
+    assert checksums([whole[3:]], MARKS[:1]) == checksums([FILES[5]], MARKS[:1])
+
+
+def test_no_files():
+    assert checksums([], np.zeros(0, np.uint64)).shape == (0,)
+
+
+def test_what_is_kept():
+    verdicts = Verdicts("one")
+    index, words = (
+        np.array([3, 100, 7]),
+        checksums(FILES[:3], MARKS[:3]) | np.array([ENGINES, PILLOWS, ENGINES], np.uint8),
+    )
+    assert not verdicts.words(index).any()
+    verdicts.put(index, words)
+    assert verdicts.words(index).tolist() == words.tolist() and not verdicts.words(np.array([0, 5000])).any()
+    verdicts.forget(100)
+    verdicts.forget(np.array([7, 8]))
+    assert verdicts.of(101).nonzero()[0].tolist() == [3]
+
+
+def test_several_threads_put_while_it_grows():
+    verdicts, count = Verdicts("one"), 4000
+
+    def put(begin):
+        for i in range(begin, count, 4):
+            verdicts.put(np.array([i]), np.array([i << 2 | 1], np.uint64))
+
+    threads = [threading.Thread(target=put, args=(begin,)) for begin in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (verdicts.words(np.arange(count)) == np.arange(count) * 4 + 1).all()
+
+
+# ---- shared with other processes
+
+
+def some(*numbers):
+    return np.array(numbers, np.uint64) << np.uint64(2) | np.uint64(ENGINES)
+
+
+def told(verdicts):
+    return (verdicts.words(np.arange(5)) >> np.uint64(2)).tolist()
+
+
+def test_processes_share_what_they_know(tmp_path):
+    first, second, other = Verdicts("one"), Verdicts("one"), Verdicts("another")
+    file = tmp_path / "list.npz"
+    first.put(np.array([0, 1]), some(10, 11))
+    second.put(np.array([1, 4]), some(21, 24))
+    for verdicts in (first, second, first, other):
+        verdicts.share(file, "samples", 5)
+    assert told(second) == [10, 21, 0, 0, 24] and told(first) == [10, 11, 0, 0, 24] and told(other) == [0] * 5
+    later = Verdicts("one")
+    later.share(file, "samples", 5)
+    assert told(later) == [10, 11, 0, 0, 24]
+
+
+def test_what_was_forgotten_does_not_come_back(tmp_path):
+    first, second = Verdicts("one"), Verdicts("one")
+    first.put(np.array([3]), some(13))
+    for verdicts in (first, second):
+        verdicts.share(tmp_path / "list.npz", "samples", 5)
+    second.forget(3)
+    second.share(tmp_path / "list.npz", "samples", 5)
+    assert told(second) == [0] * 5
+
+
+def test_of_other_samples_nothing_is_taken(tmp_path):
+    first = Verdicts("one")
+    first.put(np.arange(5), some(*range(10, 15)))
+    first.share(tmp_path / "list.npz", "samples", 5)
+    for samples, count in (("others", 5), ("samples", 4), ("samples", 6)):
+        verdicts = Verdicts("one")
+        verdicts.share(tmp_path / "list.npz", samples, count)
+        assert not verdicts.words(np.arange(6)).any()
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"nonsense"])
+def test_a_damaged_file_is_made_anew(tmp_path, damage):
+    first = Verdicts("one")
+    first.put(np.arange(5), some(*range(10, 15)))
+    first.share(tmp_path / "list.npz", "samples", 5)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(damage(file.read_bytes()))
+    second = Verdicts("one")
+    second.share(tmp_path / "list.npz", "samples", 5)
+    assert told(second) == [0] * 5
+    first.share(tmp_path / "list.npz", "samples", 5)
+    second.share(tmp_path / "list.npz", "samples", 5)
+    assert told(second) == [10, 11, 12, 13, 14]
+
+
+def test_where_nothing_can_be_written():
+    first = Verdicts("one")
+    first.put(np.arange(5), some(*range(10, 15)))
+    first.share(Path("/proc/list.npz"), "samples", 5)
+    assert told(first) == [10, 11, 12, 13, 14]
