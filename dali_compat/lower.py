@@ -77,14 +77,15 @@ def continued(plan: Plan, spec: ImageSpec) -> Plan:
 
 
 def plans_ahead(plan: Plan) -> list[Plan]:
-    """A plan and those that follow its calls, if every call gives the kind of image that it takes; of several views one
-    view after another."""
+    """A plan and those that follow its calls; of several views one view after another. A call gives the kind of image
+    that it takes, as far as anybody knows, or a tensor as ToTensor's, where more is translated then."""
     if plan.views:
         return [plan, *(ahead for view in plan.views for ahead in plans_ahead(view))]
-    plans = [plan]
-    while plans[-1].call is not None:
-        plans.append(continued(plans[-1], plans[-1].gives))
-    return plans
+    if plan.call is None:
+        return [plan]
+    guesses = [plan.gives] + [plan.gives.but(kind="tensor", dtype=torch.float32)] * (plan.gives.kind == "pil")
+    ways = [plans_ahead(continued(plan, guess)) for guess in guesses]
+    return [plan, *min(ways, key=lambda way: sum(ahead.call is not None for ahead in way))]
 
 
 def _geometry_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:

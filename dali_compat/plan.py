@@ -228,3 +228,11 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+def text_of(thing: Any) -> str:
+    """Its repr; object's where that raises, because a class of somebody's does not expect what its object holds."""
+    try:
+        return repr(thing)
+    except Exception:
+        return object.__repr__(thing)

@@ -84,7 +84,8 @@ def _begin_path_with(folder: str) -> None:
 
 
 def _of_the_program_alone(hook: Any) -> Any:
-    """An excepthook that leaves the calls up to the program's first out of the traceback."""
+    """An excepthook that leaves the calls up to the program's first out of the traceback, and says what to do where it
+    is batches on a GPU that the program did not expect."""
 
     def excepthook(kind: Any, error: BaseException, trace: TracebackType | None) -> None:
         following, ours = trace, None
@@ -94,5 +95,17 @@ def _of_the_program_alone(hook: Any) -> Any:
             following = following.tb_next
         trace = trace if ours is None else ours.tb_next
         hook(kind, error.with_traceback(trace), trace)
+        told = _remedy(error)
+        if told:
+            print(told, file=sys.stderr)
 
     return excepthook
+
+
+def _remedy(error: BaseException) -> str:
+    """Without an import of torch where the program had none."""
+    if "dali_compat.patch.loader" not in sys.modules:
+        return ""
+    from dali_compat.patch.devices import remedy
+
+    return remedy(error)

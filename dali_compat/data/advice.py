@@ -30,15 +30,17 @@ def advice(dataset: Any) -> str:
         what = f"{kind.__name__} reads its {name} ({_names(value)}) sample by sample"
         index = " (return_index=True adds the index)" if getattr(_whole(value), "return_index", None) is False else ""
         rest = f"do the rest in transform, target_transform or collate_fn{index}"
-        return f"; {what}: give the loader {name} itself, and {rest}"
-    if not _opens_images(getattr(kind, "__getitem__", None)) or len(_paths(dataset)) > 1:  # of masks, perhaps
+        return f"; {what}: where each is made of one of its samples, give the loader {name} itself, and {rest}"
+    if not _opens_images(kind) or len(_paths(dataset)) > 1:  # of masks, perhaps
         return ""
     return f"; where a sample is one image and its target, write {_line(dataset)} instead of it"
 
 
-def _opens_images(function: Any) -> bool:
-    """Whether a function opens images with PIL. What others give is no PIL image, and the transforms take that."""
-    names = set(_names_in(getattr(function, "__code__", None)))
+def _opens_images(kind: type) -> bool:
+    """Whether a class opens images with PIL, in __getitem__ or in a method of its own that this calls. What others give
+    is no PIL image, and the transforms take that."""
+    names = set(_names_in(_code_of(kind, "__getitem__")))
+    names.update(*(_names_in(_code_of(kind, name)) for name in names))
     return bool(names & _LOADERS) or names >= {"Image", "open"}
 
 
@@ -78,6 +80,10 @@ def _names_in(code: CodeType | None) -> Iterator[str]:
         for constant in code.co_consts:
             if isinstance(constant, CodeType):
                 yield from _names_in(constant)
+
+
+def _code_of(kind: type, name: str) -> CodeType | None:
+    return getattr(getattr(kind, name, None), "__code__", None)
 
 
 def _held(dataset: Any) -> dict[str, Any]:

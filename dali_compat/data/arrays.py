@@ -16,6 +16,7 @@ from torchvision.datasets import CIFAR10, MNIST, QMNIST, STL10, SVHN, USPS, Visi
 from ..asked import Asked
 from ..errors import Unsupported
 from ..plan import ImageSpec
+from .original import is_original
 
 
 class DALIArrayDataset(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
@@ -106,7 +107,8 @@ def images_of(dataset: Any) -> torch.Tensor:
         Unsupported: where ``dataset[i]`` may be something else than the transforms of these; the text says why.
     """
     name = type(dataset).__name__
-    layout = _LAYOUTS.get(type(dataset).__getitem__)
+    items = type(dataset).__getitem__
+    layout = _LAYOUTS.get(items) if is_original(items) else None
     if layout is None and holds_arrays(dataset):
         raise Unsupported(f"{name} overrides __getitem__; move what it does into transform or target_transform")
     if layout is None:

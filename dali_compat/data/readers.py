@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from torchvision import get_image_backend
-from torchvision.datasets import DatasetFolder
+from torchvision.datasets import DatasetFolder, folder
 from torchvision.datasets.folder import default_loader, pil_loader
 from torchvision.datasets.vision import StandardTransform
 
@@ -15,6 +15,7 @@ from ..errors import Unsupported
 from .folder import DALIImageFolder
 from .hugging_face import DALIHuggingFace
 from .image_list import DALIImageList
+from .original import is_original
 from .sources import Upright
 
 
@@ -88,9 +89,11 @@ def check_loader(dataset: Any, loader: Any) -> None:
     Raises:
         Unsupported: it is not torchvision's own, of PIL images.
     """
-    if loader not in (default_loader, pil_loader):
+    if loader not in (default_loader, pil_loader) or not is_original(loader):
         name = type(dataset).__name__
         raise Unsupported(f"{name} has a loader of its own; leave loader= out where files are ordinary images")
+    if loader is default_loader and not is_original(folder.pil_loader):
+        raise Unsupported("torchvision.datasets.folder.pil_loader, which opens the files, was replaced")
     if loader is default_loader and get_image_backend() != "PIL":
         raise Unsupported(f"torchvision's image backend is {get_image_backend()!r}; DALI matches PIL")
 
@@ -100,8 +103,8 @@ def check_items(dataset: Any, *understood: Callable[..., Any]) -> None:
     Raises:
         Unsupported: its ``__getitem__`` is none of these, or it gives many samples at once.
     """
-    name = type(dataset).__name__
-    if type(dataset).__getitem__ not in understood:
+    name, items = type(dataset).__name__, type(dataset).__getitem__
+    if items not in understood or not is_original(items):
         remedy = "move what it does into transform or target_transform"
         if isinstance(dataset, DatasetFolder):
             remedy += "; DALIImageFolder(..., return_index=True) gives the index, too"

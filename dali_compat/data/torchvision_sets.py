@@ -14,6 +14,7 @@ import torchvision
 from torchvision import datasets
 
 from ..errors import Unsupported
+from .original import is_original
 from .readers import Reader, add_reader, check_loader, columns_of_pairs
 
 Names = frozenset[str]
@@ -58,7 +59,7 @@ def checker(
     def check(dataset: Any) -> None:
         kind = type(dataset)
         name, names = kind.__name__, _names(kind.__getitem__)
-        if not names >= own or names - own not in ways:
+        if not names >= own or names - own not in ways or not is_original(kind.__getitem__):
             raise _unknown(f"{name}.__getitem__")
         if hasattr(dataset, "__getitems__"):
             raise Unsupported(f"{name} has __getitems__")

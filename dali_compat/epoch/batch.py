@@ -115,7 +115,8 @@ class Batch:
             if isinstance(images, Views):
                 images = to_device(collated_views(images), epoch.route.device)
             elif not isinstance(images, torch.Tensor):
-                images = to_device(default_collate(images), epoch.route.device)
+                column: Any = tuple(images)  # as torch has it
+                images = to_device(default_collate(column), epoch.route.device)
                 if isinstance(images, torch.Tensor) or any(plan.views for plan in epoch.route.plans):
                     images = mapped(images, self._in_format)
             columns = [self.targets, self._locals()] if with_index == {True} else [self.targets]

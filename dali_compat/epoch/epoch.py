@@ -6,7 +6,10 @@ import sys
 from typing import Generic, Protocol, TypeVar
 
 import torch
+from PIL import Image
 from torch.utils.data import default_collate
+from torch.utils.data._utils import collate
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from ..draws import Randoms
 from ..lower import plans_ahead
@@ -15,6 +18,14 @@ from ..workers.calls import Calls
 from .progress import Progress
 from .samplers import indices_among
 from .stats import Meter
+
+_SAMPLED = (tuple, list, dict, torch.Tensor, Image.Image, int, float, str)  # what samples consist of
+
+
+def _is_torchs() -> bool:
+    """Whether default_collate does with these what it does in torch: its table may be extended, and changed."""
+    others = (kind for kind, function in default_collate_fn_map.items() if function.__globals__ is not vars(collate))
+    return not any(issubclass(one, kind) for kind in others for one in _SAMPLED)
 
 
 class Route(Protocol):
@@ -49,6 +60,7 @@ class Epoch(Generic[R]):
         dataset, collate_fn: the loader's.
         user_collate: calls that function, where it is a user's.
         batched: whether torch's automatic batching is on.
+        default_collate: whether torch's default_collate, as torch has it, makes the batches.
         route: of the loader at iter().
         seed, rank_order: of this epoch; a sample's random numbers follow from the seed and its place in that order.
         calls_processes: whether batches go from DALI to processes.
@@ -61,6 +73,7 @@ class Epoch(Generic[R]):
     def __init__(self, loader, route: R, progress: Progress):
         self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation
         self.user_collate = loader._user_collate
+        self.default_collate = self.batched and self.collate_fn is default_collate and _is_torchs()
         self.in_workers = loader.num_workers > 0
         self.route, self.seed, self.rank_order, self.over = route, progress.seed, progress.rank_order, False
         self.meter: Meter = loader._stats.begin(loader.collate_fn)
@@ -77,10 +90,6 @@ class Epoch(Generic[R]):
         """The random numbers of ``count`` consecutive samples of this rank, of which the first has a place in the order
         over all ranks."""
         return Randoms(self.seed, position, count, self.rank_order.world)
-
-    @property
-    def default_collate(self) -> bool:
-        return self.collate_fn is default_collate and self.batched
 
     @property
     def fast_collate(self) -> bool:

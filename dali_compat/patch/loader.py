@@ -14,6 +14,7 @@ from ..data.parts import parts
 from ..data.timm import OfTimms
 from ..installed import Installed
 from ..loader import DataLoader
+from .devices import made
 from .frameworks import check_nothing_is_skipped_twice, is_made_by_accelerate, options_of, reason_to_stay_torchs
 
 _told: set[str] = set()
@@ -46,6 +47,7 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Inst
     if any(isinstance(part, OfTimms) for part in parts(dataset)):
         options = {"on_error": "replace"} | options  # timm goes on with the next image where one cannot be read
     DataLoader.__init__(loader, *args, **options)
+    made.add(loader)
     loader._history.keeps_globals = not accelerated
     return True
 

@@ -10,6 +10,7 @@ from .fidelity import EXACT
 from .geometry import like_of
 from .registry import register
 from .untranslatable import Untranslatable
+from .wrappers.standins import Convert
 
 
 @register(v1.Grayscale, v2.Grayscale, consumes="num_output_channels")
@@ -43,6 +44,13 @@ def rgb(t, spec):
     if spec.channels == 3:
         return ()
     return (step("repeat_channels", spec.but(channels=3), fidelity=EXACT),)
+
+
+@register(Convert, consumes="mode")
+def convert(t, spec):
+    if spec.kind != "pil":
+        raise Untranslatable(t, "it is of PIL images, and gets a tensor here", "put it before the conversion")
+    return rgb(t, spec) if t.mode == "RGB" else grayscale(v1.Grayscale(1), spec)
 
 
 @register(v2.RandomChannelPermutation)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..plan import Draw, ImageSpec, Step, draw
 from .fidelity import EXACT
+from .replaced import refuse_replaced
 from .untranslatable import Untranslatable
 from .wrappers.objects import root
 
@@ -171,16 +172,9 @@ def translation(transform: Any, spec: ImageSpec) -> Any:
     if entry is None:
         raise LookupError(f"{type(transform).__name__} has no translator")
     function, consumed = entry
-    _refuse_changed_instances(transform)
+    refuse_replaced(transform)
     _refuse_unconsumed(transform, consumed)
     return function(transform, spec)
-
-
-def _refuse_changed_instances(transform: Any) -> None:
-    if "forward" in vars(transform) or "__call__" in vars(transform):
-        raise Untranslatable(transform, "its forward method was replaced on the instance")
-    if any(vars(transform).get(hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks")):
-        raise Untranslatable(transform, "it has forward hooks")
 
 
 def _refuse_unconsumed(transform: Any, consumed: frozenset[str]) -> None:

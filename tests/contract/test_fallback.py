@@ -5,12 +5,13 @@ import warnings
 
 import pytest
 import torch
+from PIL import Image
 from torch.utils import data
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
 from contract.both import EXACT, REPOSITORY, assert_same_pixels, ours, outlines, pixels, python, said, stock
-from dali_compat import DALIImageFolder, DataLoader, FallbackWarning
+from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader, FallbackWarning
 
 PACKAGE = REPOSITORY / "dali_compat"
 
@@ -102,6 +103,95 @@ def test_error_for_a_change_after_construction(image_root):
     dataset.transform = UNTRANSLATABLE["a function"][0]
     with pytest.raises(RuntimeError, match="fallback='error'"):
         iter(loader)
+
+
+class MaybeToTensor(T.ToTensor):
+    """open_clip's."""
+
+    def __call__(self, image):
+        return image if isinstance(image, torch.Tensor) else super().__call__(image)
+
+
+def test_what_comes_behind_a_conversion_of_ones_own_is_translated(image_root):
+    """And nobody is told to put ToTensor() before it."""
+    transform = T.Compose([T.CenterCrop(40), MaybeToTensor(), T.Normalize((0.5,) * 3, (0.2,) * 3)])
+    dataset = ImageFolder(image_root, transform)
+    loader, caught = _warned(lambda: DataLoader(dataset, 5))
+    assert len(caught) == 1 and "MaybeToTensor" in str(caught[0].message)
+    _, _, _, _, normalize, *_ = loader.explain().splitlines()
+    assert normalize.split()[0].startswith("Normalize") and "torch, on the batch" in normalize
+    assert_same_pixels(pixels(loader), pixels(stock(dataset, 5)))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_transform_that_gives_text(image_root, workers):
+    """Of which default_collate makes what it gets: a tuple."""
+    dataset = ImageFolder(image_root, lambda image: str(image.size))
+    loader = DataLoader(dataset, 5, num_workers=workers, fallback="silent", device="cpu")
+    assert outlines(loader, 1) == outlines(stock(dataset, 5), 1)
+    assert type(next(iter(loader))[0]) is tuple
+
+
+class Mute:
+    """Its text is an error."""
+
+    def __call__(self, image):
+        return image.crop((0, 0, 40, 40))
+
+    def __repr__(self):
+        raise KeyError("no such mode")
+
+
+def _with_an_attribute_that_its_class_does_not_expect():
+    crop = T.RandomResizedCrop(40)
+    crop.interpolation = 2  # as before torchvision had an enum
+    with pytest.raises(AttributeError):
+        repr(crop)
+    return T.Compose([crop, T.PILToTensor()])
+
+
+MUTE = {
+    "a callable of one's own": T.Compose([Mute(), T.PILToTensor()]),
+    "within a wrapper": lambda image: T.Compose([Mute(), T.PILToTensor()])(image),
+    "a transform of torchvision's": _with_an_attribute_that_its_class_does_not_expect(),
+}
+
+
+@pytest.mark.parametrize("case", MUTE)
+def test_a_transform_that_has_no_text(image_root, case):
+    """torch never asks for it."""
+    dataset = ImageFolder(image_root, MUTE[case])
+    loader = DataLoader(dataset, 5, fallback="silent")
+    loader.load_state_dict(loader.state_dict())
+    assert loader.explain().startswith("DALI route")
+    assert outlines(loader, 1) == outlines(stock(dataset, 5), 1)
+    dataset.loader = lambda path: Image.open(path).convert("RGB")
+    assert loader.explain().startswith("torchvision route") and loader.state_dict()
+
+
+def test_pillows_convert(image_root):
+    """Images are in RGB already: nothing is called."""
+    for convert in (lambda image: image.convert("RGB"), T.Lambda(lambda image: image.convert(mode="L"))):
+        for chain in ([convert, EXACT], [T.CenterCrop(40), convert, T.PILToTensor()]):
+            dataset = ImageFolder(image_root, T.Compose(chain))
+            assert_same_pixels(pixels(ours(dataset, 5, exact=True, device="cpu")), pixels(stock(dataset, 5)))
+            gray = DALIArrayDataset(torch.arange(192, dtype=torch.uint8).reshape(3, 8, 8), [0] * 3, dataset.transform)
+            mine = ours(gray, 3, exact=True, device="cpu")
+            assert_same_pixels(pixels(mine), [torch.stack([gray[i][0] for i in range(3)])])
+
+
+def test_pillows_convert_of_something_else(image_root):
+    """Of other modes it is Pillow's; a tensor has none."""
+    rgb = lambda image: image.convert("RGB")  # noqa: E731
+    others = {"RGBA": lambda image: image.convert("RGBA"), "P": lambda image: image.quantize(9)}
+    for function in others.values():
+        dataset = ImageFolder(image_root, T.Compose([T.CenterCrop(40), function, rgb, T.PILToTensor()]))
+        loader = DataLoader(dataset, 5, fallback="silent", device="cpu")
+        assert_same_pixels(pixels(loader), pixels(stock(dataset, 5)))
+    dataset = ImageFolder(image_root, T.Compose([T.CenterCrop(40), T.PILToTensor(), rgb]))
+    for loader in (DataLoader(dataset, 5, fallback="silent"), stock(dataset, 5)):
+        with pytest.raises(AttributeError, match="convert"):
+            next(iter(loader))
 
 
 class Stream(data.IterableDataset):

@@ -330,6 +330,14 @@ class Own(data.Dataset):
         return self.transform(Image.open(self.names[index]).convert("RGB")), self.labels[index]
 
 
+class InAMethod(Own):
+    def load_image(self, index):
+        return Image.open(self.names[index]).convert("RGB")
+
+    def __getitem__(self, index):
+        return self.transform(self.load_image(index)), self.labels[index]
+
+
 class Framed(Own):
     def __init__(self, frame, transform):
         self.frame, self.transform = frame, transform
@@ -366,6 +374,7 @@ class Hidden(Own):
 
 ADVICE = {
     "list": (Own, "dali_compat.DALIImageList(dataset.names, dataset.labels, transform=dataset.transform)"),
+    "in a method": (InAMethod, "dali_compat.DALIImageList(dataset.names, dataset.labels, transform=dataset.transform)"),
     "frame": (
         Framed,
         "dali_compat.DALIImageTable(dataset.frame, image='path', target='y', root=..., transform=dataset.transform)",
@@ -385,7 +394,7 @@ def test_the_warning_has_the_line_to_write(folder, files, case):
     (told,) = [str(one.message) for one in caught if issubclass(one.category, FallbackWarning)]
     assert f"where a sample is one image and its target, write {line}" in " ".join(told.split())
     assert f"{kind.__name__} is not an image folder" in told and line in loader.explain()
-    if case == "list":
+    if case in ("list", "in a method"):
         written = eval(line, {"dali_compat": dali_compat, "dataset": dataset})
         assert_same_epoch(ours(written, 5, device="cpu"), stock(dataset, 5))
 
@@ -417,7 +426,8 @@ class Held(data.Dataset):
 def test_a_data_set_within_another_is_named(image_root, kind, named):
     dataset = Held(kind(ImageFolder(image_root), range(9)), EXACT)
     said = DataLoader(dataset, 5, fallback="silent").explain()
-    assert f"Held reads its part ({named}) sample by sample: give the loader part itself" in said
+    assert f"Held reads its part ({named}) sample by sample: where each is made of one of its samples, give" in said
+    assert "give the loader part itself" in said
 
 
 @pytest.mark.parametrize(
@@ -431,5 +441,6 @@ def test_a_data_set_within_another_is_named(image_root, kind, named):
 def test_one_deep_within_others_is_named(image_root, make, named):
     said = DataLoader(Held(make(DALIImageFolder(image_root)), EXACT), 5, fallback="silent").explain()
     name = named.split()[1]
-    assert f"Held reads {named} sample by sample: give the loader {name} itself, and do the rest in transform" in said
+    assert f"Held reads {named} sample by sample: where each" in said
+    assert f"give the loader {name} itself, and do the rest in transform" in said
     assert ("collate_fn (return_index=True adds the index)" in said) == ("Folder" in named)

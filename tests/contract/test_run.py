@@ -127,3 +127,35 @@ def test_loaders_of_a_program_and_of_what_it_spawns_are_ours(tmp_path, image_roo
     for report in reports:
         assert "train.py:12: ImageFolder: DALI on cpu; 24 images, " in report
         assert "train.py:13: TensorDataset: torch's own loader" in report
+
+
+ON_A_GPU = """
+import sys, types
+import torch
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+
+loader = DataLoader(ImageFolder(sys.argv[1]), 4)
+loader._route = types.SimpleNamespace(device=torch.device(sys.argv[2]), close=lambda: None)
+raise {}
+"""
+THEIRS = {  # torch's own words
+    "numpy": 'TypeError("can\'t convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor")',
+    "model": "RuntimeError('Expected all tensors to be on the same device, but found cuda:0 and cpu!')",
+    "weights": "RuntimeError('Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) differ')",
+    "other": "RuntimeError('CUDA error: out of memory')",
+    "another": "KeyError('cuda and cpu')",
+}
+
+
+@pytest.mark.parametrize("place", ["cuda:0", "cpu"])
+@pytest.mark.parametrize("error", THEIRS)
+def test_a_program_that_wants_batches_on_the_cpu_is_told_how(tmp_path, image_root, error, place):
+    (tmp_path / "train.py").write_text(ON_A_GPU.format(THEIRS[error]))
+    done = python("-m", "dali_compat", "run", "--device", "cpu", "train.py", str(image_root), place, cwd=tmp_path)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    if place == "cpu" or "other" in error:
+        assert "dali_compat:" not in done.stderr and last.startswith(THEIRS[error].partition("(")[0])
+    else:
+        assert "batches on cuda:0 already" in last and last.endswith("run it with --device cpu")

@@ -349,6 +349,10 @@ SEEN = {
     "an argument's check that passes": (lambda im: WEAK(im) if isinstance(COUNT, int) and COUNT in (1, 2) else im, 1),
     "a Compose's transforms": (lambda im: [t(im) for t in WEAK.transforms[:1]], 1),
     "FiveCrop": (lambda im: T.FiveCrop(8)(CROP(im)), 1),
+    "Pillow's convert": (lambda im: WEAK(im.convert("RGB")), 1),
+    "convert to gray": (lambda im: TO_TENSOR(CROP(im).convert(mode="L")), 1),
+    "convert alone": (lambda im: im.convert("RGB").convert("L"), 1),
+    "convert beside a view": (lambda im: (im.convert("L"), WEAK(im)), 2),
 }
 
 
@@ -632,7 +636,11 @@ REFUSED = {
     "a function that counts": (on_itself, "changes the attribute calls"),
     "a closure that counts": (nonlocal_counter(), "changes n"),
     "the image's size": (lambda im: WEAK(im) if im.size[0] > 30 else STRONG(im), "uses the image's size"),
-    "the image's mode": (lambda im: WEAK(im.convert("RGB")), "uses the image's convert"),
+    "another mode": (lambda im: WEAK(im.convert("HSV").convert("RGB")), "for other modes than RGB and L"),
+    "a mode of its own": (lambda im: WEAK(im.convert()), "for other modes"),
+    "a convert with more": (lambda im: WEAK(im.convert("L", dither=None)), "for other modes"),
+    "convert's name": (lambda im: WEAK(im) if im.convert.__name__ else im, "uses the image's convert.__name__ itself"),
+    "convert itself": (lambda im: [WEAK(im), im.convert], "no image: converter"),
     "getattr": (lambda im: WEAK(im) if getattr(im, "mode", "L") == "L" else STRONG(im), "uses the image's mode"),
     "its class": (
         lambda im: WEAK(im) if isinstance(im, Image.Image) else STRONG(im),

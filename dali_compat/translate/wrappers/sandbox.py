@@ -80,7 +80,7 @@ class Sandbox:
             raise Refused(f"it applies more than {_MOST} transforms")
         path = kept(image, "_path")
         self.applications.append((transform, path))
-        return Placeholder((*path, len(self.applications) - 1))
+        return Placeholder(self, (*path, len(self.applications) - 1))
 
     @property
     def changed(self) -> str | None:

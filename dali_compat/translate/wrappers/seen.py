@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
+from ...plan import text_of
 from .sandbox import Sandbox
 from .standins import Placeholder
 from .untouchable import Refused, Untouchable, kept
@@ -58,7 +59,7 @@ def _attempt(function: Any, known: Callable[[type], bool]) -> Seen:
         asked = sandbox.stand_in(function, name)
         if type(asked) is Untouchable:  # it has no code that can be run
             raise Refused("")
-        structure = _structure(asked(Placeholder()), paths)
+        structure = _structure(asked(Placeholder(sandbox)), paths)
         changed = sandbox.changed
     except Refused as refused:
         raise Unseen(str(refused)) from None
@@ -90,4 +91,4 @@ def _structure(result: Any, paths: list[tuple[int, ...]]) -> Any:
 def _alike(one: Seen, other: Seen) -> bool:
     same = one.structure == other.structure and one.paths == other.paths
     pairs = zip(one.transforms, other.transforms, strict=False)
-    return same and all(a is b or (type(a) is type(b) and repr(a) == repr(b)) for a, b in pairs)
+    return same and all(a is b or (type(a) is type(b) and text_of(a) == text_of(b)) for a, b in pairs)

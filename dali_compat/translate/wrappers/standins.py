@@ -1,7 +1,7 @@
 """What each stand-in does when the user's code uses it. What it does not allow, it refuses.
 
-Those that are Untouchable allow one use: a Placeholder to be given on, a Recorder, Maker and Function to be called, a
-Module to have its attributes looked up. An Instance runs the user's own methods.
+Those that are Untouchable allow one use: a Placeholder to be given on and converted, a Recorder, Maker and Function to
+be called, a Module to have its attributes looked up. An Instance runs the user's own methods.
 """
 
 from __future__ import annotations
@@ -17,13 +17,51 @@ from .untouchable import Refused, Untouchable, keep, kept, reason
 _OF_ALL = {"__dict__", *vars(object)} - {"__class__", "__doc__"}
 
 
+class Convert:
+    """A transform: what PIL's ``image.convert(mode)`` does."""
+
+    def __init__(self, mode: str):
+        self.mode = mode
+
+    def __call__(self, image):
+        return image.convert(self.mode)
+
+    def __repr__(self):
+        return f"convert({self.mode!r})"
+
+
+_CONVERTS = {mode: Convert(mode) for mode in ("RGB", "L")}  # one each: plans are compared by what they call
+
+
 class Placeholder(Untouchable):
-    """Stands for an image. ``path``: the numbers of the applications that it has gone through."""
+    """Stands for an image. ``path``: the numbers of the applications that it has gone through. It may be converted, as
+    PIL's images are: ``sandbox`` notes that as an application."""
 
-    __slots__ = ("_path",)
+    __slots__ = ("_path", "_sandbox")
 
-    def __init__(self, path: tuple[int, ...] = ()):
-        keep(self, _label="the image", _path=path)
+    def __init__(self, sandbox: Any, path: tuple[int, ...] = ()):
+        keep(self, _label="the image", _sandbox=sandbox, _path=path)
+
+    def __getattribute__(self, name: str):
+        if name != "convert":
+            raise Refused(reason(self, name))
+        return Converter(self)
+
+
+class Converter(Untouchable):
+    """Stands for the ``convert`` of an image."""
+
+    __slots__ = ("_image",)
+
+    def __init__(self, image: Placeholder):
+        keep(self, _label="the image's convert", _image=image)
+
+    def __call__(self, *args, **kwargs):
+        given = (*args, *(kwargs[name] for name in kwargs if name == "mode"))
+        if len(given) != 1 or len(args) + len(kwargs) != 1 or type(given[0]) is not str or given[0] not in _CONVERTS:
+            raise Refused(f"it uses the image's convert, for other modes than {' and '.join(_CONVERTS)}")
+        image = kept(self, "_image")
+        return kept(image, "_sandbox").applied(_CONVERTS[given[0]], image)
 
 
 class StandIn(Untouchable):
