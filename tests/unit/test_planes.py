@@ -148,10 +148,11 @@ def test_colours(steps, shape):
 
 
 @runs
-def test_one_other_value_is_found_wherever_it_is():
+def test_one_other_value_is_found_wherever_it_is(monkeypatch):
     from dali_compat.engine.planes import kernels
 
-    made = Made([(5, 7), (40, 41), (1, 1), (300, 200)], [(2, 2), (1, 1), (0, 0), (2, 1)])
+    monkeypatch.setattr(kernels, "_PROGRAMS", 2)  # which have several blocks each
+    made = Made([(5, 7), (20, 41), (1, 1), (50, 30)], [(2, 2), (1, 1), (0, 0), (2, 1)])
     rows, layout = whole_rows_of(made.planes)
     begins = np.concatenate([[0], np.cumsum([image.size for image in made.images])])
     pixels = torch.from_numpy(np.concatenate([image.ravel() for image in made.images])).to(DEVICE)
