@@ -14,6 +14,7 @@ from torchvision.transforms import autoaugment, v2
 from torchvision.transforms.v2 import _auto_augment
 
 from ..engine.kernels import squares
+from ..translate.replaced import STANDS_FOR
 
 _MAKE_PARAMS = "make_params" if "make_params" in vars(v2.RandomCrop) else "_get_params"  # torchvision 0.20
 
@@ -38,6 +39,7 @@ def _either(numbers, answer, own, of_class: bool):
     def asked(*args, **kwargs):
         return (answer if numbers.speaks else own)(*args, **kwargs)
 
+    setattr(asked, STANDS_FOR, own)  # whoever translates meanwhile may think it torchvision's
     is_static = of_class and own.__name__ == "get_params"
     return staticmethod(asked) if is_static else asked
 

@@ -14,6 +14,7 @@ from .untranslatable import Untranslatable
 from .wrappers.bytecode import names
 from .wrappers.objects import root
 
+STANDS_FOR = "_dali_compat_stands_for"  # of a function that has another's place for a while: the other
 _THEIRS = frozenset(("torchvision", "timm"))
 _OLD = "_transform" in vars(v2.Transform)  # before torchvision 0.21
 _OF_V2 = ("_get_params", "_transform") if _OLD else ("make_params", "transform")
@@ -54,6 +55,7 @@ def _function(method: Any) -> Any:
 
 def _is_theirs(function: Any) -> bool:
     """Whether its code is; a decorator may have given it another name and module."""
+    function = getattr(function, STANDS_FOR, function)
     world = function.__globals__ if isinstance(function, FunctionType) else {}
     return str(world.get("__name__")).partition(".")[0] in (*_THEIRS, "torch")
 
