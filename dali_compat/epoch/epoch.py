@@ -24,7 +24,8 @@ _SAMPLED = (tuple, list, dict, torch.Tensor, Image.Image, int, float, str)  # wh
 
 def _is_torchs() -> bool:
     """Whether default_collate does with these what it does in torch: its table may be extended, and changed."""
-    others = (kind for kind, function in default_collate_fn_map.items() if function.__globals__ is not vars(collate))
+    torchs = vars(collate)
+    others = [kind for kind, made in default_collate_fn_map.items() if getattr(made, "__globals__", None) is not torchs]
     return not any(issubclass(one, kind) for kind in others for one in _SAMPLED)
 
 

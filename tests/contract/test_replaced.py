@@ -1,5 +1,7 @@
 """What somebody has put in the place of torchvision's or torch's code is used: wrong data would be silent."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -133,6 +135,7 @@ def _plain(batch):
 def test_a_table_with_a_type_of_ones_own_is_no_matter(image_root, monkeypatch):
     """Batches are made as fast as ever."""
     monkeypatch.setitem(default_collate_fn_map, type("Own", (), {}), _listed)
+    monkeypatch.setitem(default_collate_fn_map, type("Other", (), {}), functools.partial(_listed))  # has no __globals__
     loader = ours(DALIImageFolder(image_root, EXACT), 4, device="cpu")
     iterator = iter(loader)
     assert iterator._epoch.default_collate and next(iterator)[0].shape[0] == 4
