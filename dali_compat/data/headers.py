@@ -130,11 +130,9 @@ class Headers:
             return count - int(np.count_nonzero(self._facts.kinds[:count]))
 
     def _put(self, at: np.ndarray, keys: np.ndarray, facts: Facts) -> None:
-        others = at[
-            (self._facts.kinds[at] != UNKNOWN) & (self._keys[at] != keys)
-        ]  # samples of the data set have changed
+        changed = at[(self._facts.kinds[at] != UNKNOWN) & (self._keys[at] != keys)]  # samples of the data set
         for verdicts in self._verdicts.values():
-            verdicts.forget(others)
+            verdicts.forget(changed)
         self._facts.kinds[at], self._keys[at] = UNKNOWN, keys
         self._facts.put(at, facts)
 

@@ -331,7 +331,7 @@ class DaliBatch(Batch):
 
     def _group(self) -> None:
         """Rows that share a plan, and among them those that share a decoder and what it is given."""
-        rows_of: dict[Plan, dict[tuple[int, str], list[np.ndarray]]] = {}
+        by_plan: dict[Plan, dict[tuple[int, str], list[np.ndarray]]] = {}
         self.facts, self.words = Facts.empty(len(self)), np.zeros(len(self), np.uint64)
         engine = self.epoch.engine
         for found in self._samples_of.found():
@@ -350,8 +350,8 @@ class DaliBatch(Batch):
                 self.words[found.rows] = found.headers.verdicts(engine.name).words(found.index)
             for kind, given, chosen in self._kinds(found, facts.kinds):
                 plan = self.epoch.route.plan_of(found.part, gray=kind == GRAY)
-                rows_of.setdefault(plan, {}).setdefault((kind, given), []).append(chosen)
-        for plan, by_kind in rows_of.items():
+                by_plan.setdefault(plan, {}).setdefault((kind, given), []).append(chosen)
+        for plan, by_kind in by_plan.items():
             self._under_way.append(DaliPart(self, plan))
             self._under_way[-1].start({kind: merged(rows) for kind, rows in by_kind.items()})
 

@@ -53,7 +53,11 @@ def make(packed, kind):
 @pytest.fixture
 def own(packed, kind, tmp_path) -> Path:
     """A copy of the archive that a test may damage; the file with the images in it is ``inside(own)``."""
-    source, target = packed / f"all.{kind}", tmp_path / f"own.{kind}"
+    return copied(packed / f"all.{kind}", tmp_path / f"own.{kind}")
+
+
+def copied(source: Path, target: Path) -> Path:
+    """An archive without its index."""
     if source.is_dir():
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.npz"))
     else:
@@ -62,6 +66,7 @@ def own(packed, kind, tmp_path) -> Path:
 
 
 def inside(path: Path) -> Path:
+    """The file of an archive that has the images."""
     return path / "data.mdb" if path.is_dir() else path
 
 

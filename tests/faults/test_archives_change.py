@@ -3,13 +3,14 @@ archive held when it was indexed, or an ImageReadError that names it; never anot
 the program where the archive has become shorter before a batch begins."""
 
 import os
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from archives.conftest import KINDS, copied, inside
+from contract.both import Wrapped
 from helpers import make_image
 from PIL import Image
 from torch.utils.data import ConcatDataset
@@ -20,7 +21,6 @@ from dali_compat import DALIImageFolder, DataLoader, ImageReadError
 from dali_compat.archives.pack import pack
 from dali_compat.engine.dali.pipeline import DecodePipeline
 
-KINDS = {"rec": "DALIRecordIO", "tfrecord": "DALITFRecord", "lmdb": "DALILMDB", "tar": "DALIWebDataset"}
 BATCH, COUNT, SIDE = 4, 24, 32
 TRANSFORM = T.Compose([T.CenterCrop(24), T.PILToTensor()])
 
@@ -52,39 +52,26 @@ def kind(request) -> str:
 def archive(packed, kind, tmp_path, monkeypatch) -> Path:
     """A copy of the first one of a kind. It is not of this very moment, which is all that a clock of some ms knows."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    copy = _copied(packed / f"first.{kind}", tmp_path / f"own.{kind}")
-    os.utime(_file(copy), (1e9, 1e9))
+    copy = copied(packed / f"first.{kind}", tmp_path / f"own.{kind}")
+    os.utime(inside(copy), (1e9, 1e9))
     return copy
 
 
-def _copied(source: Path, target: Path) -> Path:
-    if source.is_dir():
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.npz"))
-    else:
-        shutil.copy(source, target)
-    return target
-
-
-def _file(archive: Path) -> Path:
-    """The one that has the images."""
-    return archive / "data.mdb" if archive.is_dir() else archive
-
-
 def _second(archive: Path, packed: Path) -> bytes:
-    return _file(packed / f"second{archive.suffix}").read_bytes()
+    return inside(packed / f"second{archive.suffix}").read_bytes()
 
 
 def _write(archive: Path, packed: Path) -> None:
     """All of it, in place: the same inode and length."""
     data = _second(archive, packed)
-    with open(_file(archive), "r+b") as file:
+    with open(inside(archive), "r+b") as file:
         assert os.fstat(file.fileno()).st_size == len(data)
         file.write(data)
 
 
 def _write_one_byte(archive: Path, packed: Path) -> None:
     """In the middle, far from what the index has sums of."""
-    with open(_file(archive), "r+b") as file:
+    with open(inside(archive), "r+b") as file:
         file.seek(os.fstat(file.fileno()).st_size // 2)
         byte = file.read(1)
         file.seek(-1, os.SEEK_CUR)
@@ -92,26 +79,26 @@ def _write_one_byte(archive: Path, packed: Path) -> None:
 
 
 def _cut(archive: Path, packed: Path) -> None:
-    os.truncate(_file(archive), 100)
+    os.truncate(inside(archive), 100)
 
 
 def _empty(archive: Path, packed: Path) -> None:
-    os.truncate(_file(archive), 0)
+    os.truncate(inside(archive), 0)
 
 
 def _append(archive: Path, packed: Path) -> None:
-    with open(_file(archive), "ab") as file:
+    with open(inside(archive), "ab") as file:
         file.write(bytes(100))
 
 
 def _replace(archive: Path, packed: Path) -> None:
-    new = _file(archive).with_suffix(".new")
+    new = inside(archive).with_suffix(".new")
     new.write_bytes(_second(archive, packed))
-    os.replace(new, _file(archive))
+    os.replace(new, inside(archive))
 
 
 def _delete(archive: Path, packed: Path) -> None:
-    _file(archive).unlink()
+    inside(archive).unlink()
 
 
 WRITTEN = {"written": _write, "one byte": _write_one_byte, "cut": _cut, "empty": _empty, "longer": _append}
@@ -135,7 +122,7 @@ def _check_batch(batch, wanted) -> None:
 def _refuses(iterator, archive: Path) -> None:
     with pytest.raises(ImageReadError, match="has changed since it was indexed; make a new data set object") as caught:
         next(iterator)
-    assert str(_file(archive)) in str(caught.value)
+    assert str(inside(archive)) in str(caught.value)
 
 
 @pytest.mark.parametrize("change", WRITTEN)
@@ -179,7 +166,7 @@ def test_an_archive_that_is_written_to_during_an_epoch(archive, packed, change, 
             _check_batch(next(iterator), wanted)
             assert number == 1  # it was made already
         except ImageReadError as error:
-            assert str(_file(archive)) in str(error)
+            assert str(inside(archive)) in str(error)
     if change != "written":
         return
     again = _dataset(archive)
@@ -218,7 +205,7 @@ def test_what_dali_refuses_of_an_archive_that_was_written_to(archive, monkeypatc
     submit = DecodePipeline.submit
 
     def write_and_submit(pipeline, images, *args):
-        with open(_file(archive), "r+b") as file:
+        with open(inside(archive), "r+b") as file:
             file.write(bytes(os.fstat(file.fileno()).st_size))
         return submit(pipeline, images, *args)
 
@@ -242,21 +229,11 @@ def test_an_archive_in_whose_place_another_is(archive, packed, change):
     dataset._files._forget()  # as a process does that has too many files open
     with pytest.raises(ImageReadError, match=r"has changed since it was indexed|No such file") as caught:
         next(iter(loader))
-    assert str(_file(archive)) in str(caught.value)
+    assert str(inside(archive)) in str(caught.value)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_archive_that_is_written_to_where_torch_does_the_work(archive, packed, workers):
-    class Wrapped(torch.utils.data.Dataset):
-        def __init__(self, inner):
-            self.inner = inner
-
-        def __len__(self):
-            return len(self.inner)
-
-        def __getitem__(self, index):
-            return self.inner[index]
-
     dataset = Wrapped(_dataset(archive))
     loader = DataLoader(dataset, BATCH, device="cpu", fallback="silent", num_workers=workers)
     assert len(list(loader)) == COUNT // BATCH
@@ -267,7 +244,7 @@ def test_an_archive_that_is_written_to_where_torch_does_the_work(archive, packed
 
 def test_one_of_several_archives(archive, packed, tmp_path):
     """on_error decides of the samples of the one that was written to; the others are what they are."""
-    kept = _copied(packed / f"second{archive.suffix}", tmp_path / f"kept{archive.suffix}")
+    kept = copied(packed / f"second{archive.suffix}", tmp_path / f"kept{archive.suffix}")
     folder = DALIImageFolder(packed / "first", TRANSFORM, return_index=True)
     parts = [_dataset(archive), _dataset(kept), folder]
     loader = DataLoader(ConcatDataset(parts), 5, device="cpu", fallback="error", on_error="skip")
@@ -278,4 +255,4 @@ def test_one_of_several_archives(archive, packed, tmp_path):
         images = torch.cat([images for images, _, _ in loader])
     assert torch.equal(images, torch.stack(wanted))
     assert len(loader.errors) == COUNT and all("has changed" in error.reason for error in loader.errors)
-    assert {error.path.partition(",")[0] for error in loader.errors} == {str(_file(archive))}
+    assert {error.path.partition(",")[0] for error in loader.errors} == {str(inside(archive))}

@@ -56,15 +56,17 @@ class VerifiedEngine(JpegEngine):
         for headers, count in known:
             found = headers.jpegs(self.name, self.exact, MOST_PIXELS, count)
             counts = JpegCounts(*map(sum, zip(counts, found, strict=True)))
-        others = [f"{counts.others:,} because its pixels are others"] * (counts.others > 0)
-        others += [f"{counts.large:,} of more than {MOST_PIXELS:,} pixels"] * (counts.large > 0)
-        waiting = f"; {counts.waiting + counts.unseen:,} files are not compared yet" * (
-            counts.waiting + counts.unseen > 0
-        )
-        but = f", but not {' and '.join(others)}" if others else ""
-        return (
-            f"the JPEG engine decodes {counts.engines:,} files, whose pixels were compared with Pillow's{but}{waiting}"
-        )
+        text = f"the JPEG engine decodes {counts.engines:,} files, whose pixels were compared with Pillow's"
+        not_these = []
+        if counts.others:
+            not_these.append(f"{counts.others:,} because its pixels are others")
+        if counts.large:
+            not_these.append(f"{counts.large:,} of more than {MOST_PIXELS:,} pixels")
+        if not_these:
+            text += f", but not {' and '.join(not_these)}"
+        if left := counts.waiting + counts.unseen:
+            text += f"; {left:,} files are not compared yet"
+        return text
 
     @property
     def room(self) -> int:
