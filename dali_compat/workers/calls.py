@@ -72,7 +72,7 @@ class Calls:
         """
         if not self._workers:
             return Called([self._here(call, images, kind, positions)], [len(positions)])
-        seed = self._seed_of(call)
+        seed = call.seed(self._seed)
         size = max(1, -(-len(positions) // (2 * self._workers)))
         chunks = [slice(start, start + size) for start in range(0, len(positions), size)]
         return self._pool(call).submit(images, kind, positions, chunks, seed)
@@ -85,13 +85,9 @@ class Calls:
         try:
             with own_generators(self._seed, positions[0]):
                 samples = pack(images, kind).unpack() if kind else images
-                return run(call.functions, self._seed_of(call), samples, positions)
+                return run(call.functions, call.seed(self._seed), samples, positions)
         except Exception as error:
             return error
-
-    def _seed_of(self, call: Call) -> tuple[int, ...]:
-        """The seed of what its functions draw."""
-        return (self._seed, call.view) if call.view else (self._seed,)
 
     def _pool(self, call: Call) -> _Pool:
         key = tuple(map(id, call.functions))

@@ -493,3 +493,33 @@ print(*sorted(before), *sorted(page_faults() for _ in range(20)))
     assert faults[30] < 100, faults
     if faults[10] <= 1000:
         pytest.skip("this system's allocator keeps memory of itself")
+
+
+class _Draws:
+    """Notes what it has drawn."""
+
+    def __init__(self, drawn):
+        self.drawn = drawn
+
+    def __call__(self, image):
+        self.drawn.append((torch.rand(()).item(), random.random(), np.random.rand()))
+        return image
+
+
+@pytest.mark.parametrize(
+    "between", [T.RandomHorizontalFlip(), T.Compose([])], ids=["a random transform", "nothing to do"]
+)
+def test_two_functions_draw_other_numbers_of_one_sample(image_root, between):
+    """And so do target_transform and collate_fn: with equal ones, two coins would always fall alike."""
+    functions, target, collate = [_Draws([]) for _ in range(2)], _Draws([]), _Draws([])
+
+    def collated(samples):
+        return collate(torch.utils.data.default_collate(samples))
+
+    transform = T.Compose([functions[0], between, functions[1], TO_TENSOR])
+    dataset = DALIImageFolder(image_root, transform, target_transform=target)
+    list(DataLoader(dataset, 1, collate_fn=collated, fallback="silent", device="cpu"))
+    all_drawn = [one.drawn for one in (*functions, target, collate)]
+    assert [len(drawn) for drawn in all_drawn] == [len(dataset)] * 4
+    for numbers in zip(*(sum(drawn, ()) for drawn in all_drawn), strict=True):
+        assert len(set(numbers)) == 4
