@@ -17,7 +17,6 @@ from ..workers.calls import Called
 from ..workers.images import as_samples
 from .epoch import Epoch
 
-
 _KEEP_INFO = {
     "identity",
     "choose",
@@ -69,7 +68,7 @@ class Part(Generic[OwnerT]):
         self._views: list[_View] = []  # the plan's
 
     def _infos(self) -> Sequence[Any]:
-        """Of ``rows``: the ``info`` of the image that each begins with, where that is PIL's; empty where none has any."""
+        """Of ``rows``: the ``info`` of the image that each begins with, where that is PIL's; empty where none has."""
         return ()
 
     def _left(self, plan: Plan) -> Sequence[Any]:
