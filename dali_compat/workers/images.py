@@ -154,6 +154,8 @@ def spec_of(result: Any) -> ImageSpec | None:
         return ImageSpec(channels=channels, size=result.size[::-1]) if channels else None
     if type(result) not in (torch.Tensor, tv_tensors.Image) or result.ndim != 3 or result.shape[0] not in (1, 3):
         return None
+    if not is_plain(result):
+        return None
     kind = "Image" if isinstance(result, tv_tensors.Image) else "tensor"
     return ImageSpec(kind, result.dtype, channels=result.shape[0], size=tuple(result.shape[1:]))
 

@@ -92,3 +92,28 @@ def test_a_window_without_pixels_is_an_error_with_its_path(a_pixel):
     with pytest.warns(match="is skipped"):
         ((images, labels),) = ours(dataset, 3, device="cpu", on_error="skip")
     assert len(labels) == len(images) == 1
+
+
+def _sparse(image):
+    return image.to_sparse()
+
+
+def _with_grad(image):
+    return image.requires_grad_()
+
+
+def _named(image):
+    image.note = "mine"
+    return image
+
+
+@pytest.mark.parametrize("function", [_sparse, _with_grad, _named])
+def test_tensors_that_are_more_than_their_values(image_root, function):
+    """They come as the function has given them."""
+    transform = T.Compose([T.CenterCrop(20), T.ToTensor(), function])
+    dataset = DALIImageFolder(image_root, transform)
+    mine = DataLoader(dataset, 5, exact=True, device="cpu", fallback="silent", collate_fn=list)
+    theirs = stock(ImageFolder(image_root, transform), 5, collate_fn=list)
+    for (a, label), (b, other) in zip(sum(mine, []), sum(theirs, []), strict=True):
+        assert label == other and (a.layout, a.requires_grad, vars(a)) == (b.layout, b.requires_grad, vars(b))
+        assert torch.equal(a.to_dense(), b.to_dense())
