@@ -15,7 +15,7 @@ from torchvision import transforms as T
 from torchvision import tv_tensors
 
 from contract.both import assert_same_pixels, error_of, python, said, stock
-from dali_compat import DALIImageFolder, DataLoader
+from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader
 from dali_compat.epoch.dali_batch import DaliBatch
 from dali_compat.workers import calls
 from dali_compat.workers.samples import dumps, parcel
@@ -523,3 +523,28 @@ def test_two_functions_draw_other_numbers_of_one_sample(image_root, between):
     assert [len(drawn) for drawn in all_drawn] == [len(dataset)] * 4
     for numbers in zip(*(sum(drawn, ()) for drawn in all_drawn), strict=True):
         assert len(set(numbers)) == 4
+
+
+class _Strength:
+    """A transform that a training loop makes stronger."""
+
+    value = called = 0
+
+    def __call__(self, image):
+        self.called += 1
+        return T.functional.pil_to_tensor(image) * 0 + self.value
+
+
+@pytest.mark.parametrize("make", [stock, lambda *args: DataLoader(*args, fallback="silent", device="cpu")])
+@pytest.mark.parametrize("arrays", [False, True], ids=["files", "arrays"])
+def test_without_workers_a_function_sees_what_the_loop_has_changed(image_root, make, arrays):
+    """It is called when its batch is asked for, and not before."""
+    strength = _Strength()
+    transform = T.Compose([T.CenterCrop(20), strength])
+    pictures = np.zeros((24, 30, 30, 3), np.uint8)
+    dataset = DALIArrayDataset(pictures, range(24), transform) if arrays else DALIImageFolder(image_root, transform)
+    seen = []
+    for images, _ in make(dataset, 6):
+        seen.append((strength.called, images.unique().tolist()))
+        strength.value += 1
+    assert seen == [(6, [0]), (12, [1]), (18, [2]), (24, [3])]
