@@ -60,13 +60,13 @@ class Pillows(VerifiedEngine):
         self.device, self.given_up, self.name, self.exact = torch.device("cpu"), "", "Pillow's", np.zeros(256, bool)
         self.exact[[1, 0x11]] = True
         self.calls, self.spoilt, self.moody, self.refuses, self.hangs = [], set(), set(), set(), False
-        self._live = weakref.WeakSet()
+        self._live = weakref.WeakValueDictionary()
         self._compare_on(self.device)
 
     def submit(self, files, places):
         self.calls.append(len(files.addresses))
         made = Pillow(self, files, places)
-        self._live.add(made)
+        self._live[id(made)] = made
         return made
 
 

@@ -10,6 +10,7 @@ import io
 import os
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from PIL import Image
 from ...data.header import read_header
 from ...locks import new_lock
 from ..fused import to_device
-from .engine import SWITCH, Files
+from .engine import SWITCH, Files, first_line
 from .geometry import pixels_of, planes_of, whole_rows_of
 from .nvjpeg import EngineError
 from .verified import VerifiedEngine
@@ -64,7 +65,8 @@ def begin(device: torch.device) -> None:
     if known_engine(device) is None and device.index not in _starts:
         thread = threading.Thread(target=engine_of, args=(device,), name="dali_compat JPEG engine's start")
         if _starts.setdefault(device.index, thread) is thread:
-            thread.start()
+            with suppress(RuntimeError):  # no more threads are allowed: the first epoch asks
+                thread.start()
 
 
 def _new(device: torch.device) -> VerifiedEngine | str:
@@ -73,12 +75,12 @@ def _new(device: torch.device) -> VerifiedEngine | str:
         for chroma, alike in compared(engine):
             engine.exact[chroma] = alike
     except Exception as error:  # a driver's, a compiler's, nvJPEG's: who decodes as before needs none of them
-        return f"{type(error).__name__}: {error}".splitlines()[0]
+        return first_line(error)
     return engine if engine.exact.any() else "its planes are not libjpeg's"
 
 
-def _before_fork() -> None:
-    """Its child would have locks of other threads, which nobody opens there."""
+def before_fork() -> None:
+    """Wait for threads: a child would have their locks, which nobody opens there."""
     for thread in list(_starts.values()):
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(_PATIENCE)
@@ -96,7 +98,7 @@ def _forget() -> None:
     _making = new_lock()
 
 
-os.register_at_fork(before=_before_fork, after_in_child=_forget)
+os.register_at_fork(before=before_fork, after_in_child=_forget)
 
 
 # ---- the comparison
