@@ -357,7 +357,7 @@ def test_a_fork_waits_for_comparisons(engine, monkeypatch):
 
 
 def test_a_fork_waits_for_what_an_aside_begins_meanwhile(engine, monkeypatch):
-    """Asides are waited for after engines, by the order in which modules are imported; they begin with comparisons."""
+    """A comparison, after it was asked whether there are any."""
     done = []
     monkeypatch.setattr(engine, "_alike", lambda *args: time.sleep(0.3) or np.ones(1, bool))
     monkeypatch.setitem(engines._engines, 7, engine)
