@@ -9,6 +9,8 @@ import torch
 from helpers import make_folder
 from torchvision.transforms import v2
 
+from dali_compat.engine.dali import warm
+
 if not hasattr(v2.Transform, "make_params"):  # its name since torchvision 0.21
     v2.Transform.make_params = lambda self, inputs: self._get_params(inputs)
 
@@ -74,6 +76,20 @@ def pytest_collection_modifyitems(items):
         if not item.get_closest_marker("timeout"):
             # a thread, not a signal: a hang inside DALI never returns to Python to see the signal
             item.add_marker(pytest.mark.timeout(SECONDS, method="thread"))
+
+
+@pytest.fixture(autouse=True)
+def decoder_lives(request):
+    """On a GPU a decoder lives beside the tests: while one does, another is made in a fraction of the time."""
+    if request.node.get_closest_marker("gpu"):
+        request.getfixturevalue("first_decoder")
+
+
+@pytest.fixture(scope="session")
+def first_decoder():
+    decoder = warm.first_decoder(0)
+    yield
+    decoder.close()
 
 
 @pytest.fixture(scope="session")
