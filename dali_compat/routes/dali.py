@@ -122,7 +122,7 @@ class DaliRoute:
 
         engine = known_engine(self.device)
         if isinstance(engine, str):
-            return f"exact, on the CPU (not on the GPU's JPEG engine: {engine})"
+            return f"exact, on the CPU, not on a JPEG engine: {engine}"
         there = "" if engine is not None else ", if it has one"
         return f"exact: JPEGs on the GPU's engine{there}, once they are compared; others on the CPU"
 

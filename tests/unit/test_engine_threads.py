@@ -4,6 +4,7 @@ becomes of errors."""
 import io
 import os
 import signal
+import sys
 import threading
 import time
 import types
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision import transforms as T
 
+from dali_compat.cli import doctor
 from dali_compat.engine.planes import engine as one
 from dali_compat.engine.planes import engines, nvjpeg
 from dali_compat.engine.planes.engine import Decoder as real_decoder
@@ -22,6 +25,10 @@ from dali_compat.engine.planes.geometry import planes_of
 from dali_compat.engine.planes.nvjpeg import EngineError, EngineMemoryError, Nvjpeg
 from dali_compat.engine.planes.verified import VerifiedEngine
 from dali_compat.epoch import aside
+from dali_compat.lower import lower
+from dali_compat.plan import Options
+from dali_compat.routes.dali import DaliRoute
+from dali_compat.translate import translate
 
 CPU = torch.device("cpu")
 FILES = Files.of([np.zeros(1, np.uint8)])
@@ -124,6 +131,51 @@ def test_it_is_waited_for_once(engine, held, monkeypatch):
     assert time.monotonic() - since < 10
     monkeypatch.setitem(engines._engines, 5, engine)
     assert engines.engine_of(torch.device("cuda", 5)).startswith("it has not answered")
+
+
+GPU = torch.device("cuda", 3)
+MISSING = {
+    "library": "nvJPEG's library is not there",
+    "engine": "this GPU has no JPEG engine",
+    "symbol": "AttributeError: ",
+    "triton": "ModuleNotFoundError: ",
+    "memory": "EngineMemoryError: nvjpegJpegStateCreate: no memory",
+}
+
+
+@pytest.mark.parametrize("lacks", MISSING)
+def test_where_something_is_missing_the_cpu_decodes(engine, libraries, monkeypatch, lacks):
+    """And explain() and doctor say why."""
+    monkeypatch.setenv(one.SWITCH, "1")
+    monkeypatch.setattr(engines, "_engines", {})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace(total_memory=2**34))
+    monkeypatch.setattr(one, "Decoder", real_decoder)
+    statuses = {"engine": {"nvjpegCreateEx": 7}, "memory": {"nvjpegJpegStateCreate": 5}}
+    libraries += {"library": [], "symbol": [types.SimpleNamespace(_handle=None)]}.get(
+        lacks, [Library(**statuses.get(lacks, {}))]
+    )
+    if lacks == "triton":
+        monkeypatch.setitem(sys.modules, "triton", None)
+        monkeypatch.delitem(sys.modules, "dali_compat.engine.planes.kernels", raising=False)
+        monkeypatch.delattr("dali_compat.engine.planes.kernels", raising=False)
+    plan = lower(translate(T.RandomResizedCrop(8)), Options(exact=True, channels_last=False, gpu=True))
+    route = DaliRoute(GPU, 1, 2, 4, [plan], {})
+    assert route.uses_jpeg_engine and route.jpegs.startswith("exact: JPEGs on the GPU's engine, if it has one")
+    assert route.jpeg_engine() is None
+    assert route.jpegs.startswith(f"exact, on the CPU, not on a JPEG engine: {MISSING[lacks]}")
+    assert not route.compared_jpegs
+    assert doctor._exact_engine(GPU.index).startswith(f"yes, but not with exact=True: {MISSING[lacks]}")
+
+
+def test_a_loader_without_a_gpu_asks_for_none(monkeypatch):
+    """torch without CUDA, for example."""
+    monkeypatch.setenv(one.SWITCH, "1")
+    monkeypatch.setattr(engines, "engine_of", lambda device: pytest.fail("somebody asks"))
+    monkeypatch.setattr(engines, "begin", lambda device: pytest.fail("somebody asks"))
+    plan = lower(translate(T.RandomResizedCrop(8)), Options(exact=True, channels_last=False, gpu=False))
+    route = DaliRoute(CPU, 1, 2, 4, [plan], {})
+    assert route.jpeg_engine() is None and not route.uses_jpeg_engine and not route.compared_jpegs
+    route.begin_decoder()
 
 
 class Pillow(VerifiedEngine):
