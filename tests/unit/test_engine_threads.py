@@ -17,6 +17,7 @@ from PIL import Image
 from torchvision import transforms as T
 
 from dali_compat.cli import doctor
+from dali_compat.data.headers import Facts
 from dali_compat.engine.planes import engine as one
 from dali_compat.engine.planes import engines, nvjpeg
 from dali_compat.engine.planes.engine import Decoder as real_decoder
@@ -25,6 +26,7 @@ from dali_compat.engine.planes.geometry import planes_of
 from dali_compat.engine.planes.nvjpeg import EngineError, EngineMemoryError, Nvjpeg
 from dali_compat.engine.planes.verified import VerifiedEngine
 from dali_compat.epoch import aside
+from dali_compat.epoch.planes_group import bounded
 from dali_compat.lower import lower
 from dali_compat.plan import Options
 from dali_compat.routes.dali import DaliRoute
@@ -354,6 +356,16 @@ def test_errors_keep_no_planes(engine, monkeypatch):
     with pytest.raises(EngineError) as error:
         decoding.result()
     assert error.traceback and decoding._planes is None and not engine.is_full
+
+
+def test_a_small_gpu_has_less_in_flight(engine, monkeypatch):
+    decoding = engine.submit(FILES, PLACES)
+    assert not engine.is_full
+    monkeypatch.setattr(engine, "memory", 32 * 255)
+    assert engine.is_full and decoding.bytes == 256
+    facts = Facts.empty(8)._replace(sizes=np.full((8, 2), 8), chroma=np.ones(8, np.uint8))
+    assert [len(group) for group in bounded(np.arange(8), facts, 2**34)] == [8]
+    assert [len(group) for group in bounded(np.arange(8), facts, 128 * 512)] == [2] * 4
 
 
 def test_others_may_begin_while_it_is_asked_what_is_in_flight(engine, monkeypatch):
