@@ -108,7 +108,7 @@ class DaliRoute:
 
     @property
     def uses_jpeg_engine(self) -> bool:
-        """Whether it would, if the GPU has one. The default does not: beside a ResNet-18 its own way is faster by 1.7%
+        """Whether it would, if the GPU has one. exact=False does not: beside a ResNet-18 its own way is faster by 1.7%
         (H200, benchmarks/results)."""
         from ..engine.planes.engines import is_wanted
 
