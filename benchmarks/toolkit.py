@@ -155,7 +155,7 @@ def endless(loader):
 
 
 def timed(config, stream, every, seconds, least=0):
-    """{steps, images_per_s, waiting}: steps until so many seconds are over on any rank, and at least so many."""
+    """{steps, images_per_s, waiting, loss}: steps until so many seconds are over on any rank, and at least so many."""
     training, ranks = config.training, config.ranks
     pending = torch.zeros(3, device=ranks.device)  # loss, right answers, whether the time is over
     ranks.total(pending)  # all ranks begin, and no GPU has work from before
@@ -173,10 +173,9 @@ def timed(config, stream, every, seconds, least=0):
             if over:
                 break
     passed = time.perf_counter() - begin
-    if not total == total:
-        raise FloatingPointError("the loss is not a number")
     images = step * config.options.batch_size * ranks.world
-    return {"steps": step, "images_per_s": images / passed, "waiting": waited / passed}
+    loss = total / step / ranks.world  # the mean of them all
+    return {"steps": step, "images_per_s": images / passed, "waiting": waited / passed, "loss": loss}
 
 
 def turn(config, case, source, cores, args, known):
@@ -243,7 +242,8 @@ def run(args, rest, ranks, place, result):
             finally:
                 faulthandler.cancel_dump_traceback_later()
             if ranks.is_first:
-                result["plans"][f"{name}, {source}"] = row.pop("plan", None) or result["plans"].get(f"{name}, {source}")
+                if "plan" in row:
+                    result["plans"][f"{name}, {source}"] = row.pop("plan")
                 result["rounds"].append({**what, "batch_size": config.options.batch_size, **row, "at": spent})
                 print(common.line(result["rounds"][-1]), flush=True)
                 common.write_json(args.json, result)

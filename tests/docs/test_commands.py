@@ -44,7 +44,7 @@ SHORTER = {
     "python benchmarks/imagefolder.py": "--replicate 2 --rounds 1 --warmup 1 --batches 2 --batch-size 2 --workers 1 "
     "--cases ours --device cpu",
     "python benchmarks/scale.py --ranks": "--ranks 2 --images 20 --epochs 1",
-    "python benchmarks/plot.py": "--out plot.svg",
+    "python benchmarks/plot.py": "--out .",
     "python benchmarks/strip.py": "--out strip.jpg",
 }
 COMMANDS = list(dict.fromkeys(command for page in PAGES for command in commands(page)))
