@@ -52,7 +52,7 @@ def test_every_case_of_a_round_in_turn(images, tmp_path):
         assert 5 < row["loss"] < 9  # of 1,000 classes: 6.9
     assert all("DALI route on cpu: 1 CPU threads" in result["plans"][f"mobilenet_v2, {s}"] for s in ("folder", "rec"))
     assert result["images"]["files"] == 32 and result["failed"] == []
-    assert len(re.findall(r"^\| mobilenet_v2, (folder|rec) \| 1 \|( [^|-]+ \|){8}$", said, re.MULTILINE)) == 2
+    assert len(re.findall(r"^\| mobilenet_v2, (folder|rec) \| 1 \|( [^|]+ \|){8}$", said, re.MULTILINE)) == 2
 
 
 @pytest.mark.slow
