@@ -116,6 +116,7 @@ CONFIGS = {
     "vit_s_16": "ViT-S/16",
 }
 SOURCES = {"folder": "photos in a folder", "rec": "the same in a .rec"}
+TOOLKIT = "Training speed of the toolkit's configs with both loaders, and by CPU cores"
 HALF, LOW = 400, 150  # pixels: a panel's width, a line plot's height
 ROW = 30
 
@@ -208,7 +209,7 @@ def toolkit(cores: dict, configs: dict) -> str:
     gpu = str(configs["facts"]["gpu"]).split(",")[0]
     said = f"{gpu}, {max(row['cores'] for row in configs['rounds'])} cores, numbers are images/s"
     lines.append(text(240, height - 10, said, size=11))
-    return svg(height, "Training speed of the toolkit's configs with both loaders, and by CPU cores", lines)
+    return svg(height, TOOLKIT, lines)
 
 
 def pictures() -> dict[str, str]:

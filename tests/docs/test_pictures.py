@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from docs.made_up import measured
 from docs.pages import ROOT
 
 BACKGROUNDS = {"white": "#ffffff", "black": "#0d1117"}  # GitHub's
@@ -37,29 +38,9 @@ def test_the_plot_draws_what_is_measured(plot):
     assert plot["speed"]().count("not measured") == len(panels) * len(plot["NAMES"]) - len(values)
 
 
-def turns(config: str, cores: int, source: str | None, case: str, speeds: list[float]) -> list[dict]:
-    """Rounds as benchmarks/toolkit.py writes them."""
-    row = {"config": config, "cores": cores, "source": source, "case": case}
-    return [row | {"round": number, "images_per_s": speed} for number, speed in enumerate(speeds)]
-
-
-@pytest.fixture
-def measured() -> tuple[dict, dict]:
-    """Results by cores, and of configs: one has no .rec, the others are not measured."""
-    cores = [row for n in (2, 16) for row in turns("resnet18", n, None, "synthetic", [1000.0, 990.0])]
-    cores += turns("resnet18", 2, "folder", "dali", [400.0, 500.0]) + turns("resnet18", 16, "folder", "dali", [900.0])
-    cores += turns("resnet18", 2, "folder", "torchvision", [100.0]) + turns(
-        "resnet18", 16, "folder", "torchvision", [500.0]
-    )
-    configs = turns("ghostnet", 16, None, "synthetic", [2000.0])
-    configs += turns("ghostnet", 16, "folder", "dali", [1500.0, 1600.0, 1400.0])
-    configs += turns("ghostnet", 16, "folder", "torchvision", [300.0])
-    return {"rounds": cores}, {"rounds": configs, "facts": {"gpu": "NVIDIA H200, 580, 143771 MiB"}}
-
-
-def test_the_plot_of_the_toolkit_draws_what_is_measured(plot, measured):
+def test_the_plot_of_the_toolkit_draws_what_is_measured(plot):
     """A line a loader and one of synthetic data, a dot a round, a bar of a loader's median to synthetic's."""
-    drawn = plot["toolkit"](*measured)
+    drawn = plot["toolkit"](*measured())
     assert drawn.count("<polyline") == 3 and drawn.count("stroke-dasharray") == 1 + 2  # and the ceiling of each panel
     assert drawn.count("<circle") == 5
     bars = re.findall(r'<rect x="[\d.]+" y="\d+" width="([\d.]+)" height="10" rx="2" fill="(#\w+)"/>', drawn)[:2]
