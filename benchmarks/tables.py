@@ -1,5 +1,5 @@
 """Writes the tables of trainings into the pages, from the files in benchmarks/results: those of examples/imagenet into
-docs/imagenet.md, that of dogs and cats into docs/examples.md.
+docs/imagenet.md, that of dogs and cats into docs/recipe-dogs-cats.md.
 
 A table stands between two comments of the page, "written, by benchmarks/tables.py: NAME" and "until here". A cell is
 the median of rounds. Without its result it is a sentence that says so.
@@ -18,7 +18,7 @@ import plot
 
 HERE = pathlib.Path(__file__).parent
 IMAGENET = 1_281_167  # images of an epoch
-PAGES = ("docs/imagenet.md", "docs/examples.md")
+PAGES = ("docs/imagenet.md", "docs/recipe-dogs-cats.md")
 TABLE = re.compile(r"(<!-- written, by benchmarks/tables\.py: (\w+) -->\n).*?(<!-- until here -->)", re.DOTALL)
 NOT_YET = "Not measured yet.\n"
 LOADERS = plot.LOADERS
