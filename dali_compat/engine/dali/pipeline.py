@@ -273,7 +273,7 @@ class DecodePipeline:
         _allow_open_files()
         decodes_on_gpu = self.device.type == "cuda" and not self.plan.exact and self.form.given not in DECODED
         if decodes_on_gpu:
-            warm.overtake(self.device.index)
+            warm.wait(self.device.index)
         arrays = [a for step in template for a in step.values()]
         if self._states:
             arrays.append(np.zeros((1, 1), np.int32))  # where they state their sizes
