@@ -148,7 +148,7 @@ class Plan:
     """A translated transform. Equal plans are one object within a loader, and compare by identity.
 
     Attributes:
-        steps: as torchvision would run them, image by image (what replay follows).
+        steps: as torchvision would run them, image by image (what engine/pil.py follows).
         dali: the part that runs in the DALI graph, lowered.
         batch: the part that runs as torch operations on the whole batch, after it.
         planes: the first steps, where ``exact`` kernels can do them on what a GPU's JPEG engine gives; else empty.

@@ -22,7 +22,7 @@ from ..data.sources import Source, fetch
 from ..data.verdicts import Verdicts
 from ..draws import Arrays, ImageTooSmall, compute
 from ..engine.kernels import rows_of
-from ..engine.replay import OtherMode
+from ..engine.pil import OtherMode
 from ..errors import ImageReadError, OutOfStep
 from ..plan import Plan, Step
 from .batch import Batch

@@ -15,8 +15,9 @@ from ..data.headers import Facts, Headers, marks
 from ..data.intact import is_intact
 from ..data.sources import BYTES, DECODED, PATHS, Form, Source, overwritten, written
 from ..draws import Arrays
+from ..engine import pil
 from ..engine.device import mapped, sent
-from ..engine.replay import OtherMode, replay, replay_views
+from ..engine.pil import OtherMode
 from ..engine.views import Views
 from ..errors import ImageReadError
 from ..plan import Plan, Step
@@ -89,7 +90,7 @@ class DaliOwner(Owner, Protocol):
         ...
 
 
-class Decoded:
+class DaliGroup:
     """Rows that DALI decodes, or that it has decoded before (``given`` one of DECODED).
     ``again``: it has failed once. ``keeps``: _keep() is for the whole images."""
 
@@ -159,10 +160,10 @@ class Decoded:
 
     def _with_pil(self, doubtful: list[int], images):
         """The images, those in doubt from PIL."""
-        replayed = Replayed(self.batch, self.plan, [self.rows[i] for i in doubtful])
-        theirs = replayed.outcome()
+        by_pil = PilGroup(self.batch, self.plan, [self.rows[i] for i in doubtful])
+        theirs = by_pil.outcome()
         sure = [i for i in range(len(self.rows)) if i not in doubtful]
-        return self._in_order([(replayed.rows, theirs), ([self.rows[i] for i in sure], [images[i] for i in sure])])
+        return self._in_order([(by_pil.rows, theirs), ([self.rows[i] for i in sure], [images[i] for i in sure])])
 
     def look(self) -> None:
         """DALI tells when it is asked."""
@@ -184,16 +185,16 @@ class Decoded:
         if not bad and (self._again or self._given != PATHS):
             raise error
         if not bad:
-            again = Decoded(self.batch, self.plan, self.rows, self._given, again=True)
+            again = DaliGroup(self.batch, self.plan, self.rows, self._given, again=True)
             images, self.rows = again.outcome(), again.rows
             return images
         for i in bad:
             _use_pil(self.batch, self.rows[i])
-        replayed = Replayed(self.batch, self.plan, [self.rows[i] for i in bad])
-        groups: list[tuple[Decoded | Replayed, Any]] = [(replayed, replayed.outcome())]
+        by_pil = PilGroup(self.batch, self.plan, [self.rows[i] for i in bad])
+        groups: list[tuple[DaliGroup | PilGroup, Any]] = [(by_pil, by_pil.outcome())]
         good = [row for i, row in enumerate(self.rows) if i not in bad]
         if good:  # not before PIL is done: where it raises, nobody would ask for what DALI has made
-            decoded = Decoded(self.batch, self.plan, good, self._given, again=True)
+            decoded = DaliGroup(self.batch, self.plan, good, self._given, again=True)
             groups.append((decoded, decoded.outcome()))
         return self._in_order([(group.rows, images) for group, images in groups])
 
@@ -251,7 +252,7 @@ def _finished(plan: Plan, images, arrays: list[Arrays]):
     return run(plan.batch, images, arrays)
 
 
-class Replayed:
+class PilGroup:
     """Rows that go through PIL and torchvision's own functions, with the parameters drawn for them. Their sizes are
     those that PIL finds: nothing hangs on what the headers say."""
 
@@ -260,7 +261,7 @@ class Replayed:
         self._futures: dict[int, Future] = {}
         for row in rows:
             chains = [(one.steps, partial(batch.compute_one, one.steps, row)) for one in plan.chains]
-            how: tuple = (replay_views, chains) if plan.views else (replay, *chains[0])
+            how: tuple = (pil.load_views, chains) if plan.views else (pil.load, *chains[0])
             channels = plan.chains[0].takes.channels
             self._futures[row] = batch.epoch.in_thread(how[0], batch.sources[row], *how[1:], channels)
 

@@ -21,13 +21,13 @@ from ..engine.planes.program import Program
 from ..engine.planes.verified import VerifiedEngine
 from ..engine.views import Views
 from ..plan import Plan
-from .dali_groups import DaliOwner, Decoded, Replayed, forget
+from .dali_groups import DaliGroup, DaliOwner, PilGroup, forget
 from .part import in_order, run
 
 _MOST = 2**29  # bytes of planes that a group may have
 
 
-class Compared(Decoded):
+class Compared(DaliGroup):
     """Rows that DALI decodes, and the engine beside it: nobody has seen yet whether its pixels are the same. Where too
     much waits to be compared, they are not this time."""
 
@@ -54,7 +54,7 @@ class Compared(Decoded):
         )
 
 
-class FromPlanes:
+class PlanesGroup:
     """Rows that the engine decodes. No other bytes reach it than those that it was seen to decode to Pillow's pixels:
     of others it might make anything, and write more pixels than there is room for. Where a file has others, PIL takes
     it, and it is looked at anew."""
@@ -69,7 +69,7 @@ class FromPlanes:
         self._begun = False
         self._mine = np.arange(len(rows))  # of the rows: those that the engine has
         self._planes: Decoding | None = None
-        self._others: Decoded | Replayed | None = None
+        self._others: DaliGroup | PilGroup | None = None
         if given == PATHS:
             self._pipeline = batch.epoch.pipeline(plan, len(rows), Form(PATHS, reads=True))
             self._ticket = self._pipeline.submit(batch.paths(at), [])
@@ -86,7 +86,7 @@ class FromPlanes:
             self._hand_over(Files.of(self._read()))
         except PipelineError:  # of a file: this finds out which
             self._mine = self._mine[:0]
-            self._others = Decoded(self.batch, self.plan, self.rows, self._given)
+            self._others = DaliGroup(self.batch, self.plan, self.rows, self._given)
         self._begun = True  # at last: an interrupt may stop it
 
     def _hand_over(self, files: Files) -> None:
@@ -96,7 +96,7 @@ class FromPlanes:
             self._mine, changed = np.flatnonzero(same), [self.rows[i] for i in np.flatnonzero(~same).tolist()]
             files = files.only(self._mine)
             forget(self.batch, changed)
-            self._others = Replayed(self.batch, self.plan, changed)
+            self._others = PilGroup(self.batch, self.plan, changed)
         if len(self._mine):
             try:
                 self._planes = self._engine.submit(files, self._places())
@@ -119,7 +119,7 @@ class FromPlanes:
         if not self._begun:
             self._begin()
         mine, made = [self.rows[i] for i in self._mine.tolist()], []
-        groups: list[Decoded | Replayed] = [] if self._others is None else [self._others]
+        groups: list[DaliGroup | PilGroup] = [] if self._others is None else [self._others]
         if mine:
             planes = self._received()
             if planes is not None:
@@ -149,12 +149,12 @@ class FromPlanes:
             return np.zeros(len(self._mine), bool)
         return overwritten([self.batch.sources[self.rows[i]] for i in self._mine.tolist()])
 
-    def _as_before(self) -> list[Decoded | Replayed]:
+    def _as_before(self) -> list[DaliGroup | PilGroup]:
         """What makes those rows without the engine; PIL says what is wrong with what somebody has overwritten."""
         gone = self._overwritten()
         lost, sure = ([self.rows[i] for i in self._mine[chosen].tolist()] for chosen in (gone, ~gone))
-        made: list[Decoded | Replayed] = [Decoded(self.batch, self.plan, sure, self._given)] if sure else []
-        return made + ([Replayed(self.batch, self.plan, lost)] if lost else [])
+        made: list[DaliGroup | PilGroup] = [DaliGroup(self.batch, self.plan, sure, self._given)] if sure else []
+        return made + ([PilGroup(self.batch, self.plan, lost)] if lost else [])
 
     def _images(self, planes: torch.Tensor):
         places, views = self._places(), []
