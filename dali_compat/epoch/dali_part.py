@@ -14,8 +14,10 @@ from ..data.sources import DECODED
 from ..data.verdicts import ENGINES, decoders
 from ..engine.views import Views
 from ..plan import Plan
-from .dali_groups import DaliGroup, DaliOwner, PilGroup
+from .dali_group import DaliGroup
+from .dali_owner import DaliOwner
 from .part import Part, in_order, stacked, stacked_views, taken
+from .pil_group import PilGroup
 from .planes_group import Compared, PlanesGroup, as_many_as_fit, bounded
 
 GroupT = TypeVar("GroupT", DaliGroup, PlanesGroup)
@@ -43,11 +45,11 @@ class DaliPart(Part[DaliOwner]):
     def _start_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
         """A GPU's JPEG engine gets what it is known to decode to Pillow's pixels, and, beside DALI, some of what nobody
         has compared yet. The rows that are left."""
-        engine, facts = self.owner.epoch.engine, self.owner.facts
+        engine, facts = self.owner.epoch.engine, self.owner.headers.facts
         if engine is None or given in DECODED or not self.plan.from_planes:
             return rows
         takes = engine.takes(facts.chroma[rows], facts.sizes[rows])
-        decided = decoders(self.owner.words[rows])
+        decided = decoders(self.owner.headers.words[rows])
         known = rows[takes & (decided == ENGINES)]
         new = rows[takes & (decided == 0)]
         if len(new):

@@ -21,8 +21,10 @@ from ..engine.planes.program import Program
 from ..engine.planes.verified import VerifiedEngine
 from ..engine.views import Views
 from ..plan import Plan
-from .dali_groups import DaliGroup, DaliOwner, PilGroup, forget
+from .dali_group import DaliGroup
+from .dali_owner import DaliOwner
 from .part import in_order, run
+from .pil_group import PilGroup
 
 _MOST = 2**29  # bytes of planes that a group may have
 
@@ -45,7 +47,7 @@ class Compared(DaliGroup):
             files = Files.of([array.copy() for array in files.arrays])
             if overwritten(self._sources).any():
                 return
-        put = self.batch.words_to([self.rows[i] for i in sure])
+        put = self.batch.headers.words_to([self.rows[i] for i in sure])
         self._engine.compare(
             files,
             _places(facts),
@@ -64,7 +66,7 @@ class PlanesGroup:
         if not rows:
             return
         at = np.array(rows)
-        self._facts, self._words = batch.facts.take(at), batch.words[at]
+        self._facts, self._words = batch.headers.facts.take(at), batch.headers.words[at]
         self._arrays = [batch.compute((*one.planes, *one.after), at) for one in plan.chains]
         self._begun = False
         self._mine = np.arange(len(rows))  # of the rows: those that the engine has
@@ -95,7 +97,7 @@ class PlanesGroup:
         if not same.all():
             self._mine, changed = np.flatnonzero(same), [self.rows[i] for i in np.flatnonzero(~same).tolist()]
             files = files.only(self._mine)
-            forget(self.batch, changed)
+            self.batch.headers.forget(changed)
             self._others = PilGroup(self.batch, self.plan, changed)
         if len(self._mine):
             try:
@@ -138,7 +140,7 @@ class PlanesGroup:
             planes = None if self._planes is None else self._planes.result()
             return None if self._overwritten().any() else planes
         except EngineError:  # comparing them anew tells of which file
-            self.batch.words_to([self.rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
+            self.batch.headers.words_to([self.rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
         except EngineSilent:
             self._engine.give_up()
         return None

@@ -1,93 +1,25 @@
-"""Rows of a part that have one decoder: DALI, or PIL."""
+"""Rows of a part that DALI decodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from ..data.headers import Facts, Headers, marks
+from ..data.headers import Facts, marks
 from ..data.intact import is_intact
 from ..data.sources import BYTES, DECODED, PATHS, Form, Source, overwritten, written
 from ..draws import Arrays
-from ..engine import pil
-from ..engine.device import mapped, sent
-from ..engine.pil import OtherMode
 from ..engine.views import Views
-from ..errors import ImageReadError
-from ..plan import Plan, Step
-from .dali_epoch import DaliEpoch
-from .part import Owner, in_order, run
+from ..plan import Plan
+from .dali_owner import DaliOwner
+from .part import in_order, run
+from .pil_group import PilGroup
 
 if TYPE_CHECKING:
     from ..engine.dali.pipeline import Received
-
-
-class DaliOwner(Owner, Protocol):
-    """What parts and their groups ask of their batch.
-
-    Attributes:
-        pixels: what a cache has of each row; empty where there is none.
-        facts: what is known of each row's file.
-        words: (N,) uint64, what the epoch's JPEG engine is known to make of it (data/verdicts.py).
-    """
-
-    pixels: list[Any]
-    facts: Facts
-    words: np.ndarray
-
-    @property
-    def epoch(self) -> DaliEpoch:
-        """Whose batches they are."""
-        ...
-
-    @property
-    def sources(self) -> Sequence[Source]:
-        """Where each row's encoded image is."""
-        ...
-
-    def paths(self, rows: np.ndarray) -> Any:
-        """The paths of these rows, as a pipeline takes them."""
-        ...
-
-    def name(self, row: int) -> str:
-        """The row's source and index, for a message."""
-        ...
-
-    def compute(
-        self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray, sizes: np.ndarray | None = None
-    ) -> list[Arrays]:
-        """As Owner's; without ``sizes`` those of the files."""
-        ...
-
-    def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
-        """compute() for one image of a size, without the dimension of rows."""
-        ...
-
-    def give_up(self, row: int, error: Exception) -> None:
-        """A row cannot be made: on_error decides what that means."""
-        ...
-
-    def header(self, row: int) -> tuple[Headers, int]:
-        """What keeps the header of a row's file, and at which index."""
-        ...
-
-    def set_intact(self, rows: list[int]) -> None:
-        """DALI and PIL read these files alike."""
-        ...
-
-    def words_to(self, rows: list[int]) -> Callable[[np.ndarray], None]:
-        """What keeps words about these rows' files. It may be called in any thread, and when the batch is gone."""
-        ...
-
-    def meet_anew(self, rows: list[int]) -> bool:
-        """The headers of these rows are forgotten; whether one of them was not, for this batch, before."""
-        ...
 
 
 class DaliGroup:
@@ -101,7 +33,7 @@ class DaliGroup:
         if not rows:
             return
         at = np.array(rows)
-        self._facts = batch.facts.take(at)
+        self._facts = batch.headers.facts.take(at)
         arrays = [batch.compute((*one.dali, *one.batch), at) for one in plan.chains]
         dali = [of_one[: len(one.dali)] for one, of_one in zip(plan.chains, arrays, strict=True)]
         self._batch = [of_one[len(one.dali) :] for one, of_one in zip(plan.chains, arrays, strict=True)]
@@ -189,7 +121,7 @@ class DaliGroup:
             images, self.rows = again.outcome(), again.rows
             return images
         for i in bad:
-            _use_pil(self.batch, self.rows[i])
+            self.batch.headers.use_pil(self.rows[i])
         by_pil = PilGroup(self.batch, self.plan, [self.rows[i] for i in bad])
         groups: list[tuple[DaliGroup | PilGroup, Any]] = [(by_pil, by_pil.outcome())]
         good = [row for i, row in enumerate(self.rows) if i not in bad]
@@ -224,25 +156,12 @@ def _for_pil(
     new = np.flatnonzero(~changed & (touched | ~facts.intact))
     unknown = np.array([not is_intact(files[i]) for i in new.tolist()], bool)  # here: others would wait for Python
     for i in new[unknown].tolist():
-        _use_pil(batch, rows[i])
-    batch.set_intact([rows[i] for i in new[~unknown].tolist()])
-    forget(batch, [rows[i] for i in np.flatnonzero(changed | touched).tolist()])
+        batch.headers.use_pil(rows[i])
+    batch.headers.set_intact([rows[i] for i in new[~unknown].tolist()])
+    batch.headers.forget([rows[i] for i in np.flatnonzero(changed | touched).tolist()])
     doubtful = changed.copy()
     doubtful[new[unknown]] = True
     return doubtful
-
-
-def forget(batch: DaliOwner, rows: list[int]) -> None:
-    """Their files have changed: they are looked at anew."""
-    for row in rows:
-        headers, index = batch.header(row)
-        headers.forget(index)
-
-
-def _use_pil(batch: DaliOwner, row: int) -> None:
-    """PIL reads this file from now on: DALI has failed on it, or may read it otherwise."""
-    headers, index = batch.header(row)
-    headers.use_pil(index)
 
 
 def _finished(plan: Plan, images, arrays: list[Arrays]):
@@ -250,67 +169,3 @@ def _finished(plan: Plan, images, arrays: list[Arrays]):
     if not (plan.dali and plan.dali[-1].kwargs.get("layout") == "CHW"):
         images = images.movedim(-1, 1) if isinstance(images, torch.Tensor) else [i.movedim(-1, 0) for i in images]
     return run(plan.batch, images, arrays)
-
-
-class PilGroup:
-    """Rows that go through PIL and torchvision's own functions, with the parameters drawn for them. Their sizes are
-    those that PIL finds: nothing hangs on what the headers say."""
-
-    def __init__(self, batch: DaliOwner, plan: Plan, rows: list[int]):
-        self.batch, self.plan, self.rows = batch, plan, rows
-        self._futures: dict[int, Future] = {}
-        for row in rows:
-            chains = [(one.steps, partial(batch.compute_one, one.steps, row)) for one in plan.chains]
-            how: tuple = (pil.load_views, chains) if plan.views else (pil.load, *chains[0])
-            channels = plan.chains[0].takes.channels
-            self._futures[row] = batch.epoch.in_thread(how[0], batch.sources[row], *how[1:], channels)
-
-    def look(self) -> None:
-        """Give up what has failed already."""
-        for row in [row for row, future in self._futures.items() if future.done() and future.exception()]:
-            self._give_up(row, self._futures[row].exception())  # type: ignore[arg-type]  # it has one
-
-    def outcome(self) -> list[torch.Tensor]:
-        images = []
-        while self._futures:
-            row = next(iter(self._futures))
-            error = self._futures[row].exception()  # what a signal's handler raises meanwhile is not this image's
-            try:
-                if isinstance(error, Exception):
-                    self._give_up(row, error)
-                    continue
-            finally:
-                del error  # it refers to its traceback, and that to this frame
-            images.append(mapped(self._futures[row].result(), self._sent))
-            del self._futures[row]
-        return images
-
-    def _sent(self, image: torch.Tensor) -> torch.Tensor:
-        return sent(image, self.batch.epoch.route.device)
-
-    def discard(self) -> None:
-        while self._futures:
-            self._futures.popitem()[1].cancel()
-
-    def _give_up(self, row: int, error: Exception) -> None:
-        """
-        Raises:
-            OtherMode: files have changed; the batch groups its rows anew.
-        """
-        if isinstance(error, OtherMode) and self.batch.meet_anew(self.rows):
-            try:
-                raise error
-            finally:
-                del error  # it refers to its traceback, and that to this frame
-        if not hasattr(error, "row"):
-            message = f"cannot decode {self.batch.name(row)}: {type(error).__name__}: {error}"
-            read_error = ImageReadError(message)
-            read_error.__cause__ = error
-            error = read_error
-            del read_error
-        try:
-            self.batch.give_up(row, error)
-        finally:
-            del error  # it refers to its traceback, and that to this frame
-        del self._futures[row]
-        self.rows = [other for other in self.rows if other != row]
