@@ -19,7 +19,7 @@ from .part import in_order, run
 from .pil_group import PilGroup
 
 if TYPE_CHECKING:
-    from ..engine.dali.pipeline import Received
+    from ..engine.dali.received import Received
 
 
 class DaliGroup:
