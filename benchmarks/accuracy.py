@@ -21,6 +21,7 @@ import os
 import statistics
 
 import common
+import loaders
 import resnet9
 import torch
 import torchvision.transforms as T
@@ -83,16 +84,9 @@ def main():
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--epochs", type=int, default=12)
     args = options.parse_args()
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = loaders.device_of(args)
     torch.backends.cudnn.benchmark = True
-    result = {
-        "benchmark": "accuracy",
-        "facts": common.facts(),
-        "rounds": [],
-        "settings": {key: str(value) for key, value in vars(args).items()},
-        "agreement": {},
-    }
-    print(result["facts"], flush=True)
+    result = common.begun("accuracy", args, agreement={})
     for number, case in common.in_turn(["torchvision", "ours"], args.seeds):
         net, seconds = train(case, number, args, device)
         judge = loader("torchvision", f"{args.data}/test", TEST["as they are"], device, args.workers, False)

@@ -217,6 +217,11 @@ def endless(opened):
             )
 
 
+def device_of(args):
+    """The one that is asked for, else the GPU where there is one."""
+    return torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
 def synchronise(device):
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -153,20 +153,12 @@ def main():
     options.add_argument("--warmup", type=int, default=6)
     options.add_argument("--seconds", type=float, default=2)
     args = options.parse_args()
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = loaders.device_of(args)
     torch.zeros(1, device=device)
     chosen = {name: t for name, t in transforms().items() if not args.only or name in args.only}
     with common.folder(args.data, args.replicate) as root:
-        begun = json.loads(args.json.read_text()) if args.json and args.json.exists() else None
-        result = begun or {
-            "benchmark": "transforms",
-            "facts": common.facts(),
-            "images": common.describe(root, args.data),
-            "settings": {key: str(value) for key, value in vars(args).items()},
-            "rounds": [],
-            "plans": {},
-        }
-        print(result["facts"], flush=True)
+        so_far = json.loads(args.json.read_text()) if args.json and args.json.exists() else None
+        result = so_far or common.begun("transforms", args, images=common.describe(root, args.data), plans={})
         settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
         done = {(row["case"], row["transform"], row["round"]) for row in result["rounds"]}
         for which, name, number in itertools.product(["torchvision", "ours"], chosen, range(args.rounds)):
