@@ -30,7 +30,7 @@ _THREADS = 8
 _SLOW = 1.0  # seconds before a progress bar shows
 _TICK = 2_000_000_000  # ns; no file system in use has a coarser clock
 
-Found = tuple[list[str], dict[str, int], list[tuple[str, int]]]
+FolderSamples = tuple[list[str], dict[str, int], list[tuple[str, int]]]
 
 
 def cached_samples(
@@ -38,7 +38,7 @@ def cached_samples(
     extensions: str | tuple[str, ...] = IMG_EXTENSIONS,
     allow_empty: bool = False,
     place: str | Path | None = None,
-) -> Found:
+) -> FolderSamples:
     """(classes, class_to_idx, samples) of a folder of class folders: torchvision's find_classes() and make_dataset(),
     equal in content and order, from a cached list where that still holds.
 
@@ -76,7 +76,7 @@ def index_file(
     return Path(os.path.expanduser(place or saved.cache_folder() / "folders")) / f"{name}.npz"
 
 
-def listed_samples(root: str | Path, extensions: str | tuple[str, ...] = IMG_EXTENSIONS) -> Found:
+def listed_samples(root: str | Path, extensions: str | tuple[str, ...] = IMG_EXTENSIONS) -> FolderSamples:
     """The same without a cache."""
     root = os.path.expanduser(root)
     return _assemble(_list(root, extensions), root, extensions, allow_empty=False)
@@ -193,7 +193,7 @@ def _split(joined: np.ndarray) -> list[str]:
     return joined.tobytes().decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
-def _assemble(listing: _Listing, root: str, extensions, allow_empty: bool) -> Found:
+def _assemble(listing: _Listing, root: str, extensions, allow_empty: bool) -> FolderSamples:
     """torchvision's results and errors."""
     classes = listing.classes
     if not classes:

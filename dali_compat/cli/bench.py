@@ -21,8 +21,8 @@ from dali_compat.cli.check import TABLE, add_options, archive_class, open_table
 from dali_compat.cli.limits import Beside, Measured, Setting, advice, limit, limit_beside
 from dali_compat.cli.parity import transform_of
 from dali_compat.cli.timing import Files, Passes, memory
-from dali_compat.plan import table
 from dali_compat.routes.choose import StockRoute, in_python
+from dali_compat.text import in_columns
 
 RECIPES = {"train": "ImageNet, training", "eval": "ImageNet, evaluation"}
 LOADS, STEPS, ALONE = "#1b7f4d", "#9aa5b1", "#2f6fb0"
@@ -83,7 +83,7 @@ def run(args) -> int:
         rate = f"{speeds.rate(beside.together)} of {speeds.rate(beside.step)}"
         rows.append((f"beside a step of {1e3 * beside.step:.1f} ms", rate, verdict.limit))
         bars += speeds.bars_beside(beside)
-    print(table(rows))
+    print(in_columns(rows))
     print(f"\n{memory(device)}\n")
     for verdict in dict.fromkeys(limits):
         print(f"{verdict.limit}: {verdict.why}")

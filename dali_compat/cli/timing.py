@@ -66,10 +66,10 @@ class Files:
         return total * len(self) // len(chosen)
 
     def _read(self, index: int) -> int:
-        from dali_compat.data.sources import Parts
+        from dali_compat.data.sources import RandomAccess
 
-        with Parts(self._source(index)) as parts:
-            return len(parts.read(parts.size, 0))
+        with RandomAccess(self._source(index)) as file:
+            return len(file.read(file.size, 0))
 
     def _source(self, index: int) -> Any:
         from dali_compat.archives.archive import Archive

@@ -78,7 +78,7 @@ class Iterator(Protocol):
     def in_flight(self) -> int: ...
 
 
-class Route(Protocol):
+class KeepsPixels(Protocol):
     """What is asked of a route.
 
     Attributes:
@@ -137,12 +137,12 @@ class Meter:
             first = next(iter(first.values()), None)
         self._bytes += _bytes(first, self._plain)
 
-    def holds(self, ahead: int, route: Route) -> None:
+    def holds(self, ahead: int, route: KeepsPixels) -> None:
         """So many bytes were computed ahead."""
         self.ahead = ahead
         self._stats.hold(route)
 
-    def exhausted(self, route: Route | None = None) -> None:
+    def exhausted(self, route: KeepsPixels | None = None) -> None:
         """The iteration has come to its end. Once."""
         if self._told:
             return
@@ -206,13 +206,13 @@ class Stats:
             self._begun += 1
             return meter
 
-    def hold(self, route: Route | None) -> int:
+    def hold(self, route: KeepsPixels | None) -> int:
         """Bytes that are held now; a route of torch's own loader keeps none."""
         held = (0 if route is None else route.memory) + sum(meter.ahead for meter in self._meters)
         self._peak = max(self._peak, held)
         return held
 
-    def read(self, route: Route | None, reset: bool) -> LoaderStats:
+    def read(self, route: KeepsPixels | None, reset: bool) -> LoaderStats:
         """The counts; ``reset``: and begin anew."""
         with self._lock:
             held = self.hold(route)

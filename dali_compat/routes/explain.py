@@ -9,7 +9,8 @@ from torch.utils.data import IterableDataset
 
 from ..installation import dali_version, max_connections, max_connections_note
 from ..lower import plans_ahead
-from ..plan import Plan, table
+from ..plan import Plan
+from ..text import in_columns
 from ..translate.untranslatable import describe
 from .choose import Route, StockRoute, available_threads, in_python, names_in_python
 from .dali import DaliRoute
@@ -101,7 +102,7 @@ def _account(plan: Plan, device: torch.device, wide: bool, decode: str | None) -
         if plan.views:
             rows.append((f"{'views' if len(numbers) > 1 else 'view'} {_listed(numbers)}:", "", "", ""))
         rows += lines
-    return table(rows) if rows else ""
+    return in_columns(rows) if rows else ""
 
 
 def _rows(plan: Plan, dali: str, wide: bool) -> list[tuple[str, str, str, str]]:

@@ -62,11 +62,11 @@ class DecodePipeline:
 
     Attributes:
         in_step: no call was stopped in its middle.
-        user: the epoch that it works for; routes/dali.py sets it.
+        borrower: the epoch that has it; routes/dali.py sets it.
         meter: counts the seconds that DALI was waited for.
     """
 
-    user: weakref.ref | None = None
+    borrower: weakref.ref | None = None
     meter: Meter | None = None
 
     def __init__(
@@ -193,7 +193,7 @@ class DecodePipeline:
     @property
     def idle(self) -> bool:
         """Whether the epoch that it worked for is over."""
-        epoch = None if self.user is None else self.user()
+        epoch = None if self.borrower is None else self.borrower()
         return epoch is None or epoch.over
 
     @property
