@@ -103,7 +103,7 @@ def test_reading_counts_the_bytes(image_root):
     from dali_compat import DALIImageFolder
 
     dataset = DALIImageFolder(image_root, T.ToTensor())
-    files = timing.Files(dataset, 10)
+    files = timing.SampledFiles(dataset, 10)
     files.drop()
     assert files.read(2) > 0
     assert files.bytes == sum(len(open(dataset.samples[i][0], "rb").read()) for i in files.indices)

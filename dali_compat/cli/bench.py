@@ -20,7 +20,7 @@ from dali_compat.cli.chart import Bar, save_bars
 from dali_compat.cli.check import TABLE, add_options, archive_class, open_table
 from dali_compat.cli.limits import Beside, Measured, Setting, advice, limit, limit_beside
 from dali_compat.cli.parity import transform_of
-from dali_compat.cli.timing import Files, Passes, memory
+from dali_compat.cli.timing import Passes, SampledFiles, memory
 from dali_compat.routes.choose import StockRoute, in_python
 from dali_compat.text import in_columns
 
@@ -68,7 +68,7 @@ def run(args) -> int:
     if min(args.batch_size, args.batches) < 1 or args.workers < 0 or min(args.step or [1]) <= 0:
         raise SystemExit("bench: --batch-size and --batches start at 1, --workers at 0, and --step is above 0")
     dataset = open_dataset(args)
-    files = Files(dataset, args.batch_size * args.batches)
+    files = SampledFiles(dataset, args.batch_size * args.batches)
     loader = make_loader(Subset(dataset, files.indices), args, device)
     print(f"{loader.explain()}\n")
     passes = Passes(loader, args.batches, _ahead(args), device)
@@ -182,7 +182,7 @@ def _ahead(args) -> int:
     return 1 + max(2, args.workers * (args.prefetch_factor or 2))
 
 
-def measure(loader, passes: Passes, files: Files, args) -> tuple[Measured, Setting, Speeds]:
+def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured, Setting, Speeds]:
     """Reading, and loading alone."""
     from dali_compat.engine.device import free_memory
 

@@ -19,7 +19,7 @@ SIDE = 2048  # of the matrices of a GPU's step
 LOOKED_AT = 64  # images whose size is looked up, for what all take when decoded
 
 
-class Files:
+class SampledFiles:
     """Random samples of a data set, and where their bytes are.
 
     Attributes:
