@@ -1,4 +1,4 @@
-"""Rows of text in columns, and a repr that does not raise."""
+"""Rows of text in columns, numbers of bytes, and a repr that does not raise."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ def in_columns(rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+def in_bytes(count: float) -> str:
+    """ "0.3 MB", "20.1 GB"."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def repr_of(thing: Any) -> str:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.utils.data import default_collate, default_convert
 
+from ..text import in_bytes
+
 _log = logging.getLogger("dali_compat")
 
 
@@ -55,7 +57,7 @@ class LoaderStats(NamedTuple):
         inside, seconds = self.waited + self.host, self.seconds or 1.0
         parts = [
             f"{_count(self.epochs, 'epoch')}: {_count(self.batches, 'batch', 'batches')}, "
-            f"{_count(self.images, 'image')}, {_size(self.bytes)} in {self.seconds:.2f} s "
+            f"{_count(self.images, 'image')}, {in_bytes(self.bytes)} in {self.seconds:.2f} s "
             f"({self.images / seconds:,.0f} images/s)",
             f"next() took {inside:.2f} s ({inside / seconds:.0%}): {self.waited:.2f} s waiting ({self.dali:.2f} s for "
             f"DALI), {self.host:.2f} s of processor time ({1e3 * self.host / (self.batches or 1):.2f} ms a batch)",
@@ -63,7 +65,7 @@ class LoaderStats(NamedTuple):
         if self.in_flight:
             parts.append(f"{_count(self.in_flight, 'batch', 'batches')} in flight")
         if self.peak:
-            parts.append(f"{_size(self.held)} held, {_size(self.peak)} at most")
+            parts.append(f"{in_bytes(self.held)} held, {in_bytes(self.peak)} at most")
         return "; ".join(parts)
 
 
@@ -239,7 +241,3 @@ def _sum(*rows: LoaderStats) -> LoaderStats:
 
 def _count(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
