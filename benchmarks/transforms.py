@@ -9,10 +9,9 @@ images for --seconds, --rounds times. The ratio is of medians. A run that was cu
 reference training preset with that policy and RandomErasing(0.1). "callable" is what nothing translates: a function of
 the user's, in torch's workers and in ours.
 
-Confounders. torchvision's turns all come first, so a drift of the machine's speed does not cancel out: workers that
-were forked beside DALI's threads have hung (engine/dali/pipeline.py has since mended why). As imagefolder.py has them: files
-in memory, few different images, nothing consumes the batches. What draws few samples (p=.5) is measured with its
-default probability, for that is what users run.
+Confounders. torchvision's turns all come first, so a drift of the machine's speed does not cancel out. As
+imagefolder.py has them: files in memory, few different images, nothing consumes the batches. What draws few samples
+(p=.5) is measured with its default probability, for that is what users run.
 
 Command.
     python benchmarks/transforms.py --data PHOTOS --replicate 400 --rounds 1 --seconds 2 --json OUT.json
