@@ -241,7 +241,7 @@ class DecodePipeline:
         _allow_open_files()
         decodes_on_gpu = self.device.type == "cuda" and not self.plan.exact and self.form.given not in DECODED
         if decodes_on_gpu:
-            warm.overtake(self.device.index)
+            warm.wait(self.device.index)
         device_id = self.device.index if self.device.type == "cuda" else None
         near_gpu = device_id is not None and affinity.near_gpu(affinity.allowed(), affinity.numa_nodes())
         pipe = dali.Pipeline(
