@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class DaliGroup:
-    """Rows that DALI decodes, or that it has decoded before (``given`` one of DECODED).
-    ``again``: it has failed once. ``keeps``: _keep() is for the whole images."""
+    """Rows that DALI decodes, or that it has decoded before (``given`` is one of DECODED). ``again``: it has failed
+    once. ``keeps``: _keep() is to get the whole images."""
 
     def __init__(
         self, batch: DaliOwner, plan: Plan, rows: list[int], given: str, again: bool = False, keeps: bool = False
@@ -36,7 +36,7 @@ class DaliGroup:
         self._facts = batch.headers.facts.take(at)
         arrays = [batch.compute((*one.dali, *one.batch), at) for one in plan.chains]
         dali = [of_one[: len(one.dali)] for one, of_one in zip(plan.chains, arrays, strict=True)]
-        self._batch = [of_one[len(one.dali) :] for one, of_one in zip(plan.chains, arrays, strict=True)]
+        self._batch_arrays = [of_one[len(one.dali) :] for one, of_one in zip(plan.chains, arrays, strict=True)]
         if given in DECODED:
             self._images: Any = [batch.pixels[row] for row in rows]
         elif given == BYTES:
@@ -67,7 +67,7 @@ class DaliGroup:
         if received.decoded is not None:
             self._keep(received.decoded, encoded, [i for i in range(len(self.rows)) if i not in doubtful])
         made = received.images.batches if isinstance(received.images, Views) else [received.images]
-        made = [_finished(*of_chain) for of_chain in zip(self.plan.chains, made, self._batch, strict=True)]
+        made = [_finished(*of_chain) for of_chain in zip(self.plan.chains, made, self._batch_arrays, strict=True)]
         images = Views(made) if self.plan.views else made[0]
         return self._with_pil(sorted(doubtful), images) if doubtful else images
 
@@ -81,14 +81,29 @@ class DaliGroup:
         their length and the size in their own header, or because somebody has written to their archive; or they are, at
         their first sight, not of a structure that both are known to read alike."""
         if received.encoded is None:
-            changed = overwritten(self._sources)
-            return set(np.flatnonzero(_for_pil(self.batch, self.rows, self._facts, encoded, changed)).tolist())
+            return self._for_pil(encoded, overwritten(self._sources), None)
         changed, touched = _changed_since(self._facts, received.lengths, received.stated), None
         if self.batch.epoch.route.device.type == "cpu":  # a GPU makes batches in the time of these calls
             now = np.fromiter(map(written, self._sources), np.int64, len(self.rows))  # type: ignore[arg-type]  # paths
             touched = now != self._facts.written
-        bad = _for_pil(self.batch, self.rows, self._facts, encoded, changed, touched)
-        return set(np.flatnonzero(bad).tolist())
+        return self._for_pil(encoded, changed, touched)
+
+    def _for_pil(self, encoded: Any, changed: np.ndarray, touched: np.ndarray | None) -> set[int]:
+        """Whose bytes, of those ``encoded``, PIL has to read. They have ``changed``, (N,) bool, or they are, at their
+        first sight, not of a structure that all decoders are known to read alike. What somebody has ``touched`` since
+        it was looked at is at its first sight, too, and once more the next time: nobody knows whether before it was
+        read."""
+        rows, headers = self.rows, self.batch.headers
+        touched = np.zeros(len(rows), bool) if touched is None else touched
+        new = np.flatnonzero(~changed & (touched | ~self._facts.intact))
+        unknown = np.array([not is_intact(encoded[i]) for i in new.tolist()], bool)  # threads would wait for Python
+        for i in new[unknown].tolist():
+            headers.use_pil(rows[i])
+        headers.set_intact([rows[i] for i in new[~unknown].tolist()])
+        headers.forget([rows[i] for i in np.flatnonzero(changed | touched).tolist()])
+        doubtful = changed.copy()
+        doubtful[new[unknown]] = True
+        return set(np.flatnonzero(doubtful).tolist())
 
     def _with_pil(self, doubtful: list[int], images):
         """The images, those in doubt from PIL."""
@@ -139,29 +154,6 @@ def _changed_since(facts: Facts, lengths: np.ndarray | None, stated: np.ndarray 
     """(N,) bool: whose bytes are not those that their header was read from."""
     assert lengths is not None and stated is not None
     return (lengths != facts.lengths) | (marks(stated) != facts.marks)
-
-
-def _for_pil(
-    batch: DaliOwner,
-    rows: list[int],
-    facts: Facts,
-    files: Any,
-    changed: np.ndarray,
-    touched: np.ndarray | None = None,
-) -> np.ndarray:
-    """(N,) bool: whose bytes PIL has to read, of ``files`` in ``rows``. They have ``changed``, or they are, at their
-    first sight, not of a structure that all decoders are known to read alike. What somebody has ``touched`` since it
-    was looked at is at its first sight, too, and once more the next time: nobody knows whether before it was read."""
-    touched = np.zeros(len(rows), bool) if touched is None else touched
-    new = np.flatnonzero(~changed & (touched | ~facts.intact))
-    unknown = np.array([not is_intact(files[i]) for i in new.tolist()], bool)  # here: others would wait for Python
-    for i in new[unknown].tolist():
-        batch.headers.use_pil(rows[i])
-    batch.headers.set_intact([rows[i] for i in new[~unknown].tolist()])
-    batch.headers.forget([rows[i] for i in np.flatnonzero(changed | touched).tolist()])
-    doubtful = changed.copy()
-    doubtful[new[unknown]] = True
-    return doubtful
 
 
 def _finished(plan: Plan, images, arrays: list[Arrays]):
