@@ -54,7 +54,7 @@ class DaliPart(Part[DaliOwner]):
         new = rows[takes & (decided == 0)]
         if len(new):
             new = as_many_as_fit(new, facts, engine.room)
-        for several in bounded(known, facts):
+        for several in bounded(known, facts, engine.memory):
             self._add(self._made(partial(PlanesGroup, given=given, engine=engine), several.tolist()))
         self._add(self._made(partial(Compared, given=given, engine=engine), new.tolist()))
         return np.setdiff1d(rows, np.concatenate([known, new]), assume_unique=True)

@@ -108,7 +108,7 @@ class DaliRoute:
 
     @property
     def uses_jpeg_engine(self) -> bool:
-        """Whether it would, if the GPU has one. The default does not: beside a ResNet-18 its own way is faster by 1.7%
+        """Whether it would, if the GPU has one. exact=False does not: beside a ResNet-18 its own way is faster by 1.7%
         (H200, benchmarks/results)."""
         from ..engine.planes.engines import is_wanted
 
@@ -122,7 +122,7 @@ class DaliRoute:
 
         engine = known_engine(self.device)
         if isinstance(engine, str):
-            return f"exact, on the CPU (not on the GPU's JPEG engine: {engine})"
+            return f"exact, on the CPU, not on a JPEG engine: {engine}"
         there = "" if engine is not None else ", if it has one"
         return f"exact: JPEGs on the GPU's engine{there}, once they are compared; others on the CPU"
 

@@ -18,6 +18,7 @@ from dali_compat.engine.fused import conversion_table
 from dali_compat.engine.kernels import resample
 from dali_compat.engine.kernels import rows_of as row_of
 from dali_compat.engine.pil import apply
+from dali_compat.engine.planes import engines, geometry
 from dali_compat.engine.planes.geometry import Windows, planes_of, rows_of, whole_rows_of
 from dali_compat.engine.planes.program import Program
 from dali_compat.epoch.part import run
@@ -237,6 +238,20 @@ def test_windows_at_every_offset():
             windows = Windows(*(np.array([a]) for a in ((top, left), (17, 19), (17, 19), (0, 0), (0, 0))))
             expected = made.images[0][top : top + 17, left : left + 19]
             assert torch.equal(made.rendered(windows, (17, 19)), tensors([expected]))
+
+
+@runs
+def test_a_compiler_that_computes_otherwise_is_found_out(monkeypatch):
+    """As one whose windows begin a pixel later, and one that gives nothing."""
+    from dali_compat.engine.planes import kernels
+
+    assert engines.resizes_alike(torch.device(DEVICE))
+    true, aside = geometry.Windows, np.array([0, 1])
+    with monkeypatch.context() as patch:
+        patch.setattr(engines, "Windows", lambda start, size, *rest: true(start + aside, size - aside, *rest))
+        assert not engines.resizes_alike(torch.device(DEVICE))
+    monkeypatch.setattr(kernels, "render", lambda *given: given[-1].zero_())
+    assert not engines.resizes_alike(torch.device(DEVICE))
 
 
 # ---- chains of transforms
