@@ -114,8 +114,8 @@ class Call:
         functions: transforms, called one after another with a PIL image or a CHW tensor, as torchvision would.
         reasons: why they are not translated.
         rest: the transforms after them; they are translated when it is known what the functions have given.
-        stream: the first random stream of the rest.
-        view: of which of several views it is a part, from 1 on: what functions draw is another number for each.
+        stream: its random stream; those of the rest come after it.
+        view: of which of several views it is a part, from 1 on; 0 where there is one image.
         names: of the classes and functions at fault.
     """
 
@@ -130,7 +130,12 @@ class Call:
     @cached_property
     def remainder(self) -> Call:
         """The rest, called as it is: for what is no image."""
-        return Call(self.rest, self.reasons, view=self.view, names=self.names)
+        return Call(self.rest, self.reasons, stream=self.stream + 1, view=self.view, names=self.names)
+
+    def seed(self, epoch: int) -> tuple[int, ...]:
+        """What its functions' generators are seeded by in an epoch of that seed, before a sample's position: two calls
+        draw other numbers of the same sample."""
+        return epoch, self.stream, self.view
 
 
 @dataclass(frozen=True)

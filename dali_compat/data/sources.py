@@ -155,7 +155,7 @@ def is_upright(source: Source | np.ndarray) -> bool:
     return getattr(source.archive, "upright", False) if is_record(source) else isinstance(source, Upright)
 
 
-def decoded(source: Source) -> Image.Image:
+def decoded(source: Source | np.ndarray) -> Image.Image:
     """As its data set has it, by PIL. What was fetched of a record is not touched: it may have changed since."""
     with io.BytesIO(source.archive.copied(source.index)) if is_record(source) else opened(source) as file:
         image: Any = Image.open(file)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..data.header import DALI
+from ..data.info import Info
 from ..data.sources import DECODED
 from ..data.verdicts import ENGINES, decoders
 from ..engine.views import Views
@@ -124,6 +125,10 @@ class DaliPart(Part[DaliOwner]):
         while self._groups:
             self._groups.pop().discard()
         super().discard()
+
+    def _infos(self):
+        sources = self.owner.sources
+        return [Info(sources[row]) for row in self.rows]
 
     def _images(self):
         """What the steps before a call give, on the device. Leaves in ``rows`` those that are not given up."""

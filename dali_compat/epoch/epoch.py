@@ -65,6 +65,7 @@ class Epoch(Generic[R]):
         route: of the loader at iter().
         seed, rank_order: of this epoch; a sample's random numbers follow from the seed and its place in that order.
         calls_processes: whether batches go from DALI to processes.
+        calls_here: whether functions without a translation are called in the caller's thread.
         errors: what on_error does, and has done.
         among: indices of the samples that may stand in for others.
         over: whether it has ended.
@@ -86,6 +87,7 @@ class Epoch(Generic[R]):
         for call in calls:
             self.calls.prepare(call)
         self.calls_processes = bool(calls) and self.in_workers
+        self.calls_here = bool(calls) and not self.in_workers
 
     def randoms(self, position: int, count: int) -> Randoms:
         """The random numbers of ``count`` consecutive samples of this rank, of which the first has a place in the order

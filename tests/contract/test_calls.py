@@ -15,7 +15,7 @@ from torchvision import transforms as T
 from torchvision import tv_tensors
 
 from contract.both import assert_same_pixels, error_of, python, said, stock
-from dali_compat import DALIImageFolder, DataLoader
+from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader
 from dali_compat.epoch.dali_batch import DaliBatch
 from dali_compat.workers import calls
 from dali_compat.workers.samples import dumps, parcel
@@ -493,3 +493,58 @@ print(*sorted(before), *sorted(page_faults() for _ in range(20)))
     assert faults[30] < 100, faults
     if faults[10] <= 1000:
         pytest.skip("this system's allocator keeps memory of itself")
+
+
+class _Draws:
+    """Notes what it has drawn."""
+
+    def __init__(self, drawn):
+        self.drawn = drawn
+
+    def __call__(self, image):
+        self.drawn.append((torch.rand(()).item(), random.random(), np.random.rand()))
+        return image
+
+
+@pytest.mark.parametrize(
+    "between", [T.RandomHorizontalFlip(), T.Compose([])], ids=["a random transform", "nothing to do"]
+)
+def test_two_functions_draw_other_numbers_of_one_sample(image_root, between):
+    """And so do target_transform and collate_fn: with equal ones, two coins would always fall alike."""
+    functions, target, collate = [_Draws([]) for _ in range(2)], _Draws([]), _Draws([])
+
+    def collated(samples):
+        return collate(torch.utils.data.default_collate(samples))
+
+    transform = T.Compose([functions[0], between, functions[1], TO_TENSOR])
+    dataset = DALIImageFolder(image_root, transform, target_transform=target)
+    list(DataLoader(dataset, 1, collate_fn=collated, fallback="silent", device="cpu"))
+    all_drawn = [one.drawn for one in (*functions, target, collate)]
+    assert [len(drawn) for drawn in all_drawn] == [len(dataset)] * 4
+    for numbers in zip(*(sum(drawn, ()) for drawn in all_drawn), strict=True):
+        assert len(set(numbers)) == 4
+
+
+class _Strength:
+    """A transform that a training loop makes stronger."""
+
+    value = called = 0
+
+    def __call__(self, image):
+        self.called += 1
+        return T.functional.pil_to_tensor(image) * 0 + self.value
+
+
+@pytest.mark.parametrize("make", [stock, lambda *args: DataLoader(*args, fallback="silent", device="cpu")])
+@pytest.mark.parametrize("arrays", [False, True], ids=["files", "arrays"])
+def test_without_workers_a_function_sees_what_the_loop_has_changed(image_root, make, arrays):
+    """It is called when its batch is asked for, and not before."""
+    strength = _Strength()
+    transform = T.Compose([T.CenterCrop(20), strength])
+    pictures = np.zeros((24, 30, 30, 3), np.uint8)
+    dataset = DALIArrayDataset(pictures, range(24), transform) if arrays else DALIImageFolder(image_root, transform)
+    seen = []
+    for images, _ in make(dataset, 6):
+        seen.append((strength.called, images.unique().tolist()))
+        strength.value += 1
+    assert seen == [(6, [0]), (12, [1]), (18, [2]), (24, [3])]
