@@ -106,16 +106,9 @@ def main():
     options.add_argument("--epochs", type=int, default=12)
     options.add_argument("--answers", action="store_true", help="whether one network answers the same, and no more")
     args = options.parse_args()
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = loaders.device_of(args)
     torch.backends.cudnn.benchmark = True
-    result = {
-        "benchmark": "accuracy",
-        "facts": common.facts(),
-        "rounds": [],
-        "settings": {key: str(value) for key, value in vars(args).items()},
-        "agreement": {},
-    }
-    print(result["facts"], flush=True)
+    result = common.begun("accuracy", args, agreement={})
     turns = [(0, "torchvision")] if args.answers else common.in_turn(["torchvision", "ours"], args.seeds)
     for number, case in turns:
         net, seconds = train(case, number, args, device)

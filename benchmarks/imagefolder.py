@@ -176,21 +176,13 @@ def main():
         options.error(str(error))
     if any(case.name == "synthetic" for case in parsed.values()):
         options.error("synthetic loads nothing")
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = loaders.device_of(args)
     torch.zeros(1, device=device)  # CUDA's own start is nobody's start-up time
 
     with common.folder(args.data, args.replicate) as root:
-        result = {
-            "benchmark": "imagefolder",
-            "facts": common.facts(),
-            "images": common.describe(root, args.data),
-            "settings": {key: str(value) for key, value in vars(args).items()},
-            "listing_s": {},
-            "plans": {},
-            "rounds": [],
-        }
-        print(result["facts"], result["images"], sep="\n", flush=True)
-        epoch = result["images"]["files"] // args.batch_size
+        images = common.describe(root, args.data)
+        result = common.begun("imagefolder", args, images=images, listing_s={}, plans={})
+        epoch = images["files"] // args.batch_size
         if epoch < args.warmup + args.batches:
             print(f"note: an epoch has {epoch} batches, fewer than --warmup + --batches: restarts may be counted")
         data = {}

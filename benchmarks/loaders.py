@@ -218,6 +218,11 @@ def endless(opened):
             )
 
 
+def device_of(args):
+    """The one that is asked for, else the GPU where there is one."""
+    return torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
 def see(opened, device, most=5):
     """Whole epochs of ours, so many at most: until every file was looked at, and compared where a GPU's JPEG engine
     decodes. An epoch that drops its last batch leaves out some."""

@@ -174,8 +174,8 @@ def written(path: str) -> int:
         return 0
 
 
-class Parts:
-    """Reads parts of a source, or of an array of its bytes; a context manager.
+class RandomAccess:
+    """Reads any bytes of a source, or of an array of its bytes; a context manager.
 
     Attributes:
         size: in bytes.
@@ -199,7 +199,7 @@ class Parts:
             return self._data[start : start + count].tobytes()
         return os.pread(self._file, count, start)
 
-    def __enter__(self) -> Parts:
+    def __enter__(self) -> RandomAccess:
         return self
 
     def __exit__(self, *error) -> None:

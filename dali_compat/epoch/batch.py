@@ -102,7 +102,7 @@ class Batch:
 
     def _parts(self) -> list[Any]:
         """The data sets that its samples come from."""
-        return [folder for folder, _ in self.places]
+        return [part for part, _ in self.places]
 
     def _locals(self) -> Any:
         """The index of each row there."""
@@ -112,7 +112,7 @@ class Batch:
         """What the batch's samples become in collate_fn, as torch's fetchers call it. Where that is default_collate,
         what is stacked already stays so."""
         epoch = self.epoch
-        with_index = {getattr(folder, "return_index", False) for folder in self._parts()}
+        with_index = {getattr(part, "return_index", False) for part in self._parts()}
         fast = epoch.fast_collate and isinstance(images, torch.Tensor) and images.dtype == torch.uint8
         if (epoch.default_collate or fast) and len(self) and len(with_index) == 1:
             if isinstance(images, Views):
@@ -138,8 +138,8 @@ class Batch:
         """What ``dataset[index]`` gives for each row, with these images."""
         targets = self.targets.tolist() if isinstance(self.targets, np.ndarray) else self.targets
         samples: list[tuple] = []
-        for image, target, (folder, local) in zip(images, targets, self.places, strict=True):
-            with_index = getattr(folder, "return_index", False)
+        for image, target, (part, local) in zip(images, targets, self.places, strict=True):
+            with_index = getattr(part, "return_index", False)
             samples.append((image, target, local) if with_index else (image, target))
         return samples
 

@@ -18,7 +18,7 @@ from .iterator import OrderedIterator, abandon
 _PACKAGE = __name__.partition(".")[0] + "."
 
 
-class DALIIterator(OrderedIterator[DaliRoute, DaliBatch]):
+class DaliIterator(OrderedIterator[DaliRoute, DaliBatch]):
     """Iterates once over files. Where no code of the user's has a part in it, a thread (aside.py) starts batches and
     makes the next one while the caller works."""
 

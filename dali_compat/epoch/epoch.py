@@ -29,8 +29,8 @@ def _is_torchs() -> bool:
     return not any(issubclass(one, kind) for kind in others for one in _SAMPLED)
 
 
-class Route(Protocol):
-    """What every way gives an epoch.
+class EpochRoute(Protocol):
+    """What an epoch asks of its route.
 
     Attributes:
         device: where batches come out.
@@ -51,7 +51,7 @@ class Route(Protocol):
     def memory(self) -> int: ...
 
 
-R = TypeVar("R", bound=Route)
+R = TypeVar("R", bound=EpochRoute)
 
 
 class Epoch(Generic[R]):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ..routes.choose import Route, StockRoute
 from .generators import GLOBAL, of_loader, runs_users_functions
-from .lightning import Seen, seen
+from .lightning import TrainerPlace, trainer_place
 from .progress import Progress, stateful
 from .samplers import distributed
 from .traits import Traits, differences, traits
@@ -126,7 +126,7 @@ class History:
         if self._pending is not None:
             return dict(self._pending)
         current, stock = self._current, isinstance(route, StockRoute)
-        lightning = seen(loader)
+        lightning = trainer_place(loader)
         ahead = lightning.ahead
         under_way = current is not None and not current.over and not (current.given and lightning.over)
         laps, sampler = None, stateful(loader)
@@ -254,7 +254,7 @@ def _has_laps(loader) -> bool:
     return bool(loader.persistent_workers and loader.num_workers)
 
 
-def _warn_of_the_inexact(loader, current: Progress, stock: bool, lightning: Seen) -> None:
+def _warn_of_the_inexact(loader, current: Progress, stock: bool, lightning: TrainerPlace) -> None:
     found = []
     replaced = lightning.over and lightning.is_replaced
     if lightning.age or (replaced and (lightning.every > 1 or _keeps_what_it_draws_from(loader))):

@@ -22,14 +22,16 @@ from ..engine.planes.program import Program
 from ..engine.planes.verified import VerifiedEngine
 from ..engine.views import Views
 from ..plan import Plan
-from .dali_groups import DaliOwner, Decoded, Replayed, forget
+from .dali_group import DaliGroup
+from .dali_owner import DaliOwner
 from .part import in_order, run
+from .pil_group import PilGroup
 
 _MOST, _SHARE = 2**29, 128  # bytes of planes that a group may have, and as a part of the GPU's
 _NO_MEMORY = "the GPU has no memory for its planes"
 
 
-class Compared(Decoded):
+class Compared(DaliGroup):
     """Rows that DALI decodes, and the engine beside it: nobody has seen yet whether its pixels are the same. Where too
     much waits to be compared, they are not this time."""
 
@@ -47,13 +49,13 @@ class Compared(Decoded):
         else:  # in the memory of a store, which somebody may write to
             copies = Copies([encoded[i] for i in sure])
             if overwritten(self._sources).any() or not self._as_known(copies, facts):
-                forget(self.batch, [self.rows[i] for i in sure])
+                self.batch.headers.forget([self.rows[i] for i in sure])
                 return
             files = Files.of_copies(copies)
         images = [decoded[i] for i in sure]
         if not np.array_equal([image.shape[:2] for image in images], facts.sizes):
             return
-        put = self.batch.words_to([self.rows[i] for i in sure])
+        put = self.batch.headers.words_to([self.rows[i] for i in sure])
         self._engine.compare(
             files, _places(facts), images, lambda decoders: put(checksums(files.arrays, facts.marks) | decoders)
         )
@@ -66,7 +68,7 @@ class Compared(Decoded):
         return bool(alike.all())
 
 
-class FromPlanes:
+class PlanesGroup:
     """Rows that the engine decodes. No other bytes reach it than those that it was seen to decode to Pillow's pixels:
     of others it might make anything, and write more pixels than there is room for. Where a file has others, PIL takes
     it, and it is looked at anew."""
@@ -76,12 +78,12 @@ class FromPlanes:
         if not rows:
             return
         at = np.array(rows)
-        self._facts, self._words = batch.facts.take(at), batch.words[at]
+        self._facts, self._words = batch.headers.facts.take(at), batch.headers.words[at]
         self._arrays = [batch.compute((*one.planes, *one.after), at) for one in plan.chains]
         self._begun = False
         self._mine = np.arange(len(rows))  # of the rows: those that the engine has
         self._planes: Decoding | None = None
-        self._others: Decoded | Replayed | None = None
+        self._others: DaliGroup | PilGroup | None = None
         if given == PATHS:
             self._pipeline = batch.epoch.pipeline(plan, len(rows), Form(PATHS, reads=True))
             self._ticket = self._pipeline.submit(batch.paths(at), [])
@@ -98,7 +100,7 @@ class FromPlanes:
             self._hand_over(self._read())
         except PipelineError:  # of a file: this finds out which
             self._mine = self._mine[:0]
-            self._others = Decoded(self.batch, self.plan, self.rows, self._given)
+            self._others = DaliGroup(self.batch, self.plan, self.rows, self._given)
         self._begun = True  # at last: an interrupt may stop it
 
     def _hand_over(self, files: Files) -> None:
@@ -107,8 +109,8 @@ class FromPlanes:
         if not same.all():
             self._mine, changed = np.flatnonzero(same), [self.rows[i] for i in np.flatnonzero(~same).tolist()]
             files = files.only(self._mine)
-            forget(self.batch, changed)
-            self._others = Replayed(self.batch, self.plan, changed)
+            self.batch.headers.forget(changed)
+            self._others = PilGroup(self.batch, self.plan, changed)
         if len(self._mine):
             try:
                 self._planes = self._engine.submit(files, self._places())
@@ -132,7 +134,7 @@ class FromPlanes:
         if not self._begun:
             self._begin()
         mine, made = [self.rows[i] for i in self._mine.tolist()], []
-        groups: list[Decoded | Replayed] = [] if self._others is None else [self._others]
+        groups: list[DaliGroup | PilGroup] = [] if self._others is None else [self._others]
         if mine:
             planes = self._received()
             images = None if planes is None else self._images(planes)
@@ -151,19 +153,19 @@ class FromPlanes:
         try:
             return None if self._planes is None else self._planes.result()
         except EngineError:  # comparing them anew tells of which file
-            self.batch.words_to([self.rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
+            self.batch.headers.words_to([self.rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
         except EngineMemoryError:
             self._engine.give_up(_NO_MEMORY)
         except EngineSilent:
             self._engine.give_up()
         return None
 
-    def _as_before(self) -> list[Decoded | Replayed]:
+    def _as_before(self) -> list[DaliGroup | PilGroup]:
         """What makes those rows without the engine; PIL says what is wrong with what somebody has overwritten."""
         gone = overwritten([self.batch.sources[self.rows[i]] for i in self._mine.tolist()])
         lost, sure = ([self.rows[i] for i in self._mine[chosen].tolist()] for chosen in (gone, ~gone))
-        made: list[Decoded | Replayed] = [Decoded(self.batch, self.plan, sure, self._given)] if sure else []
-        return made + ([Replayed(self.batch, self.plan, lost)] if lost else [])
+        made: list[DaliGroup | PilGroup] = [DaliGroup(self.batch, self.plan, sure, self._given)] if sure else []
+        return made + ([PilGroup(self.batch, self.plan, lost)] if lost else [])
 
     def _images(self, planes: torch.Tensor):
         """None where the kernels fail."""

@@ -31,10 +31,10 @@ from ..plan import Call, ImageSpec
 from .images import Packed, as_tensor, copy, infos_of, kind_of, pack, pack_into, split
 from .processes import Answer, Processes
 from .samples import Parcel, Pieces, dumps
-from .shared_memory import Place, Slot, Store, aligned
+from .shared_memory import Place, Slot, SlotStore, aligned
 from .worker import run, work
 
-_stores: WeakKeyDictionary[Call, Store] = WeakKeyDictionary()  # what the next epoch takes over
+_stores: WeakKeyDictionary[Call, SlotStore] = WeakKeyDictionary()  # what the next epoch takes over
 
 
 class Calls:
@@ -213,7 +213,7 @@ class _Pool:
     """
 
     def __init__(self, call: Call, seed: int, context, start: tuple, device: torch.device, depth: int, timeout: float):
-        self._store, self._timeout = _stores.setdefault(call, Store()), timeout
+        self._store, self._timeout = _stores.setdefault(call, SlotStore()), timeout
         self._lent: dict[int, Called] = {}
         self._slots = self._store.take(self, depth, device)
         self._processes = Processes(context, start[0], work, (call.functions, seed, self._slots, *start))

@@ -19,7 +19,7 @@ from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader
 from dali_compat.epoch.dali_batch import DaliBatch
 from dali_compat.workers import calls
 from dali_compat.workers.samples import dumps, parcel
-from dali_compat.workers.shared_memory import Place, Store
+from dali_compat.workers.shared_memory import Place, SlotStore
 
 TO_TENSOR = T.Compose([T.CenterCrop(40), T.PILToTensor()])
 
@@ -283,7 +283,7 @@ def test_shared_memory_comes_back(image_root):
 
 
 class _Holder:
-    """Who takes slots from a Store."""
+    """Who takes slots from a SlotStore."""
 
 
 CPU = torch.device("cpu")
@@ -291,7 +291,7 @@ CPU = torch.device("cpu")
 
 def test_a_forked_child_takes_no_slot_of_its_parent():
     """They would write into each other's batches."""
-    store, holder = Store(), _Holder()
+    store, holder = SlotStore(), _Holder()
     mine = store.take(holder, 2, CPU)
     for slot in mine:
         store.give_back(slot, free=True)
@@ -308,7 +308,7 @@ def test_a_forked_child_takes_no_slot_of_its_parent():
 
 def test_who_holds_a_slot():
     """One at most; where it is no more, or a process may still write there, nobody ever gets it again."""
-    store, first, second = Store(), _Holder(), _Holder()
+    store, first, second = SlotStore(), _Holder(), _Holder()
     mine, yours = store.take(first, 2, CPU), store.take(second, 2, CPU)
     assert len({*mine, *yours}) == 4 and {*mine, *yours} == {*store.slots}
     store.give_back(mine[0], free=True)

@@ -17,10 +17,10 @@ from dali_compat.draws import Randoms, compute
 from dali_compat.engine.fused import conversion_table
 from dali_compat.engine.kernels import resample
 from dali_compat.engine.kernels import rows_of as row_of
+from dali_compat.engine.pil import apply
 from dali_compat.engine.planes import engines, geometry
 from dali_compat.engine.planes.geometry import Windows, planes_of, rows_of, whole_rows_of
 from dali_compat.engine.planes.program import Program
-from dali_compat.engine.replay import play
 from dali_compat.epoch.part import run
 from dali_compat.lower import lower
 from dali_compat.plan import ImageSpec, Options, step
@@ -302,5 +302,5 @@ def test_any_chain_is_torchvisions(seed):
         expected = Image.fromarray(made.images[row])
         drawn = compute(plan.steps, made.sizes[[row]], Randoms(seed, row, 1), [0])
         for s, values in zip(plan.steps, drawn, strict=True):
-            expected = play(expected, s, row_of(values, 0))
+            expected = apply(expected, s, row_of(values, 0))
         assert found.dtype == expected.dtype and torch.equal(found.cpu(), expected), chain
