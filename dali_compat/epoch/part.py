@@ -17,6 +17,7 @@ from ..workers.calls import Called
 from ..workers.images import as_samples
 from .epoch import Epoch
 
+# Pillow's operations that make an image of another keep its info where they do not begin with an empty one
 _KEEP_INFO = {
     "identity",
     "choose",
@@ -29,6 +30,7 @@ _KEEP_INFO = {
     "affine",
     "perspective",
 }
+_KEEP_INFO |= {"invert", "posterize", "solarize", "sharpness", "autocontrast", "equalize"}
 
 
 class Owner(Protocol):
@@ -184,7 +186,7 @@ class _View(Part[OwnerT]):
 
 
 def keeps_info(plan: Plan) -> bool:
-    """Whether images have their ``info`` after a plan's steps: of Pillow's operations few keep it."""
+    """Whether images have their ``info`` after a plan's steps."""
     return plan.gives.kind == "pil" and all(step.op in _KEEP_INFO for step in plan.steps)
 
 

@@ -11,8 +11,8 @@ from ..draws import is_random
 from ..plan import Gate, ImageSpec, Step
 from .fidelity import EXACT
 from .hints import instead
+from .of_views import refuse_of_views
 from .registry import Gated, Nested, translated_base, translation, translator_of
-from .several import refuse_of_views
 from .untranslatable import Untranslatable, describe
 from .wrappers import Seen, Unseen, look_through
 

@@ -44,7 +44,9 @@ FUNCTIONS = {
     "first": T.Compose([ImageOps.exif_transpose, TAIL]),
     "its own": T.Compose([_with_its_corner_as_the_exif_says, TAIL]),
     "after what keeps it": T.Compose([T.RandomHorizontalFlip(1.0), T.CenterCrop(36), ImageOps.exif_transpose, TAIL]),
+    "after others that keep it": T.Compose([T.RandomInvert(1.0), T.RandomEqualize(1.0), ImageOps.exif_transpose, TAIL]),
     "after what drops it": T.Compose([T.Pad(2), ImageOps.exif_transpose, TAIL]),
+    "after a jitter, which drops it": T.Compose([T.ColorJitter((0.5, 0.5)), ImageOps.exif_transpose, TAIL]),
     "after another function": T.Compose([_same, T.RandomVerticalFlip(1.0), ImageOps.exif_transpose, TAIL]),
     "in a row": T.Compose([_same, ImageOps.exif_transpose, TAIL]),
 }
@@ -54,7 +56,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("case", FUNCTIONS)
 def test_functions_see_it(turned, case, num_workers):
     dataset = DALIImageFolder(turned, FUNCTIONS[case])
-    loader = DataLoader(dataset, 5, num_workers=num_workers, fallback="silent", device="cpu")
+    loader = _silent(dataset, 5, num_workers=num_workers, exact=True)
     assert "Python, sample by sample" in loader.explain()
     assert_same_epoch(loader, stock(ImageFolder(turned, FUNCTIONS[case]), 5))
 
