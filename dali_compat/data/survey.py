@@ -23,6 +23,11 @@ def mostly_small(parts: list[Images]) -> bool:
     return 2 * sum(len(part) for part in parts if _is_mostly_small(part)) > sum(map(len, parts))
 
 
+def is_small(size: float) -> bool:
+    """Whether an encoded image of so many bytes is."""
+    return size <= _SMALL
+
+
 def _is_mostly_jpeg(part: Images) -> bool:
     """Of files by their names."""
     if isinstance(part, Archive):
@@ -43,7 +48,7 @@ def _is_mostly_small(part: Images) -> bool:
         sizes = list(map(len, part.read(_some(part))))
     else:
         sizes = [_file_size(sample(part, index)[0]) for index in _some(part)]
-    return statistics.median(sizes) <= _SMALL
+    return is_small(statistics.median(sizes))
 
 
 def _file_size(path) -> int:

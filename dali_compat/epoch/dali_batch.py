@@ -209,7 +209,7 @@ class DaliBatch(Batch):
                 self._substitutes[row] = Substitute(self.epoch, self.position(row), partial(self._standing_in, row))
 
     def _standing_in(self, row: int, index) -> DaliBatch:
-        return DaliBatch(self.epoch, [index], self.begin + row, stands_in=True)
+        return type(self)(self.epoch, [index], self.begin + row, stands_in=True)
 
     def _collate(self, images) -> Any:
         if self._early is not None and self._early.made is not None:
@@ -266,7 +266,7 @@ class DaliBatch(Batch):
         self._located = True
         epoch, cache = self.epoch, self.epoch.route.cache
         tabled = None if cache is not None or self._stands_in else in_tables(epoch.dataset, self.indices, epoch.tables)
-        self._samples_of = look_up(epoch.dataset, self.indices) if tabled is None else tabled
+        self._samples_of = self._look_up() if tabled is None else tabled
         self.targets = self._samples_of.targets
         if epoch.errors.broken and not self._stands_in:
             self._leave_out_broken()
@@ -277,6 +277,10 @@ class DaliBatch(Batch):
             self.targets = list(as_list(self.targets))
             with self._as_in_a_worker():
                 self.targets = [self._target(row) for row in range(len(self))]
+
+    def _look_up(self) -> Listed:
+        """Its samples, one after another."""
+        return look_up(self.epoch.dataset, self.indices)
 
     def _ask(self) -> None:
         prefetcher = self.epoch.prefetcher

@@ -12,6 +12,7 @@ from ..data.parts import parts
 from ..data.prefetch import HeaderPrefetcher
 from ..data.sources import Form
 from ..data.table import SampleTable, table_of
+from ..lazy.verdict import give_up
 from ..lower import plans_ahead
 from ..plan import Plan
 from ..routes.choose import available_threads
@@ -34,6 +35,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         prefetcher: of headers, where a GPU decodes and many files of the data set were never looked at.
         tables: of the data set's parts, by their id(), as their samples were when it began.
         prepares: whether the next one may be made there, too.
+        asker: asks the data set, where it is the user's.
     """
 
     def __init__(self, loader, route: DaliRoute, progress: Progress):
@@ -41,6 +43,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         self.tables: dict[int, SampleTable]
         self._threads: ThreadPoolExecutor | None = None
         super().__init__(loader, route, progress)
+        self.asker = route.asker
         made = {id(part): table_of(part) for part in parts(loader.dataset)}
         self.tables = {key: table for key, table in made.items() if table is not None}
         ahead = [plan for first in route.all_plans for plan in plans_ahead(first)]
@@ -74,6 +77,8 @@ class DaliEpoch(Epoch[DaliRoute]):
     def starts_aside(self) -> bool:
         """Whether batches may be started in another thread: none of the user's code has a part in it. Users change data
         sets in the middle of an epoch, too."""
+        if self.asker is not None:
+            return False
         substitutes = self.errors.policy != "replace" or type(self.among) in PLAIN
         return substitutes and is_plain(self.dataset, self.tables)
 
@@ -120,6 +125,8 @@ class DaliEpoch(Epoch[DaliRoute]):
 
     def end(self) -> None:
         """The pipelines serve the next epoch."""
+        if self.asker is not None and not self.asker.is_worth_it:
+            give_up(self.dataset, f"{self.asker.why}, so its own code makes most samples")
         self.over = True  # before the route looks for pipelines that nobody uses
         if self._pipelines:
             self._pipelines = {}

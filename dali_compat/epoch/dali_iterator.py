@@ -11,6 +11,7 @@ from types import FrameType
 
 from ..routes.dali import DaliRoute
 from .aside import Aside
+from .asked_batch import AskedBatch
 from .dali_batch import DaliBatch
 from .dali_epoch import DaliEpoch
 from .iterator import OrderedIterator, abandon
@@ -29,7 +30,7 @@ class DALIIterator(OrderedIterator[DaliRoute, DaliBatch]):
         return DaliEpoch(loader, route, self._progress)
 
     def _batch(self, *args) -> DaliBatch:
-        return DaliBatch(*args)
+        return (DaliBatch if self._epoch.asker is None else AskedBatch)(*args)
 
     def _make(self) -> None:
         if self._aside is not None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ..routes.choose import Route, StockRoute
+from ..routes.dali import DaliRoute
 from .generators import GLOBAL, of_loader, runs_users_functions
 from .lightning import Seen, seen
 from .progress import Progress, stateful
@@ -135,7 +136,8 @@ class History:
             if _has_laps(loader):
                 laps = [current.base_seed, current.lap + 1]
         beginnings = [*self._beginnings]
-        now = of_loader(loader, runs_users_functions(loader, stock)).states()
+        asker = route.asker if isinstance(route, DaliRoute) else None
+        now = of_loader(loader, runs_users_functions(loader, stock or asker is not None)).states()
         if current is not None and not under_way:
             beginnings.append(current.beginning())
         return {

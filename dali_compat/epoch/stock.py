@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.utils.data as data
-from PIL import Image
 from torch.utils.data.dataloader import (
     _BaseDataLoaderIter,
     _MultiProcessingDataLoaderIter,
@@ -19,13 +18,10 @@ from ..asked import Told
 from ..data.parts import locate, sample
 from ..draws import replacement
 from ..engine.device import to_device
-from .on_error import ATTEMPTS, NOTHING, Errors
+from .on_error import ATTEMPTS, NOTHING, UNREADABLE, Errors
 from .progress import Progress
 from .samplers import indices_among
 from .stats import Meter
-
-_UNREADABLE = OSError, SyntaxError, EOFError, Image.DecompressionBombError  # what PIL raises for bad files
-
 
 def loads_past(loader) -> bool:
     """Whether going on means to load again what was given already: torch's workers and iterable data sets have states
@@ -222,7 +218,7 @@ class _Tolerant(data.Dataset):
     def __init__(self, dataset, errors: Errors, among):
         self.dataset, self._among = dataset, among
         self._replaces = errors.policy == "replace"
-        self._covers = Exception if errors.in_python else _UNREADABLE
+        self._covers = Exception if errors.in_python else UNREADABLE
 
     def __len__(self) -> int:
         return len(self.dataset)
