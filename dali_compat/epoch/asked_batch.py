@@ -30,6 +30,11 @@ class Told(Listed):
         targets: a Sample each.
     """
 
+    @property
+    def parts(self) -> list[Any]:
+        """The chains, each once."""
+        return [chain for chain in super().parts if chain is not None]
+
     def found(self) -> list[Found]:
         """Rows by their chains, without those that are real."""
         rows_of: dict[int, list[int]] = {}

@@ -44,7 +44,8 @@ class DaliEpoch(Epoch[DaliRoute]):
         self._threads: ThreadPoolExecutor | None = None
         super().__init__(loader, route, progress)
         self.asker = route.asker
-        made = {id(part): table_of(part) for part in parts(loader.dataset)}
+        known = [] if self.asker is not None else parts(loader.dataset)
+        made = {id(part): table_of(part) for part in known}
         self.tables = {key: table for key, table in made.items() if table is not None}
         ahead = [plan for first in route.all_plans for plan in plans_ahead(first)]
         users = any(plan.call or any(step.op == "apply" for step in plan.steps) for plan in ahead)  # apply: on_batch()

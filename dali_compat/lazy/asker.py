@@ -9,7 +9,7 @@ from .chains import Chain
 from .hooks import Question, hooked
 from .samples import Sample, taken
 
-_FEW, _SHARE = 64, 0.5  # samples after which it is said that too many are real, and how many that is
+_FEW, _SHARE = 20, 0.5  # samples after which it is said that too many are real, and how many that is
 
 
 class Asker:

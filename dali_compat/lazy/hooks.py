@@ -30,7 +30,8 @@ from .images import LazyImage, is_certainly_rgb, later_of
 from .later import Later, Notes
 from .tensors import LazyTensor, LazyTVImage, lazy_tensor
 
-_TICK = 20_000_000  # ns by which the clock of files may lag behind
+_TICK = 10_000_000  # ns by which the clock of files may lag behind
+WRITTEN = "opens files that were written just now"
 _HOLDS = "translate", "torch"  # packages whose known transforms keep their own calls
 _FEATURES = "datasets.features.image"  # where Hugging Face's datasets decode
 
@@ -135,7 +136,7 @@ class Question:
         except OSError:  # PIL says it
             return None
         if found.st_ctime_ns >= self._since:
-            self.notes.became_real("opens files that were written just now")
+            self.notes.became_real(WRITTEN)
             return None
         return path if same and stat.S_ISREG(found.st_mode) else None
 

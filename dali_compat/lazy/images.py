@@ -31,7 +31,8 @@ class LazyImage(Image.Image):
         later = later_of(self)
         if name in _OWN and not later.is_real:
             return object.__getattribute__(self, name)
-        return getattr(later.value(f"uses the image's {name.strip('_')}"), name)
+        what = "pixels" if name.startswith("__array") else name.strip("_")
+        return getattr(later.value(f"uses the image's {what}"), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(later_of(self).value(f"sets the image's {name}"), name, value)

@@ -83,19 +83,19 @@ def _sample(given: list[Any], number: int) -> tuple[Sample, Any]:
     return Sample(_real(given[number])), None
 
 
-def _found(container: Any, key: Any, path: Path) -> Iterator[tuple[Path, Any, int]]:
-    """(path, stand-in, references to it) of those that are not real, within one of a container's values."""
-    kind = type(container[key])
+def _found(container: Any, key: Any, path: Path, most: int = 0) -> Iterator[tuple[Path, Any, int]]:
+    """(path, stand-in, references to it or to one of the containers around) of those that are not real, within one of a
+    container's values."""
+    kind, most = type(container[key]), max(most, sys.getrefcount(container[key]))
     if kind in _TENSORS or kind is LazyImage:
-        references = sys.getrefcount(container[key])
         if not later_of(container[key]).is_real:
-            yield path, container[key], references
+            yield path, container[key], most
     elif kind is dict:
         for name in container[key]:
-            yield from _found(container[key], name, (*path, name))
+            yield from _found(container[key], name, (*path, name), most)
     elif _is_sequence(kind):
         for number in range(len(container[key])):
-            yield from _found(container[key], number, (*path, number))
+            yield from _found(container[key], number, (*path, number), most)
 
 
 def _images(value: Any) -> Iterator[Any]:

@@ -22,7 +22,7 @@ from ..errors import Unsupported
 from ..translate.wrappers.objects import attributes, is_of_library, root
 from .asker import Asker
 from .chains import Chain
-from .hooks import Question, hooked, now
+from .hooks import WRITTEN, Question, hooked, now
 from .samples import Sample, taken
 
 _OPENS = frozenset(("default_loader", "pil_loader"))
@@ -66,7 +66,8 @@ class Known:
         known = self._verdict
         if signature == self._signature and (known.why or self.chain(known) is not None):
             return known
-        self._verdict, self._signature = _try(dataset, self.roots), signature
+        self._verdict = _try(dataset, self.roots)
+        self._signature = None if WRITTEN in self._verdict.why else signature  # next time they may be old
         return self._verdict
 
     def chain(self, verdict: Verdict) -> Chain | None:
@@ -134,7 +135,7 @@ def _may_open(dataset: Any, depth: int = _DEPTH) -> bool:
         return kind.__name__ == "Dataset" and dataset.format["type"] == "custom"
     if reader_of(dataset) is not None or known_class_of(dataset) is not None:
         return True
-    if _opens(_function(kind, "__getitem__"), kind, _DEPTH):
+    if any(_opens(vars(base).get("__getitem__"), kind, _DEPTH) for base in kind.__mro__):
         return True
     return depth > 0 and any(_may_open(inner, depth - 1) for inner in _inner(dataset))
 

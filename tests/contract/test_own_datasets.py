@@ -1,0 +1,211 @@
+"""Data sets of the user's own: their code runs as in torch's loader, and DALI makes the images where that is the same."""
+
+import random
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch.utils import data
+from torchvision.datasets import ImageFolder
+
+from contract import own_datasets as own
+from contract.both import ours, stock
+from dali_compat import DataLoader
+
+
+@pytest.fixture
+def folder(image_root) -> ImageFolder:
+    return ImageFolder(image_root)
+
+
+def seeded(dataset, *args, **kwargs):
+    """Batches of a loader under one seed."""
+
+    def batches(make):
+        torch.manual_seed(0)
+        random.seed(1)
+        np.random.seed(2)
+        return list(make(dataset, *args, **kwargs))
+
+    return batches
+
+
+def assert_same(mine, theirs, limit=0.0) -> None:
+    """Nested containers of the same types, keys and values; floating-point images as near as the limit."""
+    assert type(mine) is type(theirs), (type(mine), type(theirs))
+    if isinstance(theirs, torch.Tensor):
+        assert mine.shape == theirs.shape and mine.dtype == theirs.dtype and mine.device == theirs.device
+        if limit and theirs.ndim >= 3:
+            assert (mine - theirs).abs().double().mean() <= limit
+        else:
+            assert torch.equal(mine, theirs)
+    elif isinstance(theirs, dict):
+        assert list(mine) == list(theirs)
+        for key in theirs:
+            assert_same(mine[key], theirs[key], limit)
+    elif isinstance(theirs, (list, tuple)):
+        assert len(mine) == len(theirs)
+        for one, other in zip(mine, theirs, strict=True):
+            assert_same(one, other, limit)
+    else:
+        assert mine == theirs
+
+
+def real(loader) -> int:
+    """How many samples the data set has made itself."""
+    return loader._route.asker.real
+
+
+@pytest.mark.parametrize("kind", own.SERVED, ids=lambda kind: kind.__name__)
+def test_served(folder, kind):
+    """To the last bit with exact=True; else within what kernels differ by."""
+    dataset = kind(folder)
+    theirs = seeded(kind(folder), 5)(stock)
+    loaders = []
+
+    def mine(*args, **kwargs):
+        loaders.append(ours(*args, device="cpu", **kwargs))
+        return loaders[-1]
+
+    assert_same(seeded(dataset, 5, exact=True)(mine), theirs)
+    assert_same(seeded(kind(folder), 5)(mine), theirs, limit=0.02)
+    assert loaders[0].explain().startswith("DALI route")
+    assert f"{kind.__name__} is asked for each sample" in loaders[0].explain()
+
+
+@pytest.mark.parametrize("kind", own.REFUSED, ids=lambda kind: kind.__name__)
+def test_refused(folder, kind):
+    """Torch's way, and why."""
+    with pytest.warns(match=own.REFUSED[kind]):
+        loader = DataLoader(kind(folder), 5, device="cpu")
+    assert loader.explain().startswith("torchvision route") and own.REFUSED[kind] in loader.explain()
+    assert_same(list(loader), list(stock(kind(folder), 5)))
+
+
+def test_order_and_workers(folder):
+    """Samplers are torch's, and so are Subset, ConcatDataset and random_split around."""
+    generator = torch.Generator().manual_seed(3)
+    first, second = data.random_split(own.Plain(folder), [10, 14], generator)
+    whole = data.ConcatDataset([first, data.Subset(own.Transformed(folder), [4, 2, 0]), second])
+    for options in (dict(shuffle=True), dict(shuffle=True, num_workers=2, drop_last=True), dict(sampler=range(20, 3, -2))):
+        mine = seeded(whole, 4, **options)(lambda *args, **kw: ours(*args, exact=True, device="cpu", **kw))
+        assert_same(mine, seeded(whole, 4, **options)(stock))
+    (one, *_) = ours(own.AsDict(folder), None, exact=True, device="cpu")
+    assert_same(one, next(iter(stock(own.AsDict(folder), None))))
+
+
+def test_a_collate_fn(folder):
+    """It gets what the data set gives, images on the device."""
+
+    def collate(samples):
+        return {"pixel_values": torch.stack([one["image"] for one in samples]), "n": [one["label"] for one in samples]}
+
+    options = dict(collate_fn=collate, shuffle=True, generator=torch.Generator().manual_seed(1))
+    mine = list(ours(own.AsDict(folder), 7, exact=True, device="cpu", **options))
+    options["generator"].manual_seed(1)
+    assert_same(mine, list(stock(own.AsDict(folder), 7, **options)))
+    mine = [one for batch in ours(own.Named(folder), 7, exact=True, device="cpu", collate_fn=list) for one in batch]
+    assert_same(mine, [own.Named(folder)[i] for i in range(24)])
+
+
+def test_calls(folder):
+    """Each sample is asked for once an epoch. To find out whether it can be, a copy of the data set is."""
+
+    class Counted(own.Plain):
+        asked = 0
+
+        def __getitem__(self, i):
+            self.asked += 1
+            return super().__getitem__(i)
+
+    dataset = Counted(folder)
+    loader = ours(dataset, 5, device="cpu")
+    loader.explain()
+    assert dataset.asked == 0
+    list(loader)
+    list(loader)
+    assert dataset.asked == 48
+
+
+def test_nothing_is_left_behind(folder):
+    """What a data set keeps is real, and PIL's and torchvision's functions are their own again."""
+    from PIL import Image
+    from torchvision import transforms as T
+
+    before = Image.open, T.Compose.__call__, T.Resize.__call__, dict(vars(T.Resize))
+
+    class Keeps(own.Plain):
+        kept = ()
+
+        def __getitem__(self, i):
+            image = Image.open(self.paths[i])
+            if i == 9:
+                self.kept = image, image.convert("RGB")
+            return self.transform(image.convert("RGB")), self.labels[i]
+
+    dataset = Keeps(folder)
+    loader = ours(dataset, 5, exact=True, device="cpu")
+    assert_same(list(loader), list(stock(own.Plain(folder), 5)))
+    assert real(loader) == 0
+    with Image.open(dataset.paths[9]) as image:
+        assert dataset.kept[0].format == image.format and np.array_equal(dataset.kept[1], image.convert("RGB"))
+    assert before == (Image.open, T.Compose.__call__, T.Resize.__call__, dict(vars(T.Resize)))
+
+
+def test_files_written_meanwhile(folder, tmp_path):
+    """One path may have another image each time."""
+
+    class Fetched(own.Plain):
+        def __getitem__(self, i):
+            path = tmp_path / "fetched.jpg"
+            path.write_bytes(open(self.paths[i], "rb").read())
+            return self.transform(own.read_rgb(path)), self.labels[i]
+
+    loader = DataLoader(Fetched(folder), 5, exact=True, device="cpu", fallback="silent")
+    assert "opens files that were written just now" in loader.explain()
+
+    class FetchedLater(own.Plain):
+        def __getitem__(self, i):
+            return Fetched.__getitem__(self, i) if i > 2 else super().__getitem__(i)
+
+    loader = ours(FetchedLater(folder), 5, exact=True, device="cpu")
+    assert_same(list(loader), list(stock(own.Plain(folder), 5)))
+    assert real(loader) == 21
+    loader = DataLoader(loader.dataset, 5, exact=True, device="cpu", fallback="silent")
+    assert "opens files that were written just now, so its own code makes most samples" in loader.explain()
+
+
+def test_errors(own_root):
+    """The user's code meets them, and torch's errors come out."""
+    folder = ImageFolder(own_root)
+    bad = folder.samples[2][0]
+    whole = open(bad, "rb").read()
+    for content in (b"nothing", whole[: len(whole) // 2]):
+        open(bad, "wb").write(content)
+        time.sleep(0.05)  # files that were written just now are not left to DALI
+        assert_same(list(ours(own.Tried(folder), 3, exact=True, device="cpu")), list(stock(own.Tried(folder), 3)))
+        errors = []
+        for loader in (ours(own.Plain(folder), 3, device="cpu"), stock(own.Plain(folder), 3)):
+            with pytest.raises(OSError) as caught:
+                list(loader)
+            errors.append((type(caught.value), str(caught.value)))
+        assert errors[0] == errors[1]
+        skipped = DataLoader(own.Plain(folder), 3, exact=True, device="cpu", fallback="error", on_error="skip")
+        with pytest.warns(match="is skipped"):
+            batches = list(skipped)
+        assert [len(labels) for _, labels in batches] == [2, 3, 2] and len(skipped.errors) == 1
+        replaced = ours(own.Plain(folder), 3, exact=True, device="cpu", on_error="replace")
+        with pytest.warns(match="is replaced"):
+            assert [len(labels) for _, labels in replaced] == [3, 3, 2]
+    open(bad, "wb").write(whole)
+
+    class Raises(own.Plain):
+        def __getitem__(self, i):
+            if i == 4:
+                raise KeyError("four")
+            return super().__getitem__(i)
+
+    batches = iter(ours(Raises(ImageFolder(own_root), None), 1, device="cpu", collate_fn=list))
+    with pytest.raises(KeyError, match="four"):
+        list(batches)
