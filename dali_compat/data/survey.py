@@ -47,14 +47,15 @@ def _is_mostly_small(part: Images) -> bool:
     elif is_store(part):
         sizes = list(map(len, part.read(_some(part))))
     else:
-        sizes = [_file_size(sample(part, index)[0]) for index in _some(part)]
+        sizes = [file_size(sample(part, index)[0]) for index in _some(part)]
     return is_small(statistics.median(sizes))
 
 
-def _file_size(path) -> int:
+def file_size(path: str) -> int:
+    """In bytes; 0 where there is no such file: whoever reads it says so."""
     try:
         return os.stat(path).st_size
-    except OSError:  # whoever reads it says so
+    except OSError:
         return 0
 
 

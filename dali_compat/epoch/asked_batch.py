@@ -21,6 +21,7 @@ from ..lazy.samples import Sample, put
 from .dali_batch import DaliBatch
 from .on_error import NOTHING, UNREADABLE, reason_of
 from .part import in_order
+from .stock import path_of
 
 
 class Told(Listed):
@@ -76,8 +77,12 @@ class AskedBatch(DaliBatch):
             (one.chain, 0 if one.chain is None else _number(index) % len(one.chain))
             for one, index in zip(samples, self.indices, strict=True)
         ]
-        name = type(self.epoch.dataset).__name__  # in the place of a file, where there is none
-        return Told(places, [one.source or name for one in samples], samples)
+        dataset = self.epoch.dataset
+        files = [
+            one.source or (path_of(dataset, self.indices[row]) if row in self.bad else type(dataset).__name__)
+            for row, one in enumerate(samples)
+        ]
+        return Told(places, files, samples)
 
     def _failed(self, row: int, error: Exception) -> None:
         """The data set has raised it."""

@@ -127,7 +127,7 @@ class DaliEpoch(Epoch[DaliRoute]):
     def end(self) -> None:
         """The pipelines serve the next epoch."""
         if self.asker is not None and not self.asker.is_worth_it:
-            give_up(self.dataset, f"{self.asker.why}, so its own code makes most samples")
+            give_up(self.dataset, self.asker.why)
         self.over = True  # before the route looks for pipelines that nobody uses
         if self._pipelines:
             self._pipelines = {}

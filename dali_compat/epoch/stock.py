@@ -240,7 +240,7 @@ class _Tolerant(data.Dataset):
             try:
                 return _Sample((self.dataset[index],), failures)
             except self._covers as error:
-                failures.append((_path(self.dataset, index), index, f"{type(error).__name__}: {error}"))
+                failures.append((path_of(self.dataset, index), index, f"{type(error).__name__}: {error}"))
                 if not self._replaces:
                     return _Sample((), failures)
                 if len(failures) > ATTEMPTS or not hasattr(asked, "__index__"):
@@ -284,7 +284,7 @@ def _length(batch: Any) -> int:
     return len(batch) if isinstance(batch, torch.Tensor) and batch.ndim else 1
 
 
-def _path(dataset, index) -> str:
+def path_of(dataset: Any, index: Any) -> str:
     """Where a sample's image is, for a message."""
     try:
         return str(sample(*locate(dataset, index))[0])

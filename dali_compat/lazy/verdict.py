@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from PIL import Image
 from ..data.per_object import PerObject
 from ..data.readers import known_class_of, reader_of
 from ..data.sources import BYTES, PATHS, Record
+from ..data.survey import file_size, is_small
 from ..errors import Unsupported
 from ..translate.wrappers.objects import attributes, is_of_library, root
 from .asker import Asker
@@ -36,11 +36,13 @@ class Verdict(NamedTuple):
 
     Attributes:
         why: the data set makes its samples itself; "" where it can be asked.
+        raised: there was none; torch's loader says what is wrong.
         given, transforms: of the image: PATHS or BYTES, and what it goes through.
         source: where it is.
     """
 
     why: str
+    raised: bool = False
     given: str = PATHS
     transforms: tuple[Any, ...] = ()
     source: Any = None
@@ -76,7 +78,7 @@ class Known:
 
     def give_up(self, why: str) -> None:
         """The data set turned out to make most samples itself."""
-        self._verdict = Verdict(why)
+        self._verdict = Verdict(f"{why} in most samples")
 
 
 _of_dataset: PerObject[Known] = PerObject()
@@ -88,36 +90,36 @@ class Asked(NamedTuple):
     Attributes:
         asker: asks it.
         chain: what its samples go through, as far as one has shown.
-        is_jpeg, size: of that sample's encoded image; size in bytes.
+        is_jpeg, is_small: of that sample's encoded image.
     """
 
     asker: Asker
     chain: Chain
     is_jpeg: bool
-    size: int
+    is_small: bool
 
 
 def asked(dataset: Any) -> Asked | None:
-    """A data set that can be asked, from now on; None where nothing says that it opens images.
+    """A data set that can be asked, from now on; None where nothing says that it opens images, or it gives no sample.
 
     Raises:
-        Unsupported: it cannot be asked; the text says why.
+        Unsupported: it cannot be asked; the text says why, after "MyDataset ...".
     """
     if isinstance(dataset, data.IterableDataset) or not _may_open(dataset) or not hasattr(dataset, "__len__"):
         return None
-    name = type(dataset).__name__
     if any(not _is_pils(function) for function in (Image.open, Image.Image.convert)):
-        raise Unsupported(f"{name} opens images, and PIL's functions for that were replaced")
+        raise Unsupported("opens images, for which PIL's functions were replaced")
     try:
         known = _of_dataset.get(dataset, lambda: Known(dataset))
     except TypeError:  # it takes no weak references, or has no length
         return None
     verdict = known.verdict(dataset)
     chain = known.chain(verdict)
+    if verdict.raised:
+        return None
     if verdict.why or chain is None:
-        raise Unsupported(f"{name} {verdict.why}")
-    is_jpeg, size = _look(verdict.source)
-    return Asked(Asker(dataset, known.roots, now()), chain, is_jpeg, size)
+        raise Unsupported(verdict.why)
+    return Asked(Asker(dataset, known.roots, now()), chain, *_look(verdict.source))
 
 
 def give_up(dataset: Any, why: str) -> None:
@@ -186,22 +188,22 @@ def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
     if any(_gives_many(one) for one in _all(dataset)):
         return Verdict("has __getitems__ of its own")
     if not len(dataset):
-        return Verdict("has no samples")
+        return Verdict("has no samples", raised=True)
     question = Question(roots, now())
     try:
         with _generators_kept(), hooked(question):
             twin = _twin(dataset)
             many = getattr(twin, "__getitems__", None)
             (sample,) = taken(list(many([0])) if many else [twin[0]], question.notes)
-    except Exception as error:
-        return Verdict(f"raises {type(error).__name__} for its first sample: {error}")
+    except Exception:
+        return Verdict("raises an error", raised=True)
     return _verdict_on(sample, question.notes.why)
 
 
 def _verdict_on(sample: Sample, why: str) -> Verdict:
     if sample.chain is None or why:
-        return Verdict(f"{why or 'opens no image in a way that is seen'}, so its own code makes the samples")
-    return Verdict("", sample.chain.given, sample.chain.transforms, sample.source)
+        return Verdict(why or "opens no image in a way that is seen")
+    return Verdict("", False, sample.chain.given, sample.chain.transforms, sample.source)
 
 
 def _all(dataset: Any, depth: int = _DEPTH) -> Iterator[Any]:
@@ -266,9 +268,9 @@ def _signature(dataset: Any, depth: int = _DEPTH) -> Iterator[Any]:
             yield from _signature(inner, depth - 1)
 
 
-def _look(source: Any) -> tuple[bool, int]:
-    """Whether an encoded image is a JPEG, and its size."""
+def _look(source: Any) -> tuple[bool, bool]:
+    """Whether an encoded image is a JPEG, and small."""
     if isinstance(source, Record):
         encoded = source.archive.copied(source.index)
-        return encoded[:2] == b"\xff\xd8", len(encoded)
-    return source.lower().endswith((".jpg", ".jpeg")), os.stat(source).st_size
+        return encoded[:2] == b"\xff\xd8", is_small(len(encoded))
+    return source.lower().endswith((".jpg", ".jpeg")), is_small(file_size(source))

@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from ..data.advice import advice
 from ..data.arrays import holds_arrays
 from ..data.parts import Images, folders
 from ..data.parts import parts as parts_of
 from ..data.readers import reader_of, transforms_of
 from ..data.sources import BYTES, InItsMode
-from ..data.survey import is_small, mostly_jpeg, mostly_small
+from ..data.survey import mostly_jpeg, mostly_small
 from ..errors import Unsupported
 from ..installation import dali_problem
 from ..lazy.verdict import Asked, asked
@@ -70,11 +69,9 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
     except Unsupported as error:
         return StockRoute(device, str(error))
     plans = list(dict.fromkeys(plan for _, plan in plan_of.values()))
-    of_gpu = device.type == "cuda" and not loader.exact
-    small = of_gpu and (mostly_small(parts) if users is None else is_small(users.size))
-    jpeg = of_gpu and (mostly_jpeg(parts) if users is None else users.is_jpeg)
-    cache, threads = _cache(loader, device, before), _threads(loader, jpeg)
-    route = DaliRoute(device, threads, depth, loader.batch_size or 1, plans, plan_of, small, cache, gray)
+    fancy = device.type == "cuda" and not loader.exact and (users.is_small if users else mostly_small(parts))
+    cache, threads = _cache(loader, device, before), _threads(loader, device, parts, users)
+    route = DaliRoute(device, threads, depth, loader.batch_size or 1, plans, plan_of, fancy, cache, gray)
     if users is not None:
         if users.chain.given == BYTES:  # which are new ones each time
             route.cache = None
@@ -98,8 +95,11 @@ def _parts(loader) -> tuple[list[Any], Asked | None]:
     except Unsupported as error:
         try:
             users = asked(loader.dataset)
+            if users is not None and loader.num_workers and loader.worker_init_fn is not None:
+                raise Unsupported("has processes that worker_init_fn prepares")
         except Unsupported as why:
-            raise Unsupported(f"{why}{advice(loader.dataset)}") from None
+            what, end, remedy = str(error).partition("; ")
+            raise Unsupported(f"{what}, and {why}{end}{remedy}") from None
         if users is None:
             raise error from None
         return [users.chain], users
@@ -182,7 +182,8 @@ def available_threads(loader) -> int:
     return max(1, min(len(os.sched_getaffinity(0)) // processes, _MOST_THREADS))
 
 
-def _threads(loader, gpu_decodes: bool) -> int:
+def _threads(loader, device: torch.device, parts: list[Any], users: Asked | None = None) -> int:
     """CPU threads of a pipeline. Where the GPU decodes, few load as fast as many and disturb a training step less."""
     available = available_threads(loader)
-    return min(available, _GPU_JPEG_THREADS) if gpu_decodes else available
+    on_gpu = device.type == "cuda" and not loader.exact and (users.is_jpeg if users else mostly_jpeg(parts))
+    return min(available, _GPU_JPEG_THREADS) if on_gpu else available
