@@ -31,7 +31,7 @@ ROOMS: dict[str, set[str]] = {
     "routes": {"data", "engine", "installation", "lazy", "lower", "translate", *COMMON},
     "epoch": {"data", "draws", "engine", "lazy", "lower", "routes", "workers", *COMMON},
     "loader": {"data", "epoch", "installed", "routes", *COMMON},
-    "patch": {"data", "installed", "loader", *COMMON},
+    "patch": {"data", "installed", "lazy", "loader", *COMMON},
     "parity": {"data", "draws", "engine", "loader", "lower", "routes", "translate", "workers", *COMMON},
     "check": {"archives", "data", *COMMON},
     "cli": {"archives", "check", "data", "engine", "installation", "parity", "patch", "routes", "translate", *COMMON},

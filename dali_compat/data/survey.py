@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+from typing import Any
 
 from ..archives.archive import Archive
 from .parts import Images, is_store, sample
@@ -51,7 +52,7 @@ def _is_mostly_small(part: Images) -> bool:
     return is_small(statistics.median(sizes))
 
 
-def file_size(path: str) -> int:
+def file_size(path: Any) -> int:
     """In bytes; 0 where there is no such file: whoever reads it says so."""
     try:
         return os.stat(path).st_size

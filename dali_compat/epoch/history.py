@@ -127,16 +127,18 @@ class History:
         if self._pending is not None:
             return dict(self._pending)
         current, stock = self._current, isinstance(route, StockRoute)
+        asker = route.asker if isinstance(route, DaliRoute) else None
         lightning = seen(loader)
         ahead = lightning.ahead
         under_way = current is not None and not current.over and not (current.given and lightning.over)
         laps, sampler = None, stateful(loader)
         if current is not None:
             _warn_of_the_inexact(loader, current, stock, lightning)
+            if asker is not None and asker.habits.draws and not loader.num_workers and under_way:
+                _warn("the data set draws random numbers, a few batches ahead; with num_workers they would go on")
             if _has_laps(loader):
                 laps = [current.base_seed, current.lap + 1]
         beginnings = [*self._beginnings]
-        asker = route.asker if isinstance(route, DaliRoute) else None
         now = of_loader(loader, runs_users_functions(loader, stock or asker is not None)).states()
         if current is not None and not under_way:
             beginnings.append(current.beginning())
@@ -272,4 +274,8 @@ def _warn_of_the_inexact(loader, current: Progress, stock: bool, lightning: Seen
     if stock and loader.num_workers and not getattr(loader, "in_order", True):
         found.append("with in_order=False batches come as they are ready")
     for reason in found:
-        warnings.warn(f"going on from this state will not be exact: {reason}", stacklevel=4)
+        _warn(reason, 5)
+
+
+def _warn(reason: str, stacklevel: int = 4) -> None:
+    warnings.warn(f"going on from this state will not be exact: {reason}", stacklevel=stacklevel)

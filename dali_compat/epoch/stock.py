@@ -23,6 +23,7 @@ from .progress import Progress
 from .samplers import indices_among
 from .stats import Meter
 
+
 def loads_past(loader) -> bool:
     """Whether going on means to load again what was given already: torch's workers and iterable data sets have states
     that nobody can ask for."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
+import torch
 
 from .chains import Chain
 from .hooks import Question, hooked
@@ -12,12 +16,23 @@ from .samples import Sample, taken
 _FEW, _SHARE = 20, 0.5  # samples after which it is said that too many are real, and how many that is
 
 
+class Habits:
+    """What a data set was seen to do.
+
+    Attributes:
+        draws: it draws from torch's, Python's or NumPy's own generators.
+    """
+
+    draws = False
+
+
 class Asker:
     """Asks for samples, as torch's fetcher does.
 
     Args:
         dataset: the user's.
         roots: the chains without transforms, by what images are given as.
+        habits: what is known of the data set.
         since: as Question's.
 
     Attributes:
@@ -25,18 +40,18 @@ class Asker:
         why: what it did with the first of these.
     """
 
-    def __init__(self, dataset: Any, roots: dict[str, Chain], since: int):
-        self._dataset, self._roots, self._since = dataset, roots, since
+    def __init__(self, dataset: Any, roots: dict[str, Chain], habits: Habits, since: int):
+        self._dataset, self._roots, self._since, self.habits = dataset, roots, since, habits
         self.asked = self.real = 0
         self.why = ""
 
     def ask(self, indices: Sequence[Any], bad: Callable[[int, Exception], None] | None = None) -> list[Sample]:
-        """The samples of a batch. ``bad`` takes what a sample raises, and its row: there is an empty sample for it then.
+        """The samples of a batch. ``bad`` takes what a sample raises, and its row; the sample is empty then.
 
         Raises:
             Exception: what the data set raises.
         """
-        question = Question(self._roots, self._since)
+        question, before = Question(self._roots, self._since), None if self.habits.draws else _generators()
         with hooked(question):
             many = getattr(self._dataset, "__getitems__", None)
             if many and bad is None:
@@ -46,6 +61,7 @@ class Asker:
         self.asked += len(samples)
         self.real += sum(sample.path is None for sample in samples)
         self.why = self.why or question.notes.why
+        self.habits.draws = self.habits.draws or before != _generators()
         return samples
 
     def really(self, index: Any) -> Sample:
@@ -66,3 +82,9 @@ class Asker:
                 raise
             bad(row, error)
             return Sample(None)
+
+
+def _generators() -> tuple[Any, ...]:
+    """What changes when somebody draws."""
+    state = np.random.get_state(legacy=False)["state"]
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), state["key"].tobytes(), state["pos"]

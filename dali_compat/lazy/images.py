@@ -103,7 +103,7 @@ def _converted(later: Later, mode: str) -> Later | None:
     if mode not in CONVERTS:
         return None
     chain: Chain | None = later.chain
-    if later.is_rgb or chain.transforms:
+    if later.is_rgb or later.chain.transforms:
         chain = later.chain.after(CONVERTS[mode])
     elif mode == "L":  # of an image in L it makes the same, by way of RGB
         chain = later.chain.after(CONVERTS[mode]) if _own_mode(later) in ("RGB", "L") else None

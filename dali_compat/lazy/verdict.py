@@ -20,7 +20,7 @@ from ..data.sources import BYTES, PATHS, Record
 from ..data.survey import file_size, is_small
 from ..errors import Unsupported
 from ..translate.wrappers.objects import attributes, is_of_library, root
-from .asker import Asker
+from .asker import Asker, Habits
 from .chains import Chain
 from .hooks import WRITTEN, Question, hooked, now
 from .samples import Sample, taken
@@ -53,10 +53,12 @@ class Known:
 
     Attributes:
         roots: the chains without transforms.
+        habits: what it was seen to do.
     """
 
     def __init__(self, dataset: Any):
         self.roots = {given: Chain(len(dataset), given) for given in (PATHS, BYTES)}
+        self.habits = Habits()
         self._signature: Any = None
         self._verdict = Verdict("")
 
@@ -119,7 +121,7 @@ def asked(dataset: Any) -> Asked | None:
         return None
     if verdict.why or chain is None:
         raise Unsupported(verdict.why)
-    return Asked(Asker(dataset, known.roots, now()), chain, *_look(verdict.source))
+    return Asked(Asker(dataset, known.roots, known.habits, now()), chain, *_look(verdict.source))
 
 
 def give_up(dataset: Any, why: str) -> None:

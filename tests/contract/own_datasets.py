@@ -17,7 +17,9 @@ from torchvision.datasets.folder import default_loader, pil_loader
 from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
-TRANSFORM = T.Compose([T.Resize((20, 24)), T.CenterCrop(16), T.ToTensor(), T.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))])
+TRANSFORM = T.Compose(
+    [T.Resize((20, 24)), T.CenterCrop(16), T.ToTensor(), T.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))]
+)
 FLIPPED = T.Compose([T.CenterCrop(16), T.RandomHorizontalFlip(1.0), T.ToTensor()])
 V2 = v2.Compose([v2.Resize((16, 16)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 AFTER = T.Compose([T.ToTensor(), T.Normalize((0.5,), (0.25,))])
@@ -224,7 +226,7 @@ class WithPath(ImageFolder):
         super().__init__(folder.root, TRANSFORM)
 
     def __getitem__(self, index):
-        return super().__getitem__(index) + (self.imgs[index][0],)
+        return (*super().__getitem__(index), self.imgs[index][0])
 
 
 class Transformed(data.Dataset):

@@ -1,5 +1,6 @@
-"""Data sets of the user's own: their code runs as in torch's loader, and DALI makes the images where that is the same."""
+"""Data sets of the user's own: their code runs as in torch's loader, and DALI makes the images if it can."""
 
+import contextlib
 import random
 import time
 
@@ -9,8 +10,9 @@ import torch
 from torch.utils import data
 from torchvision.datasets import ImageFolder
 
+import dali_compat
 from contract import own_datasets as own
-from contract.both import ours, stock
+from contract.both import error_of, ours, stock
 from dali_compat import DataLoader
 
 
@@ -88,7 +90,11 @@ def test_order_and_workers(folder):
     generator = torch.Generator().manual_seed(3)
     first, second = data.random_split(own.Plain(folder), [10, 14], generator)
     whole = data.ConcatDataset([first, data.Subset(own.Transformed(folder), [4, 2, 0]), second])
-    for options in (dict(shuffle=True), dict(shuffle=True, num_workers=2, drop_last=True), dict(sampler=range(20, 3, -2))):
+    for options in (
+        dict(shuffle=True),
+        dict(shuffle=True, num_workers=2, drop_last=True),
+        dict(sampler=range(20, 3, -2)),
+    ):
         mine = seeded(whole, 4, **options)(lambda *args, **kw: ours(*args, exact=True, device="cpu", **kw))
         assert_same(mine, seeded(whole, 4, **options)(stock))
     (one, *_) = ours(own.AsDict(folder), None, exact=True, device="cpu")
@@ -187,10 +193,9 @@ def test_errors(own_root):
         assert_same(list(ours(own.Tried(folder), 3, exact=True, device="cpu")), list(stock(own.Tried(folder), 3)))
         errors = []
         for loader in (ours(own.Plain(folder), 3, device="cpu"), stock(own.Plain(folder), 3)):
-            with pytest.raises(OSError) as caught:
-                list(loader)
-            errors.append((type(caught.value), str(caught.value)))
-        assert errors[0] == errors[1]
+            error = error_of(list, loader)
+            errors.append((type(error), str(error)))
+        assert errors[0] == errors[1] and issubclass(errors[0][0], OSError)
         skipped = DataLoader(own.Plain(folder), 3, exact=True, device="cpu", fallback="error", on_error="skip")
         with pytest.warns(match="is skipped"):
             batches = list(skipped)
@@ -209,3 +214,72 @@ def test_errors(own_root):
     batches = iter(ours(Raises(ImageFolder(own_root), None), 1, device="cpu", collate_fn=list))
     with pytest.raises(KeyError, match="four"):
         list(batches)
+
+
+def test_resume(folder):
+    """Workers' random numbers follow a sample's place; without workers it is said that they do not."""
+
+    def go_on(kind, **options):
+        dataset = kind(folder)
+        torch.manual_seed(0)
+        loader = ours(dataset, 4, shuffle=True, device="cpu", **options)
+        whole = iter(loader)
+        next(whole), next(whole)
+        state = loader.state_dict()
+        rest = list(whole)
+        again = ours(dataset, 4, shuffle=True, device="cpu", **options)
+        again.load_state_dict(state)
+        assert_same(list(again), rest)
+        assert_same(again.replay(3), rest[1])
+
+    go_on(own.AsDict)
+    go_on(own.Noisy, num_workers=2)
+    with (
+        pytest.warns(match="will not be exact: the data set draws random numbers"),
+        contextlib.suppress(AssertionError),
+    ):
+        go_on(own.Noisy)
+
+
+def test_worker_init_fn(folder):
+    """Torch's processes are what it is for."""
+    loader = DataLoader(own.Plain(folder), 4, num_workers=1, worker_init_fn=print, device="cpu", fallback="silent")
+    assert "has processes that worker_init_fn prepares" in loader.explain()
+
+
+def test_install(folder):
+    """A loader of torch's becomes ours where the data set can be asked."""
+    with dali_compat.install(device="cpu", exact=True):
+        mine, other = data.DataLoader(own.Plain(folder), 6), data.DataLoader(own.Arrays(folder), 6)
+    assert isinstance(mine, DataLoader) and not isinstance(other, DataLoader)
+    assert_same(list(mine), list(stock(own.Plain(folder), 6)))
+
+
+def test_hugging_face(folder):
+    """set_transform(), as in the example scripts, over bytes and over files."""
+    hf = pytest.importorskip("datasets")
+    rows = {"label": [label for _, label in folder.samples]}
+    for embed in (False, True):
+        images = [{"bytes": open(path, "rb").read() if embed else None, "path": path} for path, _ in folder.samples]
+        features = hf.Features({"image": hf.Image(), "label": hf.Value("int64")})
+        rows_ = hf.Dataset.from_dict({"image": images} | rows, features=features)
+
+        def preprocess(examples):
+            examples["pixel_values"] = [own.TRANSFORM(image.convert("RGB")) for image in examples["image"]]
+            return examples
+
+        def collate(examples):
+            pixels = torch.stack([example["pixel_values"] for example in examples])
+            return {"pixel_values": pixels, "labels": torch.tensor([example["label"] for example in examples])}
+
+        dataset = rows_.with_transform(preprocess)
+        loader = ours(dataset, 5, device="cpu", exact=True, collate_fn=collate, shuffle=True, generator=_seeded(3))
+        theirs = stock(dataset, 5, collate_fn=collate, shuffle=True, generator=_seeded(3))
+        assert_same(list(loader), list(theirs))
+        assert real(loader) == 0
+        again = ours(data.Subset(dataset, range(3, 9)), 5, device="cpu", exact=True, collate_fn=collate)
+        assert_same(list(again), list(stock(data.Subset(dataset, range(3, 9)), 5, collate_fn=collate)))
+
+
+def _seeded(seed):
+    return torch.Generator().manual_seed(seed)

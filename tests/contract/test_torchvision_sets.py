@@ -593,7 +593,6 @@ def test_a_loader_of_ones_own_falls_back(make, layout):
 OTHER_TARGETS = {
     "segmentation": (pets, {"target_types": "segmentation"}, "targets of type 'segmentation'"),
     "annotation": (caltech101, {"target_type": "annotation"}, "targets of type 'annotation'"),
-    "none": (celeba, {"target_type": []}, "has no target types"),
 }
 
 
