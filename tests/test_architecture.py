@@ -27,7 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "lower": {"account", "draws", "translate", *COMMON},
     "engine": {"data", "draws", "installation", *COMMON},
     "workers": {"draws", *COMMON},
-    "lazy": {"data", "translate", *COMMON},
+    "lazy": {"data", "draws", "translate", "workers", *COMMON},
     "routes": {"data", "engine", "installation", "lazy", "lower", "translate", *COMMON},
     "epoch": {"data", "draws", "engine", "lazy", "lower", "routes", "workers", *COMMON},
     "loader": {"data", "epoch", "installed", "routes", *COMMON},

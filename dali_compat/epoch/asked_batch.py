@@ -1,13 +1,14 @@
 """One batch of a data set of the user's, whose own code says what its samples are made of (lazy/).
 
-The data set is asked in the thread that iterates. DALI makes the images of samples that are left to it; others are as
-the data set has made them. A sample whose image cannot be made is asked for once more, and its own code makes it, or
-raises torch's error.
+The data set is asked in worker processes, or, without any, in the thread that iterates. DALI makes the images of
+samples that are left to it; others are as the data set has made them. A sample whose image cannot be made is asked for
+once more, and its own code makes it, or raises torch's error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from torch.utils.data import default_collate
 
 from ..data.lookup import Found, Listed
 from ..engine.device import mapped, to_device
-from ..errors import ImageReadError
+from ..errors import ImageReadError, OutOfStep
 from ..lazy.samples import Sample, put
+from ..lazy.workers import Request
+from ..workers.processes import Answer
 from .dali_batch import DaliBatch
 from .on_error import NOTHING, UNREADABLE, reason_of
 from .part import in_order
@@ -61,6 +64,7 @@ class AskedBatch(DaliBatch):
     _samples_of: Told
     targets: list[Sample]
     _settled = False  # whether the data set itself was asked for those that are bad
+    _asked_of: Answer | None = None  # what workers are to answer
 
     def give_up(self, row: int, error: Exception) -> None:
         """A row's image cannot be made by DALI or PIL: the data set itself may."""
@@ -68,11 +72,21 @@ class AskedBatch(DaliBatch):
             super().give_up(row, error)
         self.bad[row] = error
 
+    def request(self) -> None:
+        """Workers are asked for its samples, if there are any, and were not yet. Errors wait."""
+        workers = self.epoch.asked_workers
+        if workers is not None and self._asked_of is None and not self._located:
+            with suppress(OutOfStep, RuntimeError, OSError):  # which _look_up() meets again
+                self._asked_of = workers.ask(self._request(self.indices))
+
+    def _request(self, indices: list[Any], really: bool = False) -> Request:
+        errors = self.epoch.errors
+        covers = (Exception,) if errors.in_python else UNREADABLE
+        seed = self.epoch.seed, self.position(0)
+        return Request(indices, seed, () if really or errors.policy == "raise" else covers, really)
+
     def _look_up(self) -> Told:
-        asker = self.epoch.asker
-        assert asker is not None  # whose batch this is
-        with self._as_in_a_worker():
-            samples = asker.ask(self.indices, None if self.epoch.errors.policy == "raise" else self._failed)
+        samples = self._samples_here() if self.epoch.asked_workers is None else self._samples_there()
         places: list[Any] = [
             (one.chain, 0 if one.chain is None else _number(index) % len(one.chain))
             for one, index in zip(samples, self.indices, strict=True)
@@ -84,13 +98,38 @@ class AskedBatch(DaliBatch):
         ]
         return Told(places, files, samples)
 
-    def _failed(self, row: int, error: Exception) -> None:
-        """The data set has raised it."""
+    def _samples_here(self) -> list[Sample]:
+        asker, tolerant = self.epoch.asker, self.epoch.errors.policy != "raise"
+        assert asker is not None  # whose batch this is
+        with self._as_in_a_worker():
+            return asker.ask(self.indices, self._failed_here if tolerant else None)
+
+    def _samples_there(self) -> list[Sample]:
+        workers = self.epoch.asked_workers
+        assert workers is not None
+        if self._asked_of is None:
+            self._asked_of = workers.ask(self._request(self.indices))
+        return workers.samples(self._asked_of, self._failed)
+
+    def _failed_here(self, row: int, error: Exception) -> None:
         if not isinstance(error, Exception if self.epoch.errors.in_python else UNREADABLE):
             raise error
+        self._failed(row, reason_of(error))
+
+    def _failed(self, row: int, reason: str) -> None:
+        """The data set has raised that."""
         if self._stands_in:
-            raise ImageReadError(f"cannot make index {self.indices[row]}: {reason_of(error)}") from error
-        self.bad[row] = error
+            raise ImageReadError(f"cannot make index {self.indices[row]}: {reason}")
+        self.bad[row] = reason
+
+    def _really(self, row: int) -> Sample:
+        """A sample that the data set makes itself."""
+        asker, workers = self.epoch.asker, self.epoch.asked_workers
+        assert asker is not None
+        if workers is not None:
+            return workers.samples(workers.ask(self._request([self.indices[row]], really=True)))[0]
+        with self._as_in_a_worker():
+            return asker.really(self.indices[row])
 
     def _images(self) -> Any:
         """As a batch of files has them; None for rows that are real."""
@@ -132,14 +171,11 @@ class AskedBatch(DaliBatch):
         Raises:
             Exception: what the data set raises, unless on_error is for it.
         """
-        asker, errors = self.epoch.asker, self.epoch.errors
-        assert asker is not None
-        made = list(images)
+        errors, made = self.epoch.errors, list(images)
         for row in sorted(row for row in self.bad if self.places[row][0] is not None):
             error = self.bad[row]
             try:
-                with self._as_in_a_worker():
-                    sample = asker.really(self.indices[row])
+                sample = self._really(row)
             except Exception as own:
                 unreadable = isinstance(error, (ImageReadError, str)) or errors.in_python
                 if self._stands_in or errors.policy == "raise" or not unreadable:

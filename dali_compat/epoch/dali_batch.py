@@ -73,6 +73,9 @@ class DaliBatch(Batch):
         """Whether start() waits for headers that other processes read."""
         return bool(self._asked)
 
+    def request(self) -> None:
+        """Where other processes find its samples: they begin."""
+
     def announce(self) -> None:
         """Before start(), if at all: other processes look at its files, those that nobody has seen. Errors wait."""
         try:

@@ -32,6 +32,12 @@ class DALIIterator(OrderedIterator[DaliRoute, DaliBatch]):
     def _batch(self, *args) -> DaliBatch:
         return (DaliBatch if self._epoch.asker is None else AskedBatch)(*args)
 
+    def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
+        super()._draw_indices(ahead, least)
+        if self._epoch.asked_workers is not None:
+            for batch in self._drawn:
+                batch.request()
+
     def _make(self) -> None:
         if self._aside is not None:
             begin = perf_counter()

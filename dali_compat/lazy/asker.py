@@ -41,7 +41,7 @@ class Asker:
     """
 
     def __init__(self, dataset: Any, roots: dict[str, Chain], habits: Habits, since: int):
-        self._dataset, self._roots, self._since, self.habits = dataset, roots, since, habits
+        self.dataset, self.roots, self.since, self.habits = dataset, roots, since, habits
         self.asked = self.real = 0
         self.why = ""
 
@@ -51,22 +51,26 @@ class Asker:
         Raises:
             Exception: what the data set raises.
         """
-        question, before = Question(self._roots, self._since), None if self.habits.draws else _generators()
+        question, before = Question(self.roots, self.since), None if self.habits.draws else _generators()
         with hooked(question):
-            many = getattr(self._dataset, "__getitems__", None)
+            many = getattr(self.dataset, "__getitems__", None)
             if many and bad is None:
                 samples = taken(list(many(list(indices))), question.notes)
             else:
                 samples = [self._one(question, row, index, bad) for row, index in enumerate(indices)]
-        self.asked += len(samples)
-        self.real += sum(sample.path is None for sample in samples)
-        self.why = self.why or question.notes.why
+        self.count(samples, question.notes.why)
         self.habits.draws = self.habits.draws or before != _generators()
         return samples
 
+    def count(self, samples: list[Sample], why: str) -> None:
+        """These samples came; ``why`` one of them is real."""
+        self.asked += len(samples)
+        self.real += sum(sample.path is None for sample in samples)
+        self.why = self.why or why
+
     def really(self, index: Any) -> Sample:
         """A sample that the data set makes itself."""
-        return Sample(self._dataset[index])
+        return Sample(self.dataset[index])
 
     @property
     def is_worth_it(self) -> bool:
@@ -75,7 +79,7 @@ class Asker:
 
     def _one(self, question: Question, row: int, index: Any, bad: Callable[[int, Exception], None] | None) -> Sample:
         try:
-            (sample,) = taken([self._dataset[index]], question.notes)
+            (sample,) = taken([self.dataset[index]], question.notes)
             return sample
         except Exception as error:
             if bad is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..data.sources import Source
@@ -46,6 +46,26 @@ def put(value: Any, path: Path, image: Any) -> Any:
         return {name: put(one, rest, image) if name == key else one for name, one in value.items()}
     made = [put(one, rest, image) if number == key else one for number, one in enumerate(value)]
     return made if type(value) is list else _as(type(value), made)
+
+
+def at(value: Any, path: Path) -> Any:
+    """What nested containers have at a path."""
+    for key in path:
+        value = value[key]
+    return value
+
+
+def mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """A sample, with what a function makes of what is of that very class."""
+    found = type(value)
+    if found is kind:
+        return function(value)
+    if found is dict:
+        return {name: mapped(one, kind, function) for name, one in value.items()}
+    if _is_sequence(found):
+        made = [mapped(one, kind, function) for one in value]
+        return made if found is list else _as(found, made)
+    return value
 
 
 def taken(given: list[Any], notes: Notes) -> list[Sample]:

@@ -121,7 +121,13 @@ def asked(dataset: Any) -> Asked | None:
         return None
     if verdict.why or chain is None:
         raise Unsupported(verdict.why)
-    return Asked(Asker(dataset, known.roots, known.habits, now()), chain, *_look(verdict.source))
+    return Asked(asker_of(dataset, now()), chain, *_look(verdict.source))
+
+
+def asker_of(dataset: Any, since: int) -> Asker:
+    """What asks a data set that can be asked; ``since`` as Asker's."""
+    known = _of_dataset.get(dataset, lambda: Known(dataset))
+    return Asker(dataset, known.roots, known.habits, since)
 
 
 def give_up(dataset: Any, why: str) -> None:

@@ -95,8 +95,6 @@ def _parts(loader) -> tuple[list[Any], Asked | None]:
     except Unsupported as error:
         try:
             users = asked(loader.dataset)
-            if users is not None and loader.num_workers and loader.worker_init_fn is not None:
-                raise Unsupported("has processes that worker_init_fn prepares")
         except Unsupported as why:
             what, end, remedy = str(error).partition("; ")
             raise Unsupported(f"{what}, and {why}{end}{remedy}") from None

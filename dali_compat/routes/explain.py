@@ -51,7 +51,8 @@ def explain(loader, route: Route, wide: bool = False) -> str:
         lines.append("  files that DALI decodes differently from PIL go through PIL, one by one, in the same batch")
         if route.asker is not None:
             name = type(loader.dataset).__name__
-            lines.append(f"  {name} is asked for each sample in your thread, without the pixels: these DALI makes")
+            where = f"{loader.num_workers} processes" if loader.num_workers else "your thread"
+            lines.append(f"  {name} is asked for each sample in {where}, without the pixels: these DALI makes")
         lines += [
             f"  {name} does not convert to RGB: gray files have one channel, and go through PIL"
             for name in route.unconverted

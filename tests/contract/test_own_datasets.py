@@ -72,6 +72,8 @@ def test_served(folder, kind):
 
     assert_same(seeded(dataset, 5, exact=True)(mine), theirs)
     assert_same(seeded(kind(folder), 5)(mine), theirs, limit=0.02)
+    if kind not in (own.Noisy, own.Mixed):  # whose random numbers are others there
+        assert_same(seeded(kind(folder), 5, exact=True, num_workers=2)(mine), theirs)
     assert loaders[0].explain().startswith("DALI route")
     assert f"{kind.__name__} is asked for each sample" in loaders[0].explain()
 
@@ -205,13 +207,7 @@ def test_errors(own_root):
             assert [len(labels) for _, labels in replaced] == [3, 3, 2]
     open(bad, "wb").write(whole)
 
-    class Raises(own.Plain):
-        def __getitem__(self, i):
-            if i == 4:
-                raise KeyError("four")
-            return super().__getitem__(i)
-
-    batches = iter(ours(Raises(ImageFolder(own_root), None), 1, device="cpu", collate_fn=list))
+    batches = iter(ours(Fails(ImageFolder(own_root), None), 1, device="cpu", collate_fn=list))
     with pytest.raises(KeyError, match="four"):
         list(batches)
 
@@ -241,10 +237,62 @@ def test_resume(folder):
         go_on(own.Noisy)
 
 
-def test_worker_init_fn(folder):
-    """Torch's processes are what it is for."""
-    loader = DataLoader(own.Plain(folder), 4, num_workers=1, worker_init_fn=print, device="cpu", fallback="silent")
-    assert "has processes that worker_init_fn prepares" in loader.explain()
+class InWorkers(own.Plain):
+    """As torch's workers see it."""
+
+    opened = None
+
+    def __getitem__(self, i):
+        info = data.get_worker_info()
+        assert self.opened == info.id and info.dataset is self and info.num_workers == 2
+        return super().__getitem__(i) if i % 5 else (own.Arrays.__getitem__(self, i)[0].float(), i)
+
+
+def _open(number):
+    data.get_worker_info().dataset.opened = number
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers(folder, context):
+    """worker_init_fn, get_worker_info() and a data set of their own; samples that are real among them."""
+    dataset = InWorkers(folder)
+    dataset.__class__ = Quiet  # whose first sample needs no worker
+    options = dict(num_workers=2, worker_init_fn=_open, multiprocessing_context=context)
+    loader = ours(dataset, 5, device="cpu", exact=True, **options)
+    assert "in 2 processes" in loader.explain()
+    mine = list(loader)
+    dataset.__class__ = InWorkers
+    assert_same(mine, list(stock(dataset, 5, **options)))
+    assert dataset.opened is None and real(loader) == 5
+
+
+class Quiet(InWorkers):
+    def __getitem__(self, i):
+        return own.Plain.__getitem__(self, i) if data.get_worker_info() is None else super().__getitem__(i)
+
+
+def test_errors_in_workers(own_root):
+    """With the worker's traceback, as in torch; and damaged files, which the data set meets itself."""
+    folder = ImageFolder(own_root)
+    error = error_of(list, ours(Fails(folder), 3, num_workers=1, device="cpu"))
+    assert type(error) is KeyError and "Caught KeyError in DataLoader worker process 0" in str(error)
+    bad = folder.samples[2][0]
+    open(bad, "wb").write(b"nothing")
+    time.sleep(0.05)
+    mine = list(ours(own.Tried(folder), 3, exact=True, device="cpu", num_workers=1))
+    assert_same(mine, list(stock(own.Tried(folder), 3)))
+    for policy in ("skip", "replace"):
+        loader = ours(own.Plain(folder), 3, device="cpu", on_error=policy, num_workers=1)
+        with pytest.warns(match="of 8 samples were"):
+            assert sum(len(labels) for _, labels in loader) == (7 if policy == "skip" else 8)
+        assert [one.path for one in loader.errors] == [bad]
+
+
+class Fails(own.Plain):
+    def __getitem__(self, i):
+        if i == 4:
+            raise KeyError("four")
+        return super().__getitem__(i)
 
 
 def test_install(folder):
