@@ -16,15 +16,18 @@ import torch
 from torch.utils.data import default_collate
 
 from ..data.lookup import Found, Listed
+from ..data.sources import is_record
 from ..engine.device import mapped, to_device
 from ..errors import ImageReadError, OutOfStep
-from ..lazy.samples import Sample, put
+from ..lazy.samples import Sample, at, put
 from ..lazy.workers import Request
 from ..workers.processes import Answer
 from .dali_batch import DaliBatch
 from .on_error import NOTHING, UNREADABLE, reason_of
 from .part import in_order
 from .stock import path_of
+
+_IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
 
 
 class Told(Listed):
@@ -88,7 +91,7 @@ class AskedBatch(DaliBatch):
     def _look_up(self) -> Told:
         samples = self._samples_here() if self.epoch.asked_workers is None else self._samples_there()
         places: list[Any] = [
-            (one.chain, 0 if one.chain is None else _number(index) % len(one.chain))
+            (one.chain, 0 if one.chain is None else _number(one, index))
             for one, index in zip(samples, self.indices, strict=True)
         ]
         dataset = self.epoch.dataset
@@ -152,7 +155,10 @@ class AskedBatch(DaliBatch):
             paths = {one.path for one in samples}
             if isinstance(images, torch.Tensor) and len(paths) == 1:
                 return _collated(samples, images, paths.pop(), epoch.route.device)
-            return to_device(default_collate(_filled(samples, images, epoch.route.device)), epoch.route.device)
+            made = to_device(default_collate(_filled(samples, images, epoch.route.device)), epoch.route.device)
+            path = next((one.path for one in samples if one.path is not None), None)
+            whole = None if path is None else at(made, path)
+            return put(made, path, self._in_format(whole)) if path and isinstance(whole, torch.Tensor) else made
 
         def given(images: Any) -> Any:
             made = _filled(samples, images, epoch.route.device)
@@ -188,9 +194,13 @@ class AskedBatch(DaliBatch):
         return images if len(made) == len(images) else made
 
 
-def _number(index: Any) -> int:
-    """A place among headers, of whatever the sampler gave."""
-    return index.__index__() if hasattr(index, "__index__") else hash(index)
+def _number(sample: Sample, index: Any) -> int:
+    """A sample's place among the headers of its chain. What is in memory is another image each time."""
+    assert sample.chain is not None
+    if is_record(sample.source):  # type: ignore[arg-type]  # it has one
+        return sample.source.index % _IN_MEMORY
+    number = index.__index__() if hasattr(index, "__index__") else hash(index)
+    return number % len(sample.chain)
 
 
 def _filled(samples: Sequence[Sample], images: Any, device: torch.device) -> list[Any]:

@@ -27,7 +27,7 @@ class Chain:
 
     def __init__(self, count: int, given: str, transforms: tuple[Any, ...] = (), gives: ImageSpec = ImageSpec()):
         self._count, self.given, self.transforms, self.gives = count, given, transforms, gives
-        self._after: dict[int, tuple[Any, Chain | None]] = {}  # by id(): (the transform, kept alive, and its chain)
+        self._after: dict[int, tuple[Any, Chain]] = {}  # by id(): (the transform, kept alive, and its chain)
         self._of_steps: dict[Any, Chain] = {}
 
     def __len__(self) -> int:
@@ -41,11 +41,14 @@ class Chain:
     def after(self, transform: Any) -> Chain | None:
         """The chain that goes on with a transform; None where that has no translation, or gives several images."""
         known = self._after.get(id(transform))
-        if known is None:
+        if known is not None:
+            return known[1]
+        made = self._made(transform)
+        if made is not None:  # one of the user's may refer to the data set, which is not to be kept alive
             while len(self._after) >= _MOST:
                 del self._after[next(iter(self._after))]
-            known = self._after[id(transform)] = transform, self._made(transform)
-        return known[1]
+            self._after[id(transform)] = transform, made
+        return made
 
     def follow(self, transforms: tuple[Any, ...]) -> Chain | None:
         """The chain after several."""

@@ -32,12 +32,11 @@ from .tensors import LazyTensor, LazyTVImage, lazy_tensor
 
 _TICK = 10_000_000  # ns by which the clock of files may lag behind
 WRITTEN = "opens files that were written just now"
-_HOLDS = "translate", "torch"  # packages whose known transforms keep their own calls
 _FEATURES = "datasets.features.image"  # where Hugging Face's datasets decode
 
 _here = threading.local()
 _lock = new_lock()
-_numbers = count()
+numbers = count()  # of Records, which are all different
 
 
 class Encoded:
@@ -95,7 +94,7 @@ class Question:
         data, path = value.get("bytes"), value.get("path")
         source: Source | None = None
         if type(data) is bytes:
-            source = Record(Encoded(data, upright=True), next(_numbers))
+            source = Record(Encoded(data, upright=True), next(numbers))
         elif type(path) is str and data is None:
             found = self._file(path)
             source = None if found is None else Upright(found)
@@ -121,7 +120,7 @@ class Question:
 
     def _source(self, file: Any) -> Source | None:
         if type(file) is io.BytesIO:
-            return None if file.tell() else Record(Encoded(file.getvalue(), upright=False), next(_numbers))
+            return None if file.tell() else Record(Encoded(file.getvalue(), upright=False), next(numbers))
         if type(file) is io.BufferedReader:
             if file.closed or type(file.name) is not str or file.tell():
                 return None
@@ -145,8 +144,8 @@ class Question:
 def hooked(question: Question) -> Iterator[None]:
     """Within it this thread is answered by a question."""
     before = getattr(_here, "question", None)
-    _put_in()
     try:
+        _put_in()
         _here.question = question
         yield
     finally:
@@ -182,7 +181,7 @@ def _put_in() -> None:
 def _take_out() -> None:
     global _users
     with _lock:
-        _users -= 1
+        _users = max(0, _users - 1)
         while not _users and _undo:
             _undo.pop()()
 

@@ -26,9 +26,9 @@ class LazyImage(Image.Image):
         object.__setattr__(self, "_later", later)
 
     def __getattribute__(self, name: str) -> Any:
-        if name == "__class__":
-            return LazyImage
         later = later_of(self)
+        if name == "__class__":  # which isinstance() asks for, of a class that is none of LazyImage's bases
+            return _own_class(later)
         if name in _OWN and not later.is_real:
             return object.__getattribute__(self, name)
         what = "pixels" if name.startswith("__array") else name.strip("_")
@@ -89,6 +89,19 @@ def is_certainly_rgb(later: Later) -> bool:
     return later.is_rgb
 
 
+def _own_class(later: Later) -> type:
+    """The class of the real image: of one that was only opened its format's."""
+    if later.is_real:
+        return type(later.value(""))
+    if later.is_converted or later.chain.transforms:
+        return Image.Image
+    try:
+        with opened(later.source) as file, _really_open(file) as image:
+            return type(image)
+    except Exception:
+        return Image.Image
+
+
 def _own_mode(later: Later) -> str:
     """The mode of an image as it was opened; "" where it cannot be."""
     try:
@@ -110,5 +123,5 @@ def _converted(later: Later, mode: str) -> Later | None:
     if chain is None:
         return None
     made = later.then(chain, lambda image: image.convert(mode))
-    made.is_rgb = True
+    made.is_rgb = made.is_converted = True
     return made

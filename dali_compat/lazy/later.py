@@ -45,9 +45,12 @@ class Later:
         notes: where it says that it became real.
         make: gives the real one, of that ``before`` it where there is one.
         is_rgb: whether the image was certainly in RGB before all transforms.
+
+    Attributes:
+        is_converted: whether it was asked to be.
     """
 
-    __slots__ = ("_before", "_make", "_real", "chain", "is_rgb", "notes", "source")
+    __slots__ = ("_before", "_make", "_real", "chain", "is_converted", "is_rgb", "notes", "source")
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class Later:
         is_rgb: bool = False,
     ):
         self.source, self.chain, self.notes, self.is_rgb = source, chain, notes, is_rgb
+        self.is_converted = False
         self._make: Callable[[Any], Any] | None = make
         self._before, self._real = before, None
 

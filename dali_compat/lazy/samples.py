@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from .later import Notes
 from .tensors import LazyTensor, LazyTVImage
 
 _TENSORS = {LazyTensor, LazyTVImage}
+_DICTS = {dict, OrderedDict}
 _OWN_REFERENCES = 2  # of what is in a container, and an argument
 
 Path = tuple[Any, ...]
@@ -42,8 +44,8 @@ def put(value: Any, path: Path, image: Any) -> Any:
     if not path:
         return image
     key, rest = path[0], path[1:]
-    if type(value) is dict:
-        return {name: put(one, rest, image) if name == key else one for name, one in value.items()}
+    if type(value) in _DICTS:
+        return type(value)((name, put(one, rest, image) if name == key else one) for name, one in value.items())
     made = [put(one, rest, image) if number == key else one for number, one in enumerate(value)]
     return made if type(value) is list else _as(type(value), made)
 
@@ -60,8 +62,8 @@ def mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
     found = type(value)
     if found is kind:
         return function(value)
-    if found is dict:
-        return {name: mapped(one, kind, function) for name, one in value.items()}
+    if found in _DICTS:
+        return found((name, mapped(one, kind, function)) for name, one in value.items())
     if _is_sequence(found):
         made = [mapped(one, kind, function) for one in value]
         return made if found is list else _as(found, made)
@@ -110,7 +112,7 @@ def _found(container: Any, key: Any, path: Path, most: int = 0) -> Iterator[tupl
     if kind in _TENSORS or kind is LazyImage:
         if not later_of(container[key]).is_real:
             yield path, container[key], most
-    elif kind is dict:
+    elif kind in _DICTS:
         for name in container[key]:
             yield from _found(container[key], name, (*path, name), most)
     elif _is_sequence(kind):
@@ -123,8 +125,8 @@ def _images(value: Any) -> Iterator[Any]:
     kind = type(value)
     if kind in _TENSORS or kind is LazyImage:
         yield value
-    elif kind is dict or _is_sequence(kind):
-        for one in value.values() if kind is dict else value:
+    elif kind in _DICTS or _is_sequence(kind):
+        for one in value.values() if kind in _DICTS else value:
             yield from _images(one)
 
 
@@ -134,8 +136,8 @@ def _real(value: Any) -> Any:
     if kind in _TENSORS or kind is LazyImage:
         later = later_of(value)
         return later.value("") if later.is_real or kind is not LazyImage else value
-    if kind is dict:
-        return {name: _real(one) for name, one in value.items()}
+    if kind in _DICTS:
+        return kind((name, _real(one)) for name, one in value.items())
     if _is_sequence(kind):
         made = [_real(one) for one in value]
         return made if kind is list else _as(kind, made)

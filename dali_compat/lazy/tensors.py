@@ -22,6 +22,12 @@ class LazyTensor(torch.Tensor):
         why = f"uses the tensor's {_name(func)}"
         return func(*_real(args, why), **{name: _real(value, why) for name, value in (kwargs or {}).items()})
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_later":
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._later.value(f"sets the tensor's {name}"), name, value)
+
 
 class LazyTVImage(LazyTensor, tv_tensors.Image):
     """The same, of transforms that give torchvision's tv_tensors.Image."""

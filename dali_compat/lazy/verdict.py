@@ -109,6 +109,8 @@ def asked(dataset: Any) -> Asked | None:
     """
     if isinstance(dataset, data.IterableDataset) or not _may_open(dataset) or not hasattr(dataset, "__len__"):
         return None
+    if any(map(_uses_cuda, _all(dataset))):  # which must not start before an epoch does
+        return None
     if any(not _is_pils(function) for function in (Image.open, Image.Image.convert)):
         raise Unsupported("opens images, for which PIL's functions were replaced")
     try:
@@ -148,6 +150,14 @@ def _may_open(dataset: Any, depth: int = _DEPTH) -> bool:
     if any(_opens(vars(base).get("__getitem__"), kind, _DEPTH) for base in kind.__mro__):
         return True
     return depth > 0 and any(_may_open(inner, depth - 1) for inner in _inner(dataset))
+
+
+def _uses_cuda(dataset: Any) -> bool:
+    """Whether its samples, or what it holds, may be on a GPU."""
+    code = getattr(_function(type(dataset), "__getitem__"), "__code__", None)
+    named = set() if code is None else {*_names(code), *filter(lambda one: isinstance(one, str), code.co_consts)}
+    held = (str(value) for value in attributes(dataset).values() if isinstance(value, (str, torch.device)))
+    return any(text.startswith("cuda") for text in (*named, *held))
 
 
 def _inner(dataset: Any) -> Iterator[Any]:
@@ -231,8 +241,8 @@ def _twin(dataset: Any, depth: int = _DEPTH) -> Any:
     """A copy that may change without the data set: with attributes of its own, generators and small containers
     included."""
     kind = type(dataset)
-    if root(kind) == "datasets" or not hasattr(dataset, "__dict__"):
-        return dataset
+    if root(kind) == "datasets" or not hasattr(dataset, "__dict__") or hasattr(kind, "__del__"):
+        return dataset  # which a copy's end might close
     made = object.__new__(kind)
     made.__dict__.update({name: _copied(value, depth) for name, value in vars(dataset).items()})
     return made

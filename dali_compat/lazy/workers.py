@@ -13,13 +13,14 @@ import torch
 from PIL import Image, ImageOps
 from torch._utils import ExceptionWrapper
 
-from ..data.sources import BYTES, PATHS, Source, is_upright, opened
+from ..data.sources import BYTES, PATHS, Record, Source, is_upright, opened
 from ..draws import seed_generators
 from ..workers.processes import Answer, Processes, serve
 from ..workers.samples import dumps
 from ..workers.worker import begin, dumped, stay_with_the_parent, wrapped
 from .asker import Asker
 from .chains import Chain
+from .hooks import numbers
 from .images import LazyImage, later_of
 from .later import Later, Notes
 from .samples import Sample, at, mapped, put
@@ -138,7 +139,10 @@ class AskedWorkers:
             chain = self._asker.roots[given].follow(pickle.loads(key[1]))
             assert chain is not None  # the worker has found one
             self._chains[key] = chain
-        return sample._replace(value=value, chain=self._chains[key])
+        source = sample.source
+        if isinstance(source, Record):  # each process counts for itself
+            source.index = next(numbers)
+        return sample._replace(value=value, chain=self._chains[key], source=source)
 
     def _image(self, unread: Unread) -> LazyImage:
         root = self._asker.roots[PATHS if isinstance(unread.source, str) else BYTES]

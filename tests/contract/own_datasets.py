@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 from torch.utils import data
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
@@ -245,6 +246,23 @@ class Transformed(data.Dataset):
         return x, y
 
 
+class Ordered(Plain):
+    def __getitem__(self, i):
+        image, label = super().__getitem__(i)
+        return OrderedDict(image=image, label=label)
+
+
+class Checked(Plain):
+    """It looks what the image is, not at its pixels."""
+
+    def __getitem__(self, i):
+        image = Image.open(self.paths[i])
+        number = int(isinstance(image, JpegImageFile))
+        image = image.convert("RGB")
+        assert not isinstance(image, (torch.Tensor, JpegImageFile)) and isinstance(image, Image.Image)
+        return self.transform(image), number
+
+
 class Tried(Plain):
     """Of a file that cannot be read another one."""
 
@@ -257,7 +275,7 @@ class Tried(Plain):
 
 
 SERVED = [Plain, OfV2, AsDict, Pets, Kaggle, OpenedFile, InMemory, Helped, Loaded, Named, AsList, Bare, Gray, InSteps]
-SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs]
+SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs, Ordered, Checked]
 
 
 # ---- which make their samples themselves
@@ -344,11 +362,3 @@ REFUSED = {
     Unsqueezed: "uses the tensor's getitem",
     Untranslated: "uses the image's",
 }
-
-
-class Ordered(Plain):
-    """In a container that nobody looks into."""
-
-    def __getitem__(self, i):
-        image, label = super().__getitem__(i)
-        return OrderedDict(image=image, label=label)

@@ -187,6 +187,7 @@ def test_files_written_meanwhile(folder, tmp_path):
 def test_errors(own_root):
     """The user's code meets them, and torch's errors come out."""
     folder = ImageFolder(own_root)
+    time.sleep(0.05)
     bad = folder.samples[2][0]
     whole = open(bad, "rb").read()
     for content in (b"nothing", whole[: len(whole) // 2]):
@@ -274,6 +275,7 @@ class Quiet(InWorkers):
 def test_errors_in_workers(own_root):
     """With the worker's traceback, as in torch; and damaged files, which the data set meets itself."""
     folder = ImageFolder(own_root)
+    time.sleep(0.05)  # files that were written just now are not left to DALI
     error = error_of(list, ours(Fails(folder), 3, num_workers=1, device="cpu"))
     assert type(error) is KeyError and "Caught KeyError in DataLoader worker process 0" in str(error)
     bad = folder.samples[2][0]
