@@ -142,7 +142,8 @@ def _decode_fidelity(route: DaliRoute, exact: bool) -> str:
 def _without_effect(loader, route: DaliRoute | ResidentRoute) -> list[str]:
     """Arguments that torch takes and that have nothing to do here."""
     names = {"pin_memory": False, "pin_memory_device": "", "persistent_workers": False, "in_order": True}
-    if not (loader.num_workers and in_python(route)):
+    asked = isinstance(route, DaliRoute) and route.asker is not None
+    if not (loader.num_workers and (asked or in_python(route))):
         names |= {"timeout": 0, "worker_init_fn": None, "multiprocessing_context": None}  # of processes
     given = {name: getattr(loader, name, default) for name, default in names.items()}
     shown = {
