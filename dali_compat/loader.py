@@ -44,8 +44,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     (docs/datasets.md). A transform without a translation is called sample by sample. For any other data set torch's own
     loader does the work. A FallbackWarning and :meth:`explain` tell of both.
 
-    A batch is a list ``[images, labels]``, of a data set of your own what its samples are: images (N, C, H, W) with the dtype and range that the transform gives,
-    labels (N,) int64, or whatever default_collate makes of the targets; all on ``device``.
+    A batch is a list ``[images, labels]``: images (N, C, H, W) with the dtype and range that the transform gives,
+    labels (N,) int64, or whatever default_collate makes of the targets; all on ``device``. Of a data set of your own it
+    has the structure of its samples.
 
     Args:
         dataset: as torch's; see above.

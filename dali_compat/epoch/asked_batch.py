@@ -20,8 +20,7 @@ from ..data.sources import is_record
 from ..engine.device import mapped, to_device
 from ..errors import ImageReadError, OutOfStep
 from ..lazy.samples import Sample, at, put
-from ..lazy.workers import Request
-from ..workers.processes import Answer
+from ..lazy.workers import Request, Ticket
 from .dali_batch import DaliBatch
 from .on_error import NOTHING, UNREADABLE, reason_of
 from .part import in_order
@@ -67,7 +66,7 @@ class AskedBatch(DaliBatch):
     _samples_of: Told
     targets: list[Sample]
     _settled = False  # whether the data set itself was asked for those that are bad
-    _asked_of: Answer | None = None  # what workers are to answer
+    _asked_of: Ticket | None = None  # what workers are to answer
 
     def give_up(self, row: int, error: Exception) -> None:
         """A row's image cannot be made by DALI or PIL: the data set itself may."""

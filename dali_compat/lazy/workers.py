@@ -60,6 +60,14 @@ class Reply(NamedTuple):
     why: str
 
 
+class Ticket(NamedTuple):
+    """A request, and who answers it."""
+
+    request: Request
+    answer: Answer
+    processes: Processes
+
+
 class Unread(NamedTuple):
     """An image that nobody has read."""
 
@@ -98,22 +106,23 @@ class AskedWorkers:
             self._processes = Processes(self._context, self._count, _work, arguments)
         return self._processes
 
-    def ask(self, request: Request) -> Answer:
-        """Their answer, to be waited for. Raises as start(), and where a process has died."""
-        answer = Answer()
-        self.start().ask([dumps(request)], [answer])
-        return answer
+    def ask(self, request: Request) -> Ticket:
+        """What samples() takes. Raises as start(), and where a process has died."""
+        answer, processes = Answer(), self.start()
+        processes.ask([dumps(request)], [answer])
+        return Ticket(request, answer, processes)
 
-    def samples(self, answer: Answer, failed: Callable[[int, str], None] | None = None) -> list[Sample]:
+    def samples(self, ticket: Ticket, failed: Callable[[int, str], None] | None = None) -> list[Sample]:
         """What they answer. ``failed`` takes rows and errors of samples that there are not.
 
         Raises:
             Exception: what the data set raises, with the worker's traceback in its text, as torch's loader raises it.
             RuntimeError: a worker has died, or none has answered for the loader's timeout.
         """
-        assert self._processes is not None  # that are asked
-        self._processes.wait(answer, self._timeout)
-        reply = pickle.loads(answer.message or b"")  # it is there
+        if ticket.processes.trouble and not ticket.answer.there:  # others have met it
+            ticket = self.ask(ticket.request)
+        ticket.processes.wait(ticket.answer, self._timeout)
+        reply = pickle.loads(ticket.answer.message or b"")  # it is there
         if isinstance(reply, ExceptionWrapper):
             reply.reraise()
         samples = [self._restored(reply, *pair) for pair in zip(reply.samples, reply.chains, strict=True)]

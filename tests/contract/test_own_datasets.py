@@ -1,6 +1,7 @@
 """Data sets of the user's own: their code runs as in torch's loader, and DALI makes the images if it can."""
 
 import contextlib
+import os
 import random
 import time
 
@@ -288,6 +289,27 @@ def test_errors_in_workers(own_root):
         with pytest.warns(match="of 8 samples were"):
             assert sum(len(labels) for _, labels in loader) == (7 if policy == "skip" else 8)
         assert [one.path for one in loader.errors] == [bad]
+
+
+class Dies(own.Plain):
+    def __getitem__(self, i):
+        if i == 7 and data.get_worker_info() is not None:
+            os._exit(3)
+        return super().__getitem__(i)
+
+
+def test_a_worker_that_dies(folder):
+    """Its batch is lost, and those behind it come."""
+    loader = ours(Dies(folder), 4, exact=True, device="cpu", num_workers=2)
+    batches, labels = iter(loader), []
+    for number in range(6):
+        if number == 1:
+            with pytest.raises(RuntimeError, match="exited unexpectedly"):
+                next(batches)
+        else:
+            labels += next(batches)[1].tolist()
+    assert labels == [label for i, label in enumerate(loader.dataset.labels) if i // 4 != 1]
+    assert [one.index for one in loader.describe(0)] == [0, 1, 2, 3]
 
 
 class Fails(own.Plain):
