@@ -6,8 +6,9 @@ Method. A ResNet-9 (resnet9.py), bf16, batch 512, --epochs epochs of one-cycle S
 RandomHorizontalFlip, ColorJitter(.2, .2, .2, .05), ToTensor, Normalize. Loaders take turns within each seed; the seed
 sets weights, order and augmentation. Both are judged by torchvision's own loader on the test images, in the same code.
 The first classifier of torchvision's also answers the test images through torchvision's loader and through ours, by
-default and with exact=True, in two forms: as they are, and through Resize(40), CenterCrop(32): the share of images with
-the same top-1 answer.
+default, with exact=True on the CPU, and with exact=True where a GPU's JPEG engine decodes what was compared in epochs
+before; in two forms: as they are, and through Resize(40), CenterCrop(32): the share of images with the same top-1
+answer. With --answers that is all: one network is trained, by torchvision's loader.
 
 Confounders. GPU training is not deterministic to the last bit, so that one seed's accuracy differs between two runs of
 the same loader; the spread over seeds is beside it. Batch order is the same in both loaders for a seed; random
@@ -17,10 +18,12 @@ Command.
     python benchmarks/accuracy.py --data CIFAR --seeds 3 --epochs 12 --json OUT.json
 """
 
+import contextlib
 import os
 import statistics
 
 import common
+import loaders
 import resnet9
 import torch
 import torchvision.transforms as T
@@ -34,9 +37,12 @@ TEST = {
     "Resize(40), CenterCrop(32)": T.Compose([T.Resize(40), T.CenterCrop(32), *TAIL]),
 }
 
+SWITCH = "DALI_COMPAT_JPEG_ENGINE"
+MODES = ("default", False, False), ("exact=True", True, False), ("exact=True, JPEG engine", True, True)
 
-def loader(case, root, transform, device, workers, train, batch_size=512, **options):
-    """Batches on the device."""
+
+def loader(case, root, transform, device, workers, train, batch_size=512, compared=False, **options):
+    """Batches on the device; ``compared``: in epochs behind those in which a JPEG engine's pixels are."""
     order = {
         "shuffle": train,
         "drop_last": train,
@@ -52,7 +58,22 @@ def loader(case, root, transform, device, workers, train, batch_size=512, **opti
     mine = dali_compat.DataLoader(
         dali_compat.DALIImageFolder(root, transform), device=device, fallback="error", **order, **options
     )
+    if compared:
+        loaders.see(loaders.Opened(lambda: iter(mine), mine.close, mine.explain), device)
+        print(*[line for line in mine.explain().splitlines() if "JPEG engine" in line], sep="\n", flush=True)
     return lambda: iter(mine)
+
+
+@contextlib.contextmanager
+def engine(wanted):
+    """exact=True decodes on a GPU's JPEG engine, or not."""
+    before = os.environ.get(SWITCH)
+    os.environ[SWITCH] = str(int(wanted))
+    try:
+        yield
+    finally:
+        os.environ.pop(SWITCH)
+        os.environ |= {} if before is None else {SWITCH: before}
 
 
 def train(case, seed, args, device):
@@ -71,8 +92,9 @@ def agreement(net, args, device):
     for name, transform in TEST.items():
         where = f"{args.data}/test", transform, device, args.workers, False
         wanted, _ = resnet9.answers(net, loader("torchvision", *where)())
-        for mode, exact in (("default", False), ("exact=True", True)):
-            given, _ = resnet9.answers(net, loader("ours", *where, exact=exact)())
+        for mode, exact, wanted_engine in MODES if device.type == "cuda" else MODES[:2]:
+            with engine(wanted_engine):
+                given, _ = resnet9.answers(net, loader("ours", *where, compared=wanted_engine, exact=exact)())
             share = shares[f"{name}, {mode}"] = (given == wanted).float().mean().item()
             print(f"same answers, {name}, {mode}: {share:.4%} of {len(wanted)}", flush=True)
     return shares
@@ -82,18 +104,13 @@ def main():
     options = common.parser(__doc__)
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--epochs", type=int, default=12)
+    options.add_argument("--answers", action="store_true", help="whether one network answers the same, and no more")
     args = options.parse_args()
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = loaders.device_of(args)
     torch.backends.cudnn.benchmark = True
-    result = {
-        "benchmark": "accuracy",
-        "facts": common.facts(),
-        "rounds": [],
-        "settings": {key: str(value) for key, value in vars(args).items()},
-        "agreement": {},
-    }
-    print(result["facts"], flush=True)
-    for number, case in common.in_turn(["torchvision", "ours"], args.seeds):
+    result = common.begun("accuracy", args, agreement={})
+    turns = [(0, "torchvision")] if args.answers else common.in_turn(["torchvision", "ours"], args.seeds)
+    for number, case in turns:
         net, seconds = train(case, number, args, device)
         judge = loader("torchvision", f"{args.data}/test", TEST["as they are"], device, args.workers, False)
         given, labels = resnet9.answers(net, judge())
@@ -104,7 +121,8 @@ def main():
         if case == "torchvision" and not result["agreement"]:
             result["agreement"] = agreement(net, args, device)
             common.write_json(args.json, result)
-    by_case = {case: [r["accuracy"] for r in result["rounds"] if r["case"] == case] for case in ("torchvision", "ours")}
+    ran = dict.fromkeys(row["case"] for row in result["rounds"])
+    by_case = {case: [row["accuracy"] for row in result["rounds"] if row["case"] == case] for case in ran}
     print(
         "\n"
         + common.markdown(

@@ -45,7 +45,6 @@ import common
 import imagefolder
 import loaders
 import numpy as np
-import torch
 from torch.utils.data import RandomSampler
 from torchvision.datasets import ImageFolder
 
@@ -148,7 +147,7 @@ def read(path, folder, rng, rounds):
 def load(root, paths, args, finished, save):
     """Adds rows of images a second to ``finished``; the folder is a case of its own."""
     begin = time.perf_counter()
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = loaders.device_of(args)
     settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
     data = {"folder": dali_compat.DALIImageFolder(root, loaders.transform())}
     data |= {path.suffix[1:]: opened(path, loaders.transform()) for path in paths}

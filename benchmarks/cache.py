@@ -27,7 +27,6 @@ import time
 
 import common
 import loaders
-import torch
 from PIL import Image
 
 import dali_compat
@@ -89,17 +88,9 @@ def main():
     options.add_argument("--budget", type=int, default=20_000_000_000, help="cache=, in bytes")
     options.set_defaults(batch_size=64, rounds=3)
     args = options.parse_args()
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = loaders.device_of(args)
     with small_folder(args.data, args.images) as root:
-        originals = root.parent / "originals"
-        result = {
-            "benchmark": "cache",
-            "facts": common.facts(),
-            "images": common.describe(root, originals.parent),
-            "settings": {key: str(value) for key, value in vars(args).items()},
-            "rounds": [],
-        }
-        print(result["facts"], result["images"], sep="\n", flush=True)
+        result = common.begun("cache", args, images=common.describe(root, root.parent))
         settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
         data = dali_compat.DALIImageFolder(root, loaders.transform())
         for number, case in common.in_turn(["off", "cache"] + ["host"] * (device.type == "cuda"), args.rounds):

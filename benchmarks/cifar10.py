@@ -233,15 +233,7 @@ def main():
     torch.zeros(1, device=args.device)  # CUDA's own start is nobody's
 
     dataset, _ = cifar10_data.datasets(args.data, TRAIN, TRAIN, args.samples)
-    result = {
-        "benchmark": "cifar10",
-        "facts": common.facts(),
-        "samples": len(dataset),
-        "settings": {key: str(value) for key, value in vars(args).items()},
-        "plans": {},
-        "rounds": [],
-    }
-    print(result["facts"], flush=True)
+    result = common.begun("cifar10", args, samples=len(dataset), plans={})
 
     epochs, labels = {}, {}
     for case in args.cases:

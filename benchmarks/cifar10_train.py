@@ -84,14 +84,7 @@ def main():
     judged = [
         (images.to(args.device), labels.to(args.device)) for images, labels in torch.utils.data.DataLoader(test, 1000)
     ]
-    result = {
-        "benchmark": "cifar10_train",
-        "facts": common.facts(),
-        "samples": len(data),
-        "rounds": [],
-        "settings": {key: str(value) for key, value in vars(args).items()},
-    }
-    print(result["facts"], flush=True)
+    result = common.begun("cifar10_train", args, samples=len(data))
 
     steps = -(-len(data) // args.batch_size)
     warm_up, explain = cifar10.OPEN["ours"](data, args, 0)

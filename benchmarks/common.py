@@ -158,6 +158,14 @@ def facts():
     }
 
 
+def begun(benchmark, args, **more):
+    """What a result begins with: the machine, what was asked for, ``more``, and no rounds yet. Prints the first."""
+    settings = {key: str(value) for key, value in vars(args).items()}
+    result = {"benchmark": benchmark, "facts": facts(), "settings": settings, **more, "rounds": []}
+    print(result["facts"], *([more["images"]] if "images" in more else []), sep="\n", flush=True)
+    return result
+
+
 def medians(rounds, key):
     """{(case): {median, min, max, values}} of rounds' numbers under key."""
     values = {}

@@ -11,7 +11,13 @@ from iter() to the second epoch's first batch.
 
 Cases: torchvision (--workers processes), handwritten (NVIDIA's ResNet-50 example, --workers threads), ours, and, if
 asked for, ours_exact (exact=True) and ours_channels_last. NAME:K runs a case with K workers, NAME:K:D with D batches
-in flight.
+in flight; cases.py says what else a name may have. ours_exact@BY_DEFAULT=True has a GPU's JPEG engine,
+ours_exact@BY_DEFAULT=False has not, where DALI_COMPAT_JPEG_ENGINE is not set.
+
+With --seen all turns of ours are in later epochs than the first: whole ones come before the rounds, until all files are
+compared, where the engine decodes. To ask what few cores do, the whole command runs on them:
+    taskset -c 0-3 python benchmarks/imagefolder.py --data PHOTOS --replicate 300 --seen --json OUT.json \\
+        --cases torchvision ours ours_exact@BY_DEFAULT=False ours_exact@BY_DEFAULT=True
 
 Confounders.
 - Nothing consumes the batches. Beside a training step other things matter: training.py.
@@ -36,6 +42,7 @@ Command.
 
 import time
 
+import cases
 import common
 import loaders
 import torch
@@ -88,16 +95,31 @@ def startup(open_loader, settings):
     return {"first_batch_s": first, "second_epoch_s": second}
 
 
-def turn(case, settings, args, data):
+def opened_of(case, settings, data, sampler=None):
+    return loaders.OPEN[case.name](settings, data, sampler, **case.arguments)
+
+
+def seen(case, settings, data):
+    """Whole epochs, before any turn."""
+    if case.name.startswith("ours"):
+        with cases.constants(case.constants):
+            opened = opened_of(case, settings, data)
+            loaders.see(opened, settings.device)
+            opened.close()
+        del opened
+        loaders.release(settings.device)
+
+
+def turn(text, case, settings, args, data):
     """One turn of one case: start-up, then throughput, each with a fresh loader."""
-    name, workers = case.partition(":")[0], settings.workers
-    row = {"case": case, "workers": workers}
+    name, workers = case.name, settings.workers
+    row = {"case": text, "workers": workers}
     if name in WITH_STARTUP:
         batches = max(4, 2 * workers)
         sampler = RandomSampler(data, num_samples=min(batches * settings.batch_size, len(data)))
-        row |= startup(lambda: loaders.OPEN[name](settings, data, sampler), settings)
+        row |= startup(lambda: opened_of(case, settings, data, sampler), settings)
         loaders.release(settings.device)
-    opened = loaders.OPEN[name](settings, data)
+    opened = opened_of(case, settings, data)
     bursts = name == "torchvision"
     warmup = max(args.warmup, 2 * workers) if bursts else args.warmup
     row |= steady(opened, settings, warmup, args.batches, args.seconds, workers if bursts and workers else 1)
@@ -108,18 +130,18 @@ def turn(case, settings, args, data):
     return row, plan
 
 
-def report(result, cases):
+def report(result, names):
     speed = common.medians(result["rounds"], "images_per_s")
     first = common.medians(result["rounds"], "first_batch_s")
     second = common.medians(result["rounds"], "second_epoch_s")
     rows = []
-    for case in cases:
+    for case in names:
         ratios = [common.ratio(result["rounds"], "images_per_s", case, base) for base in BASES]
         rows.append([case, *common.spread(speed.get(case), ",.0f"), *ratios])
     print("\n" + common.markdown(["case", "images/s", "min - max", *(f"to {base}" for base in BASES)], rows))
     rows = [
         [case, *common.spread(first[case], ".3f"), f"{first[case]['first']:.3f}", *common.spread(second[case], ".3f")]
-        for case in cases
+        for case in names
         if case in first
     ]
     if rows:
@@ -134,7 +156,9 @@ def report(result, cases):
 
 def main():
     options = common.parser(__doc__)
-    options.add_argument("--cases", nargs="+", default=["torchvision", "ours", "handwritten"], metavar="NAME[:K[:D]]")
+    options.add_argument(
+        "--cases", nargs="+", default=["torchvision", "ours", "handwritten"], metavar="NAME[:K[:D]][@...]"
+    )
     options.add_argument(
         "--recipe",
         choices=["train", "eval"],
@@ -144,36 +168,37 @@ def main():
     options.add_argument("--warmup", type=int, default=20, help="batches before counting starts")
     options.add_argument("--batches", type=int, default=400, help="batches to count in a turn, at most")
     options.add_argument("--seconds", type=float, default=6, help="time to count for in a turn, at most")
+    options.add_argument("--seen", action="store_true", help="all turns are in later epochs than a data set's first")
     args = options.parse_args()
-    unknown = {case.partition(":")[0] for case in args.cases} - set(loaders.OPEN)
-    if unknown:
-        options.error(f"unknown cases {sorted(unknown)}; there are {', '.join(loaders.OPEN)}")
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    try:
+        parsed = {text: cases.parse(text, args.workers) for text in args.cases}
+    except ValueError as error:
+        options.error(str(error))
+    if any(case.name == "synthetic" for case in parsed.values()):
+        options.error("synthetic loads nothing")
+    device = loaders.device_of(args)
     torch.zeros(1, device=device)  # CUDA's own start is nobody's start-up time
 
     with common.folder(args.data, args.replicate) as root:
-        result = {
-            "benchmark": "imagefolder",
-            "facts": common.facts(),
-            "images": common.describe(root, args.data),
-            "settings": {key: str(value) for key, value in vars(args).items()},
-            "listing_s": {},
-            "plans": {},
-            "rounds": [],
-        }
-        print(result["facts"], result["images"], sep="\n", flush=True)
-        epoch = result["images"]["files"] // args.batch_size
+        images = common.describe(root, args.data)
+        result = common.begun("imagefolder", args, images=images, listing_s={}, plans={})
+        epoch = images["files"] // args.batch_size
         if epoch < args.warmup + args.batches:
             print(f"note: an epoch has {epoch} batches, fewer than --warmup + --batches: restarts may be counted")
         data = {}
         for case in args.cases:
             begin = time.perf_counter()
-            data[case] = loaders.dataset(case.partition(":")[0], root, args.recipe)
+            data[case] = loaders.dataset(parsed[case].name, root, args.recipe)
             result["listing_s"][case] = time.perf_counter() - begin
+        settings = {
+            text: loaders.Settings(str(root), device, args.batch_size, case.workers, case.depth, args.recipe)
+            for text, case in parsed.items()
+        }
+        for case in args.cases if args.seen else ():
+            seen(parsed[case], settings[case], data[case])
         for number, case in common.in_turn(args.cases, args.rounds):
-            _, workers, depth = common.split_case(case, args.workers)
-            settings = loaders.Settings(str(root), device, args.batch_size, workers, depth, args.recipe)
-            row, plan = turn(case, settings, args, data[case])
+            with cases.constants(parsed[case].constants):
+                row, plan = turn(case, parsed[case], settings[case], args, data[case])
             result["rounds"].append({"round": number, **row})
             if plan and case not in result["plans"]:
                 result["plans"][case] = plan

@@ -22,7 +22,6 @@ import warnings
 
 import common
 import loaders
-import torch
 
 CASES = {"raise": {}, "replace": {"on_error": "replace"}, "broken": {"on_error": "replace"}}
 EPOCHS = "first", "second"
@@ -85,7 +84,7 @@ def main():
     if not args.replicate:
         options.error("--replicate N: files are damaged, and must be copies")
     warnings.simplefilter("ignore")
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = loaders.device_of(args)
     with common.folder(args.data, args.replicate) as clean, common.folder(args.data, args.replicate) as broken:
         result = {
             "benchmark": "on_error",

@@ -53,7 +53,6 @@ Command.
     torchrun --nproc-per-node 2 benchmarks/training.py --data PHOTOS --replicate 2000 --models resnet50 --json OUT.json
 """
 
-import collections
 import contextlib
 import dataclasses
 import faulthandler
@@ -87,7 +86,7 @@ class Source:
         if self.stream is None:
             self.opened = cases.open_case(self.case, self.settings)
             if self._seen and self.case.name.startswith("ours"):
-                collections.deque(self.opened.epoch(), 0)
+                loaders.see(self.opened, self.settings.device)
             self.stream = loaders.endless(self.opened)
             loaders.check(next(self.stream), self.settings)
             self.plan = self.opened.explain()

@@ -9,10 +9,9 @@ images for --seconds, --rounds times. The ratio is of medians. A run that was cu
 reference training preset with that policy and RandomErasing(0.1). "callable" is what nothing translates: a function of
 the user's, in torch's workers and in ours.
 
-Confounders. torchvision's turns all come first, so a drift of the machine's speed does not cancel out: workers that
-were forked beside DALI's threads have hung (engine/pipeline.py has since mended why). As imagefolder.py has them: files
-in memory, few different images, nothing consumes the batches. What draws few samples (p=.5) is measured with its
-default probability, for that is what users run.
+Confounders. torchvision's turns all come first, so a drift of the machine's speed does not cancel out. As
+imagefolder.py has them: files in memory, few different images, nothing consumes the batches. What draws few samples
+(p=.5) is measured with its default probability, for that is what users run.
 
 Command.
     python benchmarks/transforms.py --data PHOTOS --replicate 400 --rounds 1 --seconds 2 --json OUT.json
@@ -153,20 +152,12 @@ def main():
     options.add_argument("--warmup", type=int, default=6)
     options.add_argument("--seconds", type=float, default=2)
     args = options.parse_args()
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = loaders.device_of(args)
     torch.zeros(1, device=device)
     chosen = {name: t for name, t in transforms().items() if not args.only or name in args.only}
     with common.folder(args.data, args.replicate) as root:
-        begun = json.loads(args.json.read_text()) if args.json and args.json.exists() else None
-        result = begun or {
-            "benchmark": "transforms",
-            "facts": common.facts(),
-            "images": common.describe(root, args.data),
-            "settings": {key: str(value) for key, value in vars(args).items()},
-            "rounds": [],
-            "plans": {},
-        }
-        print(result["facts"], flush=True)
+        so_far = json.loads(args.json.read_text()) if args.json and args.json.exists() else None
+        result = so_far or common.begun("transforms", args, images=common.describe(root, args.data), plans={})
         settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
         done = {(row["case"], row["transform"], row["round"]) for row in result["rounds"]}
         for which, name, number in itertools.product(["torchvision", "ours"], chosen, range(args.rounds)):

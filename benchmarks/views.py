@@ -148,17 +148,10 @@ def main():
     options.add_argument("--warmup", type=int, default=12, help="batches before counting starts")
     options.add_argument("--seconds", type=float, default=3, help="of counting in a turn")
     args = options.parse_args()
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = loaders.device_of(args)
     torch.zeros(1, device=device)
     with common.folder(args.data, args.replicate) as root:
-        result = {
-            "benchmark": "views",
-            "facts": common.facts(),
-            "images": common.describe(root, args.data),
-            "settings": {key: str(value) for key, value in vars(args).items()},
-            "plans": {},
-            "rounds": [],
-        }
+        result = common.begun("views", args, images=common.describe(root, args.data), plans={})
         rows = []
         for recipe in args.recipes:
             rounds = []

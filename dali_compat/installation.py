@@ -111,8 +111,8 @@ def dali_variant() -> str | None:
 
 
 def dali_distributions() -> dict[str, bool]:
-    """Installed DALI packages by name, such as 'nvidia-dali-cuda130';
-    False marks a placeholder without DALI's files."""
+    """Installed DALI packages by name, such as 'nvidia-dali-cuda130'. False marks a placeholder without DALI's
+    files."""
     found: dict[str, bool] = {}
     for distribution in importlib.metadata.distributions():
         name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()

@@ -16,7 +16,7 @@ from .asked import Asked, tell_of
 from .callers import tell_of_fallback
 from .data.parts import parts
 from .epoch.collate import UserCollate
-from .epoch.dali_iterator import DALIIterator
+from .epoch.dali_iterator import DaliIterator
 from .epoch.history import History
 from .epoch.on_error import Errors, SampleError, checked_policy
 from .epoch.resident import ResidentIterator
@@ -248,7 +248,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             return stock_iterator(self, route.device)
         if isinstance(route, ResidentRoute):
             return ResidentIterator(self, route)
-        return DALIIterator(self, route)
+        return DaliIterator(self, route)
 
     def _choose_route(self, start: bool = False) -> Route:
         """Anew each epoch: frameworks change transforms, samples and collate_fn after construction."""

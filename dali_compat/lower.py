@@ -71,7 +71,7 @@ def continued(plan: Plan, spec: ImageSpec) -> Plan:
     call = plan.call
     assert call is not None
     if spec not in call.plans:
-        chain = replace(translate(call.rest, spec, call.stream), view=call.view)
+        chain = replace(translate(call.rest, spec, call.stream + 1), view=call.view)
         call.plans[spec] = lower(chain, Options(plan.exact, plan.channels_last), decoded=True)
     return call.plans[spec]
 

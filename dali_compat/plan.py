@@ -1,14 +1,14 @@
 """The plan: plain frozen data between torchvision's transforms and the engines.
 
-A :class:`Step` is one operation on one image: which kernel (``op``, a name shared by engine/dali/graph.py,
-engine/kernels/), its constant arguments, and how its per-sample arguments come about (``draw``,
-a function of draws/). A :class:`Plan` is the chain as torchvision would run it, and the same chain lowered onto
-DALI and onto batched torch, as far as it translates; its :class:`Call` is what does not.
+A :class:`Step` is one operation on one image: which kernel (``op``, a name that engine/dali/graph.py and
+engine/kernels/ share), its constant arguments, and how its per-sample arguments come about (``draw``, a function of
+draws/). A :class:`Plan` is the chain as torchvision would run it, and the same chain lowered onto DALI and onto batched
+torch, as far as it translates. Its :class:`Call` is what does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -114,8 +114,8 @@ class Call:
         functions: transforms, called one after another with a PIL image or a CHW tensor, as torchvision would.
         reasons: why they are not translated.
         rest: the transforms after them; they are translated when it is known what the functions have given.
-        stream: the first random stream of the rest.
-        view: of which of several views it is a part, from 1 on: what functions draw is another number for each.
+        stream: its random stream; those of the rest come after it.
+        view: of which of several views it is a part, from 1 on; 0 where there is one image.
         names: of the classes and functions at fault.
     """
 
@@ -130,7 +130,12 @@ class Call:
     @cached_property
     def remainder(self) -> Call:
         """The rest, called as it is: for what is no image."""
-        return Call(self.rest, self.reasons, view=self.view, names=self.names)
+        return Call(self.rest, self.reasons, stream=self.stream + 1, view=self.view, names=self.names)
+
+    def seed(self, epoch: int) -> tuple[int, ...]:
+        """What its functions' generators are seeded by in an epoch of that seed, before a sample's position: two calls
+        draw other numbers of the same sample."""
+        return epoch, self.stream, self.view
 
 
 @dataclass(frozen=True)
@@ -148,7 +153,7 @@ class Plan:
     """A translated transform. Equal plans are one object within a loader, and compare by identity.
 
     Attributes:
-        steps: as torchvision would run them, image by image (what replay follows).
+        steps: as torchvision would run them, image by image (what engine/pil.py follows).
         dali: the part that runs in the DALI graph, lowered.
         batch: the part that runs as torch operations on the whole batch, after it.
         planes: the first steps, where ``exact`` kernels can do them on what a GPU's JPEG engine gives; else empty.
@@ -220,19 +225,3 @@ class Options:
     channels_last: bool = False
     gpu: bool = False
     can: Callable[[Step], bool] = lambda step: True
-
-
-def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Rows of text as aligned columns."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
-
-
-def text_of(thing: Any) -> str:
-    """Its repr; object's where that raises, because a class of somebody's does not expect what its object holds."""
-    try:
-        return repr(thing)
-    except Exception:
-        return object.__repr__(thing)

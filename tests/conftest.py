@@ -9,6 +9,8 @@ import torch
 from helpers import make_folder
 from torchvision.transforms import v2
 
+from dali_compat.engine.dali import warm
+
 if not hasattr(v2.Transform, "make_params"):  # its name since torchvision 0.21
     v2.Transform.make_params = lambda self, inputs: self._get_params(inputs)
 
@@ -74,6 +76,20 @@ def pytest_collection_modifyitems(items):
         if not item.get_closest_marker("timeout"):
             # a thread, not a signal: a hang inside DALI never returns to Python to see the signal
             item.add_marker(pytest.mark.timeout(SECONDS, method="thread"))
+
+
+@pytest.fixture(autouse=True)
+def nvjpeg_stays_open(request):
+    """Beside tests on a GPU: a decoder is made in a fraction of the time then."""
+    if request.node.get_closest_marker("gpu"):
+        request.getfixturevalue("nvjpeg")
+
+
+@pytest.fixture(scope="session")
+def nvjpeg():
+    handle = warm.Handle(0)
+    yield
+    handle.close()
 
 
 @pytest.fixture(scope="session")

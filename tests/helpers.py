@@ -47,3 +47,10 @@ def _save(stem: Path, pixels: np.ndarray, kind: str) -> None:
     if kind == "gray":
         picture = picture.convert("L")
     picture.save(stem.with_suffix(".jpg"), quality=92, progressive=kind == "progressive")
+
+
+def sizes_and_kinds(headers, indices, sources):
+    """Of images that come from these sources: (N, 2), (height, width), and who decodes them (data/header.py)."""
+    keys = np.fromiter(map(hash, sources), np.int64, len(sources))
+    facts = headers.facts(np.asarray(indices), keys, sources.__getitem__)
+    return facts.sizes, facts.kinds

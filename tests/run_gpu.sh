@@ -2,10 +2,9 @@
 # The whole GPU suite in one call:  bash tests/run_gpu.sh OUT_DIR
 #
 # Writes OUT_DIR/machine.txt, memory.txt (of the GPUs, by process) and a log for each part of the suite: parts run side by
-# side, on two GPUs where there are so many. The exit status is that of a part that failed (124: stopped after TEST_SECONDS,
-# 400 unless set; its log says where it was). PARTS may name some of them ("contract start"). On any machine with a GPU, DALI
-# and pytest this is all there is to it. DATA may name a folder of photos in ImageFolder layout; without it the tests take
-# those of docs/photos.
+# side. The exit status is that of a part that failed (124: stopped after TEST_SECONDS, 500 unless set; its log says where it
+# was). PARTS may name some of them ("contract start"). On any machine with a GPU, DALI and pytest this is all there is to
+# it. DATA may name a folder of photos in ImageFolder layout; without it the tests take those of docs/photos.
 #
 # A host that reaches no package index can bring DALI and photos along in a folder .gpu, packed elsewhere:
 #
@@ -43,41 +42,27 @@ for name, version in ("python", sys.version.split()[0]), *((m.__name__, m.__vers
         echo "no CUDA GPU here: every test would be skipped" | tee "$out/pytest.txt"
         exit 1
     fi
-    one=0 other=0
-    if [ "$(nvidia-smi -L | wc -l)" -gt 1 ]; then one=0,1 other=1,0; fi # both see two, and work on the first of these
-    part() { # GPUS NAME PYTEST'S ARGUMENTS...
+    part() { # NAME PYTEST'S ARGUMENTS...
         # who is stopped says where it was
-        CUDA_VISIBLE_DEVICES=$1 timeout -s ABRT -k 9 "${TEST_SECONDS:-400}" python3 -m pytest -m gpu -q -p no:cacheprovider --durations=5 \
-            "${@:3}" > "$out/$2.txt" 2>&1
+        timeout -s ABRT -k 9 "${TEST_SECONDS:-500}" python3 -m pytest -m gpu -q -p no:cacheprovider --durations=5 \
+            "${@:2}" > "$out/$1.txt" 2>&1
     }
     nvidia-smi --query-compute-apps=timestamp,gpu_uuid,pid,used_memory --format=csv -l 10 > "$out/memory.txt" & watch=$!
-    c=tests/contract cases=tests/parity/test_cases.py worst=0 jobs=() begun=()
-    threads=$(($(nproc) / 8))
+    c=tests/contract worst=0 jobs=() begun=()
+    threads=$(($(nproc) / 4))
     export OMP_NUM_THREADS=$((threads > 0 ? threads : 1)) # parts would wait for each other's
     begin() { # as part
-        [[ " ${PARTS:-$2} " == *" $2 "* ]] || return
+        [[ " ${PARTS:-$1} " == *" $1 "* ]] || return
         part "$@" &
-        jobs+=($!) begun+=("$2")
+        jobs+=($!) begun+=("$1")
     }
-    begin_one() {
-        begin $one kept $c/test_cache.py $c/test_resident.py
-        begin $one decoders $c/test_jpeg_engine.py $c/test_timm_policies.py
-        begin $one contract $c $(printf -- ' --ignore %s' $c/test_{cache,resident,jpeg_engine,timm_policies,start,processes}.py)
-        begin $one start $c/test_start.py # many programs, each with a decoder of its own
-        begin $one v1 $cases -k "v1 and not exact"
-        begin $one v1_exact $cases -k "v1 and exact"
-        begin $one faults tests/faults
-    }
-    if [ $one != $other ]; then begin_one; fi
-    if begin $other processes $c/test_processes.py; then # alone on its GPU: it watches the free memory
+    if begin processes $c/test_processes.py; then # alone: it watches the GPU's free memory
         wait "${jobs[-1]}" || worst=$?
     fi
-    if [ $one = $other ]; then begin_one; fi
-    begin $other v2 $cases -k "not v1 and not exact"
-    begin $other v2_exact $cases -k "not v1 and exact"
-    begin $other ties tests/parity/test_ties.py
-    begin $other parity tests/parity --ignore $cases --ignore tests/parity/test_ties.py
-    begin $other rest tests --ignore $c --ignore tests/faults --ignore tests/parity
+    # Few side by side: the driver lets one program at a time open decoders.
+    begin contract $c tests/faults --ignore $c/test_processes.py --ignore $c/test_start.py
+    begin start $c/test_start.py # many programs, each with a decoder of its own
+    begin rest tests --ignore $c --ignore tests/faults
     for job in "${jobs[@]}"; do wait "$job" || worst=$?; done
     kill $watch
     for name in "${begun[@]}"; do

@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "dali_compat"
 TOP = "dali_compat"
 
 # What each room may import, besides itself. A module at the top is a room of its own.
-COMMON = {"asked", "callers", "errors", "locks", "plan", "versions"}
+COMMON = {"asked", "callers", "errors", "locks", "plan", "text", "versions"}
 ROOMS: dict[str, set[str]] = {
     "asked": {"errors"},
     "callers": {"errors"},
@@ -18,6 +18,7 @@ ROOMS: dict[str, set[str]] = {
     "locks": set(),
     "versions": set(),
     "plan": set(),
+    "text": set(),
     "installation": {"versions"},
     "archives": {"asked", "errors"},
     "data": {"archives", *COMMON},

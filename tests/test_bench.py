@@ -10,7 +10,7 @@ from torchvision import transforms as T
 
 from dali_compat import cli
 from dali_compat.archives.pack import pack
-from dali_compat.cli import bench
+from dali_compat.cli import timing
 from dali_compat.cli.chart import Bar, save_bars
 
 SMALL = "T.Compose([T.Resize((16, 16)), T.ToTensor()])"
@@ -103,7 +103,7 @@ def test_reading_counts_the_bytes(image_root):
     from dali_compat import DALIImageFolder
 
     dataset = DALIImageFolder(image_root, T.ToTensor())
-    files = bench.Files(dataset, 10)
+    files = timing.SampledFiles(dataset, 10)
     files.drop()
     assert files.read(2) > 0
     assert files.bytes == sum(len(open(dataset.samples[i][0], "rb").read()) for i in files.indices)
@@ -113,22 +113,22 @@ def test_reading_counts_the_bytes(image_root):
 
 
 def test_a_step_takes_as_long_as_it_says():
-    step = bench.synthetic_step(50, torch.device("cpu"))
-    measured = bench.time.perf_counter()
+    step = timing.synthetic_step(50, torch.device("cpu"))
+    measured = timing.time.perf_counter()
     step(None)
-    assert bench.time.perf_counter() - measured >= 0.05
+    assert timing.time.perf_counter() - measured >= 0.05
 
 
 @pytest.mark.gpu
 def test_a_step_on_a_gpu_takes_about_so_long():
     device = torch.device("cuda", torch.cuda.current_device())
-    step = bench.synthetic_step(20, device)
+    step = timing.synthetic_step(20, device)
     torch.cuda.synchronize()
-    begin = bench.time.perf_counter()
+    begin = timing.time.perf_counter()
     for _ in range(10):
         step(torch.zeros(2, 3, 4, 4, device=device))
     torch.cuda.synchronize()
-    assert 0.1 < bench.time.perf_counter() - begin < 0.4
+    assert 0.1 < timing.time.perf_counter() - begin < 0.4
 
 
 def test_bars_are_as_long_as_their_values(tmp_path):

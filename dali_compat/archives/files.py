@@ -1,7 +1,7 @@
 """Reading parts of files: opened at first use in each process, and never more than the system lets a process open.
 
 Whole batches are handed out as views of the mapped files; single images are copied by pread, which lets other Python
-threads run while the disk works. 256 photos of 105 KB on the project's 2 cores (benchmarks/archives.py, medians): from
+threads run while the disk works. 256 photos of 105 KB on 2 cores (benchmarks/archives.py, medians): from
 the page cache, views with every page touched take 1.7 ms, preads 33 ms and preads shared by 8 threads 17 ms, for they
 copy, into memory that the system has to clear first. From disk, views take 20 ms if the kernel is told beforehand what
 will be wanted (posix_fadvise), 490 ms if not; preads 78 ms, by 8 threads 46 ms.

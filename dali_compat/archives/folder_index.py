@@ -5,7 +5,7 @@ folder below it, which change when a file or folder is added, removed or renamed
 the list, as they should. A folder that was modified within two seconds before it was listed is not trusted the next
 time: it may have changed again within one tick of the file system's clock. Who asked before that listing began gets it
 all the same, so that ranks that start at once over a new folder do not list it one after another. The cached list is
-its user's alone (mode 0600); one that others may have written (cache.py), or that names what is not below the root, is
+its user's alone (mode 0600); one that others may have written (saved.py), or that names what is not below the root, is
 made anew.
 """
 
@@ -23,14 +23,14 @@ import numpy as np
 from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
 from tqdm import tqdm
 
-from . import saved as cache
+from . import saved
 
 _LAYOUT = 1  # of the cached arrays
 _THREADS = 8
 _SLOW = 1.0  # seconds before a progress bar shows
 _TICK = 2_000_000_000  # ns; no file system in use has a coarser clock
 
-Found = tuple[list[str], dict[str, int], list[tuple[str, int]]]
+FolderSamples = tuple[list[str], dict[str, int], list[tuple[str, int]]]
 
 
 def cached_samples(
@@ -38,7 +38,7 @@ def cached_samples(
     extensions: str | tuple[str, ...] = IMG_EXTENSIONS,
     allow_empty: bool = False,
     place: str | Path | None = None,
-) -> Found:
+) -> FolderSamples:
     """(classes, class_to_idx, samples) of a folder of class folders: torchvision's find_classes() and make_dataset(),
     equal in content and order, from a cached list where that still holds.
 
@@ -55,7 +55,7 @@ def cached_samples(
     asked = time.time_ns()
     listing = _load(file, root, asked)
     if listing is None:
-        with cache.lock(file.stem):
+        with saved.lock(file.stem):
             listing = _load(file, root, asked)  # another process may have made it meanwhile
             if listing is None:
                 listing = _list(root, extensions)
@@ -72,11 +72,11 @@ def index_file(
     root: str | Path, extensions: str | tuple[str, ...] = IMG_EXTENSIONS, place: str | Path | None = None
 ) -> Path:
     """Where cached_samples() keeps the list of a folder."""
-    name = cache.digest(os.path.realpath(os.path.expanduser(root)), extensions, _LAYOUT)
-    return Path(os.path.expanduser(place or cache.cache_folder() / "folders")) / f"{name}.npz"
+    name = saved.digest(os.path.realpath(os.path.expanduser(root)), extensions, _LAYOUT)
+    return Path(os.path.expanduser(place or saved.cache_folder() / "folders")) / f"{name}.npz"
 
 
-def listed_samples(root: str | Path, extensions: str | tuple[str, ...] = IMG_EXTENSIONS) -> Found:
+def listed_samples(root: str | Path, extensions: str | tuple[str, ...] = IMG_EXTENSIONS) -> FolderSamples:
     """The same without a cache."""
     root = os.path.expanduser(root)
     return _assemble(_list(root, extensions), root, extensions, allow_empty=False)
@@ -142,7 +142,7 @@ def _mark(path: str) -> tuple[int, int]:
 
 def _load(place: Path, root: str, asked: int) -> _Listing | None:
     """The cached listing, if it holds for who has ``asked`` for it then (ns)."""
-    stored = cache.load(place)
+    stored = saved.load(place)
     if stored is None:
         return None
     try:
@@ -181,7 +181,7 @@ def _listing(meta: dict, arrays: dict[str, np.ndarray]) -> _Listing:
 def _save(place: Path, listing: _Listing) -> None:
     arrays = {name: _joined(getattr(listing, name)) for name in ("classes", "folders", "names")}
     arrays |= {name: getattr(listing, name) for name in ("targets", "marks", "counts")}
-    cache.save(place, {"time": listing.time}, arrays)
+    saved.save(place, {"time": listing.time}, arrays)
 
 
 def _joined(names: list[str]) -> np.ndarray:
@@ -193,7 +193,7 @@ def _split(joined: np.ndarray) -> list[str]:
     return joined.tobytes().decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
-def _assemble(listing: _Listing, root: str, extensions, allow_empty: bool) -> Found:
+def _assemble(listing: _Listing, root: str, extensions, allow_empty: bool) -> FolderSamples:
     """torchvision's results and errors."""
     classes = listing.classes
     if not classes:

@@ -19,7 +19,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from ..errors import ImageReadError
-from . import saved as cache
+from . import saved
 from .table import Rows
 
 _LAYOUT = 1  # of the cached arrays; another number leaves older caches alone
@@ -58,7 +58,7 @@ def indexed(
     for entry in entries:
         entry.load()
     if any(entry.rows is None for entry in entries):
-        with cache.lock(cache.digest(os.path.realpath(paths[0]))):
+        with saved.lock(saved.digest(os.path.realpath(paths[0]))):
             for entry in entries:
                 if entry.rows is None:
                     entry.load()  # another process may have built it meanwhile
@@ -97,7 +97,7 @@ def _build(entries: list[_Entry], scan) -> None:
     unsaved = [entry for entry in entries if not entry.saved]
     if unsaved:
         warnings.warn(
-            f"the index of {unsaved[0].path} can be saved neither beside it nor in {cache.cache_folder()}: "
+            f"the index of {unsaved[0].path} can be saved neither beside it nor in {saved.cache_folder()}: "
             "it will be built again at the next start",
             stacklevel=2,
         )
@@ -110,17 +110,17 @@ class _Entry:
         self.path, self.fingerprint = path, fingerprint(path)
         self.rows: Rows | None = None
         self.saved = False
-        version = cache.digest(options, _LAYOUT)
+        version = saved.digest(options, _LAYOUT)
         folder, name = os.path.split(os.path.abspath(path))
         self._owners = (os.stat(path).st_uid,)
         self._places = (
             Path(folder) / f".{name}.{version[:8]}.dali_compat-index.npz",
-            cache.cache_folder() / "index" / f"{cache.digest(os.path.realpath(path), version)}.npz",
+            saved.cache_folder() / "index" / f"{saved.digest(os.path.realpath(path), version)}.npz",
         )
 
     def load(self) -> None:
         for place in self._places:
-            stored = cache.load(place, self._owners)
+            stored = saved.load(place, self._owners)
             if stored and stored[0].get("fingerprint") == self.fingerprint:
                 try:
                     self.rows = Rows.of_arrays(stored[1], self.fingerprint[0])
@@ -135,7 +135,7 @@ class _Entry:
         self.rows = rows
         for place in self._places:
             try:
-                cache.save(place, {"fingerprint": self.fingerprint}, rows.arrays(), _MODE)
+                saved.save(place, {"fingerprint": self.fingerprint}, rows.arrays(), _MODE)
                 self.saved = True
                 return
             except OSError:

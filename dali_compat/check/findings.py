@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .looking import Seen
+from .looking import FileSeen
 from .spread import Crash
 
 _LISTS = ("broken", "pillow", "not_images", "unlisted", "bombs")
@@ -39,10 +39,10 @@ class Findings:
     def broken(self) -> int:
         return self._counts["broken"]
 
-    def add(self, place: Any, item: Any, seen: Seen | Crash) -> None:
+    def add(self, place: Any, item: Any, seen: FileSeen | Crash) -> None:
         """One file. ``place`` (places.py) says whether ImageFolder lists the item, and where it is."""
         if isinstance(seen, Crash):
-            seen = Seen(error=seen.how, reason="crashes the decoder")
+            seen = FileSeen(error=seen.how, reason="crashes the decoder")
         listed = place.listed(item)
         self._counts["files"] += 1
         if listed:
@@ -51,7 +51,7 @@ class Findings:
         if seen.other:
             self._list("not_images" if listed else "unlisted", place, item, listed=listed, what=seen.other)
 
-    def _add_image(self, place: Any, item: Any, seen: Seen) -> None:
+    def _add_image(self, place: Any, item: Any, seen: FileSeen) -> None:
         row = self._formats.setdefault((seen.format, seen.mode), Counter())
         self._warnings.update(re.sub(r"\d+", "N", text) for text in seen.warnings)
         self._counts["bytes"] += seen.bytes

@@ -28,7 +28,7 @@ _OTHERS = {
 }
 
 
-class Seen(NamedTuple):
+class FileSeen(NamedTuple):
     """What one file is.
 
     Attributes:
@@ -54,7 +54,7 @@ class Seen(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-def decode(source: Source) -> Seen:
+def decode(source: Source) -> FileSeen:
     """Decode an image as torchvision's pil_loader does; what that raises or warns of is in the result."""
     seen: dict[str, Any] = {}
     with warnings.catch_warnings(record=True) as caught:
@@ -66,7 +66,7 @@ def decode(source: Source) -> Seen:
     bombs = [str(one.message) for one in caught if issubclass(one.category, Image.DecompressionBombWarning)]
     texts = (str(one.message) for one in caught if not issubclass(one.category, Image.DecompressionBombWarning))
     dali = not seen.get("error") and _dali_decodes(source)
-    return Seen(**{"bomb": "".join(bombs[:1]), **seen}, dali=dali, warnings=tuple(dict.fromkeys(texts)))
+    return FileSeen(**{"bomb": "".join(bombs[:1]), **seen}, dali=dali, warnings=tuple(dict.fromkeys(texts)))
 
 
 def _decode(source: Source, seen: dict) -> None:
@@ -109,17 +109,17 @@ def _dali_decodes(source: Source) -> bool:
         return read_header(source)[0] == DALI
 
 
-def identify(source: Source) -> Seen:
+def identify(source: Source) -> FileSeen:
     """What a file is that ImageFolder does not list; it is not decoded."""
     try:
         _refuse_devices(source)
         with warnings.catch_warnings(), opened(source) as file, Image.open(file) as image:
             warnings.simplefilter("ignore")
-            return Seen(image.format, image.mode, other=f"{image.format} image")
+            return FileSeen(image.format, image.mode, other=f"{image.format} image")
     except OSError as error:
-        return Seen(other=error.strerror or _what_of(source))
+        return FileSeen(other=error.strerror or _what_of(source))
     except Exception:  # Pillow's plugins raise SyntaxError, ValueError and more
-        return Seen(other=_what_of(source))
+        return FileSeen(other=_what_of(source))
 
 
 def _what_of(source: Source) -> str:

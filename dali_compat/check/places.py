@@ -11,7 +11,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extensi
 from ..archives.archive import Archive
 from ..data.image_list import DALIImageList
 from ..data.sources import Record
-from .looking import Seen, decode, identify
+from .looking import FileSeen, decode, identify
 
 
 class Folder:
@@ -112,11 +112,11 @@ class Damaged:
         self.folders: list[dict] = []
 
 
-def look_at_file(path: str) -> Seen:
+def look_at_file(path: str) -> FileSeen:
     return decode(path) if is_listed(path) else identify(path)
 
 
-def look_at_record(archive: Archive, index: int) -> Seen:
+def look_at_record(archive: Archive, index: int) -> FileSeen:
     return decode(Record(archive, index))
 
 

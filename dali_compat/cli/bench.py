@@ -11,27 +11,20 @@ a limit is named are those of limit() and limit_beside() in dali_compat/cli/limi
 from __future__ import annotations
 
 import os
-import random
-import resource
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from PIL import Image
 from torch.utils.data import RandomSampler, Subset
 
 from dali_compat.cli.chart import Bar, save_bars
 from dali_compat.cli.check import TABLE, add_options, archive_class, open_table
 from dali_compat.cli.limits import Beside, Measured, Setting, advice, limit, limit_beside
 from dali_compat.cli.parity import transform_of
-from dali_compat.plan import table
+from dali_compat.cli.timing import Passes, SampledFiles, memory
 from dali_compat.routes.choose import StockRoute, in_python
+from dali_compat.text import in_columns
 
 RECIPES = {"train": "ImageNet, training", "eval": "ImageNet, evaluation"}
-SIDE = 2048  # of the matrices of a GPU's step
-LOOKED_AT = 64  # images whose size is looked up, for what all take when decoded
 LOADS, STEPS, ALONE = "#1b7f4d", "#9aa5b1", "#2f6fb0"
 
 
@@ -75,21 +68,22 @@ def run(args) -> int:
     if min(args.batch_size, args.batches) < 1 or args.workers < 0 or min(args.step or [1]) <= 0:
         raise SystemExit("bench: --batch-size and --batches start at 1, --workers at 0, and --step is above 0")
     dataset = open_dataset(args)
-    files = Files(dataset, args.batch_size * args.batches)
+    files = SampledFiles(dataset, args.batch_size * args.batches)
     loader = make_loader(Subset(dataset, files.indices), args, device)
     print(f"{loader.explain()}\n")
-    measured, setting, speeds = measure(loader, files, args, device)
+    passes = Passes(loader, args.batches, _ahead(args), device)
+    measured, setting, speeds = measure(loader, passes, files, args)
     found = limit(measured)
     rows = [("", "images/s", "what limits"), *speeds.rows, ("loading alone", speeds.rate(measured.alone), found.limit)]
     limits, bars = [found], speeds.bars(measured.alone)
     for milliseconds in args.step or [500 * measured.alone, 1000 * measured.alone, 2000 * measured.alone]:
-        beside = measure_beside(loader, milliseconds, args, device)
+        beside = passes.beside(milliseconds)
         verdict = limit_beside(measured, beside)
         limits.append(verdict)
         rate = f"{speeds.rate(beside.together)} of {speeds.rate(beside.step)}"
         rows.append((f"beside a step of {1e3 * beside.step:.1f} ms", rate, verdict.limit))
         bars += speeds.bars_beside(beside)
-    print(table(rows))
+    print(in_columns(rows))
     print(f"\n{memory(device)}\n")
     for verdict in dict.fromkeys(limits):
         print(f"{verdict.limit}: {verdict.why}")
@@ -101,77 +95,6 @@ def run(args) -> int:
     print(f"\nchart: {os.path.abspath(args.out)}")
     loader.close()
     return 0
-
-
-# ---- what is measured
-
-
-class Files:
-    """Random samples of a data set, and where their bytes are.
-
-    Attributes:
-        indices: of the samples, at most so many.
-        bytes: of all of them.
-        share: they are this share of the data set.
-    """
-
-    def __init__(self, dataset, most: int):
-        self._dataset = dataset
-        self.indices = random.Random(0).sample(range(len(dataset)), min(most, len(dataset)))
-        self.share = len(self.indices) / len(dataset)
-        self.bytes = 0
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def drop(self) -> None:
-        """Ask the system to forget the files' contents. Archives are mapped, and stay."""
-        for index in self.indices:
-            source = self._source(index)
-            if isinstance(source, str) and hasattr(os, "posix_fadvise"):
-                file = os.open(source, os.O_RDONLY)
-                try:
-                    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-                finally:
-                    os.close(file)
-
-    def read(self, threads: int) -> float:
-        """Seconds that reading all of them takes."""
-        begin = time.perf_counter()
-        with ThreadPoolExecutor(threads) as pool:
-            self.bytes = sum(pool.map(self._read, self.indices))
-        return time.perf_counter() - begin
-
-    def pixels(self) -> int:
-        """Bytes of all of them when decoded, estimated from some."""
-        from dali_compat.data.sources import opened
-
-        chosen, total = self.indices[:LOOKED_AT], 0
-        for index in chosen:
-            with opened(self._source(index)) as file, Image.open(file) as image:
-                total += 3 * image.width * image.height
-        return total * len(self) // len(chosen)
-
-    def _read(self, index: int) -> int:
-        from dali_compat.data.sources import Parts
-
-        with Parts(self._source(index)) as parts:
-            return len(parts.read(parts.size, 0))
-
-    def _source(self, index: int) -> Any:
-        from dali_compat.archives.archive import Archive
-        from dali_compat.data.sources import Record
-
-        archive = isinstance(self._dataset, Archive)
-        return Record(self._dataset, index) if archive else self._dataset.samples[index][0]
-
-
-class Pass(NamedTuple):
-    """Seconds for a batch: all, the calling thread's processor time in next(), and all processor time."""
-
-    seconds: float
-    host: float
-    cpu: float
 
 
 class Speeds:
@@ -259,11 +182,11 @@ def _ahead(args) -> int:
     return 1 + max(2, args.workers * (args.prefetch_factor or 2))
 
 
-def measure(loader, files: Files, args, device: torch.device) -> tuple[Measured, Setting, Speeds]:
+def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured, Setting, Speeds]:
     """Reading, and loading alone."""
     from dali_compat.engine.device import free_memory
 
-    one_pass(loader, args, device)  # which looks at every file's header
+    passes.one()  # which looks at every file's header
     route = loader._route
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads, depth = getattr(route, "threads", max(1, args.workers)), getattr(route, "depth", args.prefetch_factor or 2)
@@ -273,10 +196,10 @@ def measure(loader, files: Files, args, device: torch.device) -> tuple[Measured,
     encoded, free = files.bytes / files.share, free_memory(torch.device("cpu"))
     if encoded > free:
         files.drop()
-    alone = one_pass(loader, args, device)
+    alone = passes.one()
     stock = isinstance(route, StockRoute)
     read = cold if encoded > free else warm
-    measured = Measured(alone.seconds, read, alone.host, alone.cpu, cores, threads, device.type == "cuda")
+    measured = Measured(alone.seconds, read, alone.host, alone.cpu, cores, threads, passes.device.type == "cuda")
     setting = Setting(
         path=" ".join(args.path),
         folder=os.path.isdir(args.path[0]) and archive_class(args.path[0]) is None,
@@ -295,79 +218,6 @@ def measure(loader, files: Files, args, device: torch.device) -> tuple[Measured,
         python=() if stock else tuple(in_python(route)),
     )
     return measured, setting, Speeds(args.batch_size, cold, warm, alone.host)
-
-
-def measure_beside(loader, milliseconds: float, args, device: torch.device) -> Beside:
-    """A step alone, and with batches of the loader."""
-    step = synthetic_step(milliseconds, device)
-    begin = time.perf_counter()
-    for _ in range(args.batches):
-        step(None)
-    _synchronize(device)
-    alone = (time.perf_counter() - begin) / args.batches
-    return Beside(alone, one_pass(loader, args, device, step).seconds)
-
-
-def one_pass(loader, args, device: torch.device, step: Callable[[Any], None] | None = None) -> Pass:
-    """Iterate once; timed from where the batches that were in flight at the beginning are gone."""
-    ahead, begin, cpu = _ahead(args), 0.0, 0.0
-    for number, batch in enumerate(loader, 1):
-        if step is not None:
-            step(batch[0])
-        if number == ahead:
-            _synchronize(device)
-            loader.stats(reset=True)
-            begin, cpu = time.perf_counter(), _processor_time()
-    _synchronize(device)
-    seconds, stats = time.perf_counter() - begin, loader.stats(reset=True)
-    return Pass(*(value / stats.batches for value in (seconds, stats.host, _processor_time() - cpu)))
-
-
-def synthetic_step(milliseconds: float, device: torch.device) -> Callable[[Any], None]:
-    """A function that takes a batch's images, or None, and keeps the device busy for about so long."""
-    if device.type != "cuda":
-        return lambda images: time.sleep(milliseconds / 1e3)
-    a, out = (torch.randn(SIDE, SIDE, device=device, dtype=torch.float16) for _ in range(2))
-
-    def multiply(count: int) -> None:
-        for _ in range(count):
-            torch.mm(a, a, out=out)
-
-    multiply(64)  # its clock rises
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    multiply(256)
-    end.record()
-    end.synchronize()
-    count = max(1, round(256 * milliseconds / begin.elapsed_time(end)))
-
-    def step(images) -> None:
-        if isinstance(images, torch.Tensor) and images.numel():
-            out.view(-1)[0] = images[(0,) * images.ndim]  # not before the batch is there
-        multiply(count)
-
-    return step
-
-
-def memory(device: torch.device) -> str:
-    """What this process has held at most, and what of the GPU is in use, by whomever."""
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    text = f"memory: {peak / 1e6:,.0f} MB of the host at most"
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        text += f"; {(total - free) / 1e6:,.0f} MB of the GPU in use, by all processes"
-    return text
-
-
-def _processor_time() -> float:
-    """Of this process, and of those that it has waited for."""
-    mine, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return mine.ru_utime + mine.ru_stime + children.ru_utime + children.ru_stime
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _budget(text: str) -> int | float:

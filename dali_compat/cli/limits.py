@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dali_compat.text import in_bytes
+
 BUSY = 0.8  # of a batch's time, from which on something counts as what limits
 KEEPS_UP = 1.05  # times the step's own time, up to which the model counts as what limits
 DISK, CPU, DECODER, HOST, MODEL = "disk", "CPU", "decoder", "host", "model"
@@ -143,7 +145,7 @@ def _disk(s: Setting, in_python: list[str]) -> list[str]:
     return [
         *([packed] if s.folder else []),
         *_cache(s),
-        f"a faster disk, or memory for all files ({_size(s.encoded)}; {_size(s.free)} are free)",
+        f"a faster disk, or memory for all files ({in_bytes(s.encoded)}; {in_bytes(s.free)} are free)",
     ]
 
 
@@ -188,9 +190,7 @@ def _cache(s: Setting) -> list[str]:
     """Where all decoded images fit into half of the free memory."""
     fits = not s.cached and not s.fallback and 0 < s.decoded <= s.free / 2
     return (
-        [f"cache=0.5: all images decoded take about {_size(s.decoded)}, and {_size(s.free)} are free"] if fits else []
+        [f"cache=0.5: all images decoded take about {in_bytes(s.decoded)}, and {in_bytes(s.free)} are free"]
+        if fits
+        else []
     )
-
-
-def _size(count: float) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -27,8 +27,8 @@ from dali_compat import installation
 from dali_compat.cli import demo, doctor
 from dali_compat.cli.pictures import write_folder
 from dali_compat.parity.table import numbers, rewrite
-from dali_compat.plan import table
 from dali_compat.routes.choose import resolve_device
+from dali_compat.text import in_columns
 
 DRAWN_PICTURES = 64
 PICTURE_COLUMNS, PICTURE_SIDE = 8, 384
@@ -108,7 +108,7 @@ def everything(pictures, args) -> int:
         if args.json:
             results.write(args.json, results.merged(before, result) if before else result)
     print(f"\n{len(pictures)} {f'images of {args.data}' if args.data else 'drawn pictures'}, on {result['device']}\n")
-    print(table([("", "runs in", "default", "exact=True", "torchvision on tensors"), *text_rows(result)]))
+    print(in_columns([("", "runs in", "default", "exact=True", "torchvision on tensors"), *text_rows(result)]))
     print("\nmean / maximum of the difference to torchvision on PIL images, in levels of 0..255")
     return int(any("error" in row for row in result["transforms"] + result["recipes"]))
 
@@ -166,7 +166,7 @@ def one(pictures, transform, args) -> int:
         except (Mismatch, NotImplementedError, ValueError, OSError) as error:
             raise SystemExit(f"parity: {name}: {error}") from None
         rows.append((name, numbers(found["default"]), numbers(found["exact"])))
-    print(table([("", "default", "exact=True"), *rows]))
+    print(in_columns([("", "default", "exact=True"), *rows]))
     print(f"\nmean / maximum of the difference to torchvision in levels of 0..255, over {len(pictures)} images")
     if args.picture:
         save_picture(args.picture, kept, *levels(plan))

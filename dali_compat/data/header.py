@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from .intact import intact, is_whole_bitmap
-from .sources import ORIENTATION, InItsMode, Parts, Source, is_upright, opened
+from .sources import ORIENTATION, InItsMode, RandomAccess, Source, is_upright, opened
 
 UNKNOWN, DALI, PIL, UNREADABLE, GRAY = 0, 1, 2, 3, 4  # GRAY: by PIL, with one channel
 
@@ -69,15 +69,15 @@ def read_header(source: Source | np.ndarray) -> Header:
 
 def _read_jpeg(source: Source | np.ndarray) -> Header | None:
     """ISO/IEC 10918-1 B.1.1: walk the marker segments to the frame header. None where the image is no plain JPEG."""
-    with Parts(source) as parts:
-        data, base, at = parts.read(4096, 0), 0, 2
+    with RandomAccess(source) as encoded:
+        data, base, at = encoded.read(4096, 0), 0, 2
         markers: dict[int, bytes] = {}
         if data[:2] != b"\xff\xd8":
             return None
         while True:
             if at + 19 > len(data):
                 base, at = base + at, 0
-                data = parts.read(4096, base)
+                data = encoded.read(4096, base)
                 if len(data) < 19:
                     return None
             if data[at] != 0xFF:
@@ -99,12 +99,12 @@ def _read_jpeg(source: Source | np.ndarray) -> Header | None:
             return None
         if _EXIF in markers and is_upright(source) and _is_turned(source):
             return None
-        ends = parts.read(2, parts.size - 2) == b"\xff\xd9"
-        known = ends or intact(np.frombuffer(parts.read(parts.size, 0), np.uint8))
-        stated = data[at : at + STATED] if at + STATED <= len(data) else _stated(parts, base + at)
+        ends = encoded.read(2, encoded.size - 2) == b"\xff\xd9"
+        known = ends or intact(np.frombuffer(encoded.read(encoded.size, 0), np.uint8))
+        stated = data[at : at + STATED] if at + STATED <= len(data) else _stated(encoded, base + at)
         chroma = _chroma(stated, components, max(height, width))
         kind = DALI if known else PIL
-        return Header(kind, height, width, parts.size, base + at, stated, chroma=chroma, written=parts.written)
+        return Header(kind, height, width, encoded.size, base + at, stated, chroma=chroma, written=encoded.written)
 
 
 def _chroma(frame: bytes, components: int, longest: int) -> int:
@@ -123,8 +123,8 @@ def _is_turned(source: Source | np.ndarray) -> bool:
         return image.getexif().get(ORIENTATION, 1) != 1
 
 
-def _stated(parts: Parts, at: int) -> bytes:
-    return parts.read(STATED, at).ljust(STATED, b"\0")
+def _stated(encoded: RandomAccess, at: int) -> bytes:
+    return encoded.read(STATED, at).ljust(STATED, b"\0")
 
 
 def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
@@ -138,9 +138,9 @@ def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
 
 
 def _ask_pil(source: Source | np.ndarray) -> Header:
-    with Parts(source) as parts:  # first: a file that changes before PIL has opened it is found out
-        length, changed, at = parts.size, parts.written, _first_directory(parts.read(8, 0))
-        stated = _stated(parts, at)
+    with RandomAccess(source) as encoded:  # first: a file that changes before PIL has opened it is found out
+        length, changed, at = encoded.size, encoded.written, _first_directory(encoded.read(8, 0))
+        stated = _stated(encoded, at)
     with opened(source) as file, Image.open(file) as image:
         height, width = image.height, image.width  # what comes next may turn to other pages
         if isinstance(source, InItsMode) and image.mode != "RGB":

@@ -6,7 +6,7 @@ They are kept for the life of the data set.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -90,17 +90,9 @@ class Headers:
         self._keys = np.zeros(0, np.int64)  # hashes of the sources, for data sets may change their samples
         self._verdicts: dict[str, Verdicts] = {}  # about JPEGs, by the engine
 
-    def look(self, indices: list[int], sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
-        """Sizes (N, 2) int64 as (height, width), and kinds (N,) of the images at ``indices`` (0 and up).
-
-        A kind is DALI, PIL or UNREADABLE; the last is asked again the next time, for the file may be mended.
-        """
-        keys = np.fromiter(map(hash, sources), np.int64, len(sources))
-        found = self.facts(np.asarray(indices), keys, sources.__getitem__)
-        return found.sizes, found.kinds
-
     def facts(self, index: np.ndarray, keys: np.ndarray, source: Callable[[int], Source]) -> Facts:
-        """All that is known; ``keys`` are the hashes of the sources, and ``source(i)`` is that of ``index[i]``."""
+        """All that is known of the images at ``index`` (0 and up); ``keys`` are the hashes of their sources, and
+        ``source(i)`` is that of ``index[i]``. What is UNREADABLE is read again each time: the file may be mended."""
         with self._lock:
             unknown = np.flatnonzero(self.unknown(index, keys))
             if len(unknown):

@@ -86,8 +86,8 @@ def _header(before: bytes, behind: bytes) -> Jpeg | None:
 
 
 class Jpeg:
-    """Walks the segments of a JPEG. The methods that read one raise Unknown where another
-    decoder may do something else."""
+    """Walks the segments of a JPEG. The methods that read one raise Unknown where another decoder may do something
+    else."""
 
     def __init__(self, data: np.ndarray):
         self._data, self._view = data, data.data

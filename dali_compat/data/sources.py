@@ -155,7 +155,7 @@ def is_upright(source: Source | np.ndarray) -> bool:
     return getattr(source.archive, "upright", False) if is_record(source) else isinstance(source, Upright)
 
 
-def decoded(source: Source) -> Image.Image:
+def decoded(source: Source | np.ndarray) -> Image.Image:
     """As its data set has it, by PIL. What was fetched of a record is not touched: it may have changed since."""
     with io.BytesIO(source.archive.copied(source.index)) if is_record(source) else opened(source) as file:
         image: Any = Image.open(file)
@@ -174,8 +174,8 @@ def written(path: str) -> int:
         return 0
 
 
-class Parts:
-    """Reads parts of a source, or of an array of its bytes; a context manager.
+class RandomAccess:
+    """Reads any bytes of a source, or of an array of its bytes; a context manager.
 
     Attributes:
         size: in bytes.
@@ -199,7 +199,7 @@ class Parts:
             return self._data[start : start + count].tobytes()
         return os.pread(self._file, count, start)
 
-    def __enter__(self) -> Parts:
+    def __enter__(self) -> RandomAccess:
         return self
 
     def __exit__(self, *error) -> None:

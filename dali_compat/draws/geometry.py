@@ -106,6 +106,10 @@ def random_resized_crop(sizes, u, *, scale, ratio):
         fallback = np.stack([fallback_h, fallback_w], 1)
         shape[none] = fallback[none]
         start[none] = ((sizes - fallback) // 2)[none]
+    if (shape < 1).any():
+        row = int((shape < 1).any(1).argmax())
+        have, of = (tuple(pair[row].astype(int).tolist()) for pair in (shape, sizes))
+        raise ImageTooSmall(row, f"RandomResizedCrop takes {have} of an image of {of}: no width has the ratio {ratio}")
     return window(start, shape)
 
 

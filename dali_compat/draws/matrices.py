@@ -110,6 +110,8 @@ def perspective_coefficients(sizes, u, *, of):
     rows_x = np.stack([ex, ey, one, nil, nil, nil, -sx * ex, -sx * ey], 2)
     rows_y = np.stack([nil, nil, nil, ex, ey, one, -sy * ex, -sy * ey], 2)
     system = np.stack([rows_x, rows_y], 2).reshape(-1, 8, 8)
+    if "flag" in values:
+        system[values["flag"] == 0] = np.eye(8)  # of those that stay as they are there may be no solution
     solved = torch.linalg.lstsq(torch.from_numpy(system), torch.from_numpy(start.reshape(-1, 8, 1)), driver="gels")
     flag = {"flag": values["flag"]} if "flag" in values else {}
     rounded = solved.solution[..., 0].float().double().numpy()  # to float32, as torchvision does

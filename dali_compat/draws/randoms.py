@@ -56,12 +56,12 @@ def replacement(seed: int, position: int, attempt: int, count: int) -> int:
 
 
 @contextmanager
-def own_generators(seed: int, position: int):
-    """Within it torch (CPU), random and numpy draw from generators seeded by (seed, position); after it they are where
+def own_generators(*key: int):
+    """Within it torch (CPU), random and numpy draw from generators seeded by whole numbers; after it they are where
     they were. So a user's function leaves the sampler's next order alone, as it does in torch's workers."""
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()
     try:
-        seed_generators(seed, position)
+        seed_generators(*key)
         yield
     finally:
         torch.set_rng_state(before[0])

@@ -30,8 +30,8 @@ def free_memory(device: torch.device) -> int:
 
 
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A CPU tensor on the device. Nobody waits for what a GPU has to do before,
-    as a copy from ordinary memory would."""
+    """A CPU tensor on the device. Unlike a copy from ordinary memory, this one waits for nothing that a GPU has to do
+    before."""
     if device.type != "cuda":
         return tensor.to(device)
     with torch.cuda.device(device):  # pinned memory is the current GPU's, where CUDA runs on none yet

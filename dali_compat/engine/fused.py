@@ -1,6 +1,6 @@
 """Torch's part of a plan, on rows of a data set that is on the device already.
 
-The steps are those of engine/batch, and two groups of them are done at once: windows and flips as one gather, and
+The steps are those of engine/kernels, and two groups of them are done at once: windows and flips as one gather, and
 conversions of uint8 pixels, on a GPU, as a look-up in a table of what torchvision's own functions give on the CPU. That
 table is exact, which a GPU's division by a number is not (torch multiplies by the reciprocal there).
 """
@@ -52,8 +52,8 @@ class Program:
 
 
 def _leading_windows(steps, channels: int) -> int:
-    """How many of the first steps gather() can do:
-    crops, paddings with one color or with the image's own, and flips."""
+    """How many of the first steps gather() can do: crops, paddings with one color or with the image's own, and
+    flips."""
     fills = set()
     for at, step in enumerate(steps):
         if step.op == "flip":

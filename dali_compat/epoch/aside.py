@@ -20,6 +20,7 @@ from time import perf_counter
 
 import torch
 
+from ..engine.planes import engines
 from ..locks import unlock_all
 
 _PATIENCE = 0.25  # seconds: an interrupt may have left locked what the thread waits for
@@ -157,6 +158,7 @@ _open: set[Aside] = set()
 def _before_fork() -> None:
     for aside in list(_open):
         aside.before_fork()
+    engines.before_fork()  # again: asides have begun with comparisons, perhaps, since it was asked
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_open.clear)

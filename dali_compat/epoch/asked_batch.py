@@ -26,8 +26,6 @@ from .on_error import NOTHING, UNREADABLE, reason_of
 from .part import in_order
 from .stock import path_of
 
-_IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
-
 
 class Told(Listed):
     """What a data set has told of its samples.
@@ -197,9 +195,8 @@ def _number(sample: Sample, index: Any) -> int:
     """A sample's place among the headers of its chain. What is in memory is another image each time."""
     assert sample.chain is not None
     if is_record(sample.source):  # type: ignore[arg-type]  # it has one
-        return sample.source.index % _IN_MEMORY
-    number = index.__index__() if hasattr(index, "__index__") else hash(index)
-    return number % len(sample.chain)
+        return sample.source.index % len(sample.chain)
+    return (index.__index__() if hasattr(index, "__index__") else hash(index)) % len(sample.chain)
 
 
 def _filled(samples: Sequence[Sample], images: Any, device: torch.device) -> list[Any]:

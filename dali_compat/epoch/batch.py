@@ -7,6 +7,7 @@ thing; finish() waits and collates. What lies between indices and images is its 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from .samplers import Indices
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_TARGETS, _COLLATE = 2**32 - 1, 2**32 - 2  # random streams of the user's functions that are no transforms
 
 
 class Batch:
@@ -87,11 +90,11 @@ class Batch:
         """They refer to their tracebacks, and these to this batch."""
         self._error = self._given_error = None
 
-    def _as_in_a_worker(self, needed: bool = True):
+    def _as_in_a_worker(self, needed: bool = True, stream: int = _TARGETS):
         """The user's own functions draw where torch's workers would: not from this process's generators."""
         if not (needed and self.epoch.in_workers):
             return nullcontext()
-        return own_generators(self.epoch.seed, self.position(0))
+        return own_generators(self.epoch.seed, stream, 0, self.position(0))
 
     def position(self, row: int) -> int:
         """How many samples of the epoch come before this row, those of all ranks."""
@@ -99,7 +102,7 @@ class Batch:
 
     def _parts(self) -> list[Any]:
         """The data sets that its samples come from."""
-        return [folder for folder, _ in self.places]
+        return [part for part, _ in self.places]
 
     def _locals(self) -> Any:
         """The index of each row there."""
@@ -109,7 +112,7 @@ class Batch:
         """What the batch's samples become in collate_fn, as torch's fetchers call it. Where that is default_collate,
         what is stacked already stays so."""
         epoch = self.epoch
-        with_index = {getattr(folder, "return_index", False) for folder in self._parts()}
+        with_index = {getattr(part, "return_index", False) for part in self._parts()}
         fast = epoch.fast_collate and isinstance(images, torch.Tensor) and images.dtype == torch.uint8
         if (epoch.default_collate or fast) and len(self) and len(with_index) == 1:
             if isinstance(images, Views):
@@ -123,7 +126,8 @@ class Batch:
             made = [to_device(_column(column), epoch.route.device) for column in columns]
             return (images, made[0].long() if made[0].ndim == 1 else made[0]) if fast else [images, *made]
         given = self._samples if epoch.batched else lambda images: self._samples(images)[0]
-        collated = epoch.user_collate(epoch.collate_fn, given, images, epoch.route.device, self._as_in_a_worker)
+        generators = partial(self._as_in_a_worker, stream=_COLLATE)
+        collated = epoch.user_collate(epoch.collate_fn, given, images, epoch.route.device, generators)
         return to_device(collated, epoch.route.device)
 
     def _in_format(self, images: torch.Tensor) -> torch.Tensor:
@@ -134,8 +138,8 @@ class Batch:
         """What ``dataset[index]`` gives for each row, with these images."""
         targets = self.targets.tolist() if isinstance(self.targets, np.ndarray) else self.targets
         samples: list[tuple] = []
-        for image, target, (folder, local) in zip(images, targets, self.places, strict=True):
-            with_index = getattr(folder, "return_index", False)
+        for image, target, (part, local) in zip(images, targets, self.places, strict=True):
+            with_index = getattr(part, "return_index", False)
             samples.append((image, target, local) if with_index else (image, target))
         return samples
 

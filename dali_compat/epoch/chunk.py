@@ -22,7 +22,7 @@ from .part import Part, in_format
 from .samplers import Indices
 
 
-class Rows(Protocol):
+class ChunkBatch(Protocol):
     """What a chunk asks of each of its batches."""
 
     indices: Indices
@@ -48,17 +48,17 @@ class Chunk:
 
     _done: torch.cuda.Event  # of the stream
 
-    def __init__(self, epoch: Epoch[ResidentRoute], held: dict[int, Held], batches: Sequence[Rows]):
+    def __init__(self, epoch: Epoch[ResidentRoute], held: dict[int, Held], batches: Sequence[ChunkBatch]):
         self.epoch, self._position = epoch, batches[0].position(0)
         self._indices = [batch.indices for batch in batches]
         self._lengths = [len(batch) for batch in batches]
         self._count = sum(self._lengths)
-        sources = self._sources(held, batches)
-        by_plan: dict[Plan, list[_Source]] = {}
-        for source in sources:
-            by_plan.setdefault(source.held.plan, []).append(source)
+        held_rows = self._held_rows(held, batches)
+        by_plan: dict[Plan, list[_HeldRows]] = {}
+        for one in held_rows:
+            by_plan.setdefault(one.held.plan, []).append(one)
         self._parts = [ResidentPart(self, plan, of_plan) for plan, of_plan in by_plan.items()]
-        self.labels = self._labels(sources) if epoch.default_collate else None
+        self.labels = self._labels(held_rows) if epoch.default_collate else None
         self._taken: list[tuple[Any, torch.Tensor | None]] | None = None
         self._stream: torch.cuda.Stream | None = None
         if any(part.plan.calls for part in self._parts):
@@ -88,8 +88,8 @@ class Chunk:
             self._parts.pop().discard()
 
     def take(self, number: int) -> tuple[Any, torch.Tensor | None]:
-        """Images and labels of a batch, by its number:
-        (N, C, H, W), or a list of N where sizes differ or they are none."""
+        """Images and labels of a batch, by its number. Images are (N, C, H, W), or a list of N where sizes differ, or
+        where they are no images."""
         made = self._taken
         if made is None:  # they wait for Python; by now another stream may be the current one
             if self._stream is not None:
@@ -124,7 +124,7 @@ class Chunk:
             index = list(chain.from_iterable(self._indices))[np.arange(len(self))[rows][error.row]]
             raise ValueError(f"{error} (index {index})") from None
 
-    def _sources(self, held: dict[int, Held], batches: Sequence[Rows]) -> list[_Source]:
+    def _held_rows(self, held: dict[int, Held], batches: Sequence[ChunkBatch]) -> list[_HeldRows]:
         device = self.epoch.route.device
         try:
             indices = np.concatenate([_whole_numbers(given) for given in self._indices])
@@ -134,13 +134,13 @@ class Chunk:
             if len(batches) > 1:
                 raise
             found = [(held[id(dataset)], rows, index) for dataset, rows, index in batches[0].look_up()]
-        return [_Source(one, rows, to_device(index, device)) for one, rows, index in found]
+        return [_HeldRows(one, rows, to_device(index, device)) for one, rows, index in found]
 
-    def _labels(self, sources: list[_Source]) -> torch.Tensor | None:
-        found = [(s.held.table, s.rows, s.at) for s in sources if s.held.dataset.target_transform is None]
+    def _labels(self, held_rows: list[_HeldRows]) -> torch.Tensor | None:
+        found = [(s.held.table, s.rows, s.at) for s in held_rows if s.held.dataset.target_transform is None]
         tables = [(table, rows, at) for table, rows, at in found if table is not None]
         kinds = {(table.dtype, table.shape[1:]) for table, _, _ in tables}
-        if len(tables) < len(sources) or len(kinds) != 1:
+        if len(tables) < len(held_rows) or len(kinds) != 1:
             return None
         return _selected(tables, len(self))
 
@@ -163,7 +163,7 @@ class Chunk:
         return images
 
 
-class _Source(NamedTuple):
+class _HeldRows(NamedTuple):
     """Rows of a chunk that come from one data set.
 
     Attributes:
@@ -186,21 +186,21 @@ class _Source(NamedTuple):
 class ResidentPart(Part[Chunk]):
     """Rows of a chunk that share a plan."""
 
-    def __init__(self, chunk: Chunk, plan: Plan, sources: list[_Source]):
+    def __init__(self, chunk: Chunk, plan: Plan, held_rows: list[_HeldRows]):
         super().__init__(chunk, plan)
         at: np.ndarray | slice = slice(None)
-        if sum(len(source.at) for source in sources) == len(chunk):
+        if sum(len(one.at) for one in held_rows) == len(chunk):
             self.rows = range(len(chunk))
-            self._sources = [(s.held.on_device, s.rows, s.at) for s in sources]
+            self._selections = [(s.held.on_device, s.rows, s.at) for s in held_rows]
         else:
-            at = np.sort(np.concatenate([source.some for source in sources]))
+            at = np.sort(np.concatenate([one.some for one in held_rows]))
             self.rows = at.tolist()
-            self._sources = [(s.held.on_device, np.searchsorted(at, s.some), s.at) for s in sources]
+            self._selections = [(s.held.on_device, np.searchsorted(at, s.some), s.at) for s in held_rows]
         sizes = np.broadcast_to(np.array(plan.takes.size), (len(self.rows), 2)).copy(order="F")  # as Randoms does
         self._arrays = [chunk.compute(one.batch, at, sizes) for one in plan.chains]
 
     def _images(self):
-        images, route = _selected(self._sources, len(self.rows)), self.owner.epoch.route
+        images, route = _selected(self._selections, len(self.rows)), self.owner.epoch.route
         chains = zip(self.plan.chains, self._arrays, strict=True)
         made = [route.program(one)(images, arrays) for one, arrays in chains]
         if not self.plan.views:
@@ -229,13 +229,13 @@ def _whole_numbers(indices: Indices) -> np.ndarray:
     return indices if isinstance(indices, np.ndarray) else np.array(array("q", indices), np.int64)
 
 
-def _selected(sources: Sequence[tuple[torch.Tensor, np.ndarray | None, torch.Tensor]], count: int) -> torch.Tensor:
+def _selected(selections: Sequence[tuple[torch.Tensor, np.ndarray | None, torch.Tensor]], count: int) -> torch.Tensor:
     """``values[index]`` of every (values, rows, index) in its rows of a result; None are all of them."""
-    values, rows, index = sources[0]
+    values, rows, index = selections[0]
     if rows is None:
         return values.index_select(0, index)
     made = values.new_empty((count, *values.shape[1:]))
-    for values, rows, index in sources:
+    for values, rows, index in selections:
         assert rows is not None  # several have some each
         made.index_copy_(0, to_device(rows, made.device), values.index_select(0, index))
     return made

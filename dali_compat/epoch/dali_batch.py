@@ -1,8 +1,8 @@
 """One batch on the DALI route.
 
 start() finds the files, computes every per-sample argument and sets DALI to work. A batch consists of parts, the rows
-that share a plan (dali_part.py), and each of these of the rows that DALI decodes and those that go through PIL
-(dali_groups.py).
+that share a plan (dali_part.py), and a part of groups, the rows that one decoder decodes (dali_group.py, pil_group.py,
+planes_group.py).
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..data.header import DALI, GRAY, PIL, UNREADABLE
-from ..data.headers import Facts, Headers, headers_of
 from ..data.lookup import Found, Listed, Tabled, as_list, in_tables, look_up
 from ..data.parts import Images
 from ..data.readers import transforms_of
 from ..data.sources import Source, fetch
-from ..data.verdicts import Verdicts
 from ..draws import Arrays, ImageTooSmall, compute
 from ..engine.kernels import rows_of
-from ..engine.replay import OtherMode
+from ..engine.pil import OtherMode
 from ..errors import ImageReadError, OutOfStep
 from ..plan import Plan, Step
 from .batch import Batch
+from .batch_headers import BatchHeaders
 from .dali_epoch import DaliEpoch
 from .dali_part import DaliPart, merged
 from .early import Early
@@ -42,17 +41,16 @@ class DaliBatch(Batch):
 
     Attributes:
         pixels: what a cache has of each row; empty where there is none.
-        facts: what is known of each row's file.
-        words: what the epoch's JPEG engine is known to make of it.
+        headers: what is known of each row's file.
         started: whether start() was called, or has nothing to do.
+        waits: whether start() waits for headers that other processes read.
         bad: rows that cannot be made, and why: an error, or what it said when it was met first.
     """
 
     epoch: DaliEpoch
     indices: list[Any]
     pixels: list[Any]
-    facts: Facts
-    words: np.ndarray
+    headers: BatchHeaders
     _samples_of: Listed | Tabled
 
     def __init__(
@@ -63,15 +61,9 @@ class DaliBatch(Batch):
         self._under_way: list[DaliPart] = []
         self._substitutes: dict[int, Substitute] = {}
         self._early: Early | None = None
-        self._anew: set[int] = set()
         self.bad: dict[int, Exception | str] = {}
         self.started = self._located = error is not None
-        self._asked: list[tuple[Found, int]] = []
-
-    @property
-    def waits(self) -> bool:
-        """Whether start() waits for headers that other processes read."""
-        return bool(self._asked)
+        self.waits = False
 
     def request(self) -> None:
         """Where other processes find its samples: they begin."""
@@ -81,7 +73,7 @@ class DaliBatch(Batch):
         try:
             if not self._located:
                 self._locate()
-                self._ask()
+                self.waits = self.headers.request(self.bad)
         except Exception as error:
             self._error, self.started = error, True
 
@@ -93,7 +85,8 @@ class DaliBatch(Batch):
         try:
             if not self._located:
                 self._locate()
-            self._hear()
+            self.headers.receive()
+            self.waits = False
             self._group()
             if self.bad:
                 self._substitute()
@@ -146,7 +139,7 @@ class DaliBatch(Batch):
         """After start(): functions without a translation begin to work, once. Errors wait, too."""
         try:
             if self._error is None:
-                self._met_anew(self._advance)
+                self._regrouping(self._advance)
         except OutOfStep:
             raise
         except Exception as error:
@@ -160,7 +153,7 @@ class DaliBatch(Batch):
         for part in self._under_way:
             part.advance()
 
-    def _met_anew(self, function: Callable[[], T]) -> T:
+    def _regrouping(self, function: Callable[[], T]) -> T:
         """What a function gives; where files turn out to be gray that were not, or the reverse, once their rows have
         the plans that they need now."""
         while True:
@@ -202,7 +195,7 @@ class DaliBatch(Batch):
     def _images(self):
         """Images of the rows that are not bad: (N, C, H, W), or a list of N where sizes differ, several parts made
         them, or they are no images."""
-        made = self._met_anew(lambda: taken(self._under_way))
+        made = self._regrouping(lambda: taken(self._under_way))
         return made[0][1] if len(made) == 1 else in_order(made)
 
     def _substitute(self) -> None:
@@ -271,6 +264,7 @@ class DaliBatch(Batch):
         tabled = None if cache is not None or self._stands_in else in_tables(epoch.dataset, self.indices, epoch.tables)
         self._samples_of = self._look_up() if tabled is None else tabled
         self.targets = self._samples_of.targets
+        self.headers = BatchHeaders(epoch, self._samples_of, len(self))
         if epoch.errors.broken and not self._stands_in:
             self._leave_out_broken()
         self.pixels = [] if cache is None else [cache.get(source) for source in self.sources]
@@ -284,25 +278,6 @@ class DaliBatch(Batch):
     def _look_up(self) -> Listed:
         """Its samples, one after another."""
         return look_up(self.epoch.dataset, self.indices)
-
-    def _ask(self) -> None:
-        prefetcher = self.epoch.prefetcher
-        if prefetcher is None or not isinstance(self._samples_of, Tabled):
-            return
-        for found in self._samples_of.found():
-            new = found.but(self.bad).unknown()
-            paths = [self._samples_of.source(row) for row in new.rows.tolist()]
-            ticket = prefetcher.request(paths) if paths else None
-            if ticket is not None:
-                self._asked.append((new, ticket))
-
-    def _hear(self) -> None:
-        prefetcher, asked = self.epoch.prefetcher, self._asked
-        while asked:
-            found, ticket = asked.pop()
-            facts = None if prefetcher is None else prefetcher.result(ticket)
-            if facts is not None:
-                found.headers.add(found.index, found.keys, facts)
 
     def _leave_out_broken(self) -> None:
         """Files that could not be read before."""
@@ -339,32 +314,13 @@ class DaliBatch(Batch):
     def _group(self) -> None:
         """Rows that share a plan, and among them those that share a decoder and what it is given."""
         by_plan: dict[Plan, dict[tuple[int, str], list[np.ndarray]]] = {}
-        self.facts, self.words = Facts.empty(len(self)), np.zeros(len(self), np.uint64)
-        engine = self.epoch.engine
-        for found in self._samples_of.found():
-            if self.bad:
-                found = found.but(self.bad)
-            if not len(found.rows):
-                continue
-            facts = found.headers.facts(found.index, found.keys, self._mine(found.rows))
-            if self._stands_in:
-                facts.kinds[facts.kinds != GRAY] = PIL
-            if len(found.rows) == len(self):  # in order
-                self.facts = facts
-            else:
-                self.facts.put(found.rows, facts)
-            if engine is not None:
-                self.words[found.rows] = found.headers.verdicts(engine.name).words(found.index)
-            for kind, given, chosen in self._kinds(found, facts.kinds):
+        for found, kinds in self.headers.look(self.bad, by_pil=self._stands_in):
+            for kind, given, chosen in self._kinds(found, kinds):
                 plan = self.epoch.route.plan_of(found.part, gray=kind == GRAY)
                 by_plan.setdefault(plan, {}).setdefault((kind, given), []).append(chosen)
         for plan, by_kind in by_plan.items():
             self._under_way.append(DaliPart(self, plan))
             self._under_way[-1].start({kind: merged(rows) for kind, rows in by_kind.items()})
-
-    def _mine(self, rows: np.ndarray) -> Callable[[int], Source]:
-        """The source of the i-th of these rows."""
-        return lambda i: self._samples_of.source(int(rows[i]))
 
     def _kinds(self, found: Found, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
         """(kind, what DALI is given, rows) of a part's rows. What PIL decodes, it opens itself."""
@@ -381,49 +337,12 @@ class DaliBatch(Batch):
             if (others := kinds == kind).any():
                 yield kind, "", rows[others]
 
-    def header(self, row: int) -> tuple[Headers, int]:
-        """What keeps the header of a row's file, and at which index."""
-        folder, local = self.places[row]
-        return headers_of(folder), local % len(folder)
-
-    def set_intact(self, rows: list[int]) -> None:
-        """DALI and PIL read these files alike."""
-        of_folder: dict[int, list[int]] = {}
-        for row in rows:
-            of_folder.setdefault(id(self.places[row][0]), []).append(row)
-        for rows in of_folder.values():
-            headers_of(self.places[rows[0]][0]).set_intact([self.header(row)[1] for row in rows])
-
-    def words_to(self, rows: list[int]) -> Callable[[np.ndarray], None]:
-        """What keeps words about these rows' files. It may be called in any thread, and when the batch is gone."""
-        assert self.epoch.engine is not None  # who else would ask
-        places: list[tuple[Verdicts, np.ndarray, np.ndarray]] = []
-        for found in self._samples_of.found():
-            at = np.flatnonzero(np.isin(rows, found.rows))
-            index = found.index[np.searchsorted(found.rows, np.array(rows)[at])]
-            places.append((found.headers.verdicts(self.epoch.engine.name), index, at))
-
-        def put(words: np.ndarray) -> None:
-            for verdicts, index, at in places:
-                verdicts.put(index, np.broadcast_to(words, len(rows))[at])
-
-        return put
-
-    def meet_anew(self, rows: list[int]) -> bool:
-        """The headers of these rows are forgotten; whether one of them was not, for this batch, before."""
-        for row in rows:
-            headers, index = self.header(row)
-            headers.forget(index)
-        known = self._anew.issuperset(rows)
-        self._anew.update(rows)
-        return not known
-
     def compute(
         self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray, sizes: np.ndarray | None = None
     ) -> list[Arrays]:
         """Per-sample arguments of ``steps`` for these rows; a step's stream and a row's position decide the draws.
         ``sizes``, (len(rows), 2), where they are no longer those of the files."""
-        return self._compute(steps, self.facts.sizes[rows] if sizes is None else sizes, rows, 0, len(self))
+        return self._compute(steps, self.headers.facts.sizes[rows] if sizes is None else sizes, rows, 0, len(self))
 
     def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
         """compute() for one image of a size, (height, width), without the dimension of rows."""

@@ -19,7 +19,7 @@ from .iterator import OrderedIterator, abandon
 _PACKAGE = __name__.partition(".")[0] + "."
 
 
-class DALIIterator(OrderedIterator[DaliRoute, DaliBatch]):
+class DaliIterator(OrderedIterator[DaliRoute, DaliBatch]):
     """Iterates once over files. Where no code of the user's has a part in it, a thread (aside.py) starts batches and
     makes the next one while the caller works."""
 
@@ -51,6 +51,8 @@ class DALIIterator(OrderedIterator[DaliRoute, DaliBatch]):
         super()._start_again()
 
     def _look_ahead(self) -> None:
+        if self._epoch.asker is not None and self._epoch.asked_workers is None:
+            return  # without workers torch's loader asks for a batch when it is needed
         if not self._epoch.starts_aside:
             super()._look_ahead()
             for batch in islice(self._drawn, self._epoch.route.depth - 1):  # the last has just begun to read

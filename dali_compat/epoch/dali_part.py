@@ -10,15 +10,18 @@ import numpy as np
 import torch
 
 from ..data.header import DALI
+from ..data.info import Info
 from ..data.sources import DECODED
 from ..data.verdicts import ENGINES, decoders
 from ..engine.views import Views
 from ..plan import Plan
-from .dali_groups import DaliOwner, Decoded, Replayed
+from .dali_group import DaliGroup
+from .dali_owner import DaliOwner
 from .part import Part, in_order, stacked, stacked_views, taken
-from .planes_group import Compared, FromPlanes, as_many_as_fit, bounded
+from .pil_group import PilGroup
+from .planes_group import Compared, PlanesGroup, as_many_as_fit, bounded
 
-GroupT = TypeVar("GroupT", Decoded, FromPlanes)
+GroupT = TypeVar("GroupT", DaliGroup, PlanesGroup)
 
 
 class DaliPart(Part[DaliOwner]):
@@ -26,7 +29,7 @@ class DaliPart(Part[DaliOwner]):
 
     def __init__(self, batch: DaliOwner, plan: Plan):
         super().__init__(batch, plan)
-        self._groups: list[Decoded | FromPlanes | Replayed] = []
+        self._groups: list[DaliGroup | PlanesGroup | PilGroup] = []
         self._given: Any = None  # to the plan's call, where on_error may need it again
 
     def start(self, by_kind: dict[tuple[int, str], np.ndarray]) -> None:
@@ -36,28 +39,28 @@ class DaliPart(Part[DaliOwner]):
         for (kind, given), rows in by_kind.items():
             if kind == DALI:
                 rows = self._start_engine(rows, given)
-                self._add(self._made(partial(Decoded, given=given), rows.tolist()))
+                self._add(self._made(partial(DaliGroup, given=given), rows.tolist()))
             else:
-                self._add(Replayed(self.owner, self.plan, rows.tolist()))
+                self._add(PilGroup(self.owner, self.plan, rows.tolist()))
 
     def _start_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
         """A GPU's JPEG engine gets what it is known to decode to Pillow's pixels, and, beside DALI, some of what nobody
         has compared yet. The rows that are left."""
-        engine, facts = self.owner.epoch.engine, self.owner.facts
+        engine, facts = self.owner.epoch.engine, self.owner.headers.facts
         if engine is None or given in DECODED or not self.plan.from_planes:
             return rows
         takes = engine.takes(facts.chroma[rows], facts.sizes[rows])
-        decided = decoders(self.owner.words[rows])
+        decided = decoders(self.owner.headers.words[rows])
         known = rows[takes & (decided == ENGINES)]
         new = rows[takes & (decided == 0)]
         if len(new):
             new = as_many_as_fit(new, facts, engine.room)
-        for several in bounded(known, facts):
-            self._add(self._made(partial(FromPlanes, given=given, engine=engine), several.tolist()))
+        for several in bounded(known, facts, engine.memory):
+            self._add(self._made(partial(PlanesGroup, given=given, engine=engine), several.tolist()))
         self._add(self._made(partial(Compared, given=given, engine=engine), new.tolist()))
         return np.setdiff1d(rows, np.concatenate([known, new]), assume_unique=True)
 
-    def _add(self, group: Decoded | FromPlanes | Replayed) -> None:
+    def _add(self, group: DaliGroup | PlanesGroup | PilGroup) -> None:
         if group.rows:
             self._groups.append(group)
 
@@ -75,7 +78,7 @@ class DaliPart(Part[DaliOwner]):
     def decode(self) -> None:
         """A GPU's JPEG engine sets to work on what is read."""
         for group in self._groups:
-            if isinstance(group, FromPlanes):
+            if isinstance(group, PlanesGroup):
                 group.decode()
 
     def look(self) -> None:
@@ -122,6 +125,10 @@ class DaliPart(Part[DaliOwner]):
         while self._groups:
             self._groups.pop().discard()
         super().discard()
+
+    def _infos(self):
+        sources = self.owner.sources
+        return [Info(sources[row]) for row in self.rows]
 
     def _images(self):
         """What the steps before a call give, on the device. Leaves in ``rows`` those that are not given up."""

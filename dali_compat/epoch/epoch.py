@@ -29,8 +29,8 @@ def _is_torchs() -> bool:
     return not any(issubclass(one, kind) for kind in others for one in _SAMPLED)
 
 
-class Route(Protocol):
-    """What every way gives an epoch.
+class EpochRoute(Protocol):
+    """What an epoch asks of its route.
 
     Attributes:
         device: where batches come out.
@@ -51,7 +51,7 @@ class Route(Protocol):
     def memory(self) -> int: ...
 
 
-R = TypeVar("R", bound=Route)
+R = TypeVar("R", bound=EpochRoute)
 
 
 class Epoch(Generic[R]):
@@ -65,6 +65,7 @@ class Epoch(Generic[R]):
         route: of the loader at iter().
         seed, rank_order: of this epoch; a sample's random numbers follow from the seed and its place in that order.
         calls_processes: whether batches go from DALI to processes.
+        calls_here: whether functions without a translation are called in the caller's thread.
         errors: what on_error does, and has done.
         among: indices of the samples that may stand in for others.
         over: whether it has ended.
@@ -86,6 +87,7 @@ class Epoch(Generic[R]):
         for call in calls:
             self.calls.prepare(call)
         self.calls_processes = bool(calls) and self.in_workers
+        self.calls_here = bool(calls) and not self.in_workers
 
     def randoms(self, position: int, count: int) -> Randoms:
         """The random numbers of ``count`` consecutive samples of this rank, of which the first has a place in the order

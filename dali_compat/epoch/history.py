@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ..routes.choose import Route, StockRoute
 from ..routes.dali import DaliRoute
 from .generators import GLOBAL, of_loader, runs_users_functions
-from .lightning import Seen, seen
+from .lightning import TrainerPlace, trainer_place
 from .progress import Progress, stateful
 from .samplers import distributed
 from .traits import Traits, differences, traits
@@ -128,14 +128,12 @@ class History:
             return dict(self._pending)
         current, stock = self._current, isinstance(route, StockRoute)
         asker = route.asker if isinstance(route, DaliRoute) else None
-        lightning = seen(loader)
+        lightning = trainer_place(loader)
         ahead = lightning.ahead
         under_way = current is not None and not current.over and not (current.given and lightning.over)
         laps, sampler = None, stateful(loader)
         if current is not None:
             _warn_of_the_inexact(loader, current, stock, lightning)
-            if asker is not None and asker.habits.draws and not loader.num_workers and under_way:
-                _warn("the data set draws random numbers, a few batches ahead; with num_workers they would go on")
             if _has_laps(loader):
                 laps = [current.base_seed, current.lap + 1]
         beginnings = [*self._beginnings]
@@ -258,7 +256,7 @@ def _has_laps(loader) -> bool:
     return bool(loader.persistent_workers and loader.num_workers)
 
 
-def _warn_of_the_inexact(loader, current: Progress, stock: bool, lightning: Seen) -> None:
+def _warn_of_the_inexact(loader, current: Progress, stock: bool, lightning: TrainerPlace) -> None:
     found = []
     replaced = lightning.over and lightning.is_replaced
     if lightning.age or (replaced and (lightning.every > 1 or _keeps_what_it_draws_from(loader))):
@@ -274,8 +272,4 @@ def _warn_of_the_inexact(loader, current: Progress, stock: bool, lightning: Seen
     if stock and loader.num_workers and not getattr(loader, "in_order", True):
         found.append("with in_order=False batches come as they are ready")
     for reason in found:
-        _warn(reason, 5)
-
-
-def _warn(reason: str, stacklevel: int = 4) -> None:
-    warnings.warn(f"going on from this state will not be exact: {reason}", stacklevel=stacklevel)
+        warnings.warn(f"going on from this state will not be exact: {reason}", stacklevel=4)

@@ -145,7 +145,9 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         self._draw_indices()
         self._start_batches()
         self._stop_at_the_end()
-        for called, batch in enumerate(islice(self._drawn, self._epoch.route.depth), 1):
+        # a function sees what the caller has changed since the batch before, as without workers in torch
+        ahead = 1 if self._epoch.calls_here else self._epoch.route.depth
+        for called, batch in enumerate(islice(self._drawn, ahead), 1):
             batch.advance()
             if self._epoch.calls_processes:  # DALI is done with this one, and must not wait for the processes
                 self._start_batches(called)

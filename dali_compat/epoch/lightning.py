@@ -9,8 +9,8 @@ from typing import NamedTuple
 _MODULES = "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"
 
 
-class Seen(NamedTuple):
-    """Of a loader that a Trainer iterates over.
+class TrainerPlace(NamedTuple):
+    """Where a Trainer is with the loader that it iterates over.
 
     Attributes:
         over: whether the epoch's last batch was had. Lightning never asks for one behind that, and may stop before the
@@ -32,7 +32,7 @@ class Seen(NamedTuple):
         return self.every > 0 and self.age + 1 >= self.every
 
 
-def seen(loader) -> Seen:
+def trainer_place(loader) -> TrainerPlace:
     """By the Trainer that is at work; nothing where there is none."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_globals.get("__name__") not in _MODULES:
@@ -40,7 +40,9 @@ def seen(loader) -> Seen:
     fit = None if frame is None else getattr(frame.f_locals.get("self"), "fit_loop", None)
     loaders = getattr(getattr(fit, "_combined_loader", None), "flattened", ())
     if fit is None or not any(one is loader for one in loaders):
-        return Seen()
+        return TrainerPlace()
     every = fit.trainer.reload_dataloaders_every_n_epochs or 0
     age = int(fit.trainer.current_epoch - fit._last_train_dl_reload_epoch) if every else 0
-    return Seen(fit.epoch_loop.batch_progress.is_last_batch, len(getattr(fit._data_fetcher, "batches", ())), every, age)
+    return TrainerPlace(
+        fit.epoch_loop.batch_progress.is_last_batch, len(getattr(fit._data_fetcher, "batches", ())), every, age
+    )

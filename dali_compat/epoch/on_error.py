@@ -1,5 +1,5 @@
-"""DataLoader's on_error: samples that cannot be read are replaced or skipped, and listed,
-instead of ending the epoch."""
+"""DataLoader's on_error: samples that cannot be read are replaced or skipped, and listed, instead of ending the
+epoch."""
 
 from __future__ import annotations
 

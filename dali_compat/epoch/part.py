@@ -14,8 +14,21 @@ from ..engine.views import Views
 from ..lower import continued
 from ..plan import Call, ImageSpec, Plan, Step
 from ..workers.calls import Called
-from ..workers.images import as_sample
+from ..workers.images import as_samples
 from .epoch import Epoch
+
+_KEEP_INFO = {
+    "identity",
+    "choose",
+    "crop",
+    "five_crop",
+    "ten_crop",
+    "resize",
+    "flip",
+    "rotate",
+    "affine",
+    "perspective",
+}
 
 
 class Owner(Protocol):
@@ -54,6 +67,14 @@ class Part(Generic[OwnerT]):
         self._called: Called | None = None  # the plan's call
         self._views: list[_View] = []  # the plan's
 
+    def _infos(self) -> Sequence[Any]:
+        """Of ``rows``: the ``info`` of the image that each begins with, where that is PIL's; empty where none has."""
+        return ()
+
+    def _left(self, plan: Plan) -> Sequence[Any]:
+        """What is left of them after the plan's steps."""
+        return self._infos() if keeps_info(plan) else ()
+
     def _images(self) -> Any:
         """What the steps before a call give, on the device: (N, C, H, W), or a list of N where sizes differ. Leaves in
         ``rows`` those that are not given up."""
@@ -69,10 +90,10 @@ class Part(Generic[OwnerT]):
     def _begin(self, images) -> None:
         """Sets the plan's call, or those of its views, to work on what the steps before it have given."""
         if self.plan.call is not None:
-            self._called = self._call(self.plan.call, images, self.plan.gives.kind)
+            self._called = self._call(self.plan.call, images, self.plan.gives.kind, self._left(self.plan))
         elif self.plan.views:
             self._views = [
-                _View(self.owner, view, self.rows, given)
+                _View(self.owner, view, self.rows, given, self._infos())
                 for view, given in zip(self.plan.views, images.batches, strict=True)
             ]
             for view in self._views:
@@ -98,10 +119,15 @@ class Part(Generic[OwnerT]):
 
     def _outcome(self):
         plan = self.plan
-        images, spec = self._images() if self._called is None else None, plan.gives
+        images: Any = None
+        infos: Sequence[Any] = ()
+        spec = plan.gives
+        if self._called is None:
+            images = self._images()
+            infos = self._left(plan)
         while plan.call is not None:
             if self._called is None:
-                self._called = self._call(plan.call, images, spec.kind)
+                self._called = self._call(plan.call, images, spec.kind, infos)
             made = self._called.images(self.owner.epoch.route.device)
             if made is None:  # not images, or not alike: the rest takes them as they are
                 rest = plan.call.remainder
@@ -109,11 +135,13 @@ class Part(Generic[OwnerT]):
                     self._called = self._call(rest, self._called.samples(), "")
                 return self._collated(self._called)
             spec, images = made
+            infos = self._called.infos
             plan, self._called = continued(plan, spec), None
+            infos = infos if keeps_info(plan) else ()
             sizes = np.array([image.shape[-2:] for image in images], np.int64)
             images = run(plan.batch, images, self.owner.compute(plan.batch, self.rows, sizes))
             spec = plan.gives
-        return self._as_samples(images, spec, plan)
+        return self._as_samples(images, spec, plan, infos)
 
     def _collated(self, called: Called):
         """What is no image: a tensor where a whole batch is stacked anyway, else what the functions have given."""
@@ -122,34 +150,42 @@ class Part(Generic[OwnerT]):
         made = called.tensor(epoch.route.device) if whole else None
         return called.samples() if made is None else made
 
-    def _call(self, call: Call, images, kind: str) -> Called:
+    def _call(self, call: Call, images, kind: str, infos: Sequence[Any] = ()) -> Called:
         positions = [self.owner.position(row) for row in self.rows]
-        return self.owner.epoch.calls.submit(call, images, kind, positions)
+        return self.owner.epoch.calls.submit(call, images, kind, positions, infos)
 
-    def _as_samples(self, images, spec: ImageSpec, plan: Plan):
+    def _as_samples(self, images, spec: ImageSpec, plan: Plan, infos: Sequence[Any]):
         """The images as the transform gives them: tensors in the memory format that is asked for, PIL images, or tuples
         of views."""
         if spec.kind == "pil":
-            return [as_sample(image.movedim(-3, -1).cpu(), "pil") for image in images]
+            return as_samples([image.movedim(-3, -1).cpu() for image in images], "pil", infos)
         if isinstance(images, torch.Tensor):
             images = in_format(images, plan)
         else:
             images = [in_format(image[None], plan)[0] for image in images]
         stacked = self.owner.epoch.default_collate or self.owner.epoch.fast_collate
         if spec.views or (spec.kind in ("Image", "array") and not stacked):
-            return [as_sample(image, spec.kind) for image in images]
+            return as_samples(images, spec.kind)
         return images
 
 
 class _View(Part[OwnerT]):
     """One view of rows whose images are there."""
 
-    def __init__(self, owner: OwnerT, plan: Plan, rows: Sequence[int], images):
+    def __init__(self, owner: OwnerT, plan: Plan, rows: Sequence[int], images, infos: Sequence[Any]):
         super().__init__(owner, plan)
-        self.rows, self._given = rows, images
+        self.rows, self._given, self._given_infos = rows, images, infos
+
+    def _infos(self) -> Sequence[Any]:
+        return self._given_infos
 
     def _images(self) -> Any:
         return self._given
+
+
+def keeps_info(plan: Plan) -> bool:
+    """Whether images have their ``info`` after a plan's steps: of Pillow's operations few keep it."""
+    return plan.gives.kind == "pil" and all(step.op in _KEEP_INFO for step in plan.steps)
 
 
 class Outcome(Protocol):

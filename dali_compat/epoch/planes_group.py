@@ -9,25 +9,29 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data.headers import Facts
+from ..data.copies import Copies
+from ..data.headers import Facts, marks
 from ..data.sources import PATHS, Form, overwritten
 from ..data.verdicts import checksums, hold
 from ..draws import Arrays
 from ..engine.kernels import rows_of
-from ..engine.planes.engine import Decoding, EngineSilent, Files, JpegEngine
+from ..engine.planes.engine import Decoding, EngineSilent, Files, JpegEngine, first_line
 from ..engine.planes.geometry import Planes, pixels_of, planes_of
-from ..engine.planes.nvjpeg import EngineError
+from ..engine.planes.nvjpeg import EngineError, EngineMemoryError
 from ..engine.planes.program import Program
 from ..engine.planes.verified import VerifiedEngine
 from ..engine.views import Views
 from ..plan import Plan
-from .dali_groups import DaliOwner, Decoded, Replayed, forget
+from .dali_group import DaliGroup
+from .dali_owner import DaliOwner
 from .part import in_order, run
+from .pil_group import PilGroup
 
-_MOST = 2**29  # bytes of planes that a group may have
+_MOST, _SHARE = 2**29, 128  # bytes of planes that a group may have, and as a part of the GPU's
+_NO_MEMORY = "the GPU has no memory for its planes"
 
 
-class Compared(Decoded):
+class Compared(DaliGroup):
     """Rows that DALI decodes, and the engine beside it: nobody has seen yet whether its pixels are the same. Where too
     much waits to be compared, they are not this time."""
 
@@ -40,21 +44,31 @@ class Compared(Decoded):
         if not sure or self._engine.is_behind:
             return
         facts = self._facts.take(np.array(sure))
-        files = Files.of([np.asarray(encoded[i]) for i in sure])
-        if self._given != PATHS:  # in the memory of an archive, which somebody may write to
-            files = Files.of([array.copy() for array in files.arrays])
-            if overwritten(self._sources).any():
+        if self._given == PATHS:
+            files = Files.of([np.asarray(encoded[i]) for i in sure])
+        else:  # in the memory of a store, which somebody may write to
+            copies = Copies([encoded[i] for i in sure])
+            if overwritten(self._sources).any() or not self._as_known(copies, facts):
+                self.batch.headers.forget([self.rows[i] for i in sure])
                 return
-        put = self.batch.words_to([self.rows[i] for i in sure])
+            files = Files.of_copies(copies)
+        images = [decoded[i] for i in sure]
+        if not np.array_equal([image.shape[:2] for image in images], facts.sizes):
+            return
+        put = self.batch.headers.words_to([self.rows[i] for i in sure])
         self._engine.compare(
-            files,
-            _places(facts),
-            [decoded[i] for i in sure],
-            lambda decoders: put(checksums(files.arrays, facts.marks) | decoders),
+            files, _places(facts), images, lambda decoders: put(checksums(files.arrays, facts.marks) | decoders)
         )
 
+    @staticmethod
+    def _as_known(copies: Copies, facts: Facts) -> bool:
+        """Whether these bytes' headers are those that are known: the engine makes planes of the sides that they state,
+        and room is made by what is known."""
+        alike = (copies.lengths == facts.lengths) & (marks(copies.stated(facts.stated_at)) == facts.marks)
+        return bool(alike.all())
 
-class FromPlanes:
+
+class PlanesGroup:
     """Rows that the engine decodes. No other bytes reach it than those that it was seen to decode to Pillow's pixels:
     of others it might make anything, and write more pixels than there is room for. Where a file has others, PIL takes
     it, and it is looked at anew."""
@@ -64,12 +78,12 @@ class FromPlanes:
         if not rows:
             return
         at = np.array(rows)
-        self._facts, self._words = batch.facts.take(at), batch.words[at]
+        self._facts, self._words = batch.headers.facts.take(at), batch.headers.words[at]
         self._arrays = [batch.compute((*one.planes, *one.after), at) for one in plan.chains]
         self._begun = False
         self._mine = np.arange(len(rows))  # of the rows: those that the engine has
         self._planes: Decoding | None = None
-        self._others: Decoded | Replayed | None = None
+        self._others: DaliGroup | PilGroup | None = None
         if given == PATHS:
             self._pipeline = batch.epoch.pipeline(plan, len(rows), Form(PATHS, reads=True))
             self._ticket = self._pipeline.submit(batch.paths(at), [])
@@ -83,10 +97,10 @@ class FromPlanes:
         from ..engine.dali.pipeline import PipelineError  # here, for other routes do without DALI
 
         try:
-            self._hand_over(Files.of(self._read()))
+            self._hand_over(self._read())
         except PipelineError:  # of a file: this finds out which
             self._mine = self._mine[:0]
-            self._others = Decoded(self.batch, self.plan, self.rows, self._given)
+            self._others = DaliGroup(self.batch, self.plan, self.rows, self._given)
         self._begun = True  # at last: an interrupt may stop it
 
     def _hand_over(self, files: Files) -> None:
@@ -95,21 +109,22 @@ class FromPlanes:
         if not same.all():
             self._mine, changed = np.flatnonzero(same), [self.rows[i] for i in np.flatnonzero(~same).tolist()]
             files = files.only(self._mine)
-            forget(self.batch, changed)
-            self._others = Replayed(self.batch, self.plan, changed)
+            self.batch.headers.forget(changed)
+            self._others = PilGroup(self.batch, self.plan, changed)
         if len(self._mine):
             try:
                 self._planes = self._engine.submit(files, self._places())
             except torch.OutOfMemoryError:
-                self._engine.give_up("the GPU has no memory for its planes")
+                self._engine.give_up(_NO_MEMORY)
 
-    def _read(self) -> Any:
-        """The files' bytes."""
-        if self._given != PATHS:
-            sources: list[Any] = [self.batch.sources[row] for row in self.rows]  # records
-            gone = overwritten(sources).tolist()  # an empty one has changed, too
-            return [source.bytes()[: 0 if lost else None] for source, lost in zip(sources, gone, strict=True)]
-        return self._pipeline.receive(self._ticket).encoded
+    def _read(self) -> Files:
+        """The files, in memory that nobody writes to while the engine reads it."""
+        if self._given == PATHS:
+            return Files.of(self._pipeline.receive(self._ticket).encoded)
+        sources: list[Any] = [self.batch.sources[row] for row in self.rows]  # records
+        gone = overwritten(sources).tolist()  # an empty one has changed, too
+        read = [source.bytes()[: 0 if lost else None] for source, lost in zip(sources, gone, strict=True)]
+        return Files.of_copies(Copies(read))
 
     def _places(self) -> Planes:
         return _places(self._facts.take(self._mine))
@@ -119,11 +134,12 @@ class FromPlanes:
         if not self._begun:
             self._begin()
         mine, made = [self.rows[i] for i in self._mine.tolist()], []
-        groups: list[Decoded | Replayed] = [] if self._others is None else [self._others]
+        groups: list[DaliGroup | PilGroup] = [] if self._others is None else [self._others]
         if mine:
             planes = self._received()
-            if planes is not None:
-                made.append((mine, self._images(planes)))
+            images = None if planes is None else self._images(planes)
+            if images is not None:
+                made.append((mine, images))
             else:
                 groups += self._as_before()
         for group in groups:
@@ -133,36 +149,37 @@ class FromPlanes:
         return made[0][1] if len(made) == 1 else in_order(made)
 
     def _received(self) -> torch.Tensor | None:
-        """The planes; None where the engine has not made them, or somebody has written to their archive meanwhile."""
+        """The planes; None where the engine has not made them."""
         try:
-            planes = None if self._planes is None else self._planes.result()
-            return None if self._overwritten().any() else planes
+            return None if self._planes is None else self._planes.result()
         except EngineError:  # comparing them anew tells of which file
-            self.batch.words_to([self.rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
+            self.batch.headers.words_to([self.rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
+        except EngineMemoryError:
+            self._engine.give_up(_NO_MEMORY)
         except EngineSilent:
             self._engine.give_up()
         return None
 
-    def _overwritten(self) -> np.ndarray:
-        """(N,) bool, of the rows that the engine has: whose archive somebody has written to."""
-        if self._given == PATHS:  # DALI has read them to memory of its own
-            return np.zeros(len(self._mine), bool)
-        return overwritten([self.batch.sources[self.rows[i]] for i in self._mine.tolist()])
-
-    def _as_before(self) -> list[Decoded | Replayed]:
+    def _as_before(self) -> list[DaliGroup | PilGroup]:
         """What makes those rows without the engine; PIL says what is wrong with what somebody has overwritten."""
-        gone = self._overwritten()
+        gone = overwritten([self.batch.sources[self.rows[i]] for i in self._mine.tolist()])
         lost, sure = ([self.rows[i] for i in self._mine[chosen].tolist()] for chosen in (gone, ~gone))
-        made: list[Decoded | Replayed] = [Decoded(self.batch, self.plan, sure, self._given)] if sure else []
-        return made + ([Replayed(self.batch, self.plan, lost)] if lost else [])
+        made: list[DaliGroup | PilGroup] = [DaliGroup(self.batch, self.plan, sure, self._given)] if sure else []
+        return made + ([PilGroup(self.batch, self.plan, lost)] if lost else [])
 
     def _images(self, planes: torch.Tensor):
-        places, views = self._places(), []
-        for one, arrays in zip(self.plan.chains, self._arrays, strict=True):
-            arrays = self._of_mine(arrays)
-            begin = len(one.planes)
-            program = Program(one, arrays[:begin], places.sizes)
-            views.append(run(one.after, program(planes, places), arrays[begin:]))
+        """None where the kernels fail."""
+        places, begun = self._places(), []
+        try:
+            for one, arrays in zip(self.plan.chains, self._arrays, strict=True):
+                program = Program(one, self._of_mine(arrays[: len(one.planes)]), places.sizes)
+                begun.append(program(planes, places))
+        except Exception as error:  # no memory; a compiler's: who decodes as before needs none
+            self._engine.give_up(f"its kernels failed, {first_line(error)}")
+            return None
+        views = []
+        for one, images, arrays in zip(self.plan.chains, begun, self._arrays, strict=True):
+            views.append(run(one.after, images, self._of_mine(arrays[len(one.planes) :])))
         return Views(views) if self.plan.views else views[0]
 
     def _of_mine(self, arrays: list[Arrays]) -> list[Arrays]:
@@ -182,11 +199,11 @@ class FromPlanes:
             self._others.discard()
 
 
-def bounded(rows: np.ndarray, facts: Facts) -> list[np.ndarray]:
-    """Groups of rows whose planes fit the memory that a group may have."""
+def bounded(rows: np.ndarray, facts: Facts, memory: int) -> list[np.ndarray]:
+    """Groups of rows whose planes fit what a group may have of a GPU's ``memory``."""
     if not len(rows):
         return []
-    number = (np.cumsum(_places(facts.take(rows)).bytes) - 1) // _MOST
+    number = (np.cumsum(_places(facts.take(rows)).bytes) - 1) // min(_MOST, memory // _SHARE)
     return np.split(rows, np.flatnonzero(np.diff(number)) + 1)
 
 

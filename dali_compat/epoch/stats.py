@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.utils.data import default_collate, default_convert
 
+from ..text import in_bytes
+
 _log = logging.getLogger("dali_compat")
 
 
@@ -55,7 +57,7 @@ class LoaderStats(NamedTuple):
         inside, seconds = self.waited + self.host, self.seconds or 1.0
         parts = [
             f"{_count(self.epochs, 'epoch')}: {_count(self.batches, 'batch', 'batches')}, "
-            f"{_count(self.images, 'image')}, {_size(self.bytes)} in {self.seconds:.2f} s "
+            f"{_count(self.images, 'image')}, {in_bytes(self.bytes)} in {self.seconds:.2f} s "
             f"({self.images / seconds:,.0f} images/s)",
             f"next() took {inside:.2f} s ({inside / seconds:.0%}): {self.waited:.2f} s waiting ({self.dali:.2f} s for "
             f"DALI), {self.host:.2f} s of processor time ({1e3 * self.host / (self.batches or 1):.2f} ms a batch)",
@@ -63,7 +65,7 @@ class LoaderStats(NamedTuple):
         if self.in_flight:
             parts.append(f"{_count(self.in_flight, 'batch', 'batches')} in flight")
         if self.peak:
-            parts.append(f"{_size(self.held)} held, {_size(self.peak)} at most")
+            parts.append(f"{in_bytes(self.held)} held, {in_bytes(self.peak)} at most")
         return "; ".join(parts)
 
 
@@ -78,7 +80,7 @@ class Iterator(Protocol):
     def in_flight(self) -> int: ...
 
 
-class Route(Protocol):
+class KeepsPixels(Protocol):
     """What is asked of a route.
 
     Attributes:
@@ -137,12 +139,12 @@ class Meter:
             first = next(iter(first.values()), None)
         self._bytes += _bytes(first, self._plain)
 
-    def holds(self, ahead: int, route: Route) -> None:
+    def holds(self, ahead: int, route: KeepsPixels) -> None:
         """So many bytes were computed ahead."""
         self.ahead = ahead
         self._stats.hold(route)
 
-    def exhausted(self, route: Route | None = None) -> None:
+    def exhausted(self, route: KeepsPixels | None = None) -> None:
         """The iteration has come to its end. Once."""
         if self._told:
             return
@@ -206,13 +208,13 @@ class Stats:
             self._begun += 1
             return meter
 
-    def hold(self, route: Route | None) -> int:
+    def hold(self, route: KeepsPixels | None) -> int:
         """Bytes that are held now; a route of torch's own loader keeps none."""
         held = (0 if route is None else route.memory) + sum(meter.ahead for meter in self._meters)
         self._peak = max(self._peak, held)
         return held
 
-    def read(self, route: Route | None, reset: bool) -> LoaderStats:
+    def read(self, route: KeepsPixels | None, reset: bool) -> LoaderStats:
         """The counts; ``reset``: and begin anew."""
         with self._lock:
             held = self.hold(route)
@@ -239,7 +241,3 @@ def _sum(*rows: LoaderStats) -> LoaderStats:
 
 def _count(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -14,7 +14,7 @@ from .on_error import ATTEMPTS, reason_of
 from .part import in_order
 
 
-class StandIn(Protocol):
+class BatchOfOne(Protocol):
     """A batch of one."""
 
     indices: list
@@ -51,11 +51,11 @@ class Substitute:
     """Samples of the data set that stand in, one after another until one can be read, for the one at a position of the
     epoch. Which ones depends on the epoch's seed and the position alone. ``make`` gives the batch of an index."""
 
-    def __init__(self, epoch: Epoch, position: int, make: Callable[[Any], StandIn]):
+    def __init__(self, epoch: Epoch, position: int, make: Callable[[Any], BatchOfOne]):
         self._epoch, self._position, self._make, self._attempts = epoch, position, make, 0
         self._try_another()
 
-    def outcome(self) -> tuple[StandIn, Any]:
+    def outcome(self) -> tuple[BatchOfOne, Any]:
         """The batch of one that stands in, and its image.
 
         Raises:

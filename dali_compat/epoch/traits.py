@@ -15,9 +15,9 @@ from ..data.hugging_face import DALIHuggingFace
 from ..data.parts import Images, locate, sample
 from ..data.sources import is_record
 from ..lower import plans_ahead
-from ..plan import text_of
 from ..routes.choose import Route, StockRoute
 from ..routes.dali import DaliRoute
+from ..text import repr_of
 from .samplers import samplers_of
 
 _LOOKED_AT = 100  # samples of a data set
@@ -90,9 +90,9 @@ def _sampler(sampler: Any) -> str:
 
 def _transform(dataset: Any, route: Route) -> str:
     if isinstance(route, StockRoute):
-        return _without_addresses(text_of(getattr(dataset, "transform", None)))
+        return _without_addresses(repr_of(getattr(dataset, "transform", None)))
     lines = [[line.transform for ahead in plans_ahead(plan) for line in ahead.lines] for plan in route.plans]
-    steps = _without_addresses(text_of([(plan.exact, plan.steps) for plan in route.plans]))
+    steps = _without_addresses(repr_of([(plan.exact, plan.steps) for plan in route.plans]))
     return _without_addresses(" and ".join(map(", ".join, lines))) + f", {zlib.crc32(steps.encode()):08x}"
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
-import torch
 
 from .chains import Chain
 from .hooks import Question, hooked
@@ -16,23 +12,12 @@ from .samples import Sample, taken
 _FEW, _SHARE = 20, 0.5  # samples after which it is said that too many are real, and how many that is
 
 
-class Habits:
-    """What a data set was seen to do.
-
-    Attributes:
-        draws: it draws from torch's, Python's or NumPy's own generators.
-    """
-
-    draws = False
-
-
 class Asker:
     """Asks for samples, as torch's fetcher does.
 
     Args:
         dataset: the user's.
         roots: the chains without transforms, by what images are given as.
-        habits: what is known of the data set.
         since: as Question's.
 
     Attributes:
@@ -40,8 +25,8 @@ class Asker:
         why: what it did with the first of these.
     """
 
-    def __init__(self, dataset: Any, roots: dict[str, Chain], habits: Habits, since: int):
-        self.dataset, self.roots, self.since, self.habits = dataset, roots, since, habits
+    def __init__(self, dataset: Any, roots: dict[str, Chain], since: int):
+        self.dataset, self.roots, self.since = dataset, roots, since
         self.asked = self.real = 0
         self.why = ""
 
@@ -51,7 +36,7 @@ class Asker:
         Raises:
             Exception: what the data set raises.
         """
-        question, before = Question(self.roots, self.since), None if self.habits.draws else _generators()
+        question = Question(self.roots, self.since)
         with hooked(question):
             many = getattr(self.dataset, "__getitems__", None)
             if many and bad is None:
@@ -59,7 +44,6 @@ class Asker:
             else:
                 samples = [self._one(question, row, index, bad) for row, index in enumerate(indices)]
         self.count(samples, question.notes.why)
-        self.habits.draws = self.habits.draws or before != _generators()
         return samples
 
     def count(self, samples: list[Sample], why: str) -> None:
@@ -86,9 +70,3 @@ class Asker:
                 raise
             bad(row, error)
             return Sample(None)
-
-
-def _generators() -> tuple[Any, ...]:
-    """What changes when somebody draws."""
-    state = np.random.get_state(legacy=False)["state"]
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), state["key"].tobytes(), state["pos"]

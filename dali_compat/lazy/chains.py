@@ -15,7 +15,7 @@ class Chain:
     set: of the images, among the samples of a user's, that go through it.
 
     Args:
-        count: samples of the user's data set.
+        count: how many of its images have a number of their own: samples of the user's data set.
         given: what the images are read from, PATHS or BYTES.
 
     Attributes:

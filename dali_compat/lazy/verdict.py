@@ -20,7 +20,7 @@ from ..data.sources import BYTES, PATHS, Record
 from ..data.survey import file_size, is_small
 from ..errors import Unsupported
 from ..translate.wrappers.objects import attributes, is_of_library, root
-from .asker import Asker, Habits
+from .asker import Asker
 from .chains import Chain
 from .hooks import WRITTEN, Question, hooked, now
 from .samples import Sample, taken
@@ -28,6 +28,7 @@ from .samples import Sample, taken
 _OPENS = frozenset(("default_loader", "pil_loader"))
 _DEPTH = 3  # of functions that call each other, and of data sets in data sets
 _SMALL = 1000  # entries of a container that is copied for the one sample
+_IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
 _GENERATORS = torch.Generator, random.Random, np.random.Generator, np.random.RandomState
 
 
@@ -53,12 +54,10 @@ class Known:
 
     Attributes:
         roots: the chains without transforms.
-        habits: what it was seen to do.
     """
 
     def __init__(self, dataset: Any):
-        self.roots = {given: Chain(len(dataset), given) for given in (PATHS, BYTES)}
-        self.habits = Habits()
+        self.roots = {PATHS: Chain(len(dataset), PATHS), BYTES: Chain(_IN_MEMORY, BYTES)}
         self._signature: Any = None
         self._verdict = Verdict("")
 
@@ -129,7 +128,7 @@ def asked(dataset: Any) -> Asked | None:
 def asker_of(dataset: Any, since: int) -> Asker:
     """What asks a data set that can be asked; ``since`` as Asker's."""
     known = _of_dataset.get(dataset, lambda: Known(dataset))
-    return Asker(dataset, known.roots, known.habits, since)
+    return Asker(dataset, known.roots, since)
 
 
 def give_up(dataset: Any, why: str) -> None:

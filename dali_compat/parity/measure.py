@@ -33,7 +33,7 @@ class Mismatch(Exception):
     """Our images and torchvision's are not even alike."""
 
 
-class Errors:
+class PixelErrors:
     """Absolute differences over all values of all images, in levels."""
 
     def __init__(self):
@@ -177,14 +177,14 @@ def measure(
         keep: ``keep(mine, theirs, exact)`` is given every sample of the first way.
 
     Returns:
-        {"default": ..., "exact": ..., "tensors": ...}, as Errors.result(), and the plan of each way. "tensors" is None
-        where there are none, or where torchvision cannot.
+        {"default": ..., "exact": ..., "tensors": ...}, as PixelErrors.result(), and the plan of each way. "tensors" is
+        None where there are none, or where torchvision cannot.
 
     Raises:
         Mismatch: shapes or dtypes differ.
     """
-    errors = {exact: [Errors() for _ in transforms] for exact in (False, True)}
-    apart = Errors()
+    errors = {exact: [PixelErrors() for _ in transforms] for exact in (False, True)}
+    apart = PixelErrors()
     with contextlib.ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         streams = {exact: _streams(pictures, transforms, device, exact, stack) for exact in (False, True)}

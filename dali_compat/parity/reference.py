@@ -52,10 +52,10 @@ def reference(transform: Callable, plan: Plan, images: Iterable, seed: int = 0, 
 def _one(transform, plan: Plan, image, numbers: _Numbers, seed: int, position: int):
     """One image; functions without a translation draw for themselves, as calls.py lets them."""
 
-    def called(functions, image):
+    def called(call, image):
         numbers.finish()
-        with numbers.silent(), own_generators(seed, position):
-            for function in functions:
+        with numbers.silent(), own_generators(*call.seed(seed), position):
+            for function in call.functions:
                 image = function(image)
         return image
 
@@ -68,10 +68,10 @@ def _one(transform, plan: Plan, image, numbers: _Numbers, seed: int, position: i
     while waiting and plan.call is not None:
         transform, call = waiting.pop(), plan.call
         if transform is call.functions[0] and len(waiting) + 1 == len(call.functions) + len(call.rest):
-            image = called(call.functions, image)
+            image = called(call, image)
             spec, waiting = spec_of(image), list(reversed(call.rest))
             if spec is None:
-                return called(call.rest, image)
+                return called(call.remainder, image)
             plan = continued(plan, spec.but(size=None))
             numbers.draw(plan, image, seed, position)
         elif type(transform) in (v1.Compose, v2.Compose, nn.Sequential):

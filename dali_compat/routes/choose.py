@@ -60,11 +60,11 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
     problem = dali_problem(gpu=device.type == "cuda")
     if problem:
         return StockRoute(device, problem)
-    depth = _depth(loader, device)
-    same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
-    known = {plan.key: plan for plan in same.all_plans} if same is not None else {}
     try:
         parts, users = _parts(loader)
+        depth = 1 if users is not None and not loader.num_workers else _depth(loader, device)  # asked when torch asks
+        same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
+        known = {plan.key: plan for plan in same.all_plans} if same is not None else {}
         plan_of, gray = _plans(parts, loader, device, known)
     except Unsupported as error:
         return StockRoute(device, str(error))

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _READERS = 4  # threads that read files, where nothing else is to do
 
 
-class User(Protocol):
-    """Who works with pipelines: an epoch.
+class Borrower(Protocol):
+    """Who has pipelines for a while: an epoch.
 
     Attributes:
         over: they may serve another.
@@ -85,7 +85,7 @@ class DaliRoute:
         """Those for images of one channel, too."""
         return list(dict.fromkeys([*self.plans, *self.gray.values()]))
 
-    def borrow(self, plan: Plan, batch_size: int, form: Form, user: User) -> DecodePipeline:
+    def borrow(self, plan: Plan, batch_size: int, form: Form, borrower: Borrower) -> DecodePipeline:
         """An idle pipeline for the plan, or a new one. It is idle again when the epoch is over, or gone."""
         from ..engine.dali.pipeline import DecodePipeline
 
@@ -95,7 +95,7 @@ class DaliRoute:
             for pipeline in list(self._pipelines):
                 same = pipeline.plan is plan and pipeline.form == form
                 if same and pipeline.idle and pipeline.batch_size >= batch_size:
-                    pipeline.user = weakref.ref(user)
+                    pipeline.borrower = weakref.ref(borrower)
                     pipeline.discard_all()  # of the epoch before
                     if pipeline.usable:  # another epoch may have ended just now, as garbage, and closed it
                         return pipeline
@@ -103,7 +103,7 @@ class DaliRoute:
             if form.reads:
                 device, threads = torch.device("cpu"), min(threads, _READERS)
             pipeline = DecodePipeline(plan, device, threads, self.depth, batch_size, form)
-            pipeline.user = weakref.ref(user)
+            pipeline.borrower = weakref.ref(borrower)
             self._pipelines.append(pipeline)
             return pipeline
 
@@ -118,7 +118,7 @@ class DaliRoute:
 
     @property
     def uses_jpeg_engine(self) -> bool:
-        """Whether it would, if the GPU has one. The default does not: beside a ResNet-18 its own way is faster by 1.7%
+        """Whether it would, if the GPU has one. exact=False does not: beside a ResNet-18 its own way is faster by 1.7%
         (H200, benchmarks/results)."""
         from ..engine.planes.engines import is_wanted
 
@@ -132,7 +132,7 @@ class DaliRoute:
 
         engine = known_engine(self.device)
         if isinstance(engine, str):
-            return f"exact, on the CPU (not on the GPU's JPEG engine: {engine})"
+            return f"exact, on the CPU, not on a JPEG engine: {engine}"
         there = "" if engine is not None else ", if it has one"
         return f"exact: JPEGs on the GPU's engine{there}, once they are compared; others on the CPU"
 

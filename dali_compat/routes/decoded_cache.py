@@ -9,6 +9,7 @@ import torch
 from ..data.sources import PIXELS, PIXELS_ON_GPU, Record, Source, is_record
 from ..engine.device import free_memory
 from ..locks import new_lock
+from ..text import in_bytes
 
 _SHARE = 0.5  # of a GPU's free memory, where nobody asked for it: training needs the rest
 
@@ -93,17 +94,17 @@ class DecodedCache:
     def __str__(self) -> str:
         rest = "; it is full: the other images are decoded each time" if self.full else ""
         budget = self.settings[0]
-        most = _size(budget) if isinstance(budget, int) else f"{budget:.0%} of what is free"
-        most = most if self._most is None else _size(self._most)
+        most = in_bytes(budget) if isinstance(budget, int) else f"{budget:.0%} of what is free"
+        most = most if self._most is None else in_bytes(self._most)
         return (
             f"cache of decoded images in {'host memory' if self._place.type == 'cpu' else 'GPU memory'}: "
-            f"{len(self._images):,} images, {_size(self._bytes)} of {most}{rest}"
+            f"{len(self._images):,} images, {in_bytes(self._bytes)} of {most}{rest}"
         )
 
 
 def _copies(images: list[torch.Tensor], place: torch.device) -> list:
-    """On the host NumPy arrays, on a GPU DALI's tensors, which its pipelines take without a
-    word of Python about each."""
+    """On the host NumPy arrays, on a GPU DALI's tensors, which its pipelines take without a word of Python about
+    each."""
     if not images or not images[0].is_cuda:
         return [image.numpy().copy() for image in images]  # by NumPy: torch's threads would get in the way of DALI's
     flat = torch.cat([image.reshape(-1) for image in images]).to(place)  # one transfer for all
@@ -142,7 +143,3 @@ def checked_place(place: torch.device | str | None, device: torch.device | str |
     if kind == "cuda" and str(device) == "cpu":
         raise ValueError("cache_device='cuda' needs batches on a GPU, but device is 'cpu'")
     return kind
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -9,7 +9,8 @@ from torch.utils.data import IterableDataset
 
 from ..installation import dali_version, max_connections, max_connections_note
 from ..lower import plans_ahead
-from ..plan import Plan, table
+from ..plan import Plan
+from ..text import in_columns
 from ..translate.untranslatable import describe
 from .choose import Route, StockRoute, available_threads, in_python, names_in_python
 from .dali import DaliRoute
@@ -23,43 +24,11 @@ def explain(loader, route: Route, wide: bool = False) -> str:
     column."""
     tolerant = not isinstance(loader.dataset, IterableDataset)  # whose errors end it
     if isinstance(route, StockRoute):
-        lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
-        if loader.num_workers or not tolerant:
-            lines.append(
-                "  load_state_dict() loads the batches again that an epoch has given, without handing them out"
-            )
-        ours = {"exact": False, "memory_format": torch.contiguous_format, "cache": None, "cache_device": None}
-        if not tolerant:
-            ours["on_error"] = "raise"
-        ignored = [f"{name}={getattr(loader, name)}" for name, plain in ours.items() if getattr(loader, name) != plain]
+        lines, ignored = _of_stock(loader, route, tolerant)
     elif isinstance(route, ResidentRoute):
-        lines = [route.describe(), *_plan_lines(route, wide)]
-        ignored = _without_effect(loader, route)
-        ignored += [
-            f"{name}={value}" for name in ("cache", "cache_device") if (value := getattr(loader, name)) is not None
-        ]
+        lines, ignored = _of_resident(loader, route, wide)
     else:
-        threads = f"{route.threads} CPU threads"
-        if route.threads < available_threads(loader):
-            threads += f" (of {available_threads(loader)}: the GPU decodes JPEG, and more would slow a training step)"
-        depth = f"{threads}, {route.depth} batches in flight, DALI {dali_version()}"
-        kernels = "exact=True" if loader.exact else "exact=False, the fastest kernels"
-        lines = [f"DALI route on {route.device}: {depth}; {kernels}"]
-        lines += _plan_lines(route, wide, _decode_fidelity(route, loader.exact))
-        if compared := route.compared_jpegs:
-            lines.append(f"  {compared}")
-        lines.append("  files that DALI decodes differently from PIL go through PIL, one by one, in the same batch")
-        if route.asker is not None:
-            name = type(loader.dataset).__name__
-            where = f"{loader.num_workers} processes" if loader.num_workers else "your thread"
-            lines.append(f"  {name} is asked for each sample in {where}, without the pixels: these DALI makes")
-        lines += [
-            f"  {name} does not convert to RGB: gray files have one channel, and go through PIL"
-            for name in route.unconverted
-        ]
-        if route.cache is not None:
-            lines.append(f"  {route.cache}")
-        ignored = _without_effect(loader, route)
+        lines, ignored = _of_dali(loader, route, wide)
     if loader.on_error != "raise" and tolerant:
         what = "raises an error" if loader.on_error_in_python else "cannot be read"
         lines.append(f"  a sample that {what} is {'skipped' if loader.on_error == 'skip' else 'replaced by another'}")
@@ -68,6 +37,47 @@ def explain(loader, route: Route, wide: bool = False) -> str:
     if route.device.type == "cuda":
         lines.append(f"  {max_connections_note() or f'CUDA has {max_connections()} hardware queues'}")
     return "\n".join(lines)
+
+
+def _of_stock(loader, route: StockRoute, tolerant: bool) -> tuple[list[str], list[str]]:
+    """Its lines, and the arguments without effect; as of the other routes below."""
+    lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
+    if loader.num_workers or not tolerant:
+        lines.append("  load_state_dict() loads the batches again that an epoch has given, without handing them out")
+    ours = {"exact": False, "memory_format": torch.contiguous_format, "cache": None, "cache_device": None}
+    if not tolerant:
+        ours["on_error"] = "raise"
+    return lines, [f"{name}={getattr(loader, name)}" for name, plain in ours.items() if getattr(loader, name) != plain]
+
+
+def _of_resident(loader, route: ResidentRoute, wide: bool) -> tuple[list[str], list[str]]:
+    of_cache = {name: getattr(loader, name) for name in ("cache", "cache_device")}
+    ignored = [f"{name}={value}" for name, value in of_cache.items() if value is not None]
+    return [route.describe(), *_plan_lines(route, wide)], _without_effect(loader, route) + ignored
+
+
+def _of_dali(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[str]]:
+    threads = f"{route.threads} CPU threads"
+    if route.threads < available_threads(loader):
+        threads += f" (of {available_threads(loader)}: the GPU decodes JPEG, and more would slow a training step)"
+    depth = f"{threads}, {route.depth} {'batch' if route.depth == 1 else 'batches'} in flight, DALI {dali_version()}"
+    kernels = "exact=True" if loader.exact else "exact=False, the fastest kernels"
+    lines = [f"DALI route on {route.device}: {depth}; {kernels}"]
+    lines += _plan_lines(route, wide, _decode_fidelity(route, loader.exact))
+    if compared := route.compared_jpegs:
+        lines.append(f"  {compared}")
+    lines.append("  files that DALI decodes differently from PIL go through PIL, one by one, in the same batch")
+    if route.asker is not None:
+        name = type(loader.dataset).__name__
+        where = f"{loader.num_workers} processes" if loader.num_workers else "your thread"
+        lines.append(f"  {name} is asked for each sample in {where}, without the pixels: these DALI makes")
+    lines += [
+        f"  {name} does not convert to RGB: gray files have one channel, and go through PIL"
+        for name in route.unconverted
+    ]
+    if route.cache is not None:
+        lines.append(f"  {route.cache}")
+    return lines, _without_effect(loader, route)
 
 
 def summary(route: Route) -> str:
@@ -105,7 +115,7 @@ def _account(plan: Plan, device: torch.device, wide: bool, decode: str | None) -
         if plan.views:
             rows.append((f"{'views' if len(numbers) > 1 else 'view'} {_listed(numbers)}:", "", "", ""))
         rows += lines
-    return table(rows) if rows else ""
+    return in_columns(rows) if rows else ""
 
 
 def _rows(plan: Plan, dali: str, wide: bool) -> list[tuple[str, str, str, str]]:

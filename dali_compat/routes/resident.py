@@ -193,7 +193,7 @@ class ResidentRoute:
 
 
 def resident_route(loader, device: torch.device, depth: int, before, start: bool) -> ResidentRoute:
-    """The route for a loader whose data set has parts that hold arrays. ``before`` and ``start`` as in route.choose().
+    """The route for a loader whose data set has parts that hold arrays. ``before`` and ``start`` as choose() has them.
 
     Raises:
         Unsupported: naming what is in the way.

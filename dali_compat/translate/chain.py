@@ -12,6 +12,7 @@ from ..plan import Gate, ImageSpec, Step
 from .fidelity import EXACT
 from .hints import instead
 from .registry import Gated, Nested, translated_base, translation, translator_of
+from .several import refuse_of_views
 from .untranslatable import Untranslatable, describe
 from .wrappers import Seen, Unseen, look_through
 
@@ -133,7 +134,10 @@ def _result(transform: Any, spec: ImageSpec) -> Any:
         raise Untranslatable(transform, "it gets a NumPy array here", "put it before ToNumpy()")
     if translator_of(type(transform)) is None:
         return _looked_through(transform)
-    return translation(transform, spec)
+    result = translation(transform, spec)
+    if spec.views and result and not isinstance(result, (Nested, Gated)):
+        refuse_of_views(transform, spec)
+    return result
 
 
 def _looked_through(transform: Any) -> Nested | Seen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
@@ -65,11 +66,16 @@ def random_invert(t, spec):
 
 @register(v1.RandomPosterize, v2.RandomPosterize, consumes="bits p")
 def random_posterize(t, spec):
+    _refuse_floats_of_v1(t, spec)
+    if spec.kind == "pil" and not 1 <= t.bits <= 8:
+        raise Untranslatable(t, f"Pillow refuses bits={t.bits}, or makes the image black")
     return (maybe(t, spec, "posterize", bits=int(t.bits)),)
 
 
 @register(v1.RandomSolarize, v2.RandomSolarize, consumes="threshold p")
 def random_solarize(t, spec):
+    if spec.kind != "pil" and not 0 <= t.threshold <= (255 if spec.dtype == torch.uint8 else 1):
+        raise Untranslatable(t, f"threshold={t.threshold} is beyond the values of {spec.dtype}")
     return (maybe(t, spec, "solarize", threshold=float(t.threshold)),)
 
 
@@ -80,7 +86,13 @@ def random_autocontrast(t, spec):
 
 @register(v1.RandomEqualize, v2.RandomEqualize, consumes="p")
 def random_equalize(t, spec):
+    _refuse_floats_of_v1(t, spec)
     return (maybe(t, spec, "equalize"),)
+
+
+def _refuse_floats_of_v1(t, spec) -> None:
+    if spec.dtype != torch.uint8 and not isinstance(t, v2.Transform):
+        raise Untranslatable(t, f"torchvision takes uint8 tensors there, and this is one of {spec.dtype}")
 
 
 def maybe(t, spec, op: str, **values):

@@ -26,7 +26,8 @@ def resize(t, spec):
 
 @register(v1.CenterCrop, v2.CenterCrop, consumes="size")
 def center_crop(t, spec):
-    size, inside = _pair(t.size), _covers(spec, _pair(t.size))
+    size = _pair(t)
+    inside = _covers(spec, size)
     if spec.normalized and not inside:
         raise Untranslatable(t, "it may pad with zeros, after Normalize", "move it before Normalize")
     return (step("crop", spec.but(size=size), draw("center_crop", size=size), inside=inside, fidelity=EXACT),)
@@ -34,7 +35,7 @@ def center_crop(t, spec):
 
 @register(v1.RandomCrop, v2.RandomCrop, consumes="size padding pad_if_needed fill padding_mode")
 def random_crop(t, spec):
-    size, steps = _pair(t.size), []
+    size, steps = _pair(t), []
     padding: Any
     if isinstance(t, v2.RandomCrop):
         # v2 stores (left, right, top, bottom) and adds the padding of pad_if_needed in the same call
@@ -72,7 +73,7 @@ def ten_crop(t, spec):
 def _crops(t, spec: ImageSpec, views: int, **args) -> Step:
     if spec.views:
         raise Untranslatable(t, "crops of crops")
-    size = _pair(t.size)
+    size = _pair(t)
     return step(
         f"{'five' if views == 5 else 'ten'}_crop",
         spec.but(size=size, views=views),
@@ -91,7 +92,7 @@ def pad(t, spec):
 @register(v2.RandomZoomOut, consumes="fill side_range p")
 def random_zoom_out(t, spec):
     window = draw("zoom_out", side_range=tuple(t.side_range), p=t.p)
-    return (step("pad", spec.but(size=None), window, mode="constant", fill=_whole_fill(t, spec), fidelity=EXACT),)
+    return (step("pad", spec.but(size=None), window, fidelity=EXACT, **_border(t, spec, "constant")),)
 
 
 @register(v2.ScaleJitter, consumes="target_size scale_range interpolation antialias")
@@ -164,9 +165,12 @@ def _covers(spec: ImageSpec, size) -> bool:
     return spec.size is not None and spec.size[0] >= size[0] and spec.size[1] >= size[1]
 
 
-def _pair(size) -> tuple[int, int]:
+def _pair(t) -> tuple[int, int]:
+    size = t.size
     if isinstance(size, Integral):
         return int(size), int(size)
+    if not all(isinstance(edge, Integral) for edge in size):
+        raise Untranslatable(t, f"size={size} is not of whole numbers")
     return (int(size[0]), int(size[0])) if len(size) == 1 else (int(size[0]), int(size[1]))
 
 
@@ -186,12 +190,12 @@ def _pad(t, spec: ImageSpec, padding) -> Step:
     return step("pad", spec.but(size=size), draw("pad", padding=padding), fidelity=EXACT, **_border(t, spec))
 
 
-def _border(t, spec: ImageSpec) -> dict:
+def _border(t, spec: ImageSpec, mode: Any = None) -> dict:
     """mode and fill; fill has one value a channel, in the units of the image."""
     if isinstance(t.fill, (tuple, list)) and spec.kind != "pil" and not isinstance(t, v2.Transform):
         raise Untranslatable(t, "fill has to be a number on tensors")
     fill = _whole_fill(t, spec)
-    mode = getattr(t.padding_mode, "value", t.padding_mode)
+    mode = mode or getattr(t.padding_mode, "value", t.padding_mode)
     if mode == "constant" and spec.dtype.is_floating_point and (any(fill) or spec.normalized):
         raise Untranslatable(t, f"fill={t.fill} after the conversion to {spec.dtype}", "move it before the conversions")
     if spec.kind != "pil" and mode in ("reflect", "symmetric"):

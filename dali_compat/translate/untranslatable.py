@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..plan import text_of
+from ..text import repr_of
 
 _ADDRESS = re.compile(r"<(?:function |class ')?(?:[\w<>]+\.)*([\w<>]+)(?: object)?(?: at 0x[0-9a-f]+|')>")
 
@@ -45,4 +45,4 @@ def describe(transform: Any) -> str:
         return str(transform.__qualname__)
     if getattr(type(transform), "__repr__", None) is object.__repr__:
         return type(transform).__name__
-    return " ".join(_ADDRESS.sub(r"\1", text_of(transform)).split())
+    return " ".join(_ADDRESS.sub(r"\1", repr_of(transform)).split())

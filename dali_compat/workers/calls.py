@@ -18,7 +18,8 @@ import math
 import pickle
 from collections.abc import Sequence
 from contextlib import nullcontext
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,13 +28,13 @@ from torch._utils import ExceptionWrapper
 
 from ..draws import own_generators
 from ..plan import Call, ImageSpec
-from .images import Packed, as_tensor, copy, kind_of, pack, pack_into, split
+from .images import Packed, as_tensor, copy, infos_of, kind_of, pack, pack_into, split
 from .processes import Answer, Processes
 from .samples import Parcel, Pieces, dumps
-from .shared_memory import Place, Slot, Store, aligned
+from .shared_memory import Place, Slot, SlotStore, aligned
 from .worker import run, work
 
-_stores: WeakKeyDictionary[Call, Store] = WeakKeyDictionary()  # what the next epoch takes over
+_stores: WeakKeyDictionary[Call, SlotStore] = WeakKeyDictionary()  # what the next epoch takes over
 
 
 class Calls:
@@ -62,36 +63,32 @@ class Calls:
         if self._workers:
             self._pool(call)
 
-    def submit(self, call: Call, images, kind: str, positions: list[int]) -> Called:
+    def submit(self, call: Call, images, kind: str, positions: list[int], infos: Sequence[Any] = ()) -> Called:
         """Set them to work. ``images``: of that kind, on the device, as pack() takes them; or, where it is "", a list
-        of samples as they are.
+        of samples as they are. ``infos``: of PIL images.
 
         Raises:
             RuntimeError: a worker has died just now.
             OSError: the system gives no more processes, or descriptors.
         """
         if not self._workers:
-            return Called([self._here(call, images, kind, positions)], [len(positions)])
-        seed = self._seed_of(call)
+            return Called([self._here(call, images, kind, positions, infos)], [len(positions)])
+        seed = call.seed(self._seed)
         size = max(1, -(-len(positions) // (2 * self._workers)))
         chunks = [slice(start, start + size) for start in range(0, len(positions), size)]
-        return self._pool(call).submit(images, kind, positions, chunks, seed)
+        return self._pool(call).submit(images, kind, positions, chunks, seed, infos)
 
     def close(self) -> None:
         while self._pools:
             self._pools.popitem()[1].close()
 
-    def _here(self, call: Call, images, kind: str, positions: list[int]) -> list | Exception:
+    def _here(self, call: Call, images, kind: str, positions: list[int], infos: Sequence[Any]) -> list | Exception:
         try:
             with own_generators(self._seed, positions[0]):
-                samples = pack(images, kind).unpack() if kind else images
-                return run(call.functions, self._seed_of(call), samples, positions)
+                samples = pack(images, kind, infos).unpack() if kind else images
+                return run(call.functions, call.seed(self._seed), samples, positions)
         except Exception as error:
             return error
-
-    def _seed_of(self, call: Call) -> tuple[int, ...]:
-        """The seed of what its functions draw."""
-        return (self._seed, call.view) if call.view else (self._seed,)
 
     def _pool(self, call: Call) -> _Pool:
         key = tuple(map(id, call.functions))
@@ -105,12 +102,17 @@ class Calls:
 
 class Called:
     """A batch in Python's hands: the answers of its parts, in order, and the memory that they share, if there is any;
-    or, without processes, what its one part has given."""
+    or, without processes, what its one part has given.
+
+    Attributes:
+        infos: of each of its images() the ``info``, once these were asked for; empty where they have none.
+    """
 
     def __init__(self, answers: list, counts: list[int], pool: _Pool | None = None, slot: Slot | None = None):
         self._answers, self._counts, self._pool, self._slot = answers, counts, pool, slot
         self._made: list[Packed | Parcel | list] = []  # of the first answers
         self._over = False
+        self.infos: list[Any] = []
 
     @property
     def done(self) -> bool:
@@ -137,6 +139,8 @@ class Called:
             specs.add(part.spec.but(size=None))
         if len(specs) != 1:
             return None
+        if any(part.infos for part in parts):
+            self.infos = list(chain.from_iterable(part.infos or [{}] * len(part.shapes) for part in parts))
         made = self._on(device, parts)
         spec = specs.pop()
         if spec.kind == "pil":
@@ -209,7 +213,7 @@ class _Pool:
     """
 
     def __init__(self, call: Call, seed: int, context, start: tuple, device: torch.device, depth: int, timeout: float):
-        self._store, self._timeout = _stores.setdefault(call, Store()), timeout
+        self._store, self._timeout = _stores.setdefault(call, SlotStore()), timeout
         self._lent: dict[int, Called] = {}
         self._slots = self._store.take(self, depth, device)
         self._processes = Processes(context, start[0], work, (call.functions, seed, self._slots, *start))
@@ -219,7 +223,15 @@ class _Pool:
         self._processes.look()
         return not self._processes.trouble
 
-    def submit(self, images, kind: str, positions: list[int], chunks: list[slice], seed: tuple[int, ...]) -> Called:
+    def submit(
+        self,
+        images,
+        kind: str,
+        positions: list[int],
+        chunks: list[slice],
+        seed: tuple[int, ...],
+        infos: Sequence[Any],
+    ) -> Called:
         parts = [images[chunk] if kind else Pieces(list(images[chunk])) for chunk in chunks]
         counts = [len(positions[chunk]) for chunk in chunks]
         number = self._free()
@@ -230,6 +242,8 @@ class _Pool:
         except OSError:  # no memory to share
             samples = [pack(part, kind) if kind else part.parcel() for part in parts]
             number, rooms = None, [None] * len(chunks)
+        if infos:
+            samples = [one._replace(infos=infos[chunk]) for one, chunk in zip(samples, chunks, strict=True)]
         messages = [
             dumps((sample, positions[chunk], room, seed))
             for sample, chunk, room in zip(samples, chunks, rooms, strict=True)
@@ -298,5 +312,5 @@ def _packed(part) -> Packed | None:
     """Results of the caller's thread, too, where they are images and alike."""
     if isinstance(part, list):
         kind = kind_of(part)
-        return pack([as_tensor(one) for one in part], kind) if kind else None
+        return pack([as_tensor(one) for one in part], kind, infos_of(part)) if kind else None
     return part if isinstance(part, Packed) else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,12 +28,14 @@ class Packed(NamedTuple):
         dtype: of the values.
         shapes: of each image.
         kind: as in ImageSpec; "" where they are no images.
+        infos: of PIL images, the ``info`` of each; empty where they have none.
     """
 
     values: torch.Tensor | Place
     dtype: torch.dtype
     shapes: list[tuple[int, ...]]
     kind: str
+    infos: Sequence[Any] = ()
 
     @property
     def size(self) -> int:
@@ -57,7 +60,7 @@ class Packed(NamedTuple):
             assert view is not None
             values = private(view(values)).view(self.dtype)
         made = split(values, self.shapes)
-        return [as_sample(image, self.kind) for image in made] if self.kind else made
+        return as_samples(made, self.kind, self.infos) if self.kind else made
 
 
 def split(values: torch.Tensor, shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
@@ -72,14 +75,14 @@ def as_travelling(images, kind: str):
     return images.movedim(-3, -1) if isinstance(images, torch.Tensor) else [i.movedim(-3, -1) for i in images]
 
 
-def pack(images, kind: str) -> Packed:
+def pack(images, kind: str, infos: Sequence[Any] = ()) -> Packed:
     """``images``: tensor (N, C, H, W) or a list of (C, H, W), on any device; of several views, (V, C, H, W)."""
     images = list(as_travelling(images, kind))
     values = torch.cat([image.reshape(-1) for image in images]).cpu()
-    return Packed(values, values.dtype, [tuple(image.shape) for image in images], kind)
+    return Packed(values, values.dtype, [tuple(image.shape) for image in images], kind, infos)
 
 
-def pack_into(shared: torch.Tensor, place: Place, images, kind: str) -> Packed:
+def pack_into(shared: torch.Tensor, place: Place, images, kind: str, infos: Sequence[Any] = ()) -> Packed:
     """The same in shared memory: ``shared`` is the place's, uint8, and large enough."""
     images = as_travelling(images, kind)
     if not isinstance(images, torch.Tensor) and images[0].is_cuda:
@@ -92,7 +95,7 @@ def pack_into(shared: torch.Tensor, place: Place, images, kind: str) -> Packed:
             split(shared.view(images[0].dtype), [image.shape for image in images]), images, strict=True
         ):
             copy(one, image)
-    return Packed(place, images[0].dtype, [tuple(image.shape) for image in images], kind)
+    return Packed(place, images[0].dtype, [tuple(image.shape) for image in images], kind, infos)
 
 
 def copy(to: torch.Tensor, given: torch.Tensor) -> None:
@@ -111,12 +114,20 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
     return (tensor.view(_BITS[tensor.itemsize]) if tensor.is_floating_point() else tensor).numpy()
 
 
-def as_sample(image: torch.Tensor, kind: str):
+def as_samples(images: Sequence[torch.Tensor], kind: str, infos: Sequence[Any] = ()) -> list:
+    """as_sample() of each; ``infos`` are empty, or those of the images."""
+    return [as_sample(image, kind, info) for image, info in zip_longest(images, infos)]
+
+
+def as_sample(image: torch.Tensor, kind: str, info: Any = None):
     """What torchvision would hold: of a PIL image ``image`` is (H, W, C), of others (C, H, W); of views a tuple."""
     if image.ndim == 4:
-        return tuple(as_sample(view, kind) for view in image)
+        return tuple(as_sample(view, kind, info) for view in image)
     if kind == "pil":
-        return Image.fromarray(image.squeeze(-1).numpy() if image.shape[-1] == 1 else image.numpy())
+        made = Image.fromarray(image.squeeze(-1).numpy() if image.shape[-1] == 1 else image.numpy())
+        if info is not None:
+            made.info = info.copy()
+        return made
     if kind == "array":
         return image.cpu().numpy()
     return tv_tensors.Image(image) if kind == "Image" else image
@@ -130,12 +141,20 @@ def as_tensor(result) -> torch.Tensor:
     return result.as_subclass(torch.Tensor)
 
 
+def infos_of(results: Sequence[Any]) -> list[Any]:
+    """The ``info`` of PIL images, where any of them may have some; nothing of it is read."""
+    infos = [getattr(result, "info", {}) for result in results]
+    return infos if any(type(info) is not dict or info for info in infos) else []
+
+
 def spec_of(result: Any) -> ImageSpec | None:
     """The image that a function has given, or None where it is something else (a tuple of views, a dict)."""
     if isinstance(result, Image.Image):
         channels = {"RGB": 3, "L": 1}.get(result.mode)
         return ImageSpec(channels=channels, size=result.size[::-1]) if channels else None
     if type(result) not in (torch.Tensor, tv_tensors.Image) or result.ndim != 3 or result.shape[0] not in (1, 3):
+        return None
+    if not is_plain(result):
         return None
     kind = "Image" if isinstance(result, tv_tensors.Image) else "tensor"
     return ImageSpec(kind, result.dtype, channels=result.shape[0], size=tuple(result.shape[1:]))

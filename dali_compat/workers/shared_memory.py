@@ -139,7 +139,7 @@ def _received(descriptor) -> Slot:
     return slot
 
 
-class Store:
+class SlotStore:
     """Slots that one holder takes over from another.
 
     It owns them all, lent ones too: a holder that ends as garbage gives back what must not be garbage with it. Whatever

@@ -18,7 +18,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 
 from ..draws import seed_generators
-from .images import Packed, as_tensor, kind_of, pack, pack_into
+from .images import Packed, as_tensor, infos_of, kind_of, pack, pack_into
 from .processes import serve
 from .samples import Parcel, Pieces, dumps
 from .shared_memory import Place, Slot
@@ -128,7 +128,8 @@ def _placed(results: list, room: Place | None) -> Packed | Parcel:
         return pieces.parcel() if place is None else pieces.parcel_in(_view(place), place)
     images = [as_tensor(result) for result in results]
     place = _place(room, sum(image.numel() for image in images) * images[0].itemsize)
-    return pack(images, kind) if place is None else pack_into(_view(place), place, images, kind)
+    infos = infos_of(results) if kind == "pil" else ()
+    return pack(images, kind, infos) if place is None else pack_into(_view(place), place, images, kind, infos)
 
 
 def _place(room: Place | None, size: int) -> Place | None:

@@ -12,8 +12,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset
 
 from dali_compat import DALIImageFolder
-from dali_compat.archives import folder_index
-from dali_compat.archives import saved as cache
+from dali_compat.archives import folder_index, saved
 from dali_compat.archives.folder_index import cached_samples, listed_samples
 
 
@@ -205,11 +204,11 @@ def test_ranks_walk_once(root, tmp_path, is_new):
                 file.write("x")
             return walk(*args)
 
-        def all_at_once(name, lock=cache.lock):
+        def all_at_once(name, lock=saved.lock):
             gate.wait(20)
             return lock(name)
 
-        folder_index._list, cache.lock = noted, all_at_once
+        folder_index._list, saved.lock = noted, all_at_once
         os._exit(0 if cached_samples(root) == expected else 1)
 
     ranks = [context.Process(target=rank) for _ in range(4)]
@@ -301,7 +300,7 @@ def stored(root, lists, cache_home):
     """(path of the cached list, its meta, its arrays)."""
     cached_samples(root)
     [path] = (cache_home / "folders").glob("*.npz")
-    return path, *cache.load(path)
+    return path, *saved.load(path)
 
 
 def test_the_list_is_its_users_alone(root, cache_home):
@@ -364,13 +363,13 @@ def test_a_poisoned_list_is_made_anew(root, stored, lists, poison, monkeypatch):
     arrays |= POISON[poison](arrays)
     marks = iter(arrays["marks"].tolist() * 2)
     monkeypatch.setattr(folder_index, "_mark", lambda _: next(marks))
-    cache.save(path, meta, arrays)
+    saved.save(path, meta, arrays)
     assert cached_samples(root) == torchvisions(root) and len(lists) == 2
 
 
 @pytest.mark.parametrize("meta", [{}, {"time": None}, {"time": "x"}, []])
 def test_a_list_without_its_time_is_made_anew(root, stored, lists, meta):
-    cache.save(stored[0], meta, stored[2])
+    saved.save(stored[0], meta, stored[2])
     assert cached_samples(root) == torchvisions(root) and len(lists) == 2
 
 

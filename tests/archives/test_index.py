@@ -11,8 +11,7 @@ import pytest
 
 from archives.conftest import inside, opened
 from dali_compat import DALIRecordIO, DALITFRecord, ImageReadError
-from dali_compat.archives import index, recordio
-from dali_compat.archives import saved as cache
+from dali_compat.archives import index, recordio, saved
 
 
 @pytest.fixture
@@ -101,25 +100,25 @@ def test_a_damaged_index_is_built_again(rec, scans, damage):
 def test_an_index_of_other_arrays_is_built_again(rec, scans):
     DALIRecordIO(rec)
     [name] = caches(rec.parent)
-    meta, arrays = cache.load(rec.parent / name)
+    meta, arrays = saved.load(rec.parent / name)
     for wrong in ({**arrays, "lengths": arrays["lengths"][:-1]}, {**arrays, "gaps": arrays["gaps"].astype(np.int32)}):
-        cache.save(rec.parent / name, meta, wrong)
+        saved.save(rec.parent / name, meta, wrong)
         assert len(DALIRecordIO(rec).read([11])) == 1
-    cache.save(rec.parent / name, meta, {"offsets": arrays["offsets"]})
+    saved.save(rec.parent / name, meta, {"offsets": arrays["offsets"]})
     assert len(DALIRecordIO(rec)) == 12 and len(scans) == 4
 
 
 @pytest.fixture
 def no_room_beside(rec, monkeypatch):
     """The folder of the archive cannot be written. (The tests may run as root, whom no mode stops.)"""
-    save = cache.save
+    save = saved.save
 
     def refuse(path, *args):
         if path.parent == rec.parent:
             raise PermissionError(13, "Permission denied", str(path))
         return save(path, *args)
 
-    monkeypatch.setattr(cache, "save", refuse)
+    monkeypatch.setattr(saved, "save", refuse)
 
 
 def test_a_folder_that_cannot_be_written(rec, scans, no_room_beside, cache_home):
@@ -279,9 +278,9 @@ def test_whose_index_is_believed(rec, scans, monkeypatch, owner, believed):
 )
 def test_rows_beyond_the_file_are_built_again(rec, scans, name, row, value):
     path = _saved(rec)
-    meta, arrays = cache.load(path)
+    meta, arrays = saved.load(path)
     arrays[name][row] = value
-    cache.save(path, meta, arrays)
+    saved.save(path, meta, arrays)
     images = DALIRecordIO(rec).read(range(12))
     assert all(image[0] == 0xFF or image[0] == 0x89 for image in images) and len(images) == 12 and len(scans) == 2
 
@@ -289,6 +288,6 @@ def test_rows_beyond_the_file_are_built_again(rec, scans, name, row, value):
 @pytest.mark.parametrize("gap", [(-1, 0), (12, 0), (0, -1), (0, 1 << 40), (11, 0)])
 def test_gaps_beyond_the_rows_are_built_again(rec, scans, gap):
     path = _saved(rec)
-    meta, arrays = cache.load(path)
-    cache.save(path, meta, arrays | {"gaps": np.array([gap], np.int64)})
+    meta, arrays = saved.load(path)
+    saved.save(path, meta, arrays | {"gaps": np.array([gap], np.int64)})
     assert len(DALIRecordIO(rec).read(range(12))) == 12 and len(scans) == 2

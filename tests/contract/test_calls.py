@@ -15,11 +15,11 @@ from torchvision import transforms as T
 from torchvision import tv_tensors
 
 from contract.both import assert_same_pixels, error_of, python, said, stock
-from dali_compat import DALIImageFolder, DataLoader
+from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader
 from dali_compat.epoch.dali_batch import DaliBatch
 from dali_compat.workers import calls
 from dali_compat.workers.samples import dumps, parcel
-from dali_compat.workers.shared_memory import Place, Store
+from dali_compat.workers.shared_memory import Place, SlotStore
 
 TO_TENSOR = T.Compose([T.CenterCrop(40), T.PILToTensor()])
 
@@ -283,7 +283,7 @@ def test_shared_memory_comes_back(image_root):
 
 
 class _Holder:
-    """Who takes slots from a Store."""
+    """Who takes slots from a SlotStore."""
 
 
 CPU = torch.device("cpu")
@@ -291,7 +291,7 @@ CPU = torch.device("cpu")
 
 def test_a_forked_child_takes_no_slot_of_its_parent():
     """They would write into each other's batches."""
-    store, holder = Store(), _Holder()
+    store, holder = SlotStore(), _Holder()
     mine = store.take(holder, 2, CPU)
     for slot in mine:
         store.give_back(slot, free=True)
@@ -308,7 +308,7 @@ def test_a_forked_child_takes_no_slot_of_its_parent():
 
 def test_who_holds_a_slot():
     """One at most; where it is no more, or a process may still write there, nobody ever gets it again."""
-    store, first, second = Store(), _Holder(), _Holder()
+    store, first, second = SlotStore(), _Holder(), _Holder()
     mine, yours = store.take(first, 2, CPU), store.take(second, 2, CPU)
     assert len({*mine, *yours}) == 4 and {*mine, *yours} == {*store.slots}
     store.give_back(mine[0], free=True)
@@ -493,3 +493,58 @@ print(*sorted(before), *sorted(page_faults() for _ in range(20)))
     assert faults[30] < 100, faults
     if faults[10] <= 1000:
         pytest.skip("this system's allocator keeps memory of itself")
+
+
+class _Draws:
+    """Notes what it has drawn."""
+
+    def __init__(self, drawn):
+        self.drawn = drawn
+
+    def __call__(self, image):
+        self.drawn.append((torch.rand(()).item(), random.random(), np.random.rand()))
+        return image
+
+
+@pytest.mark.parametrize(
+    "between", [T.RandomHorizontalFlip(), T.Compose([])], ids=["a random transform", "nothing to do"]
+)
+def test_two_functions_draw_other_numbers_of_one_sample(image_root, between):
+    """And so do target_transform and collate_fn: with equal ones, two coins would always fall alike."""
+    functions, target, collate = [_Draws([]) for _ in range(2)], _Draws([]), _Draws([])
+
+    def collated(samples):
+        return collate(torch.utils.data.default_collate(samples))
+
+    transform = T.Compose([functions[0], between, functions[1], TO_TENSOR])
+    dataset = DALIImageFolder(image_root, transform, target_transform=target)
+    list(DataLoader(dataset, 1, collate_fn=collated, fallback="silent", device="cpu"))
+    all_drawn = [one.drawn for one in (*functions, target, collate)]
+    assert [len(drawn) for drawn in all_drawn] == [len(dataset)] * 4
+    for numbers in zip(*(sum(drawn, ()) for drawn in all_drawn), strict=True):
+        assert len(set(numbers)) == 4
+
+
+class _Strength:
+    """A transform that a training loop makes stronger."""
+
+    value = called = 0
+
+    def __call__(self, image):
+        self.called += 1
+        return T.functional.pil_to_tensor(image) * 0 + self.value
+
+
+@pytest.mark.parametrize("make", [stock, lambda *args: DataLoader(*args, fallback="silent", device="cpu")])
+@pytest.mark.parametrize("arrays", [False, True], ids=["files", "arrays"])
+def test_without_workers_a_function_sees_what_the_loop_has_changed(image_root, make, arrays):
+    """It is called when its batch is asked for, and not before."""
+    strength = _Strength()
+    transform = T.Compose([T.CenterCrop(20), strength])
+    pictures = np.zeros((24, 30, 30, 3), np.uint8)
+    dataset = DALIArrayDataset(pictures, range(24), transform) if arrays else DALIImageFolder(image_root, transform)
+    seen = []
+    for images, _ in make(dataset, 6):
+        seen.append((strength.called, images.unique().tolist()))
+        strength.value += 1
+    assert seen == [(6, [0]), (12, [1]), (18, [2]), (24, [3])]

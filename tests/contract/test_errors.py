@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 
 from contract.both import EXACT, assert_same_pixels, error_of, ours, pixels, stock
 from dali_compat import DALIImageFolder, ImageReadError
-from dali_compat.epoch import dali_groups
+from dali_compat.engine import pil
 
 BAD = 4  # index of the damaged file: the third batch of two
 
@@ -266,8 +266,8 @@ def test_a_file_is_replaced_by_one_of_another_size(own_root):
 def test_a_file_that_was_replaced_is_read_as_any_other_in_the_next_epoch(own_root, monkeypatch):
     """Pillow reads it in the epoch in which it is met, for sizes were those of the file before."""
     dataset, by_pillow = DALIImageFolder(own_root, EXACT), []
-    own = dali_groups.replay
-    monkeypatch.setattr(dali_groups, "replay", lambda source, *rest: by_pillow.append(source) or own(source, *rest))
+    own = pil.load
+    monkeypatch.setattr(pil, "load", lambda source, *rest: by_pillow.append(source) or own(source, *rest))
     loader = ours(dataset, 2, device="cpu")
     list(loader)
     assert not by_pillow
@@ -300,8 +300,8 @@ def test_a_handlers_error_is_not_an_images(own_root, monkeypatch, on_error):
     dataset = DALIImageFolder(own_root, EXACT)
     for path, _ in dataset.samples:
         Image.open(path).convert("P").save(path, "GIF")
-    wanted, own = pixels(stock(dataset, 4)), dali_groups.replay
-    monkeypatch.setattr(dali_groups, "replay", lambda *args: time.sleep(0.2) or own(*args))
+    wanted, own = pixels(stock(dataset, 4)), pil.load
+    monkeypatch.setattr(pil, "load", lambda *args: time.sleep(0.2) or own(*args))
 
     def handler(*args):
         raise Late

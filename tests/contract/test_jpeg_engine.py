@@ -19,7 +19,7 @@ from dali_compat.cli import main
 from dali_compat.data.header import read_header
 from dali_compat.data.headers import headers_of
 from dali_compat.data.verdicts import ENGINES
-from dali_compat.engine.planes import engines
+from dali_compat.engine.planes import engines, nvjpeg
 from dali_compat.engine.planes.nvjpeg import EngineError, Nvjpeg
 
 pytestmark = pytest.mark.gpu
@@ -213,6 +213,26 @@ def test_large_images_among_small_ones(tmp_path, engine, decoded, monkeypatch):
         assert_alike(loaded(dataset, "cuda"), expected)
         engine.settle(60)
     assert len(decoded) > 1 and sum(decoded) == 5
+
+
+def test_long_sides_in_calls_of_few(tmp_path, engine, monkeypatch):
+    rng, counts, decode = np.random.default_rng(3), [], Nvjpeg.decode
+
+    def counted(self, files, *others):
+        counts.append(len(files))
+        return decode(self, files, *others)
+
+    monkeypatch.setattr(nvjpeg, "_ROOM", 3 * 1400**2)
+    monkeypatch.setattr(Nvjpeg, "decode", counted)
+    sizes = [(40, 50), (1400, 900), (64, 64), (1100, 1390), (9, 9), (1030, 30), (1200, 1200), (300, 1040)]
+    folder = write(tmp_path, [(f"{i}.jpg", picture(rng, *size), {}) for i, size in enumerate(sizes)])
+    dataset = DALIImageFolder(folder, CHAINS["train"])
+    expected = loaded(dataset, "cpu")
+    for calls in (4, 2):  # to compare it decodes twice
+        counts.clear()
+        assert_alike(loaded(dataset, "cuda"), expected)
+        engine.settle(60)
+        assert len(counts) == calls and sum(counts) == 4 * calls
 
 
 def test_wrong_pixels_never_reach_a_batch(tmp_path, engine, spoilt, decoded):

@@ -3,6 +3,7 @@ of those of which it makes other pixels, that change, are damaged, or that it re
 
 import ctypes
 import io
+import os
 import threading
 import warnings
 import weakref
@@ -22,7 +23,7 @@ from dali_compat.data.headers import headers_of
 from dali_compat.engine.planes import engine as jpeg_engine
 from dali_compat.engine.planes import engines, verified
 from dali_compat.engine.planes.engine import EngineSilent
-from dali_compat.engine.planes.nvjpeg import EngineError
+from dali_compat.engine.planes.nvjpeg import EngineError, EngineMemoryError
 from dali_compat.engine.planes.verified import VerifiedEngine
 from dali_compat.epoch import planes_group
 from dali_compat.routes.dali import DaliRoute
@@ -60,13 +61,13 @@ class Pillows(VerifiedEngine):
         self.device, self.given_up, self.name, self.exact = torch.device("cpu"), "", "Pillow's", np.zeros(256, bool)
         self.exact[[1, 0x11]] = True
         self.calls, self.spoilt, self.moody, self.refuses, self.hangs = [], set(), set(), set(), False
-        self._live = weakref.WeakSet()
+        self._live = weakref.WeakValueDictionary()
         self._compare_on(self.device)
 
     def submit(self, files, places):
         self.calls.append(len(files.addresses))
         made = Pillow(self, files, places)
-        self._live.add(made)
+        self._live[id(made)] = made
         return made
 
 
@@ -248,7 +249,7 @@ def test_records(folder, engine, monkeypatch, tmp_path_factory):
 @interpreted.runs_interpreted
 @pytest.mark.parametrize("name", ["submit", "compare"])
 def test_an_archive_that_is_written_to_meanwhile(folder, engine, monkeypatch, tmp_path_factory, name):
-    """While the engine decodes what it was seen to decode; before it has compared a batch, which it has a copy of."""
+    """Before the engine decodes what it was seen to decode, and before it has compared a batch: it has copies."""
     packed = tmp_path_factory.mktemp("packed") / "train.rec"
     assert main(["pack", str(folder), str(packed)]) == 0
     dataset = DALIRecordIO(packed, EVALUATION)
@@ -266,12 +267,44 @@ def test_an_archive_that_is_written_to_meanwhile(folder, engine, monkeypatch, tm
 
     monkeypatch.setattr(engine, name, written_to)
     batches = iter(ours(dataset, 6, exact=True, device="cpu", num_workers=2))
-    if name == "compare":
-        assert_alike(next(batches), wanted[0])
+    assert_alike(next(batches), wanted[0])
     with pytest.raises(ImageReadError, match="has changed"):
         list(batches)
     engine.settle(60)
     assert name == "submit" or counts(engine, dataset)["engines"] == 4  # of the first batch
+
+
+def as_long(data, length):
+    """A JPEG with a comment."""
+    room = length - len(data) - 4
+    return data[:2] + b"\xff\xfe" + (room + 2).to_bytes(2, "big") + bytes(room) + data[2:]
+
+
+@interpreted.runs_interpreted
+def test_an_archive_that_is_written_to_unnoticed(folder, engine, monkeypatch, tmp_path):
+    """By who puts back the time of its change: a record has become an image of other sides, of the same length. The
+    engine would write beyond the planes that were made for it."""
+    rng, (path, *_) = np.random.default_rng(0), sorted((folder / "class").glob("01.jpg"))
+    made = []
+    for side in (12, 90):
+        file = io.BytesIO()
+        picture(rng, side, 20).convert("L").save(file, "JPEG")
+        made.append(as_long(file.getvalue(), 4000))
+    path.write_bytes(made[0])
+    packed = tmp_path / "train.rec"
+    assert main(["pack", str(folder), str(packed)]) == 0
+    dataset = DALIRecordIO(packed, EVALUATION)
+    wanted = expected(monkeypatch, dataset, shuffle=False)
+    stat = packed.stat()
+    packed.write_bytes(packed.read_bytes().replace(made[0], made[1]))
+    os.utime(packed, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    found = compared(engine, dataset, shuffle=False)
+    assert_alike(found[1], wanted[1])
+    assert not engine.given_up and counts(engine, dataset)["engines"] == 4  # of the other batch
+    fresh = expected(monkeypatch, DALIRecordIO(packed, EVALUATION), shuffle=False)
+    for _ in range(2):
+        assert_alike(compared(engine, dataset, shuffle=False), fresh)
+    assert counts(engine, dataset)["engines"] == 8
 
 
 # ---- what it is trusted with
@@ -493,6 +526,46 @@ def test_no_memory_for_planes(folder, engine, monkeypatch):
     with pytest.warns(RuntimeWarning, match="no memory"):
         assert_alike(loaded(dataset), wanted)
     assert_alike(loaded(dataset), wanted)
+
+
+@interpreted.runs_interpreted
+def test_nvjpeg_has_no_memory(folder, engine, monkeypatch):
+    """No file is to blame: none is said to be the CPU's for good."""
+    dataset = DALIImageFolder(folder, EVALUATION)
+    wanted = expected(monkeypatch, dataset)
+    compared(engine, dataset)
+
+    def result(self):
+        raise EngineMemoryError("nvjpegDecodeBatched: no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pillow, "result", result)
+        with pytest.warns(RuntimeWarning, match="no memory"):
+            assert_alike(loaded(dataset), wanted)
+        other = DALIImageFolder(folder, EVALUATION)
+        engine.given_up, engine.exact[[1, 0x11]] = "", True
+        assert_alike(compared(engine, other), wanted)
+    assert "no memory" in engine.given_up and counts(engine, other)["others"] == 0
+    assert_alike(loaded(dataset), wanted)
+    assert not engine.calls and counts(engine, dataset)["engines"] == 8
+
+
+@interpreted.runs_interpreted
+def test_kernels_fail(folder, engine, monkeypatch):
+    """Those of a later plan: the first ones have worked when the engine was asked whether it is exact."""
+
+    def called(self, planes, places):
+        raise RuntimeError("no C compiler was found\nand more")
+
+    dataset = DALIImageFolder(folder, CHAINS["views"])
+    wanted = expected(monkeypatch, dataset)
+    compared(engine, dataset)
+    monkeypatch.setattr(planes_group.Program, "__call__", called)
+    with pytest.warns(RuntimeWarning, match="kernels failed, RuntimeError: no C compiler was found; JPEGs"):
+        assert_alike(loaded(dataset), wanted)
+    engine.calls.clear()
+    assert_alike(loaded(dataset), wanted)
+    assert not engine.calls
 
 
 @interpreted.runs_interpreted

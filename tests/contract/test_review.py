@@ -8,7 +8,7 @@ import numpy as np
 import programs
 import pytest
 import torch
-from helpers import make_image
+from helpers import make_image, sizes_and_kinds
 from PIL import Image
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
@@ -26,7 +26,7 @@ def _loader(root, transform=PIXELS, *args, **options):
 
 def test_headers_are_shared_by_threads(image_root):
     paths = [path for path, _ in ImageFolder(image_root).samples]
-    expected = Headers().look(list(range(len(paths))), paths)[0]
+    expected = sizes_and_kinds(Headers(), list(range(len(paths))), paths)[0]
     faults = []
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -36,7 +36,7 @@ def test_headers_are_shared_by_threads(image_root):
 
             def read(headers=headers, order=None):
                 for i in np.random.permutation(len(paths)).tolist():
-                    if (headers.look([i], [paths[i]])[0][0] != expected[i]).any():
+                    if (sizes_and_kinds(headers, [i], [paths[i]])[0][0] != expected[i]).any():
                         faults.append(i)  # noqa: PERF401  (at once: other threads do the same)
 
             threads = [threading.Thread(target=read) for _ in range(4)]
@@ -95,7 +95,7 @@ def test_a_pad_after_conversion_reaches_pils_files(tmp_path):
 
 
 def test_an_interrupt_leaves_no_half_batch(image_root, monkeypatch):
-    import dali_compat.epoch.dali_batch as module
+    import dali_compat.epoch.batch_headers as module
 
     iterator = iter(_loader(image_root, PIXELS, 4))
     made = [next(iterator)]

@@ -21,7 +21,7 @@ from contract.both import assert_same_epoch, outlines
 from dali_compat import DataLoader, FallbackWarning, install
 from dali_compat.draws import Randoms, compute
 from dali_compat.draws.timm_policies import OPERATIONS
-from dali_compat.engine import kernels, replay
+from dali_compat.engine import kernels, pil
 from dali_compat.engine.kernels import blur, registry, timm_policies
 from dali_compat.translate import translate
 
@@ -106,7 +106,7 @@ def test_pixels_are_timms(config, way):
             alone = picture
             arrays = compute(steps, np.array([picture.size[::-1]]), Randoms(seed, row, 1), slice(None))
             for step, given in zip(steps, arrays, strict=True):
-                alone = replay.play(alone, step, {name: array[0] for name, array in given.items()})
+                alone = pil.apply(alone, step, {name: array[0] for name, array in given.items()})
             assert alone.tobytes() == theirs.tobytes()
             changed += not torch.equal(expected, image)
     assert changed > 4

@@ -220,6 +220,13 @@ claim(
     "loads at {:.2f} ({:.2f} - {:.2f}) of the Compose's own speed",
     *spread(within("views_h200", "ours", "plain", "samples_per_s", recipe="preset")),
 )
+claim(
+    "docs/recipe-simclr.md",
+    "{:,.0f} photos a second with torchvision's 16 workers, {:,.0f} with dali_compat, which is {:.0f} times as many "
+    "({:.0f} to {:.0f} in two rounds)",
+    *(median("views_h200", case, "samples_per_s", recipe="simclr") for case in ("torchvision", "ours")),
+    *spread(within("views_h200", "ours", "torchvision", "samples_per_s", recipe="simclr")),
+)
 claim(MEASURED, "samples/s (``, {} rounds)", len(rounds("views_h200", "ours", "samples_per_s", recipe="dino")))
 
 # ---- data sets in memory
@@ -276,6 +283,9 @@ claim(
     "it takes {2:.0f} s, {3:.0f}% of them waiting, to {0} - {1}% (three seeds each)",
     *_learning("torchvision"),
 )
+
+for case, called in (("ours", "dali_compat"), ("torchvision", "torchvision and 16 workers")):
+    claim("docs/recipe-cifar10.md", f"with {called} to {{}} - {{}}% in {{:.0f}} s", *_learning(case)[:3])
 
 # ---- archives
 
@@ -546,6 +556,7 @@ NOT_MEASURED = {
     ),
     "samplings of chroma": (r"4:[42][:][0-4]",),
     "sizes of images": (r"224 x 224", r"500 x 375", r"0\.\.255", r"16-bit"),
+    "papers and their goals": (r"\((Chen et al\., )?20\d\d\)", r"94% of the test images"),
     "settings, which the results repeat": (
         r"[Bb]atch 256",
         r"[Bb]atches of 64",

@@ -19,6 +19,7 @@ NOT_RUN = {
     r"git clone .*": "needs the network",
     r"(python|accelerate launch .*) examples/\w+\.py .*": "tests/examples runs each, and looks at these options",
     r"python benchmarks/recipes.py .*": "needs CIFAR-10 or photos; tests/examples runs it on noise",
+    r"python benchmarks/toolkit.py .*": "takes half a minute: tests/docs/test_toolkit.py runs it",
     r"pytest -n 3": "this is it",
     r'pytest -n 2 -m "not slow"': "this is part of it",
     r"pytest -m gpu": "needs a GPU",
@@ -44,7 +45,7 @@ SHORTER = {
     "python benchmarks/imagefolder.py": "--replicate 2 --rounds 1 --warmup 1 --batches 2 --batch-size 2 --workers 1 "
     "--cases ours --device cpu",
     "python benchmarks/scale.py --ranks": "--ranks 2 --images 20 --epochs 1",
-    "python benchmarks/plot.py": "--out plot.svg",
+    "python benchmarks/plot.py": "--out .",
     "python benchmarks/strip.py": "--out strip.jpg",
 }
 COMMANDS = list(dict.fromkeys(command for page in PAGES for command in commands(page)))

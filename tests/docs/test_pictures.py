@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from docs.made_up import measured
 from docs.pages import ROOT
 
 BACKGROUNDS = {"white": "#ffffff", "black": "#0d1117"}  # GitHub's
@@ -20,8 +21,11 @@ def plot():
     return runpy.run_path(str(ROOT / "benchmarks" / "plot.py"))
 
 
-def test_the_plot_is_of_the_committed_results(plot):
-    assert (ROOT / "docs" / "speed.svg").read_text() == plot["drawn"]()
+def test_the_plots_are_of_the_committed_results(plot):
+    drawn = plot["pictures"]()
+    assert set(drawn) == {path.name for path in (ROOT / "docs").glob("*.svg")}
+    for name, picture in drawn.items():
+        assert (ROOT / "docs" / name).read_text() == picture, name
 
 
 def test_the_plot_draws_what_is_measured(plot):
@@ -29,9 +33,27 @@ def test_the_plot_draws_what_is_measured(plot):
     panels = plot["panels"]()
     values = [values for *_, cases, _, _ in panels for case, values in cases.items() if case in plot["NAMES"]]
     assert len(values) >= 10
-    assert plot["drawn"]().count("<circle") == sum(map(len, values))
-    assert plot["drawn"]().count("<rect") == len(values)
-    assert plot["drawn"]().count("not measured") == len(panels) * len(plot["NAMES"]) - len(values)
+    assert plot["speed"]().count("<circle") == sum(map(len, values))
+    assert plot["speed"]().count("<rect") == len(values)
+    assert plot["speed"]().count("not measured") == len(panels) * len(plot["NAMES"]) - len(values)
+
+
+def test_the_plot_of_the_toolkit_draws_what_is_measured(plot):
+    """A line a loader and one of synthetic data, a dot a round, a bar of a loader's median to synthetic's."""
+    drawn = plot["toolkit"](*measured())
+    assert drawn.count("<polyline") == 3 and drawn.count("stroke-dasharray") == 1 + 2  # and the ceiling of each panel
+    assert drawn.count("<circle") == 5
+    bars = re.findall(r'<rect x="[\d.]+" y="\d+" width="([\d.]+)" height="10" rx="2" fill="(#\w+)"/>', drawn)[:2]
+    (theirs, gray), (ours, green) = bars
+    assert float(ours) / float(theirs) == pytest.approx(1500 / 300, rel=0.01)
+    assert (gray, green) == (plot["COLOURS"]["torchvision"], plot["COLOURS"]["ours"])
+    assert drawn.count("not measured") == 2 * 2 * len(plot["CONFIGS"]) - 2
+    assert "NVIDIA H200, 16 cores" in drawn and ">1,500<" in drawn and ">300<" in drawn
+    assert ">dali_compat 900<" in drawn and ">torchvision 500<" in drawn
+
+
+def test_the_plot_of_the_toolkit_has_all_its_configs(plot):
+    assert set(plot["CONFIGS"]) == {path.stem for path in (ROOT / "examples" / "imagenet" / "configs").glob("*.yaml")}
 
 
 def brightness(colour: str) -> float:

@@ -182,16 +182,21 @@ def test_the_first_lines_tell_what_to_expect(name):
     assert "\nReproduces: " in said and "\nMeasured: " in said
 
 
-def test_every_example_is_in_the_page():
-    page = (REPOSITORY / "docs" / "examples.md").read_text()
+def pages() -> str:
+    """That of all examples, and one of each recipe."""
+    docs = REPOSITORY / "docs"
+    return "\n".join(path.read_text() for path in [docs / "examples.md", *sorted(docs.glob("recipe-*.md"))])
+
+
+def test_every_example_is_in_the_pages():
+    page = pages()
     assert len(SCRIPTS) > 5
     for name in [*SCRIPTS, "notebook.ipynb"]:
         assert f"examples/{name}" in page, name
 
 
 def test_commands_have_the_options_that_examples_take():
-    page = (REPOSITORY / "docs" / "examples.md").read_text()
-    said = [page, *(ast.get_docstring(ast.parse((EXAMPLES / name).read_text())) for name in SCRIPTS)]
+    said = [pages(), *(ast.get_docstring(ast.parse((EXAMPLES / name).read_text())) for name in SCRIPTS)]
     commands = re.findall(r"examples/(\w+\.py)([^\n`&#]*)", "\n".join(said))
     assert {name for name, _ in commands} == set(SCRIPTS)
     for name, rest in commands:

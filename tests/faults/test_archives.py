@@ -18,8 +18,7 @@ from torchvision.datasets import ImageFolder
 
 import dali_compat
 from dali_compat import ImageReadError
-from dali_compat.archives import folder_index, tar
-from dali_compat.archives import saved as cache
+from dali_compat.archives import folder_index, saved, tar
 from dali_compat.archives.checksum import masked_crc32c
 from dali_compat.archives.pack import pack
 
@@ -326,9 +325,9 @@ def test_a_poisoned_index_of_an_archive(small, tmp_path, ending):
     archive = _copied(small, f"all{ending}", tmp_path / "data")
     outcome(archive)
     index = _index_of(tmp_path / "data")
-    meta, arrays = cache.load(index)
+    meta, arrays = saved.load(index)
     for seed in range(COUNT // 3):
-        cache.save(index, meta, _poisoned(arrays, seed))
+        saved.save(index, meta, _poisoned(arrays, seed))
         assert outcome(archive) in ("read", "ValueError"), seed
 
 
@@ -338,14 +337,14 @@ def test_a_damaged_list_of_a_folder(small, cache_home, monkeypatch):
     expected = ImageFolder(root)
     folder_index.cached_samples(root)
     index = _index_of(cache_home)
-    whole, (meta, arrays) = index.read_bytes(), cache.load(index)
+    whole, (meta, arrays) = index.read_bytes(), saved.load(index)
     below = os.path.join(root, "")
     for seed in range(COUNT):
         if seed % 2:
             index.write_bytes(mutated(whole, seed))
             assert folder_index.cached_samples(root)[2] == expected.samples, seed
         else:
-            cache.save(index, meta, _poisoned(arrays, seed))
+            saved.save(index, meta, _poisoned(arrays, seed))
             try:
                 samples = folder_index.cached_samples(root)[2]
             except FileNotFoundError:  # a class without images, as it says

@@ -14,7 +14,7 @@ from torchvision import transforms as T
 
 from dali_compat import DALIImageFolder, DataLoader, ImageReadError
 from dali_compat.engine.dali.pipeline import DecodePipeline, PipelineError
-from dali_compat.epoch import dali_groups
+from dali_compat.epoch import dali_group
 
 BATCH, COUNT, SIDE = 3, 24, 80
 CHANGED = (7, 13, 19)  # of batches 2, 4 and 6: the others are as they were
@@ -174,7 +174,8 @@ def test_files_that_become_unreadable(root):
 
 def test_a_batch_that_fails_again_is_an_error(root, monkeypatch):
     """Although every file is whole: it is read once more, and not for ever."""
-    dataset = DALIImageFolder(root, TRANSFORMS["crop"], return_index=True)
+    transforms = {"transform": TRANSFORMS["crop"], "target_transform": int}  # a user's: no thread makes the next batch
+    dataset = DALIImageFolder(root, **transforms, return_index=True)
     iterator = iter(DataLoader(dataset, BATCH, device="cpu", exact=True, fallback="error"))
     next(iterator)
     receive, received = DecodePipeline.receive, []
@@ -264,8 +265,8 @@ def test_a_file_that_is_touched_is_looked_at_once_more(root, monkeypatch):
     dataset = DALIImageFolder(root, TRANSFORMS["crop"], return_index=True)
     loader = DataLoader(dataset, BATCH, device="cpu", exact=True, fallback="error")
     wanted = torch.cat([images for images, _, _ in loader])
-    looked, is_intact = [], dali_groups.is_intact
-    monkeypatch.setattr(dali_groups, "is_intact", lambda image: looked.append(1) or is_intact(image))
+    looked, is_intact = [], dali_group.is_intact
+    monkeypatch.setattr(dali_group, "is_intact", lambda image: looked.append(1) or is_intact(image))
     list(loader)
     assert not looked
     os.chmod(dataset.samples[3][0], 0o600)

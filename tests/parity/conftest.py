@@ -4,7 +4,6 @@ import os
 
 import numpy as np
 import pytest
-import torch
 from helpers import make_image
 from PIL import Image
 
@@ -18,22 +17,6 @@ def pytest_collection_modifyitems(config, items):
     left_out = set(gpu) - set(gpu[::3])
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def decoders_stay(image_root):
-    """On a GPU the first pipeline of a process starts nvJPEG, which takes a second:
-    one stays, so that others do not."""
-    if not torch.cuda.is_available():
-        yield
-        return
-    from dali_compat.engine.dali.pipeline import DecodePipeline
-    from dali_compat.plan import Plan
-
-    pipeline = DecodePipeline(Plan((), (), (), False, False), torch.device("cuda", 0), 1, 1, 1)
-    pipeline.receive(pipeline.submit([str(next(image_root.glob("*/*.jpg")))], []))
-    yield
-    pipeline.close()
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -10,7 +10,7 @@ from torch import nn
 
 from dali_compat import DALIImageFolder
 from dali_compat.draws import Randoms, compute
-from dali_compat.engine.replay import replay
+from dali_compat.engine.pil import load
 from dali_compat.parity import catalogue
 from dali_compat.parity.measure import Pictures, measure
 from dali_compat.parity.reference import reference
@@ -48,17 +48,15 @@ def test_images_are_torchvisions(case, exact, device, pictures):
 
 
 @_cases(lambda case: not case.calls)
-def test_replay_is_torchvision_bit_by_bit(case, image_root):
-    """What goes through PIL one by one. But for sums in another order: replay blurs PIL images as v1 in both versions,
-    makes ElasticTransform's field itself, and grayscale of floats is v2's in both."""
+def test_pil_is_torchvision_bit_by_bit(case, image_root):
+    """What goes through PIL one by one. But for sums in another order: PIL images are blurred as in v1 in both
+    versions, ElasticTransform's field is made here, and grayscale of floats is v2's."""
     transform, plan = case.make(), plan_of(case.make())
     paths = [path for path, _ in DALIImageFolder(image_root).samples[:5]]
     sizes = np.array([Image.open(path).size[::-1] for path in paths])
     arrays = compute(plan.steps, sizes, Randoms(5, 0, len(paths)), slice(None))
     rows = [[{name: array[i] for name, array in step.items()} for step in arrays] for i in range(len(paths))]
-    mine = as_tensors(
-        replay(path, plan.steps, lambda size, row=row: row) for path, row in zip(paths, rows, strict=True)
-    )
+    mine = as_tensors(load(path, plan.steps, lambda size, row=row: row) for path, row in zip(paths, rows, strict=True))
     sums = any(word in repr(case.make()) for word in ("Blur", "Elastic")) or "Grayscale of floats" in case.name
     found = error(mine, as_tensors(reference(transform, plan, paths, seed=5)), case.std, case.levels)
     limits = (1e-4, 1.001) if sums else (0, 0)

@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 from dali_compat import DALIImageFolder, cli
 from dali_compat.parity import catalogue
 from dali_compat.parity.dictation import Disagreement, _sources
-from dali_compat.parity.measure import Errors, Pictures, measure
+from dali_compat.parity.measure import Pictures, PixelErrors, measure
 from dali_compat.parity.reference import _Numbers, reference
 from parity.compare import Error, as_tensors, assert_same, error
 from parity.run import epoch, plan_of
@@ -70,7 +70,7 @@ def test_the_mean_counts_values_not_images():
 
 def test_the_worst_image_of_the_command():
     """By its mean, as the mean of all is."""
-    errors, picture = Errors(), torch.zeros(1, 2, 2)
+    errors, picture = PixelErrors(), torch.zeros(1, 2, 2)
     errors.add(picture, picture, np.ones(1))
     errors.add((picture, picture), (picture, picture + 4), np.ones(1))
     assert errors.result() == {"mean": 16 / 12, "max": 4, "worst_image_mean": 2} and errors.images == 2

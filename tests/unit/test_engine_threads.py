@@ -4,6 +4,7 @@ becomes of errors."""
 import io
 import os
 import signal
+import sys
 import threading
 import time
 import types
@@ -13,13 +14,23 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision import transforms as T
 
+from dali_compat.cli import doctor
+from dali_compat.data.headers import Facts
 from dali_compat.engine.planes import engine as one
-from dali_compat.engine.planes import engines
+from dali_compat.engine.planes import engines, nvjpeg
+from dali_compat.engine.planes.engine import Decoder as real_decoder
 from dali_compat.engine.planes.engine import EngineSilent, Files
 from dali_compat.engine.planes.geometry import planes_of
-from dali_compat.engine.planes.nvjpeg import EngineError, Nvjpeg
+from dali_compat.engine.planes.nvjpeg import EngineError, EngineMemoryError, Nvjpeg
 from dali_compat.engine.planes.verified import VerifiedEngine
+from dali_compat.epoch import aside
+from dali_compat.epoch.planes_group import bounded
+from dali_compat.lower import lower
+from dali_compat.plan import Options
+from dali_compat.routes.dali import DaliRoute
+from dali_compat.translate import translate
 
 CPU = torch.device("cpu")
 FILES = Files.of([np.zeros(1, np.uint8)])
@@ -124,6 +135,51 @@ def test_it_is_waited_for_once(engine, held, monkeypatch):
     assert engines.engine_of(torch.device("cuda", 5)).startswith("it has not answered")
 
 
+GPU = torch.device("cuda", 3)
+MISSING = {
+    "library": "nvJPEG's library is not there",
+    "engine": "this GPU has no JPEG engine",
+    "symbol": "AttributeError: ",
+    "triton": "ModuleNotFoundError: ",
+    "memory": "EngineMemoryError: nvjpegJpegStateCreate: no memory",
+}
+
+
+@pytest.mark.parametrize("lacks", MISSING)
+def test_where_something_is_missing_the_cpu_decodes(engine, libraries, monkeypatch, lacks):
+    """And explain() and doctor say why."""
+    monkeypatch.setenv(one.SWITCH, "1")
+    monkeypatch.setattr(engines, "_engines", {})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace(total_memory=2**34))
+    monkeypatch.setattr(one, "Decoder", real_decoder)
+    statuses = {"engine": {"nvjpegCreateEx": 7}, "memory": {"nvjpegJpegStateCreate": 5}}
+    libraries += {"library": [], "symbol": [types.SimpleNamespace(_handle=None)]}.get(
+        lacks, [Library(**statuses.get(lacks, {}))]
+    )
+    if lacks == "triton":
+        monkeypatch.setitem(sys.modules, "triton", None)
+        monkeypatch.delitem(sys.modules, "dali_compat.engine.planes.kernels", raising=False)
+        monkeypatch.delattr("dali_compat.engine.planes.kernels", raising=False)
+    plan = lower(translate(T.RandomResizedCrop(8)), Options(exact=True, channels_last=False, gpu=True))
+    route = DaliRoute(GPU, 1, 2, 4, [plan], {})
+    assert route.uses_jpeg_engine and route.jpegs.startswith("exact: JPEGs on the GPU's engine, if it has one")
+    assert route.jpeg_engine() is None
+    assert route.jpegs.startswith(f"exact, on the CPU, not on a JPEG engine: {MISSING[lacks]}")
+    assert not route.compared_jpegs
+    assert doctor._exact_engine(GPU.index).startswith(f"yes, but not with exact=True: {MISSING[lacks]}")
+
+
+def test_a_loader_without_a_gpu_asks_for_none(monkeypatch):
+    """torch without CUDA, for example."""
+    monkeypatch.setenv(one.SWITCH, "1")
+    monkeypatch.setattr(engines, "engine_of", lambda device: pytest.fail("somebody asks"))
+    monkeypatch.setattr(engines, "begin", lambda device: pytest.fail("somebody asks"))
+    plan = lower(translate(T.RandomResizedCrop(8)), Options(exact=True, channels_last=False, gpu=False))
+    route = DaliRoute(CPU, 1, 2, 4, [plan], {})
+    assert route.jpeg_engine() is None and not route.uses_jpeg_engine and not route.compared_jpegs
+    route.begin_decoder()
+
+
 class Pillow(VerifiedEngine):
     """Its planes are the file: ``render`` makes pixels of it."""
 
@@ -174,29 +230,159 @@ def test_who_wants_it(monkeypatch):
         assert engines.is_wanted() == default
 
 
-def test_one_long_side_keeps_no_room_for_squares():
-    """Of 256 files 16384 pixels long that would be 200 GB."""
-    asked = []
+class Library:
+    """nvJPEG's, of these statuses by its functions' names.
 
-    class Library(Nvjpeg):
-        _handle = _state = None
-        _files, _side = 256, 1024
-        _quick = types.SimpleNamespace(nvjpegDecodeBatchedInitialize=lambda *args: 0)
+    Attributes:
+        asked: (files, width, height) for which room was asked.
+        decoded: how many files each call had.
+        freed: how many handles were destroyed.
+    """
 
-        def __init__(self):
-            pass
+    def __init__(self, **statuses):
+        self._statuses, self.asked, self.decoded, self.freed = statuses, [], [], 0
 
-        def _call(self, name, *args):
-            if name == "nvjpegDecodeBatchedPreAllocate":
-                asked.append(args[2:5])
+    def __getattr__(self, name):
+        if not name.startswith("nvjpeg"):
+            raise AttributeError(name)
+        return lambda *args: self._statuses.get(name) or getattr(self, "_" + name, lambda *args: 0)(*args)
 
-    library = Library()
-    for count, longest in ((8, 700), (8, 1500), (300, 900), (8, 16384), (8, 16384), (2000, 40)):
+    def _nvjpegGetHardwareDecoderInfo(self, handle, engines, cores):
+        engines._obj.value = self._statuses.get("engines", 1)
+        return 0
+
+    def _nvjpegDestroy(self, handle):
+        self.freed += 1
+        return 0
+
+    def _nvjpegDecodeBatchedPreAllocate(self, handle, state, files, width, height, *others):
+        self.asked.append((files, width, height))
+        return 0
+
+    def _nvjpegDecodeBatchedInitialize(self, handle, state, files, *others):
+        self.decoded.append(files)
+        return 0
+
+
+@pytest.fixture
+def libraries(monkeypatch):
+    """What Nvjpeg finds."""
+    found = []
+    monkeypatch.setattr(nvjpeg, "nvjpeg_libraries", lambda: iter(found))
+    monkeypatch.setattr(nvjpeg.ctypes, "PyDLL", lambda name, handle: handle)
+    monkeypatch.setattr(Library, "_handle", property(lambda self: self), raising=False)
+    return found
+
+
+def test_no_library(libraries):
+    with pytest.raises(EngineError, match="library is not there"):
+        Nvjpeg()
+
+
+@pytest.mark.parametrize("how", [{"nvjpegCreateEx": 7}, {"engines": 0}])
+def test_no_engine(libraries, how):
+    libraries.append(Library(**how))
+    with pytest.raises(EngineError, match=r"^this GPU has no JPEG engine$"):
+        Nvjpeg()
+    assert libraries[0].freed == int("engines" in how)
+
+
+def test_a_library_for_another_driver_leaves_the_next(libraries):
+    class Old:
+        _handle = None
+
+    libraries += [Library(nvjpegCreateEx=1), Old(), Library()]
+    assert Nvjpeg()._library is libraries[2]
+
+
+@pytest.mark.parametrize(("status", "error"), [(3, EngineError), (4, EngineError), (5, EngineMemoryError)])
+def test_what_the_library_says(libraries, status, error):
+    libraries.append(Library(nvjpegDecodeBatched=status))
+    made, numbers = Nvjpeg(), np.zeros(1, np.uint64)
+    with pytest.raises(error, match="nvjpegDecodeBatched: "):
+        made.decode(numbers, numbers, np.zeros((1, 8), np.uint64), 9, 0)
+
+
+def test_room_is_kept_by_what_comes(libraries):
+    """And never for a square of a long side, for as many files as a call may have: 256 of 16384 would be 200 GB."""
+    libraries.append(Library())
+    made = Nvjpeg()
+    for count, longest in ((8, 200), (8, 500), (8, 40), (300, 900), (8, 16384), (8, 700)):
         numbers = np.zeros(count, np.uint64)
-        library.decode(numbers, numbers, np.zeros((count, 8), np.uint64), longest, 0)
-    assert all(files * width * height <= 2**30 for files, width, height in asked)
-    assert asked[0] == (256, 2048, 2048) and asked[1][0] == 300 and asked[-1][0] == 2000
-    assert len(asked) <= 4
+        made.decode(numbers, numbers, np.zeros((count, 8), np.uint64), longest, 0)
+    assert libraries[0].asked == [(256, 256, 256), (256, 512, 512), (256, 1024, 1024)]
+
+
+def test_long_sides_come_in_calls_of_few():
+    """So what each place of a call has needed is bounded, wherever in the batches they were."""
+    rng = np.random.default_rng(0)
+    for sides in ([500] * 256, [1024] * 300, [40] * 1000):
+        calls = nvjpeg.calls_of(np.array(sides))
+        assert np.concatenate(calls).tolist() == list(range(len(sides)))
+        assert len(calls) == -(-len(sides) // 256)
+    places = np.zeros(256, np.int64)
+    for _ in range(200):
+        sides = rng.choice([60, 300, 1000, 1280, 6000, 16384], 256, p=[0.3, 0.4, 0.2, 0.05, 0.04, 0.01])
+        calls = nvjpeg.calls_of(sides)
+        assert sorted(np.concatenate(calls).tolist()) == list(range(256))
+        for call in calls:
+            longest = max(sides[call].max(), 1024)
+            assert len(call) == 1 or len(call) * longest**2 <= 2**29
+            places[: len(call)] = np.maximum(places[: len(call)], sides[call])
+    assert (np.arange(1, 257) * places**2).max() <= 2**29
+    assert [len(call) for call in nvjpeg.calls_of(np.array([300] * 250 + [1280] * 6))] == [256]
+
+
+def test_a_decoder_gives_each_call_its_files(engine, monkeypatch):
+    calls = []
+    decoder = object.__new__(real_decoder)
+    decoder.stream = types.SimpleNamespace(cuda_stream=0, synchronize=lambda: calls.append("done"))
+    decoder._nvjpeg = types.SimpleNamespace(decode=lambda *args: calls.append([one.tolist() for one in args[:3]]))
+    numbers = np.arange(3, dtype=np.uint64)
+    decoder.decode(numbers, numbers + np.uint64(10), np.zeros((3, 8), np.uint64), np.array([9, 16384, 16384]))
+    nothing = [[0] * 8]
+    assert calls == [[[1, 2], [11, 12], 2 * nothing], "done", [[0], [10], nothing], "done"]
+
+
+def test_errors_keep_no_planes(engine, monkeypatch):
+    """Somebody may keep an error for long, and that its traceback."""
+
+    def fail(self):
+        raise EngineError("not supported")
+
+    monkeypatch.setattr(Decoder, "work", fail)
+    monkeypatch.setattr(one, "_IN_FLIGHT", 0)
+    decoding = engine.submit(FILES, PLACES)
+    with pytest.raises(EngineError) as error:
+        decoding.result()
+    assert error.traceback and decoding._planes is None and not engine.is_full
+
+
+def test_a_small_gpu_has_less_in_flight(engine, monkeypatch):
+    decoding = engine.submit(FILES, PLACES)
+    assert not engine.is_full
+    monkeypatch.setattr(engine, "memory", 32 * 255)
+    assert engine.is_full and decoding.bytes == 256
+    facts = Facts.empty(8)._replace(sizes=np.full((8, 2), 8), chroma=np.ones(8, np.uint8))
+    assert [len(group) for group in bounded(np.arange(8), facts, 2**34)] == [8]
+    assert [len(group) for group in bounded(np.arange(8), facts, 128 * 512)] == [2] * 4
+
+
+def test_others_may_begin_while_it_is_asked_what_is_in_flight(engine, monkeypatch):
+    """The set of them must not be walked while it changes: that is an error."""
+    begun = []
+
+    class Counted:
+        @property
+        def bytes(self):
+            if len(begun) < 3:
+                begun.append(engine.submit(FILES, PLACES))
+            return 1
+
+    counted = [Counted() for _ in range(4)]
+    for number, each in enumerate(counted):
+        engine._live[-1 - number] = each
+    assert not engine.is_full and len(begun) == 3
 
 
 def test_a_fork_waits_for_its_start(monkeypatch):
@@ -232,3 +418,24 @@ def test_a_fork_waits_for_comparisons(engine, monkeypatch):
     found = len(done)
     os.waitpid(child, 0)
     assert found == 2
+
+
+def test_a_fork_waits_for_what_an_aside_begins_meanwhile(engine, monkeypatch):
+    """A comparison, after it was asked whether there are any."""
+    done = []
+    monkeypatch.setattr(engine, "_alike", lambda *args: time.sleep(0.3) or np.ones(1, bool))
+    monkeypatch.setitem(engines._engines, 7, engine)
+
+    def begin():
+        time.sleep(0.2)  # engines have been waited for
+        engine.compare(FILES, PLACES, [torch.zeros(8, 8, 3, dtype=torch.uint8)], done.append)
+
+    late = aside.Aside(CPU)
+    late.do(begin)
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    found = len(done)
+    os.waitpid(child, 0)
+    late.end(lambda: None, within=False)
+    assert found == 1

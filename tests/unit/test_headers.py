@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from faults import bitmaps, tiffs
 from faults.jpegs import pieces_of
-from helpers import make_image
+from helpers import make_image, sizes_and_kinds
 from PIL import Image, ImageFile
 
 from dali_compat.data import headers
@@ -241,23 +241,23 @@ def counted(monkeypatch):
 def test_headers_are_read_once(tmp_path, counted):
     paths = [write(tmp_path / f"{i}.jpg", jpeg()) for i in range(40)]
     table = Headers()
-    sizes, kinds = table.look([3, 0, 39], [paths[3], paths[0], paths[39]])
+    sizes, kinds = sizes_and_kinds(table, [3, 0, 39], [paths[3], paths[0], paths[39]])
     assert counted == [paths[3], paths[0], paths[39]]
     assert sizes.tolist() == [[HEIGHT, WIDTH]] * 3 and sizes.dtype == np.int64 and kinds.tolist() == [DALI] * 3
-    table.look([0, 1, 39], [paths[0], paths[1], paths[39]])
+    sizes_and_kinds(table, [0, 1, 39], [paths[0], paths[1], paths[39]])
     assert counted[3:] == [paths[1]]
-    table.look([1000], [paths[2]])  # a data set that has grown
-    table.look([0, 3], [paths[0], paths[3]])
+    sizes_and_kinds(table, [1000], [paths[2]])  # a data set that has grown
+    sizes_and_kinds(table, [0, 3], [paths[0], paths[3]])
     assert counted[4:] == [paths[2]]
 
 
 def test_mended_files_are_read_again(tmp_path, counted):
     path, table = write(tmp_path / "a.jpg", b"garbage"), Headers()
     for _ in range(2):
-        assert table.look([0], [path])[1].tolist() == [UNREADABLE]
+        assert sizes_and_kinds(table, [0], [path])[1].tolist() == [UNREADABLE]
     write(tmp_path / "a.jpg", saved("GIF"))
     for _ in range(2):
-        sizes, kinds = table.look([0], [path])
+        sizes, kinds = sizes_and_kinds(table, [0], [path])
         assert kinds.tolist() == [PIL] and sizes.tolist() == [[HEIGHT, WIDTH]]
     assert len(counted) == 3
 
@@ -266,22 +266,22 @@ def test_another_file_at_an_index_is_read(tmp_path):
     small = write(tmp_path / "b.png", saved("PNG", "L"))
     Image.new("RGB", (5, 4)).save(small)
     paths, table = [write(tmp_path / "a.jpg", jpeg()), small], Headers()
-    assert table.look([0, 1], paths)[0].tolist() == [[HEIGHT, WIDTH], [4, 5]]
-    assert table.look([0, 1], paths[::-1])[0].tolist() == [[4, 5], [HEIGHT, WIDTH]]
+    assert sizes_and_kinds(table, [0, 1], paths)[0].tolist() == [[HEIGHT, WIDTH], [4, 5]]
+    assert sizes_and_kinds(table, [0, 1], paths[::-1])[0].tolist() == [[4, 5], [HEIGHT, WIDTH]]
 
 
 def test_the_same_file_taken_in_another_way_is_read(tmp_path):
     """A data set may be given a loader: its images are in RGB from then on."""
     path, table = write(tmp_path / "a.jpg", jpeg(mode="L")), Headers()
     for source, kind in ((InItsMode(path), GRAY), (path, DALI), (Upright(path), DALI), (InItsMode(path), GRAY)):
-        assert table.look([0], [source])[1].tolist() == [kind]
+        assert sizes_and_kinds(table, [0], [source])[1].tolist() == [kind]
 
 
 def test_what_dali_failed_on_stays_pils(tmp_path):
     path, table = write(tmp_path / "a.jpg", jpeg()), Headers()
-    assert table.look([2], [path])[1].tolist() == [DALI]
+    assert sizes_and_kinds(table, [2], [path])[1].tolist() == [DALI]
     table.use_pil(2)
-    sizes, kinds = table.look([2], [path])
+    sizes, kinds = sizes_and_kinds(table, [2], [path])
     assert kinds.tolist() == [PIL] and sizes.tolist() == [[HEIGHT, WIDTH]]
 
 
@@ -295,15 +295,15 @@ def test_pillows_limit_of_pixels_may_change(tmp_path, monkeypatch):
         (HEIGHT * WIDTH, [DALI, DALI]),
     ):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
-        sizes, found = table.look([0, 1], paths)
+        sizes, found = sizes_and_kinds(table, [0, 1], paths)
         assert found.tolist() == kinds and sizes.tolist() == [[HEIGHT, WIDTH], [4, 5]]
 
 
 def test_slow_disks_are_read_in_threads(tmp_path, monkeypatch):
     paths = [write(tmp_path / f"{i}.jpg", saved("JPEG") if i % 3 else b"") for i in range(50)]
-    expected = Headers().look(list(range(50)), paths)
+    expected = sizes_and_kinds(Headers(), list(range(50)), paths)
     monkeypatch.setattr(headers, "_SLOW", -1.0)
-    found = Headers().look(list(range(50)), paths)
+    found = sizes_and_kinds(Headers(), list(range(50)), paths)
     assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
     assert (expected[1] == UNREADABLE).sum() == 17
 

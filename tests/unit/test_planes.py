@@ -17,9 +17,10 @@ from dali_compat.draws import Randoms, compute
 from dali_compat.engine.fused import conversion_table
 from dali_compat.engine.kernels import resample
 from dali_compat.engine.kernels import rows_of as row_of
+from dali_compat.engine.pil import apply
+from dali_compat.engine.planes import engines, geometry
 from dali_compat.engine.planes.geometry import Windows, planes_of, rows_of, whole_rows_of
 from dali_compat.engine.planes.program import Program
-from dali_compat.engine.replay import play
 from dali_compat.epoch.part import run
 from dali_compat.lower import lower
 from dali_compat.plan import ImageSpec, Options, step
@@ -239,6 +240,20 @@ def test_windows_at_every_offset():
             assert torch.equal(made.rendered(windows, (17, 19)), tensors([expected]))
 
 
+@runs
+def test_a_compiler_that_computes_otherwise_is_found_out(monkeypatch):
+    """As one whose windows begin a pixel later, and one that gives nothing."""
+    from dali_compat.engine.planes import kernels
+
+    assert engines.resizes_alike(torch.device(DEVICE))
+    true, aside = geometry.Windows, np.array([0, 1])
+    with monkeypatch.context() as patch:
+        patch.setattr(engines, "Windows", lambda start, size, *rest: true(start + aside, size - aside, *rest))
+        assert not engines.resizes_alike(torch.device(DEVICE))
+    monkeypatch.setattr(kernels, "render", lambda *given: given[-1].zero_())
+    assert not engines.resizes_alike(torch.device(DEVICE))
+
+
 # ---- chains of transforms
 
 MIXED = [(37, 51), (90, 33), (12, 12), (410, 4)]  # the last is one that Pillow may resize vertically first
@@ -287,5 +302,5 @@ def test_any_chain_is_torchvisions(seed):
         expected = Image.fromarray(made.images[row])
         drawn = compute(plan.steps, made.sizes[[row]], Randoms(seed, row, 1), [0])
         for s, values in zip(plan.steps, drawn, strict=True):
-            expected = play(expected, s, row_of(values, 0))
+            expected = apply(expected, s, row_of(values, 0))
         assert found.dtype == expected.dtype and torch.equal(found.cpu(), expected), chain

@@ -1,11 +1,13 @@
-"""The decoder's start in the background: how often, what becomes of it, forks and the program's end."""
+"""nvJPEG's start in the background: how often, what becomes of it, forks and the program's end."""
 
+import contextlib
 import os
 import signal
 import threading
 
 import programs
 import pytest
+import torch
 from contract.both import said
 
 from dali_compat.engine.dali import warm
@@ -15,8 +17,7 @@ SECONDS = 30
 
 @pytest.fixture(autouse=True)
 def nothing_started(monkeypatch):
-    """As in a new process; nothing is waited for before it begins."""
-    monkeypatch.setattr(warm, "_GRACE", 0)
+    """As in a new process."""
     monkeypatch.setattr(warm, "_starts", {})
     monkeypatch.setattr(warm, "_closing", [])
 
@@ -85,15 +86,21 @@ def test_what_comes_too_late_is_closed():
     assert made.closed == 1
 
 
-@pytest.mark.parametrize("how", [lambda: warm.overtake(0), warm._end, warm._before_fork], ids=["own", "end", "fork"])
-def test_it_is_not_begun_any_more(monkeypatch, how):
-    monkeypatch.setattr(warm, "_GRACE", SECONDS)
+def test_who_waits_has_it():
+    made = Made()
+    threading.Timer(0.2, made.go.set).start()
+    warm.begin(0, made)
+    warm.wait(0)
+    assert warm._starts[0]._made is made and made.calls == [0]
+
+
+def test_who_waits_begins_it(monkeypatch):
     made = Made()
     made.go.set()
-    warm.begin(0, made)
-    how()
-    warm.finish(SECONDS / 2)
-    assert not warm._starts[0].thread.is_alive() and made.calls == []
+    monkeypatch.setattr(warm, "Handle", made)
+    warm.wait(1)
+    warm.wait(1)
+    assert warm._starts[1]._made is made and made.calls == [1]
 
 
 def test_nothing_to_drop():
@@ -138,31 +145,70 @@ def test_a_fork_waits_and_the_child_has_nothing():
     assert made.closed == 1
 
 
-# ---- the decoder itself, on the CPU
+# ---- the handle itself, of a library that counts
 
 
-def test_a_decoder_that_has_decoded():
-    made = warm.first_decoder(None)
-    made.run()
-    made.close()
-    made.close()
+class Library:
+    """nvJPEG for a GPU that has no JPEG engine.
+
+    Attributes:
+        backends: asked for, one after another.
+        destroyed: handles.
+    """
+
+    def __init__(self, *statuses: int):
+        self._statuses = list(statuses)
+        self.backends, self.destroyed = [], []
+
+    def nvjpegCreateEx(self, backend, device_allocator, pinned_allocator, flags, handle):
+        self.backends.append(backend)
+        handle._obj.value = 7
+        return self._statuses.pop(0)
+
+    def nvjpegDestroy(self, handle):
+        self.destroyed.append(handle.value)
 
 
-def test_a_decoder_that_fails_says_why(monkeypatch):
-    monkeypatch.setattr(warm, "_jpeg", lambda: b"\xff\xd8no image")
-    with pytest.raises(RuntimeError, match="daliPipeline"):
-        warm.first_decoder(None)
+@pytest.fixture
+def cuda(monkeypatch):
+    """torch believes that there is a GPU."""
+    stream = contextlib.nullcontext()
+    stream.synchronize = lambda: None
+    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
 
 
-def test_a_dali_without_the_interface_is_an_error_as_well(monkeypatch, tmp_path):
-    monkeypatch.setattr(warm.dali, "__file__", str(tmp_path / "__init__.py"))
-    with pytest.raises(OSError, match="libdali"):
-        warm.first_decoder(None)
+@pytest.mark.parametrize(("statuses", "backends"), [((0,), [3]), ((6, 0), [3, 0])], ids=["engine", "no engine"])
+def test_a_handle_is_closed_once(monkeypatch, cuda, statuses, backends):
+    library = Library(*statuses)
+    monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([library]))
+    handle = warm.Handle(0)
+    handle.close()
+    handle.close()
+    assert library.backends == backends and library.destroyed == [7]
+
+
+def test_a_handle_that_fails_says_why(monkeypatch, cuda):
+    monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([Library(6, 2)]))
+    with pytest.raises(RuntimeError, match="nvjpegCreateEx: status 2"):
+        warm.Handle(0)
+    monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([]))
+    with pytest.raises(RuntimeError, match="library is not there"):
+        warm.Handle(0)
 
 
 BEGIN = """
+import time
 from dali_compat.engine.dali import warm
-warm.begin(0, lambda index: warm.first_decoder(None))
+
+class Opened:
+    def __init__(self, index):
+        time.sleep(0.5)
+
+    def close(self):
+        print("closed")
+
+warm.begin(0, Opened)
 """
 
 
@@ -170,7 +216,7 @@ warm.begin(0, lambda index: warm.first_decoder(None))
 def test_a_program_ends_quietly(when):
     code = {"at once": "", "ready": "warm.finish()", "dropped": "warm.drop(0)"}[when]
     result = programs.run(BEGIN + code + "\nprint('done')", seconds=SECONDS)
-    assert said(result) == "done\n" and result.stderr == ""
+    assert said(result) == "done\nclosed\n" and result.stderr == ""
 
 
 def test_ctrl_c_ends_a_program():

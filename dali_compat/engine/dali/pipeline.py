@@ -19,50 +19,28 @@ import threading
 import weakref
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import nvidia.dali as dali
 import torch
-from nvidia.dali import fn, types
-from nvidia.dali.tensors import TensorGPU, TensorListCPU
+from nvidia.dali.tensors import TensorGPU
 
-from ...data.header import STATED
-from ...data.sources import DECODED, PATHS, PIXELS_ON_GPU, Form
+from ...data.sources import DECODED, PATHS, Form
 from ...draws import Arrays
 from ...errors import OutOfStep
 from ...plan import Plan
-from ..views import Views
-from . import affinity, graph, warm
+from . import affinity, warm
+from .definition import define, states
 from .feed import Feed, InFlight
 from .forks import live
+from .received import Received
 
-_TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
-_IMAGES = "images "  # names of outputs, before a number
 _SPARE_FILES = 1024  # descriptors, besides those of batches
 
 
 class PipelineError(RuntimeError):
     """DALI could not produce a batch; the text is DALI's."""
-
-
-class Received(NamedTuple):
-    """What comes out of a pipeline for a batch of N images.
-
-    Attributes:
-        images: (N, H, W, C) or (N, C, H, W) on the device, as the plan's last step lays it out, or a list of N where
-            sizes differ; Views of these where the plan has views; [] where the form only reads.
-        decoded: the same before the first step, (H, W, 3) each, where the form keeps them; else None.
-        encoded: DALI's list of the N files' bytes, where it has read files; else None.
-        lengths: (N,), their numbers, where it has decoded them, too; else None.
-        stated: (N, STATED) uint8, those that stand where the header states the size; None as lengths.
-    """
-
-    images: torch.Tensor | list[torch.Tensor] | Views
-    decoded: torch.Tensor | list[torch.Tensor] | None
-    encoded: TensorListCPU | None
-    lengths: np.ndarray | None
-    stated: np.ndarray | None
 
 
 class Meter(Protocol):
@@ -84,11 +62,11 @@ class DecodePipeline:
 
     Attributes:
         in_step: no call was stopped in its middle.
-        user: the epoch that it works for; routes/dali.py sets it.
+        borrower: the epoch that has it; routes/dali.py sets it.
         meter: counts the seconds that DALI was waited for.
     """
 
-    user: weakref.ref | None = None
+    borrower: weakref.ref | None = None
     meter: Meter | None = None
 
     def __init__(
@@ -98,6 +76,7 @@ class DecodePipeline:
         self.plan, self.device, self.threads, self.depth, self.batch_size = plan, device, threads, depth, batch_size
         self._pipe: Any = None
         self._feed = Feed()
+        self._states = states(form)
         self._done: dict[int, Any] = {}  # results that came out before they were asked for
         self._wanted: set[int] = set()  # tickets that somebody will ask for
         self._tickets = 0  # given out so far
@@ -153,11 +132,6 @@ class DecodePipeline:
         self.in_step = True
         return ticket
 
-    @property
-    def _states(self) -> bool:
-        """Whether it hands out what files state of themselves."""
-        return self.form.given == PATHS and not self.form.reads
-
     def _schedule(self, batch: InFlight) -> None:
         self._feed.next, accepted = batch, len(self._feed.flight)
         try:
@@ -190,13 +164,7 @@ class DecodePipeline:
         self.in_step = True
         if isinstance(outcome, Exception):
             raise outcome
-        named = dict(zip(self._outputs, outcome, strict=True))
-        decoded = _tensors(named["decoded"]) if "decoded" in named else None
-        lengths = named["lengths"].as_array()[:, 0] if "lengths" in named else None
-        stated = named["stated"].as_array() if "stated" in named else None
-        images = [_tensors(outcome) for name, outcome in named.items() if name.startswith(_IMAGES)]
-        whole = _apart(images) if self.plan.views else images[0] if images else []
-        return Received(whole, decoded, named.get("encoded"), lengths, stated)
+        return Received.of(dict(zip(self._outputs, outcome, strict=True)), bool(self.plan.views))
 
     def discard(self, ticket: int) -> None:
         """Nobody will ask for this ticket."""
@@ -225,7 +193,7 @@ class DecodePipeline:
     @property
     def idle(self) -> bool:
         """Whether the epoch that it worked for is over."""
-        epoch = None if self.user is None else self.user()
+        epoch = None if self.borrower is None else self.borrower()
         return epoch is None or epoch.over
 
     @property
@@ -273,10 +241,7 @@ class DecodePipeline:
         _allow_open_files()
         decodes_on_gpu = self.device.type == "cuda" and not self.plan.exact and self.form.given not in DECODED
         if decodes_on_gpu:
-            warm.overtake(self.device.index)
-        arrays = [a for step in template for a in step.values()]
-        if self._states:
-            arrays.append(np.zeros((1, 1), np.int32))  # where they state their sizes
+            warm.wait(self.device.index)
         device_id = self.device.index if self.device.type == "cuda" else None
         near_gpu = device_id is not None and affinity.near_gpu(affinity.allowed(), affinity.numa_nodes())
         pipe = dali.Pipeline(
@@ -288,65 +253,12 @@ class DecodePipeline:
             set_affinity=near_gpu,
         )
         with pipe:
-            dtypes = [types.UINT8, types.INT64] + [_TYPES[a.dtype.name] for a in arrays]
-            ndim = [3 if self.form.given in DECODED else 1, 0] + [a.ndim - 1 for a in arrays]
-            layout = ["HWC" if self.form.given in DECODED else "", ""] + [""] * len(arrays)
-            if self.form.given == PIXELS_ON_GPU:
-                images, *inputs = self._feed.source(dtypes[:1], ndim[:1], None, torch.cuda.Stream(self.device))
-                inputs += self._feed.source(dtypes[1:], ndim[1:], layout[1:])
-            else:
-                images, *inputs = self._feed.source(dtypes, ndim, layout)
-            numbers, *inputs = inputs
-            rest = iter(inputs)
-            nodes = [{name: next(rest) for name in step} for step in template]
-            outputs = {}
-            if self.form.given == PATHS:
-                outputs["encoded"] = images = fn.io.file.read(images, dont_use_mmap=True)
-            if self._states:
-                outputs["lengths"], outputs["stated"] = images.shape(), graph.part_of(images, next(rest), STATED)
-            if not self.form.reads:
-                outputs |= self._images(images, nodes)
-            outputs["numbers"] = numbers  # the last: _take() looks there
-            pipe.set_outputs(*outputs.values())
+            outputs = define(self.plan, self.form, self.device, self._feed, template)
+            pipe.set_outputs(*outputs.values())  # the samples' numbers are the last: _take() looks there
         pipe.build()
         self._pipe, self._outputs = pipe, list(outputs)
         if decodes_on_gpu:
             warm.drop(self.device.index)
-
-    def _images(self, given, nodes) -> dict:
-        """The pipeline's outputs that are pixels."""
-        rest = iter(nodes)
-        chains = [[(step, next(rest)) for step in plan.dali] for plan in self.plan.chains]
-        steps = [] if self.plan.views else chains[0]
-        device, window = "mixed" if self.device.type == "cuda" else "cpu", None
-        if steps and steps[0][0].op == "crop" and steps[0][0].kwargs["inside"]:
-            window = steps.pop(0)[1]
-        kept = {}
-        capability = torch.cuda.get_device_capability(self.device) if device == "mixed" else (0, 0)
-        if self.form.given in DECODED:
-            images = graph.decoded(given, device, self.form.given == PIXELS_ON_GPU, window)
-        elif self.form.keep or self.form.fancy:  # nvJPEG before 13.2 warns of every window that it decodes so
-            images = graph.decode(given, device, self.plan.exact, self.form.fancy, capability=capability)
-            kept = {"decoded": images} if self.form.keep else {}
-            images = images if window is None else graph.crop(images, window, inside=True)
-        else:
-            images = graph.decode(given, device, self.plan.exact, window=window, capability=capability)
-        made = [_view(images, chain, device) if self.plan.views else _after(images, chain) for chain in chains]
-        return {f"{_IMAGES}{number}": one for number, one in enumerate(made)} | kept
-
-
-def _view(images, steps, device: str):
-    """_after(), where the first step may be a window."""
-    if device == "cpu" and steps and steps[0][0].op == "crop" and steps[0][0].kwargs["inside"]:
-        return _after(graph.decoded(images, device, False, steps[0][1]), steps[1:])
-    return _after(images, steps)
-
-
-def _after(images, steps):
-    """Images after the steps of one chain."""
-    for step, arrays in steps:
-        images = getattr(graph, step.op)(images, arrays, **step.kwargs)
-    return images
 
 
 def _allow_open_files() -> None:
@@ -386,23 +298,3 @@ def _as_matrix(paths: list[str]) -> np.ndarray:
     """(N, L) uint8, one zero-padded path a row, as fn.io.file.read takes them."""
     encoded = np.array([os.fsencode(path) for path in paths])
     return encoded.view(np.uint8).reshape(len(paths), -1)
-
-
-def _apart(images: list[torch.Tensor | list[torch.Tensor]]) -> Views:
-    """Views in memory of their own: DALI computes once what is the same in two."""
-    made: list[torch.Tensor | list[torch.Tensor]] = []
-    known: set[int] = set()
-    for view in images:
-        first = view if isinstance(view, torch.Tensor) else view[0]
-        if first.data_ptr() in known:
-            view = view.clone() if isinstance(view, torch.Tensor) else [image.clone() for image in view]
-        known.add(first.data_ptr())
-        made.append(view)
-    return Views(made)
-
-
-def _tensors(outputs):
-    """Torch's view of DALI's output, without a copy."""
-    if outputs.is_dense_tensor():
-        return torch.from_dlpack(outputs.as_tensor())
-    return [torch.from_dlpack(outputs[i]) for i in range(len(outputs))]

@@ -1,39 +1,31 @@
-"""The decoder's start on a GPU, in the background: the first decoder of a process takes long to make, as nvJPEG starts.
+"""nvJPEG's start on a GPU, in the background: the first decoder of a process takes long to make.
 
-A pipeline that decodes a few tiny images is made beside the user's program. It lives until a loader has one of its own:
-while any lives, another takes less. Where a loader's own comes at once, nothing is made: two at a time take longer than
-one. DALI's C interface makes it. Python's waits for the decoder with the interpreter locked, which would stop the whole
-program; and a C++ exception is an error code in C.
+DALI's decoder opens the JPEG engine three times, to look for encoders and decoders and for itself, and the driver takes
+some .5 s each time that nothing has it open. So nvJPEG is opened here, once, before the first pipeline is made: that
+takes one of the three, and may pass beside the user's program. It stays open until the pipeline exists, which keeps the
+engine open for others.
 
-The thread is no daemon: a program that ends meanwhile waits for it. So does a fork, which must not copy a locked DALI.
+The thread is no daemon: a program that ends meanwhile waits for it. So does a fork, which must not copy a lock.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
-import io
 import os
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import numpy as np
-import nvidia.dali as dali
-from nvidia.dali import types
-from PIL import Image
+import torch
 
-from . import graph
+from ...installation import nvjpeg_libraries
 
-_GRACE = 0.25  # seconds, in which a loader's own pipeline may come
 _PATIENCE = 60  # seconds, of a fork
-_IMAGES = 8  # enough for the hardware decoder and for CUDA's, which share a batch
-_SIDE = 64  # pixels
-_OVERRIDES = 1024  # bytes, more than daliPipelineParams_t has; zeros override nothing
+_BACKENDS = 3, 0  # the JPEG engine, and for GPUs without one whatever they have
 
 
-class Decoder(Protocol):
+class Opened(Protocol):
     """What has started."""
 
     def close(self) -> None:
@@ -44,21 +36,14 @@ class Decoder(Protocol):
 class _Start:
     """The start on one device: a thread, and what it leaves."""
 
-    def __init__(self, make: Callable[[int], Decoder], index: int):
+    def __init__(self, make: Callable[[int], Opened], index: int):
         self._make, self._index = make, index
-        self._made: Decoder | None = None
+        self._made: Opened | None = None
         self._dropped = False
-        self._overtaken = threading.Event()
         self._lock = threading.Lock()
-        self.thread = threading.Thread(target=self._run, name="dali_compat decoder's start")
-
-    def overtake(self) -> None:
-        """Not needed any more, if it has not begun."""
-        self._overtaken.set()
+        self.thread = threading.Thread(target=self._run, name="dali_compat nvJPEG's start")
 
     def _run(self) -> None:
-        if self._overtaken.wait(_GRACE):
-            return
         try:
             made = self._make(self._index)
         except Exception:  # the first pipeline meets the same, and whoever asked for it is told
@@ -69,7 +54,7 @@ class _Start:
                 return
         made.close()
 
-    def take(self) -> Decoder | None:
+    def take(self) -> Opened | None:
         """What it has left, or None; what comes later is closed."""
         with self._lock:
             self._dropped = True
@@ -81,32 +66,27 @@ _starts: dict[int, _Start] = {}  # of this process, by the index of the device
 _closing: list[threading.Thread] = []
 
 
-def begin(index: int, make: Callable[[int], Decoder] | None = None) -> None:
-    """A thread calls ``make``, which is first_decoder() unless it is given; once a process and device."""
+def begin(index: int, make: Callable[[int], Opened] | None = None) -> None:
+    """A thread calls ``make``, which is Handle unless it is given; once a process and device."""
     if index not in _starts:
-        start = _Start(make or first_decoder, index)
+        start = _Start(make or Handle, index)
         if _starts.setdefault(index, start) is start:
             start.thread.start()
 
 
-def overtake(index: int) -> None:
-    """A loader's own pipeline is being made on the device."""
-    if index in _starts:
-        _starts[index].overtake()
-
-
-def _overtake_all() -> None:
-    for start in list(_starts.values()):
-        start.overtake()
+def wait(index: int) -> None:
+    """Until nvJPEG has started on the device; begins it where nobody has."""
+    begin(index)
+    _starts[index].thread.join()
 
 
 def drop(index: int) -> None:
-    """A pipeline with a decoder exists on the device: the one that was made here is not needed any more."""
+    """A pipeline with a decoder exists on the device: what was opened here is not needed any more."""
     start = _starts.get(index)
     made = None if start is None else start.take()
     if made is None:
         return
-    thread = threading.Thread(target=made.close, name="dali_compat decoder's end")  # it may take as long as a batch
+    thread = threading.Thread(target=made.close, name="dali_compat nvJPEG's end")  # it may take as long as a batch
     _closing.append(thread)
     try:
         thread.start()
@@ -122,75 +102,36 @@ def finish(seconds: float | None = None) -> None:
     _closing[:] = [thread for thread in _closing if thread.is_alive()]
 
 
-class _Pipeline:
-    """A pipeline of DALI's C interface.
+class Handle:
+    """nvJPEG, open on a GPU. Its calls leave the interpreter unlocked.
 
     Raises:
-        OSError, AttributeError: this DALI's library is elsewhere, or lacks the interface.
-        RuntimeError: DALI cannot make it, or run it.
+        RuntimeError: nvJPEG is not there, or cannot be opened.
     """
 
-    def __init__(self, serialized: bytes):
-        self._library = ctypes.CDLL(os.path.join(os.path.dirname(dali.__file__), "libdali.so"))
-        self._handle = ctypes.c_void_p()
-        size, overrides = ctypes.c_size_t(len(serialized)), ctypes.create_string_buffer(_OVERRIDES)
-        self._call("daliPipelineDeserialize", ctypes.byref(self._handle), serialized, size, overrides)
-        try:
-            self._call("daliPipelineBuild", self._handle)
-        except Exception:
-            self.close()
-            raise
-
-    def run(self) -> None:
-        """One batch, to its end."""
-        outputs = ctypes.c_void_p()
-        self._call("daliPipelineRun", self._handle)
-        self._call("daliPipelinePopOutputs", self._handle, ctypes.byref(outputs))
-        self._call("daliPipelineOutputsDestroy", outputs)
+    def __init__(self, index: int):
+        library = next(nvjpeg_libraries(), None)
+        if library is None:
+            raise RuntimeError("nvJPEG's library is not there")
+        self._library: Any = library
+        self._index, self._handle = index, ctypes.c_void_p()
+        with torch.cuda.device(index):
+            torch.cuda.current_stream().synchronize()  # CUDA runs in this thread
+            for backend in _BACKENDS:
+                status = library.nvjpegCreateEx(backend, None, None, 0, ctypes.byref(self._handle))
+                if status == 0:
+                    return
+        raise RuntimeError(f"nvjpegCreateEx: status {status}")
 
     def close(self) -> None:
         handle, self._handle = self._handle, ctypes.c_void_p()
         if handle:
-            with contextlib.suppress(RuntimeError):
-                self._call("daliPipelineDestroy", handle)
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        """ctypes unlocks the interpreter meanwhile."""
-        code = getattr(self._library, name)(*arguments)
-        if code != 0:
-            message = self._library.daliGetLastErrorMessage
-            message.restype = ctypes.c_char_p
-            raise RuntimeError(f"{name}: {(message() or b'').decode(errors='replace')}")
-
-
-def first_decoder(index: int | None) -> _Pipeline:
-    """A pipeline that has decoded images, on a GPU (None: on the CPU) as the loader's pipelines do.
-
-    Raises:
-        Exception: whatever is in the way.
-    """
-    pipe = dali.Pipeline(_IMAGES, 1, index, prefetch_queue_depth=1, exec_dynamic=True)
-    with pipe:
-        encoded = types.Constant(np.frombuffer(_jpeg(), np.uint8), device="cpu")
-        pipe.set_outputs(graph.decode(encoded, "cpu" if index is None else "mixed", exact=False))
-    made = _Pipeline(pipe.serialize())
-    try:
-        made.run()
-    except Exception:
-        made.close()
-        raise
-    return made
-
-
-def _jpeg() -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (_SIDE, _SIDE)).save(file, "JPEG")
-    return file.getvalue()
+            with torch.cuda.device(self._index):
+                self._library.nvjpegDestroy(handle)
 
 
 def _end() -> None:
-    """Before DALI's library ends."""
-    _overtake_all()
+    """Before CUDA ends."""
     finish()
     for start in _starts.values():
         made = start.take()
@@ -205,7 +146,6 @@ def _after_fork_in_child() -> None:
 
 
 def _before_fork() -> None:
-    _overtake_all()
     finish(_PATIENCE)
 
 

@@ -96,7 +96,10 @@ def _same_size(step: Step, images: torch.Tensor, arrays):
         return function(images, arrays, **step.kwargs)
     count, views = images.shape[:2]  # (N, V, C, H, W): views of one sample have its arguments
     arrays = {name: np.repeat(array, views, 0) for name, array in arrays.items()}
-    return function(images.flatten(0, 1), arrays, **step.kwargs).unflatten(0, (count, views))
+    made = function(images.flatten(0, 1), arrays, **step.kwargs)
+    if isinstance(made, list):  # samples of different sizes; the views of one have one
+        return uniform([torch.stack(made[first : first + views]) for first in range(0, len(made), views)])
+    return made.unflatten(0, (count, views))
 
 
 def _one_by_one(op: str, images, arrays, *, like, **args):

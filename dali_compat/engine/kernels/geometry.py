@@ -10,7 +10,7 @@ from torchvision.transforms.v2 import functional as v2
 
 from ...versions import resizes_in_whole_numbers
 from . import resample, transform
-from .grids import to_device
+from .grids import on_device_of
 from .images import functions, ints, on_tensor
 from .lists import each, uniform
 from .registry import image_kernel, kernel, ragged_kernel
@@ -50,7 +50,7 @@ def _window(images, start, size, mode, fill):
         (top, left), (height, width) = start[0], size
         return images[..., top : top + height, left : left + width]
     lines = [(start[:1] if same else start)[:, [i]] + np.arange(size[i]) for i in (0, 1)]
-    y, x = (to_device(border(line, n, mode), images) for line, n in zip(lines, shape, strict=True))
+    y, x = (on_device_of(border(line, n, mode), images) for line, n in zip(lines, shape, strict=True))
     made = (
         images.index_select(-2, y[0]).index_select(-1, x[0])
         if same
@@ -58,7 +58,7 @@ def _window(images, start, size, mode, fill):
     )
     if inside or mode != "constant":
         return made
-    in_y, in_x = (to_device((line >= 0) & (line < n), images) for line, n in zip(lines, shape, strict=True))
+    in_y, in_x = (on_device_of((line >= 0) & (line < n), images) for line, n in zip(lines, shape, strict=True))
     return torch.where((in_y[:, :, None] & in_x[:, None, :])[:, None], made, transform.fill_like(images, fill))
 
 
@@ -159,7 +159,7 @@ def by_size(images, sizes, function):
     unique, which = np.unique(sizes, axis=0, return_inverse=True)
     for i, size in enumerate(unique.tolist()):
         rows = np.flatnonzero(which.reshape(-1) == i)
-        for row, image in zip(rows, function(images[to_device(rows, images)], rows, tuple(size)), strict=True):
+        for row, image in zip(rows, function(images[on_device_of(rows, images)], rows, tuple(size)), strict=True):
             made[row] = image
     return made
 

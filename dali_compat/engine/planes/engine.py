@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import queue
 import warnings
 import weakref
@@ -13,13 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ...installation import driver_cuda
+from ... import __version__
+from ...data.copies import Copies
+from ...installation import dali_version, driver_cuda
 from .geometry import Planes
-from .nvjpeg import Nvjpeg
+from .nvjpeg import EngineError, Nvjpeg, calls_of
 
 SWITCH = "DALI_COMPAT_JPEG_ENGINE"
 _GRAIN = 2**25  # bytes, of which memory for planes is a multiple: batches find that of others
-_IN_FLIGHT = 2**31  # bytes of planes, beyond which no more are begun ahead
+_IN_FLIGHT, _SHARE = 2**31, 32  # bytes of planes, and as a part of the GPU's, beyond which no more are begun ahead
 _CALLS = 2  # at a time: beside a model one waits for its kernels, and for the interpreter's lock after each batch
 _PATIENCE = 120  # seconds; a call takes .02
 
@@ -50,6 +53,11 @@ class Files(NamedTuple):
         lengths = np.fromiter(map(len, arrays), np.uint64, count)
         return cls(arrays, np.fromiter(places, np.uint64, count), lengths, encoded)
 
+    @classmethod
+    def of_copies(cls, copies: Copies) -> Files:
+        addresses = copies.memory.__array_interface__["data"][0] + copies.begins
+        return cls(copies.arrays, addresses.astype(np.uint64), copies.lengths.astype(np.uint64), copies)
+
     def only(self, index: np.ndarray) -> Files:
         """Some of them."""
         return Files([self.arrays[i] for i in index.tolist()], self.addresses[index], self.lengths[index], self.owner)
@@ -62,12 +70,15 @@ class Decoder:
         self._nvjpeg, self.stream = Nvjpeg(), torch.cuda.Stream(device)
         self.version = self._nvjpeg.version
 
-    def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, longest: int) -> None:
-        """As Nvjpeg's; the stream is done with it. No event tells so: a child of a fork cannot free one."""
-        try:
-            self._nvjpeg.decode(files, lengths, outputs, longest, self.stream.cuda_stream)
-        finally:
-            self.stream.synchronize()  # whatever it has begun: the memory of files that it refuses goes now
+    def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, sides: np.ndarray) -> None:
+        """As Nvjpeg's, with the longest side of each, (N,); the stream is done with it. No event tells so: a child of a
+        fork cannot free one."""
+        for some in calls_of(sides):
+            given = files[some], lengths[some], outputs[some], int(sides[some].max())
+            try:
+                self._nvjpeg.decode(*given, self.stream.cuda_stream)
+            finally:
+                self.stream.synchronize()  # whatever it has begun: the memory of files that it refuses goes now
 
 
 class Decoding:
@@ -76,10 +87,11 @@ class Decoding:
     done: Future[None]
 
     def __init__(self, files: Files, places: Planes, engine: JpegEngine, stream: torch.cuda.Stream):
-        self._files, self._longest, self._engine = files, int(places.sizes.max()), engine
+        self._files: Files | None = files
+        self._sides, self._engine = places.sizes.max(1), engine
         self.bytes = -(-int(places.bytes.sum()) // _GRAIN) * _GRAIN
         with torch.cuda.stream(stream):
-            self._planes = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
+            self._planes: torch.Tensor | None = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
         self._outputs = np.zeros((len(places.bytes), 8), np.uint64)
         self._outputs[:, :3] = places.offsets + self._planes.data_ptr()
         self._outputs[:, 4:7] = places.pitches
@@ -87,21 +99,28 @@ class Decoding:
 
     def run(self, decoder: Decoder) -> None:
         """In a thread of the engine's."""
-        files = self._files
+        files, self._files = self._files, None  # their memory goes when they are decoded
+        assert files is not None and self._planes is not None
         self._planes.record_stream(decoder.stream)
-        decoder.decode(files.addresses, files.lengths, self._outputs, self._longest)
+        try:
+            decoder.decode(files.addresses, files.lengths, self._outputs, self._sides)
+        except BaseException:
+            self._planes, self.bytes = None, 0  # now: an error keeps its traceback, and that this
+            raise
 
     def result(self) -> torch.Tensor:
         """Waits for it; for use on the current stream.
 
         Raises:
             EngineError: one of the files is nothing for the engine.
+            EngineMemoryError: nvJPEG has no memory.
             EngineSilent: it does not answer.
         """
         futures_wait([self.done], 0 if self._engine.given_up else _PATIENCE)
         if not self.done.done():  # no timeout's error: a signal's handler may raise the same
             raise EngineSilent(f"no answer within {_PATIENCE} s")
         self.done.result()
+        assert self._planes is not None
         self._planes.record_stream(torch.cuda.current_stream(self._planes.device))
         return self._planes
 
@@ -116,19 +135,24 @@ class JpegEngine:
         name: of what decodes: the GPU's kind, the driver and the library.
         exact: (256,) bool, of which chroma (data/header.py) it may be that its pixels are Pillow's; engines.py asks.
         given_up: why nobody asks it any more; "" until then.
+        memory: of its GPU, bytes.
 
     Raises:
         Exception: there is none.
     """
 
+    memory = 2**40
+
     def __init__(self, device: torch.device):
         self.device, self.given_up, self.exact = device, "", np.zeros(256, bool)
+        if device.type == "cuda":
+            self.memory = torch.cuda.get_device_properties(device).total_memory
         with torch.cuda.device(device):
             self._stream = torch.cuda.Stream(device)  # of all planes, so that they use each other's memory
             decoders = [Decoder(device) for _ in range(_CALLS)]
         self.name = _name(device, decoders[0])
         self._threads = ThreadPoolExecutor(_CALLS, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
-        self._live: weakref.WeakSet[Decoding] = weakref.WeakSet()
+        self._live: weakref.WeakValueDictionary[int, Decoding] = weakref.WeakValueDictionary()
         self._idle: queue.LifoQueue[Decoder] = queue.LifoQueue()
         for decoder in decoders:
             self._idle.put(decoder)
@@ -136,12 +160,14 @@ class JpegEngine:
     @property
     def is_full(self) -> bool:
         """Whether what is in flight has so much memory that more should wait until it is asked for."""
-        return sum(decoding.bytes for decoding in list(self._live)) > _IN_FLIGHT
+        live = [reference() for reference in self._live.valuerefs()]  # at once: other threads add to it
+        bytes_ = sum(decoding.bytes for decoding in live if decoding is not None)
+        return bytes_ > min(_IN_FLIGHT, self.memory // _SHARE)
 
     def submit(self, files: Files, places: Planes) -> Decoding:
         """Begins with N files, which the engine takes, and which are as large as ``places`` says."""
         decoding = Decoding(files, places, self, self._stream)
-        self._live.add(decoding)
+        self._live[id(decoding)] = decoding
         try:
             decoding.done = self._threads.submit(self._run, decoding)
         except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
@@ -181,4 +207,18 @@ def _name(device: torch.device, decoder: Decoder) -> str:
         driver = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
     except (OSError, IndexError):
         driver = f"CUDA {driver_cuda()}"
-    return f"{torch.cuda.get_device_name(device)}, {driver}, nvJPEG {decoder.version}"
+    made = f"nvJPEG {decoder.version}, Triton {_triton()}"  # and what both are compared with
+    return f"{torch.cuda.get_device_name(device)}, {driver}, {made}, DALI {dali_version()}, dali_compat {__version__}"
+
+
+def _triton() -> str:
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:  # in no package of pip's
+        return ""
+
+
+def first_line(error: Exception) -> str:
+    """Of an error, with its type; that of an EngineError says what is the matter."""
+    text = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+    return text.splitlines()[0]

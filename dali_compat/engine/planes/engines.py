@@ -1,6 +1,7 @@
 """Which engine a GPU has: one a device and process.
 
-Whether its planes, with the kernels here, can be Pillow's pixels is asked of the device, with a few images made for it.
+Whether its planes, with the kernels here, can be Pillow's pixels is asked of the device, with a few images made for it;
+and whether these kernels resize as Pillow does, for Triton has compiled them there.
 That tells which files are worth comparing; what they are is found out file by file (verified.py).
 """
 
@@ -10,20 +11,22 @@ import io
 import os
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 
 import numpy as np
 import torch
 from PIL import Image
 
-from ...data.header import read_header
+from ...data.header import GRAY_JPEG, read_header
 from ...locks import new_lock
 from ..fused import to_device
-from .engine import SWITCH, Files
-from .geometry import pixels_of, planes_of, whole_rows_of
+from ..kernels.resample import resize
+from .engine import SWITCH, Files, first_line
+from .geometry import Windows, pixels_of, planes_of, rows_of, whole_rows_of
 from .nvjpeg import EngineError
 from .verified import VerifiedEngine
 
-BY_DEFAULT = False  # without the variable SWITCH: whether exact=True decodes there
+BY_DEFAULT = True  # without the variable SWITCH: whether exact=True decodes there
 _PATIENCE = 60  # seconds, of a fork
 _SIZES = (37, 51), (64, 48), (5, 4)  # of the images that are compared
 
@@ -64,21 +67,25 @@ def begin(device: torch.device) -> None:
     if known_engine(device) is None and device.index not in _starts:
         thread = threading.Thread(target=engine_of, args=(device,), name="dali_compat JPEG engine's start")
         if _starts.setdefault(device.index, thread) is thread:
-            thread.start()
+            with suppress(RuntimeError):  # no more threads are allowed: the first epoch asks
+                thread.start()
 
 
 def _new(device: torch.device) -> VerifiedEngine | str:
     try:
         engine = VerifiedEngine(device)
+        with torch.cuda.device(device):
+            if not resizes_alike(device):
+                return "kernels do not resize as Pillow and PyTorch do, with this compiler"
         for chroma, alike in compared(engine):
             engine.exact[chroma] = alike
     except Exception as error:  # a driver's, a compiler's, nvJPEG's: who decodes as before needs none of them
-        return f"{type(error).__name__}: {error}".splitlines()[0]
+        return first_line(error)
     return engine if engine.exact.any() else "its planes are not libjpeg's"
 
 
-def _before_fork() -> None:
-    """Its child would have locks of other threads, which nobody opens there."""
+def before_fork() -> None:
+    """Wait for threads: a child would have their locks, which nobody opens there."""
     for thread in list(_starts.values()):
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(_PATIENCE)
@@ -96,7 +103,7 @@ def _forget() -> None:
     _making = new_lock()
 
 
-os.register_at_fork(before=_before_fork, after_in_child=_forget)
+os.register_at_fork(before=before_fork, after_in_child=_forget)
 
 
 # ---- the comparison
@@ -128,6 +135,28 @@ def _is_pillows(engine: VerifiedEngine, file: np.ndarray, chroma: int) -> bool:
     other[-1] ^= 1
     alike = torch.equal(out[0].movedim(0, -1), pixels)
     return alike and not engine.differs(planes, places, wanted)[0] and bool(engine.differs(planes, places, other)[0])
+
+
+def resizes_alike(device: torch.device) -> bool:
+    """Whether kernels make of two gray images, a larger and a smaller one, what engine/kernels/resample makes of them
+    on the CPU: a compiler might compute weights in another order."""
+    from . import kernels  # Triton starts with them
+
+    rng, size, sizes = np.random.default_rng(0), (30, 41), np.array([[97, 150], [13, 17]])
+    places = planes_of(sizes, *pixels_of(np.array([GRAY_JPEG] * 2)))
+    planes, images = np.zeros(int(places.bytes.sum()), np.uint8), []
+    for (height, width), begin, pitch in zip(sizes.tolist(), places.offsets[:, 0], places.pitches[:, 0], strict=True):
+        images.append(torch.from_numpy(rng.integers(0, 256, (height, width), np.uint8)).expand(1, 3, -1, -1))
+        planes[begin : begin + height * pitch].reshape(height, pitch)[:, :width] = images[-1][0, 0]
+    full, nothing = np.tile(size, (2, 1)), np.zeros_like(sizes)
+    windows = Windows(nothing, sizes, full, nothing, nothing)
+    alike = True
+    for how in (("bilinear", "pil"), ("bicubic", "v2")):
+        rows, layout = rows_of(places, windows, size, *how)
+        out = torch.empty((2, 3, *size), dtype=torch.uint8, device=device)
+        kernels.render(torch.from_numpy(planes).to(device), to_device(rows, device), layout, None, out)
+        alike &= torch.equal(out.cpu(), torch.cat([resize(image, size, *how) for image in images]))
+    return alike
 
 
 def made() -> Iterable[list[np.ndarray]]:

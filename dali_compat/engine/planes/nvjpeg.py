@@ -7,7 +7,6 @@ the interpreter unlocked meanwhile.
 from __future__ import annotations
 
 import ctypes
-import math
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,19 @@ from ...installation import nvjpeg_libraries
 
 _VERSION = 0, 1, 2  # properties: major, minor, patch level
 _HARDWARE, _YUV, _444 = 3, 1, 0  # a backend, a format of outputs, a sampling of chroma
-_FILES, _SIDE = 256, 1024  # of a call, and pixels: for so many room is kept at first
-_ROOM = 2**30  # pixels for which room is kept at most: one long side would have it for a square of each file
+_FILES, _SIDES = 256, (256, 512, 1024)  # of a call, and pixels: for so many files of such sides room is kept
+_ROOM = 2**29  # pixels of a call that has longer sides: files times the square of the longest
 _STATUS = {2: "invalid parameter", 3: "a bad JPEG", 4: "not supported", 5: "no memory", 6: "execution failed"}
-_STATUS |= {7: "no JPEG engine", 8: "internal error", 9: "not implemented", 10: "an incomplete JPEG"}
+_STATUS |= {8: "internal error", 9: "not implemented", 10: "an incomplete JPEG"}
+_NO_MEMORY, _NO_ENGINE = 5, 7
 
 
 class EngineError(RuntimeError):
     """nvJPEG did not do it; the text names its function and status."""
+
+
+class EngineMemoryError(MemoryError):
+    """nvJPEG has found no memory: the file is not to blame."""
 
 
 class Nvjpeg:
@@ -38,24 +42,34 @@ class Nvjpeg:
     """
 
     def __init__(self) -> None:
-        library = next(nvjpeg_libraries(), None)
-        if library is None:
-            raise EngineError("nvJPEG's library is not there")
+        failed: Exception = EngineError("nvJPEG's library is not there")
+        for library in nvjpeg_libraries():  # one may be for a newer driver
+            try:
+                self._open(library)
+                return
+            except (AttributeError, EngineError) as error:
+                failed = error
+        raise failed
+
+    def _open(self, library: Any) -> None:
         self._library: Any = library
         # keeps the interpreter locked: it may take longer to have it again
         self._quick = ctypes.PyDLL(None, handle=library._handle)
         self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
+        self._side = 0  # no room is kept
         self.version = ".".join(str(self._property(which)) for which in _VERSION)
         self._call("nvjpegCreateEx", _HARDWARE, None, None, 0, ctypes.byref(self._handle))
-        engines, cores = ctypes.c_uint(), ctypes.c_uint()
-        self._call("nvjpegGetHardwareDecoderInfo", self._handle, ctypes.byref(engines), ctypes.byref(cores))
-        if not engines.value:
-            raise EngineError("this GPU has no JPEG engine")
-        self._call("nvjpegJpegStateCreate", self._handle, ctypes.byref(self._state))
-        self._make_room(_FILES, _SIDE)
+        try:
+            engines, cores = ctypes.c_uint(), ctypes.c_uint()
+            self._call("nvjpegGetHardwareDecoderInfo", self._handle, ctypes.byref(engines), ctypes.byref(cores))
+            self._checked("", 0 if engines.value else _NO_ENGINE)
+            self._call("nvjpegJpegStateCreate", self._handle, ctypes.byref(self._state))
+        except BaseException:
+            library.nvjpegDestroy(self._handle)
+            raise
 
     def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, longest: int, stream: int) -> None:
-        """N baseline JPEGs. The call before is over, on the stream, too.
+        """N baseline JPEGs, as calls_of() says. The call before is over, on the stream, too.
 
         Args:
             files, lengths: (N,) uint64, addresses on the host and bytes.
@@ -65,23 +79,22 @@ class Nvjpeg:
 
         Raises:
             EngineError: one of them at least is nothing for the engine.
+            EngineMemoryError: nvJPEG has no memory.
         """
-        count = len(files)
-        room = max(count, self._files)
-        side = min(max(1 << (longest - 1).bit_length(), self._side), math.isqrt(_ROOM // room))
-        if (room, side) != (self._files, self._side):
-            self._make_room(room, side)
+        side = next((side for side in _SIDES if side >= longest), _SIDES[-1])
+        if side > self._side:
+            self._keep_room(side)
         state = self._handle, self._state
         self._checked(
-            "nvjpegDecodeBatchedInitialize", self._quick.nvjpegDecodeBatchedInitialize(*state, count, 1, _YUV)
+            "nvjpegDecodeBatchedInitialize", self._quick.nvjpegDecodeBatchedInitialize(*state, len(files), 1, _YUV)
         )
         given = [ctypes.c_void_p(array.ctypes.data) for array in (files, lengths, outputs)]
         self._call("nvjpegDecodeBatched", *state, *given, ctypes.c_void_p(stream))
 
-    def _make_room(self, files: int, side: int) -> None:
+    def _keep_room(self, side: int) -> None:
         """Beforehand: otherwise every image is given memory, and that is taken away again, as larger ones are."""
-        self._call("nvjpegDecodeBatchedPreAllocate", self._handle, self._state, files, side, side, _444, _YUV)
-        self._files, self._side = files, side
+        self._call("nvjpegDecodeBatchedPreAllocate", self._handle, self._state, _FILES, side, side, _444, _YUV)
+        self._side = side
 
     def _property(self, which: int) -> int:
         value = ctypes.c_int()
@@ -92,5 +105,24 @@ class Nvjpeg:
         self._checked(name, getattr(self._library, name)(*arguments))
 
     def _checked(self, name: str, status: int) -> None:
+        if status == _NO_MEMORY:
+            raise EngineMemoryError(f"{name}: {_STATUS[status]}")
+        if status == _NO_ENGINE:
+            raise EngineError("this GPU has no JPEG engine")
         if status:
             raise EngineError(f"{name}: {_STATUS.get(status, f'status {status}')}")
+
+
+def calls_of(sides: np.ndarray) -> list[np.ndarray]:
+    """Which of N files a call should have, by the longest side of each: nvJPEG keeps, for each file of a call, what the
+    largest in its place has needed. So long ones come in calls of few, the longest first: what is kept for all places
+    is bounded, wherever in a batch the long ones are."""
+    order, calls = np.arange(len(sides)), []
+    if sides.max() > _SIDES[-1]:
+        order = np.argsort(-sides, kind="stable")
+    while len(order):
+        longest = max(int(sides[order[0]]), _SIDES[-1])
+        count = max(1, min(_FILES, _ROOM // longest**2))
+        calls.append(order[:count])
+        order = order[count:]
+    return calls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -30,6 +31,10 @@ class Program:
 
     def __call__(self, planes: torch.Tensor, places: Planes) -> torch.Tensor:
         """(N, 3, H, W) on the GPU that has the planes, where ``places`` says."""
+        with torch.cuda.device(planes.device) if planes.is_cuda else nullcontext():  # Triton asks which is current
+            return self._on_device(planes, places)
+
+    def _on_device(self, planes: torch.Tensor, places: Planes) -> torch.Tensor:
         from . import kernels  # Triton starts with them
 
         device = planes.device

@@ -22,7 +22,7 @@ import torch
 from ...data.headers import Headers, JpegCounts
 from ...data.verdicts import ENGINES, PILLOWS
 from ..fused import to_device
-from .engine import EngineSilent, Files, JpegEngine
+from .engine import EngineSilent, Files, JpegEngine, first_line
 from .geometry import Planes, whole_rows_of
 from .nvjpeg import EngineError
 
@@ -44,7 +44,7 @@ class VerifiedEngine(JpegEngine):
         how = (torch.cuda.set_device, (device,)) if on_gpu else ()
         self._comparing = ThreadPoolExecutor(1, "dali_compat JPEG comparison", *how)
         self._compares = torch.cuda.Stream(device) if on_gpu else None
-        self._pending: list[tuple[Future, int]] = []  # with bytes of pixels
+        self._pending: dict[Future, int] = {}  # with bytes of pixels
 
     def takes(self, chroma: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """(N,) bool: which files may be for it, by what Facts has of them."""
@@ -80,8 +80,8 @@ class VerifiedEngine(JpegEngine):
         return self._waiting() > _WAITING
 
     def _waiting(self) -> int:
-        self._pending = [(future, bytes_) for future, bytes_ in self._pending if not future.done()]
-        return sum(bytes_ for _, bytes_ in self._pending)
+        pending = list(self._pending.items())  # at once: other threads add to it
+        return sum(bytes_ for future, bytes_ in pending if not future.done())
 
     def compare(
         self, files: Files, places: Planes, pixels: list[torch.Tensor], tell: Callable[[np.ndarray], None]
@@ -104,11 +104,12 @@ class VerifiedEngine(JpegEngine):
             wanted.record_stream(self._compares)
         with suppress(RuntimeError):  # the main thread has ended, and with it every executor
             future = self._comparing.submit(self._compare, files, places, wanted, tell)
-            self._pending.append((future, len(wanted)))
+            self._pending[future] = len(wanted)
+            future.add_done_callback(self._pending.pop)
 
     def settle(self, seconds: float) -> None:
         """Wait until everything so far is compared, so long at most."""
-        futures_wait([future for future, _ in self._pending], seconds)
+        futures_wait(list(self._pending), seconds)
 
     def _compare(self, files: Files, places: Planes, wanted: torch.Tensor, tell: Callable[[np.ndarray], None]) -> None:
         try:
@@ -121,7 +122,7 @@ class VerifiedEngine(JpegEngine):
 
     def _fail(self, error: Exception) -> None:
         """No memory, for example: it is not tried for ever."""
-        self.give_up(f"comparing its pixels failed, {type(error).__name__}: {error}")
+        self.give_up(f"comparing its pixels failed, {first_line(error)}")
 
     def _alike(self, files: Files, places: Planes, wanted: torch.Tensor) -> np.ndarray:
         """(N,) bool. Where the engine refuses one of them, halves are tried, down to the one."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
-from ...plan import text_of
+from ...text import repr_of
 from .sandbox import Sandbox
 from .standins import Placeholder
 from .untouchable import Refused, Untouchable, kept
@@ -91,4 +91,4 @@ def _structure(result: Any, paths: list[tuple[int, ...]]) -> Any:
 def _alike(one: Seen, other: Seen) -> bool:
     same = one.structure == other.structure and one.paths == other.paths
     pairs = zip(one.transforms, other.transforms, strict=False)
-    return same and all(a is b or (type(a) is type(b) and text_of(a) == text_of(b)) for a, b in pairs)
+    return same and all(a is b or (type(a) is type(b) and repr_of(a) == repr_of(b)) for a, b in pairs)

@@ -62,6 +62,7 @@ of_pil("RandomOrder of sizes", lambda T: [T.CenterCrop(60), T.RandomOrder([T.Pad
 case("FiveCrop", lambda T: T.FiveCrop(40))
 case("TenCrop", lambda T: T.TenCrop((40, 31), vertical_flip=True))
 case("TenCrop of tensors", lambda T: [T.CenterCrop(60), T.PILToTensor(), T.TenCrop(40)])
+case("FiveCrop of sizes", lambda T: [T.FiveCrop(40), T.ScaleJitter((40, 40))], default=(0.3, 16), versions=[v2])
 case(
     "FiveCrop, more",
     lambda T: [

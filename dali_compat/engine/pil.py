@@ -19,7 +19,7 @@ from ..plan import Step
 from .kernels.registry import image_kernel_of, kernel_of
 
 _MODES = {1: "L", 3: "RGB"}
-Draw = Callable[[tuple[int, int]], list[dict]]
+ArgumentsFor = Callable[[tuple[int, int]], list[dict]]
 """Gives the arguments of each step for an image of a size, (height, width)."""
 
 
@@ -27,7 +27,7 @@ class OtherMode(ValueError):
     """A gray image where one in RGB was expected, or the reverse: its file is another one than its header was of."""
 
 
-def replay(source: Source, steps: tuple[Step, ...], draw: Draw, channels: int = 3) -> torch.Tensor:
+def load(source: Source, steps: tuple[Step, ...], arguments_for: ArgumentsFor, channels: int = 3) -> torch.Tensor:
     """Decode one image as its data set does (mostly as torchvision's pil_loader) and run the steps, which are for so
     many channels; gives a CHW tensor (of a PIL image, too).
 
@@ -35,18 +35,18 @@ def replay(source: Source, steps: tuple[Step, ...], draw: Draw, channels: int = 
         OtherMode: its data set does not convert it to RGB, and these steps are for the other number of channels.
         ValueError: nor is it gray.
     """
-    return _played(_decoded(source, channels), steps, draw)
+    return _transformed(_image_of(source, channels), steps, arguments_for)
 
 
-def replay_views(
-    source: Source, chains: Sequence[tuple[tuple[Step, ...], Draw]], channels: int = 3
+def load_views(
+    source: Source, chains: Sequence[tuple[tuple[Step, ...], ArgumentsFor]], channels: int = 3
 ) -> tuple[torch.Tensor, ...]:
-    """The same image through several chains. Raises as replay()."""
-    image = _decoded(source, channels)
-    return tuple(_played(image, steps, draw) for steps, draw in chains)
+    """The same image through several chains. Raises as load()."""
+    image = _image_of(source, channels)
+    return tuple(_transformed(image, steps, arguments_for) for steps, arguments_for in chains)
 
 
-def _decoded(source: Source, channels: int) -> Any:
+def _image_of(source: Source, channels: int) -> Any:
     image: Any = decoded(source)
     if image.mode != _MODES[channels]:
         kind = OtherMode if image.mode in _MODES.values() else ValueError
@@ -54,20 +54,20 @@ def _decoded(source: Source, channels: int) -> Any:
     return image
 
 
-def _played(image: Any, steps: tuple[Step, ...], draw: Draw) -> torch.Tensor:
-    for step, row in zip(steps, draw(image.size[::-1]), strict=True):
-        image = play(image, step, row)
+def _transformed(image: Any, steps: tuple[Step, ...], arguments_for: ArgumentsFor) -> torch.Tensor:
+    for step, row in zip(steps, arguments_for(image.size[::-1]), strict=True):
+        image = apply(image, step, row)
     if isinstance(image, tuple):
         return torch.stack(list(map(_as_tensor, image)))
     return _as_tensor(image)
 
 
-def play(image, step: Step, row: dict):
+def apply(image, step: Step, row: dict):
     """One step on one image, or on each of a tuple of views."""
     if step.op in ("identity", "choose") or not row.get("flag", 1):
         return image
     if isinstance(image, tuple):
-        return tuple(play(view, step, row) for view in image)
+        return tuple(apply(view, step, row) for view in image)
     function = image_kernel_of(step.op) or functools.partial(_by_kernel, step.op)
     return function(image, row, **step.kwargs)
 

@@ -1,0 +1,172 @@
+"""How `bench` measures: reading a data set's files, and passes over a loader, alone and beside a synthetic step."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+
+from dali_compat.cli.limits import Beside
+
+SIDE = 2048  # of the matrices of a GPU's step
+LOOKED_AT = 64  # images whose size is looked up, for what all take when decoded
+
+
+class SampledFiles:
+    """Random samples of a data set, and where their bytes are.
+
+    Attributes:
+        indices: of the samples, at most so many.
+        bytes: of all of them.
+        share: they are this share of the data set.
+    """
+
+    def __init__(self, dataset, most: int):
+        self._dataset = dataset
+        self.indices = random.Random(0).sample(range(len(dataset)), min(most, len(dataset)))
+        self.share = len(self.indices) / len(dataset)
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def drop(self) -> None:
+        """Ask the system to forget the files' contents. Archives are mapped, and stay."""
+        for index in self.indices:
+            source = self._source(index)
+            if isinstance(source, str) and hasattr(os, "posix_fadvise"):
+                file = os.open(source, os.O_RDONLY)
+                try:
+                    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+                finally:
+                    os.close(file)
+
+    def read(self, threads: int) -> float:
+        """Seconds that reading all of them takes."""
+        begin = time.perf_counter()
+        with ThreadPoolExecutor(threads) as pool:
+            self.bytes = sum(pool.map(self._read, self.indices))
+        return time.perf_counter() - begin
+
+    def pixels(self) -> int:
+        """Bytes of all of them when decoded, estimated from some."""
+        from dali_compat.data.sources import opened
+
+        chosen, total = self.indices[:LOOKED_AT], 0
+        for index in chosen:
+            with opened(self._source(index)) as file, Image.open(file) as image:
+                total += 3 * image.width * image.height
+        return total * len(self) // len(chosen)
+
+    def _read(self, index: int) -> int:
+        from dali_compat.data.sources import RandomAccess
+
+        with RandomAccess(self._source(index)) as file:
+            return len(file.read(file.size, 0))
+
+    def _source(self, index: int) -> Any:
+        from dali_compat.archives.archive import Archive
+        from dali_compat.data.sources import Record
+
+        archive = isinstance(self._dataset, Archive)
+        return Record(self._dataset, index) if archive else self._dataset.samples[index][0]
+
+
+class Pass(NamedTuple):
+    """Seconds for a batch: all, the calling thread's processor time in next(), and all processor time."""
+
+    seconds: float
+    host: float
+    cpu: float
+
+
+class Passes:
+    """Passes over a loader.
+
+    Args:
+        loader: of ``ahead`` batches more than are timed.
+        batches: how many are timed in a pass.
+        ahead: batches before these: those that are in flight when an epoch begins, and one more.
+        device: where batches come out.
+    """
+
+    def __init__(self, loader, batches: int, ahead: int, device: torch.device):
+        self._loader, self._batches, self._ahead, self.device = loader, batches, ahead, device
+
+    def beside(self, milliseconds: float) -> Beside:
+        """A step alone, and with batches of the loader."""
+        step = synthetic_step(milliseconds, self.device)
+        begin = time.perf_counter()
+        for _ in range(self._batches):
+            step(None)
+        _synchronize(self.device)
+        alone = (time.perf_counter() - begin) / self._batches
+        return Beside(alone, self.one(step).seconds)
+
+    def one(self, step: Callable[[Any], None] | None = None) -> Pass:
+        """Iterate once; timed from where the batches that were in flight at the beginning are gone."""
+        begin, cpu = 0.0, 0.0
+        for number, batch in enumerate(self._loader, 1):
+            if step is not None:
+                step(batch[0])
+            if number == self._ahead:
+                _synchronize(self.device)
+                self._loader.stats(reset=True)
+                begin, cpu = time.perf_counter(), _processor_time()
+        _synchronize(self.device)
+        seconds, stats = time.perf_counter() - begin, self._loader.stats(reset=True)
+        return Pass(*(value / stats.batches for value in (seconds, stats.host, _processor_time() - cpu)))
+
+
+def synthetic_step(milliseconds: float, device: torch.device) -> Callable[[Any], None]:
+    """A function that takes a batch's images, or None, and keeps the device busy for about so long."""
+    if device.type != "cuda":
+        return lambda images: time.sleep(milliseconds / 1e3)
+    a, out = (torch.randn(SIDE, SIDE, device=device, dtype=torch.float16) for _ in range(2))
+
+    def multiply(count: int) -> None:
+        for _ in range(count):
+            torch.mm(a, a, out=out)
+
+    multiply(64)  # its clock rises
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    multiply(256)
+    end.record()
+    end.synchronize()
+    count = max(1, round(256 * milliseconds / begin.elapsed_time(end)))
+
+    def step(images) -> None:
+        if isinstance(images, torch.Tensor) and images.numel():
+            out.view(-1)[0] = images[(0,) * images.ndim]  # not before the batch is there
+        multiply(count)
+
+    return step
+
+
+def memory(device: torch.device) -> str:
+    """What this process has held at most, and what of the GPU is in use, by whomever."""
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    text = f"memory: {peak / 1e6:,.0f} MB of the host at most"
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        text += f"; {(total - free) / 1e6:,.0f} MB of the GPU in use, by all processes"
+    return text
+
+
+def _processor_time() -> float:
+    """Of this process, and of those that it has waited for."""
+    mine, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return mine.ru_utime + mine.ru_stime + children.ru_utime + children.ru_stime
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,115 @@
+"""What Pillow knows of an image besides its pixels: functions without a translation get it, as torchvision gives it."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torch.utils import data
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+
+from contract.both import assert_same_epoch, stock
+from dali_compat import DALIHuggingFace, DALIImageFolder, DALIImageList, DataLoader
+from dali_compat.data.info import Info
+
+TAIL = T.Compose([T.CenterCrop((20, 24)), T.PILToTensor()])
+
+
+@pytest.fixture
+def turned(tmp_path):
+    """JPEG and PNG of each orientation."""
+    (tmp_path / "class").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[274] = orientation
+        for suffix in ("jpg", "png"):
+            Image.fromarray(pixels).save(tmp_path / "class" / f"{orientation}.{suffix}", exif=exif, dpi=(72, 72))
+    return tmp_path
+
+
+def _same(image):
+    return image
+
+
+def _with_its_corner_as_the_exif_says(image):
+    """A function that reads it by itself."""
+    image.putpixel((0, 0), (image.getexif().get(274, 0), len(image.info), 0))
+    return image
+
+
+FUNCTIONS = {
+    "first": T.Compose([ImageOps.exif_transpose, TAIL]),
+    "its own": T.Compose([_with_its_corner_as_the_exif_says, TAIL]),
+    "after what keeps it": T.Compose([T.RandomHorizontalFlip(1.0), T.CenterCrop(36), ImageOps.exif_transpose, TAIL]),
+    "after what drops it": T.Compose([T.Pad(2), ImageOps.exif_transpose, TAIL]),
+    "after another function": T.Compose([_same, T.RandomVerticalFlip(1.0), ImageOps.exif_transpose, TAIL]),
+    "in a row": T.Compose([_same, ImageOps.exif_transpose, TAIL]),
+}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("case", FUNCTIONS)
+def test_functions_see_it(turned, case, num_workers):
+    dataset = DALIImageFolder(turned, FUNCTIONS[case])
+    loader = DataLoader(dataset, 5, num_workers=num_workers, fallback="silent", device="cpu")
+    assert "Python, sample by sample" in loader.explain()
+    assert_same_epoch(loader, stock(ImageFolder(turned, FUNCTIONS[case]), 5))
+
+
+def test_collate_fn_sees_it(turned):
+    """Of PIL images that no transform has made tensors."""
+
+    def orientations(samples):
+        return [image.getexif().get(274) for image, _ in samples]
+
+    mine, theirs = (make(DALIImageFolder(turned), 4, collate_fn=orientations) for make in (_silent, stock))
+    assert list(mine) == list(theirs) and {1, 6} < set(sum(mine, []))
+
+
+def _silent(*args, **options):
+    return DataLoader(*args, fallback="silent", device="cpu", **options)
+
+
+def test_of_views(turned):
+    transform = T.Compose(
+        [T.FiveCrop(30), lambda crops: torch.stack([TAIL(ImageOps.exif_transpose(c)) for c in crops])]
+    )
+    assert_same_epoch(_silent(DALIImageFolder(turned, transform), 4), stock(ImageFolder(turned, transform), 4))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_of_an_archive(turned, num_workers):
+    """Whose images have no path; Hugging Face turns them itself, and the info says so."""
+    arrow = pytest.importorskip("datasets")
+    paths = [path for path, _ in ImageFolder(turned).samples]
+    rows = [{"bytes": open(path, "rb").read(), "path": None} for path in paths]
+    table = arrow.Dataset.from_dict({"image": rows, "label": list(range(len(rows)))}).cast_column(
+        "image", arrow.Image()
+    )
+    dataset = DALIHuggingFace(table, "image", "label", transform=FUNCTIONS["its own"])
+    assert_same_epoch(_silent(dataset, 5, num_workers=num_workers), stock(dataset, 5))
+
+
+def test_a_list_of_files(turned):
+    paths = [path for path, _ in ImageFolder(turned).samples]
+    dataset = DALIImageList(paths, list(range(len(paths))), FUNCTIONS["first"])
+    assert_same_epoch(_silent(data.Subset(dataset, [3, 0, 9]), 2), stock(data.Subset(dataset, [3, 0, 9]), 2))
+
+
+def test_nothing_is_read_before_somebody_asks(tmp_path):
+    info = Info(str(tmp_path / "no such file.jpg"))
+    again = pickle.loads(pickle.dumps(info.copy()))
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        again.get("exif")
+
+
+def test_it_is_a_mapping(turned):
+    path = str(turned / "class" / "6.jpg")
+    info, known = Info(path), Image.open(path).convert("RGB").info
+    assert dict(info) == known == dict(info.copy()) and repr(info) == repr(known) and len(info) == len(known)
+    info["mine"] = 1
+    del info["exif"]
+    assert dict(pickle.loads(pickle.dumps(info))) == {k: v for k, v in (known | {"mine": 1}).items() if k != "exif"}

@@ -1,0 +1,65 @@
+"""benchmarks/toolkit.py: small runs on the CPU."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from helpers import make_folder
+
+from docs.pages import ROOT
+
+SMALL = ["--batch-size", "4", "--size", "64", "--amp", "none", "--seconds", "0.01", "--warmup", "1"]
+SMALL += ["--configs", "mobilenet_v2"]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return make_folder(tmp_path_factory.mktemp("images"), classes=2, per_class=4, special=False)
+
+
+def run(images, out, *words, launcher=()):
+    """Its result, and what it printed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launcher, str(ROOT / "benchmarks" / "toolkit.py"), "--data", str(images)]
+    command += ["--json", str(out), *SMALL, *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(out.read_text()), done.stdout
+
+
+@pytest.mark.slow
+def test_every_case_of_a_round_in_turn(images, tmp_path):
+    """Through both loaders, from a folder and a .rec, and on so many cores."""
+    words = ["--cores", "1", "--replicate", "4", "--sources", "folder", "rec", "--rounds", "2"]
+    result, said = run(images, tmp_path / "out.json", *words)
+    found = [(row["round"], row["source"], row["case"]) for row in result["rounds"]]
+    first, second = ["dali", "torchvision"], ["torchvision", "dali"]
+    assert found == [
+        (number, *row)
+        for number, order in enumerate((first, second))
+        for row in [
+            (None, "synthetic"),
+            *(("folder", case) for case in order),
+            *(("rec", case) for case in order),
+        ]
+    ]
+    for row in result["rounds"]:
+        assert (row["cores"], row["batch_size"], row["config"]) == (1, 4, "mobilenet_v2")
+        assert row["steps"] >= 10 and row["images_per_s"] > 0 and 0 < row["waiting"] < 1
+        assert 5 < row["loss"] < 9  # of 1,000 classes: 6.9
+    assert all("DALI route on cpu: 1 CPU threads" in result["plans"][f"mobilenet_v2, {s}"] for s in ("folder", "rec"))
+    assert result["images"]["files"] == 32 and result["failed"] == []
+    assert len(re.findall(r"^\| mobilenet_v2, (folder|rec) \| 1 \|( [^|]+ \|){8}$", said, re.MULTILINE)) == 2
+
+
+@pytest.mark.slow
+def test_two_ranks_print_one_table(images, tmp_path):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("two ranks get cores of their own")
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    result, said = run(images, tmp_path / "out.json", "--replicate", "4", launcher=launcher)
+    assert result["ranks"] == 2 and [row["case"] for row in result["rounds"]] == ["synthetic", "dali", "torchvision"]
+    assert said.count("| mobilenet_v2, folder |") == 1
