@@ -39,18 +39,20 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     under a seed are torch's own. DALI does the work where the data set is one of image files (torchvision's
     ImageFolder, Food101 and their like, DALIImageFolder, DALIImageList, DALIImageTable, DALIHuggingFace), an archive
     (DALIRecordIO and its like), or Subset and ConcatDataset of them. Images in memory (torchvision's CIFAR10, MNIST and
-    their like, DALIArrayDataset) are kept on the device, and torch transforms them there. A transform without a
-    translation is called sample by sample. For any other data set torch's own loader does the work. A FallbackWarning
-    and :meth:`explain` tell of both.
+    their like, DALIArrayDataset) are kept on the device, and torch transforms them there. A data set of your own that
+    opens images by Pillow and gives them to a transform is asked for each sample, and DALI makes the images
+    (docs/datasets.md). A transform without a translation is called sample by sample. For any other data set torch's own
+    loader does the work. A FallbackWarning and :meth:`explain` tell of both.
 
     A batch is a list ``[images, labels]``: images (N, C, H, W) with the dtype and range that the transform gives,
-    labels (N,) int64, or whatever default_collate makes of the targets; all on ``device``.
+    labels (N,) int64, or whatever default_collate makes of the targets; all on ``device``. Of a data set of your own it
+    has the structure of its samples.
 
     Args:
         dataset: as torch's; see above.
         batch_size, shuffle, sampler, batch_sampler, drop_last, generator: as torch's.
         num_workers: DALI's CPU threads. 0: one a core, 16 at most. Where a GPU decodes JPEG, 4 at most. A transform
-            without a translation runs in so many processes; with 0 in this one.
+            without a translation, and a data set of your own, run in so many processes; with 0 in this one.
         collate_fn: takes the list of (image, target) samples, images on ``device``. None is default_collate.
         prefetch_factor: batches in flight. None: four on a GPU, two on the CPU.
         timeout, worker_init_fn, multiprocessing_context: of worker processes, where there are any.

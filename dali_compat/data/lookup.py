@@ -43,7 +43,7 @@ class Found:
     @property
     def given(self) -> str:
         """What DALI is given of encoded samples: PATHS or BYTES."""
-        return BYTES if is_store(self.part) else PATHS
+        return BYTES if is_store(self.part) else getattr(self.part, "given", PATHS)
 
     def but(self, left_out: Any) -> Found:
         """Without some rows."""

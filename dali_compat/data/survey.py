@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+from typing import Any
 
 from ..archives.archive import Archive
 from .parts import Images, is_store, sample
@@ -21,6 +22,11 @@ def mostly_jpeg(parts: list[Images]) -> bool:
 def mostly_small(parts: list[Images]) -> bool:
     """Whether most of the parts' images are small."""
     return 2 * sum(len(part) for part in parts if _is_mostly_small(part)) > sum(map(len, parts))
+
+
+def is_small(size: float) -> bool:
+    """Whether an encoded image of so many bytes is."""
+    return size <= _SMALL
 
 
 def _is_mostly_jpeg(part: Images) -> bool:
@@ -42,14 +48,15 @@ def _is_mostly_small(part: Images) -> bool:
     elif is_store(part):
         sizes = list(map(len, part.read(_some(part))))
     else:
-        sizes = [_file_size(sample(part, index)[0]) for index in _some(part)]
-    return statistics.median(sizes) <= _SMALL
+        sizes = [file_size(sample(part, index)[0]) for index in _some(part)]
+    return is_small(statistics.median(sizes))
 
 
-def _file_size(path) -> int:
+def file_size(path: Any) -> int:
+    """In bytes; 0 where there is no such file: whoever reads it says so."""
     try:
         return os.stat(path).st_size
-    except OSError:  # whoever reads it says so
+    except OSError:
         return 0
 
 

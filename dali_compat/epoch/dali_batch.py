@@ -65,6 +65,9 @@ class DaliBatch(Batch):
         self.started = self._located = error is not None
         self.waits = False
 
+    def request(self) -> None:
+        """Where other processes find its samples: they begin."""
+
     def announce(self) -> None:
         """Before start(), if at all: other processes look at its files, those that nobody has seen. Errors wait."""
         try:
@@ -202,7 +205,7 @@ class DaliBatch(Batch):
                 self._substitutes[row] = Substitute(self.epoch, self.position(row), partial(self._standing_in, row))
 
     def _standing_in(self, row: int, index) -> DaliBatch:
-        return DaliBatch(self.epoch, [index], self.begin + row, stands_in=True)
+        return type(self)(self.epoch, [index], self.begin + row, stands_in=True)
 
     def _collate(self, images) -> Any:
         if self._early is not None and self._early.made is not None:
@@ -259,7 +262,7 @@ class DaliBatch(Batch):
         self._located = True
         epoch, cache = self.epoch, self.epoch.route.cache
         tabled = None if cache is not None or self._stands_in else in_tables(epoch.dataset, self.indices, epoch.tables)
-        self._samples_of = look_up(epoch.dataset, self.indices) if tabled is None else tabled
+        self._samples_of = self._look_up() if tabled is None else tabled
         self.targets = self._samples_of.targets
         self.headers = BatchHeaders(epoch, self._samples_of, len(self))
         if epoch.errors.broken and not self._stands_in:
@@ -271,6 +274,10 @@ class DaliBatch(Batch):
             self.targets = list(as_list(self.targets))
             with self._as_in_a_worker():
                 self.targets = [self._target(row) for row in range(len(self))]
+
+    def _look_up(self) -> Listed:
+        """Its samples, one after another."""
+        return look_up(self.epoch.dataset, self.indices)
 
     def _leave_out_broken(self) -> None:
         """Files that could not be read before."""

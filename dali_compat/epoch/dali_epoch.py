@@ -12,6 +12,8 @@ from ..data.parts import parts
 from ..data.prefetch import HeaderPrefetcher
 from ..data.sources import Form
 from ..data.table import SampleTable, table_of
+from ..lazy.verdict import give_up
+from ..lazy.workers import AskedWorkers
 from ..lower import plans_ahead
 from ..plan import Plan
 from ..routes.choose import available_threads
@@ -34,14 +36,22 @@ class DaliEpoch(Epoch[DaliRoute]):
         prefetcher: of headers, where a GPU decodes and many files of the data set were never looked at.
         tables: of the data set's parts, by their id(), as their samples were when it began.
         prepares: whether the next one may be made there, too.
+        asker: asks the data set, where it is the user's; asked_workers: does so in processes, where there are some.
     """
+
+    asked_workers: AskedWorkers | None
 
     def __init__(self, loader, route: DaliRoute, progress: Progress):
         self._pipelines: dict[tuple[Plan, Form], list[DecodePipeline]] = {}  # the last of a list is the one in use
         self.tables: dict[int, SampleTable]
         self._threads: ThreadPoolExecutor | None = None
         super().__init__(loader, route, progress)
-        made = {id(part): table_of(part) for part in parts(loader.dataset)}
+        self.asker, self.asked_workers = route.asker, None
+        if self.asker is not None and loader.num_workers:
+            self.asked_workers = AskedWorkers(self.asker, loader, self.seed)
+            self.asked_workers.start()
+        known = [] if self.asker is not None else parts(loader.dataset)
+        made = {id(part): table_of(part) for part in known}
         self.tables = {key: table for key, table in made.items() if table is not None}
         ahead = [plan for first in route.all_plans for plan in plans_ahead(first)]
         users = any(plan.call or any(step.op == "apply" for step in plan.steps) for plan in ahead)  # apply: on_batch()
@@ -74,6 +84,8 @@ class DaliEpoch(Epoch[DaliRoute]):
     def starts_aside(self) -> bool:
         """Whether batches may be started in another thread: none of the user's code has a part in it. Users change data
         sets in the middle of an epoch, too."""
+        if self.asker is not None:
+            return False
         substitutes = self.errors.policy != "replace" or type(self.among) in PLAIN
         return substitutes and is_plain(self.dataset, self.tables)
 
@@ -102,6 +114,8 @@ class DaliEpoch(Epoch[DaliRoute]):
         for pipelines in self._pipelines.values():
             for pipeline in pipelines:
                 pipeline.discard_all()
+        if self.asked_workers is not None:
+            self.asked_workers.close()
         super().start_again()
 
     def in_thread(self, function: Callable, *args) -> Future:
@@ -120,6 +134,10 @@ class DaliEpoch(Epoch[DaliRoute]):
 
     def end(self) -> None:
         """The pipelines serve the next epoch."""
+        if self.asked_workers is not None:
+            self.asked_workers.close()
+        if self.asker is not None and not self.asker.is_worth_it:
+            give_up(self.dataset, self.asker.why)
         self.over = True  # before the route looks for pipelines that nobody uses
         if self._pipelines:
             self._pipelines = {}

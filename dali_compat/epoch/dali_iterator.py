@@ -11,6 +11,7 @@ from types import FrameType
 
 from ..routes.dali import DaliRoute
 from .aside import Aside
+from .asked_batch import AskedBatch
 from .dali_batch import DaliBatch
 from .dali_epoch import DaliEpoch
 from .iterator import OrderedIterator, abandon
@@ -29,7 +30,13 @@ class DaliIterator(OrderedIterator[DaliRoute, DaliBatch]):
         return DaliEpoch(loader, route, self._progress)
 
     def _batch(self, *args) -> DaliBatch:
-        return DaliBatch(*args)
+        return (DaliBatch if self._epoch.asker is None else AskedBatch)(*args)
+
+    def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
+        super()._draw_indices(ahead, least)
+        if self._epoch.asked_workers is not None:
+            for batch in self._drawn:
+                batch.request()
 
     def _make(self) -> None:
         if self._aside is not None:
@@ -44,6 +51,8 @@ class DaliIterator(OrderedIterator[DaliRoute, DaliBatch]):
         super()._start_again()
 
     def _look_ahead(self) -> None:
+        if self._epoch.asker is not None and self._epoch.asked_workers is None:
+            return  # without workers torch's loader asks for a batch when it is needed
         if not self._epoch.starts_aside:
             super()._look_ahead()
             for batch in islice(self._drawn, self._epoch.route.depth - 1):  # the last has just begun to read

@@ -73,13 +73,13 @@ def of_loader(loader, in_process: bool) -> Generators:
     return Generators(found._generators | base | users, found._epochs)
 
 
-def runs_users_functions(loader, stock: bool) -> bool:
-    """Whether code of the user's draws in this process: transforms of torch's own loader, collate_fn and
-    target_transform."""
+def runs_users_functions(loader, samples: bool) -> bool:
+    """Whether code of the user's draws in this process: collate_fn, target_transform, and, with ``samples``, what makes
+    these: a data set that is asked, or transforms of torch's own loader."""
     if loader.num_workers:
         return False
     plain = loader.collate_fn in (default_collate, default_convert)
-    return stock or not plain or any(map(_target_transform, parts(loader.dataset)))
+    return samples or not plain or any(map(_target_transform, parts(loader.dataset)))
 
 
 def _target_transform(part: Any) -> Any:

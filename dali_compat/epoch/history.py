@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ..routes.choose import Route, StockRoute
+from ..routes.dali import DaliRoute
 from .generators import GLOBAL, of_loader, runs_users_functions
 from .lightning import TrainerPlace, trainer_place
 from .progress import Progress, stateful
@@ -126,6 +127,7 @@ class History:
         if self._pending is not None:
             return dict(self._pending)
         current, stock = self._current, isinstance(route, StockRoute)
+        asker = route.asker if isinstance(route, DaliRoute) else None
         lightning = trainer_place(loader)
         ahead = lightning.ahead
         under_way = current is not None and not current.over and not (current.given and lightning.over)
@@ -135,7 +137,7 @@ class History:
             if _has_laps(loader):
                 laps = [current.base_seed, current.lap + 1]
         beginnings = [*self._beginnings]
-        now = of_loader(loader, runs_users_functions(loader, stock)).states()
+        now = of_loader(loader, runs_users_functions(loader, stock or asker is not None)).states()
         if current is not None and not under_way:
             beginnings.append(current.beginning())
         return {

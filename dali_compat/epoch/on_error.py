@@ -7,11 +7,14 @@ import os
 import warnings
 from typing import Any, NamedTuple
 
+from PIL import Image
+
 from ..data.sources import Record, Source, is_record
 from ..errors import BadImageWarning
 
 POLICIES = "raise", "skip", "replace"
 ATTEMPTS = 100  # samples that are tried in the place of one
+UNREADABLE = OSError, SyntaxError, EOFError, Image.DecompressionBombError  # what PIL raises for bad files
 NOTHING = object()  # a batch of which nothing is left
 
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.utils.data as data
-from PIL import Image
 from torch.utils.data.dataloader import (
     _BaseDataLoaderIter,
     _MultiProcessingDataLoaderIter,
@@ -19,12 +18,10 @@ from ..asked import Told
 from ..data.parts import locate, sample
 from ..draws import replacement
 from ..engine.device import to_device
-from .on_error import ATTEMPTS, NOTHING, Errors
+from .on_error import ATTEMPTS, NOTHING, UNREADABLE, Errors
 from .progress import Progress
 from .samplers import indices_among
 from .stats import Meter
-
-_UNREADABLE = OSError, SyntaxError, EOFError, Image.DecompressionBombError  # what PIL raises for bad files
 
 
 def loads_past(loader) -> bool:
@@ -222,7 +219,7 @@ class _Tolerant(data.Dataset):
     def __init__(self, dataset, errors: Errors, among):
         self.dataset, self._among = dataset, among
         self._replaces = errors.policy == "replace"
-        self._covers = Exception if errors.in_python else _UNREADABLE
+        self._covers = Exception if errors.in_python else UNREADABLE
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -244,7 +241,7 @@ class _Tolerant(data.Dataset):
             try:
                 return _Sample((self.dataset[index],), failures)
             except self._covers as error:
-                failures.append((_path(self.dataset, index), index, f"{type(error).__name__}: {error}"))
+                failures.append((path_of(self.dataset, index), index, f"{type(error).__name__}: {error}"))
                 if not self._replaces:
                     return _Sample((), failures)
                 if len(failures) > ATTEMPTS or not hasattr(asked, "__index__"):
@@ -288,7 +285,7 @@ def _length(batch: Any) -> int:
     return len(batch) if isinstance(batch, torch.Tensor) and batch.ndim else 1
 
 
-def _path(dataset, index) -> str:
+def path_of(dataset: Any, index: Any) -> str:
     """Where a sample's image is, for a message."""
     try:
         return str(sample(*locate(dataset, index))[0])

@@ -35,8 +35,9 @@ def install(
 
     torch's class itself is changed: loaders are made the new way wherever the class was imported, before or after, and
     so are those of its subclasses. A loader over an image folder, an archive or images in memory, ours or torchvision's
-    or timm's, becomes a dali_compat.DataLoader; any other stays torch's in full. Loaders that were made before stay as
-    they are. A second call takes the place of the first.
+    or timm's, or over a data set of your own that leaves its images to DALI, becomes a dali_compat.DataLoader; any
+    other stays torch's in full. Loaders that were made before stay as they are. A second call takes the place of the
+    first.
 
     Args:
         exact, device, cache, fallback: of every such loader, as in DataLoader of this package; a loader that is made
@@ -157,5 +158,10 @@ def _is_of_images(dataset: Any) -> bool:
     if not any(name in sys.modules for name in _SOURCES):
         return False
     from ..data.kinds import of_images
+    from ..errors import Unsupported
+    from ..lazy.verdict import asked
 
-    return of_images(dataset)
+    try:
+        return of_images(dataset) or asked(dataset) is not None
+    except Unsupported:  # its own code makes the samples
+        return False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -11,10 +13,11 @@ from ..data.arrays import holds_arrays
 from ..data.parts import Images, folders
 from ..data.parts import parts as parts_of
 from ..data.readers import reader_of, transforms_of
-from ..data.sources import InItsMode
+from ..data.sources import BYTES, InItsMode
 from ..data.survey import mostly_jpeg, mostly_small
 from ..errors import Unsupported
 from ..installation import dali_problem
+from ..lazy.verdict import Asked, asked
 from ..lower import lower, plans_ahead
 from ..plan import Call, ImageSpec, Options, Plan
 from ..translate import translate
@@ -57,21 +60,47 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
     problem = dali_problem(gpu=device.type == "cuda")
     if problem:
         return StockRoute(device, problem)
-    depth = _depth(loader, device)
-    same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
-    known = {plan.key: plan for plan in same.all_plans} if same is not None else {}
     try:
-        parts = folders(loader.dataset)
+        parts, users = _parts(loader)
+        depth = 1 if users is not None and not loader.num_workers else _depth(loader, device)  # asked when torch asks
+        same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
+        known = {plan.key: plan for plan in same.all_plans} if same is not None else {}
         plan_of, gray = _plans(parts, loader, device, known)
     except Unsupported as error:
         return StockRoute(device, str(error))
     plans = list(dict.fromkeys(plan for _, plan in plan_of.values()))
-    fancy = device.type == "cuda" and not loader.exact and mostly_small(parts)
-    cache, threads = _cache(loader, device, before), _threads(loader, device, parts)
+    fancy = device.type == "cuda" and not loader.exact and (users.is_small if users else mostly_small(parts))
+    cache, threads = _cache(loader, device, before), _threads(loader, device, parts, users)
     route = DaliRoute(device, threads, depth, loader.batch_size or 1, plans, plan_of, fancy, cache, gray)
+    if users is not None:
+        if users.chain.given == BYTES:  # which are new ones each time
+            route.cache = None
+        route.asker, route.plan_later = users.asker, partial(_plan, options=_options(loader, device), known=known)
     if same is not None and same.threads == route.threads:
         route.take_over(same)
     return route
+
+
+def _parts(loader) -> tuple[list[Any], Asked | None]:
+    """The data sets that plans are for. A data set of the user's that is asked has one: the chain of its samples.
+
+    Raises:
+        Unsupported: naming what is in the way.
+    """
+    try:
+        parts = folders(loader.dataset)
+        for part in parts:
+            transforms_of(part)
+        return parts, None
+    except Unsupported as error:
+        try:
+            users = asked(loader.dataset)
+        except Unsupported as why:
+            what, end, remedy = str(error).partition("; ")
+            raise Unsupported(f"{what}, and {why}{end}{remedy}") from None
+        if users is None:
+            raise error from None
+        return [users.chain], users
 
 
 def _depth(loader, device: torch.device) -> int:
@@ -106,21 +135,28 @@ def _plans(
 ) -> tuple[dict[int, tuple[Images, Plan]], dict[int, Plan]]:
     """The plan of each part, by its id(), and of its images of one channel, where it does not convert them; equal plans
     are one object."""
-    from ..engine.dali.graph import unsupported
-
-    channels_last = loader.memory_format == torch.channels_last
-    options = Options(loader.exact, channels_last, device.type == "cuda", lambda step: unsupported(step) is None)
+    options = _options(loader, device)
     plan_of: dict[int, tuple[Images, Plan]] = {}
     gray: dict[int, Plan] = {}
     for folder in parts:
-        transform = transforms_of(folder)[0]
-        plan = lower(translate(transform, views=True), options)
-        plan_of[id(folder)] = folder, known.setdefault(plan.key, plan)
+        plan_of[id(folder)] = folder, _plan(folder, options, known)
         reader = reader_of(folder)
         if reader is not None and reader.taken(folder) is InItsMode:
-            plan = lower(translate(transform, ImageSpec(channels=1), views=True), options)
-            gray[id(folder)] = known.setdefault(plan.key, plan)
+            gray[id(folder)] = _plan(folder, options, known, ImageSpec(channels=1))
     return plan_of, gray
+
+
+def _plan(folder: Any, options: Options, known: dict[tuple, Plan], spec: ImageSpec = ImageSpec()) -> Plan:
+    """The plan of a part; of equal ones the first that is ``known``."""
+    plan = lower(translate(transforms_of(folder)[0], spec, views=True), options)
+    return known.setdefault(plan.key, plan)
+
+
+def _options(loader, device: torch.device) -> Options:
+    from ..engine.dali.graph import unsupported
+
+    channels_last = loader.memory_format == torch.channels_last
+    return Options(loader.exact, channels_last, device.type == "cuda", lambda step: unsupported(step) is None)
 
 
 def in_python(route: DaliRoute | ResidentRoute) -> list[str]:
@@ -144,8 +180,8 @@ def available_threads(loader) -> int:
     return max(1, min(len(os.sched_getaffinity(0)) // processes, _MOST_THREADS))
 
 
-def _threads(loader, device: torch.device, parts: list[Images]) -> int:
+def _threads(loader, device: torch.device, parts: list[Any], users: Asked | None = None) -> int:
     """CPU threads of a pipeline. Where the GPU decodes, few load as fast as many and disturb a training step less."""
     available = available_threads(loader)
-    on_gpu = device.type == "cuda" and not loader.exact and mostly_jpeg(parts)
+    on_gpu = device.type == "cuda" and not loader.exact and (users.is_jpeg if users else mostly_jpeg(parts))
     return min(available, _GPU_JPEG_THREADS) if on_gpu else available

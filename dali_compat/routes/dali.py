@@ -10,11 +10,14 @@ import torch
 
 from ..data.headers import headers_of
 from ..data.parts import Images
+from ..lazy.asker import Asker
 from ..locks import new_lock
 from ..plan import Plan
 from .decoded_cache import DecodedCache
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..data.sources import Form
     from ..engine.dali.pipeline import DecodePipeline
     from ..engine.planes.verified import VerifiedEngine
@@ -46,6 +49,7 @@ class DaliRoute:
         fancy: whether a GPU's decoder interpolates chroma as libjpeg does.
         cache: of decoded images, where the loader has one.
         gray: for images of one channel, by the id() of parts that do not convert to RGB.
+        asker: asks the data set, where it is the user's; plan_later: gives the plan of a part that turns up then.
     """
 
     device: torch.device
@@ -57,13 +61,19 @@ class DaliRoute:
     fancy: bool = False
     cache: DecodedCache | None = None
     gray: dict[int, Plan] = field(default_factory=dict, repr=False)
+    asker: Asker | None = field(default=None, repr=False)
+    plan_later: Callable[[Any], Plan] | None = field(default=None, repr=False)
     # owns all pipelines, lent ones too: whatever an iterator's end looks like, it cannot take one with it
     _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)
     # re-entrant: the garbage collector ends epochs, too, and may do so in a thread that is just borrowing
     _lock: Any = field(default_factory=new_lock, repr=False)
 
     def plan_of(self, folder: Images, gray: bool = False) -> Plan:
-        return self.gray[id(folder)] if gray else self._plan_of[id(folder)][1]
+        if gray:
+            return self.gray[id(folder)]
+        if id(folder) not in self._plan_of and self.plan_later is not None:
+            self._plan_of[id(folder)] = folder, self.plan_later(folder)
+        return self._plan_of[id(folder)][1]
 
     @property
     def unconverted(self) -> list[str]:

@@ -60,13 +60,17 @@ def _of_dali(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[str]
     threads = f"{route.threads} CPU threads"
     if route.threads < available_threads(loader):
         threads += f" (of {available_threads(loader)}: the GPU decodes JPEG, and more would slow a training step)"
-    depth = f"{threads}, {route.depth} batches in flight, DALI {dali_version()}"
+    depth = f"{threads}, {route.depth} {'batch' if route.depth == 1 else 'batches'} in flight, DALI {dali_version()}"
     kernels = "exact=True" if loader.exact else "exact=False, the fastest kernels"
     lines = [f"DALI route on {route.device}: {depth}; {kernels}"]
     lines += _plan_lines(route, wide, _decode_fidelity(route, loader.exact))
     if compared := route.compared_jpegs:
         lines.append(f"  {compared}")
     lines.append("  files that DALI decodes differently from PIL go through PIL, one by one, in the same batch")
+    if route.asker is not None:
+        name = type(loader.dataset).__name__
+        where = f"{loader.num_workers} processes" if loader.num_workers else "your thread"
+        lines.append(f"  {name} is asked for each sample in {where}, without the pixels: these DALI makes")
     lines += [
         f"  {name} does not convert to RGB: gray files have one channel, and go through PIL"
         for name in route.unconverted
@@ -148,7 +152,8 @@ def _decode_fidelity(route: DaliRoute, exact: bool) -> str:
 def _without_effect(loader, route: DaliRoute | ResidentRoute) -> list[str]:
     """Arguments that torch takes and that have nothing to do here."""
     names = {"pin_memory": False, "pin_memory_device": "", "persistent_workers": False, "in_order": True}
-    if not (loader.num_workers and in_python(route)):
+    asked = isinstance(route, DaliRoute) and route.asker is not None
+    if not (loader.num_workers and (asked or in_python(route))):
         names |= {"timeout": 0, "worker_init_fn": None, "multiprocessing_context": None}  # of processes
     given = {name: getattr(loader, name, default) for name, default in names.items()}
     shown = {

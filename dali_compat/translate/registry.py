@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -149,11 +150,21 @@ class Gated:
 
 def translator_of(kind: type) -> tuple[Translator, frozenset[str]] | None:
     """The translator of exactly this class, and the arguments that it honours."""
-    package = root(kind)
+    _import_later(root(kind))
+    return _TRANSLATORS.get(kind)
+
+
+def _import_later(package: str) -> None:
     if package in LATER:
         with contextlib.suppress(ImportError):  # it is something else of that name
             importlib.import_module(f"{__package__}.{package}")
-    return _TRANSLATORS.get(kind)
+
+
+def known_types() -> list[type]:
+    """Classes that have a translator, as far as their packages are there."""
+    for package in LATER & sys.modules.keys():
+        _import_later(package)
+    return list(_TRANSLATORS)
 
 
 def translated_base(kind: type) -> type | None:

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 from torch._utils import ExceptionWrapper
@@ -41,10 +42,15 @@ def run(functions, seed: tuple[int, ...], samples: list, positions: list[int]) -
 
 def work(connection: Connection, tasks: socket.socket, number: int, *start) -> None:
     """A worker process, until nobody needs it. ``start`` as start_worker() takes it."""
+    stay_with_the_parent()
+    start_worker(number, *start)
+    serve(connection, tasks, lambda message: dumped(in_worker(message)))
+
+
+def stay_with_the_parent() -> None:
+    """A worker process ends with its parent, which is who interrupts are for."""
     _leave_interrupts_to_the_parent()
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    start_worker(number, *start)
-    serve(connection, tasks, _answer)
 
 
 def _leave_interrupts_to_the_parent() -> None:
@@ -62,20 +68,24 @@ def _end_with(parent: int) -> None:
 
 
 def start_worker(number, functions, seed, slots: list[Slot], workers, init, dataset) -> None:
-    """As torch's worker loop begins: one thread, its seed, get_worker_info() and worker_init_fn."""
+    """begin(), for functions."""
     global _state
+    _state = functions, slots, begin(number, seed, workers, init, dataset)
+
+
+def begin(number, seed, workers, init, dataset) -> ExceptionWrapper | None:
+    """As torch's worker loop begins: one thread, its seed, get_worker_info() and worker_init_fn; what that raises."""
     _keep_memory()
     torch.set_num_threads(1)
     seed_generators(seed, number)
     info = _utils.worker.WorkerInfo(id=number, num_workers=workers, seed=seed + number, dataset=dataset)
     _utils.worker._worker_info = info
-    error = None
     try:
         if init is not None:
             init(number)
     except Exception:
-        error = _wrapped()
-    _state = functions, slots, error
+        return wrapped()
+    return None
 
 
 def _keep_memory() -> None:
@@ -86,8 +96,8 @@ def _keep_memory() -> None:
             ctypes.CDLL(None).mallopt(threshold, _KEPT)
 
 
-def _answer(message: bytes) -> bytes:
-    made = in_worker(message)
+def dumped(made: Any) -> bytes:
+    """An answer as bytes."""
     try:
         return dumps(made)
     except Exception:  # an error of a class that pickle does not find; its text names it
@@ -107,7 +117,7 @@ def in_worker(message: bytes) -> Packed | Parcel | ExceptionWrapper:
         samples, positions, room, seed = pickle.loads(message)
         return _placed(run(functions, seed, samples.unpack(_view), positions), room)
     except Exception:
-        return _wrapped()
+        return wrapped()
 
 
 def _placed(results: list, room: Place | None) -> Packed | Parcel:
@@ -133,7 +143,8 @@ def _view(place: Place) -> torch.Tensor:
     return _state[1][place.slot].bytes(place)
 
 
-def _wrapped() -> ExceptionWrapper:
+def wrapped() -> ExceptionWrapper:
+    """The error that is handled, for the parent."""
     info = _utils.worker.get_worker_info()
     assert info is not None  # start_worker() has set it
     return ExceptionWrapper(where=f"in DataLoader worker process {info.id}")

@@ -24,7 +24,7 @@ OPTIONS = dict(exact=True, memory_format=torch.channels_last, fallback="error", 
 
 
 class Wrapped(data.Dataset):
-    """A data set that is no image folder, with the samples of one."""
+    """A data set that is no image folder, and gives many samples at once: torch's own loader reads it."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -34,6 +34,9 @@ class Wrapped(data.Dataset):
 
     def __getitem__(self, index):
         return self.folder[index]
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
 
 
 def stock(dataset, *args, **kwargs) -> data.DataLoader:

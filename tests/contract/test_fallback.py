@@ -3,6 +3,7 @@
 import os
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -165,7 +166,7 @@ def test_a_transform_that_has_no_text(image_root, case):
     loader.load_state_dict(loader.state_dict())
     assert loader.explain().startswith("DALI route")
     assert outlines(loader, 1) == outlines(stock(dataset, 5), 1)
-    dataset.loader = lambda path: Image.open(path).convert("RGB")
+    dataset.loader = lambda path: Image.fromarray(np.asarray(Image.open(path).convert("RGB")))
     assert loader.explain().startswith("torchvision route") and loader.state_dict()
 
 

@@ -320,7 +320,7 @@ class Warned(data.Dataset):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             image, _ = self.inner[index]
-        return image, len(caught)
+        return by_hand(image), len(caught)
 
 
 @pytest.mark.parametrize("context", [None, "fork", "spawn", "forkserver"])
@@ -348,7 +348,7 @@ def test_who_indexes_is_told_nothing(image_root, nothing_said):
 
 def test_what_has_been_told_is_not_told_again(image_root, nothing_said):
     """A loader of ours that falls back has said why."""
-    dataset = DALIImageFolder(image_root, SMALL, loader=lambda path: pil_loader(path))
+    dataset = DALIImageFolder(image_root, SMALL, loader=lambda path: pil_loader(path).copy())
     with pytest.warns(FallbackWarning) as told:
         list(dali_compat.DataLoader(dataset, 5))
     assert len(told) == 1 and "loader of its own" in str(told[0].message)
@@ -362,7 +362,8 @@ class Through(data.Dataset):
         return len(self.inner)
 
     def __getitem__(self, index):
-        return self.inner[index]
+        image, *rest = self.inner[index]
+        return by_hand(image), *rest
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])

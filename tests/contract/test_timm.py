@@ -326,21 +326,28 @@ def test_a_file_that_cannot_be_read_is_replaced(own_root):
         assert sum(len(labels) for _, labels in loader) == 8
 
 
-@pytest.mark.parametrize("change", [dict(load_bytes=True), dict(input_img_mode="L"), dict(additional_features=["a"])])
-def test_other_samples_are_refused_by_name(image_root, change):
-    dataset = timm.ImageDataset(str(image_root), transform=T.Compose([T.CenterCrop(32), T.PILToTensor()]))
-    vars(dataset).update(change)
+CROPPED = T.Compose([T.CenterCrop(32), T.PILToTensor()])
+
+
+def test_other_samples_are_refused_by_name(image_root):
+    dataset = timm.ImageDataset(str(image_root), transform=CROPPED, load_bytes=True)
     with pytest.warns(FallbackWarning, match="load_bytes, input_img_mode, additional_features"):
         DataLoader(dataset, 5)
 
 
-def test_other_readers_and_classes_are_refused_by_name(image_root, tmp_path):
-    dataset = timm.ImageDataset(str(image_root))
-    dataset.reader = type("Mine", (type(dataset.reader),), {})(str(image_root))
-    with pytest.warns(FallbackWarning, match="timm's Mine is not a reader of a folder"):
-        DataLoader(dataset, 5)
-    with pytest.warns(FallbackWarning, match="Mine is not an image folder"):
-        DataLoader(type("Mine", (timm.ImageDataset,), {})(str(image_root)), 5)
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # timm's
+def test_other_modes_readers_and_classes_are_asked(image_root):
+    gray = timm.ImageDataset(str(image_root), transform=CROPPED, input_img_mode="L")
+    read = timm.ImageDataset(str(image_root), transform=CROPPED)
+    read.reader = type("Mine", (type(read.reader),), {})(str(image_root))
+    mine = type("Mine", (timm.ImageDataset,), {})(str(image_root), transform=CROPPED)
+    for dataset in (gray, read, mine):
+        loader = DataLoader(dataset, 5, fallback="error", device="cpu", exact=True)
+        assert "is asked for each sample" in loader.explain()
+        assert_same_epoch(loader, data.DataLoader(dataset, 5))
+
+
+def test_other_files_are_refused_by_name(image_root, tmp_path):
     from timm.data.readers.reader_image_tar import ReaderImageTar
 
     with tarfile.open(tmp_path / "a.tar", "w:gz") as file:

@@ -30,7 +30,7 @@ class Convert:
         return f"convert({self.mode!r})"
 
 
-_CONVERTS = {mode: Convert(mode) for mode in ("RGB", "L")}  # one each: plans are compared by what they call
+CONVERTS = {mode: Convert(mode) for mode in ("RGB", "L")}  # one each: plans are compared by what they call
 
 
 class Placeholder(Untouchable):
@@ -58,10 +58,10 @@ class Converter(Untouchable):
 
     def __call__(self, *args, **kwargs):
         given = (*args, *(kwargs[name] for name in kwargs if name == "mode"))
-        if len(given) != 1 or len(args) + len(kwargs) != 1 or type(given[0]) is not str or given[0] not in _CONVERTS:
-            raise Refused(f"it uses the image's convert, for other modes than {' and '.join(_CONVERTS)}")
+        if len(given) != 1 or len(args) + len(kwargs) != 1 or type(given[0]) is not str or given[0] not in CONVERTS:
+            raise Refused(f"it uses the image's convert, for other modes than {' and '.join(CONVERTS)}")
         image = kept(self, "_image")
-        return kept(image, "_sandbox").applied(_CONVERTS[given[0]], image)
+        return kept(image, "_sandbox").applied(CONVERTS[given[0]], image)
 
 
 class StandIn(Untouchable):

@@ -1,0 +1,117 @@
+"""Question: how fast does a Dataset of the user's own load, whose __getitem__ opens files by Pillow, and how much
+processor time does it take from the thread that trains?
+
+Method. One process. The same class, with ImageNet's training transform, in torch's loader and in ours; and for ours
+DALIImageList of the same files. The cases take turns over --rounds rounds. A turn opens a loader, gives an epoch that
+is not counted, and counts --epochs epochs: images a second over all of them, and time.thread_time() a batch around
+next(), the calling thread's own. Ratios are within a round.
+
+Cases: torch:W, own:W and list:W with W workers; in own:0 the class runs in the calling thread.
+
+Confounders.
+- Nothing consumes the batches.
+- With --replicate the files come from memory: no disk, warm caches, for every case.
+- Worker processes are made for each epoch, in torch:W and own:W, and their start is counted.
+
+Command.
+    python benchmarks/own_dataset.py --data PHOTOS --replicate 20 --rounds 5 --json OUT.json
+"""
+
+import time
+import warnings
+
+import common
+import loaders
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+
+
+class Own(Dataset):
+    """As most people write it."""
+
+    def __init__(self, samples, transform):
+        self.samples, self.transform = samples, transform
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        path, label = self.samples[index]
+        image = Image.open(path).convert("RGB")
+        if self.transform is not None:
+            image = self.transform(image)
+        return image, label
+
+
+def opened(case, settings):
+    name, workers, _ = common.split_case(case, settings.workers)
+    settings = loaders.Settings(settings.root, settings.device, settings.batch_size, workers)
+    samples = loaders.dataset("torchvision", settings.root).samples
+    if name == "list":
+        from dali_compat import DALIImageList
+
+        data = DALIImageList(*map(list, zip(*samples, strict=True)), loaders.transform())
+        return loaders.ours_loader(settings, data)
+    data = Own(samples, loaders.transform())
+    return loaders.torchvision_loader(settings, data) if name == "torch" else loaders.ours_loader(settings, data)
+
+
+def turn(case, settings, epochs):
+    loader = opened(case, settings)
+    for batch in loader.epoch():
+        loaders.check(batch, settings)
+    loaders.synchronise(settings.device)
+    images = batches = 0
+    own, begin = 0.0, time.perf_counter()
+    for _ in range(epochs):
+        since = time.thread_time()
+        for _, labels in loader.epoch():
+            own += time.thread_time() - since
+            images, batches = images + len(labels), batches + 1
+            since = time.thread_time()
+    loaders.synchronise(settings.device)
+    row = {"speed": images / (time.perf_counter() - begin), "host_ms": 1e3 * own / batches}
+    loader.close()
+    del loader
+    loaders.release(settings.device)
+    return row
+
+
+def report(rounds, cases):
+    speed, host = common.medians(rounds, "speed"), common.medians(rounds, "host_ms")
+    rows = []
+    for case in cases:
+        ratio = common.ratio(rounds, "speed", case, cases[0])
+        rows.append([case, *common.spread(speed[case], ",.0f"), ratio, *common.spread(host[case], ".1f")])
+    head = ["case", "images/s", "min - max", f"to {cases[0]}", "ms of the thread's a batch", "min - max"]
+    print("\n" + common.markdown(head, rows))
+
+
+def main():
+    options = common.parser(__doc__)
+    options.add_argument("--epochs", type=int, default=2, help="that are counted, a turn")
+    options.add_argument("--cases", nargs="+", default=None, help="(default: torch, own and list, and own:0)")
+    args = options.parse_args()
+    warnings.simplefilter("ignore")
+    cases = args.cases or [f"{name}:{args.workers}" for name in ("torch", "own", "list")] + ["own:0"]
+    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    with common.folder(args.data, args.replicate) as root:
+        time.sleep(1)  # files that were written just now are not left to DALI
+        result = {
+            "benchmark": "own_dataset",
+            "facts": common.facts(),
+            "images": common.describe(root, args.data),
+            "rounds": [],
+        }
+        print(result["facts"], result["images"], sep="\n", flush=True)
+        settings = loaders.Settings(str(root), device, args.batch_size, args.workers)
+        for number, case in common.in_turn(cases, args.rounds):
+            result["rounds"].append({"round": number, "case": case, **turn(case, settings, args.epochs)})
+            print(common.line(result["rounds"][-1]), flush=True)
+            common.write_json(args.json, result)
+        report(result["rounds"], cases)
+
+
+if __name__ == "__main__":
+    main()

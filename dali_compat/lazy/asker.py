@@ -1,0 +1,72 @@
+"""Asks a data set of the user's for samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .chains import Chain
+from .hooks import Question, hooked
+from .samples import Sample, taken
+
+_FEW, _SHARE = 20, 0.5  # samples after which it is said that too many are real, and how many that is
+
+
+class Asker:
+    """Asks for samples, as torch's fetcher does.
+
+    Args:
+        dataset: the user's.
+        roots: the chains without transforms, by what images are given as.
+        since: as Question's.
+
+    Attributes:
+        asked, real: how many samples so far, and how many of them were made by the data set itself.
+        why: what it did with the first of these.
+    """
+
+    def __init__(self, dataset: Any, roots: dict[str, Chain], since: int):
+        self.dataset, self.roots, self.since = dataset, roots, since
+        self.asked = self.real = 0
+        self.why = ""
+
+    def ask(self, indices: Sequence[Any], bad: Callable[[int, Exception], None] | None = None) -> list[Sample]:
+        """The samples of a batch. ``bad`` takes what a sample raises, and its row; the sample is empty then.
+
+        Raises:
+            Exception: what the data set raises.
+        """
+        question = Question(self.roots, self.since)
+        with hooked(question):
+            many = getattr(self.dataset, "__getitems__", None)
+            if many and bad is None:
+                samples = taken(list(many(list(indices))), question.notes)
+            else:
+                samples = [self._one(question, row, index, bad) for row, index in enumerate(indices)]
+        self.count(samples, question.notes.why)
+        return samples
+
+    def count(self, samples: list[Sample], why: str) -> None:
+        """These samples came; ``why`` one of them is real."""
+        self.asked += len(samples)
+        self.real += sum(sample.path is None for sample in samples)
+        self.why = self.why or why
+
+    def really(self, index: Any) -> Sample:
+        """A sample that the data set makes itself."""
+        return Sample(self.dataset[index])
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether most samples are left to DALI."""
+        return self.asked < _FEW or self.real <= _SHARE * self.asked
+
+    def _one(self, question: Question, row: int, index: Any, bad: Callable[[int, Exception], None] | None) -> Sample:
+        try:
+            (sample,) = taken([self.dataset[index]], question.notes)
+            return sample
+        except Exception as error:
+            if bad is None:
+                raise
+            bad(row, error)
+            return Sample(None)

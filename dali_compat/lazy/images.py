@@ -1,0 +1,127 @@
+"""LazyImage: PIL's image of a file that nobody has read."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from ..data.sources import opened
+from ..translate.wrappers.standins import CONVERTS
+from .later import Later
+
+if TYPE_CHECKING:
+    from .chains import Chain
+
+_really_open = Image.open  # before anything takes its place
+_OWN = frozenset(("convert", "close", "__enter__", "__exit__"))
+
+
+class LazyImage(Image.Image):
+    """A PIL image that opens its file when somebody looks at it. Until then it can be converted, closed, and given to a
+    transform; all else goes to the real image."""
+
+    def __init__(self, later: Later):
+        object.__setattr__(self, "_later", later)
+
+    def __getattribute__(self, name: str) -> Any:
+        later = later_of(self)
+        if name == "__class__":  # which isinstance() asks for, of a class that is none of LazyImage's bases
+            return _own_class(later)
+        if name in _OWN and not later.is_real:
+            return object.__getattribute__(self, name)
+        what = "pixels" if name.startswith("__array") else name.strip("_")
+        return getattr(later.value(f"uses the image's {what}"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(later_of(self).value(f"sets the image's {name}"), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(later_of(self).value(f"deletes the image's {name}"), name)
+
+    def convert(self, mode: Any = None, *args: Any, **kwargs: Any) -> Image.Image:
+        """As PIL's. Conversions to RGB and L wait."""
+        later = later_of(self)
+        made = None if args or kwargs or type(mode) is not str else _converted(later, mode)
+        if made is None:
+            return later.value(f"converts the image to {mode}").convert(mode, *args, **kwargs)
+        return later.notes.made(LazyImage(made))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def __enter__(self) -> LazyImage:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing is open."""
+
+    # what Python looks up in the class
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return later_of(self).value("pickles the image").__reduce_ex__(protocol)
+
+    def __copy__(self) -> Any:
+        return copy.copy(later_of(self).value("copies the image"))
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return copy.deepcopy(later_of(self).value("copies the image"), memo)
+
+    def __eq__(self, other: object) -> bool:
+        other = later_of(other).value("compares images") if type(other) is LazyImage else other
+        return bool(later_of(self).value("compares images") == other)
+
+    def __repr__(self) -> str:
+        return repr(later_of(self).value("prints the image"))
+
+
+def later_of(image: Any) -> Later:
+    """Of a LazyImage: what it stands for."""
+    later: Later = object.__getattribute__(image, "_later")
+    return later
+
+
+def is_certainly_rgb(later: Later) -> bool:
+    """Whether the file's own mode is RGB, or the image was converted. Its header is read for that."""
+    if not later.is_rgb and not later.chain.transforms:
+        later.is_rgb = _own_mode(later) == "RGB"
+    return later.is_rgb
+
+
+def _own_class(later: Later) -> type:
+    """The class of the real image: of one that was only opened its format's."""
+    if later.is_real:
+        return type(later.value(""))
+    if later.is_converted or later.chain.transforms:
+        return Image.Image
+    try:
+        with opened(later.source) as file, _really_open(file) as image:
+            return type(image)
+    except Exception:
+        return Image.Image
+
+
+def _own_mode(later: Later) -> str:
+    """The mode of an image as it was opened; "" where it cannot be."""
+    try:
+        with opened(later.source) as file, _really_open(file) as image:
+            return str(image.mode)
+    except Exception:  # whoever needs the image says it
+        return ""
+
+
+def _converted(later: Later, mode: str) -> Later | None:
+    """The image in another mode; None where only PIL can say what that gives."""
+    if mode not in CONVERTS:
+        return None
+    chain: Chain | None = later.chain
+    if later.is_rgb or later.chain.transforms:
+        chain = later.chain.after(CONVERTS[mode])
+    elif mode == "L":  # of an image in L it makes the same, by way of RGB
+        chain = later.chain.after(CONVERTS[mode]) if _own_mode(later) in ("RGB", "L") else None
+    if chain is None:
+        return None
+    made = later.then(chain, lambda image: image.convert(mode))
+    made.is_rgb = made.is_converted = True
+    return made

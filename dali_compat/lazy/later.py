@@ -1,0 +1,83 @@
+"""What is not made yet, and how it would be."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..data.sources import Source
+    from .chains import Chain
+
+
+class Notes:
+    """What was made, and what became real, while a data set was asked.
+
+    Attributes:
+        why: what first made something real; "" where nothing did.
+    """
+
+    def __init__(self) -> None:
+        self.why = ""
+        self._made: list[weakref.ref[Any]] = []
+
+    def made(self, stand_in: Any) -> Any:
+        """A stand-in is made; gives it back."""
+        self._made.append(weakref.ref(stand_in))
+        return stand_in
+
+    def became_real(self, why: str) -> None:
+        self.why = self.why or why
+
+    def left(self) -> list[Any]:
+        """The stand-ins that somebody still has. Forgets all."""
+        made, self._made = self._made, []
+        return [one for ref in made if (one := ref()) is not None]
+
+
+class Later:
+    """An image, or what transforms make of it, before anybody needs it.
+
+    Args:
+        source: where the encoded image is.
+        chain: the transforms that it has gone through.
+        notes: where it says that it became real.
+        make: gives the real one, of that ``before`` it where there is one.
+        is_rgb: whether the image was certainly in RGB before all transforms.
+
+    Attributes:
+        is_converted: whether it was asked to be.
+    """
+
+    __slots__ = ("_before", "_make", "_real", "chain", "is_converted", "is_rgb", "notes", "source")
+
+    def __init__(
+        self,
+        source: Source,
+        chain: Chain,
+        notes: Notes,
+        make: Callable[[Any], Any],
+        before: Later | None = None,
+        is_rgb: bool = False,
+    ):
+        self.source, self.chain, self.notes, self.is_rgb = source, chain, notes, is_rgb
+        self.is_converted = False
+        self._make: Callable[[Any], Any] | None = make
+        self._before, self._real = before, None
+
+    @property
+    def is_real(self) -> bool:
+        return self._make is None
+
+    def value(self, why: str) -> Any:
+        """The real one, made now if it was not before. Raises whatever making it raises."""
+        if self._make is not None:
+            real = self._make(None if self._before is None else self._before.value(why))
+            self._real, self._make, self._before = real, None, None
+            self.notes.became_real(why)
+        return self._real
+
+    def then(self, chain: Chain, make: Callable[[Any], Any]) -> Later:
+        """What ``make`` gives of it."""
+        return Later(self.source, chain, self.notes, make, self, self.is_rgb)

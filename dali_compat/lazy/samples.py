@@ -1,0 +1,153 @@
+"""What came back of a data set: samples, each with the one stand-in that DALI is to make, or real."""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from ..data.sources import Source
+from .chains import Chain
+from .images import LazyImage, is_certainly_rgb, later_of
+from .later import Notes
+from .tensors import LazyTensor, LazyTVImage
+
+_TENSORS = {LazyTensor, LazyTVImage}
+_DICTS = {dict, OrderedDict}
+_OWN_REFERENCES = 2  # of what is in a container, and an argument
+
+Path = tuple[Any, ...]
+
+
+class Sample(NamedTuple):
+    """What ``dataset[index]`` gave.
+
+    Attributes:
+        value: of it; of one with a stand-in for the image another image may be put in its place.
+        path: to the stand-in: indices and keys; () is the value itself, and None where all is real.
+        chain, source: what makes the image, and of what.
+    """
+
+    value: Any
+    path: Path | None = None
+    chain: Chain | None = None
+    source: Source | None = None
+
+    def filled(self, image: Any) -> Any:
+        """The sample, with an image in its place."""
+        return self.value if self.path is None else put(self.value, self.path, image)
+
+
+def put(value: Any, path: Path, image: Any) -> Any:
+    """A copy of nested containers with another value at a path."""
+    if not path:
+        return image
+    key, rest = path[0], path[1:]
+    if type(value) in _DICTS:
+        return type(value)((name, put(one, rest, image) if name == key else one) for name, one in value.items())
+    made = [put(one, rest, image) if number == key else one for number, one in enumerate(value)]
+    return made if type(value) is list else _as(type(value), made)
+
+
+def at(value: Any, path: Path) -> Any:
+    """What nested containers have at a path."""
+    for key in path:
+        value = value[key]
+    return value
+
+
+def mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """A sample, with what a function makes of what is of that very class."""
+    found = type(value)
+    if found is kind:
+        return function(value)
+    if found in _DICTS:
+        return found((name, mapped(one, kind, function)) for name, one in value.items())
+    if _is_sequence(found):
+        made = [mapped(one, kind, function) for one in value]
+        return made if found is list else _as(found, made)
+    return value
+
+
+def taken(given: list[Any], notes: Notes) -> list[Sample]:
+    """The samples that a data set gave; ``given`` holds the only references to them, and is empty afterwards.
+
+    Of one that has a stand-in for its image nothing else holds that. Where somebody else does, a cache of the user's
+    perhaps, the image is made now: there is one of it, for all.
+    """
+    samples = [_sample(given, number) for number in range(len(given))]
+    given.clear()
+    wanted = {id(stand_in) for sample, stand_in in samples if stand_in is not None}
+    spare = {id(stand_in) for sample, _ in samples for stand_in in _images(sample.value)}
+    for stand_in in notes.left():
+        if id(stand_in) not in wanted | spare:
+            later_of(stand_in).value("keeps an image")
+    return [sample for sample, _ in samples]
+
+
+def _sample(given: list[Any], number: int) -> tuple[Sample, Any]:
+    """A sample, and its stand-in; None where all is real."""
+    found = list(_found(given, number, ()))
+    tensors = [one for one in found if type(one[1]) is not LazyImage]
+    chosen = tensors or found
+    if len(chosen) > 1:
+        for _, stand_in, _ in chosen:
+            later_of(stand_in).value("gives several images a sample")
+    elif chosen:
+        path, stand_in, references = chosen[0]
+        later = later_of(stand_in)
+        if references > _OWN_REFERENCES:
+            later.value("keeps an image")
+        if not later.is_real and is_certainly_rgb(later):
+            return Sample(given[number], path, later.chain, later.source), stand_in
+        later.value("gives an image that is not RGB; convert it")
+    return Sample(_real(given[number])), None
+
+
+def _found(container: Any, key: Any, path: Path, most: int = 0) -> Iterator[tuple[Path, Any, int]]:
+    """(path, stand-in, references to it or to one of the containers around) of those that are not real, within one of a
+    container's values."""
+    kind, most = type(container[key]), max(most, sys.getrefcount(container[key]))
+    if kind in _TENSORS or kind is LazyImage:
+        if not later_of(container[key]).is_real:
+            yield path, container[key], most
+    elif kind in _DICTS:
+        for name in container[key]:
+            yield from _found(container[key], name, (*path, name), most)
+    elif _is_sequence(kind):
+        for number in range(len(container[key])):
+            yield from _found(container[key], number, (*path, number), most)
+
+
+def _images(value: Any) -> Iterator[Any]:
+    """Stand-ins in a sample, real or not."""
+    kind = type(value)
+    if kind in _TENSORS or kind is LazyImage:
+        yield value
+    elif kind in _DICTS or _is_sequence(kind):
+        for one in value.values() if kind in _DICTS else value:
+            yield from _images(one)
+
+
+def _real(value: Any) -> Any:
+    """A sample with what is real in the place of stand-ins. PIL's, beside tensors, may wait until somebody looks."""
+    kind = type(value)
+    if kind in _TENSORS or kind is LazyImage:
+        later = later_of(value)
+        return later.value("") if later.is_real or kind is not LazyImage else value
+    if kind in _DICTS:
+        return kind((name, _real(one)) for name, one in value.items())
+    if _is_sequence(kind):
+        made = [_real(one) for one in value]
+        return made if kind is list else _as(kind, made)
+    return value
+
+
+def _is_sequence(kind: type) -> bool:
+    return kind in (list, tuple) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+
+
+def _as(kind: Any, values: list[Any]) -> Any:
+    """A tuple, or a namedtuple."""
+    return tuple(values) if kind is tuple else kind._make(values)

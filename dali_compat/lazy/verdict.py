@@ -1,0 +1,293 @@
+"""Whether a data set of the user's can be asked: found out with one sample, of a copy of it."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType, FunctionType, MethodType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.utils.data as data
+from PIL import Image
+
+from ..data.per_object import PerObject
+from ..data.readers import known_class_of, reader_of
+from ..data.sources import BYTES, PATHS, Record
+from ..data.survey import file_size, is_small
+from ..errors import Unsupported
+from ..translate.wrappers.objects import attributes, is_of_library, root
+from .asker import Asker
+from .chains import Chain
+from .hooks import WRITTEN, Question, hooked, now
+from .samples import Sample, taken
+
+_OPENS = frozenset(("default_loader", "pil_loader"))
+_DEPTH = 3  # of functions that call each other, and of data sets in data sets
+_SMALL = 1000  # entries of a container that is copied for the one sample
+_IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
+_GENERATORS = torch.Generator, random.Random, np.random.Generator, np.random.RandomState
+
+
+class Verdict(NamedTuple):
+    """What one sample has shown.
+
+    Attributes:
+        why: the data set makes its samples itself; "" where it can be asked.
+        raised: there was none; torch's loader says what is wrong.
+        given, transforms: of the image: PATHS or BYTES, and what it goes through.
+        source: where it is.
+    """
+
+    why: str
+    raised: bool = False
+    given: str = PATHS
+    transforms: tuple[Any, ...] = ()
+    source: Any = None
+
+
+class Known:
+    """What is known of a data set.
+
+    Attributes:
+        roots: the chains without transforms.
+    """
+
+    def __init__(self, dataset: Any):
+        self.roots = {PATHS: Chain(len(dataset), PATHS), BYTES: Chain(_IN_MEMORY, BYTES)}
+        self._signature: Any = None
+        self._verdict = Verdict("")
+
+    def verdict(self, dataset: Any) -> Verdict:
+        """As the data set is now."""
+        for root_ in self.roots.values():
+            root_.look_again()
+        signature = list(_signature(dataset))
+        known = self._verdict
+        if signature == self._signature and (known.why or self.chain(known) is not None):
+            return known
+        self._verdict = _try(dataset, self.roots)
+        self._signature = None if WRITTEN in self._verdict.why else signature  # next time they may be old
+        return self._verdict
+
+    def chain(self, verdict: Verdict) -> Chain | None:
+        """The chain of a verdict's transforms, as they are now."""
+        return self.roots[verdict.given].follow(verdict.transforms)
+
+    def give_up(self, why: str) -> None:
+        """The data set turned out to make most samples itself."""
+        self._verdict = Verdict(f"{why} in most samples")
+
+
+_of_dataset: PerObject[Known] = PerObject()
+
+
+class Asked(NamedTuple):
+    """A data set that is asked.
+
+    Attributes:
+        asker: asks it.
+        chain: what its samples go through, as far as one has shown.
+        is_jpeg, is_small: of that sample's encoded image.
+    """
+
+    asker: Asker
+    chain: Chain
+    is_jpeg: bool
+    is_small: bool
+
+
+def asked(dataset: Any) -> Asked | None:
+    """A data set that can be asked, from now on; None where nothing says that it opens images, or it gives no sample.
+
+    Raises:
+        Unsupported: it cannot be asked; the text says why, after "MyDataset ...".
+    """
+    if isinstance(dataset, data.IterableDataset) or not _may_open(dataset) or not hasattr(dataset, "__len__"):
+        return None
+    if any(map(_uses_cuda, _all(dataset))):  # which must not start before an epoch does
+        return None
+    if any(not _is_pils(function) for function in (Image.open, Image.Image.convert)):
+        raise Unsupported("opens images, for which PIL's functions were replaced")
+    try:
+        known = _of_dataset.get(dataset, lambda: Known(dataset))
+    except TypeError:  # it takes no weak references, or has no length
+        return None
+    verdict = known.verdict(dataset)
+    chain = known.chain(verdict)
+    if verdict.raised:
+        return None
+    if verdict.why or chain is None:
+        raise Unsupported(verdict.why)
+    return Asked(asker_of(dataset, now()), chain, *_look(verdict.source))
+
+
+def asker_of(dataset: Any, since: int) -> Asker:
+    """What asks a data set that can be asked; ``since`` as Asker's."""
+    known = _of_dataset.get(dataset, lambda: Known(dataset))
+    return Asker(dataset, known.roots, since)
+
+
+def give_up(dataset: Any, why: str) -> None:
+    """From the next epoch on it is not asked."""
+    _of_dataset.get(dataset, lambda: Known(dataset)).give_up(why)
+
+
+# ---- what its code says
+
+
+def _may_open(dataset: Any, depth: int = _DEPTH) -> bool:
+    """Whether it, or one that it holds, opens images by PIL, as far as its code says."""
+    kind = type(dataset)
+    if root(kind) == "datasets":  # Hugging Face's: with a transform of the user's
+        return kind.__name__ == "Dataset" and dataset.format["type"] == "custom"
+    if reader_of(dataset) is not None or known_class_of(dataset) is not None:
+        return True
+    if any(_opens(vars(base).get("__getitem__"), kind, _DEPTH) for base in kind.__mro__):
+        return True
+    return depth > 0 and any(_may_open(inner, depth - 1) for inner in _inner(dataset))
+
+
+def _uses_cuda(dataset: Any) -> bool:
+    """Whether its samples, or what it holds, may be on a GPU."""
+    code = getattr(_function(type(dataset), "__getitem__"), "__code__", None)
+    named = set() if code is None else {*_names(code), *filter(lambda one: isinstance(one, str), code.co_consts)}
+    held = (str(value) for value in attributes(dataset).values() if isinstance(value, (str, torch.device)))
+    return any(text.startswith("cuda") for text in (*named, *held))
+
+
+def _inner(dataset: Any) -> Iterator[Any]:
+    """Data sets among its attributes."""
+    for value in attributes(dataset).values():
+        several = value if type(value) in (list, tuple) and len(value) <= _SMALL else (value,)
+        yield from (one for one in several if isinstance(one, data.Dataset) or root(type(one)) == "datasets")
+
+
+def _opens(function: Any, kind: type, depth: int) -> bool:
+    """Whether a function names what opens images, or one that it names does."""
+    if not isinstance(function, FunctionType):
+        return False
+    names = set(_names(function.__code__))
+    if names & _OPENS or names >= {"Image", "open"}:
+        return True
+    if not depth:
+        return False
+    world = function.__globals__
+    called = [_function(kind, name) or world.get(name) for name in names]
+    users = (one for one in called if isinstance(one, FunctionType) and one is not function and not is_of_library(one))
+    return any(_opens(one, kind, depth - 1) for one in users)
+
+
+def _function(kind: type, name: str) -> Any:
+    found = getattr(kind, name, None)
+    return found.__func__ if isinstance(found, MethodType) else found
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _is_pils(function: Any) -> bool:
+    return getattr(function, "__globals__", {}).get("__name__") == "PIL.Image"
+
+
+# ---- one sample
+
+
+def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
+    """What the first sample shows. The data set stays as it is, and so do the generators."""
+    if any(_gives_many(one) for one in _all(dataset)):
+        return Verdict("has __getitems__ of its own")
+    if not len(dataset):
+        return Verdict("has no samples", raised=True)
+    question = Question(roots, now())
+    try:
+        with _generators_kept(), hooked(question):
+            twin = _twin(dataset)
+            many = getattr(twin, "__getitems__", None)
+            (sample,) = taken(list(many([0])) if many else [twin[0]], question.notes)
+    except Exception:
+        return Verdict("raises an error", raised=True)
+    return _verdict_on(sample, question.notes.why)
+
+
+def _verdict_on(sample: Sample, why: str) -> Verdict:
+    if sample.chain is None or why:
+        return Verdict(why or "opens no image in a way that is seen")
+    return Verdict("", False, sample.chain.given, sample.chain.transforms, sample.source)
+
+
+def _all(dataset: Any, depth: int = _DEPTH) -> Iterator[Any]:
+    """It, and those that it holds."""
+    yield dataset
+    if depth:
+        for inner in _inner(dataset):
+            yield from _all(inner, depth - 1)
+
+
+def _gives_many(dataset: Any) -> bool:
+    many = _function(type(dataset), "__getitems__")
+    return many is not None and root(many) not in ("torch", "datasets")
+
+
+def _twin(dataset: Any, depth: int = _DEPTH) -> Any:
+    """A copy that may change without the data set: with attributes of its own, generators and small containers
+    included."""
+    kind = type(dataset)
+    if root(kind) == "datasets" or not hasattr(dataset, "__dict__") or hasattr(kind, "__del__"):
+        return dataset  # which a copy's end might close
+    made = object.__new__(kind)
+    made.__dict__.update({name: _copied(value, depth) for name, value in vars(dataset).items()})
+    return made
+
+
+def _copied(value: Any, depth: int) -> Any:
+    if depth and isinstance(value, data.Dataset):
+        return _twin(value, depth - 1)
+    if isinstance(value, torch.Generator):
+        return torch.Generator(value.device).set_state(value.get_state())
+    if isinstance(value, _GENERATORS):
+        return copy.deepcopy(value)
+    if type(value) in (list, dict, set) and len(value) <= _SMALL:
+        if type(value) is dict:
+            return {name: _copied(one, depth - 1) if depth else one for name, one in value.items()}
+        return type(value)(_copied(one, depth - 1) if depth else one for one in value)
+    return value
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        random.setstate(before[1])
+        np.random.set_state(before[2])
+
+
+def _signature(dataset: Any, depth: int = _DEPTH) -> Iterator[Any]:
+    """What changes where the data set gets other transforms, or becomes another."""
+    yield id(dataset)
+    for name, value in attributes(dataset).items():
+        if callable(value):
+            yield name, id(value)
+        elif type(value) is dict and len(value) <= _SMALL:
+            yield name, [(key, id(one)) for key, one in value.items() if callable(one)]
+    if depth:
+        for inner in _inner(dataset):
+            yield from _signature(inner, depth - 1)
+
+
+def _look(source: Any) -> tuple[bool, bool]:
+    """Whether an encoded image is a JPEG, and small."""
+    if isinstance(source, Record):
+        encoded = source.archive.copied(source.index)
+        return encoded[:2] == b"\xff\xd8", is_small(len(encoded))
+    return source.lower().endswith((".jpg", ".jpeg")), is_small(file_size(source))

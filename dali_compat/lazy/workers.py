@@ -1,0 +1,240 @@
+"""A data set that is asked in worker processes, as torch's loader with workers asks it: worker_init_fn,
+get_worker_info() and the seeds are there, and what it changes of itself stays there."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image, ImageOps
+from torch._utils import ExceptionWrapper
+
+from ..data.sources import BYTES, PATHS, Record, Source, is_upright, opened
+from ..draws import seed_generators
+from ..workers.processes import Answer, Processes, serve
+from ..workers.samples import dumps
+from ..workers.worker import begin, dumped, stay_with_the_parent, wrapped
+from .asker import Asker
+from .chains import Chain
+from .hooks import numbers
+from .images import LazyImage, later_of
+from .later import Later, Notes
+from .samples import Sample, at, mapped, put
+
+
+class Request(NamedTuple):
+    """What a worker is asked.
+
+    Attributes:
+        indices: of samples.
+        seed: of the generators: the epoch's seed, and the place of the first sample.
+        covers: errors that are a sample's own; others end the batch.
+        really: no image is left to anybody.
+    """
+
+    indices: list[Any]
+    seed: tuple[int, ...]
+    covers: tuple[type[Exception], ...] = ()
+    really: bool = False
+
+
+class Reply(NamedTuple):
+    """What it answers.
+
+    Attributes:
+        samples: without stand-ins: None where the image is to be, and an Unread for other images.
+        chains: of each sample the number of its transforms among ``transforms``, or -1.
+        transforms: pickled.
+        failures: (row, error) of samples that there are not.
+        why: as Asker's.
+    """
+
+    samples: list[Sample]
+    chains: list[int]
+    transforms: list[bytes]
+    failures: list[tuple[int, str]]
+    why: str
+
+
+class Ticket(NamedTuple):
+    """A request, and who answers it."""
+
+    request: Request
+    answer: Answer
+    processes: Processes
+
+
+class Unread(NamedTuple):
+    """An image that nobody has read."""
+
+    source: Source
+    is_rgb: bool
+
+
+class AskedWorkers:
+    """The worker processes of an epoch.
+
+    Args:
+        asker: of the data set; it counts.
+        loader: its num_workers, multiprocessing_context, worker_init_fn and timeout are honoured.
+        seed: of the epoch.
+    """
+
+    def __init__(self, asker: Asker, loader: Any, seed: int):
+        self._asker, self._seed, self._timeout = asker, seed, loader.timeout
+        self._context = loader.multiprocessing_context or torch.multiprocessing.get_context()
+        self._count, self._init = loader.num_workers, loader.worker_init_fn
+        self._processes: Processes | None = None
+        self._chains: dict[tuple[str, bytes], Chain] = {}
+
+    def start(self) -> Processes:
+        """The processes: best before DALI's threads are at work, for they are forked.
+
+        Raises:
+            OSError: the system gives no more processes, or descriptors.
+        """
+        if self._processes is not None:
+            self._processes.look()
+            if self._processes.trouble:
+                self.close()
+        if self._processes is None:
+            arguments = self._seed, self._asker.dataset, self._asker.since, self._count, self._init
+            self._processes = Processes(self._context, self._count, _work, arguments)
+        return self._processes
+
+    def ask(self, request: Request) -> Ticket:
+        """What samples() takes. Raises as start(), and where a process has died."""
+        answer, processes = Answer(), self.start()
+        processes.ask([dumps(request)], [answer])
+        return Ticket(request, answer, processes)
+
+    def samples(self, ticket: Ticket, failed: Callable[[int, str], None] | None = None) -> list[Sample]:
+        """What they answer. ``failed`` takes rows and errors of samples that there are not.
+
+        Raises:
+            Exception: what the data set raises, with the worker's traceback in its text, as torch's loader raises it.
+            RuntimeError: a worker has died, or none has answered for the loader's timeout.
+        """
+        if ticket.processes.trouble and not ticket.answer.there:  # others have met it
+            ticket = self.ask(ticket.request)
+        ticket.processes.wait(ticket.answer, self._timeout)
+        reply = pickle.loads(ticket.answer.message or b"")  # it is there
+        if isinstance(reply, ExceptionWrapper):
+            reply.reraise()
+        samples = [self._restored(reply, *pair) for pair in zip(reply.samples, reply.chains, strict=True)]
+        self._asker.count(samples, reply.why)
+        for row, text in reply.failures:
+            assert failed is not None  # who asked for them
+            failed(row, text)
+        return samples
+
+    def close(self) -> None:
+        """They end; the next question starts others."""
+        processes, self._processes = self._processes, None
+        if processes is not None:
+            processes.close()
+
+    def _restored(self, reply: Reply, sample: Sample, number: int) -> Sample:
+        value = mapped(sample.value, Unread, self._image)
+        if number < 0:
+            return sample._replace(value=value)
+        given = PATHS if isinstance(sample.source, str) else BYTES
+        key = given, reply.transforms[number]
+        if key not in self._chains:
+            chain = self._asker.roots[given].follow(pickle.loads(key[1]))
+            assert chain is not None  # the worker has found one
+            self._chains[key] = chain
+        source = sample.source
+        if isinstance(source, Record):  # each process counts for itself
+            source.index = next(numbers)
+        return sample._replace(value=value, chain=self._chains[key], source=source)
+
+    def _image(self, unread: Unread) -> LazyImage:
+        root = self._asker.roots[PATHS if isinstance(unread.source, str) else BYTES]
+        return LazyImage(Later(unread.source, root, Notes(), lambda before: _read(unread)))
+
+
+def _read(unread: Unread) -> Image.Image:
+    with opened(unread.source) as file:
+        image: Any = Image.open(file)
+        image.load()
+    image = ImageOps.exif_transpose(image) if is_upright(unread.source) else image
+    return image.convert("RGB") if unread.is_rgb else image
+
+
+# ---- in a worker
+
+
+def _work(
+    connection: Connection,
+    tasks: socket.socket,
+    number: int,
+    seed: int,
+    dataset: Any,
+    since: int,
+    count: int,
+    init: Any,
+) -> None:
+    from .verdict import asker_of
+
+    stay_with_the_parent()
+    error = begin(number, seed, count, init, dataset)
+    asker = asker_of(dataset, since)
+    serve(connection, tasks, lambda message: dumped(error or _reply(asker, pickle.loads(message))))
+
+
+def _reply(asker: Asker, request: Request) -> Reply | ExceptionWrapper:
+    try:
+        seed_generators(*request.seed)
+        failures: list[tuple[int, str]] = []
+
+        def failed(row: int, error: Exception) -> None:
+            if not isinstance(error, request.covers):
+                raise error
+            failures.append((row, f"{type(error).__name__}: {error}"))
+
+        if request.really:
+            samples = [asker.really(index) for index in request.indices]
+        else:
+            samples = asker.ask(request.indices, failed if request.covers else None)
+        return _portable(samples, failures, asker.why)
+    except Exception:
+        return wrapped()
+
+
+def _portable(samples: Sequence[Sample], failures: list[tuple[int, str]], why: str) -> Reply:
+    numbers: dict[int, int] = {}
+    transforms: list[bytes] = []
+    made, chains = [], []
+    for sample in samples:
+        number = -1
+        if sample.chain is not None and sample.path is not None:
+            if id(sample.chain) not in numbers:
+                numbers[id(sample.chain)] = _add(transforms, sample.chain)
+            number = numbers[id(sample.chain)]
+            image = None if number >= 0 else later_of(at(sample.value, sample.path)).value("")
+            path = sample.path if number >= 0 else None
+            sample = Sample(put(sample.value, sample.path, image), path, None, None if path is None else sample.source)
+        value = mapped(sample.value, LazyImage, _unread)
+        made.append(sample._replace(value=value))
+        chains.append(number)
+    return Reply(made, chains, transforms, failures, why)
+
+
+def _add(transforms: list[bytes], chain: Chain) -> int:
+    """The number of a chain's transforms; -1 where they do not travel."""
+    try:
+        transforms.append(dumps(chain.transforms))
+    except Exception:  # of a class that pickle does not find, say
+        return -1
+    return len(transforms) - 1
+
+
+def _unread(image: LazyImage) -> Any:
+    later = later_of(image)
+    plain = not later.is_real and not later.chain.transforms
+    return Unread(later.source, later.is_rgb) if plain else later.value("")

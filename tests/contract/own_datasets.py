@@ -1,0 +1,364 @@
+"""Data sets as people write them, over the files and labels of an image folder."""
+
+import csv
+import io
+import os
+import random
+from collections import OrderedDict, namedtuple
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
+from torch.utils import data
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import default_loader, pil_loader
+from torchvision.transforms import functional as F
+from torchvision.transforms import v2
+
+TRANSFORM = T.Compose(
+    [T.Resize((20, 24)), T.CenterCrop(16), T.ToTensor(), T.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))]
+)
+FLIPPED = T.Compose([T.CenterCrop(16), T.RandomHorizontalFlip(1.0), T.ToTensor()])
+V2 = v2.Compose([v2.Resize((16, 16)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+AFTER = T.Compose([T.ToTensor(), T.Normalize((0.5,), (0.25,))])
+
+
+class Plain(data.Dataset):
+    def __init__(self, folder: ImageFolder, transform=TRANSFORM):
+        self.paths = [path for path, _ in folder.samples]
+        self.labels = [label for _, label in folder.samples]
+        self.transform = transform
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, i):
+        image = Image.open(self.paths[i]).convert("RGB")
+        if self.transform:
+            image = self.transform(image)
+        return image, self.labels[i]
+
+
+# ---- which are left to DALI
+
+
+class OfV2(Plain):
+    def __init__(self, folder):
+        super().__init__(folder, V2)
+
+
+class AsDict(Plain):
+    def __getitem__(self, idx):
+        image = Image.open(self.paths[idx])
+        image = image.convert("RGB")
+        return {"image": self.transform(image), "label": self.labels[idx], "path": self.paths[idx]}
+
+
+class Pets(data.Dataset):
+    """As in Accelerate's cv_example.py."""
+
+    def __init__(self, folder):
+        self.file_names = [path for path, _ in folder.samples]
+        self.image_transform = TRANSFORM
+        self.label_to_id = {name: number for number, name in enumerate(folder.classes)}
+
+    def __len__(self):
+        return len(self.file_names)
+
+    def __getitem__(self, idx):
+        fname = self.file_names[idx]
+        raw_image = Image.open(fname)
+        image = raw_image.convert("RGB")
+        if self.image_transform is not None:
+            image = self.image_transform(image)
+        label = Path(fname).parent.name
+        if self.label_to_id is not None:
+            label = self.label_to_id[label]
+        return {"image": image, "label": label}
+
+
+class Kaggle(Plain):
+    """Of a CSV file, by pandas where it is there."""
+
+    def __init__(self, folder):
+        self.root, self.transform = Path(folder.root), TRANSFORM
+        rows = [(os.path.relpath(path, folder.root), label) for path, label in folder.samples]
+        try:
+            import pandas as pd
+        except ImportError:
+            buffer = io.StringIO()
+            csv.writer(buffer).writerows(rows)
+            self.df = list(csv.reader(io.StringIO(buffer.getvalue())))
+        else:
+            self.df = pd.DataFrame(rows, columns=["image_id", "label"])
+
+    def __len__(self):
+        return len(self.df)
+
+    def __getitem__(self, index):
+        row = self.df[index] if isinstance(self.df, list) else self.df.iloc[index]
+        img_path = os.path.join(self.root, row[0] if isinstance(row, list) else row["image_id"])
+        label = torch.tensor(int(row[1] if isinstance(row, list) else row["label"]), dtype=torch.float32)
+        with Image.open(img_path) as img:
+            img = self.transform(img.convert("RGB"))
+        return img, label
+
+
+class OpenedFile(Plain):
+    def __getitem__(self, i):
+        with open(self.paths[i], "rb") as f:
+            img = Image.open(f)
+            img = img.convert("RGB")
+        return self.transform(img), np.int64(self.labels[i])
+
+
+class InMemory(Plain):
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.blobs = [Path(path).read_bytes() for path in self.paths]
+
+    def __getitem__(self, i):
+        return self.transform(Image.open(io.BytesIO(self.blobs[i])).convert("RGB")), self.labels[i]
+
+
+class Helped(Plain):
+    """By methods and functions of its own."""
+
+    def load(self, path):
+        return read_rgb(path)
+
+    def __getitem__(self, i):
+        return self.transform(self.load(Path(self.paths[i]))), self.labels[i]
+
+
+def read_rgb(path):
+    return Image.open(path).convert("RGB")
+
+
+class Loaded(Plain):
+    def __getitem__(self, i):
+        load = default_loader if i % 2 else pil_loader
+        return TRANSFORM(load(self.paths[i])), torch.eye(4)[self.labels[i]]
+
+
+Item = namedtuple("Item", "index image extra")
+
+
+class Named(Plain):
+    def __getitem__(self, i):
+        image = self.transform(Image.open(self.paths[i]).convert("RGB"))
+        return Item(i, image, {"a": [1.5, i], "name": os.path.basename(self.paths[i])})
+
+
+class AsList(Plain):
+    def __getitem__(self, i):
+        return [i, self.transform(read_rgb(self.paths[i]))]
+
+
+class Bare(Plain):
+    def __getitem__(self, i):
+        return self.transform(read_rgb(self.paths[i]))
+
+
+class Gray(Plain):
+    def __getitem__(self, i):
+        return AFTER(T.CenterCrop(16)(Image.open(self.paths[i]).convert("L"))), self.labels[i]
+
+
+class AsItIs(Plain):
+    """Without convert()."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.paths = [path for path in self.paths if Image.open(path).mode == "RGB"]
+
+    def __getitem__(self, i):
+        return self.transform(Image.open(self.paths[i])), self.labels[i]
+
+
+class InSteps(Plain):
+    """Transforms that are made for each sample."""
+
+    def __getitem__(self, i):
+        image = T.CenterCrop(16)(read_rgb(self.paths[i]))
+        image = T.ToTensor()(image)
+        return T.Normalize((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))(image), self.labels[i]
+
+
+class ByClass(Plain):
+    """Some classes are flipped."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.transforms = {True: FLIPPED, False: TRANSFORM}
+
+    def __getitem__(self, i):
+        return self.transforms[self.labels[i] == 1](read_rgb(self.paths[i])), self.labels[i]
+
+
+class Noisy(Plain):
+    """Labels are wrong at times."""
+
+    def __getitem__(self, i):
+        image, label = super().__getitem__(i)
+        return image, random.randrange(100) if random.random() < 0.5 else label
+
+
+class Mixed(Plain):
+    """Another index, at times, of a generator of its own, and of torch's."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.rng = np.random.default_rng(0)
+
+    def __getitem__(self, i):
+        if torch.rand(()) < 0.5:
+            i = int(self.rng.integers(len(self)))
+        return super().__getitem__(i)
+
+
+class WithPath(ImageFolder):
+    """A folder that gives the path, too."""
+
+    def __init__(self, folder):
+        super().__init__(folder.root, TRANSFORM)
+
+    def __getitem__(self, index):
+        return (*super().__getitem__(index), self.imgs[index][0])
+
+
+class Transformed(data.Dataset):
+    """A Subset with a transform of its own."""
+
+    def __init__(self, folder):
+        self.subset, self.transform = data.Subset(ImageFolder(folder.root), range(3, 20)), TRANSFORM
+
+    def __len__(self):
+        return len(self.subset)
+
+    def __getitem__(self, index):
+        x, y = self.subset[index]
+        if self.transform:
+            x = self.transform(x)
+        return x, y
+
+
+class Ordered(Plain):
+    def __getitem__(self, i):
+        image, label = super().__getitem__(i)
+        return OrderedDict(image=image, label=label)
+
+
+class Checked(Plain):
+    """It looks what the image is, not at its pixels."""
+
+    def __getitem__(self, i):
+        image = Image.open(self.paths[i])
+        number = int(isinstance(image, JpegImageFile))
+        image = image.convert("RGB")
+        assert not isinstance(image, (torch.Tensor, JpegImageFile)) and isinstance(image, Image.Image)
+        return self.transform(image), number
+
+
+class Tried(Plain):
+    """Of a file that cannot be read another one."""
+
+    def __getitem__(self, i):
+        try:
+            image = read_rgb(self.paths[i])
+        except OSError:
+            return self[(i + 1) % len(self)]
+        return self.transform(image), self.labels[i]
+
+
+SERVED = [Plain, OfV2, AsDict, Pets, Kaggle, OpenedFile, InMemory, Helped, Loaded, Named, AsList, Bare, Gray, InSteps]
+SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs, Ordered, Checked]
+
+
+# ---- which make their samples themselves
+
+
+class Masked(Plain):
+    def __getitem__(self, i):
+        image, mask = read_rgb(self.paths[i]), Image.open(self.paths[i]).convert("L")
+        return AFTER(T.CenterCrop(16)(image)), AFTER(T.CenterCrop(16)(mask))
+
+
+class TwoCrops(Plain):
+    def __getitem__(self, i):
+        image = read_rgb(self.paths[i])
+        return [self.transform(image), FLIPPED(image)], self.labels[i]
+
+
+class Arrays(Plain):
+    """As with albumentations, or OpenCV."""
+
+    def __getitem__(self, i):
+        image = np.array(read_rgb(self.paths[i]))[:16, :16]
+        return torch.from_numpy(image).permute(2, 0, 1), self.labels[i]
+
+
+class Measured(Plain):
+    def __getitem__(self, i):
+        image = read_rgb(self.paths[i])
+        width, height = image.size
+        return self.transform(image), width * height
+
+
+class Functional(Plain):
+    def __getitem__(self, i):
+        return F.to_tensor(F.resize(read_rgb(self.paths[i]), [16, 16])), self.labels[i]
+
+
+class Cached(Plain):
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.cache = {}
+
+    def __getitem__(self, i):
+        if i not in self.cache:
+            self.cache[i] = read_rgb(self.paths[i])
+        return self.transform(self.cache[i]), self.labels[i]
+
+
+class CachedTensors(Plain):
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.cache = {}
+
+    def __getitem__(self, i):
+        if i not in self.cache:
+            self.cache[i] = super().__getitem__(i)
+        return self.cache[i]
+
+
+class Batched(Plain):
+    def __getitems__(self, indices):
+        return [self[i] for i in indices]
+
+
+class Unsqueezed(Plain):
+    def __getitem__(self, i):
+        return super().__getitem__(i)[0][None], self.labels[i]
+
+
+class Untranslated(Plain):
+    def __init__(self, folder):
+        super().__init__(folder, T.Compose([T.CenterCrop(16), T.Lambda(np.asarray), T.ToTensor()]))
+
+
+REFUSED = {
+    Masked: "gives several images a sample",
+    TwoCrops: "gives several images a sample",
+    Arrays: "uses the image's pixels",
+    Measured: "uses the image's size",
+    Functional: "uses the image's",
+    Cached: "keeps an image",
+    CachedTensors: "keeps an image",
+    Batched: "has __getitems__ of its own",
+    Unsqueezed: "uses the tensor's getitem",
+    Untranslated: "uses the image's",
+}

@@ -1,0 +1,355 @@
+"""Data sets of the user's own: their code runs as in torch's loader, and DALI makes the images if it can."""
+
+import os
+import random
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch.utils import data
+from torchvision.datasets import ImageFolder
+
+import dali_compat
+from contract import own_datasets as own
+from contract.both import error_of, ours, stock
+from dali_compat import DataLoader
+
+
+@pytest.fixture
+def folder(image_root) -> ImageFolder:
+    return ImageFolder(image_root)
+
+
+def seeded(dataset, *args, **kwargs):
+    """Batches of a loader under one seed."""
+
+    def batches(make):
+        torch.manual_seed(0)
+        random.seed(1)
+        np.random.seed(2)
+        return list(make(dataset, *args, **kwargs))
+
+    return batches
+
+
+def assert_same(mine, theirs, limit=0.0) -> None:
+    """Nested containers of the same types, keys and values; floating-point images as near as the limit."""
+    assert type(mine) is type(theirs), (type(mine), type(theirs))
+    if isinstance(theirs, torch.Tensor):
+        assert mine.shape == theirs.shape and mine.dtype == theirs.dtype and mine.device == theirs.device
+        if limit and theirs.ndim >= 3:
+            assert (mine - theirs).abs().double().mean() <= limit
+        else:
+            assert torch.equal(mine, theirs)
+    elif isinstance(theirs, dict):
+        assert list(mine) == list(theirs)
+        for key in theirs:
+            assert_same(mine[key], theirs[key], limit)
+    elif isinstance(theirs, (list, tuple)):
+        assert len(mine) == len(theirs)
+        for one, other in zip(mine, theirs, strict=True):
+            assert_same(one, other, limit)
+    else:
+        assert mine == theirs
+
+
+def real(loader) -> int:
+    """How many samples the data set has made itself."""
+    return loader._route.asker.real
+
+
+@pytest.mark.parametrize("kind", own.SERVED, ids=lambda kind: kind.__name__)
+def test_served(folder, kind):
+    """To the last bit with exact=True; else within what kernels differ by."""
+    dataset = kind(folder)
+    theirs = seeded(kind(folder), 5)(stock)
+    loaders = []
+
+    def mine(*args, **kwargs):
+        loaders.append(ours(*args, device="cpu", **kwargs))
+        return loaders[-1]
+
+    assert_same(seeded(dataset, 5, exact=True)(mine), theirs)
+    assert_same(seeded(kind(folder), 5)(mine), theirs, limit=0.02)
+    if kind not in (own.Noisy, own.Mixed):  # whose random numbers are others there
+        assert_same(seeded(kind(folder), 5, exact=True, num_workers=2)(mine), theirs)
+    assert loaders[0].explain().startswith("DALI route")
+    assert f"{kind.__name__} is asked for each sample" in loaders[0].explain()
+
+
+@pytest.mark.parametrize("kind", own.REFUSED, ids=lambda kind: kind.__name__)
+def test_refused(folder, kind):
+    """Torch's way, and why."""
+    with pytest.warns(match=own.REFUSED[kind]):
+        loader = DataLoader(kind(folder), 5, device="cpu")
+    assert loader.explain().startswith("torchvision route") and own.REFUSED[kind] in loader.explain()
+    assert_same(list(loader), list(stock(kind(folder), 5)))
+
+
+def test_order_and_workers(folder):
+    """Samplers are torch's, and so are Subset, ConcatDataset and random_split around."""
+    generator = torch.Generator().manual_seed(3)
+    first, second = data.random_split(own.Plain(folder), [10, 14], generator)
+    whole = data.ConcatDataset([first, data.Subset(own.Transformed(folder), [4, 2, 0]), second])
+    for options in (
+        dict(shuffle=True),
+        dict(shuffle=True, num_workers=2, drop_last=True),
+        dict(sampler=range(20, 3, -2)),
+    ):
+        mine = seeded(whole, 4, **options)(lambda *args, **kw: ours(*args, exact=True, device="cpu", **kw))
+        assert_same(mine, seeded(whole, 4, **options)(stock))
+    (one, *_) = ours(own.AsDict(folder), None, exact=True, device="cpu")
+    assert_same(one, next(iter(stock(own.AsDict(folder), None))))
+
+
+def test_a_collate_fn(folder):
+    """It gets what the data set gives, images on the device."""
+
+    def collate(samples):
+        return {"pixel_values": torch.stack([one["image"] for one in samples]), "n": [one["label"] for one in samples]}
+
+    options = dict(collate_fn=collate, shuffle=True, generator=torch.Generator().manual_seed(1))
+    mine = list(ours(own.AsDict(folder), 7, exact=True, device="cpu", **options))
+    options["generator"].manual_seed(1)
+    assert_same(mine, list(stock(own.AsDict(folder), 7, **options)))
+    mine = [one for batch in ours(own.Named(folder), 7, exact=True, device="cpu", collate_fn=list) for one in batch]
+    assert_same(mine, [own.Named(folder)[i] for i in range(24)])
+
+
+def test_calls(folder):
+    """Each sample is asked for once an epoch. To find out whether it can be, a copy of the data set is."""
+
+    class Counted(own.Plain):
+        asked = 0
+
+        def __getitem__(self, i):
+            self.asked += 1
+            return super().__getitem__(i)
+
+    dataset = Counted(folder)
+    loader = ours(dataset, 5, device="cpu")
+    loader.explain()
+    assert dataset.asked == 0
+    list(loader)
+    list(loader)
+    assert dataset.asked == 48
+    for number, _ in enumerate(loader, 1):
+        assert dataset.asked == 48 + min(5 * number, 24)
+
+
+def test_nothing_is_left_behind(folder):
+    """What a data set keeps is real, and PIL's and torchvision's functions are their own again."""
+    from PIL import Image
+    from torchvision import transforms as T
+
+    before = Image.open, T.Compose.__call__, T.Resize.__call__, dict(vars(T.Resize))
+
+    class Keeps(own.Plain):
+        kept = ()
+
+        def __getitem__(self, i):
+            image = Image.open(self.paths[i])
+            if i == 9:
+                self.kept = image, image.convert("RGB")
+            return self.transform(image.convert("RGB")), self.labels[i]
+
+    dataset = Keeps(folder)
+    loader = ours(dataset, 5, exact=True, device="cpu")
+    assert_same(list(loader), list(stock(own.Plain(folder), 5)))
+    assert real(loader) == 0
+    with Image.open(dataset.paths[9]) as image:
+        assert dataset.kept[0].format == image.format and np.array_equal(dataset.kept[1], image.convert("RGB"))
+    assert before == (Image.open, T.Compose.__call__, T.Resize.__call__, dict(vars(T.Resize)))
+
+
+def test_files_written_meanwhile(folder, tmp_path):
+    """One path may have another image each time."""
+
+    class Fetched(own.Plain):
+        def __getitem__(self, i):
+            path = tmp_path / "fetched.jpg"
+            path.write_bytes(open(self.paths[i], "rb").read())
+            return self.transform(own.read_rgb(path)), self.labels[i]
+
+    loader = DataLoader(Fetched(folder), 5, exact=True, device="cpu", fallback="silent")
+    assert "opens files that were written just now" in loader.explain()
+
+    class FetchedLater(own.Plain):
+        def __getitem__(self, i):
+            return Fetched.__getitem__(self, i) if i > 2 else super().__getitem__(i)
+
+    loader = ours(FetchedLater(folder), 5, exact=True, device="cpu")
+    assert_same(list(loader), list(stock(own.Plain(folder), 5)))
+    assert real(loader) == 21
+    loader = DataLoader(loader.dataset, 5, exact=True, device="cpu", fallback="silent")
+    assert "opens files that were written just now in most samples" in loader.explain()
+
+
+def test_errors(own_root):
+    """The user's code meets them, and torch's errors come out."""
+    folder = ImageFolder(own_root)
+    time.sleep(0.05)
+    bad = folder.samples[2][0]
+    whole = open(bad, "rb").read()
+    for content in (b"nothing", whole[: len(whole) // 2]):
+        open(bad, "wb").write(content)
+        time.sleep(0.05)  # files that were written just now are not left to DALI
+        assert_same(list(ours(own.Tried(folder), 3, exact=True, device="cpu")), list(stock(own.Tried(folder), 3)))
+        errors = []
+        for loader in (ours(own.Plain(folder), 3, device="cpu"), stock(own.Plain(folder), 3)):
+            error = error_of(list, loader)
+            errors.append((type(error), str(error)))
+        assert errors[0] == errors[1] and issubclass(errors[0][0], OSError)
+        skipped = DataLoader(own.Plain(folder), 3, exact=True, device="cpu", fallback="error", on_error="skip")
+        with pytest.warns(match="is skipped"):
+            batches = list(skipped)
+        assert [len(labels) for _, labels in batches] == [2, 3, 2] and len(skipped.errors) == 1
+        replaced = ours(own.Plain(folder), 3, exact=True, device="cpu", on_error="replace")
+        with pytest.warns(match="is replaced"):
+            assert [len(labels) for _, labels in replaced] == [3, 3, 2]
+    open(bad, "wb").write(whole)
+
+    batches = iter(ours(Fails(ImageFolder(own_root), None), 1, device="cpu", collate_fn=list))
+    with pytest.raises(KeyError, match="four"):
+        list(batches)
+
+
+def test_resume(folder):
+    """Workers' random numbers follow a sample's place; without workers those of the process go on."""
+
+    def go_on(kind, **options):
+        dataset = kind(folder)
+        torch.manual_seed(0)
+        loader = ours(dataset, 4, shuffle=True, device="cpu", **options)
+        whole = iter(loader)
+        next(whole), next(whole)
+        state = loader.state_dict()
+        rest = list(whole)
+        again = ours(dataset, 4, shuffle=True, device="cpu", **options)
+        again.load_state_dict(state)
+        assert_same(list(again), rest)
+        if options or kind is not own.Noisy:  # replay() draws anew what was drawn without workers
+            assert_same(again.replay(3), rest[1])
+
+    go_on(own.AsDict)
+    go_on(own.Noisy, num_workers=2)
+    go_on(own.Noisy)
+
+
+class InWorkers(own.Plain):
+    """As torch's workers see it."""
+
+    opened = None
+
+    def __getitem__(self, i):
+        info = data.get_worker_info()
+        assert self.opened == info.id and info.dataset is self and info.num_workers == 2
+        return super().__getitem__(i) if i % 5 else (own.Arrays.__getitem__(self, i)[0].float(), i)
+
+
+def _open(number):
+    data.get_worker_info().dataset.opened = number
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers(folder, context):
+    """worker_init_fn, get_worker_info() and a data set of their own; samples that are real among them."""
+    dataset = InWorkers(folder)
+    dataset.__class__ = Quiet  # whose first sample needs no worker
+    options = dict(num_workers=2, worker_init_fn=_open, multiprocessing_context=context)
+    loader = ours(dataset, 5, device="cpu", exact=True, **options)
+    assert "in 2 processes" in loader.explain()
+    mine = list(loader)
+    dataset.__class__ = InWorkers
+    assert_same(mine, list(stock(dataset, 5, **options)))
+    assert dataset.opened is None and real(loader) == 5
+
+
+class Quiet(InWorkers):
+    def __getitem__(self, i):
+        return own.Plain.__getitem__(self, i) if data.get_worker_info() is None else super().__getitem__(i)
+
+
+def test_errors_in_workers(own_root):
+    """With the worker's traceback, as in torch; and damaged files, which the data set meets itself."""
+    folder = ImageFolder(own_root)
+    time.sleep(0.05)  # files that were written just now are not left to DALI
+    error = error_of(list, ours(Fails(folder), 3, num_workers=1, device="cpu"))
+    assert type(error) is KeyError and "Caught KeyError in DataLoader worker process 0" in str(error)
+    bad = folder.samples[2][0]
+    open(bad, "wb").write(b"nothing")
+    time.sleep(0.05)
+    mine = list(ours(own.Tried(folder), 3, exact=True, device="cpu", num_workers=1))
+    assert_same(mine, list(stock(own.Tried(folder), 3)))
+    for policy in ("skip", "replace"):
+        loader = ours(own.Plain(folder), 3, device="cpu", on_error=policy, num_workers=1)
+        with pytest.warns(match="of 8 samples were"):
+            assert sum(len(labels) for _, labels in loader) == (7 if policy == "skip" else 8)
+        assert [one.path for one in loader.errors] == [bad]
+
+
+class Dies(own.Plain):
+    def __getitem__(self, i):
+        if i == 7 and data.get_worker_info() is not None:
+            os._exit(3)
+        return super().__getitem__(i)
+
+
+def test_a_worker_that_dies(folder):
+    """Its batch is lost, and those behind it come."""
+    loader = ours(Dies(folder), 4, exact=True, device="cpu", num_workers=2)
+    batches, labels = iter(loader), []
+    for number in range(6):
+        if number == 1:
+            with pytest.raises(RuntimeError, match="exited unexpectedly"):
+                next(batches)
+        else:
+            labels += next(batches)[1].tolist()
+    assert labels == [label for i, label in enumerate(loader.dataset.labels) if i // 4 != 1]
+    assert [one.index for one in loader.describe(0)] == [0, 1, 2, 3]
+
+
+class Fails(own.Plain):
+    def __getitem__(self, i):
+        if i == 4:
+            raise KeyError("four")
+        return super().__getitem__(i)
+
+
+def test_install(folder):
+    """A loader of torch's becomes ours where the data set can be asked."""
+    with dali_compat.install(device="cpu", exact=True):
+        mine, other = data.DataLoader(own.Plain(folder), 6), data.DataLoader(own.Arrays(folder), 6)
+    assert isinstance(mine, DataLoader) and not isinstance(other, DataLoader)
+    assert_same(list(mine), list(stock(own.Plain(folder), 6)))
+
+
+def test_hugging_face(folder):
+    """set_transform(), as in the example scripts, over bytes and over files."""
+    hf = pytest.importorskip("datasets")
+    rows = {"label": [label for _, label in folder.samples]}
+    for embed in (False, True):
+        images = [{"bytes": open(path, "rb").read() if embed else None, "path": path} for path, _ in folder.samples]
+        features = hf.Features({"image": hf.Image(), "label": hf.Value("int64")})
+        rows_ = hf.Dataset.from_dict({"image": images} | rows, features=features)
+
+        def preprocess(examples):
+            examples["pixel_values"] = [own.TRANSFORM(image.convert("RGB")) for image in examples["image"]]
+            return examples
+
+        def collate(examples):
+            pixels = torch.stack([example["pixel_values"] for example in examples])
+            return {"pixel_values": pixels, "labels": torch.tensor([example["label"] for example in examples])}
+
+        dataset = rows_.with_transform(preprocess)
+        loader = ours(dataset, 5, device="cpu", exact=True, collate_fn=collate, shuffle=True, generator=_seeded(3))
+        theirs = stock(dataset, 5, collate_fn=collate, shuffle=True, generator=_seeded(3))
+        assert_same(list(loader), list(theirs))
+        assert real(loader) == 0
+        again = ours(data.Subset(dataset, range(3, 9)), 5, device="cpu", exact=True, collate_fn=collate)
+        assert_same(list(again), list(stock(data.Subset(dataset, range(3, 9)), 5, collate_fn=collate)))
+
+
+def _seeded(seed):
+    return torch.Generator().manual_seed(seed)
