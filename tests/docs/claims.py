@@ -176,6 +176,18 @@ claim(
     *(value for found in _EXACT for value in spread(found)),
     len(_EXACT[0]),
 )
+_FEW = "imagefolder_exact_2_h200"
+assert {row["workers"] for row in read(_FEW)["rounds"]} == {2}
+claim(
+    MEASURED,
+    "Loading alone with {} CPU cores it gives {:,.0f} images/s, {:.0f} times torchvision's ({:.0f} - {:.0f}; H200, "
+    "{} rounds, other work beside it), and without the engine {:,.0f}",
+    2,
+    median(_FEW, "ours_exact@BY_DEFAULT=True"),
+    *spread(within(_FEW, "ours_exact@BY_DEFAULT=True", "torchvision")),
+    2,
+    median(_FEW, "ours_exact@BY_DEFAULT=False"),
+)
 claim(MEASURED, "one of {} threads with {} batches in flight, and three of {} threads", 4, 5, 2)  # as _HANDS says
 
 # ---- transforms
