@@ -726,7 +726,7 @@ def test_batches_of_which_nothing_is_left_are_not_counted(tmp_path, num_workers,
         transform = T.Compose([T.CenterCrop(16), T.ToTensor()]) if fallback else RANDOM  # a fallback draws as it likes
         dataset = DALIImageFolder(root, transform, return_index=True)
         if fallback:
-            dataset.loader = lambda path: Image.open(path).convert("RGB")
+            dataset.loader = lambda path: Image.fromarray(np.asarray(Image.open(path).convert("RGB")))
         return loader(dataset, batch_size=3, on_error="skip", num_workers=num_workers)
 
     one, states = make(), []
