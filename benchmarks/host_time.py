@@ -86,7 +86,7 @@ def warm_headers(loader, dataset):
 
     paths = [path for path, _ in dataset.samples]
     headers = headers_of(dataset)
-    headers.look(list(range(len(paths))), paths)
+    headers.facts(np.arange(len(paths)), np.fromiter(map(hash, paths), np.int64), paths.__getitem__)
     headers.set_intact(list(range(len(paths))))
 
 
