@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .chains import Chain
-from .hooks import Question, hooked
+from .hooks import Question, hooked, unasked
 from .samples import Sample, taken
 
 _FEW, _SHARE = 20, 0.5  # samples after which it is said that too many are real, and how many that is
@@ -62,11 +62,21 @@ class Asker:
         return self.asked < _FEW or self.real <= _SHARE * self.asked
 
     def _one(self, question: Question, row: int, index: Any, bad: Callable[[int, Exception], None] | None) -> Sample:
+        before, met = question.notes.count, None
         try:
             (sample,) = taken([self.dataset[index]], question.notes)
             return sample
+        except Exception as error:
+            met = error
+        try:
+            if question.notes.count == before:
+                raise met
+            with unasked():  # its stand-in may not have been what the user's code needs
+                return self.really(index)
         except Exception as error:
             if bad is None:
                 raise
             bad(row, error)
             return Sample(None)
+        finally:
+            met = None  # whose traceback holds the stand-in

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..draws import is_random
 from ..plan import ImageSpec
 from ..translate import translate
+from ..translate.wrappers.objects import OF_MODULES, attributes
 
+_DEEP = 4  # transforms within transforms whose settings are looked at
+_NUMBERS, _SEQUENCES = {int, float, bool, str, type(None)}, {list, tuple}
+_OF_ALL = OF_MODULES | {"training"}
 _MOST = 64  # transforms after an image that are known at a time: a data set may make new ones for each sample
 
 
@@ -21,13 +26,18 @@ class Chain:
     Attributes:
         transforms: the user's own objects.
         gives: the image after them.
+        is_random: whether they draw random numbers.
+        packed: they are pickled, as they were when that was first asked for; None before.
     """
 
     target_transform = None
 
     def __init__(self, count: int, given: str, transforms: tuple[Any, ...] = (), gives: ImageSpec = ImageSpec()):
         self._count, self.given, self.transforms, self.gives = count, given, transforms, gives
-        self._after: dict[int, tuple[Any, Chain]] = {}  # by id(): (the transform, kept alive, and its chain)
+        self.is_random = False
+        self.packed: bytes | None = None
+        # by id(): (the transform, kept alive, its settings, and its chain)
+        self._after: dict[int, tuple[Any, Any, Chain]] = {}
         self._of_steps: dict[Any, Chain] = {}
 
     def __len__(self) -> int:
@@ -39,15 +49,16 @@ class Chain:
         return self.transforms or None
 
     def after(self, transform: Any) -> Chain | None:
-        """The chain that goes on with a transform; None where that has no translation, or gives several images."""
-        known = self._after.get(id(transform))
+        """The chain that goes on with a transform; None where that has no translation, gives several images, or was
+        changed since look_again()."""
+        known, settings = self._after.get(id(transform)), _settings(transform)
         if known is not None:
-            return known[1]
+            return known[2] if known[1] == settings else None
         made = self._made(transform)
         if made is not None:  # one of the user's may refer to the data set, which is not to be kept alive
             while len(self._after) >= _MOST:
                 del self._after[next(iter(self._after))]
-            self._after[id(transform)] = transform, made
+            self._after[id(transform)] = transform, settings, made
         return made
 
     def follow(self, transforms: tuple[Any, ...]) -> Chain | None:
@@ -71,5 +82,17 @@ class Chain:
             return None
         steps = tuple(step for entry in made.translated for step in entry.steps)
         chain = self._of_steps.setdefault(steps, Chain(self._count, self.given, transforms, made.gives))
-        chain.transforms = transforms  # an equal one from before may have been changed since
+        chain.is_random = any(map(is_random, steps))
+        chain.transforms, chain.packed = transforms, None  # an equal one from before may have been changed since
         return chain
+
+
+def _settings(transform: Any, depth: int = _DEEP) -> Any:
+    """What changes where somebody gives a transform, or one within it, other settings."""
+    if type(transform) in _SEQUENCES:
+        return [_settings(one, depth) for one in transform]
+    if not depth or not callable(transform):
+        return transform if type(transform) in _NUMBERS else id(transform)
+    own = attributes(transform)
+    settings = [_settings(value, depth - 1) for name, value in own.items() if name not in _OF_ALL]
+    return [id(transform), settings, [_settings(one, depth - 1) for one in (own.get("_modules") or {}).values()]]

@@ -18,6 +18,7 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
 from ..data.sources import BYTES, PATHS, Record, Source, Upright
@@ -74,6 +75,7 @@ class Question:
     def __init__(self, roots: dict[str, Chain], since: int):
         self.notes = Notes()
         self._roots, self._since = roots, since - _TICK
+        self._seed = torch.initial_seed()
 
     def opened(self, file: Any, really: Callable[..., Any]) -> Any:
         """The image of a file, not read yet; None where ``really`` opening it is what can be done."""
@@ -113,6 +115,9 @@ class Question:
         chain = later.chain.after(transform)
         if chain is None:
             return None
+        if chain.is_random and torch.initial_seed() != self._seed:  # the user's code gives each image its numbers
+            self.notes.became_real("seeds torch's generator")
+            return None
         made = later.then(chain, _original_call(transform))
         if chain.gives.kind == "pil":
             return self.notes.made(LazyImage(made))
@@ -130,11 +135,11 @@ class Question:
     def _file(self, path: str, descriptor: int | None = None) -> str | None:
         """The path, where there is such a file, that has not changed lately."""
         try:
-            found = os.stat(path)
+            found, link = os.stat(path), os.lstat(path)
             same = descriptor is None or os.path.samestat(found, os.fstat(descriptor))
         except OSError:  # PIL says it
             return None
-        if found.st_ctime_ns >= self._since:
+        if max(found.st_ctime_ns, link.st_ctime_ns) >= self._since:  # a link may soon lead to another file
             self.notes.became_real(WRITTEN)
             return None
         return path if same and stat.S_ISREG(found.st_mode) else None
@@ -151,6 +156,17 @@ def hooked(question: Question) -> Iterator[None]:
     finally:
         _here.question = before
         _take_out()
+
+
+@contextmanager
+def unasked() -> Iterator[None]:
+    """Within it nobody answers this thread."""
+    before = _asked()
+    _here.question = None
+    try:
+        yield
+    finally:
+        _here.question = before
 
 
 def _asked() -> Question | None:
@@ -234,6 +250,8 @@ def _call_hook(kind: type, really: Any) -> Any:
             made = None if question is None else question.applied(self, args[0])
             if made is not None:
                 return made
+            if type(args[0]) is not LazyImage:  # functions of v2 ask of what class a tensor is
+                return really(self, later_of(args[0]).value(f"gives the tensor to {kind.__name__}"))
         return really(self, *args, **kwargs)
 
     return __call__

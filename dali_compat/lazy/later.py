@@ -16,14 +16,16 @@ class Notes:
 
     Attributes:
         why: what first made something real; "" where nothing did.
+        count: of stand-ins, so far.
     """
 
     def __init__(self) -> None:
-        self.why = ""
+        self.why, self.count = "", 0
         self._made: list[weakref.ref[Any]] = []
 
     def made(self, stand_in: Any) -> Any:
         """A stand-in is made; gives it back."""
+        self.count += 1
         self._made.append(weakref.ref(stand_in))
         return stand_in
 
@@ -50,7 +52,18 @@ class Later:
         is_converted: whether it was asked to be.
     """
 
-    __slots__ = ("_before", "_make", "_real", "chain", "is_converted", "is_rgb", "notes", "source")
+    __slots__ = (
+        "__weakref__",
+        "_after",
+        "_before",
+        "_make",
+        "_real",
+        "chain",
+        "is_converted",
+        "is_rgb",
+        "notes",
+        "source",
+    )
 
     def __init__(
         self,
@@ -65,19 +78,33 @@ class Later:
         self.is_converted = False
         self._make: Callable[[Any], Any] | None = make
         self._before, self._real = before, None
+        self._after: list[weakref.ref[Later]] = []
 
     @property
     def is_real(self) -> bool:
         return self._make is None
 
     def value(self, why: str) -> Any:
-        """The real one, made now if it was not before. Raises whatever making it raises."""
-        if self._make is not None:
-            real = self._make(None if self._before is None else self._before.value(why))
-            self._real, self._make, self._before = real, None, None
-            self.notes.became_real(why)
+        """The real one, made now if it was not before, and what was made of it with it: whoever has it may change it,
+        and sees the draws that it is made with. Raises whatever making it raises."""
+        if self._before is not None:
+            self._before.value(why)
+        self._become_real(why)
         return self._real
+
+    def _become_real(self, why: str) -> None:
+        if self._make is not None:
+            before, make = self._before, self._make
+            self._real = make(None if before is None else before._real)
+            self._make = self._before = None
+            self.notes.became_real(why)
+        after, self._after = self._after, []
+        for ref in after:
+            if (later := ref()) is not None:
+                later._become_real(why)
 
     def then(self, chain: Chain, make: Callable[[Any], Any]) -> Later:
         """What ``make`` gives of it."""
-        return Later(self.source, chain, self.notes, make, self, self.is_rgb)
+        made = Later(self.source, chain, self.notes, make, self, self.is_rgb)
+        self._after.append(weakref.ref(made))
+        return made

@@ -9,18 +9,30 @@ from torchvision import tv_tensors
 
 from .later import Later
 
-_EMPTY = torch.empty(0, device="meta")  # it has no memory: what goes past __torch_function__ raises an error
+_OWN = frozenset(("_later", "__torch_function__", "__torch_dispatch__"))
 
 
 class LazyTensor(torch.Tensor):
-    """A tensor that is computed when somebody looks at it, or at anything of it."""
+    """A tensor that is computed when somebody looks at it, or at anything of it: through Python, or, past
+    __torch_function__, in C++."""
 
     _later: Later
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _OWN:
+            return object.__getattribute__(self, name)
+        if name == "__class__":  # which isinstance() asks for
+            return type(self)._real_class
+        return getattr(self._later.value(f"uses the tensor's {name.strip('_')}"), name)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         why = f"uses the tensor's {_name(func)}"
         return func(*_real(args, why), **{name: _real(value, why) for name, value in (kwargs or {}).items()})
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return cls.__torch_function__(func, types, args, kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_later":
@@ -28,14 +40,25 @@ class LazyTensor(torch.Tensor):
         else:
             setattr(self._later.value(f"sets the tensor's {name}"), name, value)
 
+    _real_class: type[torch.Tensor] = torch.Tensor
 
-class LazyTVImage(LazyTensor, tv_tensors.Image):
+
+class LazyTVImage(LazyTensor):
     """The same, of transforms that give torchvision's tv_tensors.Image."""
+
+    _real_class = tv_tensors.Image
 
 
 def lazy_tensor(kind: type[LazyTensor], later: Later) -> LazyTensor:
     """A tensor of one of these classes."""
-    made = torch.Tensor._make_subclass(kind, _EMPTY)
+    made = torch.Tensor._make_wrapper_subclass(
+        kind,
+        (0,),
+        dtype=torch.float32,
+        dispatch_sizes_strides_policy="sizes",
+        dispatch_device=True,
+        dispatch_layout=True,
+    )
     made._later = later
     return made
 
@@ -55,5 +78,6 @@ def _real(value: Any, why: str) -> Any:
 def _name(function: Any) -> str:
     """ "shape", not "__get__", of an attribute."""
     owner = getattr(function, "__self__", None)
-    name = getattr(owner, "__name__", "") if function.__name__ in ("__get__", "__set__") else function.__name__
+    own = getattr(function, "__name__", type(function).__name__)
+    name = getattr(owner, "__name__", "") if own in ("__get__", "__set__") else own
     return str(name).strip("_")

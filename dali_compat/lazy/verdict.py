@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import copy
+import io
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,8 +29,11 @@ from .samples import Sample, taken
 
 _OPENS = frozenset(("default_loader", "pil_loader"))
 _DEPTH = 3  # of functions that call each other, and of data sets in data sets
+_CONTAINERS = collections.deque, collections.defaultdict, collections.OrderedDict, collections.Counter
+_BYTES = 1 << 20  # of an array that is copied for the one sample
 _SMALL = 1000  # entries of a container that is copied for the one sample
 _IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
+_SEED = 8_263_197_105_543_318_267  # none that a data set would give a generator, to find out whether it does
 _GENERATORS = torch.Generator, random.Random, np.random.Generator, np.random.RandomState
 
 
@@ -206,9 +211,10 @@ def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
         return Verdict("has __getitems__ of its own")
     if not len(dataset):
         return Verdict("has no samples", raised=True)
-    question = Question(roots, now())
+    if any(_holds_iterator(one) for one in _all(dataset)):
+        return Verdict("has an iterator, of which there is no copy")
     try:
-        with _generators_kept(), hooked(question):
+        with _generators_kept(), hooked(question := Question(roots, now())):
             twin = _twin(dataset)
             many = getattr(twin, "__getitems__", None)
             (sample,) = taken(list(many([0])) if many else [twin[0]], question.notes)
@@ -236,6 +242,12 @@ def _gives_many(dataset: Any) -> bool:
     return many is not None and root(many) not in ("torch", "datasets")
 
 
+def _holds_iterator(dataset: Any) -> bool:
+    """Whether a sample may take something of it that the next one is to get."""
+    values = attributes(dataset).values()
+    return any(hasattr(type(one), "__next__") and not isinstance(one, io.IOBase) for one in values)
+
+
 def _twin(dataset: Any, depth: int = _DEPTH) -> Any:
     """A copy that may change without the data set: with attributes of its own, generators and small containers
     included."""
@@ -254,7 +266,11 @@ def _copied(value: Any, depth: int) -> Any:
         return torch.Generator(value.device).set_state(value.get_state())
     if isinstance(value, _GENERATORS):
         return copy.deepcopy(value)
-    if type(value) in (list, dict, set) and len(value) <= _SMALL:
+    if type(value) in _CONTAINERS or (type(value) is np.ndarray and value.nbytes <= _BYTES):
+        return copy.copy(value)
+    if type(value) in (list, dict, set) and len(value) > _SMALL:
+        return value.copy()
+    if type(value) in (list, dict, set):
         if type(value) is dict:
             return {name: _copied(one, depth - 1) if depth else one for name, one in value.items()}
         return type(value)(_copied(one, depth - 1) if depth else one for one in value)
@@ -265,6 +281,7 @@ def _copied(value: Any, depth: int) -> Any:
 def _generators_kept() -> Iterator[None]:
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()
     try:
+        torch.manual_seed(_SEED)
         yield
     finally:
         torch.set_rng_state(before[0])

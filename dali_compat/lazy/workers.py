@@ -228,7 +228,9 @@ def _portable(samples: Sequence[Sample], failures: list[tuple[int, str]], why: s
 def _add(transforms: list[bytes], chain: Chain) -> int:
     """The number of a chain's transforms; -1 where they do not travel."""
     try:
-        transforms.append(dumps(chain.transforms))
+        if chain.packed is None:  # they may change while samples are asked for
+            chain.packed = dumps(chain.transforms)
+        transforms.append(chain.packed)
     except Exception:  # of a class that pickle does not find, say
         return -1
     return len(transforms) - 1
