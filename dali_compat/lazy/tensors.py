@@ -17,6 +17,7 @@ class LazyTensor(torch.Tensor):
     __torch_function__, in C++."""
 
     _later: Later
+    _real_class: type[torch.Tensor] = torch.Tensor
 
     def __getattribute__(self, name: str) -> Any:
         if name in _OWN:
@@ -31,7 +32,7 @@ class LazyTensor(torch.Tensor):
         return func(*_real(args, why), **{name: _real(value, why) for name, value in (kwargs or {}).items()})
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return cls.__torch_function__(func, types, args, kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -39,8 +40,6 @@ class LazyTensor(torch.Tensor):
             object.__setattr__(self, name, value)
         else:
             setattr(self._later.value(f"sets the tensor's {name}"), name, value)
-
-    _real_class: type[torch.Tensor] = torch.Tensor
 
 
 class LazyTVImage(LazyTensor):

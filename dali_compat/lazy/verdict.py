@@ -21,6 +21,7 @@ from ..data.readers import known_class_of, reader_of
 from ..data.sources import BYTES, PATHS, Record
 from ..data.survey import file_size, is_small
 from ..errors import Unsupported
+from ..translate.replaced import STANDS_FOR
 from ..translate.wrappers.objects import attributes, is_of_library, root
 from .asker import Asker
 from .chains import Chain
@@ -115,7 +116,7 @@ def asked(dataset: Any) -> Asked | None:
         return None
     if any(map(_uses_cuda, _all(dataset))):  # which must not start before an epoch does
         return None
-    if any(not _is_pils(function) for function in (Image.open, Image.Image.convert)):
+    if any(not _is_pils(getattr(function, STANDS_FOR, function)) for function in (Image.open, Image.Image.convert)):
         raise Unsupported("opens images, for which PIL's functions were replaced")
     try:
         known = _of_dataset.get(dataset, lambda: Known(dataset))

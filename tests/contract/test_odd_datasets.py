@@ -3,6 +3,7 @@
 import collections
 import os
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -235,6 +236,46 @@ def test_hooks_are_gone_after_an_interrupt(folder):
         list(loader)
     assert before == (Image.open, T.Compose.__call__)
     assert type(Image.open(loader.dataset.paths[0])).__module__.startswith("PIL.")
+
+
+def test_a_loader_that_another_thread_makes(folder):
+    """While a data set is asked, another one can be; and that thread opens files as PIL does."""
+    explained, opened = [], []
+
+    def other():
+        opened.append(type(Image.open(folder.samples[0][0])))
+        explained.append(ours(own.Plain(folder), 5, device="cpu").explain())
+
+    def get(self, i):
+        if i == 3:
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+        return X(own.read_rgb(self.paths[i]))
+
+    list(ours(of(folder, get), 5, device="cpu"))
+    assert explained[0].startswith("DALI route") and opened[0].__module__.startswith("PIL.")
+
+
+def test_errors_of_stand_ins_are_not_the_users(folder):
+    """Where one is not enough, the sample is asked for once more without."""
+    calls = []
+
+    def get(self, i):
+        calls.append(i)
+        x = X(own.read_rgb(self.paths[i]))
+        if i == 2 and type(x) is not torch.Tensor:
+            raise TypeError(type(x))
+        if i == 9:
+            raise KeyError("nine")
+        return x
+
+    batches = iter(ours(of(folder, get), 4, exact=True, device="cpu"))
+    assert_same(next(batches), next(iter(stock(of(folder, own.Bare.__getitem__, transform=X), 4))))
+    next(batches)
+    with pytest.raises(KeyError, match="nine"):
+        next(batches)
+    assert calls.count(2) >= 2
 
 
 def test_mixed_ways(folder):
