@@ -32,7 +32,9 @@ class LazyTensor(torch.Tensor):
         return func(*_real(args, why), **{name: _real(value, why) for name, value in (kwargs or {}).items()})
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(  # type: ignore[override]  # torch's annotation has no class method
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return cls.__torch_function__(func, types, args, kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
