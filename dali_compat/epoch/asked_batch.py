@@ -155,14 +155,13 @@ class AskedBatch(DaliBatch):
             made = to_device(default_collate(_filled(samples, images, epoch.route.device)), epoch.route.device)
             path = next((one.path for one in samples if one.path is not None), None)
             whole = None if path is None else at(made, path)
-            return put(made, path, self._in_format(whole)) if path and isinstance(whole, torch.Tensor) else made
+            if path is None or not isinstance(whole, torch.Tensor):
+                return made
+            return put(made, path, self._in_format(whole))
+        return self._collated_by_the_user(images)
 
-        def given(images: Any) -> Any:
-            made = _filled(samples, images, epoch.route.device)
-            return made if epoch.batched else made[0]
-
-        collated = epoch.user_collate(epoch.collate_fn, given, images, epoch.route.device, self._as_in_a_worker)
-        return to_device(collated, epoch.route.device)
+    def _samples(self, images: Any) -> list[Any]:
+        return _filled(self.targets, images, self.epoch.route.device)
 
     def _substitute(self) -> None:
         if self._settled:

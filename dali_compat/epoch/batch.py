@@ -125,6 +125,11 @@ class Batch:
             columns = [self.targets, self._locals()] if with_index == {True} else [self.targets]
             made = [to_device(_column(column), epoch.route.device) for column in columns]
             return (images, made[0].long() if made[0].ndim == 1 else made[0]) if fast else [images, *made]
+        return self._collated_by_the_user(images)
+
+    def _collated_by_the_user(self, images: Any) -> Any:
+        """What the user's collate_fn makes of the samples, on the device."""
+        epoch = self.epoch
         given = self._samples if epoch.batched else lambda images: self._samples(images)[0]
         generators = partial(self._as_in_a_worker, stream=_COLLATE)
         collated = epoch.user_collate(epoch.collate_fn, given, images, epoch.route.device, generators)

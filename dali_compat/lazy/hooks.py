@@ -11,7 +11,6 @@ import os
 import stat
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -29,6 +28,7 @@ from ..translate.wrappers.objects import root
 from .chains import Chain
 from .images import LazyImage, is_certainly_rgb, later_of
 from .later import Later, Notes
+from .samples import STAND_INS
 from .tensors import LazyTensor, LazyTVImage, lazy_tensor
 
 _TICK = 10_000_000  # ns by which the clock of files may lag behind
@@ -245,7 +245,7 @@ def _decode_hook(really: Any) -> Any:
 
 def _call_hook(kind: type, really: Any) -> Any:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and not kwargs and type(self) is kind and type(args[0]) in _STAND_INS:
+        if len(args) == 1 and not kwargs and type(self) is kind and type(args[0]) in STAND_INS:
             question = _asked()
             made = None if question is None else question.applied(self, args[0])
             if made is not None:
@@ -257,16 +257,8 @@ def _call_hook(kind: type, really: Any) -> Any:
     return __call__
 
 
-_STAND_INS = {LazyImage, LazyTensor, LazyTVImage}
-
-
 def _original_call(transform: Any) -> Callable[[Any], Any]:
     """What a transform does by itself."""
     known = _known.get((type(transform), "__call__"))
     really = type(transform).__call__ if known is None else known[0]
     return lambda image: really(transform, image)
-
-
-def now() -> int:
-    """For Question's ``since``."""
-    return time.time_ns()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any, NamedTuple
 
 from ..data.sources import Source
@@ -14,6 +14,7 @@ from .later import Notes
 from .tensors import LazyTensor, LazyTVImage
 
 _TENSORS = {LazyTensor, LazyTVImage}
+STAND_INS = _TENSORS | {LazyImage}
 _DICTS = {dict, OrderedDict}
 _OWN_REFERENCES = 2  # of what is in a container, and an argument
 
@@ -57,15 +58,15 @@ def at(value: Any, path: Path) -> Any:
     return value
 
 
-def mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
-    """A sample, with what a function makes of what is of that very class."""
+def exchanged(value: Any, kinds: Container[type], function: Callable[[Any], Any]) -> Any:
+    """A sample, with what a function makes of what is of one of these very classes."""
     found = type(value)
-    if found is kind:
+    if found in kinds:
         return function(value)
     if found in _DICTS:
-        return found((name, mapped(one, kind, function)) for name, one in value.items())
+        return found((name, exchanged(one, kinds, function)) for name, one in value.items())
     if _is_sequence(found):
-        made = [mapped(one, kind, function) for one in value]
+        made = [exchanged(one, kinds, function) for one in value]
         return made if found is list else _as(found, made)
     return value
 
@@ -102,14 +103,14 @@ def _sample(given: list[Any], number: int) -> tuple[Sample, Any]:
         if not later.is_real and is_certainly_rgb(later):
             return Sample(given[number], path, later.chain, later.source), stand_in
         later.value("gives an image that is not RGB; convert it")
-    return Sample(_real(given[number])), None
+    return Sample(exchanged(given[number], STAND_INS, _real)), None
 
 
 def _found(container: Any, key: Any, path: Path, most: int = 0) -> Iterator[tuple[Path, Any, int]]:
     """(path, stand-in, references to it or to one of the containers around) of those that are not real, within one of a
     container's values."""
     kind, most = type(container[key]), max(most, sys.getrefcount(container[key]))
-    if kind in _TENSORS or kind is LazyImage:
+    if kind in STAND_INS:
         if not later_of(container[key]).is_real:
             yield path, container[key], most
     elif kind in _DICTS:
@@ -123,25 +124,17 @@ def _found(container: Any, key: Any, path: Path, most: int = 0) -> Iterator[tupl
 def _images(value: Any) -> Iterator[Any]:
     """Stand-ins in a sample, real or not."""
     kind = type(value)
-    if kind in _TENSORS or kind is LazyImage:
+    if kind in STAND_INS:
         yield value
     elif kind in _DICTS or _is_sequence(kind):
         for one in value.values() if kind in _DICTS else value:
             yield from _images(one)
 
 
-def _real(value: Any) -> Any:
-    """A sample with what is real in the place of stand-ins. PIL's, beside tensors, may wait until somebody looks."""
-    kind = type(value)
-    if kind in _TENSORS or kind is LazyImage:
-        later = later_of(value)
-        return later.value("") if later.is_real or kind is not LazyImage else value
-    if kind in _DICTS:
-        return kind((name, _real(one)) for name, one in value.items())
-    if _is_sequence(kind):
-        made = [_real(one) for one in value]
-        return made if kind is list else _as(kind, made)
-    return value
+def _real(stand_in: Any) -> Any:
+    """What is in its place in a sample. PIL's, beside tensors, may wait until somebody looks."""
+    later = later_of(stand_in)
+    return later.value("") if later.is_real or type(stand_in) is not LazyImage else stand_in
 
 
 def _is_sequence(kind: type) -> bool:

@@ -6,6 +6,7 @@ import collections
 import copy
 import io
 import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType, MethodType
@@ -25,7 +26,7 @@ from ..translate.replaced import STANDS_FOR
 from ..translate.wrappers.objects import attributes, is_of_library, root
 from .asker import Asker
 from .chains import Chain
-from .hooks import WRITTEN, Question, hooked, now
+from .hooks import WRITTEN, Question, hooked
 from .samples import Sample, taken
 
 _OPENS = frozenset(("default_loader", "pil_loader"))
@@ -128,7 +129,7 @@ def asked(dataset: Any) -> Asked | None:
         return None
     if verdict.why or chain is None:
         raise Unsupported(verdict.why)
-    return Asked(asker_of(dataset, now()), chain, *_look(verdict.source))
+    return Asked(asker_of(dataset, time.time_ns()), chain, *_look(verdict.source))
 
 
 def asker_of(dataset: Any, since: int) -> Asker:
@@ -215,7 +216,7 @@ def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
     if any(_holds_iterator(one) for one in _all(dataset)):
         return Verdict("has an iterator, of which there is no copy")
     try:
-        with _generators_kept(), hooked(question := Question(roots, now())):
+        with _generators_kept(), hooked(question := Question(roots, time.time_ns())):
             twin = _twin(dataset)
             many = getattr(twin, "__getitems__", None)
             (sample,) = taken(list(many([0])) if many else [twin[0]], question.notes)

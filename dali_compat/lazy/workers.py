@@ -23,7 +23,7 @@ from .chains import Chain
 from .hooks import numbers
 from .images import LazyImage, later_of
 from .later import Later, Notes
-from .samples import Sample, at, mapped, put
+from .samples import Sample, at, exchanged, put
 
 
 class Request(NamedTuple):
@@ -139,7 +139,7 @@ class AskedWorkers:
             processes.close()
 
     def _restored(self, reply: Reply, sample: Sample, number: int) -> Sample:
-        value = mapped(sample.value, Unread, self._image)
+        value = exchanged(sample.value, {Unread}, self._image)
         if number < 0:
             return sample._replace(value=value)
         given = PATHS if isinstance(sample.source, str) else BYTES
@@ -219,7 +219,7 @@ def _portable(samples: Sequence[Sample], failures: list[tuple[int, str]], why: s
             image = None if number >= 0 else later_of(at(sample.value, sample.path)).value("")
             path = sample.path if number >= 0 else None
             sample = Sample(put(sample.value, sample.path, image), path, None, None if path is None else sample.source)
-        value = mapped(sample.value, LazyImage, _unread)
+        value = exchanged(sample.value, {LazyImage}, _unread)
         made.append(sample._replace(value=value))
         chains.append(number)
     return Reply(made, chains, transforms, failures, why)

@@ -67,6 +67,15 @@ def test_an_image_that_changes_after_its_transform(folder, get):
     assert_as_torch(lambda: of(folder, get))
 
 
+def test_the_format_of_images_alone_some_of_which_are_real(folder):
+    def get(self, i):
+        x = X(own.read_rgb(self.paths[i]))
+        return x * 1.0 if i % 3 == 1 else x
+
+    for batch in ours(of(folder, get), 5, device="cpu", memory_format=torch.channels_last):
+        assert batch.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_a_random_image_that_is_looked_at(folder):
     """Its tensor has the same draws."""
     crop = T.RandomCrop(8)
