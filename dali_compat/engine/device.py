@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +70,21 @@ def mapped(data: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         return data.each(lambda batch: mapped(batch, function))
     if isinstance(data, Mapping):
         named = {key: mapped(value, function) for key, value in data.items()}
-        return named if type(data) is dict else _rebuilt(data, named)
+        return named if type(data) is dict else _of_kind(data, named)
     if isinstance(data, tuple) and hasattr(data, "_fields"):
         return type(data)(*(mapped(value, function) for value in data))
     if isinstance(data, (list, tuple)):
         moved = [mapped(value, function) for value in data]
         return moved if type(data) is list else tuple(moved) if type(data) is tuple else _rebuilt(data, moved)
     return data
+
+
+def _of_kind(data, named):
+    if not isinstance(data, MutableMapping):
+        return _rebuilt(data, named)
+    clone = copy(data)  # which a defaultdict has its function in
+    clone.update(named)
+    return clone
 
 
 def _rebuilt(data, moved):

@@ -136,9 +136,9 @@ class AskedBatch(DaliBatch):
         real = [row for row, (chain, _) in enumerate(self.places) if chain is None and row not in self.bad]
         if not real:
             return super()._images()
-        good = [row for row in range(len(self)) if row not in self.bad and row not in set(real)]
-        images = super()._images() if good else []
-        return in_order([(good, list(images)), (real, [None] * len(real))])
+        images = list(super()._images()) if len(real) + len(self.bad) < len(self) else []
+        good = [row for row in range(len(self)) if row not in self.bad and row not in set(real)]  # some are bad by now
+        return in_order([(good, images), (real, [None] * len(real))])
 
     def _collate(self, images: Any) -> Any:
         if self.bad:
@@ -202,7 +202,9 @@ def _filled(samples: Sequence[Sample], images: Any, device: torch.device) -> lis
     """The samples as the data set would give them, images on the device where those are."""
     place = next((image.device for image in images if isinstance(image, torch.Tensor)), device)
     return [
-        one.filled(image) if one.path is not None else mapped(one.value, lambda made: _on(place, made))
+        one.filled(image)
+        if one.path is not None or place.type == "cpu"
+        else mapped(one.value, lambda made: _on(place, made))
         for one, image in zip(samples, images, strict=True)
     ]
 

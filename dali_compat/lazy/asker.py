@@ -7,7 +7,7 @@ from typing import Any
 
 from .chains import Chain
 from .hooks import Question, hooked, unasked
-from .samples import Sample, taken
+from .samples import Sample, settled, taken
 
 _FEW, _SHARE = 20, 0.5  # samples after which it is said that too many are real, and how many that is
 
@@ -43,6 +43,7 @@ class Asker:
                 samples = taken(list(many(list(indices))), question.notes)
             else:
                 samples = [self._one(question, row, index, bad) for row, index in enumerate(indices)]
+            samples = list(map(settled, samples))
         self.count(samples, question.notes.why)
         return samples
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
+
+import numpy as np
+import torch
 
 from ..draws import is_random
 from ..plan import ImageSpec
 from ..translate import translate
-from ..translate.wrappers.objects import OF_MODULES, attributes
+from ..translate.registry import translator_of
+from ..translate.wrappers.objects import OF_MODULES, attributes, root
 
-_DEEP = 4  # transforms within transforms whose settings are looked at
+_DEEP = 4  # transforms within transforms that are looked at
+_FEW = 16  # numbers of an array that are looked at
 _NUMBERS, _SEQUENCES = {int, float, bool, str, type(None)}, {list, tuple}
+_ARRAYS = {np.ndarray, torch.Tensor}
 _OF_ALL = OF_MODULES | {"training"}
+_LIBRARIES = {"torch", "torchvision", "timm", __name__.partition(".")[0]}
 _MOST = 64  # transforms after an image that are known at a time: a data set may make new ones for each sample
 
 
@@ -75,6 +84,8 @@ class Chain:
             chain.look_again()
 
     def _made(self, transform: Any) -> Chain | None:
+        if not _is_fixed(transform) or (self.gives.kind != "pil" and _is_in_place(transform)):
+            return None
         transforms = (*self.transforms, transform)
         made = translate(transforms, views=True)
         several = made.views or any(step.gives.views for entry in made.translated for step in entry.steps)
@@ -91,8 +102,45 @@ def _settings(transform: Any, depth: int = _DEEP) -> Any:
     """What changes where somebody gives a transform, or one within it, other settings."""
     if type(transform) in _SEQUENCES:
         return [_settings(one, depth) for one in transform]
+    if type(transform) is dict:
+        return [(_settings(key, depth), _settings(one, depth)) for key, one in transform.items()]
+    if type(transform) in _ARRAYS and len(numbers := transform.reshape(-1)) <= _FEW:
+        return numbers.tolist()
     if not depth or not callable(transform):
         return transform if type(transform) in _NUMBERS else id(transform)
+    return [id(transform), [_settings(value, depth - 1) for value in _values(transform)]]
+
+
+def _values(transform: Any) -> Iterator[Any]:
+    """A transform's own attributes, and the modules within it."""
     own = attributes(transform)
-    settings = [_settings(value, depth - 1) for name, value in own.items() if name not in _OF_ALL]
-    return [id(transform), settings, [_settings(one, depth - 1) for one in (own.get("_modules") or {}).values()]]
+    yield from (value for name, value in own.items() if name not in _OF_ALL)
+    yield from (own.get("_modules") or {}).values()
+
+
+def _within(transform: Any, depth: int = _DEEP) -> Iterator[Any]:
+    """What is called within a transform, and itself; None where there may be more."""
+    if type(transform) in _SEQUENCES:
+        for one in transform:
+            yield from _within(one, depth)
+    elif callable(transform) and not isinstance(transform, type):
+        yield transform
+        if not depth:
+            yield None
+        elif root(type(transform)) in _LIBRARIES:
+            for value in _values(transform):
+                yield from _within(value, depth - 1)
+
+
+def _is_fixed(transform: Any) -> bool:
+    """Whether its settings say what it does. Code of the user's may do something else each time: it runs."""
+    for one in _within(transform):
+        kind = one if isinstance(one, FunctionType) else type(one)
+        if one is None or (root(kind) not in _LIBRARIES and translator_of(type(one)) is None):
+            return False
+    return True
+
+
+def _is_in_place(transform: Any) -> bool:
+    """Whether it may change the tensor that it is given."""
+    return any(getattr(one, "inplace", False) for one in _within(transform))

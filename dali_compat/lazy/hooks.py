@@ -8,9 +8,11 @@ from __future__ import annotations
 import functools
 import io
 import os
+import random
 import stat
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -20,7 +22,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ..data.sources import BYTES, PATHS, Record, Source, Upright
+from ..data.sources import BYTES, PATHS, Record, Source, Upright, opened
 from ..locks import new_lock
 from ..translate.registry import known_types
 from ..translate.replaced import STANDS_FOR
@@ -28,12 +30,20 @@ from ..translate.wrappers.objects import root
 from .chains import Chain
 from .images import LazyImage, is_certainly_rgb, later_of
 from .later import Later, Notes
-from .samples import STAND_INS
+from .samples import STAND_INS, TENSORS, exchanged, stand_ins
 from .tensors import LazyTensor, LazyTVImage, lazy_tensor
 
 _TICK = 10_000_000  # ns by which the clock of files may lag behind
 WRITTEN = "opens files that were written just now"
 _FEATURES = "datasets.features.image"  # where Hugging Face's datasets decode
+
+_OF_TORCH = ("manual_seed", "seed", "get_rng_state", "set_rng_state")
+_SEEDS: tuple[tuple[Any, tuple[str, ...], str], ...] = (  # a state that is taken will be set
+    (torch, _OF_TORCH, "torch's generator"),
+    (torch.random, _OF_TORCH, "torch's generator"),
+    (random, ("seed", "getstate", "setstate"), "Python's generator"),
+    (np.random, ("seed", "get_state", "set_state"), "NumPy's generator"),
+)
 
 _here = threading.local()
 _lock = new_lock()
@@ -75,19 +85,25 @@ class Question:
     def __init__(self, roots: dict[str, Chain], since: int):
         self.notes = Notes()
         self._roots, self._since = roots, since - _TICK
-        self._seed = torch.initial_seed()
+        self._seed, self._dtype = torch.initial_seed(), torch.get_default_dtype()
+        self._random: list[weakref.ref[Later]] = []  # which draw when they become real
+        self._seeds = ""  # what the user's code has set
 
     def opened(self, file: Any, really: Callable[..., Any]) -> Any:
         """The image of a file, not read yet; None where ``really`` opening it is what can be done."""
         source = self._source(file)
         if source is None:
             return None
-        if isinstance(source, Record):
-            data = source.archive.copied(0)
-            later = Later(source, self._roots[BYTES], self.notes, lambda before: really(io.BytesIO(data)))
-        else:
-            later = Later(source, self._roots[PATHS], self.notes, lambda before: really(source))
-        return self.notes.made(LazyImage(later))
+        is_path = isinstance(file, (str, bytes, os.PathLike))  # which the image knows, then
+
+        def make(before: None) -> Any:
+            if is_path and _path(file) == source:
+                return really(file)
+            with opened(source) as whole:
+                return really(io.BytesIO(whole.read()))
+
+        chain = self._roots[PATHS if isinstance(source, str) else BYTES]
+        return self.notes.made(LazyImage(Later(source, chain, self.notes, make)))
 
     def decoded(self, feature: Any, value: Any, really: Callable[..., Any]) -> Any:
         """The image of a row of Hugging Face's; None as opened()."""
@@ -110,18 +126,30 @@ class Question:
     def applied(self, transform: Any, image: LazyImage | LazyTensor) -> Any:
         """What a transform gives of a stand-in, not computed yet; None where it has to be."""
         later = later_of(image)
-        if later.is_real or not is_certainly_rgb(later):
+        if later.is_real or not is_certainly_rgb(later) or torch.get_default_dtype() != self._dtype:
             return None
         chain = later.chain.after(transform)
         if chain is None:
             return None
-        if chain.is_random and torch.initial_seed() != self._seed:  # the user's code gives each image its numbers
-            self.notes.became_real("seeds torch's generator")
+        if chain.is_random and torch.initial_seed() != self._seed:
+            self.seeds("torch's generator")
+        if chain.is_random and self._seeds:  # the user's code gives each image its numbers
+            self.notes.became_real(f"seeds {self._seeds}")
             return None
         made = later.then(chain, _original_call(transform))
+        if chain.is_random:
+            self._random.append(weakref.ref(made))
         if chain.gives.kind == "pil":
             return self.notes.made(LazyImage(made))
         return self.notes.made(lazy_tensor(LazyTVImage if chain.gives.kind == "Image" else LazyTensor, made))
+
+    def seeds(self, what: str) -> None:
+        """The user's code sets a generator: who was to draw from it does now, and who comes next at once."""
+        self._seeds = self._seeds or what
+        pending, self._random = self._random, []
+        for ref in pending:
+            if (later := ref()) is not None:
+                later.value(f"seeds {what}")
 
     def _source(self, file: Any) -> Source | None:
         if type(file) is io.BytesIO:
@@ -129,8 +157,8 @@ class Question:
         if type(file) is io.BufferedReader:
             if file.closed or type(file.name) is not str or file.tell():
                 return None
-            return self._file(file.name, file.fileno())
-        return self._file(os.fsdecode(file)) if isinstance(file, (str, bytes, os.PathLike)) else None
+            return self._file(_path(file.name), file.fileno())
+        return self._file(_path(file)) if isinstance(file, (str, bytes, os.PathLike)) else None
 
     def _file(self, path: str, descriptor: int | None = None) -> str | None:
         """The path, where there is such a file, that has not changed lately."""
@@ -143,6 +171,11 @@ class Question:
             self.notes.became_real(WRITTEN)
             return None
         return path if same and stat.S_ISREG(found.st_mode) else None
+
+
+def _path(file: Any) -> str:
+    """A path that leads to a file from any working directory."""
+    return os.path.join(os.getcwd(), os.fsdecode(file))
 
 
 @contextmanager
@@ -189,6 +222,9 @@ def _put_in() -> None:
             for kind in known_types():
                 if root(kind) not in ("torch", __name__.partition(".")[0]):
                     _replace(kind, "__call__", functools.partial(_call_hook, kind))
+            for owner, names, what in _SEEDS:
+                for name in names:
+                    _replace(owner, name, functools.partial(_seed_hook, what))
             features = sys.modules.get(_FEATURES)
             if features is not None:
                 _replace(features.Image, "decode_example", _decode_hook)
@@ -233,6 +269,17 @@ def _open_hook(really: Any) -> Any:
     return open
 
 
+def _seed_hook(what: str, really: Any) -> Any:
+    @functools.wraps(really)
+    def set_generator(*args: Any, **kwargs: Any) -> Any:
+        question = _asked()
+        if question is not None:
+            question.seeds(what)
+        return really(*args, **kwargs)
+
+    return set_generator
+
+
 def _decode_hook(really: Any) -> Any:
     @functools.wraps(really)
     def decode_example(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
@@ -250,8 +297,8 @@ def _call_hook(kind: type, really: Any) -> Any:
             made = None if question is None else question.applied(self, args[0])
             if made is not None:
                 return made
-            if type(args[0]) is not LazyImage:  # functions of v2 ask of what class a tensor is
-                return really(self, later_of(args[0]).value(f"gives the tensor to {kind.__name__}"))
+        if any(type(one) in TENSORS for one in stand_ins(args)):  # functions of v2 ask of what class a tensor is
+            args = exchanged(args, TENSORS, lambda one: later_of(one).value(f"gives the tensor to {kind.__name__}"))
         return really(self, *args, **kwargs)
 
     return __call__

@@ -6,9 +6,14 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..locks import new_lock
+
 if TYPE_CHECKING:
     from ..data.sources import Source
     from .chains import Chain
+
+
+_lock = new_lock()  # several threads of the user's may look at once
 
 
 class Notes:
@@ -87,10 +92,11 @@ class Later:
     def value(self, why: str) -> Any:
         """The real one, made now if it was not before, and what was made of it with it: whoever has it may change it,
         and sees the draws that it is made with. Raises whatever making it raises."""
-        if self._before is not None:
-            self._before.value(why)
-        self._become_real(why)
-        return self._real
+        with _lock:
+            if self._before is not None:
+                self._before.value(why)
+            self._become_real(why)
+            return self._real
 
     def _become_real(self, why: str) -> None:
         if self._make is not None:

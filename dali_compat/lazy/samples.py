@@ -13,8 +13,8 @@ from .images import LazyImage, is_certainly_rgb, later_of
 from .later import Notes
 from .tensors import LazyTensor, LazyTVImage
 
-_TENSORS = {LazyTensor, LazyTVImage}
-STAND_INS = _TENSORS | {LazyImage}
+TENSORS = {LazyTensor, LazyTVImage}
+STAND_INS = TENSORS | {LazyImage}
 _DICTS = {dict, OrderedDict}
 _OWN_REFERENCES = 2  # of what is in a container, and an argument
 
@@ -80,11 +80,18 @@ def taken(given: list[Any], notes: Notes) -> list[Sample]:
     samples = [_sample(given, number) for number in range(len(given))]
     given.clear()
     wanted = {id(stand_in) for sample, stand_in in samples if stand_in is not None}
-    spare = {id(stand_in) for sample, _ in samples for stand_in in _images(sample.value)}
+    spare = {id(stand_in) for sample, _ in samples for stand_in in stand_ins(sample.value)}
     for stand_in in notes.left():
         if id(stand_in) not in wanted | spare:
             later_of(stand_in).value("keeps an image")
     return [sample for sample, _ in samples]
+
+
+def settled(sample: Sample) -> Sample:
+    """The sample; with what its stand-in has become, where somebody has looked at it since."""
+    if sample.path is None or not later_of(at(sample.value, sample.path)).is_real:
+        return sample
+    return Sample(exchanged(sample.value, STAND_INS, _real))
 
 
 def _sample(given: list[Any], number: int) -> tuple[Sample, Any]:
@@ -100,6 +107,8 @@ def _sample(given: list[Any], number: int) -> tuple[Sample, Any]:
         later = later_of(stand_in)
         if references > _OWN_REFERENCES:
             later.value("keeps an image")
+        if not later.chain.transforms and not later.is_converted:  # which has a class, a format and a filename
+            later.value("gives an image as it was opened; convert it")
         if not later.is_real and is_certainly_rgb(later):
             return Sample(given[number], path, later.chain, later.source), stand_in
         later.value("gives an image that is not RGB; convert it")
@@ -121,14 +130,14 @@ def _found(container: Any, key: Any, path: Path, most: int = 0) -> Iterator[tupl
             yield from _found(container[key], number, (*path, number), most)
 
 
-def _images(value: Any) -> Iterator[Any]:
+def stand_ins(value: Any) -> Iterator[Any]:
     """Stand-ins in a sample, real or not."""
     kind = type(value)
     if kind in STAND_INS:
         yield value
     elif kind in _DICTS or _is_sequence(kind):
         for one in value.values() if kind in _DICTS else value:
-            yield from _images(one)
+            yield from stand_ins(one)
 
 
 def _real(stand_in: Any) -> Any:

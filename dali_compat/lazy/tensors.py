@@ -55,11 +55,12 @@ def lazy_tensor(kind: type[LazyTensor], later: Later) -> LazyTensor:
     made = torch.Tensor._make_wrapper_subclass(
         kind,
         (0,),
-        dtype=torch.float32,
+        dtype=later.chain.gives.dtype,  # which compiled code takes from here
         dispatch_sizes_strides_policy="sizes",
         dispatch_device=True,
         dispatch_layout=True,
     )
+    torch._C._set_throw_on_mutable_data_ptr(made)  # there are no data yet
     made._later = later
     return made
 

@@ -34,6 +34,7 @@ _DEPTH = 3  # of functions that call each other, and of data sets in data sets
 _CONTAINERS = collections.deque, collections.defaultdict, collections.OrderedDict, collections.Counter
 _BYTES = 1 << 20  # of an array that is copied for the one sample
 _SMALL = 1000  # entries of a container that is copied for the one sample
+_MOST = 1 << 25  # samples whose headers are known: a data set may say that it has any number
 _IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
 _SEED = 8_263_197_105_543_318_267  # none that a data set would give a generator, to find out whether it does
 _GENERATORS = torch.Generator, random.Random, np.random.Generator, np.random.RandomState
@@ -64,7 +65,7 @@ class Known:
     """
 
     def __init__(self, dataset: Any):
-        self.roots = {PATHS: Chain(len(dataset), PATHS), BYTES: Chain(_IN_MEMORY, BYTES)}
+        self.roots = {PATHS: Chain(min(len(dataset), _MOST), PATHS), BYTES: Chain(_IN_MEMORY, BYTES)}
         self._signature: Any = None
         self._verdict = Verdict("")
 
@@ -86,7 +87,7 @@ class Known:
 
     def give_up(self, why: str) -> None:
         """The data set turned out to make most samples itself."""
-        self._verdict = Verdict(f"{why} in most samples")
+        self._verdict = Verdict(f"{why or 'keeps images'} in most samples")
 
 
 _of_dataset: PerObject[Known] = PerObject()
@@ -121,7 +122,7 @@ def asked(dataset: Any) -> Asked | None:
         raise Unsupported("opens images, for which PIL's functions were replaced")
     try:
         known = _of_dataset.get(dataset, lambda: Known(dataset))
-    except TypeError:  # it takes no weak references, or has no length
+    except Exception:  # it takes no weak references, or has no length
         return None
     verdict = known.verdict(dataset)
     chain = known.chain(verdict)
