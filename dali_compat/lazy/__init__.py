@@ -11,5 +11,6 @@ The modules, in the order to read them:
 - later: what is not made yet, and how it would be.
 - images, tensors: the stand-ins. chains: the transforms that one has gone through, and whether they have a translation.
 - hooks: what the user's code meets in their place while it is asked.
-- samples: what came back. asker: asks a data set. verdict: whether one can be asked, found with one sample.
+- samples: what came back. asker: asks a data set. verdict: whether one can be asked, found with one sample; twin: of
+  a copy.
 """

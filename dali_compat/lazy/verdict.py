@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import collections
-import copy
 import io
-import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.utils.data as data
 from PIL import Image
@@ -28,16 +23,15 @@ from .asker import Asker
 from .chains import Chain
 from .hooks import WRITTEN, Question, hooked
 from .samples import Sample, taken
+from .twin import generators_kept, names_of, twin_of
 
 _OPENS = frozenset(("default_loader", "pil_loader"))
+_UNSEEN = "opens no image in a way that is seen"
+_METHODS = ("convert", "copy", "crop", "load", "point", "resize", "rotate", "transform", "transpose")
 _DEPTH = 3  # of functions that call each other, and of data sets in data sets
-_CONTAINERS = collections.deque, collections.defaultdict, collections.OrderedDict, collections.Counter
-_BYTES = 1 << 20  # of an array that is copied for the one sample
-_SMALL = 1000  # entries of a container that is copied for the one sample
+_SMALL = 1000  # entries of a container that is looked into
 _MOST = 1 << 25  # samples whose headers are known: a data set may say that it has any number
 _IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
-_SEED = 8_263_197_105_543_318_267  # none that a data set would give a generator, to find out whether it does
-_GENERATORS = torch.Generator, random.Random, np.random.Generator, np.random.RandomState
 
 
 class Verdict(NamedTuple):
@@ -87,7 +81,7 @@ class Known:
 
     def give_up(self, why: str) -> None:
         """The data set turned out to make most samples itself."""
-        self._verdict = Verdict(f"{why or 'keeps images'} in most samples")
+        self._verdict = Verdict(f"{why or _UNSEEN} in most samples")
 
 
 _of_dataset: PerObject[Known] = PerObject()
@@ -118,7 +112,8 @@ def asked(dataset: Any) -> Asked | None:
         return None
     if any(map(_uses_cuda, _all(dataset))):  # which must not start before an epoch does
         return None
-    if any(not _is_pils(getattr(function, STANDS_FOR, function)) for function in (Image.open, Image.Image.convert)):
+    used = (Image.open, *(getattr(Image.Image, name) for name in _METHODS))
+    if any(not _is_pils(getattr(function, STANDS_FOR, function)) for function in used):
         raise Unsupported("opens images, for which PIL's functions were replaced")
     try:
         known = _of_dataset.get(dataset, lambda: Known(dataset))
@@ -162,7 +157,7 @@ def _may_open(dataset: Any, depth: int = _DEPTH) -> bool:
 def _uses_cuda(dataset: Any) -> bool:
     """Whether its samples, or what it holds, may be on a GPU."""
     code = getattr(_function(type(dataset), "__getitem__"), "__code__", None)
-    named = set() if code is None else {*_names(code), *filter(lambda one: isinstance(one, str), code.co_consts)}
+    named = set() if code is None else {*names_of(code), *filter(lambda one: isinstance(one, str), code.co_consts)}
     held = (str(value) for value in attributes(dataset).values() if isinstance(value, (str, torch.device)))
     return any(text.startswith("cuda") for text in (*named, *held))
 
@@ -178,7 +173,7 @@ def _opens(function: Any, kind: type, depth: int) -> bool:
     """Whether a function names what opens images, or one that it names does."""
     if not isinstance(function, FunctionType):
         return False
-    names = set(_names(function.__code__))
+    names = set(names_of(function.__code__))
     if names & _OPENS or names >= {"Image", "open"}:
         return True
     if not depth:
@@ -192,13 +187,6 @@ def _opens(function: Any, kind: type, depth: int) -> bool:
 def _function(kind: type, name: str) -> Any:
     found = getattr(kind, name, None)
     return found.__func__ if isinstance(found, MethodType) else found
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
 
 
 def _is_pils(function: Any) -> bool:
@@ -217,8 +205,8 @@ def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
     if any(_holds_iterator(one) for one in _all(dataset)):
         return Verdict("has an iterator, of which there is no copy")
     try:
-        with _generators_kept(), hooked(question := Question(roots, time.time_ns())):
-            twin = _twin(dataset)
+        with generators_kept(dataset), hooked(question := Question(roots, time.time_ns())):
+            twin = twin_of(dataset)
             many = getattr(twin, "__getitems__", None)
             (sample,) = taken(list(many([0])) if many else [twin[0]], question.notes)
     except Exception:
@@ -228,7 +216,7 @@ def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
 
 def _verdict_on(sample: Sample, why: str) -> Verdict:
     if sample.chain is None or why:
-        return Verdict(why or "opens no image in a way that is seen")
+        return Verdict(why or _UNSEEN)
     return Verdict("", False, sample.chain.given, sample.chain.transforms, sample.source)
 
 
@@ -249,47 +237,6 @@ def _holds_iterator(dataset: Any) -> bool:
     """Whether a sample may take something of it that the next one is to get."""
     values = attributes(dataset).values()
     return any(hasattr(type(one), "__next__") and not isinstance(one, io.IOBase) for one in values)
-
-
-def _twin(dataset: Any, depth: int = _DEPTH) -> Any:
-    """A copy that may change without the data set: with attributes of its own, generators and small containers
-    included."""
-    kind = type(dataset)
-    if root(kind) == "datasets" or not hasattr(dataset, "__dict__") or hasattr(kind, "__del__"):
-        return dataset  # which a copy's end might close
-    made = object.__new__(kind)
-    made.__dict__.update({name: _copied(value, depth) for name, value in vars(dataset).items()})
-    return made
-
-
-def _copied(value: Any, depth: int) -> Any:
-    if depth and isinstance(value, data.Dataset):
-        return _twin(value, depth - 1)
-    if isinstance(value, torch.Generator):
-        return torch.Generator(value.device).set_state(value.get_state())
-    if isinstance(value, _GENERATORS):
-        return copy.deepcopy(value)
-    if type(value) in _CONTAINERS or (type(value) is np.ndarray and value.nbytes <= _BYTES):
-        return copy.copy(value)
-    if type(value) in (list, dict, set) and len(value) > _SMALL:
-        return value.copy()
-    if type(value) in (list, dict, set):
-        if type(value) is dict:
-            return {name: _copied(one, depth - 1) if depth else one for name, one in value.items()}
-        return type(value)(_copied(one, depth - 1) if depth else one for one in value)
-    return value
-
-
-@contextmanager
-def _generators_kept() -> Iterator[None]:
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()
-    try:
-        torch.manual_seed(_SEED)
-        yield
-    finally:
-        torch.set_rng_state(before[0])
-        random.setstate(before[1])
-        np.random.set_state(before[2])
 
 
 def _signature(dataset: Any, depth: int = _DEPTH) -> Iterator[Any]:

@@ -4,6 +4,9 @@ import collections
 import os
 import random
 import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -19,6 +22,9 @@ from contract import own_datasets as own
 from contract.both import ours, stock
 from contract.test_own_datasets import assert_same, seeded
 from dali_compat import DataLoader
+from dali_compat.data.sources import PATHS
+from dali_compat.lazy.chains import Chain
+from dali_compat.lazy.later import Later, Notes
 
 X = T.Compose([T.Resize((20, 24)), T.CenterCrop(16), T.ToTensor()])
 XT = v2.Compose([v2.Resize((16, 16)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
@@ -303,3 +309,341 @@ def test_mixed_ways(folder):
         return x, random.random()
 
     assert_as_torch(lambda: of(folder, get))
+
+
+IN_PLACE = {
+    "Normalize": T.Normalize(HALF, HALF, inplace=True),
+    "v2": v2.Normalize(HALF, HALF, inplace=True),
+    "within": T.Compose([T.RandomHorizontalFlip(0.0), T.Normalize(HALF, HALF, inplace=True)]),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_transforms_that_change_what_they_are_given(folder, name):
+    """Nobody takes what they give."""
+
+    def get(self, i):
+        x = X(own.read_rgb(self.paths[i]))
+        if i % 3 == 1:
+            IN_PLACE[name](x)
+        return x
+
+    assert_as_torch(lambda: of(folder, get))
+
+
+@torch.jit.script
+def _scaled(x):
+    return x.to(torch.float32) / 255 if x.dtype == torch.uint8 else x + 5
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_compiled_code_that_asks_for_the_dtype(folder):
+    part = T.Compose([T.CenterCrop(16), T.PILToTensor()])
+
+    def get(self, i):
+        x = part(own.read_rgb(self.paths[i]))
+        return _scaled(x) if i % 3 == 1 else T.ConvertImageDtype(torch.float32)(x)
+
+    assert_as_torch(lambda: of(folder, get))
+
+
+def test_memory_that_is_asked_for(folder):
+    """There is none before a tensor is real."""
+
+    def get(self, i):
+        x = X(own.read_rgb(self.paths[i]))
+        return torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x)) if i % 3 == 1 else x
+
+    assert_as_torch(lambda: of(folder, get))
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array])
+def test_arrays_of_a_transform_that_change(folder, kind):
+    def get(self, i):
+        if i == 12:
+            self.mean += 0.25
+        return self.steps(own.read_rgb(self.paths[i]))
+
+    def make():
+        dataset = of(folder, get, mean=kind(HALF))
+        dataset.steps = T.Compose([X, T.Normalize(dataset.mean, HALF)])
+        return dataset
+
+    assert_as_torch(make)
+
+
+_size = [16, 16]
+
+
+class Sized:
+    """A transform of the user's, which hangs on something else than its attributes."""
+
+    def __call__(self, image):
+        return T.Resize(_size)(image)
+
+
+def test_code_of_the_users_within_compose(folder):
+    """It runs for each sample."""
+    steps = T.Compose([Sized(), T.ToTensor()])
+
+    def get(self, i):
+        _size[0] = 16 + 8 * (i // 5 % 2)
+        return steps(own.read_rgb(self.paths[i]))
+
+    assert_as_torch(lambda: of(folder, get))
+
+
+def test_the_default_dtype_of_some_samples(folder):
+    def get(self, i):
+        torch.set_default_dtype(torch.float64 if i % 3 == 1 else torch.float32)
+        try:
+            return X(own.read_rgb(self.paths[i]))
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    mine = list(ours(of(folder, get), 5, exact=True, device="cpu", collate_fn=list))
+    assert_same(mine, list(stock(of(folder, get), 5, collate_fn=list)))
+
+
+CROP = T.Compose([T.RandomCrop(20), T.RandomHorizontalFlip()])
+
+
+def _by_state(take, put):
+    def pair(image):
+        state = take()
+        first = CROP(image)
+        put(state)
+        return first, np.array(CROP(image))
+
+    return pair
+
+
+def _by_fork(image):
+    with torch.random.fork_rng():
+        first = CROP(image)
+    return first, np.array(CROP(image))
+
+
+def _by_seed(image):
+    torch.manual_seed(42)
+    first = CROP(image)
+    torch.random.manual_seed(42)
+    return first, np.array(CROP(image))
+
+
+PAIRS = {
+    "state": _by_state(lambda: torch.get_rng_state(), lambda state: torch.set_rng_state(state)),
+    "fork": _by_fork,
+    "seed": _by_seed,
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("name", PAIRS)
+def test_an_image_and_its_mask(folder, name, workers):
+    """Both get the same draws, whichever of them is left to DALI."""
+
+    def get(self, i):
+        image = own.read_rgb(self.paths[i])
+        first, second = PAIRS[name](image) if i % 3 == 1 else (CROP(image), np.zeros((20, 20, 3), np.uint8))
+        return T.ToTensor()(first), second
+
+    for x, mask in ours(of(folder, get), 1, exact=True, device="cpu", num_workers=workers):
+        assert not mask.any() or torch.equal(x[0], mask[0].permute(2, 0, 1) / 255)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_one_seed_for_all_samples(folder, workers):
+    """Of any generator that transforms draw from: all samples have the same draws."""
+    choice = T.Compose([T.RandomChoice([T.Resize((16, 16)), T.CenterCrop(16), T.Pad(3)]), T.Resize((12, 12))])
+    flip = T.Compose([T.RandomCrop(8), T.RandomHorizontalFlip(), T.ToTensor()])
+
+    def get(self, i):
+        if i:
+            torch.manual_seed(42)
+            random.seed(42)
+        return flip(choice(own.read_rgb(self.paths[i])))
+
+    mine = list(ours(of(folder, get), 1, exact=True, device="cpu", num_workers=workers))
+    assert_same(mine[1:], list(stock(of(folder, get), 1))[1:])
+
+
+def test_images_as_they_were_opened(folder):
+    """They have a format and a filename, in collate_fn too."""
+
+    def get(self, i):
+        return Image.open(self.paths[i]), X(own.read_rgb(self.paths[i])) if i == 2 else None
+
+    def collate(samples):
+        return [(image.format, image.filename, image.mode, image.size) for image, _ in samples]
+
+    with pytest.warns(match="gives an image as it was opened; convert it"):
+        loader = DataLoader(of(folder, get), 5, device="cpu", collate_fn=collate)
+    assert_same(list(loader), list(stock(of(folder, get), 5, collate_fn=collate)))
+
+    def later(self, i):
+        return Image.open(self.paths[i]) if i else own.read_rgb(self.paths[i])
+
+    def filenames(samples):
+        return [getattr(image, "filename", None) for image in samples]
+
+    mine = list(ours(of(folder, later), 5, device="cpu", collate_fn=filenames))
+    assert_same(mine, list(stock(of(folder, later), 5, collate_fn=filenames)))
+
+
+def test_names_of_images(folder, monkeypatch):
+    """Of paths in bytes, of relative ones and of open files; the working directory may be another one later."""
+
+    def get(self, i):
+        path = self.paths[i]
+        if i % 4 == 0:
+            return X(own.read_rgb(path)), ""
+        if i % 4 == 1:
+            with open(path, "rb") as file:
+                image = Image.open(file)
+                return X(image.convert("RGB")), str(image.filename)
+        if i % 4 == 2:
+            image = Image.open(os.fsencode(path))
+            return X(image.convert("RGB")), str(image.filename)
+        monkeypatch.chdir(os.path.dirname(path))
+        image = Image.open(os.path.basename(path))
+        made = X(image.convert("RGB")), str(image.filename) if i % 8 == 3 else ""
+        monkeypatch.chdir("/")
+        return made
+
+    assert_as_torch(lambda: of(folder, get))
+
+
+def test_several_inputs_of_v2(folder):
+    """The first plain tensor of a sample without an image is taken for one: an Image beside it has to be seen."""
+    after = v2.Compose([v2.RandomHorizontalFlip(1.0), v2.Normalize(HALF, HALF)])
+
+    def get(self, i):
+        x, other = XT(own.read_rgb(self.paths[i])), torch.arange(48.0).reshape(3, 4, 4)
+        return after(other, x) if i % 3 == 1 else (other, after(x))
+
+    mine = list(ours(of(folder, get), 5, exact=True, device="cpu", collate_fn=list))
+    assert_same(mine, list(stock(of(folder, get), 5, collate_fn=list)))
+
+
+def test_a_tensor_that_somebody_finds_again(folder):
+    """Without holding it."""
+
+    def get(self, i):
+        before = self.last()
+        if before is not None:
+            before.add_(1)
+        x = X(own.read_rgb(self.paths[i]))
+        self.last = weakref.ref(x) if i else self.last
+        return x
+
+    assert_as_torch(lambda: of(folder, get, last=lambda: None))
+
+
+def test_threads_that_look_at_one_image():
+    """There is one of it."""
+    together = threading.Barrier(2)
+
+    def make(before):
+        time.sleep(0.2)
+        return object()
+
+    later = Later("", Chain(1, PATHS), Notes(), make)
+
+    def look(_):
+        together.wait()
+        return later.value("looks")
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(look, range(2))
+    assert first is second
+
+
+def test_other_containers(folder):
+    """They keep their types."""
+
+    def get(self, i):
+        sample = collections.defaultdict(list) if i > 4 else {}
+        sample.update(image=X(own.read_rgb(self.paths[i])), label=i)
+        return sample
+
+    assert_as_torch(lambda: of(folder, get))
+
+
+def test_files_that_cannot_be_read_among_real_samples(folder, tmp_path):
+    """In one batch."""
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"nothing")
+    time.sleep(0.05)
+
+    def get(self, i):
+        try:
+            return X(own.read_rgb("/nowhere.jpg" if i == 3 else bad if i == 4 else self.paths[i]))
+        except OSError:
+            return X(Image.new("RGB", (40, 40), (i, 0, 0)))
+
+    assert_as_torch(lambda: of(folder, get))
+    assert_as_torch(lambda: of(folder, get), num_workers=1)
+
+
+_NUMBERS = np.random.default_rng(0)
+
+
+class Picks:
+    """A helper of the user's with generators."""
+
+    def __init__(self):
+        self.array, self.python = np.random.default_rng(1), random.Random(2)
+        self.torch = torch.Generator().manual_seed(3)
+
+    def __call__(self):
+        drawn = torch.rand((), generator=self.torch)
+        return float(self.array.random() + self.python.random() + _NUMBERS.random() + drawn)
+
+
+def test_generators_wherever_they_are(folder):
+    """The first sample takes nothing from them, whether the data set can be asked or not."""
+    closure = random.Random(4)
+
+    def get(self, i):
+        return X(own.read_rgb(self.paths[i])), self.picks[0](), closure.random()
+
+    def refused(self, i):
+        return X(own.read_rgb(self.paths[i])) * 2, self.picks[0](), closure.random()
+
+    def batches(make, get):
+        closure.seed(4)
+        _NUMBERS.bit_generator.state = np.random.default_rng(0).bit_generator.state
+        return list(make(of(folder, get, picks=[Picks()]), 5))
+
+    assert_same(batches(lambda *args: ours(*args, exact=True, device="cpu"), get), batches(stock, get))
+    with pytest.warns(match="uses the tensor's mul"):
+        mine = batches(lambda *args: DataLoader(*args, device="cpu"), refused)
+    assert_same(mine, batches(stock, refused))
+
+
+@pytest.mark.parametrize("size", [10**12, NotImplementedError])
+def test_lengths(folder, size):
+    """Of any number, and none."""
+
+    class Endless(own.Plain):
+        def __len__(self):
+            if isinstance(size, int):
+                return size
+            raise size
+
+        def __getitem__(self, i):
+            return X(own.read_rgb(self.paths[i % len(self.paths)])), i
+
+    options = dict(sampler=[10**10 + 7, 3, 10**9, 5], fallback="silent", device="cpu", exact=True)
+    mine = list(DataLoader(Endless(folder), 2, **options))
+    assert_same(mine, list(stock(Endless(folder), 2, sampler=options["sampler"])))
+
+
+def test_replaced_methods_of_images(folder, monkeypatch):
+    """What DALI does in their place is not what they do."""
+    really = Image.Image.crop
+    monkeypatch.setattr(Image.Image, "crop", lambda self, box=None: really(self, box).rotate(90))
+    with pytest.warns(match="PIL's functions were replaced"):
+        loader = DataLoader(own.Bare(folder), 5, device="cpu")
+    assert_same(list(loader), list(stock(own.Bare(folder), 5)))

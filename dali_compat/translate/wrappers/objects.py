@@ -47,9 +47,9 @@ def root(kind: Any) -> str:
     return str(getattr(kind, "__module__", "")).partition(".")[0]
 
 
-def is_of_library(function: types.FunctionType) -> bool:
-    """Whether a function is of Python's, torch's or another package that is known, not the user's."""
-    return root(function) in _LIBRARIES
+def is_of_library(one: types.FunctionType | type) -> bool:
+    """Whether a function or class is of Python's, torch's or another package that is known, not the user's."""
+    return root(one) in _LIBRARIES
 
 
 # ---- what needs no stand-in

@@ -1,0 +1,111 @@
+"""A copy of a data set for the one sample that shows whether it can be asked: nothing of the sample is left behind."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import gc
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data as data
+
+from ..translate.wrappers.objects import is_of_library, root
+
+_DEPTH = 3  # of containers, and of data sets in data sets
+_CONTAINERS = collections.deque, collections.defaultdict, collections.OrderedDict, collections.Counter
+_BYTES = 1 << 20  # of an array that is copied
+_SMALL = 1000  # entries of a container that is looked into
+_OBJECTS = 10_000  # among which generators are looked for
+_SEED = 8_263_197_105_543_318_267  # none that a data set would give a generator, to find out whether it does
+_GENERATORS = torch.Generator, random.Random, np.random.Generator, np.random.RandomState
+
+
+def twin_of(dataset: Any, depth: int = _DEPTH) -> Any:
+    """A copy that may change without the data set: with attributes of its own, small containers included."""
+    kind = type(dataset)
+    if root(kind) == "datasets" or not hasattr(dataset, "__dict__") or hasattr(kind, "__del__"):
+        return dataset  # which a copy's end might close
+    made = object.__new__(kind)
+    made.__dict__.update({name: _copied(value, depth) for name, value in vars(dataset).items()})
+    return made
+
+
+def _copied(value: Any, depth: int) -> Any:
+    if depth and isinstance(value, data.Dataset):
+        return twin_of(value, depth - 1)
+    if type(value) in _CONTAINERS or (type(value) is np.ndarray and value.nbytes <= _BYTES):
+        return copy.copy(value)
+    if type(value) in (list, dict, set) and len(value) > _SMALL:
+        return value.copy()
+    if type(value) in (list, dict, set):
+        if type(value) is dict:
+            return {name: _copied(one, depth - 1) if depth else one for name, one in value.items()}
+        return type(value)(_copied(one, depth - 1) if depth else one for one in value)
+    return value
+
+
+@contextmanager
+def generators_kept(dataset: Any) -> Iterator[None]:
+    """Afterwards generators are as they were: the global ones, and those that the data set's code may use."""
+    kept = [_restoring(one) for one in _generators(dataset)]
+    kept += [partial(torch.set_rng_state, torch.get_rng_state()), partial(random.setstate, random.getstate())]
+    kept += [partial(np.random.set_state, np.random.get_state())]
+    try:
+        torch.manual_seed(_SEED)
+        yield
+    finally:
+        for restore in kept:
+            restore()
+
+
+def _restoring(generator: Any) -> Callable[[], Any]:
+    """What sets a generator back."""
+    if isinstance(generator, torch.Generator):
+        return partial(generator.set_state, generator.get_state())
+    if isinstance(generator, random.Random):
+        return partial(generator.setstate, generator.getstate())
+    if isinstance(generator, np.random.RandomState):
+        return partial(generator.set_state, generator.get_state())
+    return partial(setattr, generator.bit_generator, "state", generator.bit_generator.state)
+
+
+def _generators(start: Any) -> Iterator[Any]:
+    """Those that an object leads to: by attributes, containers, its class, and the names in functions."""
+    seen: dict[int, Any] = {}
+    waiting = collections.deque([start])
+    while waiting and len(seen) < _OBJECTS:
+        one = waiting.popleft()
+        kind = type(one)
+        if id(one) in seen or issubclass(kind, (ModuleType, random.SystemRandom)):
+            continue
+        seen[id(one)] = one
+        if issubclass(kind, _GENERATORS):
+            yield one
+        elif not (issubclass(kind, (type, FunctionType)) and is_of_library(one)):
+            waiting += _leads_to(one, kind)
+
+
+def _leads_to(one: Any, kind: type) -> list[Any]:
+    if issubclass(kind, type):
+        return [*vars(one).values(), *one.__bases__]
+    if kind is FunctionType:  # gc would give all of its module
+        world = [one.__globals__[name] for name in names_of(one.__code__) if name in one.__globals__]
+        return [*world, one.__defaults__, one.__kwdefaults__, *(one.__closure__ or ())]
+    if kind in (list, tuple, dict, set, collections.deque) and len(one) > _SMALL:
+        return []
+    return gc.get_referents(one)
+
+
+def names_of(code: CodeType) -> Iterator[str]:
+    """The names in a function's code, and in functions within it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from names_of(constant)
