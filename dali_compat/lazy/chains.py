@@ -19,7 +19,7 @@ _DEEP = 4  # transforms within transforms that are looked at
 _FEW = 16  # numbers of an array that are looked at
 _NUMBERS, _SEQUENCES = {int, float, bool, str, type(None)}, {list, tuple}
 _ARRAYS = {np.ndarray, torch.Tensor}
-_OF_ALL = OF_MODULES | {"training"}
+_OF_ALL = (OF_MODULES | {"training"}) - {"_modules", "_forward_hooks", "_forward_pre_hooks"}
 _LIBRARIES = {"torch", "torchvision", "timm", __name__.partition(".")[0]}
 _MOST = 64  # transforms after an image that are known at a time: a data set may make new ones for each sample
 
@@ -100,22 +100,19 @@ class Chain:
 
 def _settings(transform: Any, depth: int = _DEEP) -> Any:
     """What changes where somebody gives a transform, or one within it, other settings."""
-    if type(transform) in _SEQUENCES:
+    kind = type(transform)
+    if kind in _NUMBERS:
+        return transform
+    if kind in _SEQUENCES:
         return [_settings(one, depth) for one in transform]
-    if type(transform) is dict:
-        return [(_settings(key, depth), _settings(one, depth)) for key, one in transform.items()]
-    if type(transform) in _ARRAYS and len(numbers := transform.reshape(-1)) <= _FEW:
+    if isinstance(transform, dict):
+        return [(id(key), _settings(one, depth)) for key, one in transform.items()]
+    if kind in _ARRAYS and len(numbers := transform.reshape(-1)) <= _FEW:
         return numbers.tolist()
     if not depth or not callable(transform):
-        return transform if type(transform) in _NUMBERS else id(transform)
-    return [id(transform), [_settings(value, depth - 1) for value in _values(transform)]]
-
-
-def _values(transform: Any) -> Iterator[Any]:
-    """A transform's own attributes, and the modules within it."""
+        return id(transform)
     own = attributes(transform)
-    yield from (value for name, value in own.items() if name not in _OF_ALL)
-    yield from (own.get("_modules") or {}).values()
+    return [id(transform), [_settings(value, depth - 1) for name, value in own.items() if name not in _OF_ALL]]
 
 
 def _within(transform: Any, depth: int = _DEEP) -> Iterator[Any]:
@@ -123,13 +120,15 @@ def _within(transform: Any, depth: int = _DEEP) -> Iterator[Any]:
     if type(transform) in _SEQUENCES:
         for one in transform:
             yield from _within(one, depth)
+    elif isinstance(transform, dict):
+        yield from _within(list(transform.values()), depth)
     elif callable(transform) and not isinstance(transform, type):
         yield transform
         if not depth:
             yield None
         elif root(type(transform)) in _LIBRARIES:
-            for value in _values(transform):
-                yield from _within(value, depth - 1)
+            for name, value in attributes(transform).items():
+                yield from _within(() if name in _OF_ALL else value, depth - 1)
 
 
 def _is_fixed(transform: Any) -> bool:

@@ -175,7 +175,8 @@ class Question:
 
 def _path(file: Any) -> str:
     """A path that leads to a file from any working directory."""
-    return os.path.join(os.getcwd(), os.fsdecode(file))
+    path = os.fsdecode(file)
+    return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
 
 
 @contextmanager

@@ -372,6 +372,19 @@ def test_arrays_of_a_transform_that_change(folder, kind):
     assert_as_torch(make)
 
 
+def test_hooks_of_a_transform(folder):
+    """They come and go."""
+
+    def get(self, i):
+        if i in (7, 13):
+            self.hook = self.steps.register_forward_hook(lambda module, given, made: made + i)
+        if i == 11:
+            self.hook.remove()
+        return self.steps(X(own.read_rgb(self.paths[i])))
+
+    assert_as_torch(lambda: of(folder, get, steps=T.Normalize(HALF, HALF)))
+
+
 _size = [16, 16]
 
 
