@@ -87,7 +87,8 @@ def _generators(start: Any) -> Iterator[Any]:
             continue
         seen[id(one)] = one
         if issubclass(kind, _GENERATORS):
-            yield one
+            if not isinstance(one, torch.Generator) or one.device.type == "cpu":  # CUDA is not to start for it
+                yield one
         elif not (issubclass(kind, (type, FunctionType)) and is_of_library(one)):
             waiting += _leads_to(one, kind)
 
