@@ -32,7 +32,7 @@ class Files:
     def of(cls, arrays: Sequence[np.ndarray], device: torch.device) -> Files:
         """Copies of arrays, (length,) uint8 each, for an engine of the device."""
         made = cls._room(np.fromiter(map(len, arrays), np.int64, len(arrays)), device)
-        memory, ends = memoryview(made.memory), made.begins + made.lengths
+        memory, ends = made.memory.data, made.begins + made.lengths
         for array, begin, end in zip(arrays, made.begins.tolist(), ends.tolist(), strict=True):
             memory[begin:end] = array.data  # numpy would give the interpreter's lock away each time, and wait for it
         return made
