@@ -168,26 +168,6 @@ claim(
     int(read("training_resnet18_h200")["settings"]["profile"]),
     _ADDED["longer_ms"],
 )
-_EXACT = [within("training_exact_h200", case, "synthetic") for case in ("ours_exact", "ours", _HANDS[0])]
-claim(
-    MEASURED,
-    "beside ResNet-18 on another H200 {:.3f} of synthetic's speed ({:.3f} - {:.3f}), in the rounds in which the "
-    "default had {:.3f} ({:.3f} - {:.3f}) and the pipeline by hand {:.3f} ({:.3f} - {:.3f}); {} rounds",
-    *(value for found in _EXACT for value in spread(found)),
-    len(_EXACT[0]),
-)
-_FEW = "imagefolder_exact_2_h200"
-assert {row["workers"] for row in read(_FEW)["rounds"]} == {2}
-claim(
-    MEASURED,
-    "Loading alone with {} CPU cores it gives {:,.0f} images/s, {:.0f} times torchvision's ({:.0f} - {:.0f}; H200, "
-    "{} rounds, other work beside it), and without the engine {:,.0f}",
-    2,
-    median(_FEW, "ours_exact@BY_DEFAULT=True"),
-    *spread(within(_FEW, "ours_exact@BY_DEFAULT=True", "torchvision")),
-    2,
-    median(_FEW, "ours_exact@BY_DEFAULT=False"),
-)
 claim(MEASURED, "one of {} threads with {} batches in flight, and three of {} threads", 4, 5, 2)  # as _HANDS says
 
 # ---- transforms
