@@ -138,7 +138,8 @@ def readme() -> str:
             f"{theirs.later:.1f} s with torchvision's loader."
         )
     plots = [f"![{plot.TOOLKIT}](docs/toolkit.svg)\n"] if configs and cores else []
-    return "\n".join(plots + ["\n".join(lines) + "\n"] * bool(lines))
+    wrapped = [textwrap.fill(line, 128, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
+    return "\n".join(plots + ["\n".join(wrapped) + "\n"] * bool(lines))
 
 
 def of_imagenet() -> str:
