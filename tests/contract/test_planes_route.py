@@ -106,13 +106,13 @@ class Pillow:
         pass
 
 
-@pytest.fixture
-def engine(monkeypatch):
+def alone(monkeypatch):
+    """Kernels run in one thread at a time: the interpreter is for one."""
     from dali_compat.engine.planes import kernels
 
-    lock = threading.Lock()  # the interpreter is for one thread at a time
+    lock = threading.Lock()
 
-    def alone(function):
+    def locked(function):
         def called(*args):
             with lock:
                 return function(*args)
@@ -120,7 +120,12 @@ def engine(monkeypatch):
         return called
 
     for name in ("render", "differs"):
-        monkeypatch.setattr(kernels, name, alone(getattr(kernels, name)))
+        monkeypatch.setattr(kernels, name, locked(getattr(kernels, name)))
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    alone(monkeypatch)
     made = Pillows()
     monkeypatch.setattr(DaliRoute, "jpeg_engine", lambda self: made)
     yield made
