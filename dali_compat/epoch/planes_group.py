@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data.copies import Copies
 from ..data.headers import Facts, marks
 from ..data.sources import PATHS, Form, overwritten
-from ..data.verdicts import checksums, hold
+from ..data.verdicts import hold
 from ..draws import Arrays
 from ..engine.kernels import rows_of
-from ..engine.planes.engine import Decoding, EngineSilent, Files, JpegEngine, first_line
+from ..engine.planes.engine import Decoding, EngineSilent, JpegEngine, first_line
+from ..engine.planes.files import Files
 from ..engine.planes.geometry import Planes, pixels_of, planes_of
 from ..engine.planes.nvjpeg import EngineError, EngineMemoryError
 from ..engine.planes.program import Program
@@ -44,27 +44,23 @@ class Compared(DaliGroup):
         if not sure or self._engine.is_behind:
             return
         facts = self._facts.take(np.array(sure))
-        if self._given == PATHS:
-            files = Files.of([np.asarray(encoded[i]) for i in sure])
-        else:  # in the memory of a store, which somebody may write to
-            copies = Copies([encoded[i] for i in sure])
-            if overwritten(self._sources).any() or not self._as_known(copies, facts):
-                self.batch.headers.forget([self.rows[i] for i in sure])
-                return
-            files = Files.of_copies(copies)
+        files = Files.of([np.asarray(encoded[i]) for i in sure], self._engine.device)
+        if self._given != PATHS and (overwritten(self._sources).any() or not self._as_known(files, facts)):
+            self.batch.headers.forget([self.rows[i] for i in sure])  # somebody has written to the memory of their store
+            return
         images = [decoded[i] for i in sure]
         if not np.array_equal([image.shape[:2] for image in images], facts.sizes):
             return
         put = self.batch.headers.words_to([self.rows[i] for i in sure])
         self._engine.compare(
-            files, _places(facts), images, lambda decoders: put(checksums(files.arrays, facts.marks) | decoders)
+            files, _places(facts), images, lambda decoders: put(files.checksums(facts.marks) | decoders)
         )
 
     @staticmethod
-    def _as_known(copies: Copies, facts: Facts) -> bool:
+    def _as_known(files: Files, facts: Facts) -> bool:
         """Whether these bytes' headers are those that are known: the engine makes planes of the sides that they state,
         and room is made by what is known."""
-        alike = (copies.lengths == facts.lengths) & (marks(copies.stated(facts.stated_at)) == facts.marks)
+        alike = (files.lengths == facts.lengths) & (marks(files.stated(facts.stated_at)) == facts.marks)
         return bool(alike.all())
 
 
@@ -105,7 +101,7 @@ class PlanesGroup:
 
     def _hand_over(self, files: Files) -> None:
         """To the engine what is its, to PIL what has changed."""
-        same = hold(self._words, checksums(files.arrays, self._facts.marks))
+        same = hold(self._words, files.checksums(self._facts.marks))
         if not same.all():
             self._mine, changed = np.flatnonzero(same), [self.rows[i] for i in np.flatnonzero(~same).tolist()]
             files = files.only(self._mine)
@@ -119,12 +115,15 @@ class PlanesGroup:
 
     def _read(self) -> Files:
         """The files, in memory that nobody writes to while the engine reads it."""
+        device = self._engine.device
         if self._given == PATHS:
-            return Files.of(self._pipeline.receive(self._ticket).encoded)
+            received = self._pipeline.receive(self._ticket)
+            packed = received.packed()
+            return Files.of(received.files(), device) if packed is None else Files.of_packed(*packed, device)
         sources: list[Any] = [self.batch.sources[row] for row in self.rows]  # records
         gone = overwritten(sources).tolist()  # an empty one has changed, too
         read = [source.bytes()[: 0 if lost else None] for source, lost in zip(sources, gone, strict=True)]
-        return Files.of_copies(Copies(read))
+        return Files.of(read, device)
 
     def _places(self) -> Planes:
         return _places(self._facts.take(self._mine))

@@ -9,6 +9,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from helpers import each_of
 from PIL import Image
 from torchvision import transforms as T
 from torchvision.transforms import v2
@@ -77,7 +78,7 @@ class Spoilt:
 
     def __init__(self, decoding, files, places, spoilt):
         self._decoding, self.cancel = decoding, decoding.cancel
-        self._wrong = [i for i, array in enumerate(files.arrays) if array.tobytes() in spoilt]
+        self._wrong = [i for i, array in enumerate(each_of(files)) if array.tobytes() in spoilt]
         self._places = places
 
     def result(self):

@@ -504,9 +504,7 @@ def test_too_much_waits(folder, engine, monkeypatch):
     """Nobody waits for it, and nothing more is compared meanwhile."""
     held = threading.Event()
     monkeypatch.setattr(verified, "_WAITING", 5000)
-    monkeypatch.setattr(
-        Pillows, "_alike", lambda self, files, *rest: held.wait(60) and np.ones(len(files.arrays), bool)
-    )
+    monkeypatch.setattr(Pillows, "_alike", lambda self, files, *rest: held.wait(60) and np.ones(len(files), bool))
     dataset = DALIImageFolder(folder, EVALUATION)
     wanted = expected(monkeypatch, dataset)
     for _ in range(2):

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
+from helpers import each_of
 from PIL import Image
 from torchvision import transforms as T
 
@@ -21,7 +22,8 @@ from dali_compat.data.headers import Facts
 from dali_compat.engine.planes import engine as one
 from dali_compat.engine.planes import engines, nvjpeg
 from dali_compat.engine.planes.engine import Decoder as real_decoder
-from dali_compat.engine.planes.engine import EngineSilent, Files
+from dali_compat.engine.planes.engine import EngineSilent
+from dali_compat.engine.planes.files import Files
 from dali_compat.engine.planes.geometry import planes_of
 from dali_compat.engine.planes.nvjpeg import EngineError, EngineMemoryError, Nvjpeg
 from dali_compat.engine.planes.verified import VerifiedEngine
@@ -33,7 +35,7 @@ from dali_compat.routes.dali import DaliRoute
 from dali_compat.translate import translate
 
 CPU = torch.device("cpu")
-FILES = Files.of([np.zeros(1, np.uint8)])
+FILES = Files.of([np.zeros(1, np.uint8)], CPU)
 PLACES = planes_of(np.array([[8, 8]]), np.array([0]), np.array([0]))
 
 
@@ -189,7 +191,7 @@ class Pillow(VerifiedEngine):
     def submit(self, files, places):
         if places.chroma[0, 2:].tolist() == [2, 1]:
             raise EngineError("not supported")
-        return types.SimpleNamespace(result=lambda: torch.from_numpy(files.arrays[0].copy()))
+        return types.SimpleNamespace(result=lambda: torch.from_numpy(each_of(files)[0].copy()))
 
 
 def render(file, rows, layout, table, out):

@@ -9,14 +9,13 @@ import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as futures_wait
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ... import __version__
-from ...data.copies import Copies
 from ...installation import dali_version, driver_cuda
+from .files import Files
 from .geometry import Planes
 from .nvjpeg import EngineError, Nvjpeg, calls_of
 
@@ -29,38 +28,6 @@ _PATIENCE = 120  # seconds; a call takes .02
 
 class EngineSilent(RuntimeError):
     """The engine does not answer."""
-
-
-class Files(NamedTuple):
-    """N encoded images on the host.
-
-    Attributes:
-        arrays: their bytes, (length,) uint8 each.
-        addresses, lengths: (N,) uint64.
-        owner: what has the memory.
-    """
-
-    arrays: list[np.ndarray]
-    addresses: np.ndarray
-    lengths: np.ndarray
-    owner: Any
-
-    @classmethod
-    def of(cls, encoded: Any) -> Files:
-        """Of DALI's list of bytes, or of arrays."""
-        arrays, count = [np.asarray(encoded[i]) for i in range(len(encoded))], len(encoded)
-        places = (array.__array_interface__["data"][0] for array in arrays)
-        lengths = np.fromiter(map(len, arrays), np.uint64, count)
-        return cls(arrays, np.fromiter(places, np.uint64, count), lengths, encoded)
-
-    @classmethod
-    def of_copies(cls, copies: Copies) -> Files:
-        addresses = copies.memory.__array_interface__["data"][0] + copies.begins
-        return cls(copies.arrays, addresses.astype(np.uint64), copies.lengths.astype(np.uint64), copies)
-
-    def only(self, index: np.ndarray) -> Files:
-        """Some of them."""
-        return Files([self.arrays[i] for i in index.tolist()], self.addresses[index], self.lengths[index], self.owner)
 
 
 class Decoder:
