@@ -225,3 +225,23 @@ def test_any_chain_gives_what_the_cpu_gives(varied, engine, monkeypatch, seed):
         assert alike(loaded(some, shuffle=True), expected), dataset.transform
         own = its_own(engine, dataset)[large]
     assert own.mean() > 0.7
+
+
+@pytest.mark.gpu
+def test_large_photos_among_small_ones(tmp_path, engine):
+    """Of 6,000 x 4,000 pixels, three in each batch: right pixels, and memory that is bounded."""
+    rng = np.random.default_rng(4)
+    small = [Kind(BOTH, *rng.integers(30, 300, 2).tolist()) for _ in range(120)]
+    files = {f"{number:03}.jpg": made(kind, rng) for number, kind in enumerate(small)}
+    large = made(Kind(BOTH, 4000, 6000), rng)
+    files |= {f"{number}5.jpg": large for number in range(12)}  # among the others
+    chain = T.Compose([T.RandomResizedCrop(64), T.RandomHorizontalFlip(), T.ToTensor()])
+    dataset = DALIImageFolder(in_folder(tmp_path, files), chain)
+    expected = loaded(dataset, "cpu", shuffle=True)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    for _ in range(3):
+        assert alike(loaded(dataset, shuffle=True, batch_size=33), expected)
+        own = its_own(engine, dataset)
+    assert own.all() and torch.cuda.max_memory_allocated() - before < 4 * 2**30
