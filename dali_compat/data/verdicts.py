@@ -87,7 +87,7 @@ def hold(words: np.ndarray, checksums: np.ndarray) -> np.ndarray:
 
 
 def checksums(memory: np.ndarray, begins: np.ndarray, lengths: np.ndarray, marks: np.ndarray) -> np.ndarray:
-    """(N,) uint64, without the bits of a verdict: of files' bytes and of the ``marks`` (N,) of what their headers state.
+    """(N,) uint64, without the bits of a verdict: of files' bytes and of the ``marks`` (N,) of what headers state.
 
     It is made of the exclusive or of a file's words of eight bytes. Words that begin at other bytes give the same, but
     turned, so it does not matter where in memory a file lies. That takes a tenth of a CRC's time, and finds the
