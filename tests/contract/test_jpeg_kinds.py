@@ -48,10 +48,8 @@ class Plain(Pillows):
         super().__init__()
         self.exact[[chroma for chroma in CHROMA.values() if chroma]] = True
 
-    def submit(self, files, places):
-        made = PlainDecoding(self, files, places)
-        self._live[id(made)] = made
-        return made
+    def decoding(self, files, places):
+        return PlainDecoding(self, files, places)
 
 
 class PlainDecoding(Pillow):
@@ -211,11 +209,11 @@ def test_windows_at_every_offset(tmp_path, engine, sampling):
 
 
 @runs
-@pytest.mark.parametrize("seed", range(24 if interpreted.ON_GPU else 2))
+@pytest.mark.parametrize("seed", range(10 if interpreted.ON_GPU else 2))
 def test_any_chain_gives_what_the_cpu_gives(varied, engine, monkeypatch, seed):
     """Of crops, sizes, flips, conversions and whatever comes after, with the files in another order."""
     folder, chosen = varied
-    large = [i for i, kind in enumerate(chosen) if kind.height > 3 and kind.width > 2]  # crops do not pad
+    large = [i for i, kind in enumerate(chosen) if kind.height > 3 and kind.width > 2][:600]  # crops do not pad
     dataset = DALIImageFolder(folder, some_chain(random.Random(seed)))
     some = Subset(dataset, large)
     with monkeypatch.context() as patch:

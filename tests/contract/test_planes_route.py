@@ -71,10 +71,13 @@ class Pillows(VerifiedEngine):
             files, places = files.only(np.flatnonzero(taken)), places.only(np.flatnonzero(taken))
         if len(files):
             self.calls.append(len(files))
-        made = Pillow(self, files, places)
+        made = self.decoding(files, places)
         made.taken = taken
         self._live[id(made)] = made
         return made
+
+    def decoding(self, files, places):
+        return Pillow(self, files, places)
 
 
 class Pillow:
