@@ -6,7 +6,9 @@
 
 Reproduces: the toolkits that train ImageNet from .rec files on eight GPUs through DALI pipelines written by hand, and
 their tables of models. Here it is torchvision's transforms and PyTorch's sampler, and --loader torchvision is the same
-run without dali_compat. Measured: docs/imagenet.md has the speed of the configs with both loaders, not whole trainings.
+run without dali_compat.
+
+Measured: not yet; docs/imagenet.md has the command.
 
 The modules: options.py (all options), data.py (data sets, transforms, loaders), model.py (model, optimizer, learning
 rate), ranks.py (torch.distributed), log.py (progress line, CSV, TensorBoard), and here the loop and its checkpoints.

@@ -72,10 +72,13 @@ class Pillows(VerifiedEngine):
             files, places = files.only(np.flatnonzero(taken)), places.only(np.flatnonzero(taken))
         if len(files):
             self.calls.append(len(files))
-        made = Pillow(self, files, places)
+        made = self.decoding(files, places)
         made.taken = taken
         self._live[id(made)] = made
         return made
+
+    def decoding(self, files, places):
+        return Pillow(self, files, places)
 
 
 class Pillow:
@@ -113,13 +116,13 @@ class Pillow:
         pass
 
 
-@pytest.fixture
-def engine(monkeypatch):
+def alone(monkeypatch):
+    """Kernels run in one thread at a time: the interpreter is for one."""
     from dali_compat.engine.planes import kernels
 
-    lock = threading.Lock()  # the interpreter is for one thread at a time
+    lock = threading.Lock()
 
-    def alone(function):
+    def locked(function):
         def called(*args):
             with lock:
                 return function(*args)
@@ -127,7 +130,12 @@ def engine(monkeypatch):
         return called
 
     for name in ("render", "differs"):
-        monkeypatch.setattr(kernels, name, alone(getattr(kernels, name)))
+        monkeypatch.setattr(kernels, name, locked(getattr(kernels, name)))
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    alone(monkeypatch)
     made = Pillows()
     monkeypatch.setattr(DaliRoute, "jpeg_engine", lambda self: made)
     yield made
