@@ -153,7 +153,7 @@ class JpegEngine:
         self.seconds, self.error, self.given = seconds, error, []
 
     def submit(self, read, places):
-        self.given.append((len(read()), places.sizes.tolist()[0], places.chroma[0, 2:].tolist()))
+        self.given.append((len(read(None)), places.sizes.tolist()[0], places.chroma[0, 2:].tolist()))
         return self
 
     def result(self):
