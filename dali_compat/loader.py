@@ -11,8 +11,7 @@ import torch
 import torch.utils.data as data
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from . import installed
-from .asked import Asked, tell_of
+from . import patched
 from .callers import tell_of_fallback
 from .data.parts import parts
 from .epoch.collate import UserCollate
@@ -23,6 +22,7 @@ from .epoch.resident import ResidentIterator
 from .epoch.review import SampleDescription, describe, replay
 from .epoch.stats import LoaderStats, Stats
 from .epoch.stock import stock_iterator
+from .ours import OurDataset, remember_told
 from .routes.choose import Route, StockRoute, choose, in_python
 from .routes.dali import DaliRoute
 from .routes.decoded_cache import checked_budget, checked_place
@@ -241,9 +241,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     def _get_iterator(self) -> _BaseDataLoaderIter:
         route = self._choose_route(start=True)
         if isinstance(route, StockRoute):
-            tell_of(self.dataset)
+            remember_told(self.dataset)
             for part in parts(self.dataset):
-                if isinstance(part, Asked):
+                if isinstance(part, OurDataset):
                     part._is_told = True  # by us
             return stock_iterator(self, route.device)
         if isinstance(route, ResidentRoute):
@@ -282,7 +282,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     if not TYPE_CHECKING:  # to a type checker every other name is an error
 
         def __getattr__(self, name):
-            if name == "_is_accelerate_prepared" and installed.now is None:  # which Accelerate asks before it prepares
+            if name == "_is_accelerate_prepared" and patched.now is None:  # which Accelerate asks before it prepares
                 self._tell(
                     "Accelerate's prepare() makes torch's own loader of this one: call dali_compat.install() first, "
                     "or leave the loader out of prepare()"
