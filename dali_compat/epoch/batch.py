@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import default_collate
 
 from ..draws import own_generators
-from ..engine.device import mapped, to_device
+from ..engine.device import mapped, moved
 from ..engine.views import Views, filled
 from .epoch import Epoch
 from .part import in_format
@@ -116,14 +116,14 @@ class Batch:
         fast = epoch.fast_collate and isinstance(images, torch.Tensor) and images.dtype == torch.uint8
         if (epoch.default_collate or fast) and len(self) and len(with_index) == 1:
             if isinstance(images, Views):
-                images = to_device(collated_views(images), epoch.route.device)
+                images = moved(collated_views(images), epoch.route.device)
             elif not isinstance(images, torch.Tensor):
                 column: Any = tuple(images)  # as torch has it
-                images = to_device(default_collate(column), epoch.route.device)
+                images = moved(default_collate(column), epoch.route.device)
                 if isinstance(images, torch.Tensor) or any(plan.views for plan in epoch.route.plans):
                     images = mapped(images, self._in_format)
             columns = [self.targets, self._locals()] if with_index == {True} else [self.targets]
-            made = [to_device(_column(column), epoch.route.device) for column in columns]
+            made = [moved(_column(column), epoch.route.device) for column in columns]
             return (images, made[0].long() if made[0].ndim == 1 else made[0]) if fast else [images, *made]
         return self._collated_by_the_user(images)
 
@@ -133,7 +133,7 @@ class Batch:
         given = self._samples if epoch.batched else lambda images: self._samples(images)[0]
         generators = partial(self._as_in_a_worker, stream=_COLLATE)
         collated = epoch.user_collate(epoch.collate_fn, given, images, epoch.route.device, generators)
-        return to_device(collated, epoch.route.device)
+        return moved(collated, epoch.route.device)
 
     def _in_format(self, images: torch.Tensor) -> torch.Tensor:
         """All plans have one format."""

@@ -12,8 +12,7 @@ import torch
 
 from ..data.parts import from_the_front, places
 from ..draws import Arrays, ImageTooSmall, compute
-from ..engine.device import current_stream_of
-from ..engine.fused import to_device
+from ..engine.device import current_stream_of, to_device
 from ..engine.views import Views
 from ..plan import Plan, Step
 from ..routes.resident import Held, ResidentRoute

@@ -16,7 +16,7 @@ from torch.utils.data.dataloader import (
 
 from ..data.parts import locate, sample
 from ..draws import replacement
-from ..engine.device import to_device
+from ..engine.device import moved
 from ..ours import QuietWorker
 from .on_error import ATTEMPTS, NOTHING, UNREADABLE, Errors
 from .progress import Progress
@@ -109,7 +109,7 @@ class _OnDevice(_BaseDataLoaderIter):
         since = self._meter.now()
         try:
             made = self._next_made()
-            made = made if self._device.type == "cpu" else to_device(made, self._device)
+            made = made if self._device.type == "cpu" else moved(made, self._device)
         except BaseException as error:
             self._meter.spent(since)
             if isinstance(error, StopIteration):
