@@ -13,7 +13,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import patched
 from .callers import tell_of_fallback
-from .data.parts import parts
+from .data.leaves import leaves_of
 from .epoch.collate import UserCollate
 from .epoch.dali_iterator import DaliIterator
 from .epoch.history import History
@@ -242,9 +242,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         route = self._choose_route(start=True)
         if isinstance(route, StockRoute):
             remember_told(self.dataset)
-            for part in parts(self.dataset):
-                if isinstance(part, OurDataset):
-                    part._is_told = True  # by us
+            for leaf in leaves_of(self.dataset):
+                if isinstance(leaf, OurDataset):
+                    leaf._is_told = True  # by us
             return stock_iterator(self, route.device)
         if isinstance(route, ResidentRoute):
             return ResidentIterator(self, route)

@@ -35,9 +35,9 @@ class Told(Listed):
     """
 
     @property
-    def parts(self) -> list[Any]:
+    def leaves(self) -> list[Any]:
         """The chains, each once."""
-        return [chain for chain in super().parts if chain is not None]
+        return [chain for chain in super().leaves if chain is not None]
 
     def found(self) -> list[Found]:
         """Rows by their chains, without those that are real."""

@@ -34,7 +34,7 @@ class Batch:
     Attributes:
         begin: how many samples the sampler gave before it.
         given_indices: as the sampler gave them; on_error may leave fewer.
-        places: (data set, index there) of each row, once it is known.
+        places: (leaf of the data set, index there) of each row, once it is known.
         targets: of each row.
     """
 
@@ -100,9 +100,9 @@ class Batch:
         """How many samples of the epoch come before this row, those of all ranks."""
         return self.epoch.rank_order.place_of(self.begin + row)
 
-    def _parts(self) -> list[Any]:
-        """The data sets that its samples come from."""
-        return [part for part, _ in self.places]
+    def _leaves(self) -> list[Any]:
+        """Those of the data set that its samples come from."""
+        return [leaf for leaf, _ in self.places]
 
     def _locals(self) -> Any:
         """The index of each row there."""
@@ -112,7 +112,7 @@ class Batch:
         """What the batch's samples become in collate_fn, as torch's fetchers call it. Where that is default_collate,
         what is stacked already stays so."""
         epoch = self.epoch
-        with_index = {getattr(part, "return_index", False) for part in self._parts()}
+        with_index = {getattr(leaf, "return_index", False) for leaf in self._leaves()}
         fast = epoch.fast_collate and isinstance(images, torch.Tensor) and images.dtype == torch.uint8
         if (epoch.default_collate or fast) and len(self) and len(with_index) == 1:
             if isinstance(images, Views):
@@ -143,8 +143,8 @@ class Batch:
         """What ``dataset[index]`` gives for each row, with these images."""
         targets = self.targets.tolist() if isinstance(self.targets, np.ndarray) else self.targets
         samples: list[tuple] = []
-        for image, target, (part, local) in zip(images, targets, self.places, strict=True):
-            with_index = getattr(part, "return_index", False)
+        for image, target, (leaf, local) in zip(images, targets, self.places, strict=True):
+            with_index = getattr(leaf, "return_index", False)
             samples.append((image, target, local) if with_index else (image, target))
         return samples
 

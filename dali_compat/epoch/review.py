@@ -12,7 +12,7 @@ import numpy as np
 from ..data.arrays import target
 from ..data.header import GRAY, UNREADABLE
 from ..data.headers import headers_of
-from ..data.parts import Images, locate, sample
+from ..data.leaves import Images, locate, sample
 from ..draws import ImageTooSmall, Randoms, compute
 from ..plan import Plan
 from ..routes.choose import Route, StockRoute
@@ -111,26 +111,26 @@ def _as_they_are(loader) -> Iterator[None]:
 def _described(loader, route: Route, index: Any, place: int, seed: int) -> SampleDescription:
     index = index.__index__() if hasattr(index, "__index__") else index
     try:
-        part, local = locate(loader.dataset, index)
+        leaf, local = locate(loader.dataset, index)
     except Exception:  # it raises in its batch, or is no data set of ours
         return SampleDescription(index, None, None, None, place, seed, [])
     size: tuple[int, int] | None
     if isinstance(route, ResidentRoute):
-        plan = route.held[id(part)].plan
-        path, of_it, size = None, target(part, local), plan.takes.size
-    elif isinstance(part, Images):
+        plan = route.held[id(leaf)].plan
+        path, of_it, size = None, target(leaf, local), plan.takes.size
+    elif isinstance(leaf, Images):
         try:
-            source, of_it = sample(part, local)
+            source, of_it = sample(leaf, local)
         except Exception:  # one of torchvision's that nobody reads here
             return SampleDescription(index, None, None, None, place, seed, [])
         path = str(source)
         if isinstance(route, StockRoute):
             return SampleDescription(index, path, of_it, None, place, seed, [])
-        at, key = np.array([local % len(part)]), np.array([hash(source)], np.int64)
-        facts = headers_of(part).facts(at, key, lambda i: source)
+        at, key = np.array([local % len(leaf)]), np.array([hash(source)], np.int64)
+        facts = headers_of(leaf).facts(at, key, lambda i: source)
         if facts.kinds[0] == UNREADABLE:
             return SampleDescription(index, path, of_it, None, place, seed, [])
-        plan = route.plan_of(part, gray=facts.kinds[0] == GRAY)
+        plan = route.plan_of(leaf, gray=facts.kinds[0] == GRAY)
         height, width = facts.sizes[0].tolist()
         size = height, width
     else:

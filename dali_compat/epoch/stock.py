@@ -14,7 +14,7 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
-from ..data.parts import locate, sample
+from ..data.leaves import locate, sample
 from ..draws import replacement
 from ..engine.device import moved
 from ..ours import QuietWorker

@@ -10,7 +10,7 @@ import torch.utils.data as data
 
 from .. import patched
 from ..callers import tell_of_fallback
-from ..data.parts import parts
+from ..data.leaves import leaves_of
 from ..data.timm import OfTimms
 from ..loader import DataLoader
 from ..patched import Patched
@@ -44,7 +44,7 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patc
     dataset = args[0] if args else kwargs["dataset"]
     loader.__class__ = InstalledLoader if kind is data.DataLoader else _class_of(kind)
     options = now.options | options_of(dataset) | kwargs
-    if any(isinstance(part, OfTimms) for part in parts(dataset)):
+    if any(isinstance(leaf, OfTimms) for leaf in leaves_of(dataset)):
         options = {"on_error": "replace"} | options  # timm goes on with the next image where one cannot be read
     DataLoader.__init__(loader, *args, **options)
     made.add(loader)
