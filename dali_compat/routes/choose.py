@@ -60,28 +60,29 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
     if problem:
         return StockRoute(device, problem)
     try:
-        leaves, users = _planned(loader)
-        depth = 1 if users is not None and not loader.num_workers else _depth(loader, device)  # asked when torch asks
+        leaves, own = _planned(loader)
+        depth = 1 if own is not None and not loader.num_workers else _depth(loader, device)  # asked when torch asks
         same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
         known = {plan.key: plan for plan in same.all_plans} if same is not None else {}
         plan_of, gray = _plans(leaves, loader, device, known)
     except Unsupported as error:
         return StockRoute(device, str(error))
     plans = list(dict.fromkeys(plan for _, plan in plan_of.values()))
-    fancy = device.type == "cuda" and not loader.exact and (users.is_small if users else mostly_small(leaves))
-    cache, threads = _cache(loader, device, before), _threads(loader, device, leaves, users)
+    fancy = device.type == "cuda" and not loader.exact and (own.is_small if own else mostly_small(leaves))
+    cache, threads = _cache(loader, device, before), _threads(loader, device, leaves, own)
     route = DaliRoute(device, threads, depth, loader.batch_size or 1, plans, plan_of, fancy, cache, gray)
-    if users is not None:
-        if users.chain.given == BYTES:  # which are new ones each time
+    if own is not None:
+        if own.chain.given == BYTES:  # which are new ones each time
             route.cache = None
-        route.asker, route.plan_later = users.asker, partial(_plan, options=_options(loader, device), known=known)
+        route.asker, route.plan_later = own.asker, partial(_plan, options=_options(loader, device), known=known)
     if same is not None and same.threads == route.threads:
         route.take_over(same)
     return route
 
 
 def _planned(loader) -> tuple[list[Any], Asked | None]:
-    """The data sets that plans are for. A data set of the user's that is asked has one: the chain of its samples.
+    """What plans are for: the leaves, and None; or the chain of its samples, and a data set of the user's own that is
+    asked.
 
     Raises:
         Unsupported: naming what is in the way.
@@ -93,13 +94,13 @@ def _planned(loader) -> tuple[list[Any], Asked | None]:
         return leaves, None
     except Unsupported as error:
         try:
-            users = asked(loader.dataset)
+            own = asked(loader.dataset)
         except Unsupported as why:
             what, end, remedy = str(error).partition("; ")
             raise Unsupported(f"{what}, and {why}{end}{remedy}") from None
-        if users is None:
+        if own is None:
             raise error from None
-        return [users.chain], users
+        return [own.chain], own
 
 
 def _depth(loader, device: torch.device) -> int:
@@ -179,8 +180,8 @@ def available_threads(loader) -> int:
     return max(1, min(len(os.sched_getaffinity(0)) // processes, _MOST_THREADS))
 
 
-def _threads(loader, device: torch.device, leaves: list[Any], users: Asked | None = None) -> int:
+def _threads(loader, device: torch.device, leaves: list[Any], own: Asked | None = None) -> int:
     """CPU threads of a pipeline. Where the GPU decodes, few load as fast as many and disturb a training step less."""
     available = available_threads(loader)
-    on_gpu = device.type == "cuda" and not loader.exact and (users.is_jpeg if users else mostly_jpeg(leaves))
+    on_gpu = device.type == "cuda" and not loader.exact and (own.is_jpeg if own else mostly_jpeg(leaves))
     return min(available, _GPU_JPEG_THREADS) if on_gpu else available
