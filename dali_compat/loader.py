@@ -60,8 +60,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             elsewhere without effect.
         device: where batches come out. None is the current CUDA device, or the CPU where there is none.
         exact: torchvision's pixels, nearly all to the last bit (docs/transforms.md has the table), instead of the
-            fastest kernels, whose resizing is within .2 of 255 levels on average. JPEGs are then decoded on the CPU.
-            Sizes are torchvision's either way, and random parameters have its distributions.
+            fastest kernels, whose resizing is within .2 of 255 levels on average. JPEGs are then decoded on the CPU, or
+            by the GPU's JPEG engine, where it has one. Sizes are torchvision's either way, and random parameters have
+            its distributions.
         fallback: where something cannot run in DALI: "warn" says so once, "silent" only in :meth:`explain`, "error"
             raises.
         memory_format: torch.contiguous_format or torch.channels_last, of the images.

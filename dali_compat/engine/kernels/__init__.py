@@ -22,8 +22,8 @@ from .registry import kernel_of, ragged_kernel_of
 for _module in pkgutil.iter_modules(__path__):  # each kind registers its kernels
     importlib.import_module(f"{__name__}.{_module.name}")
 
-# What framed() may do: it works pixel by pixel and leaves black as it is. Contrast needs the mean of an image without its
-# frame: it is told each image's own number of pixels ("area").
+# What framed() may do: it works pixel by pixel and leaves black as it is. Contrast needs the mean of an image without
+# its frame: it is told each image's own number of pixels ("area").
 _FRAMED = {"brightness", "contrast", "saturation", "hue", "color_jitter", "photometric_distort"}
 
 
