@@ -64,9 +64,15 @@ class Pillows(VerifiedEngine):
         self._live = weakref.WeakValueDictionary()
         self._compare_on(self.device)
 
-    def submit(self, files, places):
-        self.calls.append(len(files.addresses))
+    def submit(self, read, places, sure=None):
+        files, taken = read(), np.ones(len(places.bytes), bool)
+        if sure is not None:
+            taken = sure(files)
+            files, places = files.only(np.flatnonzero(taken)), places.only(np.flatnonzero(taken))
+        if len(files):
+            self.calls.append(len(files))
         made = Pillow(self, files, places)
+        made.taken = taken
         self._live[id(made)] = made
         return made
 
@@ -499,9 +505,7 @@ def test_too_much_waits(folder, engine, monkeypatch):
     """Nobody waits for it, and nothing more is compared meanwhile."""
     held = threading.Event()
     monkeypatch.setattr(verified, "_WAITING", 5000)
-    monkeypatch.setattr(
-        Pillows, "_alike", lambda self, files, *rest: held.wait(60) and np.ones(len(files.arrays), bool)
-    )
+    monkeypatch.setattr(Pillows, "_alike", lambda self, files, *rest: held.wait(60) and np.ones(len(files), bool))
     dataset = DALIImageFolder(folder, EVALUATION)
     wanted = expected(monkeypatch, dataset)
     for _ in range(2):
@@ -519,7 +523,7 @@ def test_no_memory_for_planes(folder, engine, monkeypatch):
     wanted = expected(monkeypatch, dataset)
     compared(engine, dataset)
 
-    def submit(files, places):
+    def submit(*given):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(engine, "submit", submit)
@@ -688,8 +692,8 @@ def test_planes_in_flight_are_bounded(folder, engine, monkeypatch):
     compared(engine, dataset)
     most, submit = [], engine.submit
 
-    def counted(files, places):
-        made = submit(files, places)
+    def counted(*given):
+        made = submit(*given)
         most.append(len(engine._live))
         return made
 

@@ -1,0 +1,75 @@
+"""Encoded images in memory of our own. Nobody writes to it; a mapped file another program may overwrite at any time. It
+is pinned, so that a GPU reads it by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ...data.header import STATED
+from ...data.verdicts import checksums
+
+_BEHIND = 16  # bytes behind the last file, for checksums()
+
+
+class Files:
+    """N encoded images on the host, one behind another.
+
+    Attributes:
+        memory: (bytes,) uint8, all of them.
+        begins, lengths: (N,) int64, where each lies in ``memory``.
+    """
+
+    def __init__(self, memory: np.ndarray, begins: np.ndarray, lengths: np.ndarray):
+        self.memory, self.begins, self.lengths = memory, begins, lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @classmethod
+    def of(cls, arrays: Sequence[np.ndarray], device: torch.device) -> Files:
+        """Copies of arrays, (length,) uint8 each, for an engine of the device."""
+        made = cls._room(np.fromiter(map(len, arrays), np.int64, len(arrays)), device)
+        memory, ends = made.memory.data, made.begins + made.lengths
+        for array, begin, end in zip(arrays, made.begins.tolist(), ends.tolist(), strict=True):
+            memory[begin:end] = array.data  # numpy would give the interpreter's lock away each time, and wait for it
+        return made
+
+    @classmethod
+    def of_packed(cls, packed: np.ndarray, lengths: np.ndarray, device: torch.device) -> Files:
+        """A copy of files that lie one behind another in ``packed``, (bytes,) uint8: one call, which needs no lock."""
+        made = cls._room(lengths.astype(np.int64), device)
+        made.memory[: len(packed)] = packed
+        return made
+
+    @classmethod
+    def _room(cls, lengths: np.ndarray, device: torch.device) -> Files:
+        ends = np.cumsum(lengths)
+        size = int(ends[-1]) + _BEHIND if len(ends) else _BEHIND
+        if device.type == "cuda":
+            with torch.cuda.device(device):  # pinned memory is the current GPU's, where CUDA runs on none yet
+                memory = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()  # torch uses it again and again
+        else:
+            memory = np.empty(size, np.uint8)
+        return cls(memory, ends - lengths, lengths)
+
+    @property
+    def addresses(self) -> np.ndarray:
+        """(N,) uint64."""
+        return self.memory.ctypes.data + self.begins.astype(np.uint64)
+
+    def only(self, index: np.ndarray) -> Files:
+        """Some of them, in the same memory."""
+        return Files(self.memory, self.begins[index], self.lengths[index])
+
+    def stated(self, at: np.ndarray) -> np.ndarray:
+        """(N, STATED) uint8, from ``at`` (N,) on in each; zeros behind its end."""
+        places = at.astype(np.int64)[:, None] + np.arange(STATED)
+        inside = places < self.lengths[:, None]
+        return np.where(inside, self.memory[np.where(inside, self.begins[:, None] + places, 0)], 0).astype(np.uint8)
+
+    def checksums(self, marks: np.ndarray) -> np.ndarray:
+        """As data/verdicts has them, of these files and the ``marks`` of what their headers state."""
+        return checksums(self.memory, self.begins, self.lengths, marks)
