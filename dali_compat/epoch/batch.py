@@ -114,18 +114,24 @@ class Batch:
         epoch = self.epoch
         with_index = {getattr(leaf, "return_index", False) for leaf in self._leaves()}
         fast = epoch.fast_collate and isinstance(images, torch.Tensor) and images.dtype == torch.uint8
-        if (epoch.default_collate or fast) and len(self) and len(with_index) == 1:
-            if isinstance(images, Views):
-                images = moved(collated_views(images), epoch.route.device)
-            elif not isinstance(images, torch.Tensor):
-                column: Any = tuple(images)  # as torch has it
-                images = moved(default_collate(column), epoch.route.device)
-                if isinstance(images, torch.Tensor) or any(plan.views for plan in epoch.route.plans):
-                    images = mapped(images, self._in_format)
-            columns = [self.targets, self._locals()] if with_index == {True} else [self.targets]
-            made = [moved(_column(column), epoch.route.device) for column in columns]
-            return (images, made[0].long() if made[0].ndim == 1 else made[0]) if fast else [images, *made]
-        return self._collated_by_the_user(images)
+        if not (epoch.default_collate or fast) or not len(self) or len(with_index) != 1:
+            return self._collated_by_the_user(images)
+        columns = [self.targets, self._locals()] if with_index == {True} else [self.targets]
+        images = self._stacked(images)
+        made = [moved(_column(column), epoch.route.device) for column in columns]
+        return (images, made[0].long() if made[0].ndim == 1 else made[0]) if fast else [images, *made]
+
+    def _stacked(self, images: Any) -> Any:
+        """The images as default_collate gives them, on the device."""
+        route = self.epoch.route
+        if isinstance(images, torch.Tensor):
+            return images
+        if isinstance(images, Views):
+            return moved(collated_views(images), route.device)
+        column: Any = tuple(images)  # as torch has it
+        made = moved(default_collate(column), route.device)
+        has_images = isinstance(made, torch.Tensor) or any(plan.views for plan in route.plans)
+        return mapped(made, self._in_format) if has_images else made
 
     def _collated_by_the_user(self, images: Any) -> Any:
         """What the user's collate_fn makes of the samples, on the device."""
