@@ -54,3 +54,9 @@ def sizes_and_kinds(headers, indices, sources):
     keys = np.fromiter(map(hash, sources), np.int64, len(sources))
     facts = headers.facts(np.asarray(indices), keys, sources.__getitem__)
     return facts.sizes, facts.kinds
+
+
+def each_of(files):
+    """Of engine/planes/files.Files, (length,) uint8 each."""
+    ends = files.begins + files.lengths
+    return [files.memory[begin:end] for begin, end in zip(files.begins.tolist(), ends.tolist(), strict=True)]

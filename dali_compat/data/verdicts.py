@@ -7,7 +7,6 @@ whichever way it came about; nobody has to tell, and an answer that comes late d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from ..locks import new_lock
 
 ENGINES, PILLOWS = 1, 2  # who decodes it; 0: they were not compared yet
 _VERDICT = np.uint64(3)  # bits of a word
-_FACTORS = np.random.default_rng(1).integers(0, 1 << 63, 4, np.uint64) * np.uint64(2) + np.uint64(1)
-_NOTHING = np.zeros(8, np.uint8)
+_FACTORS = np.random.default_rng(1).integers(0, 1 << 63, 3, np.uint64) * np.uint64(2) + np.uint64(1)
+_ALL = ~np.uint64(0)
 
 
 class Verdicts:
@@ -87,14 +86,27 @@ def hold(words: np.ndarray, checksums: np.ndarray) -> np.ndarray:
     return words & ~_VERDICT == checksums
 
 
-def checksums(files: Sequence[np.ndarray], marks: np.ndarray) -> np.ndarray:
-    """(N,) uint64, without the bits of a verdict, of files' bytes, (length,) uint8 each, and of the ``marks`` (N,) of
-    what their headers state. A sum of words: a tenth of the time that a CRC takes, and of what reading takes, for the
-    accidents that happen to files. Who wants to deceive himself can."""
-    count, lengths = len(files), np.fromiter(map(len, files), np.uint64, len(files))
-    longer = [file if len(file) >= 8 else _NOTHING for file in files]
-    words = (file[: len(file) - 1 & -8].view(np.uint64) for file in longer)  # those before the last
-    sums = np.fromiter(map(np.add.reduce, words), np.uint64, count)
-    last = np.concatenate([_NOTHING[:0], *(file[-8:] for file in longer)]).view(np.uint64)
-    made = sums * _FACTORS[0] + last * _FACTORS[1] + lengths * _FACTORS[2] + marks * _FACTORS[3]
+def checksums(memory: np.ndarray, begins: np.ndarray, lengths: np.ndarray, marks: np.ndarray) -> np.ndarray:
+    """(N,) uint64, without the bits of a verdict: of files' bytes and of the ``marks`` (N,) of what headers state.
+
+    It is made of the exclusive or of a file's words of eight bytes. Words that begin at other bytes give the same, but
+    turned, so it does not matter where in memory a file lies. That takes a tenth of a CRC's time, and finds nearly all
+    accidents that happen to files: not one in 64 of two flipped bits, nor words that change places. Who wants to
+    deceive himself can.
+
+    Args:
+        memory: (bytes,) uint8, in line with words, with eight bytes at least behind the last file.
+        begins, lengths: (N,), where the files lie, one behind another or apart.
+    """
+    if not len(lengths):
+        return np.zeros(0, np.uint64)
+    words = memory[: len(memory) & -8].view(np.uint64)
+    ends = begins + lengths
+    first, last = begins >> 3, np.maximum(ends - 1, begins) >> 3
+    sums = np.bitwise_xor.reduceat(words, np.column_stack([first, last + 1]).ravel())[::2]
+    before, behind = (8 * (begins & 7)).astype(np.uint64), (8 * (-ends & 7)).astype(np.uint64)
+    sums ^= words[first] & ~(_ALL << before)  # the bits of others' bytes in these words
+    sums ^= words[last] & ~(_ALL >> behind)
+    sums = np.where(lengths > 0, sums >> before | sums << (-before & np.uint64(63)), np.uint64(0))
+    made = sums * _FACTORS[0] + lengths.astype(np.uint64) * _FACTORS[1] + marks * _FACTORS[2]
     return made & ~_VERDICT

@@ -3,19 +3,20 @@ images of its planes; and those that it decodes beside DALI, to be compared."""
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from ..data.copies import Copies
 from ..data.headers import Facts, marks
 from ..data.sources import PATHS, Form, overwritten
-from ..data.verdicts import checksums, hold
+from ..data.verdicts import hold
 from ..draws import Arrays
 from ..engine.kernels import rows_of
-from ..engine.planes.engine import Decoding, EngineSilent, Files, JpegEngine, first_line
+from ..engine.planes.engine import Decoding, EngineSilent, JpegEngine, Read, first_line
+from ..engine.planes.files import Files, Room
 from ..engine.planes.geometry import Planes, pixels_of, planes_of
 from ..engine.planes.nvjpeg import EngineError, EngineMemoryError
 from ..engine.planes.program import Program
@@ -26,6 +27,9 @@ from .dali_group import DaliGroup
 from .dali_owner import DaliOwner
 from .part import in_order, run
 from .pil_group import PilGroup
+
+if TYPE_CHECKING:
+    from ..engine.dali.received import Received
 
 _MOST, _SHARE = 2**29, 128  # bytes of planes that a group may have, and as a part of the GPU's
 _NO_MEMORY = "the GPU has no memory for its planes"
@@ -44,27 +48,23 @@ class Compared(DaliGroup):
         if not sure or self._engine.is_behind:
             return
         facts = self._facts.take(np.array(sure))
-        if self._given == PATHS:
-            files = Files.of([np.asarray(encoded[i]) for i in sure])
-        else:  # in the memory of a store, which somebody may write to
-            copies = Copies([encoded[i] for i in sure])
-            if overwritten(self._sources).any() or not self._as_known(copies, facts):
-                self.batch.headers.forget([self.rows[i] for i in sure])
-                return
-            files = Files.of_copies(copies)
+        files = Files.of([np.asarray(encoded[i]) for i in sure], self._engine.device)
+        if self._given != PATHS and (overwritten(self._sources).any() or not self._as_known(files, facts)):
+            self.batch.headers.forget([self.rows[i] for i in sure])  # somebody has written to the memory of their store
+            return
         images = [decoded[i] for i in sure]
         if not np.array_equal([image.shape[:2] for image in images], facts.sizes):
             return
         put = self.batch.headers.words_to([self.rows[i] for i in sure])
         self._engine.compare(
-            files, _places(facts), images, lambda decoders: put(checksums(files.arrays, facts.marks) | decoders)
+            files, _places(facts), images, lambda decoders: put(files.checksums(facts.marks) | decoders)
         )
 
     @staticmethod
-    def _as_known(copies: Copies, facts: Facts) -> bool:
+    def _as_known(files: Files, facts: Facts) -> bool:
         """Whether these bytes' headers are those that are known: the engine makes planes of the sides that they state,
         and room is made by what is known."""
-        alike = (copies.lengths == facts.lengths) & (marks(copies.stated(facts.stated_at)) == facts.marks)
+        alike = (files.lengths == facts.lengths) & (marks(files.stated(facts.stated_at)) == facts.marks)
         return bool(alike.all())
 
 
@@ -79,6 +79,7 @@ class PlanesGroup:
             return
         at = np.array(rows)
         self._facts, self._words = batch.headers.facts.take(at), batch.headers.words[at]
+        self._places = _places(self._facts)
         self._arrays = [batch.compute((*one.planes, *one.after), at) for one in plan.chains]
         self._begun = False
         self._mine = np.arange(len(rows))  # of the rows: those that the engine has
@@ -97,49 +98,40 @@ class PlanesGroup:
         from ..engine.dali.pipeline import PipelineError  # here, for other routes do without DALI
 
         try:
-            self._hand_over(self._read())
+            read = self._reader()
+            self._planes = self._engine.submit(read, self._places, self._sure)
         except PipelineError:  # of a file: this finds out which
             self._mine = self._mine[:0]
             self._others = DaliGroup(self.batch, self.plan, self.rows, self._given)
+        except torch.OutOfMemoryError:
+            self._engine.give_up(_NO_MEMORY)
         self._begun = True  # at last: an interrupt may stop it
 
-    def _hand_over(self, files: Files) -> None:
-        """To the engine what is its, to PIL what has changed."""
-        same = hold(self._words, checksums(files.arrays, self._facts.marks))
-        if not same.all():
-            self._mine, changed = np.flatnonzero(same), [self.rows[i] for i in np.flatnonzero(~same).tolist()]
-            files = files.only(self._mine)
-            self.batch.headers.forget(changed)
-            self._others = PilGroup(self.batch, self.plan, changed)
-        if len(self._mine):
-            try:
-                self._planes = self._engine.submit(files, self._places())
-            except torch.OutOfMemoryError:
-                self._engine.give_up(_NO_MEMORY)
-
-    def _read(self) -> Files:
-        """The files, in memory that nobody writes to while the engine reads it."""
+    def _reader(self) -> Read:
+        """What gives the files, in memory that nobody writes to while the engine reads it."""
+        device = self._engine.device
         if self._given == PATHS:
-            return Files.of(self._pipeline.receive(self._ticket).encoded)
+            return partial(_files_of, self._pipeline.receive(self._ticket), device)
         sources: list[Any] = [self.batch.sources[row] for row in self.rows]  # records
         gone = overwritten(sources).tolist()  # an empty one has changed, too
         read = [source.bytes()[: 0 if lost else None] for source, lost in zip(sources, gone, strict=True)]
-        return Files.of_copies(Copies(read))
+        files = Files.of(read, device)
+        return lambda room: files
 
-    def _places(self) -> Planes:
-        return _places(self._facts.take(self._mine))
+    def _sure(self, files: Files) -> np.ndarray:
+        """(N,) bool: which of them are still those that were compared."""
+        return hold(self._words, files.checksums(self._facts.marks))
 
     def outcome(self):
         """(N, C, H, W), or a list of N where sizes differ; Views of these."""
         if not self._begun:
             self._begin()
-        mine, made = [self.rows[i] for i in self._mine.tolist()], []
+        planes, made = self._received(), []
         groups: list[DaliGroup | PilGroup] = [] if self._others is None else [self._others]
-        if mine:
-            planes = self._received()
+        if len(self._mine):
             images = None if planes is None else self._images(planes)
             if images is not None:
-                made.append((mine, images))
+                made.append(([self.rows[i] for i in self._mine.tolist()], images))
             else:
                 groups += self._as_before()
         for group in groups:
@@ -149,16 +141,30 @@ class PlanesGroup:
         return made[0][1] if len(made) == 1 else in_order(made)
 
     def _received(self) -> torch.Tensor | None:
-        """The planes; None where the engine has not made them."""
+        """The planes of those that are sure; None where the engine has not made them."""
+        if self._planes is None:
+            return None
+        made, refused = None, False
         try:
-            return None if self._planes is None else self._planes.result()
-        except EngineError:  # comparing them anew tells of which file
-            self.batch.headers.words_to([self.rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
+            made = self._planes.result()
+        except EngineError:
+            refused = True
         except EngineMemoryError:
             self._engine.give_up(_NO_MEMORY)
         except EngineSilent:
             self._engine.give_up()
-        return None
+        self._leave_to_pil(self._planes.taken)
+        if refused:  # comparing them anew tells of which file
+            self.batch.headers.words_to([self.rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
+        return made
+
+    def _leave_to_pil(self, taken: np.ndarray) -> None:
+        """What has changed."""
+        if taken.all():
+            return
+        self._mine, changed = np.flatnonzero(taken), [self.rows[i] for i in np.flatnonzero(~taken).tolist()]
+        self.batch.headers.forget(changed)
+        self._others = PilGroup(self.batch, self.plan, changed)
 
     def _as_before(self) -> list[DaliGroup | PilGroup]:
         """What makes those rows without the engine; PIL says what is wrong with what somebody has overwritten."""
@@ -169,7 +175,7 @@ class PlanesGroup:
 
     def _images(self, planes: torch.Tensor):
         """None where the kernels fail."""
-        places, begun = self._places(), []
+        places, begun = self._places.only(self._mine), []
         try:
             for one, arrays in zip(self.plan.chains, self._arrays, strict=True):
                 program = Program(one, self._of_mine(arrays[: len(one.planes)]), places.sizes)
@@ -210,6 +216,11 @@ def bounded(rows: np.ndarray, facts: Facts, memory: int) -> list[np.ndarray]:
 def as_many_as_fit(rows: np.ndarray, facts: Facts, bytes_: int) -> np.ndarray:
     """The first rows, whose pixels are so many bytes at most."""
     return rows[np.cumsum(3 * facts.sizes[rows].prod(1)) <= bytes_]
+
+
+def _files_of(received: Received, device: torch.device, room: Room) -> Files:
+    packed = received.packed()
+    return Files.of(received.files(), device) if packed is None else Files.of_packed(*packed, room)
 
 
 def _places(facts: Facts) -> Planes:

@@ -169,8 +169,9 @@ def test_a_collate_fn_that_cannot_take_samples_on_a_gpu(photos_or_images, collat
 def test_timms_collate_that_mixes(photos_or_images, mode):
     """Into a tensor that it makes itself: on the GPU here, without a copy to the CPU."""
     mixup = pytest.importorskip("timm.data.mixup")
-    collate = mixup.FastCollateMixup(mixup_alpha=0.8, cutmix_alpha=1.0, mode=mode, num_classes=9)
     dataset = DALIImageFolder(photos_or_images, CROP)
+    classes = len(dataset.classes)
+    collate = mixup.FastCollateMixup(mixup_alpha=0.8, cutmix_alpha=1.0, mode=mode, num_classes=classes)
     arguments = dict(batch_size=4, shuffle=True, exact=True, num_workers=2, collate_fn=collate, drop_last=True)
     found = [batches(ours(dataset, device=device, fallback="error", **arguments)) for device in ("cuda", "cpu")]
     assert found[0][0][0].is_cuda and found[0][0][1].is_cuda

@@ -23,6 +23,7 @@ from dali_compat.data.headers import headers_of
 from dali_compat.engine.planes import engine as jpeg_engine
 from dali_compat.engine.planes import engines, verified
 from dali_compat.engine.planes.engine import EngineSilent
+from dali_compat.engine.planes.files import Room
 from dali_compat.engine.planes.nvjpeg import EngineError, EngineMemoryError
 from dali_compat.engine.planes.verified import VerifiedEngine
 from dali_compat.epoch import planes_group
@@ -64,11 +65,20 @@ class Pillows(VerifiedEngine):
         self._live = weakref.WeakValueDictionary()
         self._compare_on(self.device)
 
-    def submit(self, files, places):
-        self.calls.append(len(files.addresses))
-        made = Pillow(self, files, places)
+    def submit(self, read, places, sure=None):
+        files, taken = read(Room(self.device)), np.ones(len(places.bytes), bool)
+        if sure is not None:
+            taken = sure(files)
+            files, places = files.only(np.flatnonzero(taken)), places.only(np.flatnonzero(taken))
+        if len(files):
+            self.calls.append(len(files))
+        made = self.decoding(files, places)
+        made.taken = taken
         self._live[id(made)] = made
         return made
+
+    def decoding(self, files, places):
+        return Pillow(self, files, places)
 
 
 class Pillow:
@@ -106,13 +116,13 @@ class Pillow:
         pass
 
 
-@pytest.fixture
-def engine(monkeypatch):
+def alone(monkeypatch):
+    """Kernels run in one thread at a time: the interpreter is for one."""
     from dali_compat.engine.planes import kernels
 
-    lock = threading.Lock()  # the interpreter is for one thread at a time
+    lock = threading.Lock()
 
-    def alone(function):
+    def locked(function):
         def called(*args):
             with lock:
                 return function(*args)
@@ -120,7 +130,12 @@ def engine(monkeypatch):
         return called
 
     for name in ("render", "differs"):
-        monkeypatch.setattr(kernels, name, alone(getattr(kernels, name)))
+        monkeypatch.setattr(kernels, name, locked(getattr(kernels, name)))
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    alone(monkeypatch)
     made = Pillows()
     monkeypatch.setattr(DaliRoute, "jpeg_engine", lambda self: made)
     yield made
@@ -499,9 +514,7 @@ def test_too_much_waits(folder, engine, monkeypatch):
     """Nobody waits for it, and nothing more is compared meanwhile."""
     held = threading.Event()
     monkeypatch.setattr(verified, "_WAITING", 5000)
-    monkeypatch.setattr(
-        Pillows, "_alike", lambda self, files, *rest: held.wait(60) and np.ones(len(files.arrays), bool)
-    )
+    monkeypatch.setattr(Pillows, "_alike", lambda self, files, *rest: held.wait(60) and np.ones(len(files), bool))
     dataset = DALIImageFolder(folder, EVALUATION)
     wanted = expected(monkeypatch, dataset)
     for _ in range(2):
@@ -519,7 +532,7 @@ def test_no_memory_for_planes(folder, engine, monkeypatch):
     wanted = expected(monkeypatch, dataset)
     compared(engine, dataset)
 
-    def submit(files, places):
+    def submit(*given):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(engine, "submit", submit)
@@ -688,8 +701,8 @@ def test_planes_in_flight_are_bounded(folder, engine, monkeypatch):
     compared(engine, dataset)
     most, submit = [], engine.submit
 
-    def counted(files, places):
-        made = submit(files, places)
+    def counted(*given):
+        made = submit(*given)
         most.append(len(engine._live))
         return made
 

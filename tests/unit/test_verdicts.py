@@ -6,11 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dali_compat.data.verdicts import ENGINES, PILLOWS, Verdicts, checksums, decoders, hold
+from dali_compat.data import verdicts as module
+from dali_compat.data.verdicts import ENGINES, PILLOWS, Verdicts, decoders, hold
 
 RNG = np.random.default_rng(0)
 FILES = [RNG.integers(0, 256, count, np.uint8) for count in (8, 9, 15, 16, 17, 1000, 1003)]
 MARKS = RNG.integers(0, 1 << 63, len(FILES), np.uint64)
+
+
+def checksums(files, marks, begin=0):
+    """Of files one behind another, from ``begin`` on; what is around them is anything."""
+    lengths = np.array([len(file) for file in files], np.int64)
+    memory = RNG.integers(0, 256, begin + int(lengths.sum()) + 16, np.uint8)
+    memory[begin:-16] = np.concatenate([np.zeros(0, np.uint8), *files])
+    return module.checksums(memory, begin + np.cumsum(lengths) - lengths, lengths, marks)
 
 
 def test_words_keep_both():
@@ -38,9 +47,13 @@ def test_other_lengths_and_marks_are_other_checksums():
     assert len(set(checksums(zeros[-1:] * 40, np.arange(40, dtype=np.uint64)).tolist())) == 40
 
 
-def test_bytes_at_odd_places_have_the_same():
-    whole = np.concatenate([np.zeros(3, np.uint8), FILES[5]])
-    assert checksums([whole[3:]], MARKS[:1]) == checksums([FILES[5]], MARKS[:1])
+def test_a_file_has_the_same_wherever_it_lies():
+    small = [RNG.integers(0, 256, count, np.uint8) for count in range(20)]
+    files = [*FILES, *small, *FILES[::-1]]
+    marks = np.zeros(len(files), np.uint64)
+    alone = [checksums([file], marks[:1])[0] for file in files]
+    for begin in range(16):
+        assert checksums(files, marks, begin).tolist() == alone
 
 
 def test_no_files():

@@ -42,8 +42,9 @@ def define(plan: Plan, form: Form, device: torch.device, feed: Feed, template: l
     outputs = {}
     if form.given == PATHS:
         outputs["encoded"] = images = fn.io.file.read(images, dont_use_mmap=True)
+        outputs["lengths"] = images.shape()
     if states(form):
-        outputs["lengths"], outputs["stated"] = images.shape(), graph.part_of(images, next(rest), STATED)
+        outputs["stated"] = graph.part_of(images, next(rest), STATED)
     if not form.reads:
         outputs |= _pixels(plan, form, device, images, nodes)
     outputs["numbers"] = numbers

@@ -22,8 +22,9 @@ class Received(NamedTuple):
             sizes differ; Views of these where the plan has views; [] where the form only reads.
         decoded: the same before the first step, (H, W, 3) each, where the form keeps them; else None.
         encoded: DALI's list of the N files' bytes, where it has read files; else None.
-        lengths: (N,), their numbers, where it has decoded them, too; else None.
-        stated: (N, STATED) uint8, those that stand where the header states the size; None as lengths.
+        lengths: (N,) int64, their numbers; None as ``encoded``.
+        stated: (N, STATED) uint8, those that stand where the header states the size, where it has decoded them, too;
+            else None.
     """
 
     images: torch.Tensor | list[torch.Tensor] | Views
@@ -41,6 +42,23 @@ class Received(NamedTuple):
         images = [_tensors(output) for name, output in outputs.items() if name.startswith(IMAGES)]
         whole = _apart(images) if has_views else images[0] if images else []
         return cls(whole, decoded, outputs.get("encoded"), lengths, stated)
+
+    def files(self) -> list[np.ndarray]:
+        """The bytes of each file, (length,) uint8."""
+        assert self.encoded is not None
+        return [np.asarray(self.encoded[i]) for i in range(len(self.encoded))]
+
+    def packed(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Those of all files one behind another, (bytes,) uint8, and ``lengths``; None where DALI's memory has them
+        otherwise."""
+        assert self.encoded is not None and self.lengths is not None
+        if not self.lengths[0]:
+            return None
+        total = int(self.lengths.sum())
+        first, last = (np.asarray(self.encoded[i]) for i in (0, len(self.lengths) - 1))
+        if first.ctypes.data + total != last.ctypes.data + len(last):
+            return None
+        return np.lib.stride_tricks.as_strided(first, (total,), (1,), writeable=False), self.lengths
 
 
 def _apart(images: list[torch.Tensor | list[torch.Tensor]]) -> Views:

@@ -6,68 +6,46 @@ import importlib.metadata
 import queue
 import warnings
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as futures_wait
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from ... import __version__
-from ...data.copies import Copies
 from ...installation import dali_version, driver_cuda
+from ..dali.affinity import allowed
+from .files import Files, Room
 from .geometry import Planes
 from .nvjpeg import EngineError, Nvjpeg, calls_of
 
 SWITCH = "DALI_COMPAT_JPEG_ENGINE"
 _GRAIN = 2**25  # bytes, of which memory for planes is a multiple: batches find that of others
 _IN_FLIGHT, _SHARE = 2**31, 32  # bytes of planes, and as a part of the GPU's, beyond which no more are begun ahead
-_CALLS = 2  # at a time: beside a model one waits for its kernels, and for the interpreter's lock after each batch
+_CALLS = (
+    2,
+    3,
+)  # at a time, where there are few cores or more: beside a model one waits, for kernels and for other threads
+_FEW_CORES = 4
 _PATIENCE = 120  # seconds; a call takes .02
+
+
+Read: TypeAlias = Callable[[Room], Files]
+Sure: TypeAlias = Callable[[Files], np.ndarray]
 
 
 class EngineSilent(RuntimeError):
     """The engine does not answer."""
 
 
-class Files(NamedTuple):
-    """N encoded images on the host.
-
-    Attributes:
-        arrays: their bytes, (length,) uint8 each.
-        addresses, lengths: (N,) uint64.
-        owner: what has the memory.
-    """
-
-    arrays: list[np.ndarray]
-    addresses: np.ndarray
-    lengths: np.ndarray
-    owner: Any
-
-    @classmethod
-    def of(cls, encoded: Any) -> Files:
-        """Of DALI's list of bytes, or of arrays."""
-        arrays, count = [np.asarray(encoded[i]) for i in range(len(encoded))], len(encoded)
-        places = (array.__array_interface__["data"][0] for array in arrays)
-        lengths = np.fromiter(map(len, arrays), np.uint64, count)
-        return cls(arrays, np.fromiter(places, np.uint64, count), lengths, encoded)
-
-    @classmethod
-    def of_copies(cls, copies: Copies) -> Files:
-        addresses = copies.memory.__array_interface__["data"][0] + copies.begins
-        return cls(copies.arrays, addresses.astype(np.uint64), copies.lengths.astype(np.uint64), copies)
-
-    def only(self, index: np.ndarray) -> Files:
-        """Some of them."""
-        return Files([self.arrays[i] for i in index.tolist()], self.addresses[index], self.lengths[index], self.owner)
-
-
 class Decoder:
-    """One call of nvJPEG at a time, and the stream on which it works."""
+    """One call of nvJPEG at a time, the stream on which it works, and room for its files."""
 
     def __init__(self, device: torch.device):
-        self._nvjpeg, self.stream = Nvjpeg(), torch.cuda.Stream(device)
+        self._nvjpeg, self.stream, self.room = Nvjpeg(), torch.cuda.Stream(device), Room(device)
         self.version = self._nvjpeg.version
 
     def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, sides: np.ndarray) -> None:
@@ -78,32 +56,43 @@ class Decoder:
             try:
                 self._nvjpeg.decode(*given, self.stream.cuda_stream)
             finally:
-                self.stream.synchronize()  # whatever it has begun: the memory of files that it refuses goes now
+                # whatever it has begun: the memory of files that it refuses goes now
+                if not self.stream.query():  # mostly it is done: who waits gives the interpreter's lock away
+                    self.stream.synchronize()
 
 
 class Decoding:
-    """Planes that are being made, (bytes,) uint8 on the GPU; they are there as long as this is."""
+    """Planes that are being made, (bytes,) uint8 on the GPU; they are there as long as this is.
+
+    Attributes:
+        taken: (N,) bool, of which files: all; once they are there, those that are ``sure``, where Planes.only() says.
+    """
 
     done: Future[None]
 
-    def __init__(self, files: Files, places: Planes, engine: JpegEngine, stream: torch.cuda.Stream):
-        self._files: Files | None = files
-        self._sides, self._engine = places.sizes.max(1), engine
+    def __init__(self, read: Read, places: Planes, sure: Sure | None, engine: JpegEngine, stream: torch.cuda.Stream):
+        self._read: Read | None = read
+        self._sure, self.taken = sure, np.ones(len(places.bytes), bool)
+        self._places, self._engine = places, engine
         self.bytes = -(-int(places.bytes.sum()) // _GRAIN) * _GRAIN
         with torch.cuda.stream(stream):
             self._planes: torch.Tensor | None = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
-        self._outputs = np.zeros((len(places.bytes), 8), np.uint64)
-        self._outputs[:, :3] = places.offsets + self._planes.data_ptr()
-        self._outputs[:, 4:7] = places.pitches
-        self._outputs[places.chroma[:, 2] == 0, 1:3] = 0
 
     def run(self, decoder: Decoder) -> None:
         """In a thread of the engine's."""
-        files, self._files = self._files, None  # their memory goes when they are decoded
-        assert files is not None and self._planes is not None
+        read, self._read = self._read, None  # their memory goes when they are decoded
+        assert read is not None and self._planes is not None
         self._planes.record_stream(decoder.stream)
         try:
-            decoder.decode(files.addresses, files.lengths, self._outputs, self._sides)
+            files, places = read(decoder.room), self._places
+            if self._sure is not None:
+                self.taken = self._sure(files)
+            if not self.taken.all():
+                some = np.flatnonzero(self.taken)
+                files, places = files.only(some), places.only(some)
+            if len(files):
+                outputs = _outputs(self._planes.data_ptr(), places)
+                decoder.decode(files.addresses, files.lengths.astype(np.uint64), outputs, places.sizes.max(1))
         except BaseException:
             self._planes, self.bytes = None, 0  # now: an error keeps its traceback, and that this
             raise
@@ -149,9 +138,10 @@ class JpegEngine:
             self.memory = torch.cuda.get_device_properties(device).total_memory
         with torch.cuda.device(device):
             self._stream = torch.cuda.Stream(device)  # of all planes, so that they use each other's memory
-            decoders = [Decoder(device) for _ in range(_CALLS)]
+            calls = _CALLS[len(allowed()) > _FEW_CORES]
+            decoders = [Decoder(device) for _ in range(calls)]
         self.name = _name(device, decoders[0])
-        self._threads = ThreadPoolExecutor(_CALLS, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
+        self._threads = ThreadPoolExecutor(calls, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
         self._live: weakref.WeakValueDictionary[int, Decoding] = weakref.WeakValueDictionary()
         self._idle: queue.LifoQueue[Decoder] = queue.LifoQueue()
         for decoder in decoders:
@@ -164,9 +154,16 @@ class JpegEngine:
         bytes_ = sum(decoding.bytes for decoding in live if decoding is not None)
         return bytes_ > min(_IN_FLIGHT, self.memory // _SHARE)
 
-    def submit(self, files: Files, places: Planes) -> Decoding:
-        """Begins with N files, which the engine takes, and which are as large as ``places`` says."""
-        decoding = Decoding(files, places, self, self._stream)
+    def submit(self, read: Read, places: Planes, sure: Sure | None = None) -> Decoding:
+        """Begins with N files, which the engine takes, and which are as large as ``places`` says.
+
+        Args:
+            read: gives the files, in the room that it is given or elsewhere; called in a thread of the engine's, as
+                ``sure`` is.
+            places: where their planes are to be.
+            sure: which of them it is to decode, (N,) bool; all, if it is left out.
+        """
+        decoding = Decoding(read, places, sure, self, self._stream)
         self._live[id(decoding)] = decoding
         try:
             decoding.done = self._threads.submit(self._run, decoding)
@@ -200,6 +197,15 @@ class JpegEngine:
             RuntimeWarning,
             stacklevel=2,
         )
+
+
+def _outputs(address: int, places: Planes) -> np.ndarray:
+    """As Nvjpeg.decode() takes them."""
+    made = np.zeros((len(places.bytes), 8), np.uint64)
+    made[:, :3] = places.offsets + address
+    made[:, 4:7] = places.pitches
+    made[places.chroma[:, 2] == 0, 1:3] = 0
+    return made
 
 
 def _name(device: torch.device, decoder: Decoder) -> str:

@@ -21,7 +21,8 @@ from ...data.header import GRAY_JPEG, read_header
 from ...locks import new_lock
 from ..fused import to_device
 from ..kernels.resample import resize
-from .engine import SWITCH, Files, first_line
+from .engine import SWITCH, first_line
+from .files import Files
 from .geometry import Windows, pixels_of, planes_of, rows_of, whole_rows_of
 from .nvjpeg import EngineError
 from .verified import VerifiedEngine
@@ -126,7 +127,7 @@ def _is_pillows(engine: VerifiedEngine, file: np.ndarray, chroma: int) -> bool:
     rows, layout = whole_rows_of(places)
     out = torch.empty((1, *pixels.movedim(-1, 0).shape), dtype=torch.uint8, device=engine.device)
     try:
-        planes = engine.submit(Files.of([file]), places).result()
+        planes = engine.submit(lambda room: Files.of([file], engine.device), places).result()
     except EngineError:
         return False
     kernels.render(planes, to_device(rows, engine.device), layout, None, out)

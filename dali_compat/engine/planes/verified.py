@@ -22,7 +22,8 @@ import torch
 from ...data.headers import Headers, JpegCounts
 from ...data.verdicts import ENGINES, PILLOWS
 from ..fused import to_device
-from .engine import EngineSilent, Files, JpegEngine, first_line
+from .engine import EngineSilent, JpegEngine, first_line
+from .files import Files
 from .geometry import Planes, whole_rows_of
 from .nvjpeg import EngineError
 
@@ -126,7 +127,7 @@ class VerifiedEngine(JpegEngine):
 
     def _alike(self, files: Files, places: Planes, wanted: torch.Tensor) -> np.ndarray:
         """(N,) bool. Where the engine refuses one of them, halves are tried, down to the one."""
-        count = len(files.arrays)
+        count = len(files)
         back, images = np.arange(count)[::-1], wanted.split((3 * places.sizes.prod(1)).tolist())
         try:
             others = self._differs(files, places, wanted)
@@ -140,7 +141,7 @@ class VerifiedEngine(JpegEngine):
         )
 
     def _differs(self, files: Files, places: Planes, wanted: torch.Tensor) -> np.ndarray:
-        return self.differs(self.submit(files, places).result(), places, wanted)
+        return self.differs(self.submit(lambda room: files, places).result(), places, wanted)
 
     def differs(self, planes: torch.Tensor, places: Planes, wanted: torch.Tensor) -> np.ndarray:
         """(N,) bool: of whose images not all pixels are the wanted ones, (bytes,) uint8 of one image after another.

@@ -1,0 +1,80 @@
+"""engine/planes/files: encoded images one behind another."""
+
+import numpy as np
+import pytest
+import torch
+
+from dali_compat.data.header import STATED
+from dali_compat.data.sources import PATHS, Form
+from dali_compat.engine.dali.pipeline import DecodePipeline
+from dali_compat.engine.planes import files as module
+from dali_compat.engine.planes.files import Files, Room
+from dali_compat.plan import Plan
+
+CPU = torch.device("cpu")
+
+
+def files(*lengths):
+    rng = np.random.default_rng(0)
+    return [rng.integers(1, 256, length, np.uint8) for length in lengths]
+
+
+def packed(given):
+    lengths = np.array([len(file) for file in given])
+    return Files.of_packed(np.concatenate(given), lengths, Room(CPU))
+
+
+def of(given):
+    return Files.of(given, CPU)
+
+
+@pytest.mark.parametrize("make", [of, packed])
+def test_they_are_the_files(make):
+    given = files(0, 1, 7, 8, 9, 100, 100_000)
+    made = make(given)
+    some = made.only(np.array([6, 0, 3]))
+    for those, found in ((given, made), ([given[6], given[0], given[3]], some)):
+        assert len(found) == len(those) and found.lengths.tolist() == [len(file) for file in those]
+        for file, begin, address in zip(those, found.begins.tolist(), found.addresses.tolist(), strict=True):
+            assert np.array_equal(file, found.memory[begin : begin + len(file)])
+            assert address == found.memory.ctypes.data + begin and not np.shares_memory(file, found.memory)
+    marks = np.zeros(7, np.uint64)
+    assert made.checksums(marks)[[6, 0, 3]].tolist() == some.checksums(marks[:3]).tolist()
+
+
+@pytest.mark.parametrize("make", [of, packed])
+def test_stated_bytes_are_those_of_each_with_zeros_behind(make):
+    given = files(10, STATED, 300, 5000)
+    made = make(given)
+    for at in (0, 7, 9, 10, 290, 4999, 10**6):
+        stated = made.stated(np.full(4, at, np.int32))
+        for file, found in zip(given, stated, strict=True):
+            expected = file[at : at + STATED].tobytes().ljust(STATED, b"\0")
+            assert found.tobytes() == expected
+
+
+def test_a_room_is_used_again(monkeypatch):
+    monkeypatch.setattr(module, "_GRAIN", 100)
+    monkeypatch.setattr(module, "_KEPT", 1000)
+    room = Room(CPU)
+    first = room.of(70)
+    assert first.shape == (70,) and np.shares_memory(first, room.of(100)) and not np.shares_memory(first, room.of(101))
+    large = room.of(2000)
+    assert large.shape == (2000,) and not np.shares_memory(large, room.of(2000))
+    assert np.shares_memory(room.of(150), room.of(200))
+
+
+@pytest.mark.parametrize("lengths", [(5, 1000, 77), (0, 1000, 77), (5, 1000, 0), (5,)])
+def test_dalis_memory_has_them_so(tmp_path, lengths):
+    """Where it does not begin with an empty file."""
+    given = files(*lengths)
+    for number, file in enumerate(given):
+        (tmp_path / f"{number}").write_bytes(file.tobytes())
+    plan = Plan((), (), (), exact=True, channels_last=False)
+    pipeline = DecodePipeline(plan, CPU, threads=1, depth=1, batch_size=4, form=Form(PATHS, reads=True))
+    received = pipeline.receive(pipeline.submit([str(tmp_path / f"{n}") for n in range(len(given))], []))
+    assert received.lengths.tolist() == list(lengths)
+    assert [len(file) for file in received.files()] == list(lengths)
+    if lengths[0]:
+        assert received.packed()[0].tobytes() == b"".join(file.tobytes() for file in given)
+    pipeline.close()
