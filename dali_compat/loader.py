@@ -258,7 +258,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             return ResidentIterator(self, route)
         return DaliIterator(self, route)
 
-    def _stock_iterator(self, route: StockRoute, before: OrderedIterator | None = None) -> _BaseDataLoaderIter:
+    def _stock_iterator(
+        self, route: StockRoute, before: OrderedIterator[Any, Any] | None = None
+    ) -> _BaseDataLoaderIter:
         tell_of(self.dataset)
         for part in parts(self.dataset):
             if isinstance(part, Asked):
