@@ -17,6 +17,7 @@ from .data.leaves import leaves_of
 from .epoch.collate import UserCollate
 from .epoch.dali_iterator import DaliIterator
 from .epoch.history import History
+from .epoch.iterator import OrderedIterator
 from .epoch.on_error import Errors, SampleError, checked_policy
 from .epoch.resident import ResidentIterator
 from .epoch.review import SampleDescription, describe, replay
@@ -239,17 +240,33 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             self._route.close()
             self._route = None
 
+    def __iter__(self) -> _BaseDataLoaderIter:
+        """As torch's. With persistent_workers its iterator lives on, until torchvision has to do the work."""
+        before = self._iterator
+        if isinstance(before, OrderedIterator):
+            route = self._choose_route(start=True)
+            if isinstance(route, StockRoute):
+                before.end()
+                self._iterator = self._stock_iterator(route, before)
+                return self._iterator
+        return super().__iter__()
+
     def _get_iterator(self) -> _BaseDataLoaderIter:
         route = self._choose_route(start=True)
         if isinstance(route, StockRoute):
-            remember_told(self.dataset)
-            for leaf in leaves_of(self.dataset):
-                if isinstance(leaf, OurDataset):
-                    leaf._is_told = True  # by us
-            return stock_iterator(self, route.device)
+            return self._stock_iterator(route)
         if isinstance(route, ResidentRoute):
             return ResidentIterator(self, route)
         return DaliIterator(self, route)
+
+    def _stock_iterator(
+        self, route: StockRoute, before: OrderedIterator[Any, Any] | None = None
+    ) -> _BaseDataLoaderIter:
+        remember_told(self.dataset)
+        for leaf in leaves_of(self.dataset):
+            if isinstance(leaf, OurDataset):
+                leaf._is_told = True  # by us
+        return stock_iterator(self, route.device, None if before is None else before.progress)
 
     def _choose_route(self, start: bool = False) -> Route:
         """Anew each epoch: frameworks change transforms, samples and collate_fn after construction."""
@@ -265,7 +282,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return route
 
     def _choose_dali_route(self) -> DaliRoute | ResidentRoute:
-        """For an iterator that lives on (persistent_workers) and cannot become torch's."""
+        """For an iterator that lives on (persistent_workers), and that iter(loader) has not replaced by torch's."""
         route = self._choose_route(start=True)
         if isinstance(route, StockRoute):
             raise RuntimeError(f"with persistent_workers=True the loader cannot change to torchvision: {route.reason}")

@@ -223,6 +223,16 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
             self._drawn[i].start()
 
     @property
+    def progress(self) -> Progress:
+        """Of its epoch."""
+        return self._progress
+
+    def end(self) -> None:
+        """Another iterator takes its place: it has no further batch."""
+        self._abandon()
+        self._exhausted = True
+
+    @property
     def in_flight(self) -> int:
         """Batches that are under way; any thread may ask."""
         return min(self._epoch.route.depth, len(self._drawn))

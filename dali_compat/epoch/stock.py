@@ -30,14 +30,15 @@ def loads_past(loader) -> bool:
     return loader.num_workers > 0 or isinstance(loader.dataset, data.IterableDataset)
 
 
-def stock_iterator(loader, device: torch.device) -> _OnDevice:
-    """What torch's loader would iterate with, followed by a copy to ``device``."""
+def stock_iterator(loader, device: torch.device, before: Progress | None = None) -> _OnDevice:
+    """What torch's loader would iterate with, followed by a copy to ``device``. ``before``: of the epoch before, where
+    this takes the place of an iterator that was to live on."""
     tolerant = loader._errors.policy != "raise" and not isinstance(loader.dataset, data.IterableDataset)
     given = _tolerant(loader) if tolerant else loader
     if not loader.num_workers:
-        return _Here(given, device)
+        return _Here(given, device, before)
     loader.check_worker_number_rationality()
-    return _InWorkers(_changed(given, worker_init_fn=QuietWorker(loader.worker_init_fn)), device)
+    return _InWorkers(_changed(given, worker_init_fn=QuietWorker(loader.worker_init_fn)), device, before)
 
 
 class _OnDevice(_BaseDataLoaderIter):
@@ -45,10 +46,12 @@ class _OnDevice(_BaseDataLoaderIter):
 
     _count = 0  # samples of the batch that is made
 
-    def __init__(self, loader, device: torch.device):
+    def __init__(self, loader, device: torch.device, before: Progress | None):
         self._device = device
-        self._begin(loader)
-        super().__init__(loader)
+        self._begin(loader, before)
+        # an iterator that lives on draws no seed, so that the order goes on as torch's
+        own = None if before is None else torch.Generator().manual_seed(self._progress.seed)
+        super().__init__(loader if own is None else _changed(loader, generator=own))
         self._progress.seeded(int(self._base_seed))
         if isinstance(self._dataset, _Tolerant):
             self._dataset.seed = self._progress.seed

@@ -97,13 +97,24 @@ def _keep_memory() -> None:
 
 
 def dumped(made: Any) -> bytes:
-    """An answer as bytes."""
+    """An answer as bytes; where pickle refuses it, an error that says so."""
     try:
         return dumps(made)
-    except Exception:  # an error of a class that pickle does not find; its text names it
-        if isinstance(made, ExceptionWrapper):
+    except Exception as error:
+        if isinstance(made, ExceptionWrapper):  # of a class that pickle does not find; its text names it
             made.exc_type = RuntimeError
-        return dumps(made)
+            return dumps(made)
+        return dumps(_refused(error))
+
+
+def _refused(error: Exception) -> ExceptionWrapper:
+    try:
+        raise TypeError(
+            f"a sample cannot be sent from a worker process: {type(error).__name__}: {error}; define its classes and "
+            "functions at the top level of a module, leave such an object out of it, or take num_workers=0"
+        ) from None
+    except TypeError:
+        return wrapped()
 
 
 def in_worker(message: bytes) -> Packed | Parcel | ExceptionWrapper:

@@ -660,3 +660,35 @@ def test_replaced_methods_of_images(folder, monkeypatch):
     with pytest.warns(match="PIL's functions were replaced"):
         loader = DataLoader(own.Bare(folder), 5, device="cpu")
     assert_same(list(loader), list(stock(own.Bare(folder), 5)))
+
+
+@pytest.mark.parametrize("seeded_by", ["torch.manual_seed", "generator"])
+def test_persistent_workers_where_most_samples_are_real(folder, seeded_by):
+    """Torch's iterator takes the place of ours, which was to live on; the order goes on as torch's."""
+
+    def get(self, i):
+        x = X(own.read_rgb(self.paths[i]))
+        return (x * 2 if i else x), i
+
+    def epochs(make):
+        torch.manual_seed(0)
+        generator = torch.Generator().manual_seed(1) if seeded_by == "generator" else None
+        options = dict(shuffle=True, num_workers=2, persistent_workers=True, generator=generator)
+        loader = make(of(folder, get), 5, **options)
+        return [list(loader) for _ in range(4)], loader
+
+    with pytest.warns(match="uses the tensor's mul in most samples"):
+        mine, loader = epochs(lambda *args, **kw: DataLoader(*args, exact=True, device="cpu", **kw))
+    assert_same(mine, epochs(stock)[0])
+    assert loader.explain().startswith("torchvision route") and loader.stats().batches == 20
+
+
+def test_an_iterator_that_torchs_has_replaced(folder):
+    """It has no further batch."""
+    dataset = own.Plain(folder)
+    loader = DataLoader(dataset, 5, device="cpu", num_workers=1, persistent_workers=True, fallback="silent")
+    first = iter(loader)
+    next(first)
+    dataset.transform = lambda image: X(image) * 2
+    assert_same(list(loader), list(stock(dataset, 5)))
+    assert list(first) == []

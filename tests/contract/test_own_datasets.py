@@ -289,6 +289,22 @@ def test_errors_in_workers(own_root):
         assert [one.path for one in loader.errors] == [bad]
 
 
+class Unsent(own.Plain):
+    def __getitem__(self, i):
+        return *super().__getitem__(i), lambda: i
+
+
+def test_samples_that_cannot_be_sent(folder):
+    """The error says so, and what to do; without workers they are what they are."""
+    options = dict(device="cpu", exact=True, collate_fn=lambda samples: [(x, number()) for x, _, number in samples])
+    loader = ours(Unsent(folder), 3, num_workers=1, **options)
+    for _ in range(2):
+        error = error_of(list, loader)
+        assert type(error) is TypeError and "Caught TypeError in DataLoader worker process 0" in str(error)
+        assert "<lambda>" in str(error) and "take num_workers=0" in str(error)
+    assert [number for batch in ours(Unsent(folder), 3, **options) for _, number in batch] == list(range(24))
+
+
 class Dies(own.Plain):
     def __getitem__(self, i):
         if i == 7 and data.get_worker_info() is not None:
