@@ -103,7 +103,7 @@ class AskedWorkers:
                 self.close()
         if self._processes is None:
             arguments = self._seed, self._asker.dataset, self._asker.since, self._count, self._init
-            self._processes = Processes(self._context, self._count, _work, arguments)
+            self._processes = Processes(self._context, self._count, _work, arguments, in_turn=True)
         return self._processes
 
     def ask(self, request: Request) -> Ticket:
