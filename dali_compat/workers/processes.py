@@ -74,7 +74,7 @@ class Processes:
         self._ends: list[socket.socket | Connection] = []
         self._own: list[Connection] = []  # those for the answers of each process
         self._processes: list = []
-        self._numbers = itertools.count()
+        self._numbers, self._turn = itertools.count(), itertools.count()
         self._unsent: list[tuple[socket.socket, deque[bytes]]] = []  # of each socket for messages
         self._large: dict[int, bytes] = {}  # messages that somebody will ask for
         self._awaited: dict[int, Answer] = {}
@@ -111,10 +111,14 @@ class Processes:
             self._awaited[number] = answer
             if len(message) > _LARGEST:
                 self._large[number], message = message, b""
-            _, unsent = self._unsent[number % len(self._unsent)]
+            _, unsent = self._unsent[next(self._turn) % len(self._unsent)]
             unsent.append(_NUMBER.pack(number) + message)
         self._send()
         self.trouble = ""
+
+    def begin_again(self) -> None:
+        """The next message goes to the first process."""
+        self._turn = itertools.count()
 
     def wait(self, answer: Answer, timeout: float = 0) -> None:
         """Wait until it is there.
