@@ -1,10 +1,11 @@
 """Processes that answer messages, driven from the caller's thread.
 
-Messages go to one socket, from which the next free process takes the next one whole, or, where the processes have a state
-of their own, to one of each process in turn. Answers come on a socket of each process. No lock and no thread stand between. So an interrupt can hit nothing but an exchange, which is then known to be
-cut short; a process that is killed leaves nothing locked; and an interpreter that ends waits for none of them.
+Messages go to one socket, from which the next free process takes the next one whole; or to one of each process in turn,
+where the processes have a state of their own. Answers come on a socket of each process. No lock and no thread stand
+between. So an interrupt can hit nothing but an exchange, which is then known to be cut short; a process that is killed
+leaves nothing locked; and an interpreter that ends waits for none of them.
 
-A message that is too large for the first socket is sent to the process that asks for it, which reads it at once.
+A message that is too large for these sockets is sent to the process that asks for it, which reads it at once.
 """
 
 from __future__ import annotations

@@ -305,8 +305,8 @@ class Draws(own.Plain):
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_what_workers_keep(folder, persistent):
-    """A batch goes to the worker that torch gives it to. With persistent_workers they go on in the next epoch where they
-    were, and see nothing of what is done to the data set meanwhile."""
+    """A batch goes to the worker that torch gives it to. With persistent_workers they go on in the next epoch where
+    they were, and see nothing of what is done to the data set meanwhile."""
 
     def epochs(make):
         dataset = Draws(folder)
@@ -316,8 +316,14 @@ def test_what_workers_keep(folder, persistent):
         dataset.rng = np.random.default_rng(4)
         return [*made, list(loader), list(loader)]
 
-    mine = epochs(lambda *args, **kw: ours(*args, exact=True, device="cpu", **kw))
-    assert_same(mine, epochs(stock))
+    loaders = []
+
+    def mine(*args, **options):
+        loaders.append(ours(*args, exact=True, device="cpu", **options))
+        return loaders[-1]
+
+    assert_same(epochs(mine), epochs(stock))
+    assert "without effect" not in loaders[0].explain()
 
 
 class Unsent(own.Plain):
