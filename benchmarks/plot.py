@@ -199,7 +199,8 @@ def toolkit(cores: dict, configs: dict) -> str:
     for number, name in enumerate(models[:2]):
         lines += by_cores(10 + number * (HALF + 60), 4, name, cores["rounds"])
     below = 28 + LOW + 40
-    for number, source in enumerate(SOURCES):
+    measured = {row["source"] for row in configs["rounds"]}
+    for number, source in enumerate(source for source in SOURCES if source in measured):
         lines += of_configs(10 + number * (HALF + 60), below, source, configs["rounds"])
     height = below + 28 + ROW * len(CONFIGS) + 30
     legend = [(COLOURS["ours"], "dali_compat"), (COLOURS["torchvision"], "torchvision")]

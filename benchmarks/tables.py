@@ -1,44 +1,48 @@
-"""Writes the tables of trainings into the pages, from the files in benchmarks/results: those of examples/imagenet into
-docs/imagenet.md, that of dogs and cats into docs/recipe-dogs-cats.md.
+"""Writes what was measured of trainings into the pages, from the files in benchmarks/results: tables of
+examples/imagenet into docs/imagenet.md, that of dogs and cats into docs/recipe-dogs-cats.md, those of exact=True on a
+GPU's JPEG engine into docs/measurements.md, and sentences (told.py) into README.md and the first lines of examples.
 
 A table stands between two comments of the page, "written, by benchmarks/tables.py: NAME" and "until here". A cell is
-the median of rounds. Without its result it is a sentence that says so.
+the median of rounds. Without its result it is a sentence that says so; README.md has none then. An example's paragraph
+begins with "Measured: " and ends with an empty line, or with the first lines.
 
 Command.
     python benchmarks/tables.py
 """
 
 import argparse
-import json
 import pathlib
 import re
-import statistics
 
 import plot
+from told import (
+    EXAMPLES,
+    LOADERS,
+    gpu_of,
+    machine,
+    middle,
+    of_an_epoch,
+    pets,
+    readme,
+    result,
+    spread,
+    with_measured,
+    within,
+)
 
 HERE = pathlib.Path(__file__).parent
 IMAGENET = 1_281_167  # images of an epoch
-PAGES = ("docs/imagenet.md", "docs/recipe-dogs-cats.md")
+PAGES = ("README.md", "docs/imagenet.md", "docs/recipe-dogs-cats.md", "docs/measurements.md")
 TABLE = re.compile(r"(<!-- written, by benchmarks/tables\.py: (\w+) -->\n).*?(<!-- until here -->)", re.DOTALL)
 NOT_YET = "Not measured yet.\n"
-LOADERS = plot.LOADERS
+EXACT = {"torchvision": "torchvision", "ours": "default", "ours_exact@BY_DEFAULT=False": "`exact=True`, engine off"}
+EXACT |= {"ours_exact@BY_DEFAULT=True": "`exact=True`"}
 HEADER = ["synthetic data", *(f"{name} (waits)" for name in reversed(LOADERS.values())), "times"]
-
-
-def result(name: str) -> dict | None:
-    """A file of results/, or None where it is not there."""
-    path = plot.RESULTS / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else None
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:
     lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows), ""])
-
-
-def middle(rows: list[dict], key: str = "images_per_s", **where) -> float | None:
-    found = plot.of_turns(rows, key, **where)
-    return statistics.median(found) if found else None
 
 
 def speeds(rows: list[dict], **where) -> list[str]:
@@ -55,14 +59,13 @@ def speeds(rows: list[dict], **where) -> list[str]:
 
 def about(found: dict) -> str:
     """The line before a table: on what, and how often."""
-    gpu, ranks = str(found["facts"]["gpu"]).split(",")[0], found["ranks"]
-    cores = max(row["cores"] for row in found["rounds"])
-    each = f"{gpu}, {cores} cores" if ranks == 1 else f"{ranks} {gpu}, {cores} cores each"
-    return f"{each}, rounds: {len({row['round'] for row in found['rounds']})}.\n\n"
+    ranks = found["ranks"]
+    said = machine(found) if ranks == 1 else f"{ranks} {machine(found)} each"
+    return f"{said}, rounds: {len({row['round'] for row in found['rounds']})}.\n\n"
 
 
-def configs(name: str = "toolkit_h200") -> str:
-    """Every config, on a folder and on a .rec."""
+def configs(name: str = "toolkit_h200", one: dict | None = None) -> str:
+    """Every config, on a folder and on a .rec; with how many times as fast it is as in ``one``, a result of one GPU."""
     found = result(name)
     if found is None:
         return NOT_YET
@@ -76,7 +79,11 @@ def configs(name: str = "toolkit_h200") -> str:
         minutes = [f"{IMAGENET / value / 60:.1f}" if value else "-" for value in (ours, theirs)]
         kind = "" if source == "folder" else f", .{source}"
         table.append([plot.CONFIGS[config] + kind, batch, *speeds(rows, **of_config), " / ".join(minutes)])
-    return about(found) + markdown(["config", "batch", *HEADER, "minutes an epoch"], table)
+        if one is not None:
+            alone = middle(one["rounds"], case="dali", **of_config)
+            table[-1].append(f"{ours / alone:.2f}" if ours and alone else "-")
+    header = ["config", "batch", *HEADER, "minutes an epoch", *["to one GPU"] * (one is not None)]
+    return about(found) + markdown(header, table)
 
 
 def cores() -> str:
@@ -95,7 +102,7 @@ def cores() -> str:
 
 def two_gpus() -> str:
     """DistributedDataParallel on two GPUs of one host."""
-    return configs("toolkit_h200x2")
+    return configs("toolkit_h200x2", result("toolkit_h200"))
 
 
 def dogs_cats() -> str:
@@ -104,27 +111,61 @@ def dogs_cats() -> str:
     if found is None:
         return NOT_YET
     table = []
-    for case, name in (("dali_compat", "dali_compat"), ("torchvision", "torchvision")):
-        runs = [row for row in found["rounds"] if row["case"] == case]
-        if not runs:
-            continue
-        later = statistics.median(seconds for row in runs for seconds in row["seconds"][1:])
-        rate = statistics.median(rate for row in runs for rate in row["images_per_s"][1:])
-        first = statistics.median(row["seconds"][0] for row in runs)
-        accuracies = ", ".join(f"{row['accuracy']:.1%}" for row in runs)
-        table.append([name, f"{first:.2f}", f"{later:.2f}", f"{rate:,.0f}", accuracies])
-    epochs = len(found["rounds"][0]["seconds"])
-    gpu, words = str(found["facts"]["gpu"]).split(",")[0], " ".join(found["settings"]["options"][1:])
-    said = f"{gpu}, {found['facts']['cores']} cores, after {epochs} epochs (`{words}`):\n\n"
+    for name, of in pets(found).items():
+        accuracies = ", ".join(f"{accuracy:.1%}" for accuracy in of.accuracies)
+        table.append([name, f"{of.first:.2f}", f"{of.later:.2f}", f"{of.rate:,.0f}", accuracies])
+    epochs, words = len(found["rounds"][0]["seconds"]), " ".join(found["settings"]["options"][1:])
+    said = f"{machine(found)}, after {epochs} epochs of about {of_an_epoch(found)} photos (`{words}`):\n\n"
     return said + markdown(["", "first epoch, s", "later ones, s", "images/s", "accuracy of each seed"], table)
 
 
-TABLES = {"configs": configs, "cores": cores, "two_gpus": two_gpus, "dogs_cats": dogs_cats}
+# ---- exact=True, on the JPEG engine
+
+
+def exact_loading() -> str:
+    """Loading alone, by CPU cores."""
+    table, said = [], ""
+    for count in (2, 4, 8, 16):
+        found = result(f"imagefolder_exact_{count}_h200")
+        if found is None:
+            continue
+        rows = found["rounds"]
+        cells = [f"{value:,.0f}" if (value := middle(rows, case=case)) else "-" for case in EXACT]
+        times = within(rows, "ours_exact@BY_DEFAULT=True", "torchvision")
+        table.append([str(count), str(len({row["round"] for row in rows})), *cells, spread(times, ".0f")])
+        said = gpu_of(found) + ".\n\n"
+    return said + markdown(["CPU cores", "rounds", *EXACT.values(), "times torchvision"], table) if table else NOT_YET
+
+
+def exact_training() -> str:
+    """Shares of the speed on synthetic data."""
+    table = []
+    for name in ("training_exact_h200", "training_exact_compiled_h200"):
+        rows = (result(name) or {"rounds": []})["rounds"]
+        for model, kind in dict.fromkeys((row["model"], row["kind"]) for row in rows):
+            of = {"model": model, "kind": kind}
+            cases = [row["case"] for row in rows if row["model"] == model]
+            exact, hand = (next((case for case in cases if case.startswith(b)), "") for b in ("ours_exact", "handw"))
+            called = plot.CONFIGS[model] + {"eager": ""}.get(kind, f", {kind}")
+            shares = [within(rows, case, "synthetic", **of) for case in ("ours", exact, hand)]
+            cells = [spread(found, ".3f") for found in shares]
+            table.append([f"{called} ({len(shares[1])})", f"{middle(rows, case='synthetic', **of):,.0f}", *cells])
+    header = ["model (rounds)", "synthetic, images/s", "default", "`exact=True`", "DALI pipeline by hand"]
+    return markdown(header, table) if table else NOT_YET
+
+
+TABLES = {"configs": configs, "cores": cores, "two_gpus": two_gpus, "dogs_cats": dogs_cats, "readme": readme}
+TABLES |= {"exact_loading": exact_loading, "exact_training": exact_training}
 
 
 def written(text: str) -> str:
     """A page with its tables as they follow from the results."""
-    return TABLE.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n{found[3]}", text)
+
+    def table(found: re.Match[str]) -> str:
+        made = TABLES[found[2]]()
+        return f"{found[1]}\n{made}\n{found[3]}" if made else f"{found[1]}{found[3]}"
+
+    return TABLE.sub(table, text)
 
 
 if __name__ == "__main__":
@@ -132,4 +173,8 @@ if __name__ == "__main__":
     for page in PAGES:
         path = HERE.parent / page
         path.write_text(written(path.read_text()))
+        print(path)
+    for example, say in EXAMPLES.items():
+        path = HERE.parent / example
+        path.write_text(with_measured(path.read_text(), say()))
         print(path)

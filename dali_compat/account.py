@@ -7,7 +7,7 @@ from .translate.chain import Chain
 from .translate.fidelity import EXACT
 from .translate.untranslatable import describe
 
-NOTHING, PYTHON = "-", "Python, sample by sample"
+NOWHERE, PYTHON = "-", "Python, sample by sample"
 
 
 def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool) -> tuple[Line, ...]:
@@ -26,7 +26,7 @@ def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool
             places.append(where)
             ops.append(s.op if s.draw is None or s.draw.name in (s.op, "bernoulli") else f"{s.op} ({s.draw.name})")
             fidelity.append(_fidelity(s, where, options, two_pass))
-        where = " + ".join(dict.fromkeys(places)) or NOTHING
+        where = " + ".join(dict.fromkeys(places)) or NOWHERE
         notes = ", ".join(dict.fromkeys(f for f in fidelity if f != EXACT)) or EXACT
         if t.transform:
             lines.append(Line(t.transform, ", ".join(dict.fromkeys(ops)) or "nothing to do", where, notes))

@@ -11,10 +11,9 @@ import torch
 import torch.utils.data as data
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from . import installed
-from .asked import Asked, tell_of
+from . import patched
 from .callers import tell_of_fallback
-from .data.parts import parts
+from .data.leaves import leaves_of
 from .epoch.collate import UserCollate
 from .epoch.dali_iterator import DaliIterator
 from .epoch.history import History
@@ -24,6 +23,7 @@ from .epoch.resident import ResidentIterator
 from .epoch.review import SampleDescription, describe, replay
 from .epoch.stats import LoaderStats, Stats
 from .epoch.stock import stock_iterator
+from .ours import OurDataset, remember_told
 from .routes.choose import Route, StockRoute, choose, in_python
 from .routes.dali import DaliRoute
 from .routes.decoded_cache import checked_budget, checked_place
@@ -62,8 +62,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             elsewhere without effect.
         device: where batches come out. None is the current CUDA device, or the CPU where there is none.
         exact: torchvision's pixels, nearly all to the last bit (docs/transforms.md has the table), instead of the
-            fastest kernels, whose resizing is within .2 of 255 levels on average. JPEGs are then decoded on the CPU.
-            Sizes are torchvision's either way, and random parameters have its distributions.
+            fastest kernels, whose resizing is within .2 of 255 levels on average. JPEGs are then decoded on the CPU, or
+            by the GPU's JPEG engine, where it has one. Sizes are torchvision's either way, and random parameters have
+            its distributions.
         fallback: where something cannot run in DALI: "warn" says so once, "silent" only in :meth:`explain`, "error"
             raises.
         memory_format: torch.contiguous_format or torch.channels_last, of the images.
@@ -262,10 +263,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     def _stock_iterator(
         self, route: StockRoute, before: OrderedIterator[Any, Any] | None = None
     ) -> _BaseDataLoaderIter:
-        tell_of(self.dataset)
-        for part in parts(self.dataset):
-            if isinstance(part, Asked):
-                part._is_told = True  # by us
+        remember_told(self.dataset)
+        for leaf in leaves_of(self.dataset):
+            if isinstance(leaf, OurDataset):
+                leaf._is_told = True  # by us
         return stock_iterator(self, route.device, None if before is None else before.progress)
 
     def _choose_route(self, start: bool = False) -> Route:
@@ -300,7 +301,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     if not TYPE_CHECKING:  # to a type checker every other name is an error
 
         def __getattr__(self, name):
-            if name == "_is_accelerate_prepared" and installed.now is None:  # which Accelerate asks before it prepares
+            if name == "_is_accelerate_prepared" and patched.now is None:  # which Accelerate asks before it prepares
                 self._tell(
                     "Accelerate's prepare() makes torch's own loader of this one: call dali_compat.install() first, "
                     "or leave the loader out of prepare()"

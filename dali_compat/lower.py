@@ -15,7 +15,7 @@ from operator import attrgetter
 
 import torch
 
-from .account import NOTHING, lines_of
+from .account import NOWHERE, lines_of
 from .draws import is_random
 from .plan import Call, ImageSpec, Line, Options, Plan, Step, draw
 from .translate.chain import Chain, translate
@@ -26,12 +26,12 @@ from .versions import resizes_in_whole_numbers
 _DALI_OPS = {"crop", "pad", "flip", "resize", "resize_by_choice", "grayscale", "to_dtype", "jpeg"}
 _DALI_OPS |= {"warp_affine", "warp_perspective"}
 _BATCH_OPS = {"pil_to_tensor", "identity", "to_dtype", "normalize", "grayscale", "flip"}
-_NOTHING = ("pil_to_tensor", "identity")
-_NO_KERNEL = {*_NOTHING, "choose"}
-_BY_PIXEL = {"to_dtype", "normalize", "grayscale", "pil_to_tensor", "identity"}
+_NO_CHANGE = ("pil_to_tensor", "identity")  # of the values
+_NO_KERNEL = {*_NO_CHANGE, "choose"}
+_BY_PIXEL = {"to_dtype", "normalize", "grayscale", *_NO_CHANGE}
 # which of [crop] [resize] [crop] [flips] [conversion to floating point] [normalize] a step may be
 _STAGES = {"crop": (1, 3), "resize": (2,), "flip": (4,), "to_dtype": (5,), "normalize": (6,)}
-_STAGES |= dict.fromkeys(_NOTHING, ())
+_STAGES |= dict.fromkeys(_NO_CHANGE, ())
 _STAGES_OF_SIZE = {"crop", "resize"}
 
 
@@ -42,7 +42,7 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     """
     if chain.views:
         views = tuple(lower(view, options, decoded) for view in chain.views)
-        said = (Line(chain.wrapper, f"{len(views)} views of one image", NOTHING, ""),)
+        said = (Line(chain.wrapper, f"{len(views)} views of one image", NOWHERE, ""),)
         shared = (options.exact, options.channels_last, chain.takes)
         return Plan((), (), (), *shared, lines=said, views=views, structure=chain.structure)
     steps = tuple(s for t in chain.translated for s in t.steps)
@@ -55,7 +55,7 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     dali = tuple(map(_warp_in_dali, _lower_resize(dali, two_pass)))
     if not options.exact:
         dali = _fuse_tail(dali, "HWC" if options.channels_last else "CHW")
-    batch = tuple(s for s in ordered[split:] if s.op not in _NOTHING)
+    batch = tuple(s for s in ordered[split:] if s.op not in _NO_CHANGE)
     call = None
     if chain.functions:
         reasons, names = (tuple(map(said, chain.refusals)) for said in (str, attrgetter("name")))
@@ -126,7 +126,7 @@ def _from_planes(ordered: tuple[Step, ...]):
                 break
             stage = _STAGES[s.op][0]
         at += 1
-    planes, after = (tuple(s for s in part if s.op not in _NOTHING) for part in (ordered[:at], ordered[at:]))
+    planes, after = (tuple(s for s in part if s.op not in _NO_CHANGE) for part in (ordered[:at], ordered[at:]))
     if size is None or ordered[0].gives.channels != 3:
         return (), ()
     return planes, after
@@ -205,7 +205,7 @@ def _after_float32(steps, split: int) -> int:
         return split
     if _dtype_before(steps, i) != torch.uint8:
         return split
-    while i + 1 < len(steps) and steps[i + 1].op in ("pil_to_tensor", "identity"):
+    while i + 1 < len(steps) and steps[i + 1].op in _NO_CHANGE:
         i += 1
     return i + 2 if i + 1 < len(steps) and steps[i + 1].op == "normalize" and not steps[i + 1].when else i + 1
 

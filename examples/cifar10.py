@@ -8,8 +8,9 @@ Reproduces: the goal of DAWNBench's CIFAR-10 task, 94% of the test images, with 
 Page's "How to train your ResNet" (2018). The only line of dali_compat is the loader's: torchvision's CIFAR10 is copied
 to the device once, and its transforms run there, on many batches at a time.
 
-Measured: this script not yet; it prints the seconds of each epoch and the accuracy. docs/recipe-cifar10.md has what a
-ResNet-9 that is trained longer reaches through both loaders, and in how many seconds.
+Measured: not this script, which prints the seconds of each epoch and the accuracy, but a ResNet-9 that is trained
+longer, on an H100: to 94.5 - 94.7% in 28 s, and with torchvision's loader to 94.6 - 94.8% in 84 s
+(docs/recipe-cifar10.md).
 """
 
 import argparse

@@ -6,10 +6,9 @@
 
 Reproduces: the example of older projects around DALI, which report seconds for an epoch over 23,000 of these photos,
 and without DALI more than a minute. The copy above has 24,998 of them, 180 pixels wide and high. Any other folder with
-a folder for each class works, too. Every tenth photo is kept for validation.
+a folder for each class works, too. Every tenth photo is kept for validation. --from-scratch downloads no weights.
 
-Measured: docs/recipe-dogs-cats.md has both loaders. Both commands print the seconds and the accuracy of each epoch.
---from-scratch downloads no weights.
+Measured: not yet; both commands print the seconds and the accuracy of each epoch.
 """
 
 import argparse

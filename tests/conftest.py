@@ -21,9 +21,9 @@ if os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # torch's threads of several pr
 REPOSITORY = Path(__file__).resolve().parents[1]
 SECONDS = 300
 _CONTRACT = """
-aside batch cache calls changes dataset errors fallback frameworks install_frameworks iteration lightning on_error order
-processes resident resume resume_frameworks review run stats storages timm timm_policies too_small torchvision_sets
-views
+aside batch cache calls changes dataset errors fallback frameworks install_frameworks iteration jpeg_kinds lightning
+on_error order processes resident resume resume_frameworks review run stats storages timm timm_policies too_small
+torchvision_sets views
 """
 _UNIT = """
 batch_color batch_geometry batch_lists distributions distributions_fed distributions_policy distributions_values

@@ -11,7 +11,7 @@ import torch
 
 _HERE = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = torch.cuda.is_available() and not _HERE
-runs = pytest.mark.skipif(not (ON_GPU or _HERE), reason="test_interpreted runs it")
+runs = pytest.mark.gpu if ON_GPU else pytest.mark.skipif(not _HERE, reason="test_interpreted runs it")
 runs_interpreted = pytest.mark.skipif(not _HERE, reason="test_interpreted runs it, where there is no GPU")
 _OLDEST = 3, 6  # that of 3.1 fails with NumPy 2
 

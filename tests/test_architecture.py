@@ -9,18 +9,18 @@ PACKAGE = Path(__file__).parents[1] / "dali_compat"
 TOP = "dali_compat"
 
 # What each room may import, besides itself. A module at the top is a room of its own.
-COMMON = {"asked", "callers", "errors", "locks", "plan", "text", "versions"}
+COMMON = {"callers", "errors", "locks", "ours", "plan", "text", "versions"}
 ROOMS: dict[str, set[str]] = {
-    "asked": {"errors"},
+    "ours": {"errors"},
     "callers": {"errors"},
     "errors": set(),
-    "installed": set(),
+    "patched": set(),
     "locks": set(),
     "versions": set(),
     "plan": set(),
     "text": set(),
     "installation": {"versions"},
-    "archives": {"asked", "errors"},
+    "archives": {"ours", "errors"},
     "data": {"archives", *COMMON},
     "draws": COMMON,
     "translate": {"draws", *COMMON},
@@ -31,8 +31,8 @@ ROOMS: dict[str, set[str]] = {
     "lazy": {"data", "draws", "translate", "workers", *COMMON},
     "routes": {"data", "engine", "installation", "lazy", "lower", "translate", *COMMON},
     "epoch": {"data", "draws", "engine", "lazy", "lower", "routes", "workers", *COMMON},
-    "loader": {"data", "epoch", "installed", "routes", *COMMON},
-    "patch": {"data", "installed", "lazy", "loader", *COMMON},
+    "loader": {"data", "epoch", "patched", "routes", *COMMON},
+    "patch": {"data", "patched", "lazy", "loader", *COMMON},
     "parity": {"data", "draws", "engine", "loader", "lower", "routes", "translate", "workers", *COMMON},
     "check": {"archives", "data", *COMMON},
     "cli": {"archives", "check", "data", "engine", "installation", "parity", "patch", "routes", "translate", *COMMON},

@@ -15,15 +15,15 @@ import torch.utils.data as data
 from PIL import Image
 from torchvision.datasets import VisionDataset
 
-from ..asked import Asked
 from ..errors import ImageReadError
+from ..ours import OurDataset
 from .files import Files
 from .index import Progress, indexed
 from .paths import PathLike, expand
 from .table import GAP, Rows, Table
 
 
-class Archive(VisionDataset, Asked, data.Dataset[tuple[Any, ...]]):  # type: ignore[type-arg]  # of new torchvisions
+class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type: ignore[type-arg]  # of new torchvisions
     """Images and targets of one or more archive files, with random access.
 
     ``dataset[i]`` is ``(transform(image), target_transform(target))``, with the index as a third item where
@@ -97,7 +97,7 @@ class Archive(VisionDataset, Asked, data.Dataset[tuple[Any, ...]]):  # type: ign
         return len(self._table)
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        self._asked()
+        self._warn_if_torch_reads()
         row = self._row(index)
         image, target = self._transformed(self._image(row), self.target(row))
         return (image, target, index) if self.return_index else (image, target)

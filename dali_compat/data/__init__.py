@@ -3,7 +3,7 @@
 In the order to read them:
 
 - sources: the encoded bytes of a sample: a path, or a record of a store. readers: how each data set of files is read.
-- parts: a data set as its parts (Subset, ConcatDataset), and sample i of it.
+- leaves: the data sets that a Subset or a ConcatDataset is made of, and sample i of it.
 - table, lookup: the samples of a whole batch at once, in arrays.
 - header, headers: an image's size before it is decoded, and who decodes it. intact, intact_jpeg: whether all decoders
   read its bytes alike. verdicts: which JPEGs a GPU's engine may decode. prefetch: processes that look ahead.

@@ -13,13 +13,13 @@ from PIL import Image
 from torch.utils.data import default_collate
 from torchvision.datasets import CIFAR10, MNIST, QMNIST, STL10, SVHN, USPS, VisionDataset
 
-from ..asked import Asked
 from ..errors import Unsupported
+from ..ours import OurDataset
 from ..plan import ImageSpec
 from .original import is_original
 
 
-class DALIArrayDataset(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
+class DALIArrayDataset(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
     """Images in memory and their targets, as torchvision.datasets.CIFAR10 has them.
 
     ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image, so it works in any loader; a
@@ -56,7 +56,7 @@ class DALIArrayDataset(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # 
             raise ValueError(str(error)) from None
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        self._asked()
+        self._warn_if_torch_reads()
         image, target = self.data[index], self.targets[index]
         image = np.asarray(image)
         image = Image.fromarray(image[..., 0] if image.shape[2:] == (1,) else image)

@@ -11,10 +11,10 @@ from torchvision.datasets import ImageFolder, VisionDataset
 from torchvision.datasets.folder import IMG_EXTENSIONS, default_loader
 
 from ..archives.folder_index import cached_samples, index_file
-from ..asked import Asked
+from ..ours import OurDataset
 
 
-class DALIImageFolder(ImageFolder, Asked, data.Dataset[tuple[Any, ...]]):
+class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
     """torchvision.datasets.ImageFolder, decoded and transformed by DALI when a dali_compat.DataLoader iterates it.
 
     ``dataset[i]`` is torchvision's own ``(transform(image), target_transform(class index))`` of a PIL image in RGB, so
@@ -81,6 +81,6 @@ class DALIImageFolder(ImageFolder, Asked, data.Dataset[tuple[Any, ...]]):
         self._index_file = index_file(root, IMG_EXTENSIONS, place).absolute()
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        self._asked()
+        self._warn_if_torch_reads()
         sample = super().__getitem__(index)
         return (*sample, index) if self.return_index else sample

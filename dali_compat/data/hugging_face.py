@@ -11,13 +11,13 @@ import numpy as np
 import torch.utils.data as data
 from torchvision.datasets import VisionDataset
 
-from ..asked import Asked
 from ..errors import ImageReadError
+from ..ours import OurDataset
 from .label_columns import Labels, labels_of, refuse_rows
 from .sources import Record, Source, Upright, decoded
 
 
-class DALIHuggingFace(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
+class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
     """A data set of Hugging Face's ``datasets``, decoded and transformed by DALI when a dali_compat.DataLoader iterates
     it. DALI is given the encoded bytes as they lie in Arrow's memory, or the path where there are none.
 
@@ -78,7 +78,7 @@ class DALIHuggingFace(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # t
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        self._asked()
+        self._warn_if_torch_reads()
         row = self._row(index)
         source: Source = Record(self, row) if self.paths is None else Upright(self.paths[row])
         try:

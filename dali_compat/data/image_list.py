@@ -12,14 +12,14 @@ import torch.utils.data as data
 from torchvision.datasets import VisionDataset
 from torchvision.datasets.folder import pil_loader
 
-from ..asked import Asked
+from ..ours import OurDataset
 
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 NO_TARGET = -1  # as torchvision's STL10 has it for images without a label
 
 
-class DALIImageList(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
+class DALIImageList(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
     """Image files and their targets, decoded and transformed by DALI when a dali_compat.DataLoader iterates it.
 
     ``dataset[i]`` is ``(transform(image), target_transform(target))`` of a PIL image in RGB, as
@@ -66,7 +66,7 @@ class DALIImageList(VisionDataset, Asked, data.Dataset[tuple[Any, Any]]):  # typ
         return list(zip(self.paths, self.targets, strict=True))
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        self._asked()
+        self._warn_if_torch_reads()
         return self._transformed(pil_loader(self.paths[index]), self.targets[index])
 
     def __len__(self) -> int:

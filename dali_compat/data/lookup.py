@@ -12,38 +12,38 @@ import torch
 import torch.utils.data as data
 
 from .headers import Headers, headers_of
-from .parts import Images, from_the_front, is_store, locate, places, sample
+from .leaves import Images, from_the_front, is_store, locate, places, sample
 from .readers import reader_of, transforms_of
 from .sources import BYTES, PATHS, Source
 from .table import SampleTable
-from .timm import leaf
+from .timm import as_leaf
 
 PLAIN = list, tuple, range, np.ndarray, torch.Tensor
 """Types of sequences that run no code of the user's."""
 
 
 class Found:
-    """Rows of a batch that come from one part of the data set.
+    """Rows of a batch that come from one leaf of the data set.
 
     Attributes:
-        part: which.
+        leaf: which.
         rows: (n,) int64, in order.
         index: (n,) int64 of their samples there, 0 and up.
         keys: (n,) int64, hashes of their sources.
     """
 
-    def __init__(self, part: Images, rows: np.ndarray, index: np.ndarray, keys: np.ndarray):
-        self.part, self.rows, self.index, self.keys = part, rows, index, keys
+    def __init__(self, leaf: Images, rows: np.ndarray, index: np.ndarray, keys: np.ndarray):
+        self.leaf, self.rows, self.index, self.keys = leaf, rows, index, keys
 
     @property
     def headers(self) -> Headers:
-        """The headers of the part."""
-        return headers_of(self.part)
+        """The headers of the leaf."""
+        return headers_of(self.leaf)
 
     @property
     def given(self) -> str:
         """What DALI is given of encoded samples: PATHS or BYTES."""
-        return BYTES if is_store(self.part) else getattr(self.part, "given", PATHS)
+        return BYTES if is_store(self.leaf) else getattr(self.leaf, "given", PATHS)
 
     def but(self, left_out: Any) -> Found:
         """Without some rows."""
@@ -54,14 +54,14 @@ class Found:
         return self._only(self.headers.unknown(self.index, self.keys))
 
     def _only(self, rows: np.ndarray) -> Found:
-        return Found(self.part, self.rows[rows], self.index[rows], self.keys[rows])
+        return Found(self.leaf, self.rows[rows], self.index[rows], self.keys[rows])
 
 
 class Listed:
     """Samples that were looked up one after another.
 
     Attributes:
-        places: (part, index there) of each.
+        places: (leaf, index there) of each.
         sources: where each image is.
         targets: of each, before target_transform.
     """
@@ -75,26 +75,26 @@ class Listed:
         return Listed(places, sources, [self.targets[row] for row in rows])
 
     @property
-    def parts(self) -> list[Images]:
+    def leaves(self) -> list[Images]:
         """Those that the samples come from, each once."""
-        return list({id(part): part for part, _ in self.places}.values())
+        return list({id(leaf): leaf for leaf, _ in self.places}.values())
 
     @property
     def locals(self) -> list[int]:
-        """The index of each in its part, as it was given."""
+        """The index of each in its leaf, as it was given."""
         return [local for _, local in self.places]
 
     def found(self) -> list[Found]:
-        """Rows by their parts."""
+        """Rows by their leaves."""
         rows_of: dict[int, list[int]] = {}
-        for row, (part, _) in enumerate(self.places):
-            rows_of.setdefault(id(part), []).append(row)
+        for row, (leaf, _) in enumerate(self.places):
+            rows_of.setdefault(id(leaf), []).append(row)
         made = []
         for rows in rows_of.values():
-            part = self.places[rows[0]][0]
-            index = np.array([self.places[row][1] % len(part) for row in rows], np.int64)
+            leaf = self.places[rows[0]][0]
+            index = np.array([self.places[row][1] % len(leaf) for row in rows], np.int64)
             keys = np.fromiter((hash(self.sources[row]) for row in rows), np.int64, len(rows))
-            made.append(Found(part, np.array(rows), index, keys))
+            made.append(Found(leaf, np.array(rows), index, keys))
         return made
 
     def source(self, row: int) -> Source:
@@ -134,8 +134,8 @@ class Tabled:
         return listed
 
     @property
-    def parts(self) -> list[Images]:
-        return [one.part for one, _ in self._found]
+    def leaves(self) -> list[Images]:
+        return [one.leaf for one, _ in self._found]
 
     @property
     def locals(self) -> np.ndarray:
@@ -149,7 +149,7 @@ class Tabled:
         made: list[Any] = [None] * self._count
         for (one, _), local in zip(self._found, self._local, strict=True):
             for row, index in zip(one.rows.tolist(), local.tolist(), strict=True):
-                made[row] = one.part, index
+                made[row] = one.leaf, index
         return made
 
     @cached_property
@@ -183,7 +183,7 @@ def look_up(dataset: data.Dataset, indices: Sequence[Any]) -> Listed:
         IndexError, TypeError: as ``dataset[index]`` does.
     """
     places = [locate(dataset, index) for index in indices]
-    pairs = [sample(part, local) for part, local in places]
+    pairs = [sample(leaf, local) for leaf, local in places]
     return Listed(places, [source for source, _ in pairs], [target for _, target in pairs])
 
 
@@ -193,7 +193,7 @@ def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable]) -> bool:
         return type(dataset.indices) in PLAIN and is_plain(dataset.dataset, tables)
     if type(dataset) is data.ConcatDataset:
         return all(is_plain(inner, tables) for inner in dataset.datasets)
-    dataset = leaf(dataset)
+    dataset = as_leaf(dataset)
     reader = reader_of(dataset)
     if (reader is None and not is_store(dataset)) or transforms_of(dataset)[1] is not None:
         return False
@@ -203,7 +203,7 @@ def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable]) -> bool:
 
 
 def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> Tabled | None:
-    """The samples of a batch, where tables (by the id() of parts) have all of them; None where looking them up one by
+    """The samples of a batch, where tables (by the id() of leaves) have all of them; None where looking them up one by
     one may give something else, or an error."""
     try:
         if _has_bools(indices):  # to an array of a Subset's they are masks
@@ -211,13 +211,13 @@ def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, S
         index = np.array(array("q", indices), np.int64)
         found: list[tuple[Found, SampleTable]] = []
         local = []
-        for part, rows, inner in places(dataset, index):
-            table, reader = tables[id(part)], reader_of(part)
+        for leaf, rows, inner in places(dataset, index):
+            table, reader = tables[id(leaf)], reader_of(leaf)
             at = from_the_front(inner, len(table))
-            if reader is None or not table.holds(reader.lists(part), at, reader.fixed(part)):
+            if reader is None or not table.holds(reader.lists(leaf), at, reader.fixed(leaf)):
                 return None
             rows = np.arange(len(index)) if rows is None else rows
-            found.append((Found(part, rows, at, table.keys[at]), table))
+            found.append((Found(leaf, rows, at, table.keys[at]), table))
             local.append(inner)
     except Exception:  # whatever it is, the other way says it as torch does
         return None

@@ -20,7 +20,7 @@ from ..errors import Unsupported
 from .per_object import PerObject
 from .readers import Reader, add_reader, check_items, columns_of_pairs
 
-_parts: PerObject[tuple[tuple[Any, ...], Any]] = PerObject()
+_known: PerObject[tuple[tuple[Any, ...], Any]] = PerObject()
 
 
 def is_timms(dataset: Any) -> bool:
@@ -28,15 +28,15 @@ def is_timms(dataset: Any) -> bool:
     return type(dataset) is _class("dataset", "ImageDataset")
 
 
-def leaf(dataset: Any) -> Any:
-    """A data set itself, or what stands for it where it is one of timm's that can be served."""
+def as_leaf(dataset: Any) -> Any:
+    """A data set itself, or what stands for it where it is one of timm's that can be served: a leaf (leaves.py)."""
     try:
-        return part_of(dataset) if is_timms(dataset) else dataset
+        return of_timms(dataset) if is_timms(dataset) else dataset
     except Unsupported:
         return dataset
 
 
-def part_of(dataset: Any) -> Any:
+def of_timms(dataset: Any) -> Any:
     """What stands for a data set of timm's: one object as long as its samples stay the same.
 
     Raises:
@@ -47,19 +47,19 @@ def part_of(dataset: Any) -> Any:
         raise Unsupported(f"timm's ImageDataset with other {', '.join(plain)} than by default")
     reader = getattr(dataset, "reader", None)
     held = reader, getattr(reader, "samples", None), getattr(reader, "targets", None)
-    known, made = _parts.get(dataset, lambda: ((), None))
+    known, made = _known.get(dataset, lambda: ((), None))
     if not known or any(before is not now for before, now in zip(known, held, strict=True)):
         made = _made(dataset)
-        _parts.put(dataset, (held, made))
+        _known.put(dataset, (held, made))
     return made
 
 
 def look_again(dataset: Any) -> None:
-    """Before an epoch: samples of tar files that were changed in place have another part. Raises as part_of()."""
-    part = part_of(dataset)
-    if isinstance(part, _Tars) and part.held != _held(dataset.reader):
-        _parts.put(dataset, ((), None))
-        part_of(dataset)
+    """Before an epoch: samples of tar files that were changed in place are another leaf. Raises as of_timms()."""
+    leaf = of_timms(dataset)
+    if isinstance(leaf, _Tars) and leaf.held != _held(dataset.reader):
+        _known.put(dataset, ((), None))
+        of_timms(dataset)
 
 
 def _held(reader: Any) -> tuple[list[Any], list[Any]]:

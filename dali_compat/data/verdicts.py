@@ -90,8 +90,9 @@ def checksums(memory: np.ndarray, begins: np.ndarray, lengths: np.ndarray, marks
     """(N,) uint64, without the bits of a verdict: of files' bytes and of the ``marks`` (N,) of what headers state.
 
     It is made of the exclusive or of a file's words of eight bytes. Words that begin at other bytes give the same, but
-    turned, so it does not matter where in memory a file lies. That takes a tenth of a CRC's time, and finds the
-    accidents that happen to files. Who wants to deceive himself can.
+    turned, so it does not matter where in memory a file lies. That takes a tenth of a CRC's time, and finds nearly all
+    accidents that happen to files: not one in 64 of two flipped bits, nor words that change places. Who wants to
+    deceive himself can.
 
     Args:
         memory: (bytes,) uint8, in line with words, with eight bytes at least behind the last file.

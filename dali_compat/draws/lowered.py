@@ -64,10 +64,11 @@ def _pillow_starts_vertically(size, new) -> bool:
 # ---- warps
 
 
-# DALI counts in float32, in which a coordinate on the edge of a pixel may fall to either side. A matrix is raised by
-_LAST_BIT = 2.0**-17  # half of fixed point's last bit, or
-_BETWEEN = 2.0**-10  # where all its numbers are multiples of
-_GRAIN = 2.0**-8  # by more than float32 loses, and not as far as the next edge
+# DALI counts in float32, in which a coordinate on the edge of a pixel may fall to either side. So a matrix is raised by
+# more than float32 loses, and not as far as the next edge.
+_LAST_BIT = 2.0**-17  # half of fixed point's last bit
+_GRAIN = 2.0**-8  # where all numbers of a matrix are multiples of this,
+_BETWEEN = 2.0**-10  # it is raised by this
 
 
 @draws(uniforms=lambda of, interpolation: lookup(of)[0])

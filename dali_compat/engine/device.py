@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from .views import Views
@@ -29,16 +30,17 @@ def free_memory(device: torch.device) -> int:
     return free if limit == "max" else max(0, min(free, int(limit) - used))
 
 
-def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A CPU tensor on the device. Unlike a copy from ordinary memory, this one waits for nothing that a GPU has to do
-    before."""
+def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:
+    """An array, or a CPU tensor, on the device. Unlike a copy from ordinary memory, this one waits for nothing that a
+    GPU has to do before."""
+    tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
     if device.type != "cuda":
         return tensor.to(device)
     with torch.cuda.device(device):  # pinned memory is the current GPU's, where CUDA runs on none yet
         return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def to_device(data: Any, device: torch.device) -> Any:
+def moved(data: Any, device: torch.device) -> Any:
     """``data`` with its tensors on ``device``; containers keep their type, other objects stay as they are."""
     return mapped(data, lambda tensor: tensor.to(device, non_blocking=True))
 
@@ -73,13 +75,13 @@ def mapped(data: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(data, tuple) and hasattr(data, "_fields"):
         return type(data)(*(mapped(value, function) for value in data))
     if isinstance(data, (list, tuple)):
-        moved = [mapped(value, function) for value in data]
-        return moved if type(data) is list else tuple(moved) if type(data) is tuple else _rebuilt(data, moved)
+        values = [mapped(value, function) for value in data]
+        return values if type(data) is list else tuple(values) if type(data) is tuple else _rebuilt(data, values)
     return data
 
 
-def _rebuilt(data, moved):
+def _rebuilt(data, values):
     try:
-        return type(data)(moved)
+        return type(data)(values)
     except TypeError:  # a container that is not made from one argument
-        return moved
+        return values

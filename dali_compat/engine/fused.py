@@ -15,6 +15,7 @@ import torch
 
 from ..plan import ImageSpec, Step
 from . import kernels
+from .device import to_device as to_device  # planes/ takes it here
 from .kernels import transform
 from .kernels.geometry import border
 
@@ -203,9 +204,3 @@ def look_up(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     begin = _constant(range(0, table.numel(), 256), images.device, torch.int32)
     index = images + begin.view(-1, 1, 1)
     return table.view(-1).index_select(0, index.view(-1)).view(images.shape)
-
-
-def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """A copy that waits for nothing: from pinned memory, for a GPU."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

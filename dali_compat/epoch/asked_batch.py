@@ -17,7 +17,7 @@ from torch.utils.data import default_collate
 
 from ..data.lookup import Found, Listed
 from ..data.sources import is_record
-from ..engine.device import mapped, to_device
+from ..engine.device import mapped, moved
 from ..errors import ImageReadError, OutOfStep
 from ..lazy.samples import Sample, at, put
 from ..lazy.workers import Request, Ticket
@@ -35,9 +35,9 @@ class Told(Listed):
     """
 
     @property
-    def parts(self) -> list[Any]:
+    def leaves(self) -> list[Any]:
         """The chains, each once."""
-        return [chain for chain in super().parts if chain is not None]
+        return [chain for chain in super().leaves if chain is not None]
 
     def found(self) -> list[Found]:
         """Rows by their chains, without those that are real."""
@@ -152,7 +152,7 @@ class AskedBatch(DaliBatch):
             paths = {one.path for one in samples}
             if isinstance(images, torch.Tensor) and len(paths) == 1:
                 return _collated(samples, images, paths.pop(), epoch.route.device)
-            made = to_device(default_collate(_filled(samples, images, epoch.route.device)), epoch.route.device)
+            made = moved(default_collate(_filled(samples, images, epoch.route.device)), epoch.route.device)
             path = next((one.path for one in samples if one.path is not None), None)
             whole = None if path is None else at(made, path)
             if path is None or not isinstance(whole, torch.Tensor):
@@ -217,4 +217,4 @@ def _collated(samples: Sequence[Sample], images: torch.Tensor, path: Any, device
     if not path:
         return images
     numbered = default_collate([one.filled(number) for number, one in enumerate(samples)])
-    return put(to_device(numbered, device), path, images)
+    return put(moved(numbered, device), path, images)

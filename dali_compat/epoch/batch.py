@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import default_collate
 
 from ..draws import own_generators
-from ..engine.device import mapped, to_device
+from ..engine.device import mapped, moved
 from ..engine.views import Views, filled
 from .epoch import Epoch
 from .part import in_format
@@ -34,7 +34,7 @@ class Batch:
     Attributes:
         begin: how many samples the sampler gave before it.
         given_indices: as the sampler gave them; on_error may leave fewer.
-        places: (data set, index there) of each row, once it is known.
+        places: (leaf of the data set, index there) of each row, once it is known.
         targets: of each row.
     """
 
@@ -100,9 +100,9 @@ class Batch:
         """How many samples of the epoch come before this row, those of all ranks."""
         return self.epoch.rank_order.place_of(self.begin + row)
 
-    def _parts(self) -> list[Any]:
-        """The data sets that its samples come from."""
-        return [part for part, _ in self.places]
+    def _leaves(self) -> list[Any]:
+        """Those of the data set that its samples come from."""
+        return [leaf for leaf, _ in self.places]
 
     def _locals(self) -> Any:
         """The index of each row there."""
@@ -112,20 +112,26 @@ class Batch:
         """What the batch's samples become in collate_fn, as torch's fetchers call it. Where that is default_collate,
         what is stacked already stays so."""
         epoch = self.epoch
-        with_index = {getattr(part, "return_index", False) for part in self._parts()}
+        with_index = {getattr(leaf, "return_index", False) for leaf in self._leaves()}
         fast = epoch.fast_collate and isinstance(images, torch.Tensor) and images.dtype == torch.uint8
-        if (epoch.default_collate or fast) and len(self) and len(with_index) == 1:
-            if isinstance(images, Views):
-                images = to_device(collated_views(images), epoch.route.device)
-            elif not isinstance(images, torch.Tensor):
-                column: Any = tuple(images)  # as torch has it
-                images = to_device(default_collate(column), epoch.route.device)
-                if isinstance(images, torch.Tensor) or any(plan.views for plan in epoch.route.plans):
-                    images = mapped(images, self._in_format)
-            columns = [self.targets, self._locals()] if with_index == {True} else [self.targets]
-            made = [to_device(_column(column), epoch.route.device) for column in columns]
-            return (images, made[0].long() if made[0].ndim == 1 else made[0]) if fast else [images, *made]
-        return self._collated_by_the_user(images)
+        if not (epoch.default_collate or fast) or not len(self) or len(with_index) != 1:
+            return self._collated_by_the_user(images)
+        columns = [self.targets, self._locals()] if with_index == {True} else [self.targets]
+        images = self._stacked(images)
+        made = [moved(_column(column), epoch.route.device) for column in columns]
+        return (images, made[0].long() if made[0].ndim == 1 else made[0]) if fast else [images, *made]
+
+    def _stacked(self, images: Any) -> Any:
+        """The images as default_collate gives them, on the device."""
+        route = self.epoch.route
+        if isinstance(images, torch.Tensor):
+            return images
+        if isinstance(images, Views):
+            return moved(collated_views(images), route.device)
+        column: Any = tuple(images)  # as torch has it
+        made = moved(default_collate(column), route.device)
+        has_images = isinstance(made, torch.Tensor) or any(plan.views for plan in route.plans)
+        return mapped(made, self._in_format) if has_images else made
 
     def _collated_by_the_user(self, images: Any) -> Any:
         """What the user's collate_fn makes of the samples, on the device."""
@@ -133,7 +139,7 @@ class Batch:
         given = self._samples if epoch.batched else lambda images: self._samples(images)[0]
         generators = partial(self._as_in_a_worker, stream=_COLLATE)
         collated = epoch.user_collate(epoch.collate_fn, given, images, epoch.route.device, generators)
-        return to_device(collated, epoch.route.device)
+        return moved(collated, epoch.route.device)
 
     def _in_format(self, images: torch.Tensor) -> torch.Tensor:
         """All plans have one format."""
@@ -143,8 +149,8 @@ class Batch:
         """What ``dataset[index]`` gives for each row, with these images."""
         targets = self.targets.tolist() if isinstance(self.targets, np.ndarray) else self.targets
         samples: list[tuple] = []
-        for image, target, (part, local) in zip(images, targets, self.places, strict=True):
-            with_index = getattr(part, "return_index", False)
+        for image, target, (leaf, local) in zip(images, targets, self.places, strict=True):
+            with_index = getattr(leaf, "return_index", False)
             samples.append((image, target, local) if with_index else (image, target))
         return samples
 

@@ -54,7 +54,7 @@ class BatchHeaders:
                 found.headers.add(found.index, found.keys, facts)
 
     def look(self, left_out: Collection[int], by_pil: bool) -> list[tuple[Found, np.ndarray]]:
-        """Reads those that nobody has read. Gives the rows that each part of the data set has, but for those that are
+        """Reads those that nobody has read. Gives the rows that each leaf of the data set has, but for those that are
         left out, and who decodes them (data/header.py). ``by_pil``: PIL, whatever else could."""
         made = []
         engine = self._epoch.engine
@@ -81,10 +81,10 @@ class BatchHeaders:
 
     def set_intact(self, rows: list[int]) -> None:
         """DALI and PIL read these files alike."""
-        of_part: dict[int, list[int]] = {}
+        of_leaf: dict[int, list[int]] = {}
         for row in rows:
-            of_part.setdefault(id(self._samples.places[row][0]), []).append(row)
-        for rows in of_part.values():
+            of_leaf.setdefault(id(self._samples.places[row][0]), []).append(row)
+        for rows in of_leaf.values():
             headers_of(self._samples.places[rows[0]][0]).set_intact([self._kept(row)[1] for row in rows])
 
     def use_pil(self, row: int) -> None:
@@ -107,8 +107,8 @@ class BatchHeaders:
 
     def _kept(self, row: int) -> tuple[Headers, int]:
         """Where the header of a row's file is kept, and at which index."""
-        part, local = self._samples.places[row]
-        return headers_of(part), local % len(part)
+        leaf, local = self._samples.places[row]
+        return headers_of(leaf), local % len(leaf)
 
     def words_to(self, rows: list[int]) -> Callable[[np.ndarray], None]:
         """What keeps words about these rows' files. It may be called in any thread, and when the batch is gone."""

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from ..data.parts import from_the_front, places
+from ..data.leaves import from_the_front, places
 from ..draws import Arrays, ImageTooSmall, compute
-from ..engine.device import current_stream_of
-from ..engine.fused import to_device
+from ..engine.device import current_stream_of, to_device
 from ..engine.views import Views
 from ..plan import Plan, Step
 from ..routes.resident import Held, ResidentRoute
@@ -34,7 +33,7 @@ class ChunkBatch(Protocol):
         ...
 
     def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
-        """What parts.places() gives, one index after another."""
+        """What leaves.places() gives, one index after another."""
         ...
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..callers import tell_of_fallback
-from ..engine.device import mapped, to_device
+from ..engine.device import mapped, moved
 
 _CPU = torch.device("cpu")
 
@@ -46,7 +46,7 @@ class UserCollate:
         """
         if self._known is function or device.type != "cuda":
             with generators(), _place(function, device):
-                return function(samples(to_device(images, _CPU) if self._on_cpu else images))
+                return function(samples(moved(images, _CPU) if self._on_cpu else images))
         before = torch.get_rng_state(), random.getstate(), np.random.get_state()
         try:
             with generators(), _place(function, device):
@@ -63,7 +63,7 @@ class UserCollate:
         random.setstate(before[1])
         np.random.set_state(before[2])
         with generators():
-            made = function(samples(to_device(images, _CPU)))
+            made = function(samples(moved(images, _CPU)))
         self._known, self._on_cpu = function, True
         return made
 

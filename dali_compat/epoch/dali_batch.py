@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..data.header import DALI, GRAY, PIL, UNREADABLE
+from ..data.leaves import Images
 from ..data.lookup import Found, Listed, Tabled, as_list, in_tables, look_up
-from ..data.parts import Images
 from ..data.readers import transforms_of
 from ..data.sources import Source, fetch
 from ..draws import Arrays, ImageTooSmall, compute
@@ -239,7 +239,7 @@ class DaliBatch(Batch):
 
     @property
     def places(self) -> list[tuple[Images, int]]:  # type: ignore[override]  # made when somebody asks
-        """(part of the data set, index there) of each row."""
+        """(leaf of the data set, index there) of each row."""
         return self._samples_of.places
 
     @property
@@ -251,8 +251,8 @@ class DaliBatch(Batch):
         """The paths of these rows, as a pipeline takes them."""
         return self._samples_of.paths(rows)
 
-    def _parts(self) -> list[Images]:
-        return self._samples_of.parts
+    def _leaves(self) -> list[Images]:
+        return self._samples_of.leaves
 
     def _locals(self) -> Any:
         return self._samples_of.locals
@@ -270,7 +270,7 @@ class DaliBatch(Batch):
         self.pixels = [] if cache is None else [cache.get(source) for source in self.sources]
         if tabled is None:
             self._fetch([row for row in range(len(self)) if not self.pixels or self.pixels[row] is None])
-        if any(transforms_of(part)[1] for part in self._parts()):
+        if any(transforms_of(leaf)[1] for leaf in self._leaves()):
             self.targets = list(as_list(self.targets))
             with self._as_in_a_worker():
                 self.targets = [self._target(row) for row in range(len(self))]
@@ -316,14 +316,14 @@ class DaliBatch(Batch):
         by_plan: dict[Plan, dict[tuple[int, str], list[np.ndarray]]] = {}
         for found, kinds in self.headers.look(self.bad, by_pil=self._stands_in):
             for kind, given, chosen in self._kinds(found, kinds):
-                plan = self.epoch.route.plan_of(found.part, gray=kind == GRAY)
+                plan = self.epoch.route.plan_of(found.leaf, gray=kind == GRAY)
                 by_plan.setdefault(plan, {}).setdefault((kind, given), []).append(chosen)
         for plan, by_kind in by_plan.items():
             self._under_way.append(DaliPart(self, plan))
             self._under_way[-1].start({kind: merged(rows) for kind, rows in by_kind.items()})
 
     def _kinds(self, found: Found, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
-        """(kind, what DALI is given, rows) of a part's rows. What PIL decodes, it opens itself."""
+        """(kind, what DALI is given, rows) of a leaf's rows. What PIL decodes, it opens itself."""
         rows, dalis = found.rows, kinds == DALI
         if self.pixels:
             known = dalis & np.array([self.pixels[row] is not None for row in rows.tolist()])

@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ..data.headers import headers_of
+from ..data.leaves import leaves_of
 from ..data.lookup import PLAIN, is_plain
-from ..data.parts import parts
 from ..data.prefetch import HeaderPrefetcher
 from ..data.sources import Form
 from ..data.table import SampleTable, table_of
@@ -37,7 +37,7 @@ class DaliEpoch(Epoch[DaliRoute]):
     Attributes:
         engine: of the GPU, for JPEGs, where it has one and a plan can use it.
         prefetcher: of headers, where a GPU decodes and many files of the data set were never looked at.
-        tables: of the data set's parts, by their id(), as their samples were when it began.
+        tables: of the data set's leaves, by their id(), as their samples were when it began.
         prepares: whether the next one may be made there, too.
         asker: asks the data set, where it is the user's; asked_workers: does so in processes, where there are some.
     """
@@ -57,8 +57,8 @@ class DaliEpoch(Epoch[DaliRoute]):
             self.asked_workers.start()
         elif workers is not None:
             workers.close()
-        known = [] if self.asker is not None else parts(loader.dataset)
-        made = {id(part): table_of(part) for part in known}
+        known = [] if self.asker is not None else leaves_of(loader.dataset)
+        made = {id(leaf): table_of(leaf) for leaf in known}
         self.tables = {key: table for key, table in made.items() if table is not None}
         ahead = [plan for first in route.all_plans for plan in plans_ahead(first)]
         users = any(plan.call or any(step.op == "apply" for step in plan.steps) for plan in ahead)  # apply: on_batch()
@@ -66,20 +66,20 @@ class DaliEpoch(Epoch[DaliRoute]):
         self.prefetcher = self._new_prefetcher(loader)
         self.engine = self.route.jpeg_engine()
         if self.engine is not None:
-            self._share(self.engine.name, parts(loader.dataset))
+            self._share(self.engine.name, leaves_of(loader.dataset))
 
     def _share(self, engine: str, among: list[Any]) -> None:
         """What is known of JPEGs, with other processes, for data sets that have a place for it. Here, and not when an
         epoch ends: the garbage collector may end one."""
-        for part in among:
-            file, table = getattr(part, "_index_file", None), self.tables.get(id(part))
+        for leaf in among:
+            file, table = getattr(leaf, "_index_file", None), self.tables.get(id(leaf))
             if file is not None and table is not None:
-                headers_of(part).verdicts(engine).share(file, table.digest, len(table))
+                headers_of(leaf).verdicts(engine).share(file, table.digest, len(table))
 
     def _new_prefetcher(self, loader) -> HeaderPrefetcher | None:
         if self.route.device.type != "cuda" or not loader.num_workers or not self.starts_aside:
             return None
-        known = [(headers_of(part), len(part)) for part in parts(loader.dataset) if id(part) in self.tables]
+        known = [(headers_of(leaf), len(leaf)) for leaf in leaves_of(loader.dataset) if id(leaf) in self.tables]
         if sum(headers.unseen(count) for headers, count in known) < _MANY:
             return None
         try:
@@ -89,7 +89,7 @@ class DaliEpoch(Epoch[DaliRoute]):
 
     @property
     def starts_aside(self) -> bool:
-        """Whether batches may be started in another thread: none of the user's code has a part in it. Users change data
+        """Whether batches may be started in another thread: none of the user's code takes part. Users change data
         sets in the middle of an epoch, too."""
         if self.asker is not None:
             return False

@@ -10,7 +10,7 @@ import torch
 import torch.utils.data as data
 from torch.utils.data import default_collate, default_convert
 
-from ..data.parts import parts
+from ..data.leaves import leaves_of
 from ..data.readers import reader_of, transforms_of
 from .samplers import is_known, samplers_of
 
@@ -79,11 +79,11 @@ def runs_users_functions(loader, samples: bool) -> bool:
     if loader.num_workers:
         return False
     plain = loader.collate_fn in (default_collate, default_convert)
-    return samples or not plain or any(map(_target_transform, parts(loader.dataset)))
+    return samples or not plain or any(map(_target_transform, leaves_of(loader.dataset)))
 
 
-def _target_transform(part: Any) -> Any:
-    return getattr(part, "target_transform", None) if reader_of(part) is None else transforms_of(part)[1]
+def _target_transform(leaf: Any) -> Any:
+    return getattr(leaf, "target_transform", None) if reader_of(leaf) is None else transforms_of(leaf)[1]
 
 
 def _name(loader, generator: torch.Generator) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from ..engine import pil
-from ..engine.device import mapped, sent
+from ..engine.device import mapped, to_device
 from ..errors import ImageReadError
 from ..plan import Plan
 from .dali_owner import DaliOwner
@@ -48,7 +48,7 @@ class PilGroup:
         return images
 
     def _sent(self, image: torch.Tensor) -> torch.Tensor:
-        return sent(image, self.batch.epoch.route.device)
+        return to_device(image, self.batch.epoch.route.device)
 
     def discard(self) -> None:
         while self._futures:

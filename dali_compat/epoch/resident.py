@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..data.arrays import target
-from ..data.parts import locate
+from ..data.leaves import locate
 from ..engine.views import Views
 from ..routes.resident import ResidentRoute
 from .batch import Batch, collated_views
@@ -150,7 +150,7 @@ class ResidentBatch(Batch):
             self.chunk.discard()
 
     def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
-        """What parts.places() gives, one index after another: of indices that are no plain numbers, and with errors as
+        """What leaves.places() gives, one index after another: of indices that are no plain numbers, and with errors as
         torch raises them."""
         found: dict[int, tuple[Any, list, list]] = {}
         for row, index in enumerate(self._listed()):

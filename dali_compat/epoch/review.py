@@ -12,7 +12,7 @@ import numpy as np
 from ..data.arrays import target
 from ..data.header import GRAY, UNREADABLE
 from ..data.headers import headers_of
-from ..data.parts import Images, locate, sample
+from ..data.leaves import Images, locate, sample
 from ..draws import ImageTooSmall, Randoms, compute
 from ..plan import Plan
 from ..routes.choose import Route, StockRoute
@@ -110,32 +110,34 @@ def _as_they_are(loader) -> Iterator[None]:
 
 def _described(loader, route: Route, index: Any, place: int, seed: int) -> SampleDescription:
     index = index.__index__() if hasattr(index, "__index__") else index
+    known = SampleDescription(index, None, None, None, place, seed, [])
     try:
-        part, local = locate(loader.dataset, index)
+        leaf, local = locate(loader.dataset, index)
     except Exception:  # it raises in its batch, or is no data set of ours
-        return SampleDescription(index, None, None, None, place, seed, [])
-    size: tuple[int, int] | None
+        return known
     if isinstance(route, ResidentRoute):
-        plan = route.held[id(part)].plan
-        path, of_it, size = None, target(part, local), plan.takes.size
-    elif isinstance(part, Images):
-        try:
-            source, of_it = sample(part, local)
-        except Exception:  # one of torchvision's that nobody reads here
-            return SampleDescription(index, None, None, None, place, seed, [])
-        path = str(source)
-        if isinstance(route, StockRoute):
-            return SampleDescription(index, path, of_it, None, place, seed, [])
-        at, key = np.array([local % len(part)]), np.array([hash(source)], np.int64)
-        facts = headers_of(part).facts(at, key, lambda i: source)
-        if facts.kinds[0] == UNREADABLE:
-            return SampleDescription(index, path, of_it, None, place, seed, [])
-        plan = route.plan_of(part, gray=facts.kinds[0] == GRAY)
-        height, width = facts.sizes[0].tolist()
-        size = height, width
-    else:
-        return SampleDescription(index, None, None, None, place, seed, [])
-    return SampleDescription(index, path, of_it, size, place, seed, _drawn(plan, size, Randoms(seed, place, 1)))
+        return _with_draws(known._replace(target=target(leaf, local)), route.held[id(leaf)].plan)
+    if not isinstance(leaf, Images):
+        return known
+    try:
+        source, label = sample(leaf, local)
+    except Exception:  # one of torchvision's that nobody reads here
+        return known
+    known = known._replace(path=str(source), target=label)
+    if isinstance(route, StockRoute):
+        return known
+    at, key = np.array([local % len(leaf)]), np.array([hash(source)], np.int64)
+    facts = headers_of(leaf).facts(at, key, lambda i: source)
+    if facts.kinds[0] == UNREADABLE:
+        return known
+    height, width = facts.sizes[0].tolist()
+    return _with_draws(known, route.plan_of(leaf, gray=facts.kinds[0] == GRAY), (height, width))
+
+
+def _with_draws(known: SampleDescription, plan: Plan, size: tuple[int, int] | None = None) -> SampleDescription:
+    """With what its plan draws, and the image's size: the plan's, unless it is given."""
+    size = size or plan.takes.size
+    return known._replace(size=size, drawn=_drawn(plan, size, Randoms(known.seed, known.place, 1)))
 
 
 def _drawn(plan: Plan, size: tuple[int, int] | None, randoms: Randoms) -> list[tuple[str, dict[str, Any]]]:

@@ -14,10 +14,10 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
-from ..asked import Told
-from ..data.parts import locate, sample
+from ..data.leaves import locate, sample
 from ..draws import replacement
-from ..engine.device import to_device
+from ..engine.device import moved
+from ..ours import QuietWorker
 from .on_error import ATTEMPTS, NOTHING, UNREADABLE, Errors
 from .progress import Progress
 from .samplers import indices_among
@@ -38,7 +38,7 @@ def stock_iterator(loader, device: torch.device, before: Progress | None = None)
     if not loader.num_workers:
         return _Here(given, device, before)
     loader.check_worker_number_rationality()
-    return _InWorkers(_changed(given, worker_init_fn=Told(loader.worker_init_fn)), device, before)
+    return _InWorkers(_changed(given, worker_init_fn=QuietWorker(loader.worker_init_fn)), device, before)
 
 
 class _OnDevice(_BaseDataLoaderIter):
@@ -112,7 +112,7 @@ class _OnDevice(_BaseDataLoaderIter):
         since = self._meter.now()
         try:
             made = self._next_made()
-            made = made if self._device.type == "cpu" else to_device(made, self._device)
+            made = made if self._device.type == "cpu" else moved(made, self._device)
         except BaseException as error:
             self._meter.spent(since)
             if isinstance(error, StopIteration):

@@ -22,7 +22,7 @@ class BatchOfOne(Protocol):
 
     @property
     def places(self) -> list:
-        """(part of the data set, index there)."""
+        """(leaf of the data set, index there)."""
         ...
 
     @property

@@ -12,7 +12,7 @@ import torch.utils.data as data
 
 from ..data.arrays import holds_arrays, images_of, raw_targets
 from ..data.hugging_face import DALIHuggingFace
-from ..data.parts import Images, locate, sample
+from ..data.leaves import Images, locate, sample
 from ..data.sources import is_record
 from ..lower import plans_ahead
 from ..routes.choose import Route, StockRoute
@@ -67,17 +67,17 @@ def _checksum(dataset: Any, length: int) -> str:
     return f"{total:08x}"
 
 
-def _trait(part: Any, index: int) -> bytes:
-    if holds_arrays(part):
-        return images_of(part)[index].numpy().tobytes() + repr(raw_targets(part)[index]).encode()
-    if not isinstance(part, Images):
+def _trait(leaf: Any, index: int) -> bytes:
+    if holds_arrays(leaf):
+        return images_of(leaf)[index].numpy().tobytes() + repr(raw_targets(leaf)[index]).encode()
+    if not isinstance(leaf, Images):
         return b""
-    source, target = sample(part, index)
-    name = os.path.basename(str(source)) if is_record(source) else source.removeprefix(str(getattr(part, "root", "")))
+    source, target = sample(leaf, index)
+    name = os.path.basename(str(source)) if is_record(source) else source.removeprefix(str(getattr(leaf, "root", "")))
     if isinstance(target, torch.Tensor):  # as text a long one is shortened
         target = target.tolist()
     trait = f"{name} {target}".encode()
-    return trait + source.bytes().tobytes() if isinstance(part, DALIHuggingFace) and is_record(source) else trait
+    return trait + source.bytes().tobytes() if isinstance(leaf, DALIHuggingFace) and is_record(source) else trait
 
 
 def _sampler(sampler: Any) -> str:

@@ -11,8 +11,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from .. import installed
-from ..installed import Installed
+from .. import patched
+from ..patched import Patched
 from . import report as reports
 from . import spawned
 
@@ -30,7 +30,7 @@ def install(
     fallback: str = "warn",
     report: bool = False,
     **options: Any,
-) -> Installation:
+) -> Undo:
     """Make torch.utils.data.DataLoader ours where it is over images, in this process and those that it spawns.
 
     torch's class itself is changed: loaders are made the new way wherever the class was imported, before or after, and
@@ -58,12 +58,12 @@ def install(
     if unknown:
         raise TypeError(f"install() got an unexpected option {sorted(unknown)[0]!r}")
     given = {"exact": exact, "device": device, "cache": cache, "fallback": fallback, **options}
-    before = installed.now
-    installed.now = Installed(given, report)
+    before = patched.now
+    patched.now = Patched(given, report)
     _patch_now_or_later()
     spawned.follow()
     _log.info("torch.utils.data.DataLoader is dali_compat's where it is over images; also in processes spawned")
-    return Installation(before)
+    return Undo(before)
 
 
 def uninstall() -> None:
@@ -72,23 +72,23 @@ def uninstall() -> None:
     _return_to(None)
 
 
-class Installation:
+class Undo:
     """What install() gives: a context manager that undoes it."""
 
-    def __init__(self, before: Installed | None):
+    def __init__(self, before: Patched | None):
         self._before = before
 
-    def __enter__(self) -> Installation:
+    def __enter__(self) -> Undo:
         return self
 
     def __exit__(self, *error: object) -> None:
         _return_to(self._before)
 
 
-def _return_to(before: Installed | None) -> None:
-    if installed.now is not None and installed.now.report and not (before and before.report):
+def _return_to(before: Patched | None) -> None:
+    if patched.now is not None and patched.now.report and not (before and before.report):
         reports.tell()
-    installed.now = before
+    patched.now = before
     if before is None:
         sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WhenImported)]
         spawned.unfollow()
@@ -116,7 +116,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                if installed.now is not None:
+                if patched.now is not None:
                     _patch(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this loader alone
@@ -132,7 +132,7 @@ def _patch(module: Any) -> None:
 
     @functools.wraps(original)
     def __init__(self, *args, **kwargs):
-        now = installed.now
+        now = patched.now
         dataset = args[0] if args else kwargs.get("dataset")
         if now is not None and _is_of_images(dataset):
             from .loader import become

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch.utils.data as data
 
-from .. import installed
+from .. import patched
 from ..callers import tell_of_fallback
-from ..data.parts import parts
+from ..data.leaves import leaves_of
 from ..data.timm import OfTimms
-from ..installed import Installed
 from ..loader import DataLoader
+from ..patched import Patched
 from .devices import made
 from .frameworks import check_nothing_is_skipped_twice, is_made_by_accelerate, options_of, reason_to_stay_torchs
 
@@ -25,11 +25,11 @@ class InstalledLoader(DataLoader):
     its class and the script's arguments, it has the options of install() again."""
 
     def __init__(self, *args: Any, **kwargs: Any):
-        options = {} if installed.now is None else installed.now.options
+        options = {} if patched.now is None else patched.now.options
         super().__init__(*args, **options | kwargs)
 
 
-def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Installed) -> bool:
+def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patched) -> bool:
     """Make ``loader`` ours and call our constructor with the arguments of torch's; False where it is ours already, or
     a framework does with it what ours cannot."""
     if isinstance(loader, DataLoader):
@@ -44,7 +44,7 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Inst
     dataset = args[0] if args else kwargs["dataset"]
     loader.__class__ = InstalledLoader if kind is data.DataLoader else _class_of(kind)
     options = now.options | options_of(dataset) | kwargs
-    if any(isinstance(part, OfTimms) for part in parts(dataset)):
+    if any(isinstance(leaf, OfTimms) for leaf in leaves_of(dataset)):
         options = {"on_error": "replace"} | options  # timm goes on with the next image where one cannot be read
     DataLoader.__init__(loader, *args, **options)
     made.add(loader)

@@ -6,7 +6,7 @@ import os
 from multiprocessing import spawn
 from typing import Any
 
-from .. import installed
+from .. import patched
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _CODE = """
@@ -21,7 +21,7 @@ class _Install:
     """Its pickle calls install() where it is read."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        now = installed.now
+        now = patched.now
         assert now is not None
         options = now.options | {"device": None if now.options["device"] is None else str(now.options["device"])}
         return exec, (_CODE, {"root": _ROOT, "options": options, "report": now.report})
@@ -35,7 +35,7 @@ def follow() -> None:
 
     def get_preparation_data(name: str) -> dict[str, Any]:
         prepared: dict[str, Any] = original(name)
-        if installed.now is not None:
+        if patched.now is not None:
             prepared["dali_compat"] = _Install()
         return prepared
 

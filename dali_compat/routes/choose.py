@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from ..data.arrays import holds_arrays
-from ..data.parts import Images, folders
-from ..data.parts import parts as parts_of
+from ..data.leaves import Images, image_leaves_of, leaves_of
 from ..data.readers import reader_of, transforms_of
 from ..data.sources import BYTES, InItsMode
 from ..data.survey import mostly_jpeg, mostly_small
@@ -52,7 +51,7 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
     CUDA may start; until then it must not, for a script may fork, or choose its device, after it has made its loaders.
     """
     device = resolve_device(loader.device, start)
-    if any(map(holds_arrays, parts_of(loader.dataset))):
+    if any(map(holds_arrays, leaves_of(loader.dataset))):
         try:
             return resident_route(loader, device, loader.prefetch_factor or _DEPTH, before, start)
         except Unsupported as error:
@@ -61,46 +60,47 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
     if problem:
         return StockRoute(device, problem)
     try:
-        parts, users = _parts(loader)
-        depth = 1 if users is not None and not loader.num_workers else _depth(loader, device)  # asked when torch asks
+        leaves, own = _planned(loader)
+        depth = 1 if own is not None and not loader.num_workers else _depth(loader, device)  # asked when torch asks
         same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
         known = {plan.key: plan for plan in same.all_plans} if same is not None else {}
-        plan_of, gray = _plans(parts, loader, device, known)
+        plan_of, gray = _plans(leaves, loader, device, known)
     except Unsupported as error:
         return StockRoute(device, str(error))
     plans = list(dict.fromkeys(plan for _, plan in plan_of.values()))
-    fancy = device.type == "cuda" and not loader.exact and (users.is_small if users else mostly_small(parts))
-    cache, threads = _cache(loader, device, before), _threads(loader, device, parts, users)
+    fancy = device.type == "cuda" and not loader.exact and (own.is_small if own else mostly_small(leaves))
+    cache, threads = _cache(loader, device, before), _threads(loader, device, leaves, own)
     route = DaliRoute(device, threads, depth, loader.batch_size or 1, plans, plan_of, fancy, cache, gray)
-    if users is not None:
-        if users.chain.given == BYTES:  # which are new ones each time
+    if own is not None:
+        if own.chain.given == BYTES:  # which are new ones each time
             route.cache = None
-        route.asker, route.plan_later = users.asker, partial(_plan, options=_options(loader, device), known=known)
+        route.asker, route.plan_later = own.asker, partial(_plan, options=_options(loader, device), known=known)
     if same is not None and same.threads == route.threads:
         route.take_over(same)
     return route
 
 
-def _parts(loader) -> tuple[list[Any], Asked | None]:
-    """The data sets that plans are for. A data set of the user's that is asked has one: the chain of its samples.
+def _planned(loader) -> tuple[list[Any], Asked | None]:
+    """What plans are for: the leaves, and None; or the chain of its samples, and a data set of the user's own that is
+    asked.
 
     Raises:
         Unsupported: naming what is in the way.
     """
     try:
-        parts = folders(loader.dataset)
-        for part in parts:
-            transforms_of(part)
-        return parts, None
+        leaves = image_leaves_of(loader.dataset)
+        for leaf in leaves:
+            transforms_of(leaf)
+        return leaves, None
     except Unsupported as error:
         try:
-            users = asked(loader.dataset)
+            own = asked(loader.dataset)
         except Unsupported as why:
             what, end, remedy = str(error).partition("; ")
             raise Unsupported(f"{what}, and {why}{end}{remedy}") from None
-        if users is None:
+        if own is None:
             raise error from None
-        return [users.chain], users
+        return [own.chain], own
 
 
 def _depth(loader, device: torch.device) -> int:
@@ -131,24 +131,24 @@ def resolve_device(device, start: bool) -> torch.device:
 
 
 def _plans(
-    parts: list[Images], loader, device: torch.device, known: dict[tuple, Plan]
+    leaves: list[Images], loader, device: torch.device, known: dict[tuple, Plan]
 ) -> tuple[dict[int, tuple[Images, Plan]], dict[int, Plan]]:
-    """The plan of each part, by its id(), and of its images of one channel, where it does not convert them; equal plans
+    """The plan of each leaf, by its id(), and of its images of one channel, where it does not convert them; equal plans
     are one object."""
     options = _options(loader, device)
     plan_of: dict[int, tuple[Images, Plan]] = {}
     gray: dict[int, Plan] = {}
-    for folder in parts:
-        plan_of[id(folder)] = folder, _plan(folder, options, known)
-        reader = reader_of(folder)
-        if reader is not None and reader.taken(folder) is InItsMode:
-            gray[id(folder)] = _plan(folder, options, known, ImageSpec(channels=1))
+    for leaf in leaves:
+        plan_of[id(leaf)] = leaf, _plan(leaf, options, known)
+        reader = reader_of(leaf)
+        if reader is not None and reader.taken(leaf) is InItsMode:
+            gray[id(leaf)] = _plan(leaf, options, known, ImageSpec(channels=1))
     return plan_of, gray
 
 
-def _plan(folder: Any, options: Options, known: dict[tuple, Plan], spec: ImageSpec = ImageSpec()) -> Plan:
-    """The plan of a part; of equal ones the first that is ``known``."""
-    plan = lower(translate(transforms_of(folder)[0], spec, views=True), options)
+def _plan(leaf: Any, options: Options, known: dict[tuple, Plan], spec: ImageSpec = ImageSpec()) -> Plan:
+    """The plan of a leaf; of equal ones the first that is ``known``."""
+    plan = lower(translate(transforms_of(leaf)[0], spec, views=True), options)
     return known.setdefault(plan.key, plan)
 
 
@@ -180,8 +180,8 @@ def available_threads(loader) -> int:
     return max(1, min(len(os.sched_getaffinity(0)) // processes, _MOST_THREADS))
 
 
-def _threads(loader, device: torch.device, parts: list[Any], users: Asked | None = None) -> int:
+def _threads(loader, device: torch.device, leaves: list[Any], own: Asked | None = None) -> int:
     """CPU threads of a pipeline. Where the GPU decodes, few load as fast as many and disturb a training step less."""
     available = available_threads(loader)
-    on_gpu = device.type == "cuda" and not loader.exact and (users.is_jpeg if users else mostly_jpeg(parts))
+    on_gpu = device.type == "cuda" and not loader.exact and (own.is_jpeg if own else mostly_jpeg(leaves))
     return min(available, _GPU_JPEG_THREADS) if on_gpu else available

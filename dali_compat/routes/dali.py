@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from ..data.headers import headers_of
-from ..data.parts import Images
+from ..data.leaves import Images
 from ..lazy.asker import Asker
 from ..locks import new_lock
 from ..plan import Plan
@@ -45,11 +45,11 @@ class DaliRoute:
         threads: CPU threads of each pipeline.
         depth: batches in flight.
         batch_size: the most samples that a pipeline is made for at first.
-        plans: one a distinct transform, in the order of the data set's parts.
+        plans: one a distinct transform, in the order of the data set's leaves.
         fancy: whether a GPU's decoder interpolates chroma as libjpeg does.
         cache: of decoded images, where the loader has one.
-        gray: for images of one channel, by the id() of parts that do not convert to RGB.
-        asker: asks the data set, where it is the user's; plan_later: gives the plan of a part that turns up then.
+        gray: for images of one channel, by the id() of leaves that do not convert to RGB.
+        asker: asks the data set, where it is the user's; plan_later: gives the plan of a leaf that turns up then.
     """
 
     device: torch.device
@@ -68,16 +68,16 @@ class DaliRoute:
     # re-entrant: the garbage collector ends epochs, too, and may do so in a thread that is just borrowing
     _lock: Any = field(default_factory=new_lock, repr=False)
 
-    def plan_of(self, folder: Images, gray: bool = False) -> Plan:
+    def plan_of(self, leaf: Images, gray: bool = False) -> Plan:
         if gray:
-            return self.gray[id(folder)]
-        if id(folder) not in self._plan_of and self.plan_later is not None:
-            self._plan_of[id(folder)] = folder, self.plan_later(folder)
-        return self._plan_of[id(folder)][1]
+            return self.gray[id(leaf)]
+        if id(leaf) not in self._plan_of and self.plan_later is not None:
+            self._plan_of[id(leaf)] = leaf, self.plan_later(leaf)
+        return self._plan_of[id(leaf)][1]
 
     @property
     def unconverted(self) -> list[str]:
-        """Classes of the parts that ``gray`` has."""
+        """Classes of the leaves that ``gray`` has."""
         return list(dict.fromkeys(type(self._plan_of[number][0]).__name__ for number in self.gray))
 
     @property
@@ -144,8 +144,8 @@ class DaliRoute:
         engine = known_engine(self.device) if self.uses_jpeg_engine else None
         if engine is None or isinstance(engine, str):
             return ""
-        parts = [part for part, plan in self._plan_of.values() if plan.from_planes]
-        return engine.account([(headers_of(part), len(part)) for part in parts])
+        leaves = [leaf for leaf, plan in self._plan_of.values() if plan.from_planes]
+        return engine.account([(headers_of(leaf), len(leaf)) for leaf in leaves])
 
     def begin_decoder(self) -> None:
         """Where a GPU decodes and CUDA has started, its decoder starts in the background, once a process."""

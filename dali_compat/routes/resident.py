@@ -11,7 +11,7 @@ import torch
 import torch.utils.data as data
 
 from ..data.arrays import images_of, raw_targets, spec_of, target_table
-from ..data.parts import parts
+from ..data.leaves import leaves_of
 from ..engine.device import free_memory
 from ..engine.fused import Program
 from ..errors import Unsupported
@@ -105,8 +105,8 @@ class ResidentRoute:
     Attributes:
         device: where batches come out.
         depth: batches that Python works on at a time, where a plan calls it.
-        plans: one a distinct transform, in the order of the data set's parts.
-        held: the parts, by id().
+        plans: one a distinct transform, in the order of the data set's leaves.
+        held: the leaves, by id().
     """
 
     device: torch.device
@@ -193,7 +193,7 @@ class ResidentRoute:
 
 
 def resident_route(loader, device: torch.device, depth: int, before, start: bool) -> ResidentRoute:
-    """The route for a loader whose data set has parts that hold arrays. ``before`` and ``start`` as choose() has them.
+    """The route for a loader whose data set has leaves that hold arrays. ``before`` and ``start`` as choose() has them.
 
     Raises:
         Unsupported: naming what is in the way.
@@ -204,7 +204,7 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
     known = {plan.key: plan for plan in before.plans} if before else {}
     options = Options(loader.exact, loader.memory_format == torch.channels_last, device.type == "cuda")
     held = {}
-    for dataset in parts(loader.dataset):
+    for dataset in leaves_of(loader.dataset):
         if id(dataset) not in held:
             images, array = images_of(dataset), dataset.data
             plan = lower(translate(dataset.transform, spec_of(images), views=True), options, decoded=True)

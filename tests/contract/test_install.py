@@ -19,7 +19,7 @@ from torchvision.datasets.folder import pil_loader
 
 import dali_compat
 from contract.both import EXACT, SMALL, assert_same_epoch, outlines
-from dali_compat import DALIArrayDataset, DALIImageFolder, FallbackWarning, asked, install, installed, uninstall
+from dali_compat import DALIArrayDataset, DALIImageFolder, FallbackWarning, install, ours, patched, uninstall
 from dali_compat.patch.loader import InstalledLoader
 
 TORCHS = data.DataLoader.__init__
@@ -190,7 +190,7 @@ def test_wrong_options_are_named():
         install(fallback="never")
     with pytest.raises(TypeError, match="unexpected option 'speed'"):
         install(speed=2)
-    assert installed.now is None
+    assert patched.now is None
 
 
 def test_a_fallback_warns_at_the_users_line(images):
@@ -281,9 +281,9 @@ def by_hand(image):
 
 @pytest.fixture
 def nothing_said():
-    asked._said[0] = 0
+    ours._said[0] = 0
     yield
-    asked._said[0] = 0
+    ours._said[0] = 0
 
 
 @pytest.mark.parametrize("wrap", [lambda d: d, lambda d: data.ConcatDataset([data.Subset(d, range(9)), d])])

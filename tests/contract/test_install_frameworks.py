@@ -12,7 +12,7 @@ from torch.utils import data
 
 import dali_compat
 from contract.both import EXACT, REPOSITORY, SMALL, assert_same_pixels, outlines, pixels, stock
-from dali_compat import DALIImageFolder, DataLoader, FallbackWarning, asked, install, uninstall
+from dali_compat import DALIImageFolder, DataLoader, FallbackWarning, install, ours, uninstall
 
 
 @pytest.fixture(autouse=True)
@@ -223,7 +223,7 @@ TorchTrainer(
 
 def test_torchdatas_stateful_loader_says_that_it_is_torchs(image_root):
     torchdata = pytest.importorskip("torchdata.stateful_dataloader")
-    asked._said[0] = 0
+    ours._said[0] = 0
     loader = torchdata.StatefulDataLoader(DALIImageFolder(image_root, SMALL), 5)
     with pytest.warns(FallbackWarning, match="torch's own loader reads DALIImageFolder"):
         assert len(list(loader)) == 5

@@ -265,7 +265,7 @@ def test_a_generator_is_where_torch_would_have_it(exact_folder, taken, replaceme
     assert torch.equal(*states)
 
 
-def test_parts_that_share_a_transform_in_any_order(own_root):
+def test_data_sets_that_share_a_transform_in_any_order(own_root):
     """Rows of two data sets, in turn, with one plan."""
     first, second = (DALIImageFolder(own_root, EXACT, return_index=True) for _ in range(2))
     both = data.ConcatDataset([data.Subset(first, range(0, 8, 2)), data.Subset(second, range(1, 8, 2))])

@@ -23,6 +23,7 @@ from dali_compat.data.headers import headers_of
 from dali_compat.engine.planes import engine as jpeg_engine
 from dali_compat.engine.planes import engines, verified
 from dali_compat.engine.planes.engine import EngineSilent
+from dali_compat.engine.planes.files import Room
 from dali_compat.engine.planes.nvjpeg import EngineError, EngineMemoryError
 from dali_compat.engine.planes.verified import VerifiedEngine
 from dali_compat.epoch import planes_group
@@ -65,16 +66,19 @@ class Pillows(VerifiedEngine):
         self._compare_on(self.device)
 
     def submit(self, read, places, sure=None):
-        files, taken = read(), np.ones(len(places.bytes), bool)
+        files, taken = read(Room(self.device)), np.ones(len(places.bytes), bool)
         if sure is not None:
             taken = sure(files)
             files, places = files.only(np.flatnonzero(taken)), places.only(np.flatnonzero(taken))
         if len(files):
             self.calls.append(len(files))
-        made = Pillow(self, files, places)
+        made = self.decoding(files, places)
         made.taken = taken
         self._live[id(made)] = made
         return made
+
+    def decoding(self, files, places):
+        return Pillow(self, files, places)
 
 
 class Pillow:
@@ -112,13 +116,13 @@ class Pillow:
         pass
 
 
-@pytest.fixture
-def engine(monkeypatch):
+def alone(monkeypatch):
+    """Kernels run in one thread at a time: the interpreter is for one."""
     from dali_compat.engine.planes import kernels
 
-    lock = threading.Lock()  # the interpreter is for one thread at a time
+    lock = threading.Lock()
 
-    def alone(function):
+    def locked(function):
         def called(*args):
             with lock:
                 return function(*args)
@@ -126,7 +130,12 @@ def engine(monkeypatch):
         return called
 
     for name in ("render", "differs"):
-        monkeypatch.setattr(kernels, name, alone(getattr(kernels, name)))
+        monkeypatch.setattr(kernels, name, locked(getattr(kernels, name)))
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    alone(monkeypatch)
     made = Pillows()
     monkeypatch.setattr(DaliRoute, "jpeg_engine", lambda self: made)
     yield made

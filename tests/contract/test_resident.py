@@ -216,8 +216,7 @@ def test_a_generator_is_where_torch_has_it(dataset, case, taken, size):
         for _ in zip(range(taken), loader, strict=False):
             pass
         states.append(generator.get_state())
-    if case == "generator":
-        assert torch.equal(*states)
+    assert torch.equal(*states)
 
 
 def test_python_and_numpy_random_are_left_alone():

@@ -13,7 +13,7 @@ from torchvision import transforms as T
 
 from contract.both import assert_same_epoch, outlines
 from dali_compat import DataLoader, FallbackWarning, install, uninstall
-from dali_compat.data.timm import part_of
+from dali_compat.data.timm import of_timms
 from dali_compat.draws.registry import lookup, run
 from dali_compat.plan import draw
 
@@ -301,7 +301,7 @@ def test_changes_of_tar_files_are_taken(tars):
     ):
         change()
         assert_same_epoch(loader, data.DataLoader(dataset, 5))
-        parts.append(part_of(dataset))
+        parts.append(of_timms(dataset))
     assert parts[-2] is parts[-1] and len(set(map(id, parts))) == 3
 
 

@@ -10,7 +10,6 @@ from docs.pages import PAGES, ROOT, anchors, fences, inline, links, text
 
 PATH = re.compile(r"(docs|benchmarks|examples|tests|dali_compat)/[\w./<>-]*")
 PACKAGE = Path(dali_compat.__file__).parent
-# the pages tell of the rooms that the code is moving into
 
 
 @pytest.mark.parametrize("page", PAGES)

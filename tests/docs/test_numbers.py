@@ -5,10 +5,11 @@ import re
 import pytest
 
 from docs.claims import CLAIMS, NOT_MEASURED
-from docs.pages import PAGES, prose, text
+from docs.pages import PAGES, ROOT, prose, text
 
 NUMBER = re.compile(r"(?<![\w.\-/])\.?\d(?:[\d,]*\d)?(?:\.\d+)?(?!\w)%?")
 MOST_WORDS = 1500
+WRITTEN = re.findall(r'"(examples/\w+\.py)": ', (ROOT / "benchmarks" / "told.py").read_text())
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.page}: {claim.words[:40]}")
@@ -39,6 +40,18 @@ def left(page: str, patterns: list[str]) -> list[str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_no_number_stands_alone(page):
     assert left(page, PATTERNS) == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_no_number_stands_alone_in_what_an_example_measured(path):
+    """In its first lines; tables.py writes those of two."""
+    page = f"examples/{path.name}"
+    if page in WRITTEN:
+        return
+    said = " ".join(re.findall(r"^Measured: .*?(?=\n\n|\n\"\"\")", text(page), re.DOTALL | re.MULTILINE)).split()
+    claims = [" ".join(claim.written.split()) for claim in CLAIMS if claim.page == page]
+    assert bool(said) is (path.name != "make_photos.py")
+    assert unclaimed(" ".join(said), claims, PATTERNS) == []
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

@@ -1,6 +1,7 @@
 """The tables that benchmarks/tables.py writes into the pages."""
 
 import json
+import re
 import runpy
 import sys
 
@@ -14,9 +15,11 @@ from docs.pages import ROOT, text
 def tables(monkeypatch):
     """The script's names."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    monkeypatch.delitem(sys.modules, "plot", raising=False)
+    for name in ("plot", "told"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     yield runpy.run_path(str(ROOT / "benchmarks" / "tables.py"))
-    sys.modules.pop("plot", None)
+    for name in ("plot", "told"):
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture
@@ -32,13 +35,25 @@ def results(tables, tmp_path, monkeypatch):
 
 def test_the_pages_have_what_follows_from_the_results(tables):
     there = "".join(text(page) for page in tables["PAGES"])
-    assert [there.count(f"benchmarks/tables.py: {name} -->") for name in tables["TABLES"]] == [1] * 4
+    assert [there.count(f"benchmarks/tables.py: {name} -->") for name in tables["TABLES"]] == [1] * 7
     for page in tables["PAGES"]:
         assert text(page) == tables["written"](text(page)), "python benchmarks/tables.py writes it anew"
 
 
+def test_the_examples_say_what_follows_from_the_results(tables):
+    for example, say in tables["EXAMPLES"].items():
+        assert text(example) == tables["with_measured"](text(example), say()), (
+            "python benchmarks/tables.py writes it anew"
+        )
+        (said,) = re.findall(r"^Measured: .*?(?=\n\n|\n\"\"\")", text(example), re.DOTALL | re.MULTILINE)
+        assert " ".join(said.split()) == say()
+
+
 def test_without_results_a_page_says_so(tables, results):
-    assert {make() for make in tables["TABLES"].values()} == {"Not measured yet.\n"}
+    made = {name: make() for name, make in tables["TABLES"].items()}
+    assert made.pop("readme") == "" and set(made.values()) == {"Not measured yet.\n"}
+    assert tables["written"](text("README.md")).count("-->\n<!-- until here -->") == 1
+    assert all(say().startswith("Measured: not yet; ") for say in tables["EXAMPLES"].values())
 
 
 def test_the_table_of_configs(tables, results):
@@ -62,12 +77,20 @@ def test_the_table_by_cores(tables, results):
     assert tables["cores"]().startswith("![Training speed of the toolkit's configs")
 
 
-def test_the_table_of_two_gpus_says_so(tables, results):
+def test_the_table_of_two_gpus_is_compared_with_one(tables, results):
     results("toolkit_h200x2", {**measured()[1], "ranks": 2})
     assert tables["two_gpus"]().startswith("2 NVIDIA H200, 16 cores each, rounds: 3.\n")
+    assert tables["two_gpus"]().splitlines()[-1].endswith("| 14.2 / 71.2 |")
+    one = measured()[1]
+    for row in one["rounds"]:
+        row["images_per_s"] /= 1.5
+    results("toolkit_h200", one)
+    assert tables["two_gpus"]().splitlines()[-1].endswith("| 14.2 / 71.2 | 1.50 |")
 
 
-def test_the_table_of_dogs_and_cats(tables, results):
+@pytest.fixture
+def pets(results):
+    """A result of dogs and cats."""
     run = {"seconds": [9.0, 2.0, 1.0], "images_per_s": [10.0, 3000.0, 3100.0], "accuracy": 0.875}
     slow = {"seconds": [9.5, 8.0, 8.0], "images_per_s": [9.0, 800.0, 800.0], "accuracy": 0.8642}
     rounds = [{"round": seed, "case": "dali_compat", **run} for seed in (0, 1)]
@@ -75,9 +98,65 @@ def test_the_table_of_dogs_and_cats(tables, results):
     settings = {"recipe": "dogs_cats", "options": ["/tmp/photos", "--workers", "4"]}
     facts = {"gpu": "NVIDIA H200, 580", "cores": 4}
     results("dogs_cats_h200", {"rounds": rounds, "settings": settings, "facts": facts})
+
+
+def test_the_table_of_dogs_and_cats(tables, pets):
     said = tables["dogs_cats"]().splitlines()
-    assert said[0] == "NVIDIA H200, 4 cores, after 3 epochs (`--workers 4`):"
+    assert said[0] == "NVIDIA H200, 4 cores, after 3 epochs of about 3,100 photos (`--workers 4`):"
     assert said[4:] == [
         "| dali_compat | 9.00 | 1.50 | 3,050 | 87.5%, 87.5% |",
         "| torchvision | 9.50 | 8.00 | 800 | 86.4% |",
     ]
+
+
+def test_the_tables_of_exact(tables, results):
+    """Of loading alone by cores, those of which there is a result; of training, both results in one table."""
+    speeds = {"torchvision": [400.0, 500.0], "ours": [9000.0], "ours_exact@BY_DEFAULT=True": [8000.0, 15000.0]}
+    rounds = [{"case": case, "round": n, "images_per_s": v} for case, vs in speeds.items() for n, v in enumerate(vs)]
+    facts = {"gpu": "NVIDIA H200, 580\nNVIDIA H200, 580"}
+    results("imagefolder_exact_4_h200", {"facts": facts, "rounds": rounds})
+    assert tables["exact_loading"]().splitlines()[0] == "NVIDIA H200."
+    assert tables["exact_loading"]().splitlines()[4:] == ["| 4 | 2 | 450 | 9,000 | - | 11,500 | 25 (20 - 30) |"]
+    for name, kind, case in (("", "eager", "ours_exact"), ("compiled_", "compiled", "ours_exact@BY_DEFAULT=True")):
+        speeds = {"synthetic": [1000.0, 2000.0], "ours": [950.0, 1800.0], case: [940.0, 1840.0]}
+        rows = [{"case": c, "round": n, "images_per_s": v} for c, vs in speeds.items() for n, v in enumerate(vs)]
+        result = {"facts": facts, "rounds": [{"model": "resnet50", "kind": kind, **row} for row in rows]}
+        results(f"training_exact_{name}h200", result)
+    cells = "(2) | 1,500 | 0.925 (0.900 - 0.950) | 0.930 (0.920 - 0.940) | - |"
+    assert tables["exact_training"]().splitlines()[2:] == [f"| ResNet-50 {cells}", f"| ResNet-50, compiled {cells}"]
+
+
+# ---- sentences
+
+
+def test_the_lines_of_the_readme(tables, results, pets):
+    def said():
+        return tables["TABLES"]["readme"]().replace("\n  ", " ").splitlines()
+
+    results("toolkit_h200", measured()[1])
+    assert said() == [
+        "- The [ImageNet recipe](docs/imagenet.md), 1 models on an NVIDIA H200 with 16 cores: training is 5.0 times as "
+        "fast as with torchvision's loader, and has 75% of its speed on synthetic data.",
+        "- [Dogs and cats](docs/recipe-dogs-cats.md), NVIDIA H200 with 4 cores: an epoch takes 1.5 s, and 8.0 s with "
+        "torchvision's loader.",
+    ]
+    results("toolkit_cores_h200", measured()[0])
+    picture, nothing, _, cores, _ = said()
+    assert picture.endswith("](docs/toolkit.svg)") and not nothing
+    assert cores == "- The same with 2 CPU cores: ResNet-18 4.5 times."
+
+
+def test_the_first_lines_of_examples(tables, results, pets):
+    results("toolkit_h200", measured()[1])
+    said = {name.rsplit("/", 1)[1]: say() for name, say in tables["EXAMPLES"].items()}
+    assert "On an NVIDIA H200 with 16 cores it is 5.0 times that with --loader torchvision." in said["train.py"]
+    assert said["dogs_cats.py"] == (
+        "Measured: on an NVIDIA H200 with 4 cores an epoch of about 3,100 photos takes 1.50 s, and 8.00 s with "
+        "--loader torchvision. After 3 epochs (--workers 4) the accuracy is 87.5%, and 86.4%. "
+        "docs/recipe-dogs-cats.md has the table."
+    )
+    page = '"""Trains.\n\nMeasured: not\nyet.\n\nMore.\n"""\nMeasured: 1\n'
+    assert tables["with_measured"](page, "Measured: now.") == page.replace("not\nyet.", "now.")
+    assert (
+        tables["with_measured"]('"""A.\n\nMeasured: not.\n"""\n', "Measured: now.") == '"""A.\n\nMeasured: now.\n"""\n'
+    )

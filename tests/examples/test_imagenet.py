@@ -495,11 +495,28 @@ def test_a_rank_that_dies_ends_all_and_another_number_of_ranks_goes_on(launch, r
     assert launched.end() != 0
     assert "rank 0 ends: " in launched.errors() and "--resume goes on from it" in launched.errors()
     assert "Signal 9 (SIGKILL)" in launched.errors() or not torchrun
+    one_rank_goes_on(launched, run, words)
+
+
+def one_rank_goes_on(launched, run, words):
     rest = run(f"{words} --resume")
     before = launched.seen_until(IMAGES - BATCH * len(rest.seen))
     assert 0 < len(before) < IMAGES and len(before) % (2 * 2 * BATCH) == 0
     assert sorted(before + epochs_of(rest.seen)[0]) == list(range(IMAGES))
     assert len(rest.rows) == 1 and rest.checkpoint["epoch"] == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("words", ["", "--parallel fsdp --ema 0.9"], ids=["ddp", "fsdp"])
+def test_of_two_gpus_one_dies_and_one_goes_on(launch, run, words):
+    """torchrun has the message: who waits for a dead rank's gradients waits in NCCL."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    launched = launch(f"{words} --save-every 2", torchrun=True)
+    launched.wait_for(lambda: (launched.out / "checkpoint.pt").exists())
+    launched.kill(1, signal.SIGKILL)
+    assert launched.end() != 0 and "Signal 9 (SIGKILL)" in launched.errors()
+    one_rank_goes_on(launched, run, words)
 
 
 def test_a_rank_that_hangs_ends_all(launch):

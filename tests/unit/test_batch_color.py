@@ -410,7 +410,7 @@ def centre_crops(root) -> np.ndarray:
     return np.stack([np.asarray(F1.center_crop(Image.open(file).convert("RGB"), 224)) for file in files])
 
 
-@pytest.mark.parametrize("op", sorted(batch._BY_PIXEL))
+@pytest.mark.parametrize("op", sorted(batch._FRAMED))
 @pytest.mark.parametrize("channels", [1, 3])
 def test_images_of_different_sizes_in_frames(op, channels):
     rng, count = np.random.default_rng(8), 40

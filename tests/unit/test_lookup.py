@@ -11,8 +11,8 @@ from torchvision.datasets import DatasetFolder
 from dali_compat import DALIRecordIO
 from dali_compat.archives.pack import pack
 from dali_compat.data.headers import headers_of
+from dali_compat.data.leaves import leaves_of
 from dali_compat.data.lookup import in_tables, is_plain, look_up
-from dali_compat.data.parts import parts
 from dali_compat.data.sources import BYTES, PATHS
 from dali_compat.data.table import table_of
 
@@ -30,7 +30,7 @@ class Own(list):
 
 
 def tables_of(dataset) -> dict:
-    return {id(part): table_of(part) for part in parts(dataset)}
+    return {id(leaf): table_of(leaf) for leaf in leaves_of(dataset)}
 
 
 def _as_list(indices: list[int]):
@@ -72,10 +72,10 @@ def assert_alike(dataset, indices) -> None:
     count = len(indices)
     assert [*zip(listed.sources, listed.targets, strict=True)] == wanted
     assert [*zip(tabled.sources, tabled.targets.tolist(), strict=True)] == wanted
-    assert [(id(part), local) for part, local in tabled.places] == [(id(part), local) for part, local in listed.places]
-    assert [part[local] for part, local in tabled.places] == wanted
+    assert [(id(leaf), local) for leaf, local in tabled.places] == [(id(leaf), local) for leaf, local in listed.places]
+    assert [leaf[local] for leaf, local in tabled.places] == wanted
     assert tabled.locals.tolist() == listed.locals == [local for _, local in listed.places]
-    assert {id(part) for part in tabled.parts} == {id(part) for part in listed.parts}
+    assert {id(leaf) for leaf in tabled.leaves} == {id(leaf) for leaf in listed.leaves}
     assert [tabled.source(row) for row in range(count)] == [source for source, _ in wanted]
     for rows in np.arange(count), np.flatnonzero(np.arange(count) % 2 == 0):
         paths = tabled.paths(rows)
@@ -86,15 +86,15 @@ def assert_alike(dataset, indices) -> None:
     assert [row for row, *_ in by_row(listed.found())] == list(range(count))
     for one in tabled.found() + listed.found():
         assert one.rows.dtype == one.index.dtype == one.keys.dtype == np.int64 and one.given == PATHS
-        assert (np.diff(one.rows) > 0).all() and one.headers is headers_of(one.part)
-        assert [one.part[i] for i in one.index.tolist()] == [wanted[row] for row in one.rows.tolist()]
-        assert one.index.min() >= 0 and one.index.max() < len(one.part)
+        assert (np.diff(one.rows) > 0).all() and one.headers is headers_of(one.leaf)
+        assert [one.leaf[i] for i in one.index.tolist()] == [wanted[row] for row in one.rows.tolist()]
+        assert one.index.min() >= 0 and one.index.max() < len(one.leaf)
 
 
 def by_row(found) -> list[tuple]:
-    """(row, part, index, key) of each."""
+    """(row, leaf, index, key) of each."""
     return sorted(
-        (row, id(one.part), index, key)
+        (row, id(one.leaf), index, key)
         for one in found
         for row, index, key in zip(one.rows.tolist(), one.index.tolist(), one.keys.tolist(), strict=True)
     )
@@ -225,11 +225,11 @@ def test_some_rows():
     listed = look_up(dataset, [1, 6, 2, -1])
     some = listed.only([1, 2])
     assert (some.sources, some.targets, some.locals) == (["b/xx2", "a/xx2"], [200, 200], [2, 2])
-    assert some.parts == [dataset.datasets[1], folder]
+    assert some.leaves == [dataset.datasets[1], folder]
     for found in in_tables(dataset, [1, 6, 2, -1], tables_of(dataset)).found():
         kept = found.but({0: "bad", 3: "worse"})
-        assert kept.part is found.part and kept.rows.tolist() == [2 if kept.part is folder else 1]
-        assert kept.index.tolist() == [2] and kept.keys.tolist() == [hash(kept.part.samples[2][0])]
+        assert kept.leaf is found.leaf and kept.rows.tolist() == [2 if kept.leaf is folder else 1]
+        assert kept.index.tolist() == [2] and kept.keys.tolist() == [hash(kept.leaf.samples[2][0])]
 
 
 def test_records_are_looked_up(image_root, tmp_path):

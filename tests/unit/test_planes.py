@@ -231,13 +231,21 @@ def test_conversions(dtype, channels_last):
 
 
 @runs
-def test_windows_at_every_offset():
-    made = Made([(40, 41)], [(2, 2)])
-    for top in range(16):
-        for left in range(0, 16, 5):
-            windows = Windows(*(np.array([a]) for a in ((top, left), (17, 19), (17, 19), (0, 0), (0, 0))))
-            expected = made.images[0][top : top + 17, left : left + 19]
-            assert torch.equal(made.rendered(windows, (17, 19)), tensors([expected]))
+@pytest.mark.parametrize("steps", [(0, 0), (1, 1), (2, 1), (2, 2), (1, 2)])
+def test_windows_at_every_offset(steps, monkeypatch):
+    """Modulo 16, in both directions; the interpreter takes each once."""
+    from dali_compat.engine.planes import kernels
+
+    made, size = Made([(24, 23)], [steps]), (8, 7)
+    begins = np.array([(top, left) for top in range(16) for left in range(16)])
+    if not interpreted.ON_GPU:
+        monkeypatch.setattr(kernels, "_BLOCK", 64)  # a window, without pixels that are not there
+        begins = begins[begins[:, 1] == 7 * begins[:, 0] % 16]
+    made.planes = geometry.Planes(*(np.repeat(part, len(begins), 0) for part in made.planes))
+    sizes, nothing = np.tile(size, (len(begins), 1)), np.zeros_like(begins)
+    (image,) = made.images
+    expected = tensors([image[top : top + size[0], left : left + size[1]] for top, left in begins.tolist()])
+    assert torch.equal(made.rendered(Windows(begins, sizes, sizes, nothing, nothing), size), expected)
 
 
 @runs

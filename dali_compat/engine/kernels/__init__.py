@@ -22,9 +22,9 @@ from .registry import kernel_of, ragged_kernel_of
 for _module in pkgutil.iter_modules(__path__):  # each kind registers its kernels
     importlib.import_module(f"{__name__}.{_module.name}")
 
-# What works pixel by pixel and leaves black as it is. Contrast needs the mean of an image without its frame: it is told
-# each image's own number of pixels ("area").
-_BY_PIXEL = {"brightness", "contrast", "saturation", "hue", "color_jitter", "photometric_distort"}
+# What framed() may do: it works pixel by pixel and leaves black as it is. Contrast needs the mean of an image without
+# its frame: it is told each image's own number of pixels ("area").
+_FRAMED = {"brightness", "contrast", "saturation", "hue", "color_jitter", "photometric_distort"}
 
 
 def run(step: Step, images, arrays: dict[str, np.ndarray]):
@@ -59,7 +59,7 @@ def _all(step: Step, images, arrays):
     """The step on every row; images of one size go together."""
     if isinstance(images, torch.Tensor):
         return _same_size(step, images, arrays)
-    if images[0].is_cuda and images[0].ndim == 3 and step.op in _BY_PIXEL and step.kwargs["like"] == "pil":
+    if images[0].is_cuda and images[0].ndim == 3 and step.op in _FRAMED and step.kwargs["like"] == "pil":
         return uniform(framed(step, images, arrays))
     ragged = ragged_kernel_of(step.op)
     if ragged is not None and images[0].ndim == 3:
@@ -76,7 +76,7 @@ def _all(step: Step, images, arrays):
 
 
 def framed(step: Step, images: list[torch.Tensor], arrays) -> list[torch.Tensor]:
-    """A step of _BY_PIXEL, on PIL's terms, on images of different sizes: on a few batches in which each has black to
+    """A step of _FRAMED, on PIL's terms, on images of different sizes: on a few batches in which each has black to
     its right and below. A GPU takes longer to begin the operations on one image than to do them."""
     changed: list = [None] * len(images)
     for rows, height, width in of_similar_size(images):

@@ -1,4 +1,8 @@
-"""The parts that a data set consists of, and how each answers "where is sample i, and what is its target"."""
+"""The leaves of a data set, and how each answers "where is sample i, and what is its target".
+
+A Subset or a ConcatDataset is made of other data sets. Its leaves are those among them that hold the samples; any other
+data set is its own leaf.
+"""
 
 from __future__ import annotations
 
@@ -19,42 +23,42 @@ from .advice import advice
 from .hugging_face import DALIHuggingFace
 from .readers import check_items, known_class_of, reader_of, transforms_of
 from .sources import Record, Source
-from .timm import is_timms, leaf, look_again
+from .timm import as_leaf, is_timms, look_again
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 Images = VisionDataset
-"""A data set that folders() accepts: sample() answers for it, and transforms_of()."""
+"""A leaf that image_leaves_of() accepts: sample() answers for it, and transforms_of()."""
 
 
-def folders(dataset: data.Dataset) -> list[Images]:
-    """The data sets of images that a data set consists of, in order.
+def leaves_of(dataset: data.Dataset) -> list[Any]:
+    """The leaves of a data set, in order; in the place of timm's what stands for them."""
+    return list(map(as_leaf, _as_they_are(dataset)))
+
+
+def image_leaves_of(dataset: data.Dataset) -> list[Images]:
+    """The same, where all of them are image files or encoded images.
 
     Raises:
         Unsupported: naming what is in the way.
     """
-    return [_checked(one) for one in _leaves(dataset)]
+    return [_checked(one) for one in _as_they_are(dataset)]
 
 
-def parts(dataset: data.Dataset) -> list[Any]:
-    """What a data set consists of, in order: itself, unless it is a Subset or a ConcatDataset, or timm's."""
-    return list(map(leaf, _leaves(dataset)))
-
-
-def _leaves(dataset: data.Dataset) -> list[Any]:
-    """The same, with timm's as they are."""
+def _as_they_are(dataset: data.Dataset) -> list[Any]:
+    """The leaves, timm's too."""
     if type(dataset) is data.Subset:
-        return _leaves(dataset.dataset)
+        return _as_they_are(dataset.dataset)
     if type(dataset) is data.ConcatDataset:
-        return [one for inner in dataset.datasets for one in _leaves(inner)]
+        return [one for inner in dataset.datasets for one in _as_they_are(inner)]
     return [dataset]
 
 
 def _checked(dataset: Any) -> Images:
     if is_timms(dataset):
         look_again(dataset)  # which says why it is none
-    dataset = leaf(dataset)
+    dataset = as_leaf(dataset)
     name, reader = type(dataset).__name__, reader_of(dataset)
     if is_store(dataset):
         check_items(dataset, Archive.__getitem__, DALIHuggingFace.__getitem__)
@@ -76,7 +80,7 @@ def is_store(dataset: Any) -> TypeIs[Archive | DALIHuggingFace]:
 
 
 def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
-    """The part that holds a sample and its index there, as ``dataset[index]`` would find it.
+    """The leaf that holds a sample and its index there, as ``dataset[index]`` would find it.
 
     Raises:
         IndexError, TypeError: as ``dataset[index]`` does.
@@ -91,11 +95,11 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
                 if -index > len(dataset):
                     raise ValueError("absolute value of index should not exceed dataset length")
                 index += len(dataset)
-            part = bisect_right(dataset.cumulative_sizes, index)
-            index -= dataset.cumulative_sizes[part - 1] if part else 0
-            dataset = dataset.datasets[part]
+            number = bisect_right(dataset.cumulative_sizes, index)
+            index -= dataset.cumulative_sizes[number - 1] if number else 0
+            dataset = dataset.datasets[number]
         else:
-            return leaf(dataset), _position(index)
+            return as_leaf(dataset), _position(index)
 
 
 def sample(dataset: Images, index: int) -> tuple[Source, Any]:
@@ -122,7 +126,7 @@ def _position(index: Any) -> Any:
 def places(
     dataset: data.Dataset, index: np.ndarray, rows: np.ndarray | None = None
 ) -> list[tuple[Any, np.ndarray | None, np.ndarray]]:
-    """As locate(), of many indices at once: each part that holds some, which rows (None: all), and their indices there,
+    """As locate(), of many indices at once: each leaf that holds some, which rows (None: all), and their indices there,
     as they are (they may be negative, or out of its range).
 
     Raises:
@@ -133,13 +137,13 @@ def places(
     if type(dataset) is data.ConcatDataset:
         ends = np.array(dataset.cumulative_sizes)
         index = from_the_front(index, len(dataset))
-        part_of, found = np.searchsorted(ends, index, side="right"), []
-        for part in np.unique(part_of).tolist():
-            chosen = np.flatnonzero(part_of == part)
-            inner = index[chosen] - (ends[part - 1] if part else 0)
-            found += places(dataset.datasets[part], inner, chosen if rows is None else rows[chosen])
+        numbers, found = np.searchsorted(ends, index, side="right"), []
+        for number in np.unique(numbers).tolist():
+            chosen = np.flatnonzero(numbers == number)
+            inner = index[chosen] - (ends[number - 1] if number else 0)
+            found += places(dataset.datasets[number], inner, chosen if rows is None else rows[chosen])
         return found
-    return [(leaf(dataset), rows, index)]
+    return [(as_leaf(dataset), rows, index)]
 
 
 def _taken(indices, index: np.ndarray) -> np.ndarray:

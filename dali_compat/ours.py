@@ -19,11 +19,11 @@ _FETCHER = "torch.utils.data._utils.fetch"
 _DEPTH = 12  # calls from torch's fetcher to a data set, at most: Subset and ConcatDataset lie between
 _said = mmap.mmap(-1, 1)  # shared with worker processes, which torch forks anew for every epoch
 _told: dict[int, weakref.ref[Any]] = {}  # data sets, by id(), for which a loader of ours takes torch's, and has said so
-_is_ours = False  # this process is a worker of such a loader
+_is_quiet = False  # this process is a worker of such a loader
 
 
-class Asked:
-    """A base of data sets of ours, which say ``self._asked()`` when they are indexed.
+class OurDataset:
+    """A base of data sets of ours, which call ``self._warn_if_torch_reads()`` when they are indexed.
 
     Attributes:
         _is_told: a loader of ours has said already why torch's reads it.
@@ -41,9 +41,9 @@ class Asked:
             target = self.target_transform(target)
         return image, target
 
-    def _asked(self) -> None:
-        """A FallbackWarning, if it is torch's own loader that asks; once a program."""
-        if self._is_told or _is_ours or _said[0]:
+    def _warn_if_torch_reads(self) -> None:
+        """A FallbackWarning, where torch's own loader indexes it; once a program."""
+        if self._is_told or _is_quiet or _said[0]:
             return
         over = _fetched()
         if over is None or _is_told(over):
@@ -52,14 +52,14 @@ class Asked:
         warnings.warn(f"torch's own loader reads {_advice(type(self).__name__, over)}", FallbackWarning, stacklevel=3)
 
 
-def tell_of(dataset: Any) -> None:
+def remember_told(dataset: Any) -> None:
     """A loader of ours has said why torch's reads a data set, which may hold one of ours."""
     key = id(dataset)
     with contextlib.suppress(TypeError):  # it takes no weak references
         _told[key] = weakref.ref(dataset, lambda gone: _told.pop(key, None))
 
 
-class Told:
+class QuietWorker:
     """The worker_init_fn of such a loader's workers, around the user's: a process that is no fork does not know what
     was said in another."""
 
@@ -67,8 +67,8 @@ class Told:
         self._function = function
 
     def __call__(self, number: int) -> None:
-        global _is_ours
-        _is_ours = True
+        global _is_quiet
+        _is_quiet = True
         if self._function is not None:
             self._function(number)
 
@@ -94,7 +94,7 @@ def _fetched() -> Any:
 def _advice(name: str, over: Any) -> str:
     while type(over) is data.Subset:
         over = over.dataset
-    if isinstance(over, (Asked, data.ConcatDataset)):
+    if isinstance(over, (OurDataset, data.ConcatDataset)):
         remedy = "iterate it with dali_compat.DataLoader, or call dali_compat.install() before the loader is made"
         return f"{name} sample by sample: {remedy}"
     through = type(over).__name__

@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Installed:
+class Patched:
     """What install() was asked for.
 
     Attributes:
@@ -19,4 +19,4 @@ class Installed:
     report: bool = False
 
 
-now: Installed | None = None
+now: Patched | None = None

@@ -1,0 +1,245 @@
+"""JPEGs of all kinds with exact=True and a JPEG engine: torchvision's pixels, all of them, whoever decodes.
+
+On a GPU its engine decodes them, thousands. Elsewhere planes that Python has decoded stand in for it, a few, and
+Triton's interpreter runs the kernels.
+"""
+
+import io
+import random
+
+import baseline
+import interpreted
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Subset
+from torchvision import transforms as T
+from unit.test_planes import some_chain
+
+from contract.jpeg_kinds import ACROSS, BOTH, DOWN, FOUR, FULL, GRAY, MARKERS, SAMPLINGS, Kind, kinds, made
+from contract.test_planes_route import Pillow, Pillows, alone
+from dali_compat import DALIImageFolder, DataLoader
+from dali_compat.data.header import GRAY_JPEG, read_header
+from dali_compat.data.headers import headers_of
+from dali_compat.data.verdicts import ENGINES
+from dali_compat.engine.planes import engines
+from dali_compat.engine.planes.geometry import pixels_of, planes_of, whole_rows_of
+from dali_compat.engine.planes.nvjpeg import EngineError
+from dali_compat.routes.dali import DaliRoute
+
+pytest.importorskip("triton")
+runs = interpreted.runs
+COUNT, MOST = (4200, 70) if interpreted.ON_GPU else (24, 36)  # files, and pixels of their sides
+DEVICE = "cuda" if interpreted.ON_GPU else "cpu"
+WHOLE = T.Compose([T.CenterCrop(MOST + 2), T.PILToTensor()])  # black around it
+CHROMA = {GRAY: GRAY_JPEG, FULL: 0x11, ACROSS: 0x21, BOTH: 0x22, DOWN: 0x12, FOUR: 0}
+
+
+@interpreted.elsewhere
+def test_interpreted():
+    interpreted.run(__file__)
+
+
+class Plain(Pillows):
+    """An engine that takes baseline JPEGs of every sampling that one of a GPU may."""
+
+    def __init__(self):
+        super().__init__()
+        self.exact[[chroma for chroma in CHROMA.values() if chroma]] = True
+
+    def decoding(self, files, places):
+        return PlainDecoding(self, files, places)
+
+
+class PlainDecoding(Pillow):
+    def _decode(self, i, file, made):
+        try:
+            planes = baseline.planes_of(file)
+        except (ValueError, KeyError, IndexError) as error:
+            raise EngineError("a bad JPEG") from error
+        assert planes[0].shape == tuple(self.places.sizes[i])
+        for c, plane in enumerate(planes):
+            begin, pitch = self.places.offsets[i, c], self.places.pitches[i, c]
+            height, width = plane.shape
+            made[begin : begin + height * pitch].reshape(height, pitch)[:, :width] = plane
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    if interpreted.ON_GPU:
+        monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "1")
+        found = engines.engine_of(torch.device("cuda", torch.cuda.current_device()))
+        if isinstance(found, str):
+            pytest.skip(f"this GPU's engine is not used: {found}")
+    else:
+        from dali_compat.engine.planes import kernels
+
+        alone(monkeypatch)
+        monkeypatch.setattr(kernels, "_BLOCK", 2048)  # fewer programs for the interpreter
+        found = Plain()
+        monkeypatch.setattr(DaliRoute, "jpeg_engine", lambda self: found)
+    yield found
+    found.settle(100)
+
+
+def in_folder(root, files):
+    """{name: bytes} in one class."""
+    (root / "class").mkdir(parents=True)
+    for name, data in files.items():
+        (root / "class" / name).write_bytes(data)
+    return root
+
+
+@pytest.fixture(scope="module")
+def varied(tmp_path_factory):
+    """(folder, the Kind of each file)."""
+    rng, chosen = np.random.default_rng(1), kinds(COUNT, most=MOST)
+    files = {f"{number:04}.jpg": made(kind, rng) for number, kind in enumerate(chosen)}
+    return in_folder(tmp_path_factory.mktemp("varied"), files), chosen
+
+
+def listed(samples):
+    return [image for image, _ in samples]
+
+
+def loaded(dataset, device=DEVICE, **options):
+    """The images of an epoch. torch's seed is the same every time."""
+    torch.manual_seed(5)
+    options = {"batch_size": 12 if device == "cpu" else 200, "num_workers": 2, "exact": True} | options
+    loader = DataLoader(dataset, device=device, fallback="error", collate_fn=listed, **options)
+    return [image.cpu() for batch in loader for image in batch]
+
+
+def alike(found, wanted):
+    assert len(found) == len(wanted) > 0
+    return all(one.dtype == other.dtype and torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+def of_torchvision(dataset):
+    return [dataset[i][0] for i in range(len(dataset))]
+
+
+def its_own(engine, dataset):
+    """(N,) bool: which files the engine decodes from now on."""
+    engine.settle(100)
+    return headers_of(dataset).verdicts(engine.name).of(len(dataset)) == ENGINES
+
+
+def test_the_files_are_of_these_kinds():
+    """Sides, samplings and all that their makers say, by Pillow and by our header; every value of each comes."""
+    rng, chosen = np.random.default_rng(0), kinds(600)
+    for kind in chosen:
+        data = made(kind, rng)
+        header = read_header(np.frombuffer(data, np.uint8))
+        assert (header.height, header.width, header.chroma) == (kind.height, kind.width, CHROMA[kind.sampling])
+        with Image.open(io.BytesIO(data)) as image:
+            image.load()
+            assert image.size == (kind.width, kind.height) and image.mode == ("L" if kind.sampling == GRAY else "RGB")
+            assert image.getexif().get(274, 0) == kind.orientation
+            assert ("adobe" in image.info) is ("Adobe" in kind.markers)
+            assert ("jfif" in image.info) is (kind.markers in ("JFIF", "Adobe"))
+            steps = 8 * image.layer[0][1], 8 * image.layer[0][2]
+            assert kind.sampling == GRAY or steps == SAMPLINGS[kind.sampling]
+        assert (b"\xff\xdd" in data) is (kind.restart > 0) or kind.restart == 0
+    for name in SAMPLINGS:
+        mine = [kind for kind in chosen if kind.sampling == name]
+        assert {kind.height for kind in mine} == {kind.width for kind in mine} == set(range(1, 71))
+        assert {kind.quality for kind in mine} == set(range(1, 101))
+        assert {kind.orientation for kind in mine} == set(range(9)) and {kind.markers for kind in mine} == set(MARKERS)
+
+
+@runs
+def test_planes_of_real_files_are_pillows_pixels(monkeypatch):
+    """Decoded by Python, with nobody's engine: the kernels interpolate and colour as the libjpeg in Pillow does."""
+    from dali_compat.engine.planes import kernels
+
+    rng, chosen = (
+        np.random.default_rng(2),
+        [kind for kind in kinds(1200 if interpreted.ON_GPU else 60) if kind.sampling != FOUR],
+    )
+    files = [made(kind, rng) for kind in chosen]
+    sizes = np.array([(kind.height, kind.width) for kind in chosen])
+    places = planes_of(sizes, *pixels_of(np.array([CHROMA[kind.sampling] for kind in chosen])))
+    bytes_, wanted = np.zeros(int(places.bytes.sum()), np.uint8), []
+    for i, file in enumerate(files):
+        for plane, begin, pitch in zip(baseline.planes_of(file), places.offsets[i], places.pitches[i], strict=False):
+            high, wide = plane.shape
+            bytes_[begin : begin + high * pitch].reshape(high, pitch)[:, :wide] = plane
+        with Image.open(io.BytesIO(file)) as image:
+            wanted.append(torch.from_numpy(np.array(image.convert("RGB"))).reshape(-1))
+    if not interpreted.ON_GPU:
+        monkeypatch.setattr(kernels, "_BLOCK", 4096)  # fewer programs for the interpreter
+    rows, layout = whole_rows_of(places)
+    planes, rows = torch.from_numpy(bytes_).to(DEVICE), torch.from_numpy(rows).to(DEVICE)
+    found = kernels.differs(planes, rows, layout, torch.cat(wanted).to(DEVICE)).tolist()
+    assert [kind for kind, other in zip(chosen, found, strict=True) if other] == []
+    wanted[7][5] ^= 1
+    assert kernels.differs(planes, rows, layout, torch.cat(wanted).to(DEVICE)).nonzero().tolist() == [[7]]
+
+
+@runs
+def test_every_kind_is_torchvisions(varied, engine):
+    """All pixels, when a file is compared and when the engine decodes it; which is so for nearly all that it takes."""
+    folder, chosen = varied
+    dataset = DALIImageFolder(folder, WHOLE)
+    expected = of_torchvision(dataset)
+    for _ in range(2):
+        assert alike(loaded(dataset), expected)
+        own = its_own(engine, dataset)
+    for name, chroma in CHROMA.items():
+        mine = own[[kind.sampling == name for kind in chosen]]
+        assert mine.mean() >= 0.9 if chroma and engine.exact[chroma] else not mine.any(), (name, mine.mean())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sampling", [FULL, ACROSS, BOTH, DOWN])
+def test_windows_at_every_offset(tmp_path, engine, sampling):
+    """Modulo 16, in both directions: the middle of images that become larger. unit/test_planes.py has planes alone."""
+    rng, side = np.random.default_rng(3), 14
+    offsets = [(y, x) for y in range(16) for x in range(16)]
+    sizes = {f"{y:02}{x:02}.jpg": Kind(sampling, side + 2 * y, side + 2 * x) for y, x in offsets}
+    folder = in_folder(tmp_path, {name: made(kind, rng) for name, kind in sizes.items()})
+    dataset = DALIImageFolder(folder, T.Compose([T.CenterCrop(side), T.PILToTensor()]))
+    expected = of_torchvision(dataset)
+    for _ in range(2):
+        assert alike(loaded(dataset), expected)
+        own = its_own(engine, dataset)
+    assert own.all()
+
+
+@runs
+@pytest.mark.parametrize("seed", range(10 if interpreted.ON_GPU else 2))
+def test_any_chain_gives_what_the_cpu_gives(varied, engine, monkeypatch, seed):
+    """Of crops, sizes, flips, conversions and whatever comes after, with the files in another order."""
+    folder, chosen = varied
+    large = [i for i, kind in enumerate(chosen) if kind.height > 3 and kind.width > 2][:600]  # crops do not pad
+    dataset = DALIImageFolder(folder, some_chain(random.Random(seed)))
+    some = Subset(dataset, large)
+    with monkeypatch.context() as patch:
+        patch.setattr(DaliRoute, "jpeg_engine", lambda self: None)
+        expected = loaded(some, "cpu", shuffle=True)
+    for _ in range(2):
+        assert alike(loaded(some, shuffle=True), expected), dataset.transform
+        own = its_own(engine, dataset)[large]
+    assert own.mean() > 0.7
+
+
+@pytest.mark.gpu
+def test_large_photos_among_small_ones(tmp_path, engine):
+    """Of 6,000 x 4,000 pixels, three in each batch: right pixels, and memory that is bounded."""
+    rng = np.random.default_rng(4)
+    small = [Kind(BOTH, *rng.integers(30, 300, 2).tolist()) for _ in range(120)]
+    files = {f"{number:03}.jpg": made(kind, rng) for number, kind in enumerate(small)}
+    large = made(Kind(BOTH, 4000, 6000), rng)
+    files |= {f"{number}5.jpg": large for number in range(12)}  # among the others
+    chain = T.Compose([T.RandomResizedCrop(64), T.RandomHorizontalFlip(), T.ToTensor()])
+    dataset = DALIImageFolder(in_folder(tmp_path, files), chain)
+    expected = loaded(dataset, "cpu", shuffle=True)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    for _ in range(3):
+        assert alike(loaded(dataset, shuffle=True, batch_size=33), expected)
+        own = its_own(engine, dataset)
+    assert own.all() and torch.cuda.max_memory_allocated() - before < 4 * 2**30
