@@ -15,7 +15,6 @@ import torch
 
 from ..plan import ImageSpec, Step
 from . import kernels
-from .device import to_device as to_device  # planes/ takes it here
 from .kernels import transform
 from .kernels.geometry import border
 

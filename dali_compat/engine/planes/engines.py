@@ -19,7 +19,7 @@ from PIL import Image
 
 from ...data.header import GRAY_JPEG, read_header
 from ...locks import new_lock
-from ..fused import to_device
+from ..device import to_device
 from ..kernels.resample import resize
 from .engine import SWITCH, first_line
 from .files import Files

@@ -10,7 +10,8 @@ import torch
 
 from ...draws import Arrays
 from ...plan import Plan, Step
-from ..fused import conversion_table, to_device
+from ..device import to_device
+from ..fused import conversion_table
 from .geometry import Planes, Windows, rows_of
 
 

@@ -21,7 +21,7 @@ import torch
 
 from ...data.headers import Headers, JpegCounts
 from ...data.verdicts import ENGINES, PILLOWS
-from ..fused import to_device
+from ..device import to_device
 from .engine import EngineSilent, JpegEngine, first_line
 from .files import Files
 from .geometry import Planes, whole_rows_of
