@@ -57,7 +57,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         collate_fn: takes the list of (image, target) samples, images on ``device``. None is default_collate.
         prefetch_factor: batches in flight. None: four on a GPU, two on the CPU.
         timeout, worker_init_fn, multiprocessing_context: of worker processes, where there are any.
-        pin_memory, pin_memory_device, persistent_workers, in_order: as torch's where torch's own loader does the work;
+        persistent_workers: as torch's where torch's own loader does the work, or a data set of your own is asked.
+        pin_memory, pin_memory_device, in_order: as torch's where torch's own loader does the work. All four are
             elsewhere without effect.
         device: where batches come out. None is the current CUDA device, or the CPU where there is none.
         exact: torchvision's pixels, nearly all to the last bit (docs/transforms.md has the table), instead of the

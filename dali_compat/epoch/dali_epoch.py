@@ -31,6 +31,9 @@ _MANY, _PROCESSES = 4096, 4  # unseen files that are worth a process, and how ma
 class DaliEpoch(Epoch[DaliRoute]):
     """What the batches of an epoch share, with pipelines, and threads for what goes through PIL.
 
+    Args:
+        workers: of the epoch before, which live on (persistent_workers).
+
     Attributes:
         engine: of the GPU, for JPEGs, where it has one and a plan can use it.
         prefetcher: of headers, where a GPU decodes and many files of the data set were never looked at.
@@ -41,15 +44,19 @@ class DaliEpoch(Epoch[DaliRoute]):
 
     asked_workers: AskedWorkers | None
 
-    def __init__(self, loader, route: DaliRoute, progress: Progress):
+    def __init__(self, loader, route: DaliRoute, progress: Progress, workers: AskedWorkers | None):
         self._pipelines: dict[tuple[Plan, Form], list[DecodePipeline]] = {}  # the last of a list is the one in use
         self.tables: dict[int, SampleTable]
         self._threads: ThreadPoolExecutor | None = None
         super().__init__(loader, route, progress)
         self.asker, self.asked_workers = route.asker, None
+        self._workers_live_on = loader.persistent_workers  # as long as the iterator
         if self.asker is not None and loader.num_workers:
-            self.asked_workers = AskedWorkers(self.asker, loader, self.seed)
+            self.asked_workers = workers or AskedWorkers(self.asker, loader, self.seed)
+            self.asked_workers.begin_again(self.asker)
             self.asked_workers.start()
+        elif workers is not None:
+            workers.close()
         known = [] if self.asker is not None else leaves_of(loader.dataset)
         made = {id(leaf): table_of(leaf) for leaf in known}
         self.tables = {key: table for key, table in made.items() if table is not None}
@@ -134,7 +141,7 @@ class DaliEpoch(Epoch[DaliRoute]):
 
     def end(self) -> None:
         """The pipelines serve the next epoch."""
-        if self.asked_workers is not None:
+        if self.asked_workers is not None and not self._workers_live_on:
             self.asked_workers.close()
         if self.asker is not None and not self.asker.is_worth_it:
             give_up(self.dataset, self.asker.why)

@@ -9,6 +9,7 @@ from itertools import islice
 from time import perf_counter
 from types import FrameType
 
+from ..lazy.workers import AskedWorkers
 from ..routes.dali import DaliRoute
 from .aside import Aside
 from .asked_batch import AskedBatch
@@ -25,9 +26,15 @@ class DaliIterator(OrderedIterator[DaliRoute, DaliBatch]):
 
     _epoch: DaliEpoch
     _aside: Aside | None = None
+    _workers: AskedWorkers | None = None  # between two epochs
+
+    def _reset(self, loader, first_iter=False) -> None:
+        self._workers, self._epoch.asked_workers = self._epoch.asked_workers, None
+        super()._reset(loader, first_iter)
 
     def _epoch_of(self, loader, route: DaliRoute) -> DaliEpoch:
-        return DaliEpoch(loader, route, self._progress)
+        workers, self._workers = self._workers, None
+        return DaliEpoch(loader, route, self._progress, workers)
 
     def _batch(self, *args) -> DaliBatch:
         return (DaliBatch if self._epoch.asker is None else AskedBatch)(*args)

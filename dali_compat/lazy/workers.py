@@ -76,12 +76,12 @@ class Unread(NamedTuple):
 
 
 class AskedWorkers:
-    """The worker processes of an epoch.
+    """The worker processes of an epoch, or with persistent_workers of all of an iterator's.
 
     Args:
         asker: of the data set; it counts.
         loader: its num_workers, multiprocessing_context, worker_init_fn and timeout are honoured.
-        seed: of the epoch.
+        seed: of the first epoch.
     """
 
     def __init__(self, asker: Asker, loader: Any, seed: int):
@@ -103,8 +103,14 @@ class AskedWorkers:
                 self.close()
         if self._processes is None:
             arguments = self._seed, self._asker.dataset, self._asker.since, self._count, self._init
-            self._processes = Processes(self._context, self._count, _work, arguments)
+            self._processes = Processes(self._context, self._count, _work, arguments, in_turn=True)
         return self._processes
+
+    def begin_again(self, asker: Asker) -> None:
+        """Another epoch, for which this one counts. What the data set has changed of itself there stays."""
+        self._asker = asker
+        if self._processes is not None:
+            self._processes.begin_again()
 
     def ask(self, request: Request) -> Ticket:
         """What samples() takes. Raises as start(), and where a process has died."""

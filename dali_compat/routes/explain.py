@@ -151,9 +151,11 @@ def _decode_fidelity(route: DaliRoute, exact: bool) -> str:
 
 def _without_effect(loader, route: DaliRoute | ResidentRoute) -> list[str]:
     """Arguments that torch takes and that have nothing to do here."""
-    names = {"pin_memory": False, "pin_memory_device": "", "persistent_workers": False, "in_order": True}
-    asked = isinstance(route, DaliRoute) and route.asker is not None
-    if not (loader.num_workers and (asked or in_python(route))):
+    names: dict[str, object] = {"pin_memory": False, "pin_memory_device": "", "in_order": True}
+    asked = isinstance(route, DaliRoute) and route.asker is not None and loader.num_workers > 0
+    if not asked:
+        names["persistent_workers"] = False
+    if not (asked or (loader.num_workers and in_python(route))):
         names |= {"timeout": 0, "worker_init_fn": None, "multiprocessing_context": None}  # of processes
     given = {name: getattr(loader, name, default) for name, default in names.items()}
     shown = {

@@ -1,10 +1,11 @@
 """Processes that answer messages, driven from the caller's thread.
 
-Messages go to one socket, from which the next free process takes the next one whole; answers come on a socket of each
-process. No lock and no thread stand between. So an interrupt can hit nothing but an exchange, which is then known to be
-cut short; a process that is killed leaves nothing locked; and an interpreter that ends waits for none of them.
+Messages go to one socket, from which the next free process takes the next one whole; or to one of each process in turn,
+where the processes have a state of their own. Answers come on a socket of each process. No lock and no thread stand
+between. So an interrupt can hit nothing but an exchange, which is then known to be cut short; a process that is killed
+leaves nothing locked; and an interpreter that ends waits for none of them.
 
-A message that is too large for the first socket is sent to the process that asks for it, which reads it at once.
+A message that is too large for these sockets is sent to the process that asks for it, which reads it at once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import Finalize
@@ -60,6 +61,7 @@ class Processes:
         context: of multiprocessing.
         count: of processes.
         target, arguments: each runs ``target(connection, tasks, number, *arguments)``, which calls serve().
+        in_turn: message i goes to process i % count, as torch's loader has it, and not to the next that is free.
 
     Attributes:
         trouble: why no answer will come any more; "" while all is well.
@@ -68,13 +70,13 @@ class Processes:
         OSError: the system gives no more processes, or descriptors; the text says what to do.
     """
 
-    def __init__(self, context, count: int, target, arguments: tuple):
+    def __init__(self, context, count: int, target, arguments: tuple, in_turn: bool = False):
         self.trouble = _CUT
         self._ends: list[socket.socket | Connection] = []
         self._own: list[Connection] = []  # those for the answers of each process
         self._processes: list = []
-        self._numbers = itertools.count()
-        self._unsent: deque[bytes] = deque()
+        self._numbers, self._turn = itertools.count(), itertools.count()
+        self._unsent: list[tuple[socket.socket, deque[bytes]]] = []  # of each socket for messages
         self._large: dict[int, bytes] = {}  # messages that somebody will ask for
         self._awaited: dict[int, Answer] = {}
         over: queue.SimpleQueue = queue.SimpleQueue()
@@ -86,11 +88,9 @@ class Processes:
         threading.Thread(target=_bury, args=bury, name="dali_compat-bury", daemon=True).start()
         _all.add(self)
         try:
-            self._tasks, tasks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._ends.append(self._tasks)
-            with tasks:
-                for number in range(count):
-                    self._start(context, target, (tasks, number, *arguments))
+            numbers = range(count)
+            for served in [[number] for number in numbers] if in_turn else [numbers]:
+                self._start(context, target, served, arguments)
         except OSError as error:
             self.close()
             hint = f"{_HINTS[error.errno]}, or " if error.errno in _HINTS else ""
@@ -112,9 +112,14 @@ class Processes:
             self._awaited[number] = answer
             if len(message) > _LARGEST:
                 self._large[number], message = message, b""
-            self._unsent.append(_NUMBER.pack(number) + message)
+            _, unsent = self._unsent[next(self._turn) % len(self._unsent)]
+            unsent.append(_NUMBER.pack(number) + message)
         self._send()
         self.trouble = ""
+
+    def begin_again(self) -> None:
+        """The next message goes to the first process."""
+        self._turn = itertools.count()
 
     def wait(self, answer: Answer, timeout: float = 0) -> None:
         """Wait until it is there.
@@ -143,7 +148,16 @@ class Processes:
         _close(self._ends)
         self._end()
 
-    def _start(self, context, target, arguments: tuple) -> None:
+    def _start(self, context, target, numbers: Sequence[int], arguments: tuple) -> None:
+        """The processes of these numbers, and the socket from which they take messages."""
+        own, tasks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ends.append(own)
+        self._unsent.append((own, deque()))
+        with tasks:
+            for number in numbers:
+                self._start_one(context, target, (tasks, number, *arguments))
+
+    def _start_one(self, context, target, arguments: tuple) -> None:
         here, there = context.Pipe()
         self._own.append(here)
         self._ends.append(here)
@@ -181,10 +195,11 @@ class Processes:
 
     def _send(self) -> None:
         """What there is room for."""
-        with contextlib.suppress(OSError):  # full: after the next answer; no reader: they are dead, as is soon found
-            while self._unsent:
-                self._tasks.send(self._unsent[0], socket.MSG_DONTWAIT)
-                self._unsent.popleft()
+        for tasks, unsent in self._unsent:
+            with contextlib.suppress(OSError):  # full: after the next answer; no reader: dead, as is soon found
+                while unsent:
+                    tasks.send(unsent[0], socket.MSG_DONTWAIT)
+                    unsent.popleft()
 
     def _fail(self, trouble: str) -> None:
         self.trouble = trouble

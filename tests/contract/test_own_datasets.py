@@ -289,6 +289,43 @@ def test_errors_in_workers(own_root):
         assert [one.path for one in loader.errors] == [bad]
 
 
+class Draws(own.Plain):
+    """From a generator of its own, which each worker has a copy of. One of them is slow."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.rng = np.random.default_rng(3)
+
+    def __getitem__(self, i):
+        info = data.get_worker_info()
+        if info is not None and info.id == 1:
+            time.sleep(0.02)
+        return super().__getitem__(i)[0], self.rng.integers(1 << 30), -1 if info is None else info.id
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_what_workers_keep(folder, persistent):
+    """A batch goes to the worker that torch gives it to. With persistent_workers they go on in the next epoch where
+    they were, and see nothing of what is done to the data set meanwhile."""
+
+    def epochs(make):
+        dataset = Draws(folder)
+        loader = make(dataset, 3, num_workers=2, persistent_workers=persistent)
+        made = [list(loader)]
+        next(iter(loader))  # an epoch that is left
+        dataset.rng = np.random.default_rng(4)
+        return [*made, list(loader), list(loader)]
+
+    loaders = []
+
+    def mine(*args, **options):
+        loaders.append(ours(*args, exact=True, device="cpu", **options))
+        return loaders[-1]
+
+    assert_same(epochs(mine), epochs(stock))
+    assert "without effect" not in loaders[0].explain()
+
+
 class Unsent(own.Plain):
     def __getitem__(self, i):
         return *super().__getitem__(i), lambda: i
