@@ -3,6 +3,7 @@ images of its planes; and those that it decodes beside DALI, to be compared."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,8 @@ from ..data.sources import PATHS, Form, overwritten
 from ..data.verdicts import hold
 from ..draws import Arrays
 from ..engine.kernels import rows_of
-from ..engine.planes.engine import Decoding, EngineSilent, JpegEngine, Read, first_line
-from ..engine.planes.files import Files, Room
+from ..engine.planes.engine import Decoding, EngineSilent, JpegEngine, first_line
+from ..engine.planes.files import Files
 from ..engine.planes.geometry import Planes, pixels_of, planes_of
 from ..engine.planes.nvjpeg import EngineError, EngineMemoryError
 from ..engine.planes.program import Program
@@ -107,7 +108,7 @@ class PlanesGroup:
             self._engine.give_up(_NO_MEMORY)
         self._begun = True  # at last: an interrupt may stop it
 
-    def _reader(self) -> Read:
+    def _reader(self) -> Callable[[], Files]:
         """What gives the files, in memory that nobody writes to while the engine reads it."""
         device = self._engine.device
         if self._given == PATHS:
@@ -116,7 +117,7 @@ class PlanesGroup:
         gone = overwritten(sources).tolist()  # an empty one has changed, too
         read = [source.bytes()[: 0 if lost else None] for source, lost in zip(sources, gone, strict=True)]
         files = Files.of(read, device)
-        return lambda room: files
+        return lambda: files
 
     def _sure(self, files: Files) -> np.ndarray:
         """(N,) bool: which of them are still those that were compared."""
@@ -218,9 +219,9 @@ def as_many_as_fit(rows: np.ndarray, facts: Facts, bytes_: int) -> np.ndarray:
     return rows[np.cumsum(3 * facts.sizes[rows].prod(1)) <= bytes_]
 
 
-def _files_of(received: Received, device: torch.device, room: Room) -> Files:
+def _files_of(received: Received, device: torch.device) -> Files:
     packed = received.packed()
-    return Files.of(received.files(), device) if packed is None else Files.of_packed(*packed, room)
+    return Files.of(received.files(), device) if packed is None else Files.of_packed(*packed, device)
 
 
 def _places(facts: Facts) -> Planes:

@@ -22,7 +22,6 @@ from dali_compat.data.headers import headers_of
 from dali_compat.data.verdicts import ENGINES
 from dali_compat.engine.planes import engines, nvjpeg
 from dali_compat.engine.planes.engine import Decoder
-from dali_compat.engine.planes.files import Files
 from dali_compat.engine.planes.nvjpeg import EngineError, Nvjpeg
 
 pytestmark = pytest.mark.gpu
@@ -83,10 +82,9 @@ class Spoilt:
         self._decoding = submit(self._kept, places, sure)
         self.cancel = self._decoding.cancel
 
-    def _kept(self, room):
-        files = self._read(room)
-        self._files = Files(files.memory.copy(), files.begins, files.lengths)  # the room is used again
-        return files
+    def _kept(self):
+        self._files = self._read()
+        return self._files
 
     @property
     def taken(self):

@@ -23,7 +23,6 @@ from dali_compat.data.headers import headers_of
 from dali_compat.engine.planes import engine as jpeg_engine
 from dali_compat.engine.planes import engines, verified
 from dali_compat.engine.planes.engine import EngineSilent
-from dali_compat.engine.planes.files import Room
 from dali_compat.engine.planes.nvjpeg import EngineError, EngineMemoryError
 from dali_compat.engine.planes.verified import VerifiedEngine
 from dali_compat.epoch import planes_group
@@ -66,7 +65,7 @@ class Pillows(VerifiedEngine):
         self._compare_on(self.device)
 
     def submit(self, read, places, sure=None):
-        files, taken = read(Room(self.device)), np.ones(len(places.bytes), bool)
+        files, taken = read(), np.ones(len(places.bytes), bool)
         if sure is not None:
             taken = sure(files)
             files, places = files.only(np.flatnonzero(taken)), places.only(np.flatnonzero(taken))

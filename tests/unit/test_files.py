@@ -7,8 +7,7 @@ import torch
 from dali_compat.data.header import STATED
 from dali_compat.data.sources import PATHS, Form
 from dali_compat.engine.dali.pipeline import DecodePipeline
-from dali_compat.engine.planes import files as module
-from dali_compat.engine.planes.files import Files, Room
+from dali_compat.engine.planes.files import Files
 from dali_compat.plan import Plan
 
 CPU = torch.device("cpu")
@@ -21,7 +20,7 @@ def files(*lengths):
 
 def packed(given):
     lengths = np.array([len(file) for file in given])
-    return Files.of_packed(np.concatenate(given), lengths, Room(CPU))
+    return Files.of_packed(np.concatenate(given), lengths, CPU)
 
 
 def of(given):
@@ -51,17 +50,6 @@ def test_stated_bytes_are_those_of_each_with_zeros_behind(make):
         for file, found in zip(given, stated, strict=True):
             expected = file[at : at + STATED].tobytes().ljust(STATED, b"\0")
             assert found.tobytes() == expected
-
-
-def test_a_room_is_used_again(monkeypatch):
-    monkeypatch.setattr(module, "_GRAIN", 100)
-    monkeypatch.setattr(module, "_KEPT", 1000)
-    room = Room(CPU)
-    first = room.of(70)
-    assert first.shape == (70,) and np.shares_memory(first, room.of(100)) and not np.shares_memory(first, room.of(101))
-    large = room.of(2000)
-    assert large.shape == (2000,) and not np.shares_memory(large, room.of(2000))
-    assert np.shares_memory(room.of(150), room.of(200))
 
 
 @pytest.mark.parametrize("lengths", [(5, 1000, 77), (0, 1000, 77), (5, 1000, 0), (5,)])

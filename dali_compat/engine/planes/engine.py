@@ -17,23 +17,18 @@ import torch
 
 from ... import __version__
 from ...installation import dali_version, driver_cuda
-from ..dali.affinity import allowed
-from .files import Files, Room
+from .files import Files
 from .geometry import Planes
 from .nvjpeg import EngineError, Nvjpeg, calls_of
 
 SWITCH = "DALI_COMPAT_JPEG_ENGINE"
 _GRAIN = 2**25  # bytes, of which memory for planes is a multiple: batches find that of others
 _IN_FLIGHT, _SHARE = 2**31, 32  # bytes of planes, and as a part of the GPU's, beyond which no more are begun ahead
-_CALLS = (
-    2,
-    3,
-)  # at a time, where there are few cores or more: beside a model one waits, for kernels and for other threads
-_FEW_CORES = 4
+_CALLS = 2  # at a time: beside a model one waits for its kernels, and for the interpreter's lock after each batch
 _PATIENCE = 120  # seconds; a call takes .02
 
 
-Read: TypeAlias = Callable[[Room], Files]
+Read: TypeAlias = Callable[[], Files]
 Sure: TypeAlias = Callable[[Files], np.ndarray]
 
 
@@ -42,10 +37,10 @@ class EngineSilent(RuntimeError):
 
 
 class Decoder:
-    """One call of nvJPEG at a time, the stream on which it works, and room for its files."""
+    """One call of nvJPEG at a time, and the stream on which it works."""
 
     def __init__(self, device: torch.device):
-        self._nvjpeg, self.stream, self.room = Nvjpeg(), torch.cuda.Stream(device), Room(device)
+        self._nvjpeg, self.stream = Nvjpeg(), torch.cuda.Stream(device)
         self.version = self._nvjpeg.version
 
     def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, sides: np.ndarray) -> None:
@@ -56,9 +51,7 @@ class Decoder:
             try:
                 self._nvjpeg.decode(*given, self.stream.cuda_stream)
             finally:
-                # whatever it has begun: the memory of files that it refuses goes now
-                if not self.stream.query():  # mostly it is done: who waits gives the interpreter's lock away
-                    self.stream.synchronize()
+                self.stream.synchronize()  # whatever it has begun: the memory of files that it refuses goes now
 
 
 class Decoding:
@@ -84,7 +77,7 @@ class Decoding:
         assert read is not None and self._planes is not None
         self._planes.record_stream(decoder.stream)
         try:
-            files, places = read(decoder.room), self._places
+            files, places = read(), self._places
             if self._sure is not None:
                 self.taken = self._sure(files)
             if not self.taken.all():
@@ -138,10 +131,9 @@ class JpegEngine:
             self.memory = torch.cuda.get_device_properties(device).total_memory
         with torch.cuda.device(device):
             self._stream = torch.cuda.Stream(device)  # of all planes, so that they use each other's memory
-            calls = _CALLS[len(allowed()) > _FEW_CORES]
-            decoders = [Decoder(device) for _ in range(calls)]
+            decoders = [Decoder(device) for _ in range(_CALLS)]
         self.name = _name(device, decoders[0])
-        self._threads = ThreadPoolExecutor(calls, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
+        self._threads = ThreadPoolExecutor(_CALLS, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
         self._live: weakref.WeakValueDictionary[int, Decoding] = weakref.WeakValueDictionary()
         self._idle: queue.LifoQueue[Decoder] = queue.LifoQueue()
         for decoder in decoders:
@@ -158,8 +150,7 @@ class JpegEngine:
         """Begins with N files, which the engine takes, and which are as large as ``places`` says.
 
         Args:
-            read: gives the files, in the room that it is given or elsewhere; called in a thread of the engine's, as
-                ``sure`` is.
+            read: gives the files; called in a thread of the engine's, as ``sure`` is.
             places: where their planes are to be.
             sure: which of them it is to decode, (N,) bool; all, if it is left out.
         """
