@@ -3,10 +3,8 @@ images of its planes; and those that it decodes beside DALI, to be compared."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,9 +26,6 @@ from .dali_group import DaliGroup
 from .dali_owner import DaliOwner
 from .part import in_order, run
 from .pil_group import PilGroup
-
-if TYPE_CHECKING:
-    from ..engine.dali.received import Received
 
 _MOST, _SHARE = 2**29, 128  # bytes of planes that a group may have, and as a part of the GPU's
 _NO_MEMORY = "the GPU has no memory for its planes"
@@ -80,7 +75,6 @@ class PlanesGroup:
             return
         at = np.array(rows)
         self._facts, self._words = batch.headers.facts.take(at), batch.headers.words[at]
-        self._places = _places(self._facts)
         self._arrays = [batch.compute((*one.planes, *one.after), at) for one in plan.chains]
         self._begun = False
         self._mine = np.arange(len(rows))  # of the rows: those that the engine has
@@ -99,40 +93,52 @@ class PlanesGroup:
         from ..engine.dali.pipeline import PipelineError  # here, for other routes do without DALI
 
         try:
-            read = self._reader()
-            self._planes = self._engine.submit(read, self._places, self._sure)
+            self._hand_over(self._read())
         except PipelineError:  # of a file: this finds out which
             self._mine = self._mine[:0]
             self._others = DaliGroup(self.batch, self.plan, self.rows, self._given)
-        except torch.OutOfMemoryError:
-            self._engine.give_up(_NO_MEMORY)
         self._begun = True  # at last: an interrupt may stop it
 
-    def _reader(self) -> Callable[[], Files]:
-        """What gives the files, in memory that nobody writes to while the engine reads it."""
+    def _hand_over(self, files: Files) -> None:
+        """To the engine what is its, to PIL what has changed."""
+        same = hold(self._words, files.checksums(self._facts.marks))
+        if not same.all():
+            self._mine, changed = np.flatnonzero(same), [self.rows[i] for i in np.flatnonzero(~same).tolist()]
+            files = files.only(self._mine)
+            self.batch.headers.forget(changed)
+            self._others = PilGroup(self.batch, self.plan, changed)
+        if len(self._mine):
+            try:
+                self._planes = self._engine.submit(files, self._places())
+            except torch.OutOfMemoryError:
+                self._engine.give_up(_NO_MEMORY)
+
+    def _read(self) -> Files:
+        """The files, in memory that nobody writes to while the engine reads it."""
         device = self._engine.device
         if self._given == PATHS:
-            return partial(_files_of, self._pipeline.receive(self._ticket), device)
+            received = self._pipeline.receive(self._ticket)
+            packed = received.packed()
+            return Files.of(received.files(), device) if packed is None else Files.of_packed(*packed, device)
         sources: list[Any] = [self.batch.sources[row] for row in self.rows]  # records
         gone = overwritten(sources).tolist()  # an empty one has changed, too
         read = [source.bytes()[: 0 if lost else None] for source, lost in zip(sources, gone, strict=True)]
-        files = Files.of(read, device)
-        return lambda: files
+        return Files.of(read, device)
 
-    def _sure(self, files: Files) -> np.ndarray:
-        """(N,) bool: which of them are still those that were compared."""
-        return hold(self._words, files.checksums(self._facts.marks))
+    def _places(self) -> Planes:
+        return _places(self._facts.take(self._mine))
 
     def outcome(self):
         """(N, C, H, W), or a list of N where sizes differ; Views of these."""
         if not self._begun:
             self._begin()
-        planes, made = self._received(), []
+        mine, made = [self.rows[i] for i in self._mine.tolist()], []
         groups: list[DaliGroup | PilGroup] = [] if self._others is None else [self._others]
-        if len(self._mine):
+        if mine:
+            planes = self._received()
             images = None if planes is None else self._images(planes)
             if images is not None:
-                made.append(([self.rows[i] for i in self._mine.tolist()], images))
+                made.append((mine, images))
             else:
                 groups += self._as_before()
         for group in groups:
@@ -142,30 +148,16 @@ class PlanesGroup:
         return made[0][1] if len(made) == 1 else in_order(made)
 
     def _received(self) -> torch.Tensor | None:
-        """The planes of those that are sure; None where the engine has not made them."""
-        if self._planes is None:
-            return None
-        made, refused = None, False
+        """The planes; None where the engine has not made them."""
         try:
-            made = self._planes.result()
-        except EngineError:
-            refused = True
+            return None if self._planes is None else self._planes.result()
+        except EngineError:  # comparing them anew tells of which file
+            self.batch.headers.words_to([self.rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
         except EngineMemoryError:
             self._engine.give_up(_NO_MEMORY)
         except EngineSilent:
             self._engine.give_up()
-        self._leave_to_pil(self._planes.taken)
-        if refused:  # comparing them anew tells of which file
-            self.batch.headers.words_to([self.rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
-        return made
-
-    def _leave_to_pil(self, taken: np.ndarray) -> None:
-        """What has changed."""
-        if taken.all():
-            return
-        self._mine, changed = np.flatnonzero(taken), [self.rows[i] for i in np.flatnonzero(~taken).tolist()]
-        self.batch.headers.forget(changed)
-        self._others = PilGroup(self.batch, self.plan, changed)
+        return None
 
     def _as_before(self) -> list[DaliGroup | PilGroup]:
         """What makes those rows without the engine; PIL says what is wrong with what somebody has overwritten."""
@@ -176,7 +168,7 @@ class PlanesGroup:
 
     def _images(self, planes: torch.Tensor):
         """None where the kernels fail."""
-        places, begun = self._places.only(self._mine), []
+        places, begun = self._places(), []
         try:
             for one, arrays in zip(self.plan.chains, self._arrays, strict=True):
                 program = Program(one, self._of_mine(arrays[: len(one.planes)]), places.sizes)
@@ -217,11 +209,6 @@ def bounded(rows: np.ndarray, facts: Facts, memory: int) -> list[np.ndarray]:
 def as_many_as_fit(rows: np.ndarray, facts: Facts, bytes_: int) -> np.ndarray:
     """The first rows, whose pixels are so many bytes at most."""
     return rows[np.cumsum(3 * facts.sizes[rows].prod(1)) <= bytes_]
-
-
-def _files_of(received: Received, device: torch.device) -> Files:
-    packed = received.packed()
-    return Files.of(received.files(), device) if packed is None else Files.of_packed(*packed, device)
 
 
 def _places(facts: Facts) -> Planes:

@@ -21,7 +21,6 @@ from dali_compat.data.header import read_header
 from dali_compat.data.headers import headers_of
 from dali_compat.data.verdicts import ENGINES
 from dali_compat.engine.planes import engines, nvjpeg
-from dali_compat.engine.planes.engine import Decoder
 from dali_compat.engine.planes.nvjpeg import EngineError, Nvjpeg
 
 pytestmark = pytest.mark.gpu
@@ -64,39 +63,29 @@ def engine(monkeypatch):
 @pytest.fixture
 def decoded(engine, monkeypatch):
     """How many files each call of the engine had."""
-    counts, decode = [], Decoder.decode
+    counts, submit = [], engine.submit
 
-    def counted(self, files, *rest):
-        counts.append(len(files))
-        return decode(self, files, *rest)
+    def counted(files, places):
+        counts.append(len(files.addresses))
+        return submit(files, places)
 
-    monkeypatch.setattr(Decoder, "decode", counted)
+    monkeypatch.setattr(engine, "submit", counted)
     return counts
 
 
 class Spoilt:
     """Planes of which one value is changed: the last of each of these files, as bytes."""
 
-    def __init__(self, submit, read, places, sure, spoilt):
-        self._read, self._places, self._spoilt = read, places, spoilt
-        self._decoding = submit(self._kept, places, sure)
-        self.cancel = self._decoding.cancel
-
-    def _kept(self):
-        self._files = self._read()
-        return self._files
-
-    @property
-    def taken(self):
-        return self._decoding.taken
+    def __init__(self, decoding, files, places, spoilt):
+        self._decoding, self.cancel = decoding, decoding.cancel
+        self._wrong = [i for i, array in enumerate(each_of(files)) if array.tobytes() in spoilt]
+        self._places = places
 
     def result(self):
-        planes, taken = self._decoding.result(), np.flatnonzero(self.taken)
-        places = self._places if len(taken) == len(self.taken) else self._places.only(taken)
-        for i, file in enumerate(each_of(self._files.only(taken))):
-            if file.tobytes() in self._spoilt:
-                (height, width), pitch = places.sizes[i], places.pitches[i, 0]
-                planes[int(places.offsets[i, 0] + (height - 1) * pitch + width - 1)] ^= 1
+        planes = self._decoding.result()
+        for i in self._wrong:
+            (height, width), pitch = self._places.sizes[i], self._places.pitches[i, 0]
+            planes[int(self._places.offsets[i, 0] + (height - 1) * pitch + width - 1)] ^= 1
         return planes
 
 
@@ -105,7 +94,7 @@ def spoilt(engine, monkeypatch):
     """Files, as bytes, of which it makes a wrong pixel."""
     files_spoilt, submit = set(), engine.submit
     monkeypatch.setattr(
-        engine, "submit", lambda read, places, sure=None: Spoilt(submit, read, places, sure, files_spoilt)
+        engine, "submit", lambda files, places: Spoilt(submit(files, places), files, places, files_spoilt)
     )
     return files_spoilt
 

@@ -39,10 +39,6 @@ FILES = Files.of([np.zeros(1, np.uint8)], CPU)
 PLACES = planes_of(np.array([[8, 8]]), np.array([0]), np.array([0]))
 
 
-def read():
-    return FILES
-
-
 class Decoder:
     """One that calls ``Decoder.work``."""
 
@@ -78,23 +74,6 @@ def held(monkeypatch):
     event.set()
 
 
-def test_what_is_not_sure_is_not_decoded(engine, monkeypatch):
-    """Its place is another's."""
-    calls, files = [], Files.of([np.full(n, n, np.uint8) for n in (3, 4, 5)], CPU)
-    places = planes_of(np.array([[8, 8], [300, 9], [8, 16]]), np.array([0, 0, 0]), np.array([0, 0, 0]))
-    monkeypatch.setattr(Decoder, "decode", lambda self, *args: calls.append(args))
-    sure = np.array([True, False, True])
-    decoding = engine.submit(lambda: files, places, lambda found: sure if found is files else None)
-    planes, some = decoding.result(), places.only(np.array([0, 2]))
-    ((addresses, lengths, outputs, sides),) = calls
-    assert decoding.taken is sure and lengths.tolist() == [3, 5] and sides.tolist() == [8, 16]
-    assert addresses.tolist() == files.addresses[[0, 2]].tolist()
-    assert outputs[:, 0].tolist() == (some.offsets[:, 0] + planes.data_ptr()).tolist()
-    decoding = engine.submit(lambda: files, places, lambda found: np.zeros(3, bool))
-    decoding.result()
-    assert len(calls) == 1 and not decoding.taken.any()
-
-
 def test_an_error_comes_with_the_planes(engine, monkeypatch):
     """At the program's end, too, where nobody but the caller is left to decode."""
 
@@ -105,7 +84,7 @@ def test_an_error_comes_with_the_planes(engine, monkeypatch):
     for ends in (False, True):
         if ends:
             engine._threads.shutdown()
-        decoding = engine.submit(read, PLACES)
+        decoding = engine.submit(FILES, PLACES)
         with pytest.raises(EngineError):
             decoding.result()
 
@@ -115,7 +94,7 @@ def test_more_callers_than_decoders(engine, monkeypatch):
     monkeypatch.setattr(Decoder, "work", lambda self: time.sleep(0.05))
     engine._threads.shutdown()
     made = []
-    callers = [threading.Thread(target=lambda: made.append(engine.submit(read, PLACES).result())) for _ in range(5)]
+    callers = [threading.Thread(target=lambda: made.append(engine.submit(FILES, PLACES).result())) for _ in range(5)]
     for caller in callers:
         caller.start()
     for caller in callers:
@@ -127,7 +106,7 @@ def test_a_timeout_of_somebody_else_is_not_the_engines(engine, held):
     def expire(number, frame):
         raise TimeoutError("a step takes too long")
 
-    decoding = engine.submit(read, PLACES)
+    decoding = engine.submit(FILES, PLACES)
     before = signal.signal(signal.SIGALRM, expire)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
@@ -141,7 +120,7 @@ def test_a_timeout_of_somebody_else_is_not_the_engines(engine, held):
 
 
 def test_it_is_waited_for_once(engine, held, monkeypatch):
-    decodings = [engine.submit(read, PLACES) for _ in range(4)]
+    decodings = [engine.submit(FILES, PLACES) for _ in range(4)]
     monkeypatch.setattr(one, "_PATIENCE", 0.2)
     with pytest.raises(EngineSilent):
         decodings[0].result()
@@ -209,10 +188,10 @@ class Pillow(VerifiedEngine):
     def __init__(self):
         self.device, self.exact = CPU, np.zeros(256, bool)
 
-    def submit(self, read, places):
+    def submit(self, files, places):
         if places.chroma[0, 2:].tolist() == [2, 1]:
             raise EngineError("not supported")
-        return types.SimpleNamespace(result=lambda: torch.from_numpy(each_of(read())[0].copy()))
+        return types.SimpleNamespace(result=lambda: torch.from_numpy(each_of(files)[0].copy()))
 
 
 def render(file, rows, layout, table, out):
@@ -375,14 +354,14 @@ def test_errors_keep_no_planes(engine, monkeypatch):
 
     monkeypatch.setattr(Decoder, "work", fail)
     monkeypatch.setattr(one, "_IN_FLIGHT", 0)
-    decoding = engine.submit(read, PLACES)
+    decoding = engine.submit(FILES, PLACES)
     with pytest.raises(EngineError) as error:
         decoding.result()
     assert error.traceback and decoding._planes is None and not engine.is_full
 
 
 def test_a_small_gpu_has_less_in_flight(engine, monkeypatch):
-    decoding = engine.submit(read, PLACES)
+    decoding = engine.submit(FILES, PLACES)
     assert not engine.is_full
     monkeypatch.setattr(engine, "memory", 32 * 255)
     assert engine.is_full and decoding.bytes == 256
@@ -399,7 +378,7 @@ def test_others_may_begin_while_it_is_asked_what_is_in_flight(engine, monkeypatc
         @property
         def bytes(self):
             if len(begun) < 3:
-                begun.append(engine.submit(read, PLACES))
+                begun.append(engine.submit(FILES, PLACES))
             return 1
 
     counted = [Counted() for _ in range(4)]

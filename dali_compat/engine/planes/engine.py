@@ -6,11 +6,9 @@ import importlib.metadata
 import queue
 import warnings
 import weakref
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as futures_wait
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -26,10 +24,6 @@ _GRAIN = 2**25  # bytes, of which memory for planes is a multiple: batches find 
 _IN_FLIGHT, _SHARE = 2**31, 32  # bytes of planes, and as a part of the GPU's, beyond which no more are begun ahead
 _CALLS = 2  # at a time: beside a model one waits for its kernels, and for the interpreter's lock after each batch
 _PATIENCE = 120  # seconds; a call takes .02
-
-
-Read: TypeAlias = Callable[[], Files]
-Sure: TypeAlias = Callable[[Files], np.ndarray]
 
 
 class EngineSilent(RuntimeError):
@@ -55,37 +49,28 @@ class Decoder:
 
 
 class Decoding:
-    """Planes that are being made, (bytes,) uint8 on the GPU; they are there as long as this is.
-
-    Attributes:
-        taken: (N,) bool, of which files: all; once they are there, those that are ``sure``, where Planes.only() says.
-    """
+    """Planes that are being made, (bytes,) uint8 on the GPU; they are there as long as this is."""
 
     done: Future[None]
 
-    def __init__(self, read: Read, places: Planes, sure: Sure | None, engine: JpegEngine, stream: torch.cuda.Stream):
-        self._read: Read | None = read
-        self._sure, self.taken = sure, np.ones(len(places.bytes), bool)
-        self._places, self._engine = places, engine
+    def __init__(self, files: Files, places: Planes, engine: JpegEngine, stream: torch.cuda.Stream):
+        self._files: Files | None = files
+        self._sides, self._engine = places.sizes.max(1), engine
         self.bytes = -(-int(places.bytes.sum()) // _GRAIN) * _GRAIN
         with torch.cuda.stream(stream):
             self._planes: torch.Tensor | None = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
+        self._outputs = np.zeros((len(places.bytes), 8), np.uint64)
+        self._outputs[:, :3] = places.offsets + self._planes.data_ptr()
+        self._outputs[:, 4:7] = places.pitches
+        self._outputs[places.chroma[:, 2] == 0, 1:3] = 0
 
     def run(self, decoder: Decoder) -> None:
         """In a thread of the engine's."""
-        read, self._read = self._read, None  # their memory goes when they are decoded
-        assert read is not None and self._planes is not None
+        files, self._files = self._files, None  # their memory goes when they are decoded
+        assert files is not None and self._planes is not None
         self._planes.record_stream(decoder.stream)
         try:
-            files, places = read(), self._places
-            if self._sure is not None:
-                self.taken = self._sure(files)
-            if not self.taken.all():
-                some = np.flatnonzero(self.taken)
-                files, places = files.only(some), places.only(some)
-            if len(files):
-                outputs = _outputs(self._planes.data_ptr(), places)
-                decoder.decode(files.addresses, files.lengths.astype(np.uint64), outputs, places.sizes.max(1))
+            decoder.decode(files.addresses, files.lengths, self._outputs, self._sides)
         except BaseException:
             self._planes, self.bytes = None, 0  # now: an error keeps its traceback, and that this
             raise
@@ -146,15 +131,9 @@ class JpegEngine:
         bytes_ = sum(decoding.bytes for decoding in live if decoding is not None)
         return bytes_ > min(_IN_FLIGHT, self.memory // _SHARE)
 
-    def submit(self, read: Read, places: Planes, sure: Sure | None = None) -> Decoding:
-        """Begins with N files, which the engine takes, and which are as large as ``places`` says.
-
-        Args:
-            read: gives the files; called in a thread of the engine's, as ``sure`` is.
-            places: where their planes are to be.
-            sure: which of them it is to decode, (N,) bool; all, if it is left out.
-        """
-        decoding = Decoding(read, places, sure, self, self._stream)
+    def submit(self, files: Files, places: Planes) -> Decoding:
+        """Begins with N files, which the engine takes, and which are as large as ``places`` says."""
+        decoding = Decoding(files, places, self, self._stream)
         self._live[id(decoding)] = decoding
         try:
             decoding.done = self._threads.submit(self._run, decoding)
@@ -188,15 +167,6 @@ class JpegEngine:
             RuntimeWarning,
             stacklevel=2,
         )
-
-
-def _outputs(address: int, places: Planes) -> np.ndarray:
-    """As Nvjpeg.decode() takes them."""
-    made = np.zeros((len(places.bytes), 8), np.uint64)
-    made[:, :3] = places.offsets + address
-    made[:, 4:7] = places.pitches
-    made[places.chroma[:, 2] == 0, 1:3] = 0
-    return made
 
 
 def _name(device: torch.device, decoder: Decoder) -> str:

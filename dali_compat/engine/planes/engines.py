@@ -127,7 +127,7 @@ def _is_pillows(engine: VerifiedEngine, file: np.ndarray, chroma: int) -> bool:
     rows, layout = whole_rows_of(places)
     out = torch.empty((1, *pixels.movedim(-1, 0).shape), dtype=torch.uint8, device=engine.device)
     try:
-        planes = engine.submit(lambda: Files.of([file], engine.device), places).result()
+        planes = engine.submit(Files.of([file], engine.device), places).result()
     except EngineError:
         return False
     kernels.render(planes, to_device(rows, engine.device), layout, None, out)

@@ -141,7 +141,7 @@ class VerifiedEngine(JpegEngine):
         )
 
     def _differs(self, files: Files, places: Planes, wanted: torch.Tensor) -> np.ndarray:
-        return self.differs(self.submit(lambda: files, places).result(), places, wanted)
+        return self.differs(self.submit(files, places).result(), places, wanted)
 
     def differs(self, planes: torch.Tensor, places: Planes, wanted: torch.Tensor) -> np.ndarray:
         """(N,) bool: of whose images not all pixels are the wanted ones, (bytes,) uint8 of one image after another.
