@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,14 @@ def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.
 def moved(data: Any, device: torch.device) -> Any:
     """``data`` with its tensors on ``device``; containers keep their type, other objects stay as they are."""
     return mapped(data, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+@contextmanager
+def working_on(stream: torch.cuda.Stream) -> Iterator[None]:
+    """Within it this stream is the current one, and its GPU. torch.cuda.stream() alone sets the GPU back that was the
+    current one, and so makes CUDA start there."""
+    with torch.cuda.device(stream.device), torch.cuda.stream(stream):
+        yield
 
 
 def current_stream_of(device: torch.device) -> int:

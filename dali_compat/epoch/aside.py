@@ -20,6 +20,7 @@ from time import perf_counter
 
 import torch
 
+from ..engine.device import working_on
 from ..engine.planes import engines
 from ..locks import unlock_all
 
@@ -138,7 +139,7 @@ class Aside:
         self._running = True
         try:
             self._needed.wait(self._rest)
-            with nullcontext() if stream is None else torch.cuda.stream(stream):
+            with nullcontext() if stream is None else working_on(stream):
                 work()
         finally:
             del work  # before anything is ended

@@ -81,10 +81,11 @@ class Batch:
             self._error = None
 
     def _outcome(self):
-        self.advance()
-        if self._error is not None:
-            raise self._error
-        return self._images()
+        with torch.autocast(self.epoch.route.device.type, enabled=False):  # that is for models
+            self.advance()
+            if self._error is not None:
+                raise self._error
+            return self._images()
 
     def forget_errors(self) -> None:
         """They refer to their tracebacks, and these to this batch."""

@@ -94,7 +94,8 @@ class ResidentIterator(OrderedIterator[ResidentRoute, "ResidentBatch"]):
     def _compute(self, batches: list[ResidentBatch]) -> None:
         """Errors go to the batch that they belong to."""
         try:
-            with torch.inference_mode(False):  # batches may be handed out in another mode than that of now
+            # batches may be handed out in another mode than that of now; autocast is for models
+            with torch.inference_mode(False), torch.autocast(self._epoch.route.device.type, enabled=False):
                 chunk = Chunk(self._epoch, self._held, batches)
         except Exception as error:
             if len(batches) == 1:

@@ -53,8 +53,8 @@ class Decoder:
 
 @pytest.fixture
 def engine(monkeypatch):
-    for name in ("device", "stream"):
-        monkeypatch.setattr(torch.cuda, name, lambda given: nullcontext())
+    monkeypatch.setattr(torch.cuda, "device", lambda given: nullcontext())
+    monkeypatch.setattr(one, "working_on", lambda stream: nullcontext())
     for name in ("Stream", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, lambda device: None)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch.nn.functional import grid_sample
 
+from .product import product
+
 
 def dtype_of(images):
     return images.dtype if images.is_floating_point() else torch.float32
@@ -38,7 +40,7 @@ def _times(base, theta, size):
     """base (1, P, 3) times theta (N, 2, 3), in halves of ``size``."""
     theta = theta.to(base.dtype).transpose(1, 2)
     theta = theta / torch.tensor([0.5 * size[1], 0.5 * size[0]], dtype=base.dtype, device=base.device)
-    return base.expand(len(theta), -1, -1).bmm(theta)
+    return product(base.expand(len(theta), -1, -1), theta)
 
 
 def identity(images):

@@ -11,6 +11,7 @@ from torchvision.transforms.v2 import functional as v2
 
 from .color import in_parts
 from .lists import each
+from .product import product
 from .registry import image_kernel, kernel
 from .squares import mixed, normals, normals_at
 
@@ -94,7 +95,7 @@ def jpeg(images, arrays, *, like):
 def linear_transformation(images, arrays, *, matrix, mean):
     """LinearTransformation: each image as a vector, minus the mean, times the matrix."""
     centred = images.flatten(1) - _on(mean, images.device)
-    return torch.mm(centred, _on(matrix, images.device).to(centred.dtype)).view(images.shape)
+    return product(centred, _on(matrix, images.device).to(centred.dtype)).view(images.shape)
 
 
 @functools.lru_cache(8)

@@ -15,6 +15,7 @@ import torch
 
 from ... import __version__
 from ...installation import dali_version, driver_cuda
+from ..device import working_on
 from .files import Files
 from .geometry import Planes
 from .nvjpeg import EngineError, Nvjpeg, calls_of
@@ -57,7 +58,7 @@ class Decoding:
         self._files: Files | None = files
         self._sides, self._engine = places.sizes.max(1), engine
         self.bytes = -(-int(places.bytes.sum()) // _GRAIN) * _GRAIN
-        with torch.cuda.stream(stream):
+        with working_on(stream):
             self._planes: torch.Tensor | None = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
         self._outputs = np.zeros((len(places.bytes), 8), np.uint64)
         self._outputs[:, :3] = places.offsets + self._planes.data_ptr()

@@ -21,7 +21,7 @@ import torch
 
 from ...data.headers import Headers, JpegCounts
 from ...data.verdicts import ENGINES, PILLOWS
-from ..device import to_device
+from ..device import to_device, working_on
 from .engine import EngineSilent, JpegEngine, first_line
 from .files import Files
 from .geometry import Planes, whole_rows_of
@@ -114,7 +114,7 @@ class VerifiedEngine(JpegEngine):
 
     def _compare(self, files: Files, places: Planes, wanted: torch.Tensor, tell: Callable[[np.ndarray], None]) -> None:
         try:
-            with nullcontext() if self._compares is None else torch.cuda.stream(self._compares):
+            with nullcontext() if self._compares is None else working_on(self._compares):
                 tell(np.where(self._alike(files, places, wanted), ENGINES, PILLOWS).astype(np.uint8))
         except EngineSilent:
             self.give_up()

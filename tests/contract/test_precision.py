@@ -1,0 +1,91 @@
+"""Pixels do not depend on what the user chooses for a model: autocast, and how many bits of float32 products have."""
+
+import contextlib
+
+import pytest
+import torch
+from torchvision import transforms as T
+
+from contract.arrays import labels, pictures
+from contract.both import ours
+from dali_compat import DALIArrayDataset, DALIImageFolder
+from dali_compat.engine.kernels import product as module
+from dali_compat.engine.kernels.product import product
+
+START = T.Resize((20, 20)), T.ToTensor()
+CHAINS = {
+    "affine": T.Compose([*START, T.RandomAffine(20, (0.1, 0.1), (0.8, 1.2), 5)]),
+    "perspective": T.Compose([*START, T.RandomPerspective(p=1)]),
+    "blur": T.Compose([*START, T.GaussianBlur(5)]),
+    "blur of bytes": T.Compose([START[0], T.GaussianBlur(5), START[1]]),
+    "whitening": T.Compose([T.Resize((4, 4)), START[1], T.LinearTransformation(torch.eye(48) + 0.01, torch.zeros(48))]),
+}
+
+
+@contextlib.contextmanager
+def precision(name):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(name)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def autocast(device):
+    return torch.autocast(device, torch.bfloat16)
+
+
+def batches(dataset, device, **arguments):
+    torch.manual_seed(0)
+    return [images for images, _ in ours(dataset, 5, exact=True, device=device, **arguments)]
+
+
+def assert_as_before(dataset, device, within, **arguments):
+    wanted = batches(dataset, device, **arguments)
+    with within:
+        found = batches(dataset, device, **arguments)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one, other, rtol=0, atol=2e-6)
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_autocast_is_for_models(image_root, chain, num_workers, device):
+    assert_as_before(DALIImageFolder(image_root, CHAINS[chain]), device, autocast(device), num_workers=num_workers)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_products_have_all_bits(image_root, chain, device):
+    """An edge that lies between two pixels may fall to either: a bit of a place decides."""
+    dataset = DALIImageFolder(image_root, CHAINS[chain])
+    wanted = batches(dataset, device)
+    with precision("medium"):
+        found = batches(dataset, device)
+    for one, other in zip(found, wanted, strict=True):
+        assert ((one - other).abs() > 1e-4).float().mean() < 1e-3
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_arrays(device):
+    chain = T.Compose([T.ToTensor(), *CHAINS["affine"].transforms[2:], T.GaussianBlur(3)])
+    assert_as_before(DALIArrayDataset(pictures(40, 32, 32, 3), labels(), chain), device, autocast(device))
+
+
+@pytest.mark.parametrize("count", [(), (4,)])
+def test_a_product(monkeypatch, count):
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(*count, 30, 30, generator=generator) for _ in range(2))
+    wanted = a.double() @ b.double()
+    torch.testing.assert_close(product(a, b).double(), wanted, rtol=1e-5, atol=1e-5)
+    for name in ("high", "medium"):
+        with precision(name):
+            assert module._may_be_rounded() and torch.equal(product(a, b), wanted.float())
+            assert torch.equal(product(a.double(), b.double()), wanted)
+    assert not module._may_be_rounded()
