@@ -172,6 +172,11 @@ def target(dataset: Any, index: Any) -> Any:
     return int(value) if layout.whole else value
 
 
+def _on_the_host(targets: Any) -> torch.Tensor:
+    """A tensor as it is; numbers on the CPU, whichever device is the default."""
+    return targets if isinstance(targets, torch.Tensor) else torch.as_tensor(targets, device="cpu")
+
+
 def target_table(dataset: Any) -> torch.Tensor | None:
     """All targets as one tensor whose rows are what default_collate makes of them;
     None where there is no such thing."""
@@ -181,7 +186,7 @@ def target_table(dataset: Any) -> torch.Tensor | None:
         if len(kinds) != 1 or not issubclass(kinds.pop(), (int, np.integer)):
             return None
     try:
-        table = _as_tensor(targets) if isinstance(targets, np.ndarray) else torch.as_tensor(targets)
+        table = _as_tensor(targets) if isinstance(targets, np.ndarray) else _on_the_host(targets)
     except (TypeError, ValueError, RuntimeError):
         return None
     if isinstance(dataset, QMNIST) and dataset.compat:
@@ -190,6 +195,7 @@ def target_table(dataset: Any) -> torch.Tensor | None:
         table = table.to(torch.int64)
     if not len(table):
         return None
-    first = default_collate([target(dataset, 0)])
+    with torch.device("cpu"):  # whichever is the default
+        first = default_collate([target(dataset, 0)])
     same = isinstance(first, torch.Tensor) and (first.dtype, first.shape) == (table.dtype, table[:1].shape)
     return table if same and torch.equal(first, table[:1]) else None

@@ -98,5 +98,5 @@ def as_targets(targets: Any) -> Any:
     if isinstance(targets, np.ndarray):
         if targets.dtype.kind in "OSU" or (targets.ndim == 1 and targets.dtype.kind in "iub"):
             return targets.tolist()
-        return torch.as_tensor(targets)
+        return torch.as_tensor(targets, device="cpu")
     return [target.item() if isinstance(target, np.generic) else target for target in targets]

@@ -103,7 +103,7 @@ def _floats(name: str, values: Sequence[Any], where: Callable[[int], str]) -> to
     refuse_rows(
         [row for row, value in enumerate(values) if not isinstance(value, numbers)], f"no number in {name!r}", where
     )
-    return torch.tensor([float(value) for value in values], dtype=torch.float32)
+    return torch.tensor([float(value) for value in values], dtype=torch.float32, device="cpu")
 
 
 def _vectors(name: str, values: Sequence[Any], where: Callable[[int], str]) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,12 @@ def free_memory(device: torch.device) -> int:
         return free
     used = int(now) - int(counts.get("inactive_file", 0))
     return free if limit == "max" else max(0, min(free, int(limit) - used))
+
+
+def on_the_cpu() -> AbstractContextManager:
+    """Within it tensors for which no device is said are made on the CPU, whichever torch.set_default_device() names:
+    that is for models, and torch's worker processes do not know of it either."""
+    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
 
 
 def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -120,7 +120,9 @@ def _in_one_copy(columns: list[np.ndarray], device: torch.device) -> list[int | 
 
 def _stacked(columns: list[np.ndarray], device: torch.device) -> torch.Tensor:
     """(columns, N) int64 on the device."""
-    numbers = torch.empty((len(columns), len(columns[0])), dtype=torch.int64, pin_memory=device.type == "cuda")
+    numbers = torch.empty(
+        (len(columns), len(columns[0])), dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda"
+    )
     np.stack(columns, out=numbers.numpy(), casting="unsafe")
     return numbers.to(device, non_blocking=True)
 
@@ -165,7 +167,7 @@ def _constant(numbers: Sequence[int], device: torch.device, dtype: torch.dtype =
 @functools.lru_cache(256)
 def _color(fill: tuple, device: torch.device) -> torch.Tensor:
     """(1, channels, 1) uint8; for reading alone, too."""
-    return transform.fill_like(torch.empty(0, dtype=torch.uint8), fill).view(1, -1, 1).to(device)
+    return transform.fill_like(torch.empty(0, dtype=torch.uint8, device="cpu"), fill).view(1, -1, 1).to(device)
 
 
 # ---- conversions
@@ -188,7 +190,7 @@ def _conversions(steps) -> tuple[int, int]:
 def conversion_table(steps) -> torch.Tensor:
     """(channels, 256): what the steps give for each value of a channel, on the CPU."""
     channels = steps[0].gives.channels
-    values = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(1, channels, 16, 16)
+    values = torch.arange(256, dtype=torch.uint8, device="cpu").view(1, 1, 16, 16).expand(1, channels, 16, 16)
     for step in steps:
         values = kernels.run(step, values, {})
     return values.reshape(channels, 256)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate
 
 from ..data.lookup import Found, Listed
 from ..data.sources import is_record
@@ -21,6 +20,7 @@ from ..engine.device import mapped, moved
 from ..errors import ImageReadError, OutOfStep
 from ..lazy.samples import Sample, at, put
 from ..lazy.workers import Request, Ticket
+from .batch import collated
 from .dali_batch import DaliBatch
 from .on_error import NOTHING, UNREADABLE, reason_of
 from .part import in_order
@@ -152,7 +152,7 @@ class AskedBatch(DaliBatch):
             paths = {one.path for one in samples}
             if isinstance(images, torch.Tensor) and len(paths) == 1:
                 return _collated(samples, images, paths.pop(), epoch.route.device)
-            made = moved(default_collate(_filled(samples, images, epoch.route.device)), epoch.route.device)
+            made = moved(collated(_filled(samples, images, epoch.route.device)), epoch.route.device)
             path = next((one.path for one in samples if one.path is not None), None)
             whole = None if path is None else at(made, path)
             if path is None or not isinstance(whole, torch.Tensor):
@@ -218,5 +218,5 @@ def _collated(samples: Sequence[Sample], images: torch.Tensor, path: Any, device
     """What default_collate makes of them."""
     if not path:
         return images
-    numbered = default_collate([one.filled(number) for number, one in enumerate(samples)])
+    numbered = collated([one.filled(number) for number, one in enumerate(samples)])
     return put(moved(numbered, device), path, images)

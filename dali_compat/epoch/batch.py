@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import default_collate
 
 from ..draws import own_generators
-from ..engine.device import mapped, moved
+from ..engine.device import mapped, moved, on_the_cpu
 from ..engine.views import Views, filled
 from .epoch import Epoch
 from .part import in_format
@@ -130,7 +130,7 @@ class Batch:
         if isinstance(images, Views):
             return moved(collated_views(images), route.device)
         column: Any = tuple(images)  # as torch has it
-        made = moved(default_collate(column), route.device)
+        made = moved(collated(column), route.device)
         has_images = isinstance(made, torch.Tensor) or any(plan.views for plan in route.plans)
         return mapped(made, self._in_format) if has_images else made
 
@@ -139,8 +139,8 @@ class Batch:
         epoch = self.epoch
         given = self._samples if epoch.batched else lambda images: self._samples(images)[0]
         generators = partial(self._as_in_a_worker, stream=_COLLATE)
-        collated = epoch.user_collate(epoch.collate_fn, given, images, epoch.route.device, generators)
-        return moved(collated, epoch.route.device)
+        made = epoch.user_collate(epoch.collate_fn, given, images, epoch.route.device, generators)
+        return moved(made, epoch.route.device)
 
     def _in_format(self, images: torch.Tensor) -> torch.Tensor:
         """All plans have one format."""
@@ -158,9 +158,16 @@ class Batch:
 
 def collated_views(views: Views) -> Any:
     """What default_collate would make of samples of several views."""
-    numbered = default_collate([filled(views.structure, [torch.tensor(i) for i in range(len(views.batches))])])
-    batches = [batch if isinstance(batch, torch.Tensor) else default_collate(batch) for batch in views.batches]
+    numbers = [torch.tensor(i, device="cpu") for i in range(len(views.batches))]
+    numbered = collated([filled(views.structure, numbers)])
+    batches = [batch if isinstance(batch, torch.Tensor) else collated(batch) for batch in views.batches]
     return mapped(numbered, lambda number: batches[int(number)])
+
+
+def collated(samples: Any) -> Any:
+    """What default_collate makes of them in one of torch's workers."""
+    with on_the_cpu():
+        return default_collate(samples)
 
 
 def _column(values: Any) -> Any:
@@ -168,4 +175,4 @@ def _column(values: Any) -> Any:
     if isinstance(values, torch.Tensor):
         return values
     batch: Any = values if isinstance(values, np.ndarray) else tuple(values)
-    return torch.from_numpy(batch) if isinstance(batch, np.ndarray) else default_collate(batch)
+    return torch.from_numpy(batch) if isinstance(batch, np.ndarray) else collated(batch)

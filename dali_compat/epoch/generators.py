@@ -108,7 +108,7 @@ def _state(generator: Any) -> Any:
     if generator is np.random or isinstance(generator, np.random.RandomState):
         return _plain(generator.get_state())
     version, numbers, gauss = generator.getstate()
-    return [version, torch.tensor(numbers), gauss]
+    return [version, torch.tensor(numbers, device="cpu"), gauss]
 
 
 def _set(generator: Any, state: Any) -> None:

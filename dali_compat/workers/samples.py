@@ -64,7 +64,7 @@ class Pieces:
         return sum(map(aligned, self._sizes))
 
     def parcel(self) -> Parcel:
-        return self.parcel_in(torch.empty(self.size, dtype=torch.uint8))
+        return self.parcel_in(torch.empty(self.size, dtype=torch.uint8, device="cpu"))
 
     def parcel_in(self, memory: torch.Tensor, place: Place | None = None) -> Parcel:
         """``memory``: uint8, and large enough; the ``place``'s, if it is shared."""

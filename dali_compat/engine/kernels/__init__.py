@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ...plan import Step
+from ..device import on_the_cpu
 from .images import on_tensor
 from .lists import of_similar_size, put, uniform
 from .registry import kernel_of, ragged_kernel_of
@@ -32,6 +33,13 @@ def run(step: Step, images, arrays: dict[str, np.ndarray]):
 
     Rows whose flag is not set stay as they are.
     """
+    if step.op == "apply":  # the user's own
+        return _run(step, images, arrays)
+    with on_the_cpu():
+        return _run(step, images, arrays)
+
+
+def _run(step: Step, images, arrays):
     arrays = dict(arrays)
     flag = arrays.pop("flag", None)
     if flag is None or flag.all():

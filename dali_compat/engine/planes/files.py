@@ -50,7 +50,8 @@ class Files:
         size = int(ends[-1]) + _BEHIND if len(ends) else _BEHIND
         if device.type == "cuda":
             with torch.cuda.device(device):  # pinned memory is the current GPU's, where CUDA runs on none yet
-                memory = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()  # torch uses it again and again
+                # torch uses it again and again
+                memory = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).numpy()
         else:
             memory = np.empty(size, np.uint8)
         return cls(memory, ends - lengths, lengths)
