@@ -35,7 +35,8 @@ def free_memory(device: torch.device) -> int:
 def on_the_cpu() -> AbstractContextManager:
     """Within it tensors for which no device is said are made on the CPU, whichever torch.set_default_device() names:
     that is for models, and torch's worker processes do not know of it either."""
-    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
+    # torch 2.5's get_default_device() does not know of ``with torch.device(...)``
+    return nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")
 
 
 def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:
