@@ -61,10 +61,13 @@ def example(monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(EXAMPLE)
     before, threads = signal.getsignal(signal.SIGTERM), torch.get_num_threads()
+    precision, chooses = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
     torch.set_num_threads(1)
     yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
     signal.signal(signal.SIGTERM, before)
     torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+    torch.backends.cudnn.benchmark = chooses
     if dist.is_initialized():  # an error was raised
         dist.destroy_process_group()
     for name in names:
@@ -427,7 +430,8 @@ class Launched:
         if torchrun:
             (place / "recorder.py").write_text(RECORDER)
             launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-            environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+            paths = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+            environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
             options = dict(env=environment, cwd=place, stdout=subprocess.DEVNULL)
             self._program = self._pool.submit(_run, [*launcher, "recorder.py", *words], place / "errors.txt", options)
         else:
