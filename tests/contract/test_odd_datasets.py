@@ -109,16 +109,21 @@ OF_TENSORS = {
 }
 
 
+def assert_as_torch_where_some_are_used(folder, transform, function):
+    """The function makes something of every third sample's tensor."""
+
+    def get(self, i):
+        made = transform(own.read_rgb(self.paths[i]))
+        return function(made) if i % 3 == 1 else made
+
+    assert_as_torch(lambda: of(folder, get))
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", OF_TENSORS)
 def test_functions_that_do_not_ask_the_class(folder, name):
     """What goes past __torch_function__ sees the real tensor, too."""
-
-    def get(self, i):
-        x = X(own.read_rgb(self.paths[i]))
-        return OF_TENSORS[name](x) if i % 3 == 1 else x
-
-    assert_as_torch(lambda: of(folder, get))
+    assert_as_torch_where_some_are_used(folder, X, OF_TENSORS[name])
 
 
 OF_IMAGES = {
@@ -137,12 +142,7 @@ OF_IMAGES = {
 @pytest.mark.parametrize("name", OF_IMAGES)
 def test_images_of_v2(folder, name):
     """tv_tensors.Image has attributes and functions of its own."""
-
-    def get(self, i):
-        x = XT(own.read_rgb(self.paths[i]))
-        return OF_IMAGES[name](x) if i % 3 == 1 else x
-
-    assert_as_torch(lambda: of(folder, get))
+    assert_as_torch_where_some_are_used(folder, XT, OF_IMAGES[name])
 
 
 def test_links_that_lead_elsewhere(folder, tmp_path):

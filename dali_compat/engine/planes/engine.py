@@ -71,7 +71,7 @@ class Decoding:
         assert files is not None and self._planes is not None
         self._planes.record_stream(decoder.stream)
         try:
-            decoder.decode(files.addresses, files.lengths, self._outputs, self._sides)
+            decoder.decode(files.addresses, files.lengths.astype(np.uint64), self._outputs, self._sides)
         except BaseException:
             self._planes, self.bytes = None, 0  # now: an error keeps its traceback, and that this
             raise
