@@ -12,7 +12,7 @@ from torchvision.datasets.folder import is_image_file
 
 from ..archives.archive import Archive
 from .arrays import holds_arrays
-from .hugging_face import DALIHuggingFace
+from .hugging_face import DALIHuggingFace, is_hugging_faces
 from .readers import reader_of
 
 _NESTED = 3  # of data sets in data sets
@@ -22,7 +22,7 @@ _LOADERS = frozenset(("default_loader", "pil_loader"))
 def advice(dataset: Any) -> str:
     """The end of a sentence that says what to write instead; "" where nothing better is known."""
     kind = type(dataset)
-    if kind.__module__.split(".")[0] == "datasets" and kind.__name__ == "Dataset":
+    if is_hugging_faces(kind) and kind.__name__ == "Dataset":
         images = [name for name, feature in dataset.features.items() if type(feature).__name__ == "Image"]
         line = "dali_compat.DALIHuggingFace(dataset, image={!r}, transform=...)"
         return f"; write {line.format(images[0])} instead of it" if images else ""

@@ -17,6 +17,15 @@ from .label_columns import Labels, labels_of, refuse_rows
 from .sources import Record, Source, Upright, decoded
 
 
+_HOMES = {f"datasets.{name}" for name in ("arrow_dataset", "iterable_dataset", "dataset_dict")}
+
+
+def is_hugging_faces(one: Any) -> bool:
+    """Whether a class, or a function, is of a data set of Hugging Face's: a package of the user's may be called
+    ``datasets``, too."""
+    return getattr(one, "__module__", "") in _HOMES
+
+
 class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
     """A data set of Hugging Face's ``datasets``, decoded and transformed by DALI when a dali_compat.DataLoader iterates
     it. DALI is given the encoded bytes as they lie in Arrow's memory, or the path where there are none.
@@ -206,7 +215,7 @@ def _check(dataset: Any) -> None:
         TypeError: it is no datasets.Dataset.
         ValueError: it has a transform of its own.
     """
-    kinds = {kind.__name__ for kind in type(dataset).__mro__ if kind.__module__.split(".")[0] == "datasets"}
+    kinds = {kind.__name__ for kind in type(dataset).__mro__ if is_hugging_faces(kind)}
     if kinds & {"IterableDataset", "IterableDatasetDict"}:
         raise TypeError("a streamed data set has no random access: load it without streaming=True")
     if "DatasetDict" in kinds:

@@ -12,7 +12,7 @@ import torch
 from ..draws import is_random
 from ..plan import ImageSpec
 from ..translate import translate
-from ..translate.registry import translator_of
+from ..translate.registry import behaves_as
 from ..translate.wrappers.objects import OF_MODULES, attributes, root
 
 _DEEP = 4  # transforms within transforms that are looked at
@@ -126,7 +126,7 @@ def _within(transform: Any, depth: int = _DEEP) -> Iterator[Any]:
         yield transform
         if not depth:
             yield None
-        elif root(type(transform)) in _LIBRARIES:
+        elif root(type(transform)) in _LIBRARIES or behaves_as(type(transform)) is not None:
             for name, value in attributes(transform).items():
                 yield from _within(() if name in _OF_ALL else value, depth - 1)
 
@@ -135,7 +135,7 @@ def _is_fixed(transform: Any) -> bool:
     """Whether its settings say what it does. Code of the user's may do something else each time: it runs."""
     for one in _within(transform):
         kind = one if isinstance(one, FunctionType) else type(one)
-        if one is None or (root(kind) not in _LIBRARIES and translator_of(type(one)) is None):
+        if one is None or (root(kind) not in _LIBRARIES and behaves_as(type(one)) is None):
             return False
     return True
 

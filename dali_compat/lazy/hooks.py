@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torchvision import transforms as v1
 
 from ..data.sources import BYTES, PATHS, Record, Source, Upright, opened
 from ..locks import new_lock
-from ..translate.registry import known_types
+from ..translate.registry import behaves_as, known_types
 from ..translate.replaced import STANDS_FOR
 from ..translate.wrappers.objects import root
 from .chains import Chain
@@ -36,6 +37,9 @@ from .tensors import LazyTensor, LazyTVImage, lazy_tensor
 _TICK = 10_000_000  # ns by which the clock of files may lag behind
 WRITTEN = "opens files that were written just now"
 _FEATURES = "datasets.features.image"  # where Hugging Face's datasets decode
+
+# what they do to an image is the same for each object of a subclass
+_WITHOUT_SETTINGS: dict[type, Any] = {v1.ToTensor: v1.ToTensor(), v1.PILToTensor: v1.PILToTensor()}
 
 _OF_TORCH = ("manual_seed", "seed", "get_rng_state", "set_rng_state")
 _SEEDS: tuple[tuple[Any, tuple[str, ...], str], ...] = (  # a state that is taken will be set
@@ -226,9 +230,9 @@ def _put_in() -> None:
             for owner, names, what in _SEEDS:
                 for name in names:
                     _replace(owner, name, functools.partial(_seed_hook, what))
-            features = sys.modules.get(_FEATURES)
-            if features is not None:
-                _replace(features.Image, "decode_example", _decode_hook)
+            feature = getattr(sys.modules.get(_FEATURES), "Image", None)
+            if hasattr(feature, "decode_example"):
+                _replace(feature, "decode_example", _decode_hook)
 
 
 def _take_out() -> None:
@@ -293,9 +297,12 @@ def _decode_hook(really: Any) -> Any:
 
 def _call_hook(kind: type, really: Any) -> Any:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and not kwargs and type(self) is kind and type(args[0]) in STAND_INS:
+        plain = (
+            self if behaves_as(type(self)) is kind else _WITHOUT_SETTINGS.get(kind)
+        )  # a subclass calls super().__call__()
+        if len(args) == 1 and not kwargs and plain is not None and type(args[0]) in STAND_INS:
             question = _asked()
-            made = None if question is None else question.applied(self, args[0])
+            made = None if question is None else question.applied(plain, args[0])
             if made is not None:
                 return made
         if any(type(one) in TENSORS for one in stand_ins(args)):  # functions of v2 ask of what class a tensor is

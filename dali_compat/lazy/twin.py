@@ -16,7 +16,8 @@ import numpy as np
 import torch
 import torch.utils.data as data
 
-from ..translate.wrappers.objects import is_of_library, root
+from ..data.hugging_face import is_hugging_faces
+from ..translate.wrappers.objects import attributes, is_of_library
 
 _DEPTH = 3  # of containers, and of data sets in data sets
 _CONTAINERS = collections.deque, collections.defaultdict, collections.OrderedDict, collections.Counter
@@ -30,11 +31,19 @@ _GENERATORS = torch.Generator, random.Random, np.random.Generator, np.random.Ran
 def twin_of(dataset: Any, depth: int = _DEPTH) -> Any:
     """A copy that may change without the data set: with attributes of its own, small containers included."""
     kind = type(dataset)
-    if root(kind) == "datasets" or not hasattr(dataset, "__dict__") or hasattr(kind, "__del__"):
+    if is_hugging_faces(kind) or not hasattr(dataset, "__dict__") or hasattr(kind, "__del__"):
         return dataset  # which a copy's end might close
     made = object.__new__(kind)
-    made.__dict__.update({name: _copied(value, depth) for name, value in vars(dataset).items()})
+    made.__dict__.update({name: _held(value, depth) for name, value in vars(dataset).items()})
     return made
+
+
+def _held(value: Any, depth: int) -> Any:
+    """What a data set has as an attribute; of the user's readers, indices and the like a copy, too: a file that one of
+    them opens at the first sample is not to be open in all worker processes."""
+    kind = type(value)
+    theirs = not is_of_library(kind) and kind.__new__ is object.__new__ and not callable(value)
+    return twin_of(value, depth - 1) if depth and theirs and attributes(value) else _copied(value, depth)
 
 
 def _copied(value: Any, depth: int) -> Any:

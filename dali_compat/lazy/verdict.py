@@ -5,30 +5,31 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterator
-from types import FunctionType, MethodType
+from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
 import torch.utils.data as data
 from PIL import Image
 
+from ..data.hugging_face import is_hugging_faces
 from ..data.per_object import PerObject
 from ..data.readers import known_class_of, reader_of
 from ..data.sources import BYTES, PATHS, Record
 from ..data.survey import file_size, is_small
 from ..errors import Unsupported
 from ..translate.replaced import STANDS_FOR
-from ..translate.wrappers.objects import attributes, is_of_library, root
+from ..translate.wrappers.objects import attributes, root
 from .asker import Asker
 from .chains import Chain
 from .hooks import WRITTEN, Question, hooked
+from .reach import opens_images
 from .samples import Sample, taken
 from .twin import generators_kept, names_of, twin_of
 
-_OPENS = frozenset(("default_loader", "pil_loader"))
 _UNSEEN = "opens no image in a way that is seen"
 _METHODS = ("convert", "copy", "crop", "load", "point", "resize", "rotate", "transform", "transpose")
-_DEPTH = 3  # of functions that call each other, and of data sets in data sets
+_DEPTH = 3  # of data sets in data sets
 _SMALL = 1000  # entries of a container that is looked into
 _MOST = 1 << 25  # samples whose headers are known: a data set may say that it has any number
 _IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
@@ -145,11 +146,11 @@ def give_up(dataset: Any, why: str) -> None:
 def _may_open(dataset: Any, depth: int = _DEPTH) -> bool:
     """Whether it, or one that it holds, opens images by PIL, as far as its code says."""
     kind = type(dataset)
-    if root(kind) == "datasets":  # Hugging Face's: with a transform of the user's
+    if is_hugging_faces(kind):  # with a transform of the user's
         return kind.__name__ == "Dataset" and dataset.format["type"] == "custom"
     if reader_of(dataset) is not None or known_class_of(dataset) is not None:
         return True
-    if any(_opens(vars(base).get("__getitem__"), kind, _DEPTH) for base in kind.__mro__):
+    if opens_images(dataset):
         return True
     return depth > 0 and any(_may_open(inner, depth - 1) for inner in _inner(dataset))
 
@@ -166,22 +167,7 @@ def _inner(dataset: Any) -> Iterator[Any]:
     """Data sets among its attributes."""
     for value in attributes(dataset).values():
         several = value if type(value) in (list, tuple) and len(value) <= _SMALL else (value,)
-        yield from (one for one in several if isinstance(one, data.Dataset) or root(type(one)) == "datasets")
-
-
-def _opens(function: Any, kind: type, depth: int) -> bool:
-    """Whether a function names what opens images, or one that it names does."""
-    if not isinstance(function, FunctionType):
-        return False
-    names = set(names_of(function.__code__))
-    if names & _OPENS or names >= {"Image", "open"}:
-        return True
-    if not depth:
-        return False
-    world = function.__globals__
-    called = [_function(kind, name) or world.get(name) for name in names]
-    users = (one for one in called if isinstance(one, FunctionType) and one is not function and not is_of_library(one))
-    return any(_opens(one, kind, depth - 1) for one in users)
+        yield from (one for one in several if isinstance(one, data.Dataset) or is_hugging_faces(type(one)))
 
 
 def _function(kind: type, name: str) -> Any:
@@ -230,7 +216,7 @@ def _all(dataset: Any, depth: int = _DEPTH) -> Iterator[Any]:
 
 def _gives_many(dataset: Any) -> bool:
     many = _function(type(dataset), "__getitems__")
-    return many is not None and root(many) not in ("torch", "datasets")
+    return many is not None and root(many) != "torch" and not is_hugging_faces(many)
 
 
 def _holds_iterator(dataset: Any) -> bool:

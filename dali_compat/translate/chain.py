@@ -12,7 +12,7 @@ from ..plan import Gate, ImageSpec, Step
 from .fidelity import EXACT
 from .hints import instead
 from .of_views import refuse_of_views
-from .registry import Gated, Nested, translated_base, translation, translator_of
+from .registry import Gated, Nested, as_known, behaves_as, translated_base, translation
 from .untranslatable import Untranslatable, describe
 from .wrappers import Seen, Unseen, look_through
 
@@ -132,18 +132,18 @@ def _result(transform: Any, spec: ImageSpec) -> Any:
         return ()
     if spec.kind == "array":
         raise Untranslatable(transform, "it gets a NumPy array here", "put it before ToNumpy()")
-    if translator_of(type(transform)) is None:
+    if behaves_as(type(transform)) is None:
         return _looked_through(transform)
     result = translation(transform, spec)
     if spec.views and result and not isinstance(result, (Nested, Gated)):
-        refuse_of_views(transform, spec)
+        refuse_of_views(as_known(transform), spec)
     return result
 
 
 def _looked_through(transform: Any) -> Nested | Seen:
     """What one without a translator does, if it only applies known transforms; Nested where it gives one image."""
     try:
-        seen = look_through(transform, lambda kind: translator_of(kind) is not None)
+        seen = look_through(transform, lambda kind: behaves_as(kind) is not None)
         return seen if seen.chain is None else Nested(seen.chain)
     except Unseen as unseen:
         why = f", and {unseen}" if str(unseen) else ""
@@ -212,7 +212,7 @@ def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Tran
 
 def _refusal(transform: Any) -> Untranslatable | None:
     """Why a transform that comes after one without a translation has none either; None where it has one."""
-    if transform is None or translator_of(type(transform)) is not None:
+    if transform is None or behaves_as(type(transform)) is not None:
         return None
     try:
         if isinstance(_looked_through(transform), Nested):

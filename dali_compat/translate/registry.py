@@ -1,6 +1,7 @@
 """A helper: who translates a transform, and what translators return.
 
-A translator is registered for an exact class: a user's subclass of Resize is not a Resize.
+A translator is registered for an exact class: a user's subclass of Resize is not a Resize, unless its constructor is
+all that it changes.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ LATER = {"timm", "timm_policies"}
 
 _NOTHING = object()
 
+# what a class may define without doing anything else than its base
+_OF_MAKING = {"__init__", "__repr__", "__str__", "extra_repr", "__doc__", "__module__", "__qualname__", "__dict__"}
+_OF_MAKING |= {"__weakref__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"}
+_OF_MAKING |= {"__static_attributes__", "__firstlineno__", "__parameters__", "__orig_bases__"}
+
 # ---- registering
 
 
@@ -42,7 +48,7 @@ def register(*types: type, consumes: str = "") -> Callable[[T], T]:
     It may raise :class:`dali_compat.translate.Untranslatable`; the transform is then called sample by sample.
 
     Args:
-        *types: the exact classes; a subclass is not translated.
+        *types: the exact classes; a subclass is not translated, unless a class of torchvision's says all that it does.
         consumes: the constructor arguments that the translator honours, space-separated. A transform whose constructor
             has another one falls back where that differs from its default: an argument is honoured or refused.
 
@@ -167,6 +173,36 @@ def known_types() -> list[type]:
     return list(_TRANSLATORS)
 
 
+def behaves_as(kind: type) -> type | None:
+    """The class with a translator that says what objects of ``kind`` do: itself, or, for a subclass of torchvision's
+    that changes nothing but how it is made and shown, its base. None where there is none."""
+    if translator_of(kind) is not None:
+        return kind
+    for place, base in enumerate(kind.__mro__):
+        if base in _TRANSLATORS:
+            same = kind.__mro__[place:] == base.__mro__ and type(kind) is type(base) and root(base) == "torchvision"
+            return base if same else None
+        if not vars(base).keys() <= _OF_MAKING:
+            return None
+    return None
+
+
+def as_known(transform: Any) -> Any:
+    """A transform, as an object of the class that behaves_as() names, with the same attributes.
+
+    Raises:
+        LookupError: there is none.
+    """
+    kind = behaves_as(type(transform))
+    if kind is None:
+        raise LookupError(f"{type(transform).__name__} has no translator")
+    if kind is type(transform):
+        return transform
+    made = object.__new__(kind)
+    object.__setattr__(made, "__dict__", vars(transform))
+    return made
+
+
 def translated_base(kind: type) -> type | None:
     """The nearest base of a class that has a translator."""
     return next((base for base in kind.__mro__[1:] if base in _TRANSLATORS), None)
@@ -179,10 +215,8 @@ def translation(transform: Any, spec: ImageSpec) -> Any:
         LookupError: its class has none.
         Untranslatable: there is no faithful translation of this one.
     """
-    entry = translator_of(type(transform))
-    if entry is None:
-        raise LookupError(f"{type(transform).__name__} has no translator")
-    function, consumed = entry
+    transform = as_known(transform)
+    function, consumed = _TRANSLATORS[type(transform)]
     refuse_replaced(transform)
     _refuse_unconsumed(transform, consumed)
     return function(transform, spec)

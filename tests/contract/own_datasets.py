@@ -274,8 +274,72 @@ class Tried(Plain):
         return self.transform(image), self.labels[i]
 
 
+class ByAttribute(Plain):
+    """With a loader of one's choice, as in torchvision's folders."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.loader = default_loader
+
+    def __getitem__(self, i):
+        return self.transform(self.loader(self.paths[i])), self.labels[i]
+
+
+class Reader:
+    def __init__(self, paths):
+        self.paths, self.files = paths, None
+
+    def read(self, i):
+        if self.files is None:
+            self.files = [Path(path) for path in self.paths]
+        return Decoder(self.files[i].read_bytes()).decode()
+
+
+class Decoder:
+    def __init__(self, data):
+        self.data = data
+
+    def decode(self):
+        return Image.open(io.BytesIO(self.data)).convert(mode="RGB")
+
+
+class ByReader(Plain):
+    """Objects of other classes open the image."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.reader = Reader(self.paths)
+
+    def __getitem__(self, i):
+        return self.transform(self.reader.read(i)), self.labels[i]
+
+
+class MaybeToTensor(T.ToTensor):
+    def __call__(self, pic):
+        return pic if isinstance(pic, torch.Tensor) else super().__call__(pic)
+
+
+class Cropped(T.CenterCrop):
+    def __init__(self):
+        super().__init__(16)
+
+
+class OfSubclasses(Plain):
+    """Transforms of subclasses that do what their bases do."""
+
+    def __init__(self, folder):
+        super().__init__(folder, T.Compose([T.Resize(20), Cropped(), MaybeToTensor(), T.Normalize((0.5,), (0.25,))]))
+
+
+class Dataset(Plain):
+    """Of a package of one's own that is called as Hugging Face's."""
+
+    __module__ = "datasets.pets"
+
+
 SERVED = [Plain, OfV2, AsDict, Pets, Kaggle, OpenedFile, InMemory, Helped, Loaded, Named, AsList, Bare, Gray, InSteps]
 SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs, Ordered, Checked]
+SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset]
 
 
 # ---- which make their samples themselves

@@ -28,6 +28,9 @@ class Halve:
 class OwnCenterCrop(T.CenterCrop):
     """A subclass may do something else: it is not the base class."""
 
+    def forward(self, img):
+        return super().forward(img)
+
 
 class OwnCompose(T.Compose):
     """It looks at the image."""

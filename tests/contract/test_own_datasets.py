@@ -163,6 +163,13 @@ def test_nothing_is_left_behind(folder):
     assert before == (Image.open, T.Compose.__call__, T.Resize.__call__, dict(vars(T.Resize)))
 
 
+def test_readers_of_its_own_are_not_used_before(folder):
+    """What one opens at its first sample is not open in all worker processes."""
+    dataset = own.ByReader(folder)
+    loader = ours(dataset, 5, device="cpu")
+    assert loader.explain().startswith("DALI route") and dataset.reader.files is None
+
+
 def test_files_written_meanwhile(folder, tmp_path):
     """One path may have another image each time."""
 

@@ -23,7 +23,8 @@ def refusal(*transforms) -> Untranslatable:
 
 
 class Mine(v1.Resize):
-    pass
+    def forward(self, img):
+        return super().forward(img)
 
 
 class Callable:
@@ -122,6 +123,50 @@ def test_functions_are_named():
         refused = translate(transform).refused
         assert refused.transform.endswith(name) and "no translation is registered" in refused.reason
     assert describe(Callable.__call__) == "Callable.__call__"
+
+
+class Small(v1.Resize):
+    """Only its constructor is its own."""
+
+    def __init__(self, size: int = 20):
+        super().__init__(size, antialias=False)
+
+
+class Preset(v2.Compose):
+    def __init__(self):
+        super().__init__([Small(), v2.CenterCrop(9)])
+
+    def __repr__(self):
+        return "Preset"
+
+
+def test_a_subclass_that_is_only_made_otherwise():
+    assert translate(Small()).translated[0].steps == translate(v1.Resize(20, antialias=False)).translated[0].steps
+    steps = [step.op for entry in translate(Preset()).translated for step in entry.steps]
+    assert steps == ["resize", "crop"]
+
+
+class Looks:
+    def __getattribute__(self, name):
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        type("Sized", (v1.Resize,), {"size": [3]}),
+        type("Looking", (v1.Resize, Looks), {}),
+        type("Nothing", (v2.Resize,), {"make_params": lambda self, inputs: {}}),
+    ],
+)
+def test_a_subclass_that_may_do_something_else(kind):
+    assert "may do something else" in refusal(kind(20)).reason
+
+
+def test_what_a_subclass_has_on_the_object_counts():
+    transform = Small()
+    transform.forward = lambda image: image
+    assert "forward method was replaced" in refusal(transform).reason
 
 
 # ---- instances that are not what their class is

@@ -1,0 +1,101 @@
+"""Whether a data set opens images by PIL, as far as its code says: code is read, and nothing of it runs."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Iterable, Iterator
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+from ..translate.wrappers.objects import attributes, is_of_library, root
+from .twin import names_of
+
+_OPENS = frozenset(("default_loader", "pil_loader"))
+_ALWAYS = "__init__", "__call__"  # of an object that is made, and of one that is called
+_DEPTH = 4  # of functions that call each other
+_MOST = 500  # of these
+_FEW = 32  # entries of a container that is looked into
+_HOLD_CALLABLES = frozenset(("torch", "torchvision"))  # whose objects call what they hold, as Compose does
+
+
+class _Called(NamedTuple):
+    """A function that may be called. ``owner``: the object whose method it is, or its class; None where there is none.
+    ``depth``: how many calls may lead on from it."""
+
+    function: FunctionType
+    owner: Any
+    depth: int
+
+
+def opens_images(dataset: Any) -> bool:
+    """Whether its ``__getitem__`` names what opens images, or something that it may call does: a method, a function, a
+    class, or an object that the data set holds."""
+    waiting = deque(_methods(dataset, ("__getitem__",), _DEPTH))
+    seen: set[int] = set()
+    while waiting and len(seen) < _MOST:
+        one = waiting.popleft()
+        if id(one.function) in seen:
+            continue
+        seen.add(id(one.function))
+        names = set(names_of(one.function.__code__))
+        if one.function.__name__ in _OPENS or names & _OPENS or names >= {"Image", "open"}:
+            return True
+        if one.depth and not is_of_library(one.function):
+            for value in _named(one, names):
+                waiting += _called(value, names, one.owner, one.depth - 1)
+    return False
+
+
+def _named(one: _Called, names: Iterable[str]) -> Iterator[Any]:
+    """What these names may stand for in a function: a global, something of the owner's, or of a function around."""
+    kind = one.owner if isinstance(one.owner, type) else type(one.owner)
+    own = {} if isinstance(one.owner, type) else attributes(one.owner)
+    for name in names:
+        for there in (one.function.__globals__, own):
+            if name in there:
+                yield there[name]
+        yield from (vars(base)[name] for base in kind.__mro__ if name in vars(base))
+    for cell in one.function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not yet filled
+            continue
+
+
+def _called(value: Any, names: Iterable[str], owner: Any, depth: int, within: bool = True) -> Iterator[_Called]:
+    """The functions that a call of a value may run, or of a method of it that is among the names."""
+    value = getattr(value, "__func__", value) if isinstance(value, (staticmethod, classmethod)) else value
+    value = value.fget if isinstance(value, property) else value
+    if isinstance(value, functools.partial):
+        value = value.func
+    if isinstance(value, MethodType):
+        value, owner = value.__func__, value.__self__
+    if isinstance(value, FunctionType):
+        yield _Called(value, owner, depth)
+    elif type(value) in (list, tuple, dict):
+        held = list(value.values() if type(value) is dict else value)
+        if within and len(held) <= _FEW:
+            for one in held:
+                yield from _called(one, names, owner, depth, within=False)
+    elif isinstance(value, ModuleType):
+        for name in names if within and not is_of_library(value) else ():
+            yield from _called(vars(value).get(name), names, None, depth, within=False)
+    else:
+        kind = value if isinstance(value, type) else type(value)
+        if kind.__module__ != "builtins" and not is_of_library(kind):
+            yield from _methods(value, (*_ALWAYS, *names), depth)
+        elif within and kind is not value and root(kind) in _HOLD_CALLABLES:
+            for held in attributes(value).values():
+                yield from _called(held, names, owner, depth)
+
+
+def _methods(owner: Any, names: Iterable[str], depth: int) -> Iterator[_Called]:
+    """Those of an object, or of a class, that have these names; ones that others take the place of, too."""
+    kind = owner if isinstance(owner, type) else type(owner)
+    for base in kind.__mro__:
+        for name in names:
+            found = vars(base).get(name)
+            found = getattr(found, "__func__", found)
+            if isinstance(found, FunctionType):
+                yield _Called(found, owner, depth)
