@@ -16,7 +16,6 @@ from ..ours import OurDataset
 from .label_columns import Labels, labels_of, refuse_rows
 from .sources import Record, Source, Upright, decoded
 
-
 _HOMES = {f"datasets.{name}" for name in ("arrow_dataset", "iterable_dataset", "dataset_dict")}
 
 

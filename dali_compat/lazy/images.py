@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from ..data.sources import opened
+from ..data.sources import is_upright, opened
 from ..translate.wrappers.standins import CONVERTS
 from .later import Later
 
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 _really_open = Image.open  # before anything takes its place
 _OWN = frozenset(("convert", "close", "__enter__", "__exit__"))
+_OF_HEADER = frozenset(("mode", "size", "width", "height"))
+_OF_ONE_SIZE = frozenset(("BMP", "JPEG", "PNG", "PPM", "WEBP"))  # formats that are as large as their header says
 
 
 class LazyImage(Image.Image):
-    """A PIL image that opens its file when somebody looks at it. Until then it can be converted, closed, and given to a
-    transform; all else goes to the real image."""
+    """A PIL image that opens its file when somebody looks at it. Until then it can be converted, closed, asked what its
+    header says, and given to a transform; all else goes to the real image."""
 
     def __init__(self, later: Later):
         object.__setattr__(self, "_later", later)
@@ -31,6 +33,8 @@ class LazyImage(Image.Image):
             return _own_class(later)
         if name in _OWN and not later.is_real:
             return object.__getattribute__(self, name)
+        if name in _OF_HEADER and not later.is_real and (found := _of_header(later, name)) is not None:
+            return found
         what = "pixels" if name.startswith("__array") else name.strip("_")
         return getattr(later.value(f"uses the image's {what}"), name)
 
@@ -102,13 +106,32 @@ def _own_class(later: Later) -> type:
         return Image.Image
 
 
+def _of_header(later: Later, name: str) -> Any:
+    """Its mode or size, before all transforms; None where only the real image says it."""
+    if later.chain.transforms or is_upright(later.source):
+        return None
+    if name == "mode" and later.is_converted:
+        return "RGB"
+    mode, size, format = _header(later)
+    if not mode or (later.is_converted and format not in _OF_ONE_SIZE):
+        return None
+    return {"mode": mode, "size": size, "width": size[0], "height": size[1]}[name]
+
+
 def _own_mode(later: Later) -> str:
     """The mode of an image as it was opened; "" where it cannot be."""
-    try:
-        with opened(later.source) as file, _really_open(file) as image:
-            return str(image.mode)
-    except Exception:  # whoever needs the image says it
-        return ""
+    return _header(later)[0]
+
+
+def _header(later: Later) -> tuple[str, tuple[int, int], str | None]:
+    """Mode, size and format of an image as it was opened; "" for the mode where it cannot be."""
+    if later.header is None:
+        try:
+            with opened(later.source) as file, _really_open(file) as image:
+                later.header = str(image.mode), image.size, image.format
+        except Exception:  # whoever needs the image says it
+            return "", (0, 0), None
+    return later.header
 
 
 def _converted(later: Later, mode: str) -> Later | None:

@@ -55,6 +55,7 @@ class Later:
 
     Attributes:
         is_converted: whether it was asked to be.
+        header: mode, size and format of the image as it was opened, where somebody has asked.
     """
 
     __slots__ = (
@@ -64,6 +65,7 @@ class Later:
         "_make",
         "_real",
         "chain",
+        "header",
         "is_converted",
         "is_rgb",
         "notes",
@@ -81,6 +83,7 @@ class Later:
     ):
         self.source, self.chain, self.notes, self.is_rgb = source, chain, notes, is_rgb
         self.is_converted = False
+        self.header: tuple[str, tuple[int, int], str | None] | None = None
         self._make: Callable[[Any], Any] | None = make
         self._before, self._real = before, None
         self._after: list[weakref.ref[Later]] = []
@@ -112,5 +115,6 @@ class Later:
     def then(self, chain: Chain, make: Callable[[Any], Any]) -> Later:
         """What ``make`` gives of it."""
         made = Later(self.source, chain, self.notes, make, self, self.is_rgb)
+        made.header = self.header
         self._after.append(weakref.ref(made))
         return made
