@@ -23,7 +23,7 @@ class _Called(NamedTuple):
     """A function that may be called. ``owner``: the object whose method it is, or its class; None where there is none.
     ``depth``: how many calls may lead on from it."""
 
-    function: FunctionType
+    function: Any  # a FunctionType, which mypy takes for a method here
     owner: Any
     depth: int
 
@@ -64,7 +64,8 @@ def _named(one: _Called, names: Iterable[str]) -> Iterator[Any]:
 
 
 def _called(value: Any, names: Iterable[str], owner: Any, depth: int, within: bool = True) -> Iterator[_Called]:
-    """The functions that a call of a value may run, or of a method of it that is among the names."""
+    """The functions that a call of a value may run, or of a method of it that is among the names. ``within``: also those
+    in a container, or in a module."""
     value = getattr(value, "__func__", value) if isinstance(value, (staticmethod, classmethod)) else value
     value = value.fget if isinstance(value, property) else value
     if isinstance(value, functools.partial):
@@ -79,7 +80,7 @@ def _called(value: Any, names: Iterable[str], owner: Any, depth: int, within: bo
             for one in held:
                 yield from _called(one, names, owner, depth, within=False)
     elif isinstance(value, ModuleType):
-        for name in names if within and not is_of_library(value) else ():
+        for name in names if within else ():
             yield from _called(vars(value).get(name), names, None, depth, within=False)
     else:
         kind = value if isinstance(value, type) else type(value)
@@ -95,7 +96,7 @@ def _methods(owner: Any, names: Iterable[str], depth: int) -> Iterator[_Called]:
     kind = owner if isinstance(owner, type) else type(owner)
     for base in kind.__mro__:
         for name in names:
-            found = vars(base).get(name)
+            found: Any = vars(base).get(name)
             found = getattr(found, "__func__", found)
             if isinstance(found, FunctionType):
                 yield _Called(found, owner, depth)

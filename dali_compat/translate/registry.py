@@ -198,7 +198,7 @@ def as_known(transform: Any) -> Any:
         raise LookupError(f"{type(transform).__name__} has no translator")
     if kind is type(transform):
         return transform
-    made = object.__new__(kind)
+    made: Any = object.__new__(kind)
     object.__setattr__(made, "__dict__", vars(transform))
     return made
 
