@@ -57,12 +57,14 @@ class Chain:
         """As data sets of files have it."""
         return self.transforms or None
 
-    def after(self, transform: Any) -> Chain | None:
-        """The chain that goes on with a transform; None where that has no translation, gives several images, or was
-        changed since look_again()."""
+    def after(self, transform: Any, most: int = _MOST) -> Chain | None:
+        """The chain that goes on with a transform; None where that has no translation, gives several images, was
+        changed since look_again(), or is a new one after so many."""
         known, settings = self._after.get(id(transform)), _settings(transform)
         if known is not None:
             return known[2] if known[1] == settings else None
+        if most < _MOST and len(self._of_steps) >= most:
+            return None
         made = self._made(transform)
         if made is not None:  # one of the user's may refer to the data set, which is not to be kept alive
             while len(self._after) >= _MOST:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
+from torchvision import transforms as v1
 
 from ..data.sources import is_upright, opened
 from ..translate.wrappers.standins import CONVERTS
@@ -15,14 +17,17 @@ if TYPE_CHECKING:
     from .chains import Chain
 
 _really_open = Image.open  # before anything takes its place
-_OWN = frozenset(("convert", "close", "__enter__", "__exit__"))
+_OWN = frozenset(("convert", "resize", "close", "__enter__", "__exit__"))
 _OF_HEADER = frozenset(("mode", "size", "width", "height"))
+_SIZES = 8  # transforms that may follow an image, beyond which its size is perhaps another one each time
+_INTERPOLATIONS = {None: v1.InterpolationMode.BICUBIC, 0: v1.InterpolationMode.NEAREST}
+_INTERPOLATIONS |= {1: v1.InterpolationMode.LANCZOS, 2: v1.InterpolationMode.BILINEAR, 3: v1.InterpolationMode.BICUBIC}
 _OF_ONE_SIZE = frozenset(("BMP", "JPEG", "PNG", "PPM", "WEBP"))  # formats that are as large as their header says
 
 
 class LazyImage(Image.Image):
-    """A PIL image that opens its file when somebody looks at it. Until then it can be converted, closed, asked what its
-    header says, and given to a transform; all else goes to the real image."""
+    """A PIL image that opens its file when somebody looks at it. Until then it can be converted, resized, closed, asked
+    what its header says, and given to a transform; all else goes to the real image."""
 
     def __init__(self, later: Later):
         object.__setattr__(self, "_later", later)
@@ -50,6 +55,14 @@ class LazyImage(Image.Image):
         made = None if args or kwargs or type(mode) is not str else _converted(later, mode)
         if made is None:
             return later.value(f"converts the image to {mode}").convert(mode, *args, **kwargs)
+        return later.notes.made(LazyImage(made))
+
+    def resize(self, size: Any, resample: Any = None, *args: Any, **kwargs: Any) -> Image.Image:
+        """As PIL's. It waits, for the first few sizes that there are: each has a pipeline."""
+        later = later_of(self)
+        made = None if args or kwargs else _resized(later, size, resample)
+        if made is None:
+            return later.value("resizes the image").resize(size, resample, *args, **kwargs)
         return later.notes.made(LazyImage(made))
 
     def close(self) -> None:
@@ -132,6 +145,20 @@ def _header(later: Later) -> tuple[str, tuple[int, int], str | None]:
         except Exception:  # whoever needs the image says it
             return "", (0, 0), None
     return later.header
+
+
+def _resized(later: Later, size: Any, resample: Any) -> Later | None:
+    """The image of another size; None where only PIL can say what that gives."""
+    numbers = type(size) in (list, tuple) and [type(one) for one in size] == [int, int] and min(size) > 0
+    if not numbers or resample not in _INTERPOLATIONS or not is_certainly_rgb(later) or later.chain.gives.kind != "pil":
+        return None
+    chain = later.chain.after(_resize(size[1], size[0], resample), most=_SIZES)
+    return None if chain is None else later.then(chain, lambda image: image.resize(size, resample))
+
+
+@functools.lru_cache(256)
+def _resize(height: int, width: int, resample: int | None) -> v1.Resize:
+    return v1.Resize((height, width), _INTERPOLATIONS[resample])
 
 
 def _converted(later: Later, mode: str) -> Later | None:

@@ -326,6 +326,16 @@ class Measured(Plain):
         return self.transform(image), number
 
 
+class Resized(Plain):
+    """By Pillow, as many do."""
+
+    def __getitem__(self, i):
+        image = read_rgb(self.paths[i])
+        image = image.resize((18, 22)) if i % 2 else image.resize((24, 20), Image.BILINEAR)
+        assert image.resize((8, 8), Image.NEAREST) is not image
+        return AFTER(T.CenterCrop(16)(image)), self.labels[i]
+
+
 class MaybeToTensor(T.ToTensor):
     def __call__(self, pic):
         return pic if isinstance(pic, torch.Tensor) else super().__call__(pic)
@@ -351,7 +361,7 @@ class Dataset(Plain):
 
 SERVED = [Plain, OfV2, AsDict, Pets, Kaggle, OpenedFile, InMemory, Helped, Loaded, Named, AsList, Bare, Gray, InSteps]
 SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs, Ordered, Checked]
-SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured]
+SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured, Resized]
 
 
 # ---- which make their samples themselves
@@ -377,10 +387,10 @@ class Arrays(Plain):
         return torch.from_numpy(image).permute(2, 0, 1), self.labels[i]
 
 
-class Resized(Plain):
+class Cut(Plain):
     def __getitem__(self, i):
         image = read_rgb(self.paths[i])
-        return self.transform(image.resize((18, 18))), self.labels[i]
+        return self.transform(image.crop((0, 0, 18, 18))), self.labels[i]
 
 
 class Functional(Plain):
@@ -429,7 +439,7 @@ REFUSED = {
     Masked: "gives several images a sample",
     TwoCrops: "gives several images a sample",
     Arrays: "uses the image's pixels",
-    Resized: "uses the image's resize",
+    Cut: "uses the image's crop",
     Functional: "uses the image's",
     Cached: "keeps an image",
     CachedTensors: "keeps an image",

@@ -170,6 +170,18 @@ def test_readers_of_its_own_are_not_used_before(folder):
     assert loader.explain().startswith("DALI route") and dataset.reader.files is None
 
 
+def test_another_size_for_each_sample(folder):
+    """Pillow resizes after the first few: DALI would need a pipeline for each."""
+
+    class Scaled(own.Plain):
+        def __getitem__(self, i):
+            return self.transform(own.read_rgb(self.paths[i]).resize((20 + i, 20))), self.labels[i]
+
+    loader = ours(Scaled(folder), 5, exact=True, device="cpu")
+    assert_same(list(loader), list(stock(Scaled(folder), 5)))
+    assert 0 < real(loader) < len(folder)
+
+
 def test_files_written_meanwhile(folder, tmp_path):
     """One path may have another image each time."""
 
