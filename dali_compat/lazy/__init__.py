@@ -12,5 +12,5 @@ The modules, in the order to read them:
 - images, tensors: the stand-ins. chains: the transforms that one has gone through, and whether they have a translation.
 - hooks: what the user's code meets in their place while it is asked.
 - samples: what came back. asker: asks a data set. verdict: whether one can be asked, found with one sample; twin: of
-  a copy; reach: of one whose code opens images.
+  a copy; reach: of one whose code opens images; left_open: what that sample has opened.
 """

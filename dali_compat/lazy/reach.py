@@ -64,8 +64,8 @@ def _named(one: _Called, names: Iterable[str]) -> Iterator[Any]:
 
 
 def _called(value: Any, names: Iterable[str], owner: Any, depth: int, within: bool = True) -> Iterator[_Called]:
-    """The functions that a call of a value may run, or of a method of it that is among the names. ``within``: those in a
-    container, or in a module, too."""
+    """The functions that a call of a value may run, or of a method of it that is among the names. ``within``: those in
+    a container, or in a module, too."""
     value = getattr(value, "__func__", value) if isinstance(value, (staticmethod, classmethod)) else value
     value = value.fget if isinstance(value, property) else value
     if isinstance(value, functools.partial):

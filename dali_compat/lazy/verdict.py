@@ -23,6 +23,7 @@ from ..translate.wrappers.objects import attributes, root
 from .asker import Asker
 from .chains import Chain
 from .hooks import WRITTEN, Question, hooked
+from .left_open import watched
 from .reach import opens_images
 from .samples import Sample, taken
 from .twin import generators_kept, names_of, twin_of
@@ -191,7 +192,7 @@ def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
     if any(_holds_iterator(one) for one in _all(dataset)):
         return Verdict("has an iterator, of which there is no copy")
     try:
-        with generators_kept(dataset), hooked(question := Question(roots, time.time_ns())):
+        with watched(), generators_kept(dataset), hooked(question := Question(roots, time.time_ns())):
             twin = twin_of(dataset)
             many = getattr(twin, "__getitems__", None)
             (sample,) = taken(list(many([0])) if many else [twin[0]], question.notes)

@@ -1,5 +1,6 @@
 """Data sets of the user's own: their code runs as in torch's loader, and DALI makes the images if it can."""
 
+import io
 import os
 import random
 import time
@@ -7,6 +8,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils import data
 from torchvision.datasets import ImageFolder
 
@@ -140,7 +142,6 @@ def test_calls(folder):
 
 def test_nothing_is_left_behind(folder):
     """What a data set keeps is real, and PIL's and torchvision's functions are their own again."""
-    from PIL import Image
     from torchvision import transforms as T
 
     before = Image.open, T.Compose.__call__, T.Resize.__call__, dict(vars(T.Resize))
@@ -168,6 +169,37 @@ def test_readers_of_its_own_are_not_used_before(folder):
     dataset = own.ByReader(folder)
     loader = ours(dataset, 5, device="cpu")
     assert loader.explain().startswith("DALI route") and dataset.reader.files is None
+
+
+def test_files_that_a_class_keeps_open(folder, tmp_path):
+    """Each process has a position of its own in a file that was opened when the loader was made."""
+    archive = tmp_path / "images"
+    archive.write_bytes(b"".join(open(path, "rb").read() for path, _ in folder.samples))
+    sizes = [os.path.getsize(path) for path, _ in folder.samples]
+
+    class Kept(own.Plain):
+        files = {}
+
+        def __getitem__(self, i):
+            file = self.files.setdefault(0, None) or open(archive, "rb")
+            self.files[0] = file
+            file.seek(sum(sizes[:i]))
+            return self.transform(Image.open(io.BytesIO(file.read(sizes[i]))).convert("RGB")), self.labels[i]
+
+    loader = ours(Kept(folder), 5, device="cpu")
+    assert loader.explain().startswith("DALI route")
+    number, (receive, send) = Kept.files[0].fileno(), os.pipe()
+    before = os.lseek(number, 0, os.SEEK_CUR)
+    child = os.fork()
+    if not child:
+        os.write(send, b"%d" % os.lseek(number, 0, os.SEEK_CUR))
+        os.lseek(number, 1, os.SEEK_SET)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert int(os.read(receive, 20)) == before == os.lseek(number, 0, os.SEEK_CUR) != 1
+    Kept.files[0].close()
+    os.close(receive)
+    os.close(send)
 
 
 def test_another_size_for_each_sample(folder):
