@@ -11,7 +11,6 @@ first of these.
 from __future__ import annotations
 
 from dataclasses import replace
-from operator import attrgetter
 
 import torch
 
@@ -42,9 +41,9 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     """
     if chain.views:
         views = tuple(lower(view, options, decoded) for view in chain.views)
-        said = (Line(chain.wrapper, f"{len(views)} views of one image", NOWHERE, ""),)
+        line = Line(chain.wrapper, f"{len(views)} views of one image", NOWHERE, "")
         shared = (options.exact, options.channels_last, chain.takes)
-        return Plan((), (), (), *shared, lines=said, views=views, structure=chain.structure)
+        return Plan((), (), (), *shared, lines=(line,), views=views, structure=chain.structure)
     steps = tuple(s for t in chain.translated for s in t.steps)
     ordered = tuple(map(as_kernels_do, _geometry_first(steps)))
     split = 0 if decoded else _first_batch_step(ordered, options)
@@ -58,7 +57,7 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     batch = tuple(s for s in ordered[split:] if s.op not in _NO_CHANGE)
     call = None
     if chain.functions:
-        reasons, names = (tuple(map(said, chain.refusals)) for said in (str, attrgetter("name")))
+        reasons, names = tuple(map(str, chain.refusals)), tuple(refusal.name for refusal in chain.refusals)
         call = Call(chain.functions, reasons, chain.rest, chain.streams, chain.view, names)
     lines = lines_of(chain, ordered, split, options, two_pass)
     planes, after = _from_planes(ordered) if options.exact and not decoded else ((), ())
@@ -109,7 +108,7 @@ def _commutes(geometry: Step, before: Step) -> bool:
     return before.op in _BY_PIXEL
 
 
-def _from_planes(ordered: tuple[Step, ...]):
+def _from_planes(ordered: tuple[Step, ...]) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
     """The steps that kernels do on a JPEG's planes, and those after them: [crop] [resize] [crop] [flips] [conversions].
     Empty, both, where these do not give images of one size."""
     at, stage, size = 0, 0, None
