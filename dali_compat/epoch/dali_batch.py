@@ -36,8 +36,25 @@ T = TypeVar("T")
 
 
 class DaliBatch(Batch):
-    """A batch whose images DALI decodes, or PIL. ``stands_in``: for a sample of another batch, which could not be made.
-    PIL reads it, so that it is the same whenever the other's error is found.
+    """A batch whose images DALI decodes, or PIL.
+
+    An iterator, or its thread beside (aside.py), calls these in this order. finish() alone is certain to be called, and
+    calls what was left out; each works once, and keeps its error for finish() to raise.
+
+    1. request: worker processes are asked for the samples, where the data set is the user's (asked_batch.py).
+    2. announce: other processes begin to read headers.
+    3. start: samples are found, numbers are drawn, and DALI begins.
+    4. decode: a GPU's JPEG engine begins.
+    5. advance: functions without a translation begin, here or in worker processes.
+    6. prepare: what finish() does, as far as nothing of it is the user's.
+    7. finish: what torch's loader would give.
+
+    discard() may come instead at any time, and again() makes the same batch before all of this.
+
+    Args:
+        epoch, indices, position, error: as Batch's.
+        stands_in: whether it is one sample, for one of another batch that could not be made. PIL reads it, so that it
+            is the same whenever the other's error is found.
 
     Attributes:
         pixels: what a cache has of each row; empty where there is none.
@@ -66,10 +83,10 @@ class DaliBatch(Batch):
         self.waits = False
 
     def request(self) -> None:
-        """Where other processes find its samples: they begin."""
+        """Worker processes are asked for its samples, where the data set is the user's."""
 
     def announce(self) -> None:
-        """Before start(), if at all: other processes look at its files, those that nobody has seen. Errors wait."""
+        """Before start(), if at all: other processes read the headers that nobody has read. Errors wait."""
         try:
             if not self._located:
                 self._locate()
