@@ -11,6 +11,7 @@ first of these.
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 
 import torch
 
@@ -57,7 +58,7 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     batch = tuple(s for s in ordered[split:] if s.op not in _NO_CHANGE)
     call = None
     if chain.functions:
-        reasons, names = tuple(map(str, chain.refusals)), tuple(refusal.name for refusal in chain.refusals)
+        reasons, names = (tuple(map(said, chain.refusals)) for said in (str, attrgetter("name")))
         call = Call(chain.functions, reasons, chain.rest, chain.streams, chain.view, names)
     lines = lines_of(chain, ordered, split, options, two_pass)
     planes, after = _from_planes(ordered) if options.exact and not decoded else ((), ())
@@ -108,7 +109,7 @@ def _commutes(geometry: Step, before: Step) -> bool:
     return before.op in _BY_PIXEL
 
 
-def _from_planes(ordered: tuple[Step, ...]) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+def _from_planes(ordered: tuple[Step, ...]):
     """The steps that kernels do on a JPEG's planes, and those after them: [crop] [resize] [crop] [flips] [conversions].
     Empty, both, where these do not give images of one size."""
     at, stage, size = 0, 0, None

@@ -162,8 +162,10 @@ class Plan:
 
     Attributes:
         steps: as torchvision would run them, image by image (what engine/pil.py follows).
-        dali: the first of them, lowered, for the DALI graph.
-        batch: the others, as torch operations on the whole batch.
+        dali: the part that runs in the DALI graph, lowered; it comes first.
+        batch: the part that runs as torch operations on the whole batch, after it.
+        planes: the first steps, where ``exact`` kernels can do them on what a GPU's JPEG engine gives; else empty.
+        after: the steps after these, for torch.
         exact: whether it was lowered for torchvision's pixels (``exact=True``), or for the fastest kernels.
         channels_last: whether batches come in ``torch.channels_last``.
         takes: the image before the first step.
@@ -172,9 +174,6 @@ class Plan:
         views: where a sample has several images, the plan of each of them, which begins with the same decoded image.
             This plan then has no steps and no call of its own.
         structure: of such a sample: lists, tuples and dicts of numbers of views.
-        planes: with ``exact``, the first steps again, where kernels can do them on what a GPU's JPEG engine gives; else
-            empty.
-        after: the steps after ``planes``, for torch.
     """
 
     steps: tuple[Step, ...]
