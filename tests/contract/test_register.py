@@ -135,7 +135,7 @@ def test_a_size_that_is_not_said_is_an_error(image_root, registry, first):
 
 WRONG = {
     "one channel of three": (lambda images: images[:, :1], r"\(2, 3, 40, 40\)"),
-    "floats before ToTensor, which would not be divided by 255": (lambda images: images**0.5, "of torch.uint8: .*dtype="),
+    "floats before ToTensor, not divided by 255": (lambda images: images**0.5, "of torch.uint8: .*dtype="),
 }
 
 
