@@ -289,9 +289,9 @@ def some_chain(rng, number):
         (kind.RandomResizedCrop(size, (0.05, 1.0), **nearest),),
         (kind.Resize(rng.randint(4, 60), **nearest), kind.RandomVerticalFlip(), kind.CenterCrop((20, 5))),
         (kind.RandomHorizontalFlip(), kind.RandomResizedCrop(size, (0.05, 1.0), **how)),
-        (kind.Pad((1, 2, 3, 4)), kind.RandomCrop((7, 9)), kind.RandomHorizontalFlip(1)),
+        (kind.Pad((1, 2, 3, 4)), kind.RandomCrop((9, 7)), kind.RandomHorizontalFlip(1)),
         (kind.RandomCrop((4, 3)), kind.Resize(size, **plain)),
-        (kind.Resize(7, **how),),
+        (kind.Resize(4, **how),),
         (kind.ColorJitter(0.4), kind.RandomVerticalFlip()),
     ]
     later = [
