@@ -244,6 +244,20 @@ def test_pixels_and_places(folder, engine, monkeypatch, name):
     assert sum(engine.calls) == 16
 
 
+def images_alone(samples):
+    return [image for image, _ in samples]
+
+
+@interpreted.runs_interpreted
+def test_results_of_several_sizes(folder, engine, monkeypatch):
+    dataset, options = DALIImageFolder(folder, T.ToTensor()), {"collate_fn": images_alone}
+    wanted = expected(monkeypatch, dataset, **options)
+    assert len({image.shape for image in wanted[0]}) > 1
+    assert_alike(compared(engine, dataset, **options), wanted)
+    assert_alike(loaded(dataset, **options), wanted)
+    assert sum(engine.calls) == 8
+
+
 @interpreted.runs_interpreted
 def test_records(folder, engine, monkeypatch, tmp_path_factory):
     packed = tmp_path_factory.mktemp("packed") / "train.rec"

@@ -1,5 +1,5 @@
-"""Planes of JPEGs -> a batch, as libjpeg, Pillow and torchvision make it, bit for bit, in four launches; and in one, a
-comparison of all pixels with those that another decoder has made.
+"""Planes of JPEGs -> a batch, as libjpeg, Pillow and torchvision make it, bit for bit, in four launches, or one where
+nothing is filtered; and in one, a comparison of all pixels with those that another decoder has made.
 
 Colours are libjpeg-turbo's (jdsample.c, fancy upsampling; jdcolor.c), resizing is Pillow's (Resample.c) or, where
 ``like`` is "v2", PyTorch's for uint8 on the CPU (UpSampleKernel.cpp). Weights are computed in double precision in the
