@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Iterable, Iterator
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from ..translate.wrappers.objects import attributes, is_of_library, root
-from .twin import names_of
 
 _OPENS = frozenset(("default_loader", "pil_loader"))
 _ALWAYS = "__init__", "__call__"  # of an object that is made, and of one that is called
@@ -45,6 +44,14 @@ def opens_images(dataset: Any) -> bool:
             for value in _named(one, names):
                 waiting += _called(value, names, one.owner, one.depth - 1)
     return False
+
+
+def names_of(code: CodeType) -> Iterator[str]:
+    """The names in a function's code, and in functions within it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from names_of(constant)
 
 
 def _named(one: _Called, names: Iterable[str]) -> Iterator[Any]:
