@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,8 @@ SLOW = (
 
 
 def pytest_configure(config):
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a shell that has started it in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()  # until all tests are collected: there is much to go through, and no garbage
     if getattr(config.option, "dist", "") == "load":  # what -n gives: one process would be left with the last tests
         config.option.dist = "worksteal"

@@ -342,7 +342,7 @@ def run_demo(out, *before):
         str(out),
     ]
     code = "\n".join(["import sys", *before, "from dali_compat.cli import main", f"sys.exit(main({argv!r}))"])
-    return subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=240)
+    return subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=280)
 
 
 def read_picture(out):

@@ -205,7 +205,7 @@ def test_ranks_walk_once(root, tmp_path, is_new):
             return walk(*args)
 
         def all_at_once(name, lock=saved.lock):
-            gate.wait(20)
+            gate.wait(100)
             return lock(name)
 
         folder_index._list, saved.lock = noted, all_at_once
@@ -215,7 +215,7 @@ def test_ranks_walk_once(root, tmp_path, is_new):
     for process in ranks:
         process.start()
     for process in ranks:
-        process.join(30)
+        process.join(100)
     assert [process.exitcode for process in ranks] == [0] * 4 and log.read_text() == "x"
 
 

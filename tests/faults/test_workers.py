@@ -687,5 +687,5 @@ for function in (lambda image: image.rotate(5), views):
         pytest.skip("this user may not mount")
     shell = f'{full}; exec "$0" -c "$1" "$2"'
     command = ["unshare", "-m", "sh", "-c", shell, sys.executable, code, image_root]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=REPOSITORY)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=REPOSITORY)
     assert result.stdout == "[12, 12]\n[12, 12]\n", result.stderr
