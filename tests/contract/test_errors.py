@@ -303,7 +303,7 @@ def test_a_handlers_error_is_not_an_images(own_root, monkeypatch, on_error):
     asked, go = threading.Event(), threading.Event()
     monkeypatch.setattr(pil, "load", lambda *args: (asked.set(), go.wait(60), own(*args))[2])
     loader = ours(dataset, 4, device="cpu", on_error=on_error)
-    with pytest.raises(Late), interrupted(Late(), within=threading.Condition.wait, when=asked.is_set):
+    with pytest.raises(Late), interrupted(Late, within=threading.Condition.wait, when=asked.is_set):
         list(loader)
     go.set()
     assert loader.errors == []

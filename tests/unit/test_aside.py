@@ -32,7 +32,7 @@ def test_what_a_signals_handler_raises_reaches_the_caller(gate, aside, error, ho
     aside.do(gate.wait)
     with (
         pytest.raises(error, match="the handler's"),
-        interrupted(error("the handler's"), within=threading.Condition.wait),
+        interrupted(lambda: error("the handler's"), within=threading.Condition.wait),
     ):
         getattr(aside, how)()
     gate.set()

@@ -8,6 +8,7 @@ import threading
 import time
 import types
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
@@ -102,8 +103,9 @@ def test_more_callers_than_decoders(engine, monkeypatch):
 
 
 def test_a_timeout_of_somebody_else_is_not_the_engines(engine, held):
-    decoding, error = engine.submit(FILES, PLACES), TimeoutError("a step takes too long")
-    with pytest.raises(TimeoutError, match="a step"), interrupted(error, within=threading.Condition.wait):
+    decoding = engine.submit(FILES, PLACES)
+    late = partial(TimeoutError, "a step takes too long")
+    with pytest.raises(TimeoutError, match="a step"), interrupted(late, within=threading.Condition.wait):
         decoding.result()
     held.set()
     assert len(decoding.result()) == 256
