@@ -111,6 +111,21 @@ def test_a_timeout_of_somebody_else_is_not_the_engines(engine, held):
     assert len(decoding.result()) == 256
 
 
+def test_it_is_not_silent_where_this_process_was_stopped(engine, held, monkeypatch):
+    """For longer than the engine may take: then one wait is over at once."""
+    stops, wait = [True], one.futures_wait
+
+    def futures_wait(futures, seconds):
+        if stops:
+            stops.clear()
+            return wait(futures, 0)
+        held.set()
+        return wait(futures, 60)
+
+    monkeypatch.setattr(one, "futures_wait", futures_wait)
+    assert len(engine.submit(FILES, PLACES).result()) == 256
+
+
 def test_it_is_waited_for_once(engine, held, monkeypatch):
     decodings = [engine.submit(FILES, PLACES) for _ in range(4)]
     monkeypatch.setattr(one, "_PATIENCE", 0.2)
