@@ -303,8 +303,12 @@ def test_a_handlers_error_is_not_an_images(own_root, monkeypatch, on_error):
     asked, go = threading.Event(), threading.Event()
     monkeypatch.setattr(pil, "load", lambda *args: (asked.set(), go.wait(60), own(*args))[2])
     loader = ours(dataset, 4, device="cpu", on_error=on_error)
-    with pytest.raises(Late), interrupted(Late, within=threading.Condition.wait, when=asked.is_set):
+
+    def late() -> Late:
+        go.set()  # the end of an epoch waits for what has begun
+        return Late()
+
+    with pytest.raises(Late), interrupted(late, within=threading.Condition.wait, when=asked.is_set):
         list(loader)
-    go.set()
     assert loader.errors == []
     assert_same_pixels(pixels(loader), wanted)
