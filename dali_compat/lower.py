@@ -42,9 +42,9 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     """
     if chain.views:
         views = tuple(lower(view, options, decoded) for view in chain.views)
-        said = (Line(chain.wrapper, f"{len(views)} views of one image", NOWHERE, ""),)
+        line = Line(chain.wrapper, f"{len(views)} views of one image", NOWHERE, "")
         shared = (options.exact, options.channels_last, chain.takes)
-        return Plan((), (), (), *shared, lines=said, views=views, structure=chain.structure)
+        return Plan((), (), (), *shared, lines=(line,), views=views, structure=chain.structure)
     steps = tuple(s for t in chain.translated for s in t.steps)
     ordered = tuple(map(as_kernels_do, _geometry_first(steps)))
     split = 0 if decoded else _first_batch_step(ordered, options)

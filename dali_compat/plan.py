@@ -2,8 +2,9 @@
 
 A :class:`Step` is one operation on one image: which kernel (``op``, a name that engine/dali/graph.py and
 engine/kernels/ share), its constant arguments, and how its per-sample arguments come about (``draw``, a function of
-draws/). A :class:`Plan` is the chain as torchvision would run it, and the same chain lowered onto DALI and onto batched
-torch, as far as it translates. Its :class:`Call` is what does not.
+draws/). A :class:`Plan` has the steps as torchvision would run them, and the same steps lowered onto DALI and onto
+batched torch. Where a transform has no translation, the plan ends, and its :class:`Call` has that transform and all
+that come after it.
 """
 
 from __future__ import annotations
@@ -59,8 +60,15 @@ def draw(name: str, **args) -> Draw:
 
 
 class Gate(NamedTuple):
-    """A step is for those samples alone where the step of random stream ``stream`` has chosen ``value`` (at place
-    ``rank`` of an order)."""
+    """A condition of a step. The step is only for those samples for which the "choose" step of a container
+    (RandomChoice, RandomOrder ...) has drawn ``value``.
+
+    Attributes:
+        stream: number of the random stream of that "choose" step.
+        value: of the branch that this step is in.
+        rank: which of the values that are drawn for a sample; 0 where one is drawn. RandomOrder draws an order of all
+            branches, and has each branch once for each place in it.
+    """
 
     stream: int
     value: int
@@ -73,15 +81,15 @@ class Step:
 
     Attributes:
         op: kernel name, the same in every engine. "choose" has no kernel: other steps' gates ask what it has drawn.
-        gives: the image after it.
+        gives: the image after the step.
         args: constant keyword arguments of the kernel.
-        draw: where its per-sample arguments come from, or None.
-        shares: it draws from the random stream of the step before it.
+        draw: where the kernel's per-sample arguments come from, or None.
+        shares: whether the step draws from the random stream of the step before it.
         stream: number of its random stream within the transform; translate() gives it, and it survives lowering.
         when: gates, all of which have to be open; translate() gives them.
-        fidelity: how far from torchvision it is, in words; or a function of a module, called with the step, where it
-            runs (DALI, TORCH, EACH, HOST), the options, and whether DALI resizes in two passes. Steps are equal
-            whatever it is.
+        fidelity: how far from torchvision the step is, in words; or a function of a module, called with the step, where
+            it runs (DALI, TORCH, EACH, HOST), the options, and whether DALI resizes in two passes. Two steps that
+            differ in their fidelity alone are equal.
     """
 
     op: str
@@ -140,7 +148,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of :meth:`Plan.lines`: what became of one transform."""
+    """What became of one transform: a line of explain()."""
 
     transform: str
     becomes: str
@@ -154,17 +162,17 @@ class Plan:
 
     Attributes:
         steps: as torchvision would run them, image by image (what engine/pil.py follows).
-        dali: the part that runs in the DALI graph, lowered.
+        dali: the part that runs in the DALI graph, lowered; it comes first.
         batch: the part that runs as torch operations on the whole batch, after it.
         planes: the first steps, where ``exact`` kernels can do them on what a GPU's JPEG engine gives; else empty.
         after: the steps after these, for torch.
-        exact: which of the two fidelities it was lowered for.
+        exact: whether it was lowered for torchvision's pixels (``exact=True``), or for the fastest kernels.
         channels_last: whether batches come in ``torch.channels_last``.
         takes: the image before the first step.
         call: what comes after the steps and is not translated, or None.
-        lines: the account of it, one line a transform.
-        views: where a sample has several images, the plans that make these of the same one; the steps and the call are
-            theirs, then.
+        lines: what explain() says of it, one line a transform.
+        views: where a sample has several images, the plan of each of them, which begins with the same decoded image.
+            This plan then has no steps and no call of its own.
         structure: of such a sample: lists, tuples and dicts of numbers of views.
     """
 

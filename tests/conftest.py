@@ -52,7 +52,7 @@ SLOW = (
 
 
 def pytest_configure(config):
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a shell that has started it in the background
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jobs ignore it, and what they start
         signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()  # until all tests are collected: there is much to go through, and no garbage
     if getattr(config.option, "dist", "") == "load":  # what -n gives: one process would be left with the last tests

@@ -14,20 +14,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..data.header import DALI, GRAY, PIL, UNREADABLE
-from ..data.leaves import Images
-from ..data.lookup import Found, Listed, Tabled, as_list, in_tables, look_up
-from ..data.readers import transforms_of
-from ..data.sources import Source, fetch
+from ..data.lookup import Found, Listed, as_list
 from ..draws import Arrays, ImageTooSmall, compute
 from ..engine.kernels import rows_of
 from ..engine.pil import OtherMode
 from ..errors import ImageReadError, OutOfStep
 from ..plan import Plan, Step
-from .batch import Batch
-from .batch_headers import BatchHeaders
 from .dali_epoch import DaliEpoch
 from .dali_part import DaliPart, merged
 from .early import Early
+from .file_batch import FileBatch
 from .on_error import NOTHING, reason_of
 from .part import in_order, taken
 from .substitute import Substitute, joined
@@ -35,41 +31,47 @@ from .substitute import Substitute, joined
 T = TypeVar("T")
 
 
-class DaliBatch(Batch):
-    """A batch whose images DALI decodes, or PIL. ``stands_in``: for a sample of another batch, which could not be made.
-    PIL reads it, so that it is the same whenever the other's error is found.
+class DaliBatch(FileBatch):
+    """A batch whose images DALI decodes, or PIL.
+
+    An iterator, or its thread beside (aside.py), calls these in this order. finish() alone is certain to be called, and
+    calls what was left out; each works once, and keeps its error for finish() to raise.
+
+    1. request: worker processes are asked for the samples, where the data set is the user's (asked_batch.py).
+    2. announce: other processes begin to read headers.
+    3. start: samples are found, numbers are drawn, and DALI begins.
+    4. decode: a GPU's JPEG engine begins.
+    5. advance: functions without a translation begin, here or in worker processes.
+    6. prepare: what finish() does, as far as nothing of it is the user's.
+    7. finish: what torch's loader would give.
+
+    discard() may come instead at any time, and again() makes the same batch before all of this.
+
+    Args:
+        epoch, indices, position, error: as Batch's.
+        stands_in: whether it is one sample, for one of another batch that could not be made. PIL reads it, so that it
+            is the same whenever the other's error is found.
 
     Attributes:
-        pixels: what a cache has of each row; empty where there is none.
-        headers: what is known of each row's file.
         started: whether start() was called, or has nothing to do.
         waits: whether start() waits for headers that other processes read.
-        bad: rows that cannot be made, and why: an error, or what it said when it was met first.
     """
-
-    epoch: DaliEpoch
-    indices: list[Any]
-    pixels: list[Any]
-    headers: BatchHeaders
-    _samples_of: Listed | Tabled
 
     def __init__(
         self, epoch: DaliEpoch, indices: list, position: int, error: Exception | None = None, stands_in: bool = False
     ):
-        super().__init__(epoch, indices, position, error)
-        self._stands_in = stands_in
+        super().__init__(epoch, indices, position, error, stands_in)
         self._under_way: list[DaliPart] = []
         self._substitutes: dict[int, Substitute] = {}
         self._early: Early | None = None
-        self.bad: dict[int, Exception | str] = {}
-        self.started = self._located = error is not None
+        self.started = error is not None
         self.waits = False
 
     def request(self) -> None:
-        """Where other processes find its samples: they begin."""
+        """Worker processes are asked for its samples, where the data set is the user's."""
 
     def announce(self) -> None:
-        """Before start(), if at all: other processes look at its files, those that nobody has seen. Errors wait."""
+        """Before start(), if at all: other processes read the headers that nobody has read. Errors wait."""
         try:
             if not self._located:
                 self._locate()
@@ -179,19 +181,6 @@ class DaliBatch(Batch):
         while self._substitutes:
             self._substitutes.popitem()[1].discard()
 
-    def give_up(self, row: int, error: Exception) -> None:
-        """A row cannot be made: on_error decides what that means.
-
-        Raises:
-            Exception: the error.
-        """
-        if self._stands_in or self.epoch.errors.policy == "raise":
-            try:
-                raise error
-            finally:
-                del error  # it refers to its traceback, and that to this frame
-        self.bad[row] = error
-
     def _images(self):
         """Images of the rows that are not bad: (N, C, H, W), or a list of N where sizes differ, several parts made
         them, or they are no images."""
@@ -236,80 +225,6 @@ class DaliBatch(Batch):
             listed.sources[row] = batch.sources[0]
         self._samples_of, self.targets = listed, listed.targets
         return joined(images, good, {row: image for row, (_, image) in made.items()})
-
-    @property
-    def places(self) -> list[tuple[Images, int]]:  # type: ignore[override]  # made when somebody asks
-        """(leaf of the data set, index there) of each row."""
-        return self._samples_of.places
-
-    @property
-    def sources(self) -> Sequence[Source]:
-        """Where each row's encoded image is."""
-        return self._samples_of.sources
-
-    def paths(self, rows: np.ndarray) -> Any:
-        """The paths of these rows, as a pipeline takes them."""
-        return self._samples_of.paths(rows)
-
-    def _leaves(self) -> list[Images]:
-        return self._samples_of.leaves
-
-    def _locals(self) -> Any:
-        return self._samples_of.locals
-
-    def _locate(self) -> None:
-        """Finds where its samples are, and their targets."""
-        self._located = True
-        epoch, cache = self.epoch, self.epoch.route.cache
-        tabled = None if cache is not None or self._stands_in else in_tables(epoch.dataset, self.indices, epoch.tables)
-        self._samples_of = self._look_up() if tabled is None else tabled
-        self.targets = self._samples_of.targets
-        self.headers = BatchHeaders(epoch, self._samples_of, len(self))
-        if epoch.errors.broken and not self._stands_in:
-            self._leave_out_broken()
-        self.pixels = [] if cache is None else [cache.get(source) for source in self.sources]
-        if tabled is None:
-            self._fetch([row for row in range(len(self)) if not self.pixels or self.pixels[row] is None])
-        if any(transforms_of(leaf)[1] for leaf in self._leaves()):
-            self.targets = list(as_list(self.targets))
-            with self._as_in_a_worker():
-                self.targets = [self._target(row) for row in range(len(self))]
-
-    def _look_up(self) -> Listed:
-        """Its samples, one after another."""
-        return look_up(self.epoch.dataset, self.indices)
-
-    def _leave_out_broken(self) -> None:
-        """Files that could not be read before."""
-        errors = self.epoch.errors
-        known = list(errors.broken)  # at once: another iterator's next() may add to it meanwhile
-        broken = np.fromiter(map(hash, known), np.int64, len(known))
-        for found in self._samples_of.found():
-            for row in found.rows[np.isin(found.keys, broken)].tolist():
-                why = errors.known(self._samples_of.source(row))
-                if why is not None:
-                    self.bad[row] = why
-
-    def _fetch(self, rows: list[int]) -> None:
-        try:
-            fetch([self.sources[row] for row in rows])
-        except ImageReadError:
-            for row in rows:
-                try:
-                    fetch([self.sources[row]])
-                except ImageReadError as error:
-                    self.give_up(row, error)
-
-    def _target(self, row: int) -> Any:
-        function, target = transforms_of(self.places[row][0])[1], self.targets[row]
-        if function is None or row in self.bad:
-            return target
-        try:
-            return function(target)
-        except Exception as error:
-            if not self.epoch.errors.in_python:
-                raise
-            self.give_up(row, error)
 
     def _group(self) -> None:
         """Rows that share a plan, and among them those that share a decoder and what it is given."""
@@ -363,6 +278,3 @@ class DaliBatch(Batch):
                 raise named from None
             finally:
                 del named  # as in give_up()
-
-    def name(self, row: int) -> str:
-        return f"{self.sources[row]}, index {self.indices[row]}"

@@ -55,7 +55,9 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         self._pid = os.getpid()
         _alive.add(self)
         self._epoch = self._epoch_of(loader, route)
-        self._position = self._taken = self._first = 0  # samples drawn, batches handed out
+        self._position = 0  # samples whose indices are drawn
+        self._taken = 0  # batches that are over: handed out, failed, or left out by on_error
+        self._first = 0  # batches that were over before this iterator: a loaded state says so
         self._made: tuple[B, Any] | None = None  # the next batch, which nobody has got yet
         self._exhausted = self._drawing = False
         self._whole = True  # the last call came to its end

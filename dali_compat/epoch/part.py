@@ -13,7 +13,7 @@ from ..engine import kernels
 from ..engine.views import Views
 from ..lower import continued
 from ..plan import Call, ImageSpec, Plan, Step
-from ..workers.calls import Called
+from ..workers.called import Called
 from ..workers.images import as_samples
 from .epoch import Epoch
 

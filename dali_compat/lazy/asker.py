@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .chains import Chain
-from .hooks import Question, hooked, unasked
+from .hooks import hooked, unasked
 from .samples import Sample, settled, taken
+from .tracer import Tracer
 
 _FEW, _SHARE = 20, 0.5  # samples after which it is said that too many are real, and how many that is
 
@@ -18,7 +19,7 @@ class Asker:
     Args:
         dataset: the user's.
         roots: the chains without transforms, by what images are given as.
-        since: as Question's.
+        since: as Tracer's.
 
     Attributes:
         asked, real: how many samples so far, and how many of them were made by the data set itself.
@@ -36,15 +37,15 @@ class Asker:
         Raises:
             Exception: what the data set raises.
         """
-        question = Question(self.roots, self.since)
-        with hooked(question):
+        tracer = Tracer(self.roots, self.since)
+        with hooked(tracer):
             many = getattr(self.dataset, "__getitems__", None)
             if many and bad is None:
-                samples = taken(list(many(list(indices))), question.notes)
+                samples = taken(list(many(list(indices))), tracer.notes)
             else:
-                samples = [self._one(question, row, index, bad) for row, index in enumerate(indices)]
+                samples = [self._one(tracer, row, index, bad) for row, index in enumerate(indices)]
             samples = list(map(settled, samples))
-        self.count(samples, question.notes.why)
+        self.count(samples, tracer.notes.why)
         return samples
 
     def count(self, samples: list[Sample], why: str) -> None:
@@ -62,15 +63,15 @@ class Asker:
         """Whether most samples are left to DALI."""
         return self.asked < _FEW or self.real <= _SHARE * self.asked
 
-    def _one(self, question: Question, row: int, index: Any, bad: Callable[[int, Exception], None] | None) -> Sample:
-        before, met = question.notes.count, None
+    def _one(self, tracer: Tracer, row: int, index: Any, bad: Callable[[int, Exception], None] | None) -> Sample:
+        before, met = tracer.notes.count, None
         try:
-            (sample,) = taken([self.dataset[index]], question.notes)
+            (sample,) = taken([self.dataset[index]], tracer.notes)
             return sample
         except Exception as error:
             met = error
         try:
-            if question.notes.count == before:
+            if tracer.notes.count == before:
                 raise met
             with unasked():  # its stand-in may not have been what the user's code needs
                 return self.really(index)

@@ -1,40 +1,34 @@
-"""What the user's code meets while it is asked: an Image.open that does not read, and transforms that do not compute.
+"""Functions in the place of PIL's and torchvision's, while a data set is asked for its samples.
 
-They are in their places for as long as somebody asks. In threads that do not ask they are PIL's and torchvision's.
+``hooked(tracer)`` puts them there, for all threads, until the last thread has left it. In a thread within it they ask
+that thread's tracer for a stand-in. In every other thread, and where the tracer gives None, they call the original.
+
+- ``PIL.Image.open``, and what decodes for Hugging Face's datasets, give an image that is not read.
+- ``__call__`` of the transforms that have a translation gives an image or a tensor that is not computed.
+- What sets a generator of random numbers tells the tracer, and then does what it always does.
 """
 
 from __future__ import annotations
 
 import functools
-import io
-import os
 import random
-import stat
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from PIL import Image
 
-from ..data.sources import BYTES, PATHS, Record, Source, Upright, opened
 from ..locks import new_lock
 from ..translate.registry import known_types
 from ..translate.replaced import STANDS_FOR
 from ..translate.wrappers.objects import root
-from .chains import Chain
-from .images import LazyImage, is_certainly_rgb, later_of
-from .later import Later, Notes
+from .images import later_of
 from .samples import STAND_INS, TENSORS, exchanged, stand_ins
-from .tensors import LazyTensor, LazyTVImage, lazy_tensor
 
-_TICK = 10_000_000  # ns by which the clock of files may lag behind
-WRITTEN = "opens files that were written just now"
 _FEATURES = "datasets.features.image"  # where Hugging Face's datasets decode
 
 _OF_TORCH = ("manual_seed", "seed", "get_rng_state", "set_rng_state")
@@ -47,167 +41,65 @@ _SEEDS: tuple[tuple[Any, tuple[str, ...], str], ...] = (  # a state that is take
 
 _here = threading.local()
 _lock = new_lock()
-numbers = count()  # of Records, which are all different
 
 
-class Encoded:
-    """A store (data/sources.py) of one image's bytes. ``upright``: it is turned as its EXIF says."""
-
-    def __init__(self, data: bytes, upright: bool):
-        self._data, self.upright = data, upright
-
-    def read(self, indices: Any) -> list[np.ndarray]:
-        """The bytes."""
-        return [np.frombuffer(self._data, np.uint8)] * len(indices)
-
-    def changed(self, indices: Any) -> np.ndarray:
-        """None of them can."""
-        return np.zeros(len(indices), bool)
-
-    def copied(self, index: int) -> bytes:
-        """The bytes."""
-        return self._data
-
-    def place(self, index: int) -> str:
-        """Nobody knows."""
-        return "an image in memory"
-
-
-class Question:
-    """What images and transforms answer with, while a data set is asked.
-
-    Args:
-        roots: the chains without transforms, by what images are given as.
-        since: time.time_ns() of a time from which on files are not to have changed: they may change again before they
-            are read.
-    """
-
-    def __init__(self, roots: dict[str, Chain], since: int):
-        self.notes = Notes()
-        self._roots, self._since = roots, since - _TICK
-        self._seed, self._dtype = torch.initial_seed(), torch.get_default_dtype()
-        self._random: list[weakref.ref[Later]] = []  # which draw when they become real
-        self._seeds = ""  # what the user's code has set
+class Hooked(Protocol):
+    """Who answers the functions of this module in a thread: a Tracer."""
 
     def opened(self, file: Any, really: Callable[..., Any]) -> Any:
-        """The image of a file, not read yet; None where ``really`` opening it is what can be done."""
-        source = self._source(file)
-        if source is None:
-            return None
-        is_path = isinstance(file, (str, bytes, os.PathLike))  # which the image knows, then
-
-        def make(before: None) -> Any:
-            if is_path and _path(file) == source:
-                return really(file)
-            with opened(source) as whole:
-                return really(io.BytesIO(whole.read()))
-
-        chain = self._roots[PATHS if isinstance(source, str) else BYTES]
-        return self.notes.made(LazyImage(Later(source, chain, self.notes, make)))
+        """What Image.open gives of a file; None where ``really`` opening it is what can be done."""
+        ...
 
     def decoded(self, feature: Any, value: Any, really: Callable[..., Any]) -> Any:
-        """The image of a row of Hugging Face's; None as opened()."""
-        if type(value) is not dict or getattr(feature, "mode", None) not in (None, "RGB"):
-            return None
-        data, path = value.get("bytes"), value.get("path")
-        source: Source | None = None
-        if type(data) is bytes:
-            source = Record(Encoded(data, upright=True), next(numbers))
-        elif type(path) is str and data is None:
-            found = self._file(path)
-            source = None if found is None else Upright(found)
-        if source is None:
-            return None
-        chain = self._roots[PATHS if isinstance(source, str) else BYTES]
-        later = Later(source, chain, self.notes, lambda before: really(feature, value))
-        later.is_rgb = feature.mode == "RGB"
-        return self.notes.made(LazyImage(later))
+        """What a feature of Hugging Face's makes of a row's value; None as opened()."""
+        ...
 
-    def applied(self, transform: Any, image: LazyImage | LazyTensor) -> Any:
-        """What a transform gives of a stand-in, not computed yet; None where it has to be."""
-        later = later_of(image)
-        if later.is_real or not is_certainly_rgb(later) or torch.get_default_dtype() != self._dtype:
-            return None
-        chain = later.chain.after(transform)
-        if chain is None:
-            return None
-        if chain.is_random and torch.initial_seed() != self._seed:
-            self.seeds("torch's generator")
-        if chain.is_random and self._seeds:  # the user's code gives each image its numbers
-            self.notes.became_real(f"seeds {self._seeds}")
-            return None
-        made = later.then(chain, _original_call(transform))
-        if chain.is_random:
-            self._random.append(weakref.ref(made))
-        if chain.gives.kind == "pil":
-            return self.notes.made(LazyImage(made))
-        return self.notes.made(lazy_tensor(LazyTVImage if chain.gives.kind == "Image" else LazyTensor, made))
+    def applied(self, transform: Any, image: Any) -> Any:
+        """What a transform gives of a stand-in; None where the transform has to be called."""
+        ...
 
     def seeds(self, what: str) -> None:
-        """The user's code sets a generator: who was to draw from it does now, and who comes next at once."""
-        self._seeds = self._seeds or what
-        pending, self._random = self._random, []
-        for ref in pending:
-            if (later := ref()) is not None:
-                later.value(f"seeds {what}")
-
-    def _source(self, file: Any) -> Source | None:
-        if type(file) is io.BytesIO:
-            return None if file.tell() else Record(Encoded(file.getvalue(), upright=False), next(numbers))
-        if type(file) is io.BufferedReader:
-            if file.closed or type(file.name) is not str or file.tell():
-                return None
-            return self._file(_path(file.name), file.fileno())
-        return self._file(_path(file)) if isinstance(file, (str, bytes, os.PathLike)) else None
-
-    def _file(self, path: str, descriptor: int | None = None) -> str | None:
-        """The path, where there is such a file, that has not changed lately."""
-        try:
-            found, link = os.stat(path), os.lstat(path)
-            same = descriptor is None or os.path.samestat(found, os.fstat(descriptor))
-        except OSError:  # PIL says it
-            return None
-        if max(found.st_ctime_ns, link.st_ctime_ns) >= self._since:  # a link may soon lead to another file
-            self.notes.became_real(WRITTEN)
-            return None
-        return path if same and stat.S_ISREG(found.st_mode) else None
-
-
-def _path(file: Any) -> str:
-    """A path that leads to a file from any working directory."""
-    path = os.fsdecode(file)
-    return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+        """The user's code sets a generator."""
+        ...
 
 
 @contextmanager
-def hooked(question: Question) -> Iterator[None]:
-    """Within it this thread is answered by a question."""
-    before = getattr(_here, "question", None)
+def hooked(tracer: Hooked) -> Iterator[None]:
+    """Within it ``tracer`` answers this thread."""
+    before = _tracer()
     try:
         _put_in()
-        _here.question = question
+        _here.tracer = tracer
         yield
     finally:
-        _here.question = before
+        _here.tracer = before
         _take_out()
 
 
 @contextmanager
 def unasked() -> Iterator[None]:
-    """Within it nobody answers this thread."""
-    before = _asked()
-    _here.question = None
+    """Within it this thread calls the originals."""
+    before = _tracer()
+    _here.tracer = None
     try:
         yield
     finally:
-        _here.question = before
+        _here.tracer = before
 
 
-def _asked() -> Question | None:
-    return getattr(_here, "question", None)
+def _tracer() -> Hooked | None:
+    """Who answers this thread; None where nobody does."""
+    return getattr(_here, "tracer", None)
 
 
-# ---- what is in their places
+def original_call(transform: Any) -> Callable[[Any], Any]:
+    """What a transform's class does where it is not hooked."""
+    known = _known.get((type(transform), "__call__"))
+    really = type(transform).__call__ if known is None else known[0]
+    return lambda image: really(transform, image)
+
+
+# ---- putting them in, and taking them out
 
 _users = 0
 _undo: list[Callable[[], None]] = []
@@ -260,11 +152,14 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     _undo.append(undo)
 
 
+# ---- the functions; each is made of the original
+
+
 def _open_hook(really: Any) -> Any:
     @functools.wraps(really)
     def open(fp: Any, mode: Any = "r", formats: Any = None) -> Any:
-        question = _asked()
-        made = None if question is None or mode != "r" or formats is not None else question.opened(fp, really)
+        tracer = _tracer()
+        made = None if tracer is None or mode != "r" or formats is not None else tracer.opened(fp, really)
         return really(fp, mode, formats) if made is None else made
 
     return open
@@ -273,9 +168,9 @@ def _open_hook(really: Any) -> Any:
 def _seed_hook(what: str, really: Any) -> Any:
     @functools.wraps(really)
     def set_generator(*args: Any, **kwargs: Any) -> Any:
-        question = _asked()
-        if question is not None:
-            question.seeds(what)
+        tracer = _tracer()
+        if tracer is not None:
+            tracer.seeds(what)
         return really(*args, **kwargs)
 
     return set_generator
@@ -284,8 +179,8 @@ def _seed_hook(what: str, really: Any) -> Any:
 def _decode_hook(really: Any) -> Any:
     @functools.wraps(really)
     def decode_example(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        question = _asked()
-        made = None if question is None else question.decoded(self, value, really)
+        tracer = _tracer()
+        made = None if tracer is None else tracer.decoded(self, value, really)
         return really(self, value, *args, **kwargs) if made is None else made
 
     return decode_example
@@ -294,8 +189,8 @@ def _decode_hook(really: Any) -> Any:
 def _call_hook(kind: type, really: Any) -> Any:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs and type(self) is kind and type(args[0]) in STAND_INS:
-            question = _asked()
-            made = None if question is None else question.applied(self, args[0])
+            tracer = _tracer()
+            made = None if tracer is None else tracer.applied(self, args[0])
             if made is not None:
                 return made
         if any(type(one) in TENSORS for one in stand_ins(args)):  # functions of v2 ask of what class a tensor is
@@ -303,10 +198,3 @@ def _call_hook(kind: type, really: Any) -> Any:
         return really(self, *args, **kwargs)
 
     return __call__
-
-
-def _original_call(transform: Any) -> Callable[[Any], Any]:
-    """What a transform does by itself."""
-    known = _known.get((type(transform), "__call__"))
-    really = type(transform).__call__ if known is None else known[0]
-    return lambda image: really(transform, image)

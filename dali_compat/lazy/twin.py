@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 import torch.utils.data as data
 
 from ..translate.wrappers.objects import is_of_library, root
+from .reading import names_of
 
 _DEPTH = 3  # of containers, and of data sets in data sets
 _CONTAINERS = collections.deque, collections.defaultdict, collections.OrderedDict, collections.Counter
@@ -102,11 +103,3 @@ def _leads_to(one: Any, kind: type) -> list[Any]:
     if kind in (list, tuple, dict, set, collections.deque) and len(one) > _SMALL:
         return []
     return gc.get_referents(one)
-
-
-def names_of(code: CodeType) -> Iterator[str]:
-    """The names in a function's code, and in functions within it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from names_of(constant)

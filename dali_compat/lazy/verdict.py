@@ -1,35 +1,27 @@
-"""Whether a data set of the user's can be asked: found out with one sample, of a copy of it."""
+"""Whether a data set of the user's can be asked: its code tells first (reading.py), then a copy's first sample."""
 
 from __future__ import annotations
 
-import io
-import time
-from collections.abc import Iterator
-from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
-import torch
 import torch.utils.data as data
 from PIL import Image
 
 from ..data.per_object import PerObject
-from ..data.readers import known_class_of, reader_of
 from ..data.sources import BYTES, PATHS, Record
 from ..data.survey import file_size, is_small
 from ..errors import Unsupported
 from ..translate.replaced import STANDS_FOR
-from ..translate.wrappers.objects import attributes, is_of_library, root
 from .asker import Asker
 from .chains import Chain
-from .hooks import WRITTEN, Question, hooked
+from .hooks import hooked
+from .reading import gives_many, holds_iterator, may_open, may_use_cuda, signature_of, with_inner
 from .samples import Sample, taken
-from .twin import generators_kept, names_of, twin_of
+from .tracer import WRITTEN, Tracer, now
+from .twin import generators_kept, twin_of
 
-_OPENS = frozenset(("default_loader", "pil_loader"))
 _UNSEEN = "opens no image in a way that is seen"
 _METHODS = ("convert", "copy", "crop", "load", "point", "resize", "rotate", "transform", "transpose")
-_DEPTH = 3  # of functions that call each other, and of data sets in data sets
-_SMALL = 1000  # entries of a container that is looked into
 _MOST = 1 << 25  # samples whose headers are known: a data set may say that it has any number
 _IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
 
@@ -65,13 +57,13 @@ class Known:
 
     def verdict(self, dataset: Any) -> Verdict:
         """As the data set is now."""
-        for root_ in self.roots.values():
-            root_.look_again()
-        signature = list(_signature(dataset))
+        for chain in self.roots.values():
+            chain.look_again()
+        signature = list(signature_of(dataset))
         known = self._verdict
         if signature == self._signature and (known.why or self.chain(known) is not None):
             return known
-        self._verdict = _try(dataset, self.roots)
+        self._verdict = _try_first_sample(dataset, self.roots)
         self._signature = None if WRITTEN in self._verdict.why else signature  # next time they may be old
         return self._verdict
 
@@ -108,9 +100,9 @@ def asked(dataset: Any) -> Asked | None:
     Raises:
         Unsupported: it cannot be asked; the text says why, after "MyDataset ...".
     """
-    if isinstance(dataset, data.IterableDataset) or not _may_open(dataset) or not hasattr(dataset, "__len__"):
+    if isinstance(dataset, data.IterableDataset) or not may_open(dataset) or not hasattr(dataset, "__len__"):
         return None
-    if any(map(_uses_cuda, _all(dataset))):  # which must not start before an epoch does
+    if any(map(may_use_cuda, with_inner(dataset))):  # which must not start before an epoch does
         return None
     used = (Image.open, *(getattr(Image.Image, name) for name in _METHODS))
     if any(not _is_pils(getattr(function, STANDS_FOR, function)) for function in used):
@@ -125,7 +117,7 @@ def asked(dataset: Any) -> Asked | None:
         return None
     if verdict.why or chain is None:
         raise Unsupported(verdict.why)
-    return Asked(asker_of(dataset, time.time_ns()), chain, *_look(verdict.source))
+    return Asked(asker_of(dataset, now()), chain, *_kind_and_size(verdict.source))
 
 
 def asker_of(dataset: Any, since: int) -> Asker:
@@ -139,56 +131,6 @@ def give_up(dataset: Any, why: str) -> None:
     _of_dataset.get(dataset, lambda: Known(dataset)).give_up(why)
 
 
-# ---- what its code says
-
-
-def _may_open(dataset: Any, depth: int = _DEPTH) -> bool:
-    """Whether it, or one that it holds, opens images by PIL, as far as its code says."""
-    kind = type(dataset)
-    if root(kind) == "datasets":  # Hugging Face's: with a transform of the user's
-        return kind.__name__ == "Dataset" and dataset.format["type"] == "custom"
-    if reader_of(dataset) is not None or known_class_of(dataset) is not None:
-        return True
-    if any(_opens(vars(base).get("__getitem__"), kind, _DEPTH) for base in kind.__mro__):
-        return True
-    return depth > 0 and any(_may_open(inner, depth - 1) for inner in _inner(dataset))
-
-
-def _uses_cuda(dataset: Any) -> bool:
-    """Whether its samples, or what it holds, may be on a GPU."""
-    code = getattr(_function(type(dataset), "__getitem__"), "__code__", None)
-    named = set() if code is None else {*names_of(code), *filter(lambda one: isinstance(one, str), code.co_consts)}
-    held = (str(value) for value in attributes(dataset).values() if isinstance(value, (str, torch.device)))
-    return any(text.startswith("cuda") for text in (*named, *held))
-
-
-def _inner(dataset: Any) -> Iterator[Any]:
-    """Data sets among its attributes."""
-    for value in attributes(dataset).values():
-        several = value if type(value) in (list, tuple) and len(value) <= _SMALL else (value,)
-        yield from (one for one in several if isinstance(one, data.Dataset) or root(type(one)) == "datasets")
-
-
-def _opens(function: Any, kind: type, depth: int) -> bool:
-    """Whether a function names what opens images, or one that it names does."""
-    if not isinstance(function, FunctionType):
-        return False
-    names = set(names_of(function.__code__))
-    if names & _OPENS or names >= {"Image", "open"}:
-        return True
-    if not depth:
-        return False
-    world = function.__globals__
-    called = [_function(kind, name) or world.get(name) for name in names]
-    users = (one for one in called if isinstance(one, FunctionType) and one is not function and not is_of_library(one))
-    return any(_opens(one, kind, depth - 1) for one in users)
-
-
-def _function(kind: type, name: str) -> Any:
-    found = getattr(kind, name, None)
-    return found.__func__ if isinstance(found, MethodType) else found
-
-
 def _is_pils(function: Any) -> bool:
     return getattr(function, "__globals__", {}).get("__name__") == "PIL.Image"
 
@@ -196,22 +138,22 @@ def _is_pils(function: Any) -> bool:
 # ---- one sample
 
 
-def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
+def _try_first_sample(dataset: Any, roots: dict[str, Chain]) -> Verdict:
     """What the first sample shows. The data set stays as it is, and so do the generators."""
-    if any(_gives_many(one) for one in _all(dataset)):
+    if any(gives_many(one) for one in with_inner(dataset)):
         return Verdict("has __getitems__ of its own")
     if not len(dataset):
         return Verdict("has no samples", raised=True)
-    if any(_holds_iterator(one) for one in _all(dataset)):
+    if any(holds_iterator(one) for one in with_inner(dataset)):
         return Verdict("has an iterator, of which there is no copy")
     try:
-        with generators_kept(dataset), hooked(question := Question(roots, time.time_ns())):
+        with generators_kept(dataset), hooked(tracer := Tracer(roots, now())):
             twin = twin_of(dataset)
             many = getattr(twin, "__getitems__", None)
-            (sample,) = taken(list(many([0])) if many else [twin[0]], question.notes)
+            (sample,) = taken(list(many([0])) if many else [twin[0]], tracer.notes)
     except Exception:
         return Verdict("raises an error", raised=True)
-    return _verdict_on(sample, question.notes.why)
+    return _verdict_on(sample, tracer.notes.why)
 
 
 def _verdict_on(sample: Sample, why: str) -> Verdict:
@@ -220,39 +162,7 @@ def _verdict_on(sample: Sample, why: str) -> Verdict:
     return Verdict("", False, sample.chain.given, sample.chain.transforms, sample.source)
 
 
-def _all(dataset: Any, depth: int = _DEPTH) -> Iterator[Any]:
-    """It, and those that it holds."""
-    yield dataset
-    if depth:
-        for inner in _inner(dataset):
-            yield from _all(inner, depth - 1)
-
-
-def _gives_many(dataset: Any) -> bool:
-    many = _function(type(dataset), "__getitems__")
-    return many is not None and root(many) not in ("torch", "datasets")
-
-
-def _holds_iterator(dataset: Any) -> bool:
-    """Whether a sample may take something of it that the next one is to get."""
-    values = attributes(dataset).values()
-    return any(hasattr(type(one), "__next__") and not isinstance(one, io.IOBase) for one in values)
-
-
-def _signature(dataset: Any, depth: int = _DEPTH) -> Iterator[Any]:
-    """What changes where the data set gets other transforms, or becomes another."""
-    yield id(dataset)
-    for name, value in attributes(dataset).items():
-        if callable(value):
-            yield name, id(value)
-        elif type(value) is dict and len(value) <= _SMALL:
-            yield name, [(key, id(one)) for key, one in value.items() if callable(one)]
-    if depth:
-        for inner in _inner(dataset):
-            yield from _signature(inner, depth - 1)
-
-
-def _look(source: Any) -> tuple[bool, bool]:
+def _kind_and_size(source: Any) -> tuple[bool, bool]:
     """Whether an encoded image is a JPEG, and small."""
     if isinstance(source, Record):
         encoded = source.archive.copied(source.index)

@@ -20,10 +20,10 @@ from ..workers.samples import dumps
 from ..workers.worker import begin, dumped, stay_with_the_parent, wrapped
 from .asker import Asker
 from .chains import Chain
-from .hooks import numbers
 from .images import LazyImage, later_of
 from .later import Later, Notes
 from .samples import Sample, at, exchanged, put
+from .tracer import numbers
 
 
 class Request(NamedTuple):

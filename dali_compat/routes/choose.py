@@ -51,26 +51,39 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
     CUDA may start; until then it must not, for a script may fork, or choose its device, after it has made its loaders.
     """
     device = resolve_device(loader.device, start)
-    if any(map(holds_arrays, leaves_of(loader.dataset))):
-        try:
-            return resident_route(loader, device, loader.prefetch_factor or _DEPTH, before, start)
-        except Unsupported as error:
-            return StockRoute(device, str(error))
-    problem = dali_problem(gpu=device.type == "cuda")
-    if problem:
-        return StockRoute(device, problem)
     try:
-        leaves, own = _planned(loader)
-        depth = 1 if own is not None and not loader.num_workers else _depth(loader, device)  # asked when torch asks
-        same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
-        known = {plan.key: plan for plan in same.all_plans} if same is not None else {}
-        plan_of, gray = _plans(leaves, loader, device, known)
+        if any(map(holds_arrays, leaves_of(loader.dataset))):
+            return resident_route(loader, device, loader.prefetch_factor or _DEPTH, before, start)
+        return _dali_route(loader, device, before)
     except Unsupported as error:
         return StockRoute(device, str(error))
-    plans = list(dict.fromkeys(plan for _, plan in plan_of.values()))
-    fancy = device.type == "cuda" and not loader.exact and (own.is_small if own else mostly_small(leaves))
-    cache, threads = _cache(loader, device, before), _threads(loader, device, leaves, own)
-    route = DaliRoute(device, threads, depth, loader.batch_size or 1, plans, plan_of, fancy, cache, gray)
+
+
+def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute:
+    """The DALI route, with what still fits of the one ``before``.
+
+    Raises:
+        Unsupported: naming what is in the way.
+    """
+    problem = dali_problem(gpu=device.type == "cuda")
+    if problem:
+        raise Unsupported(problem)
+    leaves, own = _planned(loader)
+    depth = 1 if own is not None and not loader.num_workers else _depth(loader, device)  # asked when torch asks
+    same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
+    known = {plan.key: plan for plan in same.all_plans} if same is not None else {}
+    plan_of, gray = _plans(leaves, loader, device, known)
+    route = DaliRoute(
+        device,
+        threads=_threads(loader, device, leaves, own),
+        depth=depth,
+        batch_size=loader.batch_size or 1,
+        plans=list(dict.fromkeys(plan for _, plan in plan_of.values())),
+        _plan_of=plan_of,
+        fancy=device.type == "cuda" and not loader.exact and (own.is_small if own else mostly_small(leaves)),
+        cache=_cache(loader, device, before),
+        gray=gray,
+    )
     if own is not None:
         if own.chain.given == BYTES:  # which are new ones each time
             route.cache = None

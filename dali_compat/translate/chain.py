@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -80,10 +79,7 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, v
     takes, containers = spec, 0
     waiting = list(reversed(transforms)) if isinstance(transforms, tuple) else [transforms]  # the next one is the last
     translated: list[Translated] = []
-    made_of: list[Any] = []  # the transform of each entry of these
-    functions: list[Any] = []
-    refusals: list[Untranslatable] = []
-    entries: Sequence[Translated]
+    made_of: list[Any] = []  # the transform of each entry of ``translated``
     while waiting:
         transform = waiting.pop()
         try:
@@ -98,27 +94,18 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, v
                 if waiting or not views:
                     raise Untranslatable(transform, "it gives several images, and is not the last transform")
                 return _several(transform, result, Chain(takes, tuple(translated), streams=stream))
-            if isinstance(result, Gated):
-                entries = _gated(result, spec, stream)
-            else:
-                entries = (Translated(describe(transform), _numbered(tuple(result), stream)),)
+            entries = _entries(transform, result, spec, stream)
         except Untranslatable as error:
-            refusals.append(error.with_traceback(None))
-            functions.append(transform)
-            break
+            functions, refusals = _refused_in_a_row(transform, error, waiting)
+            kept = _first_of_views(translated)
+            called, brought = (*made_of[kept:], *functions), len(translated) - kept
+            return Chain(takes, tuple(translated[:kept]), called, brought, refusals, tuple(reversed(waiting)), stream)
         translated += entries
         made_of += [transform] * len(entries)
         steps = [s for entry in entries for s in entry.steps]
         if steps:
             spec, stream = steps[-1].gives, max(s.stream for s in steps) + 1
-    while functions and waiting and (refusal := _refusal(waiting[-1])) is not None:  # those after it in the same call
-        refusals.append(refusal)
-        functions.append(waiting.pop())
-    kept = _first_of_views(translated) if functions else len(translated)
-    called = (*made_of[kept:], *functions)
-    brought = len(translated) - kept
-    rest = tuple(reversed(waiting))
-    return Chain(takes, tuple(translated[:kept]), called, brought, tuple(refusals), rest, stream)
+    return Chain(takes, tuple(translated), streams=stream)
 
 
 def _result(transform: Any, spec: ImageSpec) -> Any:
@@ -162,6 +149,13 @@ def _why_unknown(transform: Any) -> str:
 
 
 # ---- steps
+
+
+def _entries(transform: Any, result: Any, spec: ImageSpec, stream: int) -> list[Translated]:
+    """What a transform became, where its translator has given steps or Gated; random streams from ``stream`` on."""
+    if isinstance(result, Gated):
+        return _gated(result, spec, stream)
+    return [Translated(describe(transform), _numbered(tuple(result), stream))]
 
 
 def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:
@@ -208,6 +202,18 @@ def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Tran
 
 
 # ---- calls
+
+
+def _refused_in_a_row(
+    transform: Any, error: Untranslatable, waiting: list[Any]
+) -> tuple[tuple[Any, ...], tuple[Untranslatable, ...]]:
+    """A transform without a translation and those right behind it that have none either, which it takes from
+    ``waiting``: one call runs them all. And why each of them has none."""
+    functions, refusals = [transform], [error.with_traceback(None)]
+    while waiting and (refusal := _refusal(waiting[-1])) is not None:
+        refusals.append(refusal)
+        functions.append(waiting.pop())
+    return tuple(functions), tuple(refusals)
 
 
 def _refusal(transform: Any) -> Untranslatable | None:

@@ -91,7 +91,7 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
             by it.
         spec: the image that the function gives; where it differs from that which the translator gets,
             ``spec.but(...)``. Of images of several sizes the function may change the size to one size alone. A batch in
-            which it gives another shape raises ValueError.
+            which it gives another shape or dtype raises ValueError.
         uniforms: how many random numbers a sample takes. They come as ``uniforms=``, (N, uniforms) float32 in [0, 1) on
             the device: the same for one seed, whatever the device and the batch size.
         **args: passed on; hashable, or compared by identity.
@@ -184,17 +184,24 @@ def translation(transform: Any, spec: ImageSpec) -> Any:
         raise LookupError(f"{type(transform).__name__} has no translator")
     function, consumed = entry
     refuse_replaced(transform)
-    _refuse_unconsumed(transform, consumed)
+    name = _unconsumed(transform, consumed)
+    if name and root(function) == root(register):
+        raise Untranslatable(transform, f"argument {name} is not known to this version of dali_compat")
+    if name:
+        remedy = f'register(..., consumes="{name}") where the translation honours it'
+        raise Untranslatable(transform, f"argument {name} is not known to its registered translation", remedy)
     return function(transform, spec)
 
 
-def _refuse_unconsumed(transform: Any, consumed: frozenset[str]) -> None:
+def _unconsumed(transform: Any, consumed: frozenset[str]) -> str:
+    """The first argument that is not ``consumed`` and differs from its default; "" where there is none."""
     kind: Any = type(transform)
     for name, parameter in _parameters(kind).items():
         if name in consumed or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if getattr(transform, name, _NOTHING) != parameter.default:
-            raise Untranslatable(transform, f"argument {name} is not known to this version of dali_compat")
+            return name
+    return ""
 
 
 @functools.lru_cache(256)

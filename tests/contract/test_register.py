@@ -129,14 +129,22 @@ def test_a_size_that_is_not_said_is_an_error(image_root, registry, first):
     """Windows behind it would lie elsewhere, and nobody would notice."""
     register(Halved)(lambda t, spec: on_batch(_halved, spec))
     dataset = DALIImageFolder(image_root, T.Compose([*first, T.ToTensor(), Halved(), T.CenterCrop(12)]))
-    with pytest.raises(ValueError, match=r"_halved\(\) gives \(\d, 3, \d+, \d+\), .* spec.but\(size="):
+    with pytest.raises(ValueError, match=r"_halved\(\) gives \(\d, 3, \d+, \d+\) of .* spec.but\(size="):
         next(iter(ours(dataset, 2)))
 
 
-def test_channels_that_are_not_said_are_an_error(image_root, registry):
-    register(Halved)(lambda t, spec: on_batch(lambda images: images[:, :1], spec))
-    dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), T.ToTensor(), Halved()]))
-    with pytest.raises(ValueError, match="its translation says"):
+WRONG = {
+    "one channel of three": (lambda images: images[:, :1], r"\(2, 3, 40, 40\)"),
+    "floats before ToTensor, not divided by 255": (lambda images: images**0.5, "of torch.uint8: .*dtype="),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_channels_or_a_dtype_that_are_not_said_are_an_error(image_root, registry, wrong):
+    function, message = WRONG[wrong]
+    register(Halved)(lambda t, spec: on_batch(function, spec))
+    dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), Halved(), T.ToTensor()]))
+    with pytest.raises(ValueError, match=f"its translation says .*{message}"):
         next(iter(ours(dataset, 2)))
 
 

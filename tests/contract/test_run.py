@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import types
 
 import pytest
+import torch
 
 from contract.both import REPOSITORY
+from dali_compat.patch import devices
 
 ABOUT = """
 import json, os, sys
@@ -139,23 +142,39 @@ loader = DataLoader(ImageFolder(sys.argv[1]), 4)
 loader._route = types.SimpleNamespace(device=torch.device(sys.argv[2]), close=lambda: None)
 raise {}
 """
-THEIRS = {  # torch's own words
-    "numpy": 'TypeError("can\'t convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor")',
-    "model": "RuntimeError('Expected all tensors to be on the same device, but found cuda:0 and cpu!')",
-    "weights": "RuntimeError('Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) differ')",
-    "other": "RuntimeError('CUDA error: out of memory')",
-    "another": "KeyError('cuda and cpu')",
-}
+NUMPY = "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+WANTS_THE_CPU = [  # in torch's own words
+    TypeError(NUMPY),
+    RuntimeError("Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"),
+    RuntimeError("Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same"),
+]
 
 
-@pytest.mark.parametrize("place", ["cuda:0", "cpu"])
-@pytest.mark.parametrize("error", THEIRS)
-def test_a_program_that_wants_batches_on_the_cpu_is_told_how(tmp_path, image_root, error, place):
-    (tmp_path / "train.py").write_text(ON_A_GPU.format(THEIRS[error]))
-    done = python("-m", "dali_compat", "run", "--device", "cpu", "train.py", str(image_root), place, cwd=tmp_path)
-    last = done.stderr.splitlines()[-1]
-    assert done.returncode == 1
-    if place == "cpu" or "other" in error:
-        assert "dali_compat:" not in done.stderr and last.startswith(THEIRS[error].partition("(")[0])
-    else:
-        assert "batches on cuda:0 already" in last and last.endswith("run it with --device cpu")
+def test_a_program_that_wants_batches_on_the_cpu_is_told_how(tmp_path, image_root):
+    (tmp_path / "train.py").write_text(ON_A_GPU.format(repr(WANTS_THE_CPU[0])))
+    done = python("-m", "dali_compat", "run", "--device", "cpu", "train.py", str(image_root), "cuda:0", cwd=tmp_path)
+    *_, theirs, ours = done.stderr.splitlines()
+    assert done.returncode == 1 and theirs == f"TypeError: {NUMPY}"
+    assert "batches on cuda:0 already" in ours and ours.endswith("run it with --device cpu")
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """A loader that install() has made."""
+    loader = types.SimpleNamespace(_route=types.SimpleNamespace(device=torch.device("cuda:0")))
+    monkeypatch.setattr(devices, "made", [loader])
+    return loader
+
+
+@pytest.mark.parametrize("error", WANTS_THE_CPU, ids=["numpy", "model", "weights"])
+def test_the_cpu_is_the_remedy_where_batches_are_elsewhere(made, error):
+    assert "batches on cuda:0 already" in devices.remedy(error)
+    made._route.device = torch.device("cpu")
+    assert devices.remedy(error) == ""
+    made._route = None
+    assert devices.remedy(error) == ""
+
+
+@pytest.mark.parametrize("error", [RuntimeError("CUDA error: out of memory"), KeyError("cuda and cpu")], ids=repr)
+def test_other_errors_have_no_such_remedy(made, error):
+    assert devices.remedy(error) == ""

@@ -168,13 +168,17 @@ def registered():
     _TRANSLATORS.pop(FromTheFuture, None)
 
 
-def test_an_argument_is_honoured_or_refused(registered):
+def test_an_argument_is_honoured_or_refused(registered, monkeypatch):
     @register(FromTheFuture, consumes="size")
     def translator(t, spec):
         return (step("crop", spec, inside=False, fidelity=EXACT),)
 
     assert translate(FromTheFuture(3)).translated[0].steps[0].op == "crop"
-    assert "argument corners is not known to this version" in refusal(FromTheFuture(3, corners="round")).reason
+    refused = refusal(FromTheFuture(3, corners="round"))
+    assert "argument corners is not known to its registered translation" in refused.reason
+    assert 'consumes="corners"' in refused.remedy
+    monkeypatch.setattr(translator, "__module__", "dali_compat.translate.geometry")
+    assert "not known to this version" in refusal(FromTheFuture(3, corners="round")).reason
     odd = FromTheFuture(3)
     del odd.corners  # where it is kept under another name, nobody can tell
     assert "corners" in refusal(odd).reason

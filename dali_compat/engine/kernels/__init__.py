@@ -7,7 +7,6 @@ kernels see neither, but for those that are registered as ragged.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import pkgutil
 
@@ -16,7 +15,6 @@ import torch
 
 from ...plan import Step
 from ..device import on_the_cpu
-from .images import on_tensor
 from .lists import of_similar_size, put, uniform
 from .registry import kernel_of, ragged_kernel_of
 
@@ -99,7 +97,8 @@ def framed(step: Step, images: list[torch.Tensor], arrays) -> list[torch.Tensor]
 
 
 def _same_size(step: Step, images: torch.Tensor, arrays):
-    function = kernel_of(step.op) or functools.partial(_one_by_one, step.op)
+    function = kernel_of(step.op)
+    assert function is not None, f"no kernel is called {step.op!r}: write it in engine/kernels/, with @kernel"
     if images.ndim == 4:
         return function(images, arrays, **step.kwargs)
     count, views = images.shape[:2]  # (N, V, C, H, W): views of one sample have its arguments
@@ -108,11 +107,6 @@ def _same_size(step: Step, images: torch.Tensor, arrays):
     if isinstance(made, list):  # samples of different sizes; the views of one have one
         return uniform([torch.stack(made[first : first + views]) for first in range(0, len(made), views)])
     return made.unflatten(0, (count, views))
-
-
-def _one_by_one(op: str, images, arrays, *, like, **args):
-    """What has no kernel here: torchvision's own function, image by image; on PIL images where it would have these."""
-    return uniform([on_tensor(op, image, rows_of(arrays, row), like=like, **args) for row, image in enumerate(images)])
 
 
 def rows_of(arrays: dict[str, np.ndarray], rows) -> dict[str, np.ndarray]:

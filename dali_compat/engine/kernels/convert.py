@@ -34,16 +34,18 @@ def apply(images, arrays, *, function, spec, **args):
     """A function of one's own, registered by on_batch(); ``spec``: what it is said to give.
 
     Raises:
-        ValueError: it gives images of another shape. What comes after has its windows for the shape that was said.
+        ValueError: it gives images of another shape or dtype. What comes after has its windows for the shape that was
+            said, and its arithmetic for the dtype: ToTensor divides uint8 by 255, and floats by nothing.
     """
     if "uniforms" in arrays:
         args["uniforms"] = torch.from_numpy(arrays["uniforms"]).to(images.device, non_blocking=True)
     made = function(images, **args)
     said = len(images), spec.channels, *(spec.size or images.shape[-2:])
-    if tuple(made.shape) != said:
+    if tuple(made.shape) != said or made.dtype != spec.dtype:
         name = getattr(function, "__qualname__", type(function).__name__)
-        text = f"{name}() gives {tuple(made.shape)}, and its translation says {said}"
-        raise ValueError(f"{text}: on_batch({name}, spec.but(size=(height, width), channels=...)) says what it gives")
+        text = f"{name}() gives {tuple(made.shape)} of {made.dtype}, and its translation says {said} of {spec.dtype}"
+        remedy = f"on_batch({name}, spec.but(size=(height, width), channels=..., dtype=...)) says what it gives"
+        raise ValueError(f"{text}: {remedy}")
     return made
 
 

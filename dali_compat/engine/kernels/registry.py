@@ -56,7 +56,7 @@ def image_kernel(op: str) -> Callable[[Function], Function]:
 
 
 def kernel_of(op: str) -> Callable | None:
-    """The function that does an op on batches; None where torchvision does it image by image."""
+    """The function that does an op on batches; None where it has none: another op does it there (``@lowers``)."""
     return _kernels.get(op)
 
 

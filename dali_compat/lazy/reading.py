@@ -1,0 +1,106 @@
+"""What the code and the attributes of a data set say about it. None of its code runs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import torch
+import torch.utils.data as data
+
+from ..data.readers import known_class_of, reader_of
+from ..translate.wrappers.objects import attributes, is_of_library, root
+
+_OPENS = frozenset(("default_loader", "pil_loader"))
+_DEPTH = 3  # of functions that call each other, and of data sets in data sets
+_SMALL = 1000  # entries of a container that is looked into
+
+
+def with_inner(dataset: Any, depth: int = _DEPTH) -> Iterator[Any]:
+    """A data set, and those among its attributes."""
+    yield dataset
+    if depth:
+        for inner in _inner(dataset):
+            yield from with_inner(inner, depth - 1)
+
+
+def may_open(dataset: Any, depth: int = _DEPTH) -> bool:
+    """Whether a data set, or one among its attributes, opens images by PIL, as far as its code says."""
+    kind = type(dataset)
+    if root(kind) == "datasets":  # Hugging Face's: with a transform of the user's
+        return kind.__name__ == "Dataset" and dataset.format["type"] == "custom"
+    if reader_of(dataset) is not None or known_class_of(dataset) is not None:
+        return True
+    if any(_opens(vars(base).get("__getitem__"), kind, _DEPTH) for base in kind.__mro__):
+        return True
+    return depth > 0 and any(may_open(inner, depth - 1) for inner in _inner(dataset))
+
+
+def may_use_cuda(dataset: Any) -> bool:
+    """Whether a data set's samples, or what it holds, may be on a GPU."""
+    code = getattr(_function(type(dataset), "__getitem__"), "__code__", None)
+    named = set() if code is None else {*names_of(code), *filter(lambda one: isinstance(one, str), code.co_consts)}
+    held = (str(value) for value in attributes(dataset).values() if isinstance(value, (str, torch.device)))
+    return any(text.startswith("cuda") for text in (*named, *held))
+
+
+def gives_many(dataset: Any) -> bool:
+    """Whether the user has written its __getitems__()."""
+    many = _function(type(dataset), "__getitems__")
+    return many is not None and root(many) not in ("torch", "datasets")
+
+
+def holds_iterator(dataset: Any) -> bool:
+    """Whether an attribute is an iterator, of which one sample may take what the next is to get."""
+    values = attributes(dataset).values()
+    return any(hasattr(type(one), "__next__") and not isinstance(one, io.IOBase) for one in values)
+
+
+def signature_of(dataset: Any, depth: int = _DEPTH) -> Iterator[Any]:
+    """What changes where a data set gets other transforms, or becomes another."""
+    yield id(dataset)
+    for name, value in attributes(dataset).items():
+        if callable(value):
+            yield name, id(value)
+        elif type(value) is dict and len(value) <= _SMALL:
+            yield name, [(key, id(one)) for key, one in value.items() if callable(one)]
+    if depth:
+        for inner in _inner(dataset):
+            yield from signature_of(inner, depth - 1)
+
+
+def names_of(code: CodeType) -> Iterator[str]:
+    """The names in a function's code, and in functions within it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from names_of(constant)
+
+
+def _inner(dataset: Any) -> Iterator[Any]:
+    """Data sets among the attributes of one."""
+    for value in attributes(dataset).values():
+        several = value if type(value) in (list, tuple) and len(value) <= _SMALL else (value,)
+        yield from (one for one in several if isinstance(one, data.Dataset) or root(type(one)) == "datasets")
+
+
+def _opens(function: Any, kind: type, depth: int) -> bool:
+    """Whether a function names what opens images, or one that it names does."""
+    if not isinstance(function, FunctionType):
+        return False
+    names = set(names_of(function.__code__))
+    if names & _OPENS or names >= {"Image", "open"}:
+        return True
+    if not depth:
+        return False
+    world = function.__globals__
+    called = [_function(kind, name) or world.get(name) for name in names]
+    users = (one for one in called if isinstance(one, FunctionType) and one is not function and not is_of_library(one))
+    return any(_opens(one, kind, depth - 1) for one in users)
+
+
+def _function(kind: type, name: str) -> Any:
+    found = getattr(kind, name, None)
+    return found.__func__ if isinstance(found, MethodType) else found

@@ -1,0 +1,164 @@
+"""What a data set's own code gets from Image.open and from transforms while it is asked: stand-ins."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..data.sources import BYTES, PATHS, Record, Source, Upright, opened
+from .chains import Chain
+from .hooks import original_call
+from .images import LazyImage, is_certainly_rgb, later_of
+from .later import Later, Notes
+from .tensors import LazyTensor, LazyTVImage, lazy_tensor
+
+_COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, from which it takes the times of files
+_TICK = 10_000_000  # ns between two times of other clocks, as that of a network's disk
+WRITTEN = "opens files that were written just now"
+
+numbers = count()  # of Records, which are all different
+
+
+def now() -> int:
+    """ns, as a file would get them that changed now. That clock lags behind time.time_ns() by a few milliseconds, and
+    by many on a host whose processors others take."""
+    return time.clock_gettime_ns(_COARSE) if sys.platform == "linux" else time.time_ns()
+
+
+class Encoded:
+    """A store (data/sources.py) of one image's bytes. ``upright``: it is turned as its EXIF says."""
+
+    def __init__(self, data: bytes, upright: bool):
+        self._data, self.upright = data, upright
+
+    def read(self, indices: Any) -> list[np.ndarray]:
+        """The bytes."""
+        return [np.frombuffer(self._data, np.uint8)] * len(indices)
+
+    def changed(self, indices: Any) -> np.ndarray:
+        """None of them can."""
+        return np.zeros(len(indices), bool)
+
+    def copied(self, index: int) -> bytes:
+        """The bytes."""
+        return self._data
+
+    def place(self, index: int) -> str:
+        """Nobody knows."""
+        return "an image in memory"
+
+
+class Tracer:
+    """Makes the stand-ins of the samples that are asked for together. hooks.py calls its methods in the place of PIL's
+    and torchvision's code; where one gives None, the original runs.
+
+    Args:
+        roots: the chains without transforms, by what images are given as.
+        since: now() of a time from which on files are not to have changed: they may change again before they are read.
+    """
+
+    def __init__(self, roots: dict[str, Chain], since: int):
+        self.notes = Notes()
+        self._roots, self._since = roots, since - _TICK
+        self._seed, self._dtype = torch.initial_seed(), torch.get_default_dtype()
+        self._random: list[weakref.ref[Later]] = []  # which draw when they become real
+        self._seeds = ""  # what the user's code has set
+
+    def opened(self, file: Any, really: Callable[..., Any]) -> Any:
+        """The image of a file, not read yet; None where ``really`` opening it is what can be done."""
+        source = self._source(file)
+        if source is None:
+            return None
+        is_path = isinstance(file, (str, bytes, os.PathLike))  # which the image knows, then
+
+        def make(before: None) -> Any:
+            if is_path and _path(file) == source:
+                return really(file)
+            with opened(source) as whole:
+                return really(io.BytesIO(whole.read()))
+
+        chain = self._roots[PATHS if isinstance(source, str) else BYTES]
+        return self.notes.made(LazyImage(Later(source, chain, self.notes, make)))
+
+    def decoded(self, feature: Any, value: Any, really: Callable[..., Any]) -> Any:
+        """The image of a row of Hugging Face's; None as opened()."""
+        if type(value) is not dict or getattr(feature, "mode", None) not in (None, "RGB"):
+            return None
+        data, path = value.get("bytes"), value.get("path")
+        source: Source | None = None
+        if type(data) is bytes:
+            source = Record(Encoded(data, upright=True), next(numbers))
+        elif type(path) is str and data is None:
+            found = self._file(path)
+            source = None if found is None else Upright(found)
+        if source is None:
+            return None
+        chain = self._roots[PATHS if isinstance(source, str) else BYTES]
+        later = Later(source, chain, self.notes, lambda before: really(feature, value))
+        later.is_rgb = feature.mode == "RGB"
+        return self.notes.made(LazyImage(later))
+
+    def applied(self, transform: Any, image: LazyImage | LazyTensor) -> Any:
+        """What a transform gives of a stand-in, not computed yet; None where it has to be."""
+        later = later_of(image)
+        if later.is_real or not is_certainly_rgb(later) or torch.get_default_dtype() != self._dtype:
+            return None
+        chain = later.chain.after(transform)
+        if chain is None:
+            return None
+        if chain.is_random and torch.initial_seed() != self._seed:
+            self.seeds("torch's generator")
+        if chain.is_random and self._seeds:  # the user's code gives each image its numbers
+            self.notes.became_real(f"seeds {self._seeds}")
+            return None
+        made = later.then(chain, original_call(transform))
+        if chain.is_random:
+            self._random.append(weakref.ref(made))
+        if chain.gives.kind == "pil":
+            return self.notes.made(LazyImage(made))
+        return self.notes.made(lazy_tensor(LazyTVImage if chain.gives.kind == "Image" else LazyTensor, made))
+
+    def seeds(self, what: str) -> None:
+        """The user's code sets a generator: who was to draw from it does now, and who comes next at once."""
+        self._seeds = self._seeds or what
+        pending, self._random = self._random, []
+        for ref in pending:
+            if (later := ref()) is not None:
+                later.value(f"seeds {what}")
+
+    def _source(self, file: Any) -> Source | None:
+        if type(file) is io.BytesIO:
+            return None if file.tell() else Record(Encoded(file.getvalue(), upright=False), next(numbers))
+        if type(file) is io.BufferedReader:
+            if file.closed or type(file.name) is not str or file.tell():
+                return None
+            return self._file(_path(file.name), file.fileno())
+        return self._file(_path(file)) if isinstance(file, (str, bytes, os.PathLike)) else None
+
+    def _file(self, path: str, descriptor: int | None = None) -> str | None:
+        """The path, where there is such a file, that has not changed lately."""
+        try:
+            found, link = os.stat(path), os.lstat(path)
+            same = descriptor is None or os.path.samestat(found, os.fstat(descriptor))
+        except OSError:  # PIL says it
+            return None
+        if max(found.st_ctime_ns, link.st_ctime_ns) >= self._since:  # a link may soon lead to another file
+            self.notes.became_real(WRITTEN)
+            return None
+        return path if same and stat.S_ISREG(found.st_mode) else None
+
+
+def _path(file: Any) -> str:
+    """A path that leads to a file from any working directory."""
+    path = os.fsdecode(file)
+    return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
