@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from ..eager import eager
 from ..errors import OutOfStep
 from .batch import Batch
 from .epoch import Epoch, R
@@ -97,6 +98,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         if self._pid != os.getpid():
             raise RuntimeError("this iterator belongs to the parent process; call iter(loader) in the child")
 
+    @eager
     def _next_data(self):
         self._check_process()
         meter = self._epoch.meter
