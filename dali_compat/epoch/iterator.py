@@ -54,8 +54,8 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
     def _begin(self, loader, route: R) -> None:
         # torch's persistent workers draw on where they were; here the next epoch takes the next seed
         self._pid = os.getpid()
-        _alive.add(self)
         self._epoch = self._epoch_of(loader, route)
+        _alive.add(self)
         self._position = 0  # samples whose indices are drawn
         self._taken = 0  # batches that are over: handed out, failed, or left out by on_error
         self._first = 0  # batches that were over before this iterator: a loaded state says so
