@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, NamedTuple
 
 import torch.utils.data as data
@@ -18,7 +17,7 @@ from .chains import Chain
 from .hooks import hooked
 from .reading import gives_many, holds_iterator, may_open, may_use_cuda, signature_of, with_inner
 from .samples import Sample, taken
-from .tracer import HEARD, WRITTEN, Tracer
+from .tracer import HEARD, WRITTEN, Tracer, now
 from .twin import generators_kept, twin_of
 
 _UNSEEN = "opens no image in a way that is seen"
@@ -119,7 +118,7 @@ def asked(dataset: Any) -> Asked | None:
         return None
     if verdict.why or chain is None:
         raise Unsupported(verdict.why)
-    return Asked(asker_of(dataset, time.time_ns()), chain, *_kind_and_size(verdict.source))
+    return Asked(asker_of(dataset, now()), chain, *_kind_and_size(verdict.source))
 
 
 def asker_of(dataset: Any, since: int) -> Asker:
@@ -149,7 +148,7 @@ def _try_first_sample(dataset: Any, roots: dict[str, Chain]) -> Verdict:
     if any(holds_iterator(one) for one in with_inner(dataset)):
         return Verdict("has an iterator, of which there is no copy")
     try:
-        with generators_kept(dataset), hooked(tracer := Tracer(roots, time.time_ns())):
+        with generators_kept(dataset), hooked(tracer := Tracer(roots, now())):
             twin = twin_of(dataset)
             many = getattr(twin, "__getitems__", None)
             (sample,) = taken(list(many([0])) if many else [twin[0]], tracer.notes)
