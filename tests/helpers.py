@@ -1,5 +1,11 @@
-"""Images and folders for tests."""
+"""Images and folders for tests, and what happens to the main thread at a certain place."""
 
+import contextlib
+import signal
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -60,3 +66,66 @@ def each_of(files):
     """Of engine/planes/files.Files, (length,) uint8 each."""
     ends = files.begins + files.lengths
     return [files.memory[begin:end] for begin, end in zip(files.begins.tolist(), ends.tolist(), strict=True)]
+
+
+def calls_of(function: Callable[[], object]) -> int:
+    """How many functions of Python's and of C's it calls, in this thread: what it costs, on any machine."""
+    counts = {"call": 0, "c_call": 0}
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, argument: counts.update({event: counts.get(event, 0) + 1}))
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return counts["call"] + counts["c_call"]
+
+
+@contextlib.contextmanager
+def while_within(function: Callable, act: Callable[[], object], when: Callable[[], bool] = lambda: True) -> Iterator:
+    """Another thread calls ``act()``, again and again, while the main thread is in a function and ``when()`` is true.
+
+    What a test waits for a time to reach is certain so, however slow the machine is.
+    """
+    begun, over, main = threading.Event(), threading.Event(), threading.main_thread().ident
+
+    def look() -> None:
+        begun.wait()  # who starts a thread waits itself
+        while not over.wait(0.01):
+            if when() and _is_within(sys._current_frames().get(main), function):
+                act()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    begun.set()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def interrupted(
+    error: Callable[[], BaseException], within: Callable, when: Callable[[], bool] = lambda: True
+) -> Iterator:
+    """A signal's handler raises ``error()`` in the main thread, once, when that is in a function and ``when()`` is
+    true."""
+    raised, main = [], threading.main_thread().ident
+
+    def handler(number: int, frame: types.FrameType | None) -> None:
+        if not raised and _is_within(frame, within):
+            raised.append(True)
+            raise error()  # which no frame of here keeps, and with it those of its traceback
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with while_within(within, lambda: signal.pthread_kill(main, signal.SIGALRM), when):
+            yield
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def _is_within(frame: types.FrameType | None, function: Callable) -> bool:
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back
+    return frame is not None

@@ -26,7 +26,7 @@ exec(programs.serve(int(sys.argv[1])))
 _server: dict[int, socket.socket] = {}  # of the process that started it: a fork of that has none
 
 
-def run(code: str, *args: str, seconds: float = 120, new_session: bool = False) -> subprocess.CompletedProcess:
+def run(code: str, *args: str, seconds: float = 280, new_session: bool = False) -> subprocess.CompletedProcess:
     """What becomes of ``code``, as subprocess.run() says it; it ends where nobody holds its output any more.
 
     Raises:

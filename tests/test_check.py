@@ -542,12 +542,19 @@ def processes_of(group: int) -> list[str]:
 
 
 @pytest.fixture
-def slow_check(tmp_path):
-    """A check that would take a minute, of 600 images with one broken before them, in a process group of its own."""
-    fill(tmp_path / "data", bad=JPEG[: len(JPEG) // 2], large=saved("PNG", Image.new("RGB", (3000, 3000))))
-    for number in range(598):
-        (tmp_path / "data" / f"large{number}.png").symlink_to("large.png")
+def slow_check(tmp_path, monkeypatch):
+    """A check that never ends, of 100 images with one broken before them, in a process group of its own: behind the
+    first half one is decoded again and again, as long as anybody waits for it."""
+    files = {f"image{number:02d}": JPEG for number in range(99)}
+    fill(tmp_path / "data", bad=JPEG[: len(JPEG) // 2], **files)
     started = []
+
+    def for_ever(path) -> None:
+        parent = os.getppid()
+        while path.endswith("image50.jpg") and os.getppid() == parent:
+            decode(path)
+
+    replace_decode(monkeypatch, for_ever)
 
     def act(options) -> None:
         os.setsid()
@@ -581,16 +588,16 @@ def slow_check(tmp_path):
 def test_ctrl_c_gives_what_was_found(slow_check, tmp_path, options):
     process = slow_check(*options)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    process.join(20)
+    process.join(100)
     assert process.exitcode == 130
     out, err = ((tmp_path / name).read_text() for name in ("out", "err"))
     assert "Traceback" not in out + err and not processes_of(process.pid)
     if options:
         report = json.loads(out)
         assert not report["complete"] and report["exit_code"] == 130 and names(report["broken"]) == ["bad.jpg"]
-        assert 0 < report["counts"]["files"] < 600
+        assert 0 < report["counts"]["files"] < 100
     else:
-        assert " of 600 files: 1 broken so far; exit code 130" in out.splitlines()[-1] and "bad.jpg" in out
+        assert " of 100 files: 1 broken so far; exit code 130" in out.splitlines()[-1] and "bad.jpg" in out
 
 
 def test_workers_end_with_a_parent_that_is_killed(slow_check):

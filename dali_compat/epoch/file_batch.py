@@ -93,7 +93,7 @@ class FileBatch(Batch):
 
     def _look_up(self) -> Listed:
         """Its samples, one after another."""
-        return look_up(self.epoch.dataset, self.indices)
+        return look_up(self.epoch.dataset, self.indices, self.epoch.folder)
 
     def _leave_out_broken(self) -> None:
         """Files that could not be read before."""

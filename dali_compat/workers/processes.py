@@ -33,6 +33,7 @@ _LARGEST = 1 << 16  # bytes that go through the common socket at once: a third o
 _NUMBER = struct.Struct("<Q")  # of a message, before it and before its answer
 _LOOK = 1.0  # seconds between looks at processes that send nothing: a child of theirs may hold their socket open
 _GRACE = 5.0  # seconds for what a function does when nobody wants it any more; torch's own
+_TIDY = 1.0  # seconds for what it does when its process is told to end
 _CUT = "an interrupt has cut short what worker processes of a DataLoader were told; iter(loader) starts another epoch"
 _HINTS = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
@@ -131,9 +132,10 @@ class Processes:
         since = time.monotonic()
         while not answer.there:
             self._refuse_in_trouble()
-            if self._exchange(min(timeout or _LOOK, _LOOK)):
+            left = since + timeout - time.monotonic() if timeout else _LOOK
+            if self._exchange(min(max(0, left), _LOOK)):  # once more when time is over: this process may have slept
                 since = time.monotonic()
-            elif timeout and time.monotonic() - since >= timeout:
+            elif left <= 0:
                 self._fail(f"DataLoader timed out after {timeout} seconds")
 
     def look(self) -> None:
@@ -229,7 +231,7 @@ def serve(connection: Connection, tasks: socket.socket, answer: Callable[[bytes]
 
 
 def _obituary(process) -> str:
-    process.join(_LOOK)
+    process.join(_GRACE)  # what has closed its socket ends, as a rule
     code = process.exitcode
     if code is None:
         how = "it has closed its socket"
@@ -265,7 +267,7 @@ def _close(ends: list) -> None:
 def _kill(processes: list) -> None:
     """None of them is alive after it, if the system can end them at all."""
     alive = [process for process in _started(processes) if process.is_alive()]
-    until = time.monotonic() + 1
+    until = time.monotonic() + _TIDY
     for process in alive:
         process.terminate()
     for process in alive:

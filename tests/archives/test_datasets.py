@@ -143,7 +143,7 @@ def test_fork_and_parent_read_at_once(make, stock):
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
     assert all(dataset.part(i, 0, 1 << 30) == expected[i] for i in range(12) for _ in range(50))
-    process.join(20)
+    process.join(60)
     assert process.exitcode == 0
 
 
@@ -235,7 +235,7 @@ def test_a_file_cut_while_it_is_open_is_an_error_not_a_crash(own):
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
-    process.join(20)
+    process.join(60)
     assert process.exitcode == 0
 
 

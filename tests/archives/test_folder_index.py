@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import calls_of
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset
 
@@ -139,6 +140,7 @@ def test_a_change_within_the_clocks_tick_is_not_missed(tmp_path, lists):
     """A folder that changed just before it was listed may change again without a new time."""
     root = tmp_path / "root"
     fill(root, ["a/1.jpg"])
+    age(root, seconds=-3600)  # however late it is listed
     for _ in range(2):
         assert len(cached_samples(root)[2]) == 1
     assert len(lists) == 2
@@ -192,7 +194,7 @@ def test_a_damaged_cache_and_no_room_for_one(root, lists, cache_home):
 def test_ranks_walk_once(root, tmp_path, is_new):
     """Also where the folder has just been written: all have asked before one of them lists it."""
     if is_new:
-        age(root, seconds=0)
+        age(root, seconds=-3600)  # however late they ask
     context = multiprocessing.get_context("fork")
     gate, log, expected = context.Barrier(4), tmp_path / "walks", torchvisions(root)
 
@@ -205,7 +207,7 @@ def test_ranks_walk_once(root, tmp_path, is_new):
             return walk(*args)
 
         def all_at_once(name, lock=saved.lock):
-            gate.wait(20)
+            gate.wait(100)
             return lock(name)
 
         folder_index._list, saved.lock = noted, all_at_once
@@ -215,12 +217,12 @@ def test_ranks_walk_once(root, tmp_path, is_new):
     for process in ranks:
         process.start()
     for process in ranks:
-        process.join(30)
+        process.join(100)
     assert [process.exitcode for process in ranks] == [0] * 4 and log.read_text() == "x"
 
 
 def test_twenty_thousand_files(tmp_path, lists):
-    """The promise is 1.28 million in less than 2 s (benchmarks/archives.py measures it); 20,000 take a 64th of that."""
+    """The promise is 1.28 million in less than 2 s (benchmarks/archives.py measures it): no file is looked at again."""
     root = tmp_path / "large"
     rng = np.random.default_rng(0)
     for label in range(100):
@@ -230,11 +232,10 @@ def test_twenty_thousand_files(tmp_path, lists):
             os.close(os.open(folder / f"n{label:08d}_{number}.JPEG", os.O_CREAT))
     age(root)
     first = cached_samples(root)
-    begin = time.perf_counter()
-    again = cached_samples(root)
-    seconds = time.perf_counter() - begin
-    assert len(lists) == 1 and first == again == torchvisions(root) and len(again[2]) == 20_000
-    assert seconds < 0.5, seconds  # 16 times the promise: others use this machine
+    found = []
+    calls = calls_of(lambda: found.append(cached_samples(root)))
+    assert len(lists) == 1 and first == found[0] == torchvisions(root) and len(first[2]) == 20_000
+    assert calls < 10_000, calls
 
 
 def test_progress_shows_only_where_it_is_slow(root, capsys, monkeypatch):

@@ -175,7 +175,7 @@ def test_processes_that_start_together_scan_once(rec, tmp_path):
             return scan(self, path, progress)
 
         DALIRecordIO._scan = noted
-        gate.wait(20)
+        gate.wait(100)
         dataset = DALIRecordIO(rec)
         os._exit(0 if len(dataset) == 12 and dataset.targets == sorted(dataset.targets) else 1)
 
@@ -183,7 +183,7 @@ def test_processes_that_start_together_scan_once(rec, tmp_path):
     for process in ranks:
         process.start()
     for process in ranks:
-        process.join(30)
+        process.join(100)
     assert [process.exitcode for process in ranks] == [0] * 8
     assert log.read_text() == "x"
     assert len(caches(rec.parent)) == 1

@@ -108,7 +108,7 @@ def test_a_killed_process(kind, tmp_path, packed, monkeypatch):
             os.kill(os.getpid(), signal.SIGKILL)
 
     process = child(lambda: pack(packed / "images", out, done=count))
-    process.join(30)
+    process.join(100)
     assert process.exitcode == -signal.SIGKILL
     pack(packed / "images", out, lambda *numbers: told.append(numbers))
     assert told == [(12, 6)] and content(out) == content(packed / f"all.{kind}")
@@ -271,19 +271,32 @@ def test_interrupt_amid_a_lock(packed, tmp_path, monkeypatch, capsys):
                 cli.main(["pack", str(packed / "images"), str(out)])
 
 
-def test_interrupt_of_a_real_process(tmp_path):
+def test_interrupt_of_a_real_process(tmp_path, monkeypatch):
     """Ctrl-C while the command runs, then the same command again."""
     source, out = tmp_path / "many", tmp_path / "all.tar"
     for label in range(4):
         (source / f"c{label}").mkdir(parents=True)
         for number in range(500):
             (source / f"c{label}" / f"{number}.jpg").write_bytes(b"%d" % number * 200)
-    process = child(lambda: cli.main(["pack", str(source), str(out)]))
-    while not (tmp_path / "all.tar.partial" / "data").exists() and process.is_alive():
-        time.sleep(0.001)
+    sample, there = packing._Source._sample, tmp_path / "there"
+
+    def waits(self, number):
+        while number == 1000:
+            there.touch()
+            time.sleep(0.01)
+            if there.with_name("over").exists():
+                break
+        return sample(self, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(packing._Source, "_sample", waits)
+        process = child(lambda: cli.main(["pack", str(source), str(out)]))
+    while not there.exists() and process.is_alive():
+        time.sleep(0.01)
     os.kill(process.pid, signal.SIGINT)
-    process.join(30)
-    assert process.exitcode == 130, "if 0: it was through before the signal came"
+    (tmp_path / "over").touch()
+    process.join(100)
+    assert process.exitcode == 130
     assert (tmp_path / "all.tar.partial").is_dir() and not out.exists()
     assert cli.main(["pack", str(source), str(out)]) == 0
     dataset = opened(out)

@@ -99,7 +99,7 @@ def error_of(function, *args, **kwargs) -> Exception:
     raise AssertionError(f"no error, but {result!r}")
 
 
-def python(code: str, *args: str, seconds: int = 120) -> subprocess.CompletedProcess:
+def python(code: str, *args: str, seconds: int = 280) -> subprocess.CompletedProcess:
     """Run code in a fresh interpreter, with this repository on its path."""
     prelude = f"import sys; sys.path[:0] = [{str(REPOSITORY)!r}, {str(REPOSITORY / 'tests')!r}]\n"
     command = [sys.executable, "-c", prelude + code, *args]

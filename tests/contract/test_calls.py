@@ -260,7 +260,7 @@ def test_shared_memory_comes_back(image_root):
     def descriptors(expected=0):
         """The fewest within a second, or once there are as few as expected: a pool's thread closes its processes' pipes
         when the last of them has ended, and nobody waits for that."""
-        found, end = [], time.monotonic() + (20 if expected else 1)
+        found, end = [], time.monotonic() + (60 if expected else 1)
         while not found or (min(found) > expected and time.monotonic() < end):
             gc.collect()
             found.append(len(os.listdir("/proc/self/fd")))

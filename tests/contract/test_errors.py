@@ -1,15 +1,14 @@
 """Bad files and odd files: an error that names the file, the next batches all the same, and PIL's own pixels."""
 
 import os
-import signal
-import time
+import threading
 from pathlib import Path
 
 import numpy as np
 import nvidia.dali as dali
 import pytest
 import torch
-from helpers import make_image
+from helpers import interrupted, make_image
 from PIL import Image, ImageFile
 from torch.utils import data
 from torchvision import transforms as T
@@ -296,24 +295,20 @@ class Late(Exception):
 
 @pytest.mark.parametrize("on_error", ["raise", "skip", "replace"])
 def test_a_handlers_error_is_not_an_images(own_root, monkeypatch, on_error):
-    """It comes while a file of Pillow's is waited for, whose decoding takes long."""
+    """It comes while a file of Pillow's is waited for."""
     dataset = DALIImageFolder(own_root, EXACT)
     for path, _ in dataset.samples:
         Image.open(path).convert("P").save(path, "GIF")
     wanted, own = pixels(stock(dataset, 4)), pil.load
-    monkeypatch.setattr(pil, "load", lambda *args: time.sleep(0.2) or own(*args))
-
-    def handler(*args):
-        raise Late
-
-    before = signal.signal(signal.SIGALRM, handler)
+    asked, go = threading.Event(), threading.Event()
+    monkeypatch.setattr(pil, "load", lambda *args: (asked.set(), go.wait(60), own(*args))[2])
     loader = ours(dataset, 4, device="cpu", on_error=on_error)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        with pytest.raises(Late):
-            list(loader)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+
+    def late() -> Late:
+        go.set()  # the end of an epoch waits for what has begun
+        return Late()
+
+    with pytest.raises(Late), interrupted(late, within=threading.Condition.wait, when=asked.is_set):
+        list(loader)
     assert loader.errors == []
     assert_same_pixels(pixels(loader), wanted)

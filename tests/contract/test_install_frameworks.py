@@ -119,7 +119,7 @@ def test_accelerate_shares_a_loader_among_processes(accelerate, image_root, tmp_
     program = ["-m", "dali_compat", "run", "--fallback", "error", "train.py", str(image_root)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*torchrun, *program], capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment
+        [*torchrun, *program], capture_output=True, text=True, timeout=280, cwd=tmp_path, env=environment
     )
     assert done.returncode == 0, done.stdout + done.stderr
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
@@ -186,7 +186,7 @@ def test_ray_train_prepares_a_loader_of_ours(image_root, tmp_path):
     environment["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "200"  # where other tests keep the cores busy
     done = subprocess.run(
         [sys.executable, "train.py", str(image_root), str(tmp_path)],
-        capture_output=True, text=True, timeout=250, cwd=tmp_path, env=environment,
+        capture_output=True, text=True, timeout=280, cwd=tmp_path, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))

@@ -124,6 +124,7 @@ def alone(monkeypatch):
 
         return called
 
+    monkeypatch.setattr(kernels, "_BLOCK", 2048)  # which take the interpreter no longer
     for name in ("render", "differs"):
         monkeypatch.setattr(kernels, name, locked(getattr(kernels, name)))
 

@@ -74,6 +74,7 @@ def test_processes_that_are_killed_are_missed_by_nobody(exact_folder, forced, he
         if len(labels) == 3:
             for process in forced[0][1]:
                 process.kill()
+                process.wait()
     assert labels == [target for _, target in exact_folder.samples] and sum(heard) < len(exact_folder)
 
 

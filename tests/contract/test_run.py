@@ -55,7 +55,7 @@ if __name__ == "__main__":
 def python(*arguments, cwd, **environment):
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)} | environment
     command = [sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=cwd, env=environment)
 
 
 def alike(cwd, *program, options=(), **environment):

@@ -10,14 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import while_within
 from PIL import Image
 from torch.utils import data
 from torch.utils._pytree import tree_leaves
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from torchvision import transforms as T
 
 from contract.both import EXACT, SMALL, Wrapped, ours
 from contract.storages import ARCHIVES, stored
 from dali_compat import BadImageWarning, DALIArrayDataset, DALIImageFolder, DataLoader, ImageReadError, LoaderStats
+from dali_compat.workers.processes import Processes
 
 SLEEP, SEEN = 0.2, 0.15
 
@@ -39,19 +42,24 @@ class Stream(data.IterableDataset):
         return iter([Plain()[i] for i in range(24)])
 
 
-class Slow(Plain):
+class Held(Plain):
+    """Its samples come once a file is there."""
+
+    def __init__(self, file):
+        self.file = file
+
     def __getitem__(self, index):
-        time.sleep(SLEEP / 4)
+        _until_there(self.file)
         return super().__getitem__(index)
+
+
+def _until_there(file):
+    while not file.exists():
+        time.sleep(0.01)
 
 
 def _arrays():
     return DALIArrayDataset(torch.zeros(24, 8, 8, 3, dtype=torch.uint8), list(range(24)), T.PILToTensor())
-
-
-def _slow(image):
-    time.sleep(SLEEP / 4)
-    return image
 
 
 ROUTES = {"DALI": None, "resident": _arrays, "torch's own": Plain}
@@ -237,7 +245,7 @@ def test_batches_in_flight(folder):
 
 
 def test_batches_that_workers_were_asked_for():
-    loader = _loader(Slow(), 4, num_workers=1, prefetch_factor=2)
+    loader = _loader(Plain(), 4, num_workers=1, prefetch_factor=2)
     iterator = iter(loader)
     assert loader.stats().in_flight == 2
     list(iterator)
@@ -268,11 +276,24 @@ def test_the_cache_is_held(folder):
 # ---- times
 
 
-def test_waiting_for_a_function_is_seen(image_root):
+def _next_waits(loader, within, file) -> None:
+    """Its first batch can be made when the calling thread has waited for it for SLEEP."""
+    iterator = iter(loader)
+    with while_within(within, lambda: (time.sleep(SLEEP), file.touch())):
+        next(iterator)
+
+
+def test_waiting_for_a_function_is_seen(image_root, tmp_path):
     """In processes, which the calling thread waits for."""
-    transform = T.Compose([T.Lambda(_slow), *SMALL.transforms])
-    loader = _loader(DALIImageFolder(image_root, transform), 4, num_workers=1)
-    next(iter(loader))
+    file = tmp_path / "there"
+
+    def late(image):
+        _until_there(file)
+        return image
+
+    transform = T.Compose([T.Lambda(late), *SMALL.transforms])
+    loader = _loader(DALIImageFolder(image_root, transform), 4, num_workers=1, multiprocessing_context="fork")
+    _next_waits(loader, Processes.wait, file)
     stats = loader.stats()
     assert stats.waited >= SEEN
     assert stats.seconds >= stats.waited + stats.host - 0.01
@@ -297,9 +318,10 @@ def test_waiting_for_dali_is_seen(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_waiting_for_torchs_own_loader_is_seen(workers):
-    loader = _loader(Slow(), 4, num_workers=workers)
-    next(iter(loader))
+def test_waiting_for_torchs_own_loader_is_seen(workers, tmp_path):
+    loader = _loader(Held(tmp_path / "there"), 4, num_workers=workers)
+    waits = _MultiProcessingDataLoaderIter._try_get_data if workers else _until_there
+    _next_waits(loader, waits, tmp_path / "there")
     assert loader.stats().waited >= SEEN and loader.stats().dali == 0
 
 

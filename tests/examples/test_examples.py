@@ -32,7 +32,7 @@ def place(tmp_path, monkeypatch):
 def run(name: str, *arguments) -> str:
     """What it says, of both outputs."""
     command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280)
     assert done.returncode == 0, done.stdout
     return done.stdout
 

@@ -6,7 +6,6 @@ import importlib
 import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -379,7 +378,7 @@ def test_the_slurm_job_copies_archives_with_their_index_and_trains(run, folder, 
 
 # ---- two ranks
 
-# train.py with Tiny, which notes what each rank sees, and takes its time
+# train.py with Tiny, which notes what each rank sees, and goes no further than half while a file is there
 RECORDER = f"""
 import os, sys, time
 sys.path[:0] = [{str(EXAMPLE)!r}, {str(REPOSITORY / "tests")!r}]
@@ -391,7 +390,8 @@ print(os.getpid(), file=file)
 train_step = train.Training.train_step
 def step(self, images, labels):
     print(self.seen, *labels.tolist(), file=file)
-    time.sleep(0.2)
+    while self.seen >= 12 and os.path.exists("hold"):
+        time.sleep(0.02)
     return train_step(self, images, labels)
 train.Training.train_step = step
 train.main()
@@ -422,10 +422,14 @@ class Launched:
 
     def __init__(self, place, folder, words, torchrun):
         self._place, self.out = place, place / "run"
+        (place / "hold").touch()
         words = ["--data", str(folder), "--out", str(self.out), *SMALL.split(), *words.split()]
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # at a port that is free
+        address = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self._store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        }
         self._pool = ThreadPoolExecutor(1)
         if torchrun:
             (place / "recorder.py").write_text(RECORDER)
@@ -448,14 +452,17 @@ class Launched:
         text = file.read_text().rpartition("\n")[0] if file.exists() else ""
         return [list(map(int, line.split())) for line in text.splitlines()]
 
-    def wait_for(self, what, seconds=120):
+    def wait_for(self, what, seconds=200):
         end = time.monotonic() + seconds
         while not what():
             assert not self._program.done() and time.monotonic() < end, self.errors()
             time.sleep(0.02)
 
     def kill(self, rank, number):
+        """Before half of the epoch is over; which then goes on."""
+        assert (self._place / "hold").exists()
         os.kill(self.lines(rank)[0][0], number)
+        (self._place / "hold").unlink()
 
     def end(self):
         """The exit code. An interpreter takes its time to end on a busy machine; a hang would last --timeout."""
@@ -470,7 +477,7 @@ class Launched:
         for rank in (0, 1):
             with contextlib.suppress(ProcessLookupError, IndexError):
                 if not self._program.done():
-                    self.kill(rank, signal.SIGKILL)
+                    os.kill(self.lines(rank)[0][0], signal.SIGKILL)
         self._pool.shutdown()
 
 
@@ -524,13 +531,11 @@ def test_of_two_gpus_one_dies_and_one_goes_on(launch, run, words):
 
 
 def test_a_rank_that_hangs_ends_all(launch):
-    launched = launch("--timeout 5")
+    launched = launch("--timeout 20")  # longer than ranks of a busy machine wait for each other
     launched.wait_for(lambda: len(launched.lines(1)) > 2)
     launched.kill(1, signal.SIGSTOP)
-    begin = time.monotonic()
     launched.wait_for(lambda: "rank 0 ends: " in launched.errors())
-    assert time.monotonic() - begin < 30
-    launched.kill(1, signal.SIGCONT)
+    os.kill(launched.lines(1)[0][0], signal.SIGCONT)
     assert launched.end() != 0 and "rank 1 ends: " in launched.errors()
 
 

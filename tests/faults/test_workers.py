@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,11 @@ import programs
 import pytest
 import torch
 from contract.both import REPOSITORY, assert_same_epoch, assert_same_pixels, error_of, stock
+from helpers import interrupted
+from PIL import Image
+from torch.utils import data
 from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
 
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.plan import Call
@@ -60,7 +65,7 @@ def _nothing_stays():
     _until(lambda: not _workers())
 
 
-def _until(condition, seconds: float = 30) -> None:
+def _until(condition, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it never came"
@@ -71,15 +76,21 @@ def _until(condition, seconds: float = 30) -> None:
 
 
 class _Waits:
-    """Never returns while a file is there."""
+    """Never returns while a file is there; but for images that it need not wait for."""
 
-    def __init__(self, file: Path):
-        self.file = file
+    def __init__(self, file: Path, at_once: Sequence[Image.Image] = ()):
+        self.file, self.at_once = file, {image.tobytes() for image in at_once}
 
     def __call__(self, image):
-        while self.file.exists():
+        while self.file.exists() and image.tobytes() not in self.at_once:
+            self.file.with_name(f"began_{os.getpid()}").touch()
             time.sleep(0.01)
         return image.rotate(5)
+
+
+def _begun(folder: Path) -> int:
+    """How many processes hang there."""
+    return len(list(folder.glob("began_*")))
 
 
 @pytest.mark.parametrize("make", [stock, _loader], ids=["torch", "ours"])
@@ -98,18 +109,22 @@ def test_timeout(image_root, tmp_path, make):
         assert type(error) is RuntimeError and str(error) == "DataLoader timed out after 1 seconds"
     waits.file.unlink()
     del iterator
+    loader.timeout = 120
     assert_same_epoch(loader, stock(DALIImageFolder(image_root, _chain()), 6))
 
 
 @pytest.mark.parametrize(("context", "workers"), [("fork", 2), ("spawn", 1)])
-def test_killed_workers(image_root, context, workers):
+def test_killed_workers(image_root, tmp_path, context, workers):
     """Batches that they had are lost, with an error; the same iterator goes on with new ones, and so does the next."""
     wanted = [batch[0] for batch in stock(DALIImageFolder(image_root, _chain()), 2)]
-    loader = _loader(image_root, _rotate, 2, multiprocessing_context=context, num_workers=workers)
+    waits = _Waits(tmp_path / "wait", [image for image, _ in data.Subset(_cropped(image_root), range(2))])
+    waits.file.touch()  # they have what comes after the first batch when they are killed
+    loader = _loader(image_root, waits, 2, multiprocessing_context=context, num_workers=workers)
     iterator = iter(loader)
     assert torch.equal(next(iterator)[0], wanted[0])
     for pid in _workers():
         os.kill(pid, signal.SIGKILL)
+    waits.file.unlink()
     lost, made = 0, {}
     for number in range(1, len(wanted)):
         try:
@@ -122,6 +137,11 @@ def test_killed_workers(image_root, context, workers):
         assert torch.equal(images, wanted[number])
     if context == "fork":
         assert_same_pixels([batch[0] for batch in loader], wanted)
+
+
+def _cropped(root) -> ImageFolder:
+    """What the functions of _loader() get."""
+    return ImageFolder(root, T.CenterCrop(41))
 
 
 def test_the_parents_handlers_are_not_for_its_workers(tmp_path):
@@ -156,12 +176,18 @@ def _exits(image):
     sys.exit(3)
 
 
-def _leaves_a_child(image):
-    """Which has all that its parent had open."""
-    if os.fork() == 0:
-        time.sleep(60)
-        os._exit(0)
-    os._exit(4)
+class _LeavesAChild:
+    """Which has all that its parent had open, and lives while a file is there."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def __call__(self, image):
+        if os.fork() == 0:
+            while self.file.exists():
+                time.sleep(0.1)
+            os._exit(0)
+        os._exit(4)
 
 
 def _raises_what_nobody_finds(image):
@@ -180,16 +206,20 @@ class _NotAgain:
     ("function", "text"),
     [
         (_exits, "exit code 3"),
-        (_leaves_a_child, "exit code 4"),
+        (_LeavesAChild, "exit code 4"),
         (_raises_what_nobody_finds, "behind the curtain"),
         (lambda image: _NotAgain(), "invalid literal"),
         (lambda image: open(os.devnull), "cannot pickle"),
     ],
     ids=["exit", "exit beside a child", "a class of its own", "unpickled", "not pickled"],
 )
-def test_functions_that_misbehave(image_root, function, text):
+def test_functions_that_misbehave(image_root, tmp_path, monkeypatch, function, text):
     """Every batch says so; none waits for ever."""
-    begin = time.monotonic()
+    monkeypatch.setattr(processes, "_GRACE", 60)
+    lives = tmp_path / "lives"
+    lives.touch()
+    if function is _LeavesAChild:
+        function = _LeavesAChild(lives)
     loader = DataLoader(
         DALIImageFolder(image_root, function), 12, collate_fn=list, fallback="silent", device="cpu", num_workers=2
     )
@@ -197,23 +227,7 @@ def test_functions_that_misbehave(image_root, function, text):
         iterator = iter(loader)
         for _ in range(2):
             assert text in str(error_of(next, iterator))
-    assert time.monotonic() - begin < 50
-
-
-@contextlib.contextmanager
-def _alarm(seconds: float):
-    """An interrupt in this thread, after that time."""
-
-    def ring(*_):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    lives.unlink()
 
 
 def _descriptors() -> int:
@@ -222,20 +236,25 @@ def _descriptors() -> int:
 
 def test_an_iterator_is_dropped_while_a_function_hangs(image_root, tmp_path, monkeypatch):
     """Nobody waits for it, and nothing stays: its process is ended."""
-    monkeypatch.setattr(processes, "_GRACE", 1.0)
+    patient, kill = threading.Event(), processes._kill
+    monkeypatch.setattr(processes, "_GRACE", 0.1)
+    monkeypatch.setattr(processes, "_kill", lambda started: (patient.wait(60), kill(started)))
     waits = _Waits(tmp_path / "wait")
     loader = _loader(image_root, waits, 6)
+    patient.set()
     list(loader)
     _until(lambda: not _workers())
     before = _descriptors()
+    patient.clear()
     waits.file.touch()
     iterator = iter(loader)
-    with pytest.raises(KeyboardInterrupt), _alarm(1):
+    with pytest.raises(KeyboardInterrupt), _interrupted_when(lambda: _begun(tmp_path) == 2):
         next(iterator)
     pids = _workers()
     assert len(pids) == 2
     del iterator
     assert _workers() == pids
+    patient.set()
     _until(lambda: not _workers() and _descriptors() <= before)
 
 
@@ -258,19 +277,19 @@ class _Obeys:
 
 
 def test_a_process_that_is_ended_may_still_tidy_up(image_root, tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "_GRACE", 1.0)
+    monkeypatch.setattr(processes, "_GRACE", 0.1)
+    monkeypatch.setattr(processes, "_TIDY", 60)
     iterator = iter(_loader(image_root, _Obeys(tmp_path), 6))
-    threading.Thread(target=_interrupt_when, args=(lambda: len(list(tmp_path.glob("began_*"))) == 2,)).start()
-    with pytest.raises(KeyboardInterrupt), _alarm(30):
+    with pytest.raises(KeyboardInterrupt), _interrupted_when(lambda: _begun(tmp_path) == 2):
         next(iterator)
     del iterator
     _until(lambda: not _workers())
     assert len(list(tmp_path.glob("ended_*"))) == 2
 
 
-def _interrupt_when(condition) -> None:
-    _until(condition)
-    os.kill(os.getpid(), signal.SIGINT)
+def _interrupted_when(condition):
+    """While this thread waits for processes."""
+    return interrupted(KeyboardInterrupt, within=processes.Processes.wait, when=condition)
 
 
 # ---- calls alone: what an interrupt, or a system without room, leaves behind
@@ -424,17 +443,54 @@ def test_ctrl_c_while_a_process_starts(monkeypatch):
     calls.close()
 
 
-def _slow_at_first(image):
-    time.sleep(4 if image[0, 0, 0] == 0 else 0.7)
-    return image + 1
+class _Exchanges(processes.Processes):
+    """In the place of processes: each exchange takes as long as it may, or until something comes.
+
+    Args:
+        comes: [(seconds from the beginning, whether it is the answer)].
+        sleeps: {number of an exchange: seconds for which this process does not run after it}.
+    """
+
+    def __init__(self, comes, sleeps):
+        self.trouble, self._comes, self._sleeps = "", list(comes), sleeps
+        self.now, self.count, self.answer = 0.0, 0, processes.Answer()
+
+    def _exchange(self, seconds: float) -> bool:
+        came = bool(self._comes) and self._comes[0][0] <= self.now + seconds
+        if came:
+            at, is_answer = self._comes.pop(0)
+            self.now = max(self.now, at)
+            self.answer.message = b"" if is_answer else None
+        else:
+            self.now += seconds
+        self.now += self._sleeps.get(self.count, 0)
+        self.count += 1
+        return came
+
+    def close(self):
+        pass
 
 
-def test_a_timeout_is_for_silence():
+@pytest.mark.parametrize(
+    ("comes", "sleeps", "in_time"),
+    [
+        ([(2.9, False), (5.8, False), (8.7, True)], {}, True),  # others' answers count
+        ([(2.9, False), (6.0, True)], {}, False),
+        ([], {}, False),
+        ([(1.5, True)], {0: 60}, True),  # it has come while this process was stopped
+        ([(70, True)], {0: 60}, False),
+    ],
+)
+def test_a_timeout_is_for_silence(monkeypatch, comes, sleeps, in_time):
     """As long as any of the processes answers in time, the others are waited for."""
-    calls, call = _calls(_slow_at_first, timeout=3)
-    _, made = calls.submit(call, IMAGES, "tensor", list(range(8))).images(CPU)
-    assert torch.equal(made, IMAGES + 1)
-    calls.close()
+    made = _Exchanges(comes, sleeps)
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: made.now))
+    if in_time:
+        made.wait(made.answer, timeout=3)
+    else:
+        with pytest.raises(RuntimeError, match="timed out after 3 seconds"):
+            made.wait(made.answer, timeout=3)
+    assert made.answer.there == in_time
 
 
 def test_a_forked_child_holds_none_of_the_sockets():
@@ -541,6 +597,7 @@ def test_the_store_of_a_python_without_memfd(monkeypatch):
 PROGRAM = """
 import multiprocessing, os, signal, threading, time
 from dali_compat import DALIImageFolder, DataLoader
+from dali_compat.workers.processes import Processes
 from torchvision import transforms as T
 
 HOW = ""  # of a child; where processes are spawned it is of no interest
@@ -548,13 +605,18 @@ HOW = ""  # of a child; where processes are spawned it is of no interest
 def function(image):
     if os.path.exists(STUCK + HOW):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open(STUCK + HOW + " is", "w").close()
         time.sleep(1000)
     if HOW == "threads":
         threading.Thread(target=time.sleep, args=(1000,)).start()
     return image.rotate(5)
 
-def alarm(*_):
-    raise KeyboardInterrupt
+def alarm(number, frame):
+    while frame and frame.f_code is not Processes.wait.__code__:
+        frame = frame.f_back
+    if frame and os.path.exists(STUCK + HOW + " is"):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        raise KeyboardInterrupt
 
 def scenario(how, context, workers):
     global HOW
@@ -569,8 +631,8 @@ def scenario(how, context, workers):
     if how in ("stuck", "parent killed"):
         open(STUCK + HOW, "w").close()
         signal.signal(signal.SIGALRM, alarm)
-        signal.setitimer(signal.ITIMER_REAL, 1)
         try:
+            signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
             list(iterator)
         except KeyboardInterrupt:
             pass
@@ -644,7 +706,7 @@ while hits < 10 and tries < 100:
         timer.start()
         epoch(loader)
         over = True
-        timer.join()
+        time.sleep(1000)
     except KeyboardInterrupt:
         hits += not over
     timer.join()
@@ -687,5 +749,5 @@ for function in (lambda image: image.rotate(5), views):
         pytest.skip("this user may not mount")
     shell = f'{full}; exec "$0" -c "$1" "$2"'
     command = ["unshare", "-m", "sh", "-c", shell, sys.executable, code, image_root]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=REPOSITORY)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=REPOSITORY)
     assert result.stdout == "[12, 12]\n[12, 12]\n", result.stderr

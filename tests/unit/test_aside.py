@@ -1,15 +1,14 @@
 """The thread beside the caller's step: whoever waits sees what a signal's handler raises, and never too little."""
 
-import signal
+import queue
 import threading
-import time
+from concurrent.futures import wait
 
 import pytest
 import torch
+from helpers import interrupted
 
-from dali_compat.epoch.aside import _LONGEST_REST, Aside
-
-SOON = 0.05
+from dali_compat.epoch.aside import _LONGEST_REST, _REST, Aside
 
 
 @pytest.fixture
@@ -30,33 +29,34 @@ def aside():
 @pytest.mark.parametrize("error", [TimeoutError, RuntimeError, ValueError])
 @pytest.mark.parametrize("how", ["wait", "settle"])
 def test_what_a_signals_handler_raises_reaches_the_caller(gate, aside, error, how):
-    def handler(*args):
-        gate.set()
-        raise error("the handler's")
-
-    before = signal.signal(signal.SIGALRM, handler)
-    try:
-        aside.do(gate.wait)
-        signal.setitimer(signal.ITIMER_REAL, SOON)
-        with pytest.raises(error, match="the handler's"):
-            getattr(aside, how)()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    aside.do(gate.wait)
+    with (
+        pytest.raises(error, match="the handler's"),
+        interrupted(lambda: error("the handler's"), within=threading.Condition.wait),
+    ):
+        getattr(aside, how)()
+    gate.set()
     aside.wait()
 
 
 def test_what_takes_longer_than_its_patience_is_waited_for(monkeypatch, gate, aside):
-    monkeypatch.setattr("dali_compat.epoch.aside._PATIENCE", SOON)
-    done = []
-    aside.do(lambda: (time.sleep(4 * SOON), done.append(True)))
+    monkeypatch.setattr("dali_compat.epoch.aside._PATIENCE", 0.01)
+    waits, done = [], []
+
+    def futures_wait(*args):
+        waits.append(wait(*args))
+        if len(waits) == 3:
+            gate.set()
+
+    monkeypatch.setattr("dali_compat.epoch.aside.futures_wait", futures_wait)
+    aside.do(lambda: (gate.wait(), done.append(True)))
     aside.wait()
-    assert done == [True]
+    assert done == [True] and len(waits) >= 3
 
 
 def test_within_a_lock_the_thread_ends_by_itself(monkeypatch, gate):
     """It may wait for that lock."""
-    monkeypatch.setattr("dali_compat.epoch.aside._PATIENCE", SOON)
+    monkeypatch.setattr("dali_compat.epoch.aside._PATIENCE", 0.01)
     aside, ended = Aside(torch.device("cpu")), []
     aside.do(gate.wait)
     aside.end(lambda: ended.append(threading.get_ident()), within=True)
@@ -76,28 +76,38 @@ def test_what_was_made_in_the_thread_is_raised_here(aside):
     aside.wait()
 
 
-def test_beside_a_gpu_it_rests_for_a_part_of_the_step_and_no_longer_than_it_may():
-    aside, begun = Aside(torch.device("cpu")), []
-    aside._device = torch.device("cuda")  # for wait() alone: do() asks which stream is current
-    try:
-        for step in (0.1, 10 * SOON):
-            before = time.perf_counter()
-            _do_without_a_gpu(aside, lambda: begun.append(time.perf_counter()))
-            time.sleep(step)
-            aside.wait()
-            begun[-1] -= before
-        assert begun[0] < SOON and _LONGEST_REST <= begun[1] < 10 * SOON
-        _do_without_a_gpu(aside, lambda: begun.append(time.perf_counter()))
-        before = time.perf_counter()
-        aside.wait()
-        assert aside._rest < _LONGEST_REST / 2  # who asks at once does not let it rest
-        assert begun[-1] - before < _LONGEST_REST
-    finally:
-        aside._device = torch.device("cpu")
-        aside.end(lambda: None, within=False)
+class _Needed(threading.Event):
+    """Notes how long the thread rests; it does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.rests = queue.SimpleQueue()
+
+    def wait(self, timeout):
+        self.rests.put(timeout)
 
 
-def _do_without_a_gpu(aside, work):
-    device, aside._device = aside._device, torch.device("cpu")
-    aside.do(work)
-    aside._device = device
+def test_beside_a_gpu_it_rests_for_a_part_of_the_step_and_no_longer_than_it_may(monkeypatch, aside):
+    clock, rests = [100.0], []
+    monkeypatch.setattr("dali_compat.epoch.aside.perf_counter", lambda: clock[0])
+    aside._needed = _Needed()
+    for step in (1e-3, 10, 0, 0):
+        aside.do(lambda: None)
+        rests.append(aside._needed.rests.get(timeout=60))
+        clock[0] += step
+        _wait_beside_a_gpu(aside)
+    assert rests == pytest.approx([0, _REST * 1e-3, _LONGEST_REST, 0])
+
+
+def test_who_asks_at_once_does_not_let_it_rest(aside):
+    done, aside._rest = [], 10_000.0
+    aside.do(lambda: done.append(True))
+    _wait_beside_a_gpu(aside)
+    assert done == [True]
+
+
+def _wait_beside_a_gpu(aside):
+    """But do() without one: it asks which stream is current."""
+    aside._device = torch.device("cuda")
+    aside.wait()
+    aside._device = torch.device("cpu")

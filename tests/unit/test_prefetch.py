@@ -1,6 +1,7 @@
 """data/prefetch.py: processes that look at files give what looking at them here gives, or nothing."""
 
 import os
+import signal
 import time
 
 import numpy as np
@@ -84,7 +85,8 @@ def test_a_request_that_would_fill_a_pipe_is_refused(started, paths):
     assert started.request(paths) is not None
 
 
-def test_whoever_has_not_started_is_not_waited_for(paths):
+def test_whoever_has_not_started_is_not_waited_for(paths, monkeypatch):
+    monkeypatch.setattr(prefetch, "_CODE", "import time; time.sleep(600)")  # never
     made = HeaderPrefetcher(1)
     try:
         assert made.request(paths) is None
@@ -92,12 +94,18 @@ def test_whoever_has_not_started_is_not_waited_for(paths):
         made.close()
 
 
-def test_a_process_that_is_killed_ends_them_all(paths):
+@pytest.mark.parametrize("has_answered", [False, True])
+def test_a_process_that_is_killed_ends_them_all(paths, has_answered):
     made = HeaderPrefetcher(2)
     wait_until_ready(made)
-    ticket, ids = made.request(paths), [process._process.pid for process in made._processes]
-    os.kill(ids[1], 9)
-    assert made.result(ticket) is None or made.request(paths) is None  # it may have answered before
+    killed, ids = made._processes[1], [process._process.pid for process in made._processes]
+    if not has_answered:
+        os.kill(ids[1], signal.SIGSTOP)
+    ticket = made.request(paths)
+    assert not has_answered or killed._answers.poll(60)
+    os.kill(ids[1], signal.SIGKILL)
+    killed._process.wait()
+    assert (made.result(ticket) is not None) == has_answered
     assert made.request(paths) is None
     made.close()
     for number in ids:
@@ -129,7 +137,7 @@ def test_they_end_with_whoever_asks():
     wait_until_ready(made)
     process = made._processes[0]
     process._requests.close()
-    assert process._process.wait(timeout=30) == 0
+    assert process._process.wait(timeout=60) == 0
     made.close()
 
 

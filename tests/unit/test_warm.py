@@ -12,7 +12,7 @@ from contract.both import said
 
 from dali_compat.engine.dali import warm
 
-SECONDS = 30
+SECONDS = 280
 
 
 @pytest.fixture(autouse=True)
@@ -198,12 +198,14 @@ def test_a_handle_that_fails_says_why(monkeypatch, cuda):
 
 
 BEGIN = """
-import time
+import threading
 from dali_compat.engine.dali import warm
+
+go = threading.Event()
 
 class Opened:
     def __init__(self, index):
-        time.sleep(0.5)
+        go.wait()
 
     def close(self):
         print("closed")
@@ -214,12 +216,16 @@ warm.begin(0, Opened)
 
 @pytest.mark.parametrize("when", ["at once", "ready", "dropped"])
 def test_a_program_ends_quietly(when):
-    code = {"at once": "", "ready": "warm.finish()", "dropped": "warm.drop(0)"}[when]
-    result = programs.run(BEGIN + code + "\nprint('done')", seconds=SECONDS)
+    code = {
+        "at once": "print('done'); go.set()",
+        "ready": "go.set(); warm.finish(); print('done')",
+        "dropped": "warm.drop(0); print('done'); go.set()",
+    }[when]
+    result = programs.run(BEGIN + code, seconds=SECONDS)
     assert said(result) == "done\nclosed\n" and result.stderr == ""
 
 
 def test_ctrl_c_ends_a_program():
-    result = programs.run(BEGIN + "import signal; signal.raise_signal(signal.SIGINT)", seconds=SECONDS)
+    result = programs.run(BEGIN + "import signal; go.set(); signal.raise_signal(signal.SIGINT)", seconds=SECONDS)
     assert result.returncode in (1, -signal.SIGINT)  # 1 where the thread has just executed code of its own
     assert result.stderr.strip().endswith("KeyboardInterrupt")

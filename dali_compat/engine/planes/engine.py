@@ -25,6 +25,7 @@ _GRAIN = 2**25  # bytes, of which memory for planes is a multiple: batches find 
 _IN_FLIGHT, _SHARE = 2**31, 32  # bytes of planes, and as a part of the GPU's, beyond which no more are begun ahead
 _CALLS = 2  # at a time: beside a model one waits for its kernels, and for the interpreter's lock after each batch
 _PATIENCE = 120  # seconds; a call takes .02
+_LOOKS = 120  # meanwhile: a process that is stopped, as by Ctrl-Z, loses one of them, and the engine is not to blame
 
 
 class EngineSilent(RuntimeError):
@@ -84,7 +85,9 @@ class Decoding:
             EngineMemoryError: nvJPEG has no memory.
             EngineSilent: it does not answer.
         """
-        futures_wait([self.done], 0 if self._engine.given_up else _PATIENCE)
+        for _ in range(0 if self._engine.given_up else _LOOKS):
+            if futures_wait([self.done], _PATIENCE / _LOOKS).done:
+                break
         if not self.done.done():  # no timeout's error: a signal's handler may raise the same
             raise EngineSilent(f"no answer within {_PATIENCE} s")
         self.done.result()
