@@ -14,6 +14,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from . import patched
 from .callers import tell_of_fallback
 from .data.leaves import leaves_of
+from .eager import eager
 from .epoch.collate import UserCollate
 from .epoch.dali_iterator import DaliIterator
 from .epoch.history import History
@@ -241,6 +242,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             self._route.close()
             self._route = None
 
+    @eager
     def __iter__(self) -> _BaseDataLoaderIter:
         """As torch's. With persistent_workers its iterator lives on, until torchvision has to do the work."""
         before = self._iterator

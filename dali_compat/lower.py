@@ -33,6 +33,7 @@ _BY_PIXEL = {"to_dtype", "normalize", "grayscale", *_NO_CHANGE}
 _STAGES = {"crop": (1, 3), "resize": (2,), "flip": (4,), "to_dtype": (5,), "normalize": (6,)}
 _STAGES |= dict.fromkeys(_NO_CHANGE, ())
 _STAGES_OF_SIZE = {"crop", "resize"}
+_CONVERSIONS = ("to_dtype", "normalize")
 
 
 def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> Plan:
@@ -61,8 +62,13 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
         reasons, names = (tuple(map(said, chain.refusals)) for said in (str, attrgetter("name")))
         call = Call(chain.functions, reasons, chain.rest, chain.streams, chain.view, names)
     lines = lines_of(chain, ordered, split, options, two_pass)
-    planes, after = _from_planes(ordered) if options.exact and not decoded else ((), ())
     plan = Plan(steps, dali, batch, options.exact, options.channels_last, chain.takes, call, lines)
+    if not options.exact or decoded or chain.takes.channels != 3:
+        return plan
+    at = _from_planes(ordered, split)
+    if at is None:
+        return plan
+    planes, after = (tuple(s for s in part if s.op not in _NO_CHANGE) for part in (ordered[:at], ordered[at:]))
     return replace(plan, planes=planes, after=after)
 
 
@@ -109,10 +115,17 @@ def _commutes(geometry: Step, before: Step) -> bool:
     return before.op in _BY_PIXEL
 
 
-def _from_planes(ordered: tuple[Step, ...]):
-    """The steps that kernels do on a JPEG's planes, and those after them: [crop] [resize] [crop] [flips] [conversions].
-    Empty, both, where these do not give images of one size."""
-    at, stage, size = 0, 0, None
+def _from_planes(ordered: tuple[Step, ...], split: int) -> int | None:
+    """How many of the first steps kernels do on a JPEG's planes. The others torch does; None where there are steps
+    before ``split`` among these that are for images of several sizes: DALI does them at once, torch one by one."""
+    at = _resized_from_planes(ordered) or _picked_from_planes(ordered)
+    ragged = not at or ordered[at - 1].gives.size is None
+    return None if ragged and any(s.op not in _NO_KERNEL for s in ordered[at:split]) else at
+
+
+def _resized_from_planes(ordered: tuple[Step, ...]) -> int:
+    """Of [crop] [resize] [crop] [flips] [conversions] with a filter, to one size; 0 where it is something else."""
+    at, stage, size, filters = 0, 0, None, False
     for s in ordered:
         if s.op not in _STAGES or s.when or (s.op == "resize" and not _exact_in_planes(s)):
             break
@@ -120,16 +133,31 @@ def _from_planes(ordered: tuple[Step, ...]):
             allowed = [one for one in _STAGES[s.op] if one > stage and (one != 1 or s.kwargs["inside"])]
             if not allowed:
                 break
-            stage, size = allowed[0], s.gives.size
+            stage, size, filters = allowed[0], s.gives.size, filters or s.op == "resize"
         elif _STAGES[s.op]:
             if size is None or _STAGES[s.op][0] < stage:
                 break
             stage = _STAGES[s.op][0]
         at += 1
-    planes, after = (tuple(s for s in part if s.op not in _NO_CHANGE) for part in (ordered[:at], ordered[at:]))
-    if size is None or ordered[0].gives.channels != 3:
-        return (), ()
-    return planes, after
+    return at if filters and size is not None else 0
+
+
+def _picked_from_planes(ordered: tuple[Step, ...]) -> int:
+    """Of those that choose pixels, of each image its own, and conversions behind them."""
+    at, converts = 0, False
+    for s in ordered:
+        if s.when or not (_picks(s) or s.op in (*_CONVERSIONS, *_NO_CHANGE)) or (converts and _picks(s)):
+            break
+        converts |= s.op in _CONVERSIONS
+        at += 1
+    return at
+
+
+def _picks(s: Step) -> bool:
+    if s.op == "pad":
+        return s.kwargs["mode"] == "constant" and not any(s.kwargs["fill"])
+    nearest = s.op == "resize" and s.kwargs["like"] == "pil" and s.kwargs["interpolation"].startswith("nearest")
+    return nearest or s.op in ("crop", "flip")
 
 
 def _exact_in_planes(s: Step) -> bool:

@@ -164,7 +164,8 @@ class Plan:
         steps: as torchvision would run them, image by image (what engine/pil.py follows).
         dali: the part that runs in the DALI graph, lowered; it comes first.
         batch: the part that runs as torch operations on the whole batch, after it.
-        planes: the first steps, where ``exact`` kernels can do them on what a GPU's JPEG engine gives; else empty.
+        planes: the first steps, which ``exact`` kernels do on what a GPU's JPEG engine gives; None where that is not
+            for it.
         after: the steps after these, for torch.
         exact: whether it was lowered for torchvision's pixels (``exact=True``), or for the fastest kernels.
         channels_last: whether batches come in ``torch.channels_last``.
@@ -186,7 +187,7 @@ class Plan:
     lines: tuple[Line, ...] = ()
     views: tuple[Plan, ...] = ()
     structure: Any = None
-    planes: tuple[Step, ...] = ()
+    planes: tuple[Step, ...] | None = None
     after: tuple[Step, ...] = ()
 
     @property
@@ -197,7 +198,7 @@ class Plan:
     @property
     def from_planes(self) -> bool:
         """Whether kernels can make it of what a GPU's JPEG engine gives."""
-        return all(plan.planes for plan in self.chains)
+        return all(plan.planes is not None for plan in self.chains)
 
     @property
     def calls(self) -> bool:

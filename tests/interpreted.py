@@ -9,10 +9,10 @@ import sys
 import pytest
 import torch
 
-_HERE = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not _HERE
-runs = pytest.mark.gpu if ON_GPU else pytest.mark.skipif(not _HERE, reason="test_interpreted runs it")
-runs_interpreted = pytest.mark.skipif(not _HERE, reason="test_interpreted runs it, where there is no GPU")
+INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
+ON_GPU = torch.cuda.is_available() and not INTERPRETS
+runs = pytest.mark.gpu if ON_GPU else pytest.mark.skipif(not INTERPRETS, reason="test_interpreted runs it")
+runs_interpreted = pytest.mark.skipif(not INTERPRETS, reason="test_interpreted runs it, where there is no GPU")
 _OLDEST = 3, 6  # that of 3.1 fails with NumPy 2
 
 
@@ -23,7 +23,9 @@ def _is_old() -> bool:
         return True
 
 
-elsewhere = pytest.mark.skipif(ON_GPU or _HERE or _is_old(), reason="they run here, or Triton's interpreter is too old")
+elsewhere = pytest.mark.skipif(
+    ON_GPU or INTERPRETS or _is_old(), reason="they run here, or Triton's interpreter is too old"
+)
 
 
 def run(path: str) -> None:

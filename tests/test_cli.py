@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import types
 from email.message import Message
 from pathlib import Path
 
@@ -146,7 +147,7 @@ def test_missing_or_old_torchvision(machine, monkeypatch):
 class JpegEngine:
     """One that takes so long for a call, by the clock ``now``, or that does not do it."""
 
-    device, now = torch.device("cpu"), 100.0
+    device, kinds, now = torch.device("cpu"), "gray", 100.0
 
     def __init__(self, seconds=0.0, error=None):
         self.seconds, self.error, self.given = seconds, error, []
@@ -177,12 +178,14 @@ def test_the_speed_of_an_engine_is_measured(machine, monkeypatch):
 
 def test_hardware_decoder_is_told_for_each_gpu(machine, monkeypatch):
     machine(gpu_names=["A", "B", "C", "D"])
-    answers, engines = [True, True, False, None], [object(), "its planes are not libjpeg's"]
+    answers = [True, True, False, None]
+    engines = [types.SimpleNamespace(kinds="gray, 4:4:4"), "its planes are not libjpeg's"]
     monkeypatch.setattr(doctor, "_images_per_second", lambda engine: 20000)
     monkeypatch.setattr(installation, "has_hardware_jpeg_decoder", lambda index: answers[index])
     monkeypatch.setattr(doctor, "engine_of", lambda device: engines[device.index])
     monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "1")
-    said = "0: yes, with exact=True for files that were compared with Pillow's pixels (explain() counts them)"
+    said = "0: yes, with exact=True for files (gray, 4:4:4) that were compared with Pillow's pixels"
+    said += " (explain() counts them)"
     said += ", 20,000 images/s of 500 x 375, 1: yes, but not with exact=True: its planes are not libjpeg's"
     assert check("hardware JPEG").value == f"{said}, 2: no: CUDA and CPU threads decode, 3: unknown"
     monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "0")

@@ -189,7 +189,8 @@ def _exact_engine(index: int) -> str:
     engine = engine_of(torch.device("cuda", index))
     if isinstance(engine, str):
         return f"yes, but not with exact=True: {engine}"
-    said = "yes, with exact=True for files that were compared with Pillow's pixels (explain() counts them)"
+    which = f"files ({engine.kinds}) that were compared with Pillow's pixels (explain() counts them)"
+    said = f"yes, with exact=True for {which}"
     try:
         return f"{said}, {_images_per_second(engine):,.0f} images/s of {_WIDTH} x {_HEIGHT}"
     except (EngineError, EngineMemoryError, EngineSilent, torch.OutOfMemoryError) as error:

@@ -14,7 +14,7 @@ import torch.utils.data as data
 from .headers import Headers, headers_of
 from .leaves import Images, from_the_front, is_store, locate, places, sample
 from .readers import reader_of, transforms_of
-from .sources import BYTES, PATHS, Source
+from .sources import BYTES, PATHS, Source, is_record, within
 from .table import SampleTable
 from .timm import as_leaf
 
@@ -176,15 +176,16 @@ def as_list(values: Any) -> Sequence[Any]:
     return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 
-def look_up(dataset: data.Dataset, indices: Sequence[Any]) -> Listed:
-    """The samples of a batch, one after another.
+def look_up(dataset: data.Dataset, indices: Sequence[Any], folder: str = "") -> Listed:
+    """The samples of a batch, one after another. Relative paths are in ``folder``.
 
     Raises:
         IndexError, TypeError: as ``dataset[index]`` does.
     """
     places = [locate(dataset, index) for index in indices]
     pairs = [sample(leaf, local) for leaf, local in places]
-    return Listed(places, [source for source, _ in pairs], [target for _, target in pairs])
+    sources = [source if is_record(source) else within(folder, source) for source, _ in pairs]
+    return Listed(places, sources, [target for _, target in pairs])
 
 
 def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable]) -> bool:

@@ -111,6 +111,19 @@ class Form(NamedTuple):
     reads: bool = False
 
 
+def current_folder() -> str:
+    """The working directory, with a slash; "" where it was removed."""
+    try:
+        return os.path.join(os.getcwd(), "")
+    except OSError:
+        return ""
+
+
+def within(folder: str, path: str) -> str:
+    """A path that begins at the root, where it is in a folder of current_folder()."""
+    return path if path[:1] == "/" else type(path)(folder + path)
+
+
 def is_record(source: Source | np.ndarray) -> TypeIs[Record]:
     return isinstance(source, Record)
 

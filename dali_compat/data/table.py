@@ -15,6 +15,7 @@ import torch
 
 from .per_object import PerObject
 from .readers import reader_of
+from .sources import within
 
 _PLAIN = frozenset((str, int, float, PosixPath))  # comparing them calls nothing of the user's
 _DTYPES = {int: np.int64, float: np.float64}
@@ -30,6 +31,7 @@ class SampleTable:
         columns: paths, and targets: of all samples.
         fixed: what else they come from.
         taken: type of the sources, str or one of its subclasses.
+        folder: where relative paths are.
 
     Attributes:
         targets: (N,) int64 or float64, or a tensor of N rows: the one that the data set has.
@@ -45,13 +47,15 @@ class SampleTable:
         columns: tuple[Sequence[Any], Any],
         fixed: tuple[Any, ...] = (),
         taken: type[str] = str,
+        folder: str = "",
     ):
         if set(map(type, lists)) != {list}:
             raise TypeError("no lists")
         self._lists = [list(entries) for entries in lists]  # which tell what has changed since
         self._fixed, self._copies, self._taken = fixed, _copies(fixed), taken
-        self._paths, self.targets = _texts(columns[0]), _numbers(columns[1])
-        paths = self._paths
+        paths, self.targets = _texts(columns[0]), _numbers(columns[1])
+        self._folder = "" if all(path[:1] == "/" for path in paths) else folder
+        self._paths = paths = [within(folder, path) for path in paths] if self._folder else paths
         if len(self.targets) != len(paths) or any(len(entries) != len(paths) for entries in lists):
             raise ValueError("of several lengths")
         self.keys = np.fromiter(map(hash, paths if taken is str else map(taken, paths)), np.int64, len(paths))
@@ -67,8 +71,12 @@ class SampleTable:
     def __len__(self) -> int:
         return len(self._paths)
 
-    def is_of(self, lists: tuple[Any, ...], fixed: tuple[Any, ...] = (), taken: type[str] = str) -> bool:
+    def is_of(
+        self, lists: tuple[Any, ...], fixed: tuple[Any, ...] = (), taken: type[str] = str, folder: str = ""
+    ) -> bool:
         """Whether all samples are still the same."""
+        if self._folder not in ("", folder):
+            return False
         same = self._is_long(lists) and all(map(_are, self._lists, lists)) and taken is self._taken
         return same and len(fixed) == len(self._copies) and all(map(_is, self._copies, _copies(fixed)))
 
@@ -164,18 +172,22 @@ def _are_plain(kinds: Sequence[Any]) -> bool:
 _of_dataset: PerObject[SampleTable] = PerObject()
 
 
-def table_of(dataset: Any) -> SampleTable | None:
-    """The table of a data set's samples as they are now; None where there is none of its kind."""
+def table_of(dataset: Any, folder: str = "") -> SampleTable | None:
+    """The table of a data set's samples as they are now, with relative paths in ``folder``; None where there is none of
+    its kind."""
     reader = reader_of(dataset)
     if reader is None:
         return None
 
     def made() -> SampleTable:
-        return SampleTable(reader.lists(dataset), reader.columns(dataset), reader.fixed(dataset), reader.taken(dataset))
+        return SampleTable(reader.lists(dataset), reader.columns(dataset), *fixed(), folder)
+
+    def fixed() -> tuple[tuple[Any, ...], type[str]]:
+        return reader.fixed(dataset), reader.taken(dataset)
 
     try:
         table = _of_dataset.get(dataset, made)
-        if not table.is_of(reader.lists(dataset), reader.fixed(dataset), reader.taken(dataset)):
+        if not table.is_of(reader.lists(dataset), *fixed(), folder):
             table = made()
             _of_dataset.put(dataset, table)
     except (TypeError, ValueError, OverflowError, AttributeError, IndexError, KeyError):

@@ -7,6 +7,7 @@ once more, and its own code makes it, or raises torch's error.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -195,7 +196,11 @@ def _number(sample: Sample, index: Any) -> int:
     assert sample.chain is not None
     if is_record(sample.source):  # type: ignore[arg-type]  # it has one
         return sample.source.index % len(sample.chain)
-    return (index.__index__() if hasattr(index, "__index__") else hash(index)) % len(sample.chain)
+    try:
+        place = operator.index(index)
+    except TypeError:  # a sampler of the user's may give anything
+        place = hash(sample.source)
+    return place % len(sample.chain)
 
 
 def _filled(samples: Sequence[Sample], images: Any, device: torch.device) -> list[Any]:

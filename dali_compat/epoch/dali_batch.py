@@ -60,11 +60,13 @@ class DaliBatch(FileBatch):
     def __init__(
         self, epoch: DaliEpoch, indices: list, position: int, error: Exception | None = None, stands_in: bool = False
     ):
-        super().__init__(epoch, indices, position, error, stands_in)
+        super().__init__(epoch, indices, position, error)
+        self._stands_in = stands_in
         self._under_way: list[DaliPart] = []
         self._substitutes: dict[int, Substitute] = {}
         self._early: Early | None = None
-        self.started = error is not None
+        self.bad = {}
+        self.started = self._located = error is not None
         self.waits = False
 
     def request(self) -> None:

@@ -10,7 +10,7 @@ from ..data.headers import headers_of
 from ..data.leaves import leaves_of
 from ..data.lookup import PLAIN, is_plain
 from ..data.prefetch import HeaderPrefetcher
-from ..data.sources import Form
+from ..data.sources import Form, current_folder
 from ..data.table import SampleTable, table_of
 from ..lazy.verdict import give_up
 from ..lazy.workers import AskedWorkers
@@ -37,6 +37,8 @@ class DaliEpoch(Epoch[DaliRoute]):
     Attributes:
         engine: of the GPU, for JPEGs, where it has one and a plan can use it.
         prefetcher: of headers, where a GPU decodes and many files of the data set were never looked at.
+        folder: the working directory when it began, where relative paths are: the user's code may change to another
+            while batches are made ahead.
         tables: of the data set's leaves, by their id(), as their samples were when it began.
         prepares: whether the next one may be made there, too.
         asker: asks the data set, where it is the user's; asked_workers: does so in processes, where there are some.
@@ -58,7 +60,8 @@ class DaliEpoch(Epoch[DaliRoute]):
         elif workers is not None:
             workers.close()
         known = [] if self.asker is not None else leaves_of(loader.dataset)
-        made = {id(leaf): table_of(leaf) for leaf in known}
+        self.folder = current_folder()
+        made = {id(leaf): table_of(leaf, self.folder) for leaf in known}
         self.tables = {key: table for key, table in made.items() if table is not None}
         ahead = [plan for first in route.all_plans for plan in plans_ahead(first)]
         users = any(plan.call or any(step.op == "apply" for step in plan.steps) for plan in ahead)  # apply: on_batch()

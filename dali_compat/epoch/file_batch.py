@@ -18,11 +18,8 @@ from .dali_epoch import DaliEpoch
 
 
 class FileBatch(Batch):
-    """A batch of encoded images, in files or elsewhere. Who makes its images is its subclasses' affair.
-
-    Args:
-        epoch, indices, position, error: as Batch's.
-        stands_in: whether it is one sample, for one of another batch that could not be made.
+    """A batch of encoded images, in files or elsewhere. Who makes its images is its subclasses' affair, and they begin
+    with ``bad`` empty.
 
     Attributes:
         pixels: what a cache has of each row; empty where there is none.
@@ -34,15 +31,10 @@ class FileBatch(Batch):
     indices: list[Any]
     pixels: list[Any]
     headers: BatchHeaders
+    bad: dict[int, Exception | str]
     _samples_of: Listed | Tabled
-
-    def __init__(
-        self, epoch: DaliEpoch, indices: list, position: int, error: Exception | None = None, stands_in: bool = False
-    ):
-        super().__init__(epoch, indices, position, error)
-        self._stands_in = stands_in
-        self._located = error is not None
-        self.bad: dict[int, Exception | str] = {}
+    _stands_in = False  # for a sample of another batch, which could not be made
+    _located = False
 
     @property
     def places(self) -> list[tuple[Images, int]]:  # type: ignore[override]  # made when somebody asks
@@ -101,7 +93,7 @@ class FileBatch(Batch):
 
     def _look_up(self) -> Listed:
         """Its samples, one after another."""
-        return look_up(self.epoch.dataset, self.indices)
+        return look_up(self.epoch.dataset, self.indices, self.epoch.folder)
 
     def _leave_out_broken(self) -> None:
         """Files that could not be read before."""

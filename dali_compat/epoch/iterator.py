@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from ..eager import eager
 from ..errors import OutOfStep
 from .batch import Batch
 from .epoch import Epoch, R
@@ -53,8 +54,8 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
     def _begin(self, loader, route: R) -> None:
         # torch's persistent workers draw on where they were; here the next epoch takes the next seed
         self._pid = os.getpid()
-        _alive.add(self)
         self._epoch = self._epoch_of(loader, route)
+        _alive.add(self)
         self._position = 0  # samples whose indices are drawn
         self._taken = 0  # batches that are over: handed out, failed, or left out by on_error
         self._first = 0  # batches that were over before this iterator: a loaded state says so
@@ -97,6 +98,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         if self._pid != os.getpid():
             raise RuntimeError("this iterator belongs to the parent process; call iter(loader) in the child")
 
+    @eager
     def _next_data(self):
         self._check_process()
         meter = self._epoch.meter

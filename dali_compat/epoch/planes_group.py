@@ -21,13 +21,14 @@ from ..engine.planes.nvjpeg import EngineError, EngineMemoryError
 from ..engine.planes.program import Program
 from ..engine.planes.verified import VerifiedEngine
 from ..engine.views import Views
-from ..plan import Plan
+from ..plan import Plan, Step
 from .dali_group import DaliGroup
 from .dali_owner import DaliOwner
 from .part import in_order, run
 from .pil_group import PilGroup
 
-_MOST, _SHARE = 2**29, 128  # bytes of planes that a group may have, and as a part of the GPU's
+_MOST, _SHARE = 2**29, 128  # bytes of planes, or of files, that a group may have, and as a part of the GPU's
+_MOST_FILES = 2**16 - 1  # of a group: a launch of kernels has a dimension for them
 _NO_MEMORY = "the GPU has no memory for its planes"
 
 
@@ -75,7 +76,7 @@ class PlanesGroup:
             return
         at = np.array(rows)
         self._facts, self._words = batch.headers.facts.take(at), batch.headers.words[at]
-        self._arrays = [batch.compute((*one.planes, *one.after), at) for one in plan.chains]
+        self._arrays = [batch.compute((*_planes(one), *one.after), at) for one in plan.chains]
         self._begun = False
         self._mine = np.arange(len(rows))  # of the rows: those that the engine has
         self._planes: Decoding | None = None
@@ -171,14 +172,14 @@ class PlanesGroup:
         places, begun = self._places(), []
         try:
             for one, arrays in zip(self.plan.chains, self._arrays, strict=True):
-                program = Program(one, self._of_mine(arrays[: len(one.planes)]), places.sizes)
+                program = Program(one, self._of_mine(arrays[: len(_planes(one))]), places.sizes)
                 begun.append(program(planes, places))
         except Exception as error:  # no memory; a compiler's: who decodes as before needs none
             self._engine.give_up(f"its kernels failed, {first_line(error)}")
             return None
         views = []
         for one, images, arrays in zip(self.plan.chains, begun, self._arrays, strict=True):
-            views.append(run(one.after, images, self._of_mine(arrays[len(one.planes) :])))
+            views.append(run(one.after, images, self._of_mine(arrays[len(_planes(one)) :])))
         return Views(views) if self.plan.views else views[0]
 
     def _of_mine(self, arrays: list[Arrays]) -> list[Arrays]:
@@ -198,16 +199,25 @@ class PlanesGroup:
             self._others.discard()
 
 
+def _planes(plan: Plan) -> tuple[Step, ...]:
+    """The steps that kernels do."""
+    assert plan.planes is not None  # or nobody would have made a group
+    return plan.planes
+
+
 def bounded(rows: np.ndarray, facts: Facts, memory: int) -> list[np.ndarray]:
     """Groups of rows whose planes fit what a group may have of a GPU's ``memory``."""
     if not len(rows):
         return []
-    number = (np.cumsum(_places(facts.take(rows)).bytes) - 1) // min(_MOST, memory // _SHARE)
+    facts = facts.take(rows)
+    bytes_ = np.maximum(_places(facts).bytes, facts.lengths)
+    number = (np.cumsum(bytes_) - 1) // min(_MOST, memory // _SHARE) + np.arange(len(rows)) // _MOST_FILES
     return np.split(rows, np.flatnonzero(np.diff(number)) + 1)
 
 
 def as_many_as_fit(rows: np.ndarray, facts: Facts, bytes_: int) -> np.ndarray:
     """The first rows, whose pixels are so many bytes at most."""
+    rows = rows[:_MOST_FILES]
     return rows[np.cumsum(3 * facts.sizes[rows].prod(1)) <= bytes_]
 
 

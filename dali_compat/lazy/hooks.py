@@ -66,7 +66,7 @@ class Hooked(Protocol):
 @contextmanager
 def hooked(tracer: Hooked) -> Iterator[None]:
     """Within it ``tracer`` answers this thread."""
-    before = _tracer()
+    before = getattr(_here, "tracer", None)
     try:
         _put_in()
         _here.tracer = tracer

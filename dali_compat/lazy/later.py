@@ -90,8 +90,9 @@ class Later:
         return self._make is None
 
     def value(self, why: str) -> Any:
-        """The real one, made now if it was not before, and what was made of it with it: whoever has it may change it,
-        and sees the draws that it is made with. Raises whatever making it raises."""
+        """The real one; ``why`` is for explain(). What is not real becomes so now, with all that it was made of and all
+        that was made of it: who gets this may change it in place, and what was made of it before must not have that
+        change, and must have the same draws. Raises whatever making it raises."""
         with _lock:
             if self._before is not None:
                 self._before.value(why)

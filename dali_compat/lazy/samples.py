@@ -74,8 +74,8 @@ def exchanged(value: Any, kinds: Container[type], function: Callable[[Any], Any]
 def taken(given: list[Any], notes: Notes) -> list[Sample]:
     """The samples that a data set gave; ``given`` holds the only references to them, and is empty afterwards.
 
-    Of one that has a stand-in for its image nothing else holds that. Where somebody else does, a cache of the user's
-    perhaps, the image is made now: there is one of it, for all.
+    A sample keeps the stand-in for its image where nothing else refers to that. Where something does, a cache of the
+    user's perhaps, the image is made now, so that all have the same one.
     """
     samples = [_sample(given, number) for number in range(len(given))]
     given.clear()

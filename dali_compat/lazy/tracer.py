@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from itertools import count
@@ -24,6 +25,7 @@ from .tensors import LazyTensor, LazyTVImage, lazy_tensor
 
 _COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, from which it takes the times of files
 _TICK = 10_000_000  # ns between two times of other clocks, as that of a network's disk
+HEARD = "has warnings raised or recorded while it opens images"
 WRITTEN = "opens files that were written just now"
 
 numbers = count()  # of Records, which are all different
@@ -71,11 +73,15 @@ class Tracer:
         self.notes = Notes()
         self._roots, self._since = roots, since - _TICK
         self._seed, self._dtype = torch.initial_seed(), torch.get_default_dtype()
+        self._showing = _showing()
         self._random: list[weakref.ref[Later]] = []  # which draw when they become real
         self._seeds = ""  # what the user's code has set
 
     def opened(self, file: Any, really: Callable[..., Any]) -> Any:
         """The image of a file, not read yet; None where ``really`` opening it is what can be done."""
+        if _are_errors() or _showing() is not self._showing:  # who hears them may leave the image out
+            self.notes.became_real(HEARD)
+            return None
         source = self._source(file)
         if source is None:
             return None
@@ -156,6 +162,22 @@ class Tracer:
             self.notes.became_real(WRITTEN)
             return None
         return path if same and stat.S_ISREG(found.st_mode) else None
+
+
+def _are_errors() -> bool:
+    """Whether a warning of Pillow's may be raised as an error."""
+    for action, text, category, module, _ in warnings.filters:
+        if issubclass(UserWarning, category):
+            if action == "error":
+                return True
+            if text is None and module is None:  # it is for all, and the first that fits decides
+                return False
+    return False
+
+
+def _showing() -> Any:
+    """What warnings go to: another function, where catch_warnings() records them."""
+    return getattr(warnings, "_showwarnmsg_impl", None)
 
 
 def _path(file: Any) -> str:

@@ -17,7 +17,7 @@ from .chains import Chain
 from .hooks import hooked
 from .reading import gives_many, holds_iterator, may_open, may_use_cuda, signature_of, with_inner
 from .samples import Sample, taken
-from .tracer import WRITTEN, Tracer, now
+from .tracer import HEARD, WRITTEN, Tracer, now
 from .twin import generators_kept, twin_of
 
 _UNSEEN = "opens no image in a way that is seen"
@@ -64,7 +64,8 @@ class Known:
         if signature == self._signature and (known.why or self.chain(known) is not None):
             return known
         self._verdict = _try_first_sample(dataset, self.roots)
-        self._signature = None if WRITTEN in self._verdict.why else signature  # next time they may be old
+        passing = self._verdict.why in (WRITTEN, HEARD)  # next time files may be old, and nobody listen
+        self._signature = None if passing else signature
         return self._verdict
 
     def chain(self, verdict: Verdict) -> Chain | None:

@@ -189,7 +189,8 @@ def _calls(route: DaliRoute | ResidentRoute) -> list[Call]:
 def available_threads(loader) -> int:
     if loader.num_workers:
         return loader.num_workers
-    processes = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    processes = max(1, int(told) if told.isdigit() else 1)
     return max(1, min(len(os.sched_getaffinity(0)) // processes, _MOST_THREADS))
 
 

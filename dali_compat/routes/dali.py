@@ -133,8 +133,8 @@ class DaliRoute:
         engine = known_engine(self.device)
         if isinstance(engine, str):
             return f"exact, on the CPU, not on a JPEG engine: {engine}"
-        there = "" if engine is not None else ", if it has one"
-        return f"exact: JPEGs on the GPU's engine{there}, once they are compared; others on the CPU"
+        kinds, there = ("", ", if it has one") if engine is None else (f" ({engine.kinds})", "")
+        return f"exact: JPEGs{kinds} on the GPU's engine{there}, once they are compared; others on the CPU"
 
     @property
     def compared_jpegs(self) -> str:

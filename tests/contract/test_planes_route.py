@@ -38,6 +38,8 @@ CHAINS = {
     "jitter": T.Compose([T.RandomCrop(8), T.ColorJitter(0.4, 0.4), T.PILToTensor()]),
     "views": views(TRAIN, T.Compose([T.CenterCrop(6), T.PILToTensor()])),
     "call": T.Compose([T.Resize((9, 9)), T.Lambda(lambda image: image.rotate(90)), T.ToTensor()]),
+    "nearest": T.Compose([T.Resize((9, 9), T.InterpolationMode.NEAREST), T.ToTensor()]),
+    "several sizes": T.Compose([T.RandomHorizontalFlip(), T.RandomResizedCrop(8), T.PILToTensor()]),
 }
 
 
@@ -122,6 +124,7 @@ def alone(monkeypatch):
 
         return called
 
+    monkeypatch.setattr(kernels, "_BLOCK", 2048)  # which take the interpreter no longer
     for name in ("render", "differs"):
         monkeypatch.setattr(kernels, name, locked(getattr(kernels, name)))
 
@@ -240,6 +243,20 @@ def test_pixels_and_places(folder, engine, monkeypatch, name):
     for _ in range(2):
         assert_alike(loaded(dataset), wanted)
     assert sum(engine.calls) == 16
+
+
+def images_alone(samples):
+    return [image for image, _ in samples]
+
+
+@interpreted.runs_interpreted
+def test_results_of_several_sizes(folder, engine, monkeypatch):
+    dataset, options = DALIImageFolder(folder, T.ToTensor()), {"collate_fn": images_alone}
+    wanted = expected(monkeypatch, dataset, **options)
+    assert len({image.shape for image in wanted[0]}) > 1
+    assert_alike(compared(engine, dataset, **options), wanted)
+    assert_alike(loaded(dataset, **options), wanted)
+    assert sum(engine.calls) == 8
 
 
 @interpreted.runs_interpreted

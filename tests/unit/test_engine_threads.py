@@ -28,7 +28,7 @@ from dali_compat.engine.planes.geometry import planes_of
 from dali_compat.engine.planes.nvjpeg import EngineError, EngineMemoryError, Nvjpeg
 from dali_compat.engine.planes.verified import VerifiedEngine
 from dali_compat.epoch import aside
-from dali_compat.epoch.planes_group import bounded
+from dali_compat.epoch.planes_group import as_many_as_fit, bounded
 from dali_compat.lower import lower
 from dali_compat.plan import Options
 from dali_compat.routes.dali import DaliRoute
@@ -373,6 +373,18 @@ def test_a_small_gpu_has_less_in_flight(engine, monkeypatch):
     facts = Facts.empty(8)._replace(sizes=np.full((8, 2), 8), chroma=np.ones(8, np.uint8))
     assert [len(group) for group in bounded(np.arange(8), facts, 2**34)] == [8]
     assert [len(group) for group in bounded(np.arange(8), facts, 128 * 512)] == [2] * 4
+    large = facts._replace(lengths=np.array([9, 600, 9, 9, 9, 500, 9, 9]))  # files, of small images
+    made = [group.tolist() for group in bounded(np.arange(8), large, 128 * 512)]
+    assert made == [[0], [1], [2, 3], [4], [5, 6], [7]]
+
+
+def test_a_launch_of_kernels_has_65535_images_at_most():
+    many = 140_000
+    facts = Facts.empty(many)._replace(sizes=np.ones((many, 2), np.int64), chroma=np.ones(many, np.uint8))
+    groups = bounded(np.arange(many), facts, 2**40)
+    assert [len(group) for group in groups] == [65535, 65535, 8930]
+    assert np.array_equal(np.concatenate(groups), np.arange(many))
+    assert as_many_as_fit(np.arange(many), facts, 2**30).tolist() == groups[0].tolist()
 
 
 def test_others_may_begin_while_it_is_asked_what_is_in_flight(engine, monkeypatch):

@@ -1,12 +1,16 @@
 """engine/planes/files: encoded images one behind another."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
+from helpers import each_of
 
 from dali_compat.data.header import STATED
 from dali_compat.data.sources import PATHS, Form
 from dali_compat.engine.dali.pipeline import DecodePipeline
+from dali_compat.engine.planes import files as of_files
 from dali_compat.engine.planes.files import Files
 from dali_compat.plan import Plan
 
@@ -66,3 +70,23 @@ def test_dalis_memory_has_them_so(tmp_path, lengths):
     if lengths[0]:
         assert received.packed()[0].tobytes() == b"".join(file.tobytes() for file in given)
     pipeline.close()
+
+
+def test_what_cannot_be_pinned_is_ordinary_memory(monkeypatch):
+    """And what is too large: torch would keep it, and as much again, for good."""
+    true, asked = torch.empty, []
+
+    def empty(size, pin_memory, **how):
+        asked.append(size)
+        if size > 150:
+            raise RuntimeError("CUDA error: out of memory")
+        return true(size, **how)
+
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch, "empty", empty)
+    monkeypatch.setattr(of_files, "_MOST_PINNED", 1000)
+    for length in (100, 200, 2000):
+        given = files(length, 0, 7)
+        made = Files.of(given, torch.device("cuda", 1))
+        assert all(np.array_equal(file, one) for file, one in zip(given, each_of(made), strict=True))
+    assert asked == [100 + 7 + 16, 200 + 7 + 16]

@@ -135,13 +135,41 @@ def test_a_gpu_chain_without_random_steps_resizes_as_pillow_does():
     assert passes(v2.Compose([v2.ToImage(), v2.Resize(256)]), gpu=True) == on_tensors
 
 
+def on_planes(*transforms):
+    """What kernels do, and what torch does after them; None where that is not for a JPEG engine."""
+    plan = lower(translate(v2.Compose([*transforms])), Options(exact=True, gpu=True))
+    if not plan.from_planes:
+        return None
+    return tuple(" ".join(s.op for s in steps) for steps in (plan.planes, plan.after))
+
+
 def test_planes_are_resized_only_where_torchvision_counts_as_kernels_do(monkeypatch):
     """Before 0.21 v2 resizes floats, where bilinear meets AVX512."""
-    options = Options(exact=True, gpu=True)
     for whole in (True, False):
         monkeypatch.setattr("dali_compat.lower.resizes_in_whole_numbers", lambda interpolation, whole=whole: whole)
-        assert lower(translate(IDIOM), options).from_planes == whole
-        assert lower(translate(TRAIN), options).from_planes
+        assert ("resize" in on_planes(IDIOM)[0]) == whole
+        assert on_planes(TRAIN) == ("crop resize flip to_dtype normalize", "")
+
+
+def test_what_kernels_do_on_planes():
+    """They filter to one size, or choose pixels. The rest is torch's, as it is without them, and where DALI has steps
+    of its own on images of several sizes, it decodes."""
+    tensor, size = v2.ToImage(), (8, 8)
+    nearest, box = ({"interpolation": InterpolationMode[name]} for name in ("NEAREST", "BOX"))
+    assert on_planes(v1.RandomResizedCrop(8, **nearest), v1.ToTensor()) == ("crop resize to_dtype", "")
+    assert on_planes(v1.Resize(9, InterpolationMode.NEAREST_EXACT), v1.CenterCrop(8)) == ("resize crop", "")
+    assert on_planes(tensor, v2.RandomResizedCrop(8, **nearest)) == ("crop", "resize")
+    assert on_planes(tensor, v2.Resize(size, antialias=False)) == ("", "resize")
+    assert on_planes(v1.RandomResizedCrop(8, **box)) == ("crop", "resize")
+    assert on_planes(v1.RandomCrop(8, padding=4)) == ("pad crop", "")
+    assert on_planes(v1.RandomHorizontalFlip(), v1.RandomResizedCrop(8)) == ("flip crop", "resize")
+    assert on_planes(v1.Resize(9), v1.ToTensor()) == ("", "resize to_dtype")
+    assert on_planes(v1.CenterCrop(20), v1.Resize(9), v1.RandomHorizontalFlip()) == ("crop", "resize flip")
+    assert on_planes(v1.ColorJitter(0.4), v1.RandomCrop(8)) == ("", "color_jitter crop")
+    assert on_planes(v1.ToTensor()) == ("to_dtype", "") and on_planes(v1.PILToTensor()) == ("", "")
+    assert on_planes(str.upper, v1.RandomCrop(8)) == ("", "")
+    assert on_planes(v1.Pad(4, fill=7), v1.RandomCrop(8)) is None
+    assert on_planes(v1.RandomCrop(8), v1.Pad(4, fill=7), v1.Grayscale(3)) == ("crop", "pad grayscale")
 
 
 def test_what_a_gpu_resizes_in_floating_point_is_not_called_exact():

@@ -128,7 +128,7 @@ def test_another_number_of_workers_is_that_many_threads(loader):
 
 @pytest.mark.parametrize("cores, processes, workers, threads", [
     (12, None, 0, 12), (12, "4", 0, 3), (12, "5", 0, 2), (12, "100", 0, 1), (100, None, 0, 16), (100, "2", 0, 16),
-    (12, "4", 5, 5),
+    (12, "4", 5, 5), (12, "", 0, 12),
 ])  # fmt: skip
 def test_threads_are_this_processs_share_of_the_cores(image_root, monkeypatch, cores, processes, workers, threads):
     """LOCAL_WORLD_SIZE is torchrun's: how many processes share the machine."""

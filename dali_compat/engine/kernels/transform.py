@@ -16,9 +16,16 @@ def resize_nearest(images: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     """Image.resize(NEAREST): ImagingScaleAffine over the whole image."""
     lines = []
     for before, after in zip(images.shape[-2:], size, strict=True):
-        line = _accumulated(np.array([before / after * 0.5]), np.array([before / after]), after)[0]
-        lines.append(torch.from_numpy(line.astype(np.int64)).to(images.device, non_blocking=True))
+        line = nearest(np.array([before]), np.array([after]))[0]
+        lines.append(torch.from_numpy(line).to(images.device, non_blocking=True))
     return images.index_select(-2, lines[0]).index_select(-1, lines[1])
+
+
+def nearest(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """(N, largest of ``after``) int64: which of ``before`` (N,) lines each of ``after`` (N,) is; behind those, beyond
+    the image."""
+    step = before / after
+    return _accumulated(step * 0.5, step, int(after.max())).astype(np.int64)
 
 
 def transform(images, coordinates, size, interpolation, fill):

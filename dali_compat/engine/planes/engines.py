@@ -1,4 +1,5 @@
-"""Which engine a GPU has: one a device and process.
+"""Which engine a GPU has: one a device and process. It is not kept on disk: what takes time is opening nvJPEG, and each
+process has to do that anyway.
 
 Whether its planes, with the kernels here, can be Pillow's pixels is asked of the device, with a few images made for it;
 and whether these kernels resize as Pillow does, for Triton has compiled them there.

@@ -1,5 +1,5 @@
 """Encoded images in memory of our own. Nobody writes to it; a mapped file another program may overwrite at any time. It
-is pinned, so that a GPU reads it by itself."""
+is pinned, where there is not too much of it, so that a GPU reads it by itself."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ...data.header import STATED
 from ...data.verdicts import checksums
 
 _BEHIND = 16  # bytes behind the last file, for checksums()
+_MOST_PINNED = 2**28  # bytes: torch rounds them up to a power of two, and keeps them until the program ends
 
 
 class Files:
@@ -48,13 +49,8 @@ class Files:
     def _room(cls, lengths: np.ndarray, device: torch.device) -> Files:
         ends = np.cumsum(lengths)
         size = int(ends[-1]) + _BEHIND if len(ends) else _BEHIND
-        if device.type == "cuda":
-            with torch.cuda.device(device):  # pinned memory is the current GPU's, where CUDA runs on none yet
-                # torch uses it again and again
-                memory = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).numpy()
-        else:
-            memory = np.empty(size, np.uint8)
-        return cls(memory, ends - lengths, lengths)
+        memory = _pinned(size, device) if device.type == "cuda" and size <= _MOST_PINNED else None
+        return cls(np.empty(size, np.uint8) if memory is None else memory, ends - lengths, lengths)
 
     @property
     def addresses(self) -> np.ndarray:
@@ -74,3 +70,13 @@ class Files:
     def checksums(self, marks: np.ndarray) -> np.ndarray:
         """As data/verdicts has them, of these files and the ``marks`` of what their headers state."""
         return checksums(self.memory, self.begins, self.lengths, marks)
+
+
+def _pinned(size: int, device: torch.device) -> np.ndarray | None:
+    """(size,) uint8, which torch uses again and again; None where the system has none: nvJPEG takes ordinary memory,
+    too."""
+    try:
+        with torch.cuda.device(device):  # pinned memory is the current GPU's, where CUDA runs on none yet
+            return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).numpy()
+    except RuntimeError:
+        return None

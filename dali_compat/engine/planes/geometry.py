@@ -114,6 +114,23 @@ def whole_rows_of(planes: Planes) -> tuple[np.ndarray, Layout]:
     return rows_of(planes, Windows(nothing, planes.sizes, planes.sizes, nothing, nothing), planes.sizes.max(0).tolist())
 
 
+def picked_rows_of(planes: Planes, sizes: np.ndarray) -> np.ndarray:
+    """(N, len(COLUMNS)) int64 for kernels.pick(): ``sizes`` (N, 2) are those of the results."""
+    rows, pixels = _rows(planes), sizes.prod(1)
+    rows[:, [_AT["height"], _AT["width"]]] = sizes
+    rows[:, _AT["region"]] = 3 * (np.cumsum(pixels) - pixels)
+    return rows
+
+
+def _rows(planes: Planes) -> np.ndarray:
+    """Where planes are, and zeros."""
+    rows = np.zeros((len(planes.bytes), len(COLUMNS)), np.int64)
+    rows[:, _AT["luma"] : _AT["cr"] + 1] = planes.offsets
+    rows[:, _AT["pitch"] : _AT["chroma_pitch"] + 1] = planes.pitches[:, :2]
+    rows[:, _AT["chroma_height"] : _AT["chroma_y"] + 1] = planes.chroma
+    return rows
+
+
 def rows_of(
     planes: Planes, windows: Windows, size: Sequence[int], interpolation: str = "bilinear", like: str = "pil"
 ) -> tuple[np.ndarray, Layout]:
@@ -132,10 +149,7 @@ def rows_of(
     half = np.where(vertical[:, None], half, np.stack([needed[:, 0], np.full(count, out[1])], 1))
     taps = np.minimum(np.ceil(support * 2).astype(np.int64) + 1, windows.size)
     region_pixels, half_pixels = needed.prod(1), half.prod(1)
-    rows = np.empty((count, len(COLUMNS)), np.int64)
-    rows[:, _AT["luma"] : _AT["cr"] + 1] = planes.offsets
-    rows[:, _AT["pitch"] : _AT["chroma_pitch"] + 1] = planes.pitches[:, :2]
-    rows[:, _AT["chroma_height"] : _AT["chroma_y"] + 1] = planes.chroma
+    rows = _rows(planes)
     rows[:, [_AT["top"], _AT["left"]]] = windows.start + low
     rows[:, [_AT["height"], _AT["width"]]] = needed
     rows[:, _AT["region"]] = 3 * (np.cumsum(region_pixels) - region_pixels)

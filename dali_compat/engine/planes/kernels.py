@@ -1,5 +1,5 @@
-"""Planes of JPEGs -> a batch, as libjpeg, Pillow and torchvision make it, bit for bit, in four launches; and in one, a
-comparison of all pixels with those that another decoder has made.
+"""Planes of JPEGs -> a batch, as libjpeg, Pillow and torchvision make it, bit for bit, in four launches, or one where
+nothing is filtered; and in one, a comparison of all pixels with those that another decoder has made.
 
 Colours are libjpeg-turbo's (jdsample.c, fancy upsampling; jdcolor.c), resizing is Pillow's (Resample.c) or, where
 ``like`` is "v2", PyTorch's for uint8 on the CPU (UpSampleKernel.cpp). Weights are computed in double precision in the
@@ -54,6 +54,23 @@ def differs(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, pixels: to
     made = torch.zeros(len(rows), dtype=torch.int32, device=planes.device)
     _differ[(min(triton.cdiv(layout.most_region, _BLOCK), _PROGRAMS), len(rows))](planes, rows, pixels, made, _BLOCK)
     return made
+
+
+def pick(
+    planes: torch.Tensor,
+    rows: torch.Tensor,
+    lines: torch.Tensor,
+    most: int,
+    table: torch.Tensor | None,
+    out: torch.Tensor,
+    interleaved: bool,
+):
+    """``out`` (numbers,): one image after another, (3, height, width) or, ``interleaved``, (height, width, 3), of
+    ``most`` pixels; of ``rows`` it takes where planes are, the results' sizes, and where they begin. ``lines`` (N, 2,
+    longest) int32 says which column, and which line, of its image each of a result's is; -1: black. ``planes`` and
+    ``table`` are as render()'s."""
+    grid, values = (min(triton.cdiv(most, _BLOCK), _PROGRAMS), len(rows)), out if table is None else table
+    _pick[grid](planes, rows, lines, out, values, lines.shape[2], table is not None, interleaved, _BLOCK)
 
 
 @triton.jit
@@ -166,7 +183,11 @@ def _bounded(x):
 def _rgb(planes, row, at, there):
     """Of the pixels ``at`` of what is needed of an image."""
     width = _number(row + _WIDTH)
-    y, x = at // width + _number(row + _TOP), at % width + _number(row + _LEFT)
+    return _rgb_at(planes, row, at // width + _number(row + _TOP), at % width + _number(row + _LEFT), there)
+
+
+@triton.jit
+def _rgb_at(planes, row, y, x, there):
     luma = tl.load(planes + tl.load(row + _LUMA) + y * _number(row + _PITCH) + x, mask=there, other=0).to(tl.int32)
     red, green, blue = luma, luma, luma
     right, down = _number(row + _C_RIGHT), _number(row + _C_DOWN)
@@ -303,3 +324,33 @@ def _rest(
         tl.store(to, red.to(tl.uint8), mask=there)
         tl.store(to + stride_c, green.to(tl.uint8), mask=there)
         tl.store(to + 2 * stride_c, blue.to(tl.uint8), mask=there)
+
+
+@triton.jit
+def _pick(
+    planes, rows, lines, out, table, longest, converts: tl.constexpr, interleaved: tl.constexpr, block: tl.constexpr
+):
+    """Pixels of each image, wherever they lie, and conversions."""
+    image = tl.program_id(1).to(tl.int64)
+    row = rows + image * _ROW
+    width = _number(row + _WIDTH)
+    pixels = width * _number(row + _HEIGHT)
+    columns = lines + image * 2 * longest
+    for begin in range(tl.program_id(0) * block, pixels, tl.num_programs(0) * block):
+        at = begin + tl.arange(0, block)
+        there = at < pixels
+        x = tl.load(columns + at % width, mask=there, other=-1)
+        y = tl.load(columns + longest + at // width, mask=there, other=-1)
+        inside = (x >= 0) & (y >= 0)
+        red, green, blue = _rgb_at(planes, row, y, x, inside)
+        red, green, blue = tl.where(inside, red, 0), tl.where(inside, green, 0), tl.where(inside, blue, 0)
+        to = out + tl.load(row + _REGION) + (3 * at if interleaved else at)
+        step = 1 if interleaved else pixels
+        if converts:
+            tl.store(to, tl.load(table + red, mask=there), mask=there)
+            tl.store(to + step, tl.load(table + 256 + green, mask=there), mask=there)
+            tl.store(to + 2 * step, tl.load(table + 512 + blue, mask=there), mask=there)
+        else:
+            tl.store(to, red.to(tl.uint8), mask=there)
+            tl.store(to + step, green.to(tl.uint8), mask=there)
+            tl.store(to + 2 * step, blue.to(tl.uint8), mask=there)

@@ -12,39 +12,67 @@ from ...draws import Arrays
 from ...plan import Plan, Step
 from ..device import to_device
 from ..fused import conversion_table
-from .geometry import Planes, Windows, rows_of
+from .geometry import Planes, Windows, picked_rows_of, rows_of
+from .picked import picked
+
+_CONVERSIONS = ("to_dtype", "normalize")
 
 
 class Program:
     """``plan.planes`` for N images, whose arguments ``arrays`` are, and ``sizes`` (N, 2)."""
 
     def __init__(self, plan: Plan, arrays: list[Arrays], sizes: np.ndarray):
-        steps = plan.planes
-        self._how = next(
-            (step.kwargs for step in steps if step.op == "resize"), {"interpolation": "bilinear", "like": "pil"}
-        )
+        steps = plan.planes or ()
+        self._conversions = tuple(step for step in steps if step.op in _CONVERSIONS)
+        self._channels_last = plan.channels_last
+        how = next((step.kwargs for step in steps if step.op == "resize"), {"interpolation": "nearest"})
+        self._windows: Windows | None = None
+        if how["interpolation"].startswith("nearest"):
+            geometry = len(steps) - len(self._conversions)  # they come last
+            self._sizes, self._lines = picked(steps[:geometry], arrays[:geometry], sizes)
+            return
+        self._how = how["interpolation"], how["like"]
         self._windows = _windows(steps, arrays, sizes)
         sizes_of = [step.gives.size for step in steps if step.op in ("crop", "resize")]
         assert sizes_of[-1] is not None  # or lower() would not have let it come to this
         self._size = sizes_of[-1]
-        self._conversions = tuple(step for step in steps if step.op in ("to_dtype", "normalize"))
-        self._format = torch.channels_last if plan.channels_last else torch.contiguous_format
 
-    def __call__(self, planes: torch.Tensor, places: Planes) -> torch.Tensor:
-        """(N, 3, H, W) on the GPU that has the planes, where ``places`` says."""
+    def __call__(self, planes: torch.Tensor, places: Planes) -> torch.Tensor | list[torch.Tensor]:
+        """(N, 3, H, W), or a list of N where sizes differ, on the GPU that has the planes, where ``places`` says."""
         with torch.cuda.device(planes.device) if planes.is_cuda else nullcontext():  # Triton asks which is current
-            return self._on_device(planes, places)
+            table = _table(self._conversions, planes.device) if self._conversions else None
+            if self._windows is None:
+                return self._picked(planes, places, table)
+            return self._resized(planes, places, table, self._windows)
 
-    def _on_device(self, planes: torch.Tensor, places: Planes) -> torch.Tensor:
+    def _resized(self, planes: torch.Tensor, places: Planes, table: torch.Tensor | None, windows: Windows):
         from . import kernels  # Triton starts with them
 
-        device = planes.device
-        rows, layout = rows_of(places, self._windows, self._size, self._how["interpolation"], self._how["like"])
-        table = _table(self._conversions, device) if self._conversions else None
+        rows, layout = rows_of(places, windows, self._size, *self._how)
         dtype = torch.uint8 if table is None else table.dtype
-        out = torch.empty((len(rows), 3, *self._size), dtype=dtype, device=device, memory_format=self._format)
-        kernels.render(planes, to_device(rows, device), layout, table, out)
+        order = torch.channels_last if self._channels_last else torch.contiguous_format
+        shape = len(rows), 3, *self._size
+        out = torch.empty(shape, dtype=dtype, device=planes.device, memory_format=order)
+        kernels.render(planes, to_device(rows, planes.device), layout, table, out)
         return out
+
+    def _picked(self, planes: torch.Tensor, places: Planes, table: torch.Tensor | None):
+        """Images of several sizes that are not converted yet lie as DALI's do: the channels of a pixel together."""
+        from . import kernels  # Triton starts with them
+
+        device, sizes, pixels = planes.device, self._sizes.tolist(), self._sizes.prod(1)
+        alike = bool((self._sizes == self._sizes[0]).all())
+        interleaved = self._channels_last if alike else table is None
+        dtype = torch.uint8 if table is None else table.dtype
+        out = torch.empty(3 * int(pixels.sum()), dtype=dtype, device=device)
+        rows, lines = (to_device(a, device) for a in (picked_rows_of(places, self._sizes), self._lines))
+        kernels.pick(planes, rows, lines, int(pixels.max()), table, out, interleaved)
+        parts = [out] if alike else out.split((3 * pixels).tolist())
+        count = len(sizes) if alike else 1
+        shapes = [(count, *size, 3) if interleaved else (count, 3, *size) for size in sizes[: len(parts)]]
+        made = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+        made = [image.movedim(-1, 1) for image in made] if interleaved else made
+        return made[0] if alike else [image[0] for image in made]
 
 
 @functools.lru_cache(64)
@@ -54,18 +82,18 @@ def _table(conversions: tuple[Step, ...], device: torch.device) -> torch.Tensor:
 
 
 def _windows(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -> Windows:
-    """A crop before another change of size is a window of the image; one after it, of what was resized."""
+    """A crop before the resize is a window of the image; one after it, of what was resized."""
     start, size, begin, flips = np.zeros_like(sizes), sizes, np.zeros_like(sizes), np.zeros_like(sizes)
-    full: np.ndarray | None = None
-    changes = [step for step in steps if step.op in ("crop", "resize")]
+    full = sizes
+    resized = False
     for step, values in zip(steps, arrays, strict=True):
-        if step.op == "crop" and step is changes[0] and len(changes) > 1:
-            start, size = values["start"].astype(np.int64), values["shape"].astype(np.int64)
-        elif step.op == "crop":
+        if step.op == "crop" and resized:
             begin = values["start"].astype(np.int64)
+        elif step.op == "crop":
+            start, size = values["start"].astype(np.int64), values["shape"].astype(np.int64)
         elif step.op == "resize":
-            full = values["size"].astype(np.int64)
+            full, resized = values["size"].astype(np.int64), True
         elif step.op == "flip":
             axis = int(step.kwargs["axis"] == "horizontal")
             flips[:, axis] ^= values["flag"].astype(np.int64) != 0 if "flag" in values else 1
-    return Windows(start, size, size if full is None else full, begin, flips)
+    return Windows(start, size, full, begin, flips)

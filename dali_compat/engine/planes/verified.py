@@ -19,6 +19,7 @@ from contextlib import nullcontext, suppress
 import numpy as np
 import torch
 
+from ...data.header import GRAY_JPEG
 from ...data.headers import Headers, JpegCounts
 from ...data.verdicts import ENGINES, PILLOWS
 from ..device import to_device, working_on
@@ -30,6 +31,7 @@ from .nvjpeg import EngineError
 MOST_PIXELS = 2**26  # of an image: 64 MB of luma, and as much of chroma again at most twice
 _WAITING = 2**30  # bytes of pixels that wait to be compared, at most
 _PER_BATCH = 2**29  # those of them that one batch may bring
+_KINDS = {GRAY_JPEG: "gray", 0x11: "4:4:4", 0x21: "4:2:2", 0x22: "4:2:0", 0x12: "4:4:0"}  # by Header's chroma
 _FREE = 8  # times as much is free on the GPU, at least
 
 
@@ -46,6 +48,11 @@ class VerifiedEngine(JpegEngine):
         self._comparing = ThreadPoolExecutor(1, "dali_compat JPEG comparison", *how)
         self._compares = torch.cuda.Stream(device) if on_gpu else None
         self._pending: dict[Future, int] = {}  # with bytes of pixels
+
+    @property
+    def kinds(self) -> str:
+        """Of which JPEGs it may be that its pixels are Pillow's: "gray, 4:4:4"."""
+        return ", ".join(name for chroma, name in _KINDS.items() if self.exact[chroma])
 
     def takes(self, chroma: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """(N,) bool: which files may be for it, by what Facts has of them."""

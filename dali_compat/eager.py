@@ -1,0 +1,32 @@
+"""What torch.compile is to leave alone, with all that it calls."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_compiler: Any = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", None)  # torch 2.5 has none
+
+
+def eager(function: F) -> F:
+    """The function. Where compiled code of the user's calls it, Python runs it: the compiler would trace every function
+    under it, and meet arrays and pipelines that it does not know. Otherwise torch.compiler.disable() is not called: it
+    imports the compiler, and takes its time at each call."""
+    uncompiled: Callable[..., Any] | None = None
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal uncompiled
+        if "torch._dynamo" not in sys.modules or (_compiler is not None and _compiler() is None):
+            return function(*args, **kwargs)
+        if uncompiled is None:
+            uncompiled = torch.compiler.disable(function)
+        return uncompiled(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
