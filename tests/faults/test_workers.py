@@ -317,10 +317,7 @@ def _right(calls: Calls, call: Call, value: int) -> bool:
     return all(torch.equal(one, images + 1) for one, images in zip(made, batches, strict=True))
 
 
-OURS = tuple(
-    str(REPOSITORY / "dali_compat" / "workers" / f"{name}.py")
-    for name in ("calls", "processes", "shared_memory", "samples")
-)
+OURS = tuple(map(str, (REPOSITORY / "dali_compat" / "workers").glob("*.py")))
 
 
 class _At:
