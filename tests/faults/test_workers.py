@@ -23,7 +23,7 @@ import programs
 import pytest
 import torch
 from contract.both import REPOSITORY, assert_same_epoch, assert_same_pixels, error_of, stock
-from helpers import interrupted
+from helpers import interrupted, while_within
 from PIL import Image
 from torch.utils import data
 from torchvision import transforms as T
@@ -317,10 +317,7 @@ def _right(calls: Calls, call: Call, value: int) -> bool:
     return all(torch.equal(one, images + 1) for one, images in zip(made, batches, strict=True))
 
 
-OURS = tuple(
-    str(REPOSITORY / "dali_compat" / "workers" / f"{name}.py")
-    for name in ("calls", "processes", "shared_memory", "samples")
-)
+OURS = tuple(map(str, (REPOSITORY / "dali_compat" / "workers").glob("*.py")))
 
 
 class _At:
@@ -356,19 +353,34 @@ class _At:
         return self._line
 
 
-def _interrupted(number: int, opcodes: bool) -> bool:
+class _AddsWhen:
+    """When a file is there."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def __call__(self, image):
+        while not self.file.exists():
+            time.sleep(0.002)
+        return image + 1
+
+
+def _interrupted(number: int, opcodes: bool, file: Path) -> bool:
     """Whether the n-th place was reached. After it the same calls give what they should: nothing of the batches that
-    were under way."""
-    calls, call = _calls(workers=1)
+    were under way. Answers are always waited for, so that the places are the same each time."""
+    calls, call = _calls(_AddsWhen(file), workers=1)
+    file.touch()
     assert _right(calls, call, 0)
+    file.unlink()
     called, hit = [], False
     try:
-        with _At(number, opcodes):
+        with while_within(processes.Processes.wait, file.touch), _At(number, opcodes):
             called += [calls.submit(call, IMAGES + 100, "tensor", list(range(8)))]
             called += [calls.submit(call, IMAGES + 101, "tensor", list(range(8)))]
             called[0].images(CPU)
     except KeyboardInterrupt:
         hit = True
+    file.touch()
     for one in called:
         one.cancel()
     assert _right(calls, call, 7)
@@ -376,26 +388,27 @@ def _interrupted(number: int, opcodes: bool) -> bool:
     return hit
 
 
-def test_an_interrupt_at_any_line():
+def test_an_interrupt_at_any_line(tmp_path):
     """Of submit() and images(): later batches are right, and neither processes nor descriptors stay."""
-    _interrupted(0, False)
+    file = tmp_path / "go"
+    _interrupted(0, False, file)
     _until(lambda: not _workers())
     before = _descriptors()
     number = 0
-    while _interrupted(number + 1, False):
+    while _interrupted(number + 1, False, file):
         number += 1
     assert number > 100
     _until(lambda: not _workers() and _descriptors() <= before)
 
 
-def test_an_interrupt_at_any_instruction():
+def test_an_interrupt_at_any_instruction(tmp_path):
     """60 of them, of a fixed seed."""
     with _At(0, True) as all_of_them:
         calls, call = _calls()
         calls.submit(call, IMAGES, "tensor", list(range(8))).images(CPU)
         calls.close()
     for number in random.Random(10).sample(range(1, all_of_them.count), 60):
-        _interrupted(number, True)
+        _interrupted(number, True, tmp_path / "go")
 
 
 def test_an_interrupt_while_processes_start():
