@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -29,4 +29,4 @@ def eager(function: F) -> F:
             uncompiled = torch.compiler.disable(function)
         return uncompiled(*args, **kwargs)
 
-    return call  # type: ignore[return-value]
+    return cast(F, call)

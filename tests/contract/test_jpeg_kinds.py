@@ -214,7 +214,7 @@ def test_any_chain_gives_what_the_cpu_gives(varied, engine, monkeypatch, seed):
     """Of crops, sizes, flips, conversions and whatever comes after, with the files in another order."""
     folder, chosen = varied
     large = [i for i, kind in enumerate(chosen) if kind.height > 3 and kind.width > 2][:600]  # crops do not pad
-    dataset = DALIImageFolder(folder, some_chain(random.Random(seed)))
+    dataset = DALIImageFolder(folder, some_chain(random.Random(seed), seed))
     some = Subset(dataset, large)
     with monkeypatch.context() as patch:
         patch.setattr(DaliRoute, "jpeg_engine", lambda self: None)
