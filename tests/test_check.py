@@ -2,6 +2,7 @@
 
 import faulthandler
 import io
+import functools
 import json
 import multiprocessing
 import os
@@ -555,6 +556,8 @@ def slow_check(tmp_path, monkeypatch):
             decode(path)
 
     replace_decode(monkeypatch, for_ever)
+    # all is shown at once: nothing may follow in which it would be
+    monkeypatch.setattr("dali_compat.cli.check.tqdm", functools.partial(tqdm, mininterval=0))
 
     def act(options) -> None:
         os.setsid()
