@@ -1,8 +1,8 @@
 """python -m dali_compat check: what it finds, what it says, and how it ends."""
 
 import faulthandler
-import io
 import functools
+import io
 import json
 import multiprocessing
 import os
