@@ -180,6 +180,19 @@ def _bounded(x):
 
 
 @triton.jit
+def _store(to, step, red, green, blue, table, converts: tl.constexpr, there):
+    """Three channels, ``step`` apart; where it ``converts``, what ``table`` (3, 256) has for their values."""
+    if converts:
+        tl.store(to, tl.load(table + red, mask=there), mask=there)
+        tl.store(to + step, tl.load(table + 256 + green, mask=there), mask=there)
+        tl.store(to + 2 * step, tl.load(table + 512 + blue, mask=there), mask=there)
+    else:
+        tl.store(to, red.to(tl.uint8), mask=there)
+        tl.store(to + step, green.to(tl.uint8), mask=there)
+        tl.store(to + 2 * step, blue.to(tl.uint8), mask=there)
+
+
+@triton.jit
 def _rgb(planes, row, at, there):
     """Of the pixels ``at`` of what is needed of an image."""
     width = _number(row + _WIDTH)
@@ -212,9 +225,7 @@ def _colour(planes, rows, region, block: tl.constexpr):
         there = at < pixels
         red, green, blue = _rgb(planes, row, at, there)
         made = region + tl.load(row + _REGION) + at
-        tl.store(made, red.to(tl.uint8), mask=there)
-        tl.store(made + pixels, green.to(tl.uint8), mask=there)
-        tl.store(made + 2 * pixels, blue.to(tl.uint8), mask=there)
+        _store(made, pixels, red, green, blue, made, False, there)
 
 
 @triton.jit
@@ -276,9 +287,7 @@ def _half(region, made, rows, weights, first, height, width, taps, longest, bloc
         red, green, blue = _filtered(
             given, before_w, before_h, rows, image, vertical, y, x, weights, first, taps, longest, there
         )
-        tl.store(to + at, red.to(tl.uint8), mask=there)
-        tl.store(to + at + pixels, green.to(tl.uint8), mask=there)
-        tl.store(to + at + 2 * pixels, blue.to(tl.uint8), mask=there)
+        _store(to + at, pixels, red, green, blue, made, False, there)
 
 
 @triton.jit
@@ -316,14 +325,7 @@ def _rest(
     to_y = tl.where(tl.load(row + _UPSIDE_DOWN) != 0, height - 1 - y, y)
     to_x = tl.where(tl.load(row + _MIRROR) != 0, width - 1 - x, x)
     to = out + image * stride + to_y * stride_h + to_x * stride_w
-    if converts:
-        tl.store(to, tl.load(table + red, mask=there), mask=there)
-        tl.store(to + stride_c, tl.load(table + 256 + green, mask=there), mask=there)
-        tl.store(to + 2 * stride_c, tl.load(table + 512 + blue, mask=there), mask=there)
-    else:
-        tl.store(to, red.to(tl.uint8), mask=there)
-        tl.store(to + stride_c, green.to(tl.uint8), mask=there)
-        tl.store(to + 2 * stride_c, blue.to(tl.uint8), mask=there)
+    _store(to, stride_c, red, green, blue, table, converts, there)
 
 
 @triton.jit
@@ -346,11 +348,4 @@ def _pick(
         red, green, blue = tl.where(inside, red, 0), tl.where(inside, green, 0), tl.where(inside, blue, 0)
         to = out + tl.load(row + _REGION) + (3 * at if interleaved else at)
         step = 1 if interleaved else pixels
-        if converts:
-            tl.store(to, tl.load(table + red, mask=there), mask=there)
-            tl.store(to + step, tl.load(table + 256 + green, mask=there), mask=there)
-            tl.store(to + 2 * step, tl.load(table + 512 + blue, mask=there), mask=there)
-        else:
-            tl.store(to, red.to(tl.uint8), mask=there)
-            tl.store(to + step, green.to(tl.uint8), mask=there)
-            tl.store(to + 2 * step, blue.to(tl.uint8), mask=there)
+        _store(to, step, red, green, blue, table, converts, there)
