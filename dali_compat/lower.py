@@ -17,7 +17,7 @@ import torch
 
 from .account import NOWHERE, lines_of
 from .draws import is_random
-from .plan import Call, ImageSpec, Line, Options, Plan, Step, draw
+from .plan import CONVERSIONS, Call, ImageSpec, Line, Options, Plan, Step, draw
 from .translate.chain import Chain, translate
 from .translate.registry import as_kernels_do
 from .versions import resizes_in_whole_numbers
@@ -33,7 +33,6 @@ _BY_PIXEL = {"to_dtype", "normalize", "grayscale", *_NO_CHANGE}
 _STAGES = {"crop": (1, 3), "resize": (2,), "flip": (4,), "to_dtype": (5,), "normalize": (6,)}
 _STAGES |= dict.fromkeys(_NO_CHANGE, ())
 _STAGES_OF_SIZE = {"crop", "resize"}
-_CONVERSIONS = ("to_dtype", "normalize")
 
 
 def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> Plan:
@@ -146,9 +145,9 @@ def _picked_from_planes(ordered: tuple[Step, ...]) -> int:
     """Of those that choose pixels, of each image its own, and conversions behind them."""
     at, converts = 0, False
     for s in ordered:
-        if s.when or not (_picks(s) or s.op in (*_CONVERSIONS, *_NO_CHANGE)) or (converts and _picks(s)):
+        if s.when or not (_picks(s) or s.op in (*CONVERSIONS, *_NO_CHANGE)) or (converts and _picks(s)):
             break
-        converts |= s.op in _CONVERSIONS
+        converts |= s.op in CONVERSIONS
         at += 1
     return at
 

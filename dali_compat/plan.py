@@ -75,6 +75,9 @@ class Gate(NamedTuple):
     rank: int = 0
 
 
+CONVERSIONS = ("to_dtype", "normalize")  # steps that end as floating point, a function of each value of a channel
+
+
 @dataclass(frozen=True)
 class Step:
     """One operation.

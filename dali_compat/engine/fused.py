@@ -13,12 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ..plan import ImageSpec, Step
+from ..plan import CONVERSIONS, ImageSpec, Step
 from . import kernels
 from .kernels import transform
 from .kernels.geometry import border
-
-_CONVERSIONS = ("to_dtype", "normalize")
 
 
 class Program:
@@ -182,7 +180,7 @@ def _conversions(steps) -> tuple[int, int]:
     else:
         return 0, 0
     last = first
-    while last < len(steps) and steps[last].op in _CONVERSIONS and not steps[last].when and steps[last].draw is None:
+    while last < len(steps) and steps[last].op in CONVERSIONS and not steps[last].when and steps[last].draw is None:
         last += 1
     return first, last
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data.sources import BYTES, PATHS, Record, Source, Upright, opened
+from ..data.sources import BYTES, PATHS, Record, Source, Upright, current_folder, opened, within
 from .chains import Chain
 from .hooks import original_call
 from .images import LazyImage, is_certainly_rgb, later_of
@@ -182,5 +182,4 @@ def _showing() -> Any:
 
 def _path(file: Any) -> str:
     """A path that leads to a file from any working directory."""
-    path = os.fsdecode(file)
-    return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+    return within(current_folder(), os.fsdecode(file))

@@ -9,13 +9,11 @@ import numpy as np
 import torch
 
 from ...draws import Arrays
-from ...plan import Plan, Step
+from ...plan import CONVERSIONS, Plan, Step
 from ..device import to_device
 from ..fused import conversion_table
 from .geometry import Planes, Windows, picked_rows_of, rows_of
 from .picked import picked
-
-_CONVERSIONS = ("to_dtype", "normalize")
 
 
 class Program:
@@ -23,7 +21,7 @@ class Program:
 
     def __init__(self, plan: Plan, arrays: list[Arrays], sizes: np.ndarray):
         steps = plan.planes or ()
-        self._conversions = tuple(step for step in steps if step.op in _CONVERSIONS)
+        self._conversions = tuple(step for step in steps if step.op in CONVERSIONS)
         self._channels_last = plan.channels_last
         how = next((step.kwargs for step in steps if step.op == "resize"), {"interpolation": "nearest"})
         self._windows: Windows | None = None
