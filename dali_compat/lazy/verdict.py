@@ -22,7 +22,7 @@ from .tracer import HEARD, WRITTEN, Tracer, now
 from .twin import generators_kept, twin_of
 
 _UNSEEN = "opens no image in a way that is seen"
-_METHODS = ("convert", "copy", "crop", "load", "point", "resize", "rotate", "transform", "transpose")
+_METHODS = ("convert", "copy", "crop", "getexif", "load", "point", "resize", "rotate", "transform", "transpose")
 _MOST = 1 << 25  # samples whose headers are known: a data set may say that it has any number
 _IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 from torch.utils import data
 from torchvision import transforms as T
@@ -336,6 +336,21 @@ class Resized(Plain):
         return AFTER(T.CenterCrop(16)(image)), self.labels[i]
 
 
+class Turned(Plain):
+    """As its EXIF says, flipped now and then, and asked for its size behind transforms."""
+
+    def __getitem__(self, i):
+        image = ImageOps.exif_transpose(Image.open(self.paths[i]))
+        if image.mode != "RGB":
+            image = image.convert("RGB")
+        assert type(image.copy()) is type(image) and image.getbands() == ("R", "G", "B")
+        if i % 3 == 1:
+            image = F.hflip(image) if i % 2 else image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+        image = T.CenterCrop((16, 12))(image)
+        assert (image.mode, image.size, image.height) == ("RGB", (12, 16), 16) and image.convert("L").mode == "L"
+        return AFTER(image), self.labels[i]
+
+
 class MaybeToTensor(T.ToTensor):
     def __call__(self, pic):
         return pic if isinstance(pic, torch.Tensor) else super().__call__(pic)
@@ -361,7 +376,7 @@ class Dataset(Plain):
 
 SERVED = [Plain, OfV2, AsDict, Pets, Kaggle, OpenedFile, InMemory, Helped, Loaded, Named, AsList, Bare, Gray, InSteps]
 SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs, Ordered, Checked]
-SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured, Resized]
+SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured, Resized, Turned]
 
 
 # ---- which make their samples themselves
