@@ -17,7 +17,7 @@ from .chains import Chain
 from .hooks import hooked
 from .left_open import watched
 from .reading import gives_many, holds_iterator, may_open, may_use_cuda, signature_of, with_inner
-from .samples import Sample, taken
+from .samples import Sample, settled, taken
 from .tracer import HEARD, WRITTEN, Tracer, now
 from .twin import generators_kept, twin_of
 
@@ -155,11 +155,11 @@ def _try_first_sample(dataset: Any, roots: dict[str, Chain]) -> Verdict:
             (sample,) = taken(list(many([0])) if many else [twin[0]], tracer.notes)
     except Exception:
         return Verdict("raises an error", raised=True)
-    return _verdict_on(sample, tracer.notes.why)
+    return _verdict_on(settled(sample), tracer.notes.why)
 
 
 def _verdict_on(sample: Sample, why: str) -> Verdict:
-    if sample.chain is None or why:
+    if sample.chain is None:  # what else was made real, such as a mask, is of no account
         return Verdict(why or _UNSEEN)
     return Verdict("", False, sample.chain.given, sample.chain.transforms, sample.source)
 

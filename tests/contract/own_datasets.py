@@ -351,6 +351,23 @@ class Turned(Plain):
         return AFTER(image), self.labels[i]
 
 
+class Functional(Plain):
+    """By functions instead of transforms."""
+
+    def __getitem__(self, i):
+        image = F.resize(read_rgb(self.paths[i]), [20, 24] if i % 2 else 22)
+        image = F.center_crop(F.pad(F.hflip(image), 2), output_size=16) if i % 3 else F.center_crop(image, 16)
+        return F.normalize(F.to_tensor(image), [0.5, 0.4, 0.3], std=[0.2, 0.3, 0.4]), self.labels[i]
+
+
+class Segmented(Plain):
+    """With a mask that its own code makes."""
+
+    def __getitem__(self, i):
+        mask = np.array(Image.open(self.paths[i]).convert("L").resize((16, 16)), np.int64) // 128
+        return {"image": self.transform(read_rgb(self.paths[i])), "mask": torch.from_numpy(mask)}
+
+
 class MaybeToTensor(T.ToTensor):
     def __call__(self, pic):
         return pic if isinstance(pic, torch.Tensor) else super().__call__(pic)
@@ -376,7 +393,7 @@ class Dataset(Plain):
 
 SERVED = [Plain, OfV2, AsDict, Pets, Kaggle, OpenedFile, InMemory, Helped, Loaded, Named, AsList, Bare, Gray, InSteps]
 SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs, Ordered, Checked]
-SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured, Resized, Turned]
+SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured, Resized, Turned, Functional, Segmented]
 
 
 # ---- which make their samples themselves
@@ -406,11 +423,6 @@ class Cut(Plain):
     def __getitem__(self, i):
         image = read_rgb(self.paths[i])
         return self.transform(image.crop((0, 0, 18, 18))), self.labels[i]
-
-
-class Functional(Plain):
-    def __getitem__(self, i):
-        return F.to_tensor(F.resize(read_rgb(self.paths[i]), [16, 16])), self.labels[i]
 
 
 class Cached(Plain):
@@ -455,7 +467,6 @@ REFUSED = {
     TwoCrops: "gives several images a sample",
     Arrays: "uses the image's pixels",
     Cut: "uses the image's crop",
-    Functional: "uses the image's",
     Cached: "keeps an image",
     CachedTensors: "keeps an image",
     Batched: "has __getitems__ of its own",
