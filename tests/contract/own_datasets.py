@@ -425,6 +425,13 @@ class Cut(Plain):
         return self.transform(image.crop((0, 0, 18, 18))), self.labels[i]
 
 
+class LargeMasks(Plain):
+    def __getitem__(self, i):
+        return self.transform(read_rgb(self.paths[i])), np.array(
+            Image.open(self.paths[i]).convert("L").resize((1100, 1000))
+        )
+
+
 class Cached(Plain):
     def __init__(self, folder):
         super().__init__(folder)
@@ -467,6 +474,7 @@ REFUSED = {
     TwoCrops: "gives several images a sample",
     Arrays: "uses the image's pixels",
     Cut: "uses the image's crop",
+    LargeMasks: "uses the image's pixels",
     Cached: "keeps an image",
     CachedTensors: "keeps an image",
     Batched: "has __getitems__ of its own",
