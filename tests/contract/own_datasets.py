@@ -357,7 +357,7 @@ class Functional(Plain):
     def __getitem__(self, i):
         image = F.resize(read_rgb(self.paths[i]), [20, 24] if i % 2 else 22)
         image = F.center_crop(F.pad(F.hflip(image), 2), output_size=16) if i % 3 else F.center_crop(image, 16)
-        return F.normalize(F.to_tensor(image), [0.5, 0.4, 0.3], std=[0.2, 0.3, 0.4]), self.labels[i]
+        return F.normalize(F.to_tensor(image), [0.5, 0.4, 0.3], std=[0.2, 0.3, 0.4]).float(), self.labels[i]
 
 
 class Segmented(Plain):
