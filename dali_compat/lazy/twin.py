@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,9 @@ def twin_of(dataset: Any, depth: int = _DEPTH) -> Any:
     if is_hugging_faces(kind) or not hasattr(dataset, "__dict__") or hasattr(kind, "__del__"):
         return dataset  # which a copy's end might close
     made = object.__new__(kind)
-    made.__dict__.update({name: _held(value, depth) for name, value in vars(dataset).items()})
+    for name, value in vars(dataset).items():
+        own = isinstance(value, MethodType) and value.__self__ is dataset
+        made.__dict__[name] = MethodType(value.__func__, made) if own else _held(value, depth)
     return made
 
 

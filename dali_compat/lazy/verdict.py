@@ -58,16 +58,20 @@ class Known:
 
     def verdict(self, dataset: Any) -> Verdict:
         """As the data set is now."""
-        for chain in self.roots.values():
-            chain.look_again()
+        self._look_again()
         signature = list(signature_of(dataset))
         known = self._verdict
         if signature == self._signature and (known.why or self.chain(known) is not None):
             return known
         self._verdict = _try_first_sample(dataset, self.roots)
+        self._look_again()  # it may have given transforms other settings
         passing = self._verdict.why in (WRITTEN, HEARD)  # next time files may be old, and nobody listen
         self._signature = None if passing else signature
         return self._verdict
+
+    def _look_again(self) -> None:
+        for chain in self.roots.values():
+            chain.look_again()
 
     def chain(self, verdict: Verdict) -> Chain | None:
         """The chain of a verdict's transforms, as they are now."""
