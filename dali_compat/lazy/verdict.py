@@ -19,7 +19,7 @@ from .left_open import watched
 from .reading import gives_many, holds_iterator, may_open, may_use_cuda, signature_of, with_inner
 from .samples import Sample, taken
 from .tracer import HEARD, WRITTEN, Tracer, now
-from .twin import generators_kept, twin_of
+from .twin import generators_kept, settings_kept, twin_of
 
 _UNSEEN = "opens no image in a way that is seen"
 _METHODS = ("convert", "copy", "crop", "load", "point", "resize", "rotate", "transform", "transpose")
@@ -153,7 +153,7 @@ def _try_first_sample(dataset: Any, roots: dict[str, Chain]) -> Verdict:
     if any(holds_iterator(one) for one in with_inner(dataset)):
         return Verdict("has an iterator, of which there is no copy")
     try:
-        with watched(), generators_kept(dataset), hooked(tracer := Tracer(roots, now())):
+        with watched(), generators_kept(dataset), settings_kept(dataset), hooked(tracer := Tracer(roots, now())):
             twin = twin_of(dataset)
             many = getattr(twin, "__getitems__", None)
             (sample,) = taken(list(many([0])) if many else [twin[0]], tracer.notes)

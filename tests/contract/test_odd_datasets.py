@@ -244,6 +244,20 @@ def test_the_first_sample_takes_nothing(folder):
     assert_same(list(loader), list(stock(of(folder, draws, numbers=iter(range(100))), 5)))
 
 
+def test_the_first_sample_leaves_transforms_as_they_were(folder):
+    def get(self, i):
+        made = self.steps(own.read_rgb(self.paths[i]))
+        self.steps.transforms[0] = T.CenterCrop(30)
+        self.steps.transforms[2].mean = (0.1 * i,) * 3
+        return made
+
+    def make():
+        steps = [T.Resize((20, 24)), T.Compose([T.CenterCrop(16), T.ToTensor()]), T.Normalize(HALF, HALF)]
+        return of(folder, get, steps=T.Compose(steps))
+
+    assert_as_torch(make)
+
+
 def test_hooks_are_gone_after_an_interrupt(folder):
     """KeyboardInterrupt in the user's code."""
     before = Image.open, T.Compose.__call__
