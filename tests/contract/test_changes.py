@@ -83,6 +83,7 @@ def _of_arrays(image_root, transform):
     return DALIArrayDataset(np.random.default_rng(0).integers(0, 256, (9, 20, 24, 3), np.uint8), range(9), transform)
 
 
+@pytest.mark.filterwarnings("ignore:torch's own loader reads DALIArrayDataset")
 @pytest.mark.parametrize("make", [datasets.ImageFolder, _of_arrays])
 def test_changes_behind_a_function(image_root, make):
     """Its transforms are what they are when the epoch begins, too."""
