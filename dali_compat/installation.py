@@ -65,11 +65,17 @@ def import_problem() -> Problem | None:
             isinstance(error, ModuleNotFoundError) and error.name in ("nvidia", "nvidia.dali")
         )
         return Problem("DALI is not installed" if is_absent else f"DALI does not load ({_one_line(error)})", install)
+    if _leaves_out_docstrings():
+        return Problem("DALI does not load where Python leaves out docstrings", "do without -OO and PYTHONOPTIMIZE=2")
     detail = "its files are incomplete" if error is None else _one_line(error)
     return Problem(
         f"DALI is installed ({dali_variant()}) but does not load ({detail})",
         f"pip uninstall -y {' '.join(sorted(found))} && {install}",
     )
+
+
+def _leaves_out_docstrings() -> bool:
+    return sys.flags.optimize > 1
 
 
 def driver_problem() -> Problem | None:

@@ -93,6 +93,11 @@ def plans_ahead(plan: Plan) -> list[Plan]:
     return [plan, *min(ways, key=lambda way: sum(ahead.call is not None for ahead in way))]
 
 
+def key_of(plan: Plan) -> tuple:
+    """What equal plans share: those that follow their calls are equal, too, whose transforms may get other settings."""
+    return tuple(ahead.key for ahead in plans_ahead(plan))
+
+
 def _geometry_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """Crops, pads and flips move before the conversions that precede them: they commute with what works pixel by pixel.
 

@@ -84,6 +84,13 @@ def test_placeholder_is_named_and_removed(machine):
     assert "pip uninstall -y nvidia-dali-cuda120 && pip install" in installation.dali_problem()
 
 
+def test_no_docstrings(machine):
+    """DALI adds to its own."""
+    error = TypeError("unsupported operand type(s) for +=: 'NoneType' and 'str'")
+    machine(_import_dali=(None, error), _leaves_out_docstrings=True)
+    assert installation.dali_problem().endswith("do without -OO and PYTHONOPTIMIZE=2")
+
+
 def test_dali_that_fails_to_load_gives_the_reason_in_one_line(machine):
     machine(_import_dali=(None, OSError("libdali.so: cannot open\nshared object file")))
     problem = installation.dali_problem()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -77,8 +76,12 @@ class AskedBatch(DaliBatch):
         """Workers are asked for its samples, if there are any, and were not yet. Errors wait."""
         workers = self.epoch.asked_workers
         if workers is not None and self._asked_of is None and not self._located:
-            with suppress(OutOfStep, RuntimeError, OSError):  # which _look_up() meets again
+            try:
                 self._asked_of = workers.ask(self._request(self.indices))
+            except TimeoutError:  # a signal's handler has raised it
+                raise
+            except (OutOfStep, RuntimeError, OSError):  # which _look_up() meets again
+                pass
 
     def _request(self, indices: list[Any], really: bool = False) -> Request:
         errors = self.epoch.errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
@@ -10,8 +11,8 @@ import numpy as np
 import torch
 
 from ..draws import is_random
-from ..plan import ImageSpec
 from ..translate import translate
+from ..translate.chain import Chain as Translation
 from ..translate.registry import behaves_as
 from ..translate.wrappers.objects import OF_MODULES, attributes, root
 
@@ -31,18 +32,23 @@ class Chain:
     Args:
         count: how many of its images have a number of their own: samples of the user's data set.
         given: what the images are read from, PATHS or BYTES.
+        translation: of the transforms, as they were then.
 
     Attributes:
-        transforms: the user's own objects.
+        transforms: the user's own objects, which may change at any time.
+        copies: of these, as they were when an image went through them.
         gives: the image after them.
         is_random: whether they draw random numbers.
-        packed: they are pickled, as they were when that was first asked for; None before.
+        packed: the copies are pickled; None before that is first asked for.
     """
 
     target_transform = None
 
-    def __init__(self, count: int, given: str, transforms: tuple[Any, ...] = (), gives: ImageSpec = ImageSpec()):
-        self._count, self.given, self.transforms, self.gives = count, given, transforms, gives
+    def __init__(self, count: int, given: str, translation: Translation | None = None):
+        self.translation = translate(None) if translation is None else translation
+        self._count, self.given, self.gives = count, given, self.translation.gives
+        self.transforms: tuple[Any, ...] = ()
+        self.copies: tuple[Any, ...] = ()
         self.is_random = False
         self.packed: bytes | None = None
         # by id(): (the transform, kept alive, its settings, and its chain)
@@ -94,9 +100,9 @@ class Chain:
         if several or made.functions or made.gives.kind not in ("pil", "tensor", "Image"):
             return None
         steps = tuple(step for entry in made.translated for step in entry.steps)
-        chain = self._of_steps.setdefault(steps, Chain(self._count, self.given, transforms, made.gives))
+        chain = self._of_steps.setdefault(steps, Chain(self._count, self.given, made))
         chain.is_random = any(map(is_random, steps))
-        chain.transforms, chain.packed = transforms, None  # an equal one from before may have been changed since
+        chain.transforms, chain.copies, chain.packed = transforms, (*self.copies, _copied(transform)), None
         return chain
 
 
@@ -108,13 +114,40 @@ def _settings(transform: Any, depth: int = _DEEP) -> Any:
     if kind in _SEQUENCES:
         return [_settings(one, depth) for one in transform]
     if isinstance(transform, dict):
-        return [(id(key), _settings(one, depth)) for key, one in transform.items()]
+        return [(_Itself(key), _settings(one, depth)) for key, one in transform.items()]
     if kind in _ARRAYS and len(numbers := transform.reshape(-1)) <= _FEW:
         return numbers.tolist()
     if not depth or not callable(transform):
-        return id(transform)
+        return _Itself(transform)
     own = attributes(transform)
-    return [id(transform), [_settings(value, depth - 1) for name, value in own.items() if name not in _OF_ALL]]
+    return [_Itself(transform), [_settings(value, depth - 1) for name, value in own.items() if name not in _OF_ALL]]
+
+
+class _Itself:
+    """An object, equal to itself alone. Its id() would not do: that may be another's when it is gone."""
+
+    def __init__(self, one: Any):
+        self.one = one
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Itself and other.one is self.one
+
+
+def _copied(transform: Any, depth: int = _DEEP) -> Any:
+    """A transform that stays as it is when somebody gives this one, or one within it, other settings."""
+    if type(transform) in _SEQUENCES:
+        return type(transform)(_copied(one, depth) for one in transform)
+    made = transform
+    if isinstance(transform, dict):
+        made = copy.copy(transform)
+        made.update((name, _copied(one, depth)) for name, one in transform.items())
+    elif type(transform) in _ARRAYS:
+        made = copy.deepcopy(transform)
+    elif depth and callable(transform) and attributes(transform) and not isinstance(transform, (type, FunctionType)):
+        made = copy.copy(transform)
+        own = {name: one for name, one in attributes(transform).items() if name not in _OF_ALL}
+        attributes(made).update((name, _copied(one, depth - 1)) for name, one in own.items())
+    return made
 
 
 def _within(transform: Any, depth: int = _DEEP) -> Iterator[Any]:

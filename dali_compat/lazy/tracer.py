@@ -130,7 +130,7 @@ class Tracer:
         if chain.is_random and self._seeds:  # the user's code gives each image its numbers
             self.notes.became_real(f"seeds {self._seeds}")
             return None
-        made = later.then(chain, function or original_call(transform))
+        made = later.then(chain, function or original_call(chain.copies[-1]))
         if chain.is_random:
             self._random.append(weakref.ref(made))
         if chain.gives.kind == "pil":

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,12 @@ import torch.utils.data as data
 from ..data.hugging_face import is_hugging_faces
 from ..translate.wrappers.objects import attributes, is_of_library
 from .reach import names_of
+from .reading import with_inner
 
 _DEPTH = 3  # of containers, and of data sets in data sets
 _CONTAINERS = collections.deque, collections.defaultdict, collections.OrderedDict, collections.Counter
 _BYTES = 1 << 20  # of an array that is copied
+_DEEP = 4  # objects within objects that are called
 _SMALL = 1000  # entries of a container that is looked into
 _OBJECTS = 10_000  # among which generators are looked for
 _SEED = 8_263_197_105_543_318_267  # none that a data set would give a generator, to find out whether it does
@@ -35,7 +37,9 @@ def twin_of(dataset: Any, depth: int = _DEPTH) -> Any:
     if is_hugging_faces(kind) or not hasattr(dataset, "__dict__") or hasattr(kind, "__del__"):
         return dataset  # which a copy's end might close
     made = object.__new__(kind)
-    made.__dict__.update({name: _held(value, depth) for name, value in vars(dataset).items()})
+    for name, value in vars(dataset).items():
+        own = isinstance(value, MethodType) and value.__self__ is dataset
+        made.__dict__[name] = MethodType(value.__func__, made) if own else _held(value, depth)
     return made
 
 
@@ -62,6 +66,20 @@ def _copied(value: Any, depth: int) -> Any:
 
 
 @contextmanager
+def settings_kept(dataset: Any) -> Iterator[None]:
+    """Afterwards transforms, and other objects that may be called, have the attributes that they had: the copy has the
+    same ones."""
+    kept = [(one, one.copy()) for inner in with_inner(dataset) for one in _settings(attributes(inner))]
+    try:
+        yield
+    finally:
+        for one, before in kept:
+            if list(map(id, _all(one))) != list(map(id, _all(before))):
+                one.clear()
+                (one.update if isinstance(one, dict) else one.extend)(before)
+
+
+@contextmanager
 def generators_kept(dataset: Any) -> Iterator[None]:
     """Afterwards generators are as they were: the global ones, and those that the data set's code may use."""
     kept = [_restoring(one) for one in _generators(dataset)]
@@ -73,6 +91,22 @@ def generators_kept(dataset: Any) -> Iterator[None]:
     finally:
         for restore in kept:
             restore()
+
+
+def _settings(value: Any, depth: int = _DEEP) -> Iterator[Any]:
+    """Attributes, lists and dicts that an object to be called has, and those within."""
+    if type(value) in (list, tuple, dict) and len(value) <= _SMALL:
+        if type(value) is not tuple:
+            yield value
+        for one in _all(value):
+            yield from _settings(one, depth)
+    elif depth and callable(value) and not isinstance(value, (type, FunctionType)):
+        yield from _settings(attributes(value), depth - 1)
+
+
+def _all(held: Any) -> Any:
+    """What a container has."""
+    return [*held, *held.values()] if isinstance(held, dict) else held
 
 
 def _restoring(generator: Any) -> Callable[[], Any]:

@@ -21,7 +21,7 @@ from .left_open import watched
 from .reading import gives_many, holds_iterator, may_open, may_use_cuda, signature_of, with_inner
 from .samples import Sample, settled, taken
 from .tracer import HEARD, WRITTEN, Tracer, now
-from .twin import generators_kept, twin_of
+from .twin import generators_kept, settings_kept, twin_of
 
 _UNSEEN = "opens no image in a way that is seen"
 _METHODS = ("convert", "copy", "crop", "getexif", "load", "point", "resize", "rotate", "transform", "transpose")
@@ -63,16 +63,20 @@ class Known:
 
     def verdict(self, dataset: Any) -> Verdict:
         """As the data set is now."""
-        for chain in self.roots.values():
-            chain.look_again()
+        self._look_again()
         signature = list(signature_of(dataset))
         known = self._verdict
         if signature == self._signature and (known.why or self.chain(known) is not None):
             return known
         self._verdict = _try_first_sample(dataset, self.roots)
+        self._look_again()  # it may have given transforms other settings
         passing = self._verdict.why in (WRITTEN, HEARD)  # next time files may be old, and nobody listen
         self._signature = None if passing else signature
         return self._verdict
+
+    def _look_again(self) -> None:
+        for chain in self.roots.values():
+            chain.look_again()
 
     def chain(self, verdict: Verdict) -> Chain | None:
         """The chain of a verdict's transforms, as they are now."""
@@ -154,7 +158,7 @@ def _try_first_sample(dataset: Any, roots: dict[str, Chain]) -> Verdict:
     if any(holds_iterator(one) for one in with_inner(dataset)):
         return Verdict("has an iterator, of which there is no copy")
     try:
-        with watched(), generators_kept(dataset), hooked(tracer := Tracer(roots, now())):
+        with watched(), generators_kept(dataset), settings_kept(dataset), hooked(tracer := Tracer(roots, now())):
             twin = twin_of(dataset)
             many = getattr(twin, "__getitems__", None)
             (sample,) = taken(list(many([0])) if many else [twin[0]], tracer.notes)

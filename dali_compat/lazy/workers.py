@@ -234,8 +234,8 @@ def _portable(samples: Sequence[Sample], failures: list[tuple[int, str]], why: s
 def _add(transforms: list[bytes], chain: Chain) -> int:
     """The number of a chain's transforms; -1 where they do not travel."""
     try:
-        if chain.packed is None:  # they may change while samples are asked for
-            chain.packed = dumps(chain.transforms)
+        if chain.packed is None:
+            chain.packed = dumps(chain.copies)
         transforms.append(chain.packed)
     except Exception:  # of a class that pickle does not find, say
         return -1

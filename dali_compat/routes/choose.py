@@ -16,8 +16,9 @@ from ..data.sources import BYTES, InItsMode
 from ..data.survey import mostly_jpeg, mostly_small
 from ..errors import Unsupported
 from ..installation import dali_problem
+from ..lazy.chains import Chain
 from ..lazy.verdict import Asked, asked
-from ..lower import lower, plans_ahead
+from ..lower import key_of, lower, plans_ahead
 from ..plan import Call, ImageSpec, Options, Plan
 from ..translate import translate
 from .dali import DaliRoute
@@ -71,7 +72,7 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
     leaves, own = _planned(loader)
     depth = 1 if own is not None and not loader.num_workers else _depth(loader, device)  # asked when torch asks
     same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
-    known = {plan.key: plan for plan in same.all_plans} if same is not None else {}
+    known = {key_of(plan): plan for plan in same.all_plans} if same is not None else {}
     plan_of, gray = _plans(leaves, loader, device, known)
     route = DaliRoute(
         device,
@@ -161,8 +162,9 @@ def _plans(
 
 def _plan(leaf: Any, options: Options, known: dict[tuple, Plan], spec: ImageSpec = ImageSpec()) -> Plan:
     """The plan of a leaf; of equal ones the first that is ``known``."""
-    plan = lower(translate(transforms_of(leaf)[0], spec, views=True), options)
-    return known.setdefault(plan.key, plan)
+    asked_chain = isinstance(leaf, Chain)  # whose transforms may have other settings by now
+    plan = lower(leaf.translation if asked_chain else translate(transforms_of(leaf)[0], spec, views=True), options)
+    return known.setdefault(key_of(plan), plan)
 
 
 def _options(loader, device: torch.device) -> Options:

@@ -15,7 +15,7 @@ from ..data.leaves import leaves_of
 from ..engine.device import free_memory
 from ..engine.fused import Program
 from ..errors import Unsupported
-from ..lower import lower
+from ..lower import key_of, lower
 from ..plan import Options, Plan
 from ..translate import translate
 
@@ -201,14 +201,14 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
     if device.type not in _TOGETHER:
         raise Unsupported(f"arrays are kept on CPUs and CUDA GPUs, not on {device}")
     before = before if isinstance(before, ResidentRoute) and before.device == device else None
-    known = {plan.key: plan for plan in before.plans} if before else {}
+    known = {key_of(plan): plan for plan in before.plans} if before else {}
     options = Options(loader.exact, loader.memory_format == torch.channels_last, device.type == "cuda")
     held = {}
     for dataset in leaves_of(loader.dataset):
         if id(dataset) not in held:
             images, array = images_of(dataset), dataset.data
             plan = lower(translate(dataset.transform, spec_of(images), views=True), options, decoded=True)
-            plan, key = known.setdefault(plan.key, plan), _key(array, images, device)
+            plan, key = known.setdefault(key_of(plan), plan), _key(array, images, device)
             calls = plan.calls or dataset.target_transform is not None
             if calls and loader.on_error_in_python and loader.on_error != "raise":
                 raise Unsupported(

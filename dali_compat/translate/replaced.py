@@ -33,6 +33,9 @@ def refuse_replaced(transform: Any) -> None:
     kind: Any = type(transform)
     if root(kind) not in _THEIRS:
         return
+    for name in vars(transform):
+        if isinstance(getattr(kind, name, None), FunctionType):
+            raise Untranslatable(transform, f"its {name} was replaced on the instance")
     for name, method in _methods(kind):
         if not _is_theirs(method):
             raise Untranslatable(transform, f"{kind.__name__}.{name} was replaced")
@@ -50,12 +53,12 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _function(method: Any) -> Any:
-    return method.__func__ if isinstance(method, (staticmethod, classmethod)) else method
+    function = method.__func__ if isinstance(method, (staticmethod, classmethod)) else method
+    return getattr(function, STANDS_FOR, function)
 
 
 def _is_theirs(function: Any) -> bool:
     """Whether its code is; a decorator may have given it another name and module."""
-    function = getattr(function, STANDS_FOR, function)
     world = function.__globals__ if isinstance(function, FunctionType) else {}
     return str(world.get("__name__")).partition(".")[0] in (*_THEIRS, "torch")
 

@@ -175,6 +175,8 @@ class Processes:
         for connection in wait(self._own, seconds):
             try:
                 came = self._take(connection) or came  # type: ignore[arg-type]  # wait() gives what it was given
+            except TimeoutError:  # a signal's handler raises it; these sockets have no limit
+                raise
             except (EOFError, OSError):
                 lost = self._own.index(connection)  # type: ignore[arg-type]  # as above
         if lost is None and not came:
@@ -198,10 +200,14 @@ class Processes:
     def _send(self) -> None:
         """What there is room for."""
         for tasks, unsent in self._unsent:
-            with contextlib.suppress(OSError):  # full: after the next answer; no reader: dead, as is soon found
+            try:
                 while unsent:
                     tasks.send(unsent[0], socket.MSG_DONTWAIT)
                     unsent.popleft()
+            except TimeoutError:  # as in _exchange()
+                raise
+            except OSError:  # full: after the next answer; no reader: dead, as is soon found
+                pass
 
     def _fail(self, trouble: str) -> None:
         self.trouble = trouble

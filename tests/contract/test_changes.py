@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch.utils import data
@@ -9,7 +10,7 @@ from torchvision import datasets
 from torchvision import transforms as T
 
 from contract.both import EXACT, EXACT_FLIPPED, assert_same_epoch, ours, stock
-from dali_compat import DALIImageFolder, DataLoader
+from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader
 
 
 def _set_transform(dataset):
@@ -72,6 +73,25 @@ def test_changes_reach_the_next_epoch(image_root, kind, change):
     assert_same_epoch(loader, stock(dataset, 4, sampler=sampler))
     change(dataset)
     assert_same_epoch(loader, stock(dataset, 4, sampler=sampler))
+
+
+def _as_it_is(image):
+    return image
+
+
+def _of_arrays(image_root, transform):
+    return DALIArrayDataset(np.random.default_rng(0).integers(0, 256, (9, 20, 24, 3), np.uint8), range(9), transform)
+
+
+@pytest.mark.filterwarnings("ignore:torch's own loader reads DALIArrayDataset")
+@pytest.mark.parametrize("make", [datasets.ImageFolder, _of_arrays])
+def test_changes_behind_a_function(image_root, make):
+    """Its transforms are what they are when the epoch begins, too."""
+    dataset = make(image_root, T.Compose([_as_it_is, T.CenterCrop(16), T.PILToTensor()]))
+    loader = ours(dataset, 4, sampler=range(6), device="cpu", fallback="silent")
+    list(loader)
+    dataset.transform.transforms[1].size = (12, 8)
+    assert_same_epoch(loader, stock(dataset, 4, sampler=range(6)))
 
 
 @pytest.mark.parametrize("change", CHANGES)

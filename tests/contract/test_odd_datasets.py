@@ -5,6 +5,7 @@ import os
 import random
 import threading
 import time
+import types
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -213,18 +214,25 @@ def test_the_first_sample_takes_nothing(folder):
         self.array[0] += 1
         self.long.append(i)
         self.queue.append(i)
-        numbers = self.counts[0], int(self.array[0]), len(self.long), self.queue.popleft()
+        self.add()
+        numbers = self.counts[0], int(self.array[0]), len(self.long), self.queue.popleft(), self.number
         return X(own.read_rgb(self.paths[i])), numbers
 
+    def add(self):
+        self.number += 1
+
     def make():
-        return of(
+        dataset = of(
             folder,
             get,
             counts=collections.Counter(),
             array=np.zeros(3, np.int64),
             long=[0] * 2000,
             queue=collections.deque(range(5)),
+            number=0,
         )
+        dataset.add = types.MethodType(add, dataset)
+        return dataset
 
     assert_as_torch(make)
 
@@ -234,6 +242,20 @@ def test_the_first_sample_takes_nothing(folder):
     with pytest.warns(match="has an iterator"):
         loader = DataLoader(of(folder, draws, numbers=iter(range(100))), 5, device="cpu")
     assert_same(list(loader), list(stock(of(folder, draws, numbers=iter(range(100))), 5)))
+
+
+def test_the_first_sample_leaves_transforms_as_they_were(folder):
+    def get(self, i):
+        made = self.steps(own.read_rgb(self.paths[i]))
+        self.steps.transforms[0] = T.CenterCrop(30)
+        self.steps.transforms[2].mean = (0.1 * i,) * 3
+        return made
+
+    def make():
+        steps = [T.Resize((20, 24)), T.Compose([T.CenterCrop(16), T.ToTensor()]), T.Normalize(HALF, HALF)]
+        return of(folder, get, steps=T.Compose(steps))
+
+    assert_as_torch(make)
 
 
 def test_hooks_are_gone_after_an_interrupt(folder):
@@ -370,6 +392,45 @@ def test_arrays_of_a_transform_that_change(folder, kind):
         return dataset
 
     assert_as_torch(make)
+
+
+def _set_again(self, i):
+    self.steps.transforms[1].size = (16, 16)
+    made = self.steps(own.read_rgb(self.paths[i]))
+    self.steps.transforms[1].size = (8, 8)
+    return made * 1.0 if i % 3 == 1 else made
+
+
+def _set_for_each(self, i):
+    self.steps.transforms[0].p = float(i % 2)
+    return self.steps(own.read_rgb(self.paths[i]))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("get", [_set_again, _set_for_each])
+def test_settings_are_those_of_the_moment(folder, get, workers):
+    """What an image has gone through, whatever they are when it is made."""
+
+    def make():
+        return of(folder, get, steps=T.Compose([T.RandomHorizontalFlip(0.0), T.Resize((16, 16)), T.ToTensor()]))
+
+    assert_as_torch(make, batch=3, num_workers=workers)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_objects_of_a_transform_that_change(folder, workers):
+    """A new one may lie where the one before has lain."""
+
+    def get(self, i):
+        flip, resize = self.steps.transforms[:2]
+        flip.p = np.float64(i % 2)
+        resize.size = torch.Size((10 + i // 6, 12))
+        return self.steps(own.read_rgb(self.paths[i]))
+
+    def make():
+        return of(folder, get, steps=T.Compose([T.RandomHorizontalFlip(0.0), T.Resize((9, 9)), T.ToTensor()]))
+
+    assert_as_torch(make, batch=6, num_workers=workers)
 
 
 def test_hooks_of_a_transform(folder):

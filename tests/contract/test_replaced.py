@@ -8,6 +8,7 @@ import torch
 import torchvision.transforms.functional as F
 import torchvision.transforms.v2.functional as F2
 from PIL import Image
+from torch.utils import data
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torchvision import datasets
 from torchvision import transforms as T
@@ -16,6 +17,7 @@ from torchvision.transforms import v2
 
 from contract.both import EXACT, assert_same_epoch, ours, python, said, stock
 from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader
+from dali_compat.translate.replaced import _functions
 
 
 def _plus_100(original):
@@ -63,6 +65,47 @@ def test_replaced_code_is_used(image_root, monkeypatch, name):
         assert any(words in loader.explain() for words in ("Python", "torchvision route", "is asked for each sample"))
     assert_same_epoch(loader, before)
     assert "Python" not in loader.explain() and "is asked" not in loader.explain()
+
+
+class _Own(data.Dataset):
+    def __init__(self, root):
+        self.paths, self.transform = [path for path, _ in datasets.ImageFolder(root).samples], V1
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        return self.transform(Image.open(self.paths[index]).convert("RGB")), index
+
+
+def test_transforms_that_were_first_seen_in_a_data_set_of_ones_own(image_root, monkeypatch):
+    """There something else stands in the place of their methods."""
+    _functions.cache_clear()
+    dataset = _Own(image_root)
+    loader = DataLoader(dataset, 12, device="cpu", fallback="silent")
+    list(loader)
+    monkeypatch.setattr(F, "pil_to_tensor", _inverted(F.pil_to_tensor))
+    assert_same_epoch(loader, list(stock(dataset, 12)))
+
+
+class _OfItsOwn(T.RandomCrop):
+    """No method but a constructor, which puts another function in a method's place."""
+
+    def __init__(self, size):
+        super().__init__(size)
+        self.get_params = lambda image, size: (3, 5, *size)
+
+
+V2_CROP = v2.CenterCrop(40)
+setattr(V2_CROP, V2_METHOD, lambda image, params: F2.vertical_flip(F2.center_crop(image, [40, 40])))
+
+
+@pytest.mark.parametrize("transform", [_OfItsOwn((40, 40)), V2_CROP], ids=["v1", "v2"])
+def test_methods_of_one_object(image_root, transform):
+    dataset = datasets.ImageFolder(image_root, T.Compose([transform, T.PILToTensor()]))
+    loader = DataLoader(dataset, 6, device="cpu", fallback="silent")
+    assert_same_epoch(loader, list(stock(dataset, 6)))
+    assert "on the instance" in loader.explain()
 
 
 @pytest.mark.filterwarnings("ignore:torch's own loader reads DALIArrayDataset")

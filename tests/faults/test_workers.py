@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -454,6 +455,27 @@ def test_ctrl_c_while_a_process_starts(monkeypatch):
         other.join()
     assert _right(calls, call, 3)
     calls.close()
+
+
+class _Sends(processes.Processes):
+    """What sends messages, without processes: the socket has sent one when an alarm comes."""
+
+    def __init__(self, alarm):
+        self._unsent, self.sent = [(self, deque([b"one", b"two"]))], []
+        self._alarm = alarm
+
+    def send(self, message, flags):
+        self.sent.append(message)
+        raise self._alarm
+
+
+def test_an_alarm_as_of_a_socket():
+    """It reaches the user: nobody takes it for the socket's, and the message for one that was not sent."""
+    with pytest.raises(TimeoutError, match="a step"):
+        _Sends(TimeoutError("a step takes too long"))._send()
+    full = _Sends(BlockingIOError())
+    full._send()
+    assert full.sent == [b"one"]
 
 
 class _Exchanges(processes.Processes):
