@@ -36,6 +36,7 @@ class Chain:
         transforms: the user's own objects.
         gives: the image after them.
         is_random: whether they draw random numbers.
+        streams: how many random streams they have.
         packed: they are pickled, as they were when that was first asked for; None before.
     """
 
@@ -43,11 +44,12 @@ class Chain:
 
     def __init__(self, count: int, given: str, transforms: tuple[Any, ...] = (), gives: ImageSpec = ImageSpec()):
         self._count, self.given, self.transforms, self.gives = count, given, transforms, gives
-        self.is_random = False
+        self.is_random, self.streams = False, 0
         self.packed: bytes | None = None
         # by id(): (the transform, kept alive, its settings, and its chain)
         self._after: dict[int, tuple[Any, Any, Chain]] = {}
         self._of_steps: dict[Any, Chain] = {}
+        self._behind: list[Chain] = []
 
     def __len__(self) -> int:
         return self._count
@@ -79,6 +81,13 @@ class Chain:
             chain = None if chain is None else chain.after(transform)
         return chain
 
+    def of_image(self, number: int) -> Chain:
+        """For a sample's image of this number: behind the first, 0, a chain of its own, which does the same, so that
+        each image has a header of its own."""
+        while len(self._behind) < number:
+            self._behind.append(Chain(self._count, self.given, self.transforms, self.gives))
+        return self._behind[number - 1] if number else self
+
     def look_again(self) -> None:
         """Transforms may have changed."""
         self._after = {}
@@ -95,7 +104,7 @@ class Chain:
             return None
         steps = tuple(step for entry in made.translated for step in entry.steps)
         chain = self._of_steps.setdefault(steps, Chain(self._count, self.given, transforms, made.gives))
-        chain.is_random = any(map(is_random, steps))
+        chain.is_random, chain.streams = any(map(is_random, steps)), made.streams
         chain.transforms, chain.packed = transforms, None  # an equal one from before may have been changed since
         return chain
 
