@@ -90,7 +90,7 @@ class Asked(NamedTuple):
     """
 
     asker: Asker
-    chains: list[Chain]
+    chains: list[Any]
     is_jpeg: bool
     is_small: bool
 
