@@ -34,7 +34,8 @@ class Told(Listed):
     """
 
     def __init__(self, samples: list[Sample], indices: Sequence[Any], named: Callable[[int], str]):
-        first = [one.images[0] if one.images else None for one in samples]
+        of_samples = [one.images for one in samples]
+        first = [images[0] if images else None for images in of_samples]
         places: list[Any] = [
             (None, 0) if image is None else (image.chain, _place(image, index))
             for image, index in zip(first, indices, strict=True)
@@ -43,8 +44,8 @@ class Told(Listed):
         super().__init__(places, sources, samples)
         self.of: Sequence[int] = range(len(samples))
         self._images = first
-        self._most = max((len(one.images) for one in samples), default=0)
-        self._drawn_apart = any(image is not None and image.draws != _FIRST for image in first) or self._most > 1
+        self._most = max(map(len, of_samples), default=0)
+        self._drawn_apart = self._most > 1 or any([image is not None and image.draws != _FIRST for image in first])
         for number in range(1, self._most):
             self._add_images(number, indices)
 

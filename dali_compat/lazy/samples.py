@@ -60,7 +60,7 @@ class Sample(NamedTuple):
     @property
     def layout(self) -> tuple[tuple[Path, ...], ...]:
         """The paths of each image."""
-        return tuple(wanted.paths for wanted in self.images)
+        return tuple([wanted.paths for wanted in self.images])
 
 
 def put(value: Any, path: Path, image: Any) -> Any:
@@ -111,8 +111,8 @@ def taken(given: list[Any], notes: Notes) -> list[Sample]:
 
 def settled(sample: Sample) -> Sample:
     """The sample; with what its stand-ins have become, where somebody has looked at them since."""
-    images = tuple(one for one in sample.images if not later_of(at(sample.value, one.paths[0])).is_real)
-    return sample if len(images) == len(sample.images) else _with(sample.value, images)
+    images = [one for one in sample.images if not later_of(at(sample.value, one.paths[0])).is_real]
+    return sample if len(images) == len(sample.images) else _with(sample.value, tuple(images))
 
 
 def all_real(sample: Sample) -> Sample:
@@ -130,13 +130,18 @@ def _with(value: Any, images: tuple[Wanted, ...]) -> Sample:
 def _sample(given: list[Any], number: int) -> Sample:
     """A sample, with its stand-ins where those are not real."""
     found = list(_found(given, number, ()))
+    if len(found) == 1:  # as a rule
+        later = later_of(found[0].stand_in)
+        _refuse(later, found)
+        image = Wanted((found[0].path,), later.chain, later.source)
+        return _with(given[number], ()) if later.is_real else Sample(given[number], (image,))
     waiting = [one for one in found if not later_of(one.stand_in).is_real]
     tensors = [one for one in waiting if type(one.stand_in) is not LazyImage]
     places: dict[int, list[_Place]] = {}
     for place in tensors or waiting:
         places.setdefault(id(place.stand_in), []).append(place)
     for several in places.values():
-        _refuse(several)
+        _refuse(later_of(several[0].stand_in), several)
     for place in waiting:  # an image beside tensors is read when somebody looks: it would draw otherwise than they
         later = later_of(place.stand_in)
         if id(place.stand_in) not in places and later.chain.is_random:
@@ -154,10 +159,12 @@ def _sample(given: list[Any], number: int) -> Sample:
     return Sample(given[number], images)
 
 
-def _refuse(places: list[_Place]) -> None:
+def _refuse(later: Later, places: list[_Place]) -> None:
     """A stand-in is made real, where DALI cannot make it. ``places``: all of the sample that it has."""
-    later = later_of(places[0].stand_in)
-    if places[0].references > _OWN_REFERENCES + len(places) - 1 or max(one.around for one in places) > _OWN_REFERENCES:
+    if (
+        places[0].references > _OWN_REFERENCES + len(places) - 1
+        or max([one.around for one in places]) > _OWN_REFERENCES
+    ):
         later.value("keeps an image")
     if not later.chain.transforms and not later.is_converted:  # which has a class, a format and a filename
         later.value("gives an image as it was opened; convert it")

@@ -217,12 +217,11 @@ def _portable(samples: Sequence[Sample], failures: list[tuple[int, str]], why: s
     made = []
     for sample in samples:
         images: list[Any] = []
-        for wanted in sample.images:
-            chain = wanted.chain
+        for paths, chain, source, draws in sample.images:
             if id(chain) not in numbers:
                 numbers[id(chain)] = _add(transforms, chain)
-            images.append(wanted._replace(chain=numbers[id(chain)]))  # type: ignore[arg-type]  # as Reply says
-        if any(image.chain < 0 for image in images):
+            images.append(Wanted(paths, numbers[id(chain)], source, draws))  # type: ignore[arg-type]  # as Reply says
+        if -1 in [image.chain for image in images]:
             sample, images = all_real(sample), []
         value = exchanged(sample.filled(*[None] * len(images)), {LazyImage}, _unread)
         made.append(Sample(value, tuple(images)))
