@@ -45,7 +45,7 @@ class Told(Listed):
         self.of: Sequence[int] = range(len(samples))
         self._images = first
         self._most = max(map(len, of_samples), default=0)
-        self._drawn_apart = self._most > 1 or any([image is not None and image.draws != _FIRST for image in first])
+        self._drawn_apart = self._most > 1 or any(image is not None and image.draws != _FIRST for image in first)
         for number in range(1, self._most):
             self._add_images(number, indices)
 
