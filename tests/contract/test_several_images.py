@@ -13,6 +13,7 @@ from contract import own_datasets as own
 from contract.both import error_of, ours, stock
 from contract.test_odd_datasets import assert_as_torch, of
 from contract.test_own_datasets import assert_same, real, seeded
+from dali_compat.data import headers
 
 TENSOR = T.ToTensor()
 CROP = T.Compose([T.RandomCrop(8), TENSOR])
@@ -157,6 +158,16 @@ def test_images_change_one_by_one(folder):
 def _twice(self, i):
     image = self.transform(own.read_rgb(self.paths[i]))
     return image, image
+
+
+def test_headers_are_read_once(folder, monkeypatch):
+    """Those of each image of a sample, although one transform is for all."""
+    loader = ours(
+        of(folder, lambda self, i: [self.transform(own.read_rgb(self.paths[i - n])) for n in (0, 1)]), 5, device="cpu"
+    )
+    list(loader)
+    monkeypatch.setattr(headers, "read_header", None)
+    assert len(list(loader)) == 5
 
 
 def test_explain(folder):
