@@ -1,6 +1,7 @@
 """Data sets of the user's whose samples have several images."""
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torchvision.datasets import ImageFolder
 
 from contract import own_datasets as own
 from contract.both import error_of, ours, stock
-from contract.test_odd_datasets import assert_as_torch, of
+from contract.test_odd_datasets import of
 from contract.test_own_datasets import assert_same, real, seeded
 from dali_compat.data import headers
 
@@ -98,7 +99,7 @@ def test_another_number_in_each_sample(folder, workers):
     """Of all kinds, some of them real, and images that stay in PIL, for a collate_fn."""
     options = dict(collate_fn=list, num_workers=workers)
     mine, theirs = (
-        [sample for batch in make(of(folder, _any_number), 5, **options) for sample in batch]
+        [sample for batch in make(of(folder, _any_number), workers or 1, **options) for sample in batch]
         for make in (lambda *args, **kw: ours(*args, exact=True, device="cpu", **kw), stock)
     )
     for one, other in zip(mine, theirs, strict=True):
@@ -127,18 +128,41 @@ def test_images_that_stay_in_pil(folder):
     assert real(loader) == 0
 
 
-def test_one_that_is_looked_at_later(folder):
-    """A tensor that the data set keeps, and one that was made of the same image, are torch's."""
+def test_one_that_is_kept(folder):
+    """A tensor, or the image that two of them are made of: what is kept is what the sample has."""
 
     def get(self, i):
-        image = own.read_rgb(self.paths[i])
-        made = self.transform(image), own.FLIPPED(image), own.FLIPPED(own.read_rgb(self.paths[i - 1]))
+        crop = T.RandomCrop(8)(own.read_rgb(self.paths[i]))
+        made = TENSOR(crop), TENSOR(crop), CROP(own.read_rgb(self.paths[i - 1]))
         if i % 6 == 2:
-            self.kept.append(made[i % 3])
-        return made
+            self.kept[i] = made[i % 3]
+        if i % 6 == 4:
+            self.kept[i] = crop
+        return made, i
 
-    assert_as_torch(lambda: of(folder, get, kept=[]), collate_fn=list)
-    assert_as_torch(lambda: of(folder, get, kept=[]), num_workers=2)
+    dataset = of(folder, get, kept={})
+    loader = ours(dataset, 5, exact=True, device="cpu", collate_fn=list)
+    samples = {i: made for batch in loader for made, i in batch}
+    assert real(loader) == 0 and len(dataset.kept) == 8
+    for i, kept in dataset.kept.items():
+        if i % 6 == 2:
+            assert torch.equal(kept, samples[i][i % 3])
+        else:
+            assert all(torch.equal(TENSOR(kept), made) for made in samples[i][:2])
+
+
+def test_draws_do_not_hang_on_who_decodes(tmp_path):
+    """Pillow reads palettes."""
+    paths = [], []
+    for number in range(5):
+        gray = np.random.default_rng(number).integers(0, 256, (30 + number, 40), np.uint8)
+        for kind, mode in enumerate(("P", "RGB")):
+            paths[kind].append(str(tmp_path / f"{number}{mode}.png"))
+            Image.fromarray(gray).convert(mode).save(paths[kind][-1])
+    time.sleep(0.05)  # files that were written just now are not left to DALI
+    folder = SimpleNamespace(samples=[(path, 0) for path in paths[1]])
+    palettes = SimpleNamespace(samples=[(path, 0) for path in paths[0]])
+    assert_same(_drawn(palettes, _two_crops, 3, exact=True), _drawn(folder, _two_crops, 3, exact=True))
 
 
 def test_images_change_one_by_one(folder):
