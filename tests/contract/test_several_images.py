@@ -15,6 +15,7 @@ from contract.both import error_of, ours, stock
 from contract.test_odd_datasets import of
 from contract.test_own_datasets import assert_same, real, seeded
 from dali_compat.data import headers
+from dali_compat.data.header import DALI, PIL, read_header
 
 TENSOR = T.ToTensor()
 CROP = T.Compose([T.RandomCrop(8), TENSOR])
@@ -152,17 +153,18 @@ def test_one_that_is_kept(folder):
 
 
 def test_draws_do_not_hang_on_who_decodes(tmp_path):
-    """Pillow reads palettes."""
-    paths = [], []
-    for number in range(5):
-        gray = np.random.default_rng(number).integers(0, 256, (30 + number, 40), np.uint8)
-        for kind, mode in enumerate(("P", "RGB")):
-            paths[kind].append(str(tmp_path / f"{number}{mode}.png"))
-            Image.fromarray(gray).convert(mode).save(paths[kind][-1])
-    time.sleep(0.05)  # files that were written just now are not left to DALI
-    folder = SimpleNamespace(samples=[(path, 0) for path in paths[1]])
-    palettes = SimpleNamespace(samples=[(path, 0) for path in paths[0]])
-    assert_same(_drawn(palettes, _two_crops, 3, exact=True), _drawn(folder, _two_crops, 3, exact=True))
+    """Pillow reads GIF."""
+    made = []
+    for kind in ("gif", "png"):
+        paths = [str(tmp_path / f"{number}.{kind}") for number in range(5)]
+        for number, path in enumerate(paths):
+            gray = np.random.default_rng(number).integers(0, 256, (30 + number, 40), np.uint8)
+            Image.fromarray(gray).save(path)
+        time.sleep(0.05)  # files that were written just now are not left to DALI
+        folder = SimpleNamespace(samples=[(path, 0) for path in paths])
+        assert read_header(paths[0]).kind == (PIL if kind == "gif" else DALI)
+        made.append(_drawn(folder, _two_crops, 3, exact=True))
+    assert_same(*made)
 
 
 def test_images_change_one_by_one(folder):
