@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch.utils.data as data
+from numpy.typing import NDArray
 from PIL import Image
 from torchvision.datasets import VisionDataset
 
@@ -116,7 +117,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         found = [self.head(index, 2) == b"\xff\xd8" for index in range(0, len(self), len(self) // 100 + 1)]
         return 2 * sum(found) > len(found)
 
-    def locations(self, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def locations(self, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Where the images at ``indices`` lie: numbers into ``files`` (N,) int32, byte offsets (N,) int64 and lengths
         (N,) int64.
 
@@ -128,7 +129,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         rows = self._rows(indices)
         return self._table.files[rows], self._table.offsets[rows], self._table.lengths[rows]
 
-    def read(self, indices: Sequence[int]) -> list[np.ndarray]:
+    def read(self, indices: Sequence[int]) -> list[NDArray[Any]]:
         """The encoded bytes of the images at ``indices``: read-only uint8 arrays of shape (length,), views of the
         mapped files.
 
@@ -153,7 +154,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
             views[i] = whole
         return views
 
-    def changed(self, indices: Sequence[int]) -> np.ndarray:
+    def changed(self, indices: Sequence[int]) -> NDArray[Any]:
         """(N,) bool, of the images at ``indices``: whose files have been written to since they were indexed, or cannot
         be opened any more. It costs one system call a file.
 
@@ -229,7 +230,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
             raise IndexError(f"index {index} is out of range for {count} images")
         return index % count
 
-    def _rows(self, indices: Sequence[int]) -> np.ndarray:
+    def _rows(self, indices: Sequence[int]) -> NDArray[Any]:
         return np.fromiter(map(self._row, indices), np.int64, len(indices))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def numpy_crc32c(data: bytes) -> int:
 @cache
 def _byte_table() -> np.ndarray:
     """(256,) uint32: the CRC of one byte, without inversions."""
-    table = np.arange(256, dtype=np.uint32)
+    table: np.ndarray = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, table >> 1 ^ _POLYNOMIAL, table >> 1)
     return table

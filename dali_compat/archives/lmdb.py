@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import protobuf
 from .archive import Archive
@@ -141,7 +142,7 @@ class DALILMDB(Archive):
 _NO_LABEL = np.iinfo(np.int64).min
 
 
-def _by_labels(labels: int | Mapping[str, int] | Sequence[int], keys: list[str]) -> np.ndarray | int:
+def _by_labels(labels: int | Mapping[str, int] | Sequence[int], keys: list[str]) -> NDArray[Any] | int:
     if isinstance(labels, int):
         return labels
     if isinstance(labels, Mapping):

@@ -115,7 +115,7 @@ def identify(source: Source) -> FileSeen:
         _refuse_devices(source)
         with warnings.catch_warnings(), opened(source) as file, Image.open(file) as image:
             warnings.simplefilter("ignore")
-            return FileSeen(image.format, image.mode, other=f"{image.format} image")
+            return FileSeen(image.format or "", image.mode, other=f"{image.format} image")
     except OSError as error:
         return FileSeen(other=error.strerror or _what_of(source))
     except Exception:  # Pillow's plugins raise SyntaxError, ValueError and more

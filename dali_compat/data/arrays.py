@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.utils.data as data
+from numpy.typing import NDArray
 from PIL import Image
 from torch.utils.data import default_collate
 from torchvision.datasets import CIFAR10, MNIST, QMNIST, STL10, SVHN, USPS, VisionDataset
@@ -41,8 +42,8 @@ class DALIArrayDataset(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]])
 
     def __init__(
         self,
-        images: np.ndarray | torch.Tensor,
-        targets: Sequence[Any] | np.ndarray | torch.Tensor,
+        images: NDArray[Any] | torch.Tensor,
+        targets: Sequence[Any] | NDArray[Any] | torch.Tensor,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
     ) -> None:
@@ -142,7 +143,7 @@ def _in_planes(images: torch.Tensor, shapes: tuple[str, ...]) -> torch.Tensor | 
     return None
 
 
-def _as_tensor(array: np.ndarray) -> torch.Tensor:
+def _as_tensor(array: NDArray[Any]) -> torch.Tensor:
     """A tensor of the array's memory, or of a copy where that runs backwards."""
     if any(stride < 0 for stride in array.strides):
         array = np.ascontiguousarray(array)

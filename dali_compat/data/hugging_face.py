@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch.utils.data as data
+from numpy.typing import NDArray
 from torchvision.datasets import VisionDataset
 
 from ..errors import ImageReadError
@@ -103,7 +104,7 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         """
         return self.targets[self._row(index)]
 
-    def read(self, indices: Sequence[int]) -> list[np.ndarray]:
+    def read(self, indices: Sequence[int]) -> list[NDArray[Any]]:
         """The encoded bytes of the images at ``indices``: read-only uint8 arrays (length,), views of Arrow's memory; of
         rows that have a path alone those of the file.
 
@@ -113,7 +114,7 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         """
         return [self._read(self._row(index)) for index in indices]
 
-    def changed(self, indices: Sequence[int]) -> np.ndarray:
+    def changed(self, indices: Sequence[int]) -> NDArray[Any]:
         """(N,) bool, of the images at ``indices``: none of them. Nobody writes to an Arrow file that is whole;
         ``datasets`` puts another in its place."""
         return np.zeros(len(indices), bool)
@@ -122,7 +123,7 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         """The encoded bytes of the image at ``index``. Raises as read()."""
         return self._read(self._row(index)).tobytes()
 
-    def _read(self, row: int) -> np.ndarray:
+    def _read(self, row: int) -> NDArray[Any]:
         try:
             image = self._column.bytes(row) if self._has_bytes[row] else np.fromfile(self._column.path(row), np.uint8)
         except OSError as error:
@@ -159,7 +160,7 @@ class _Images:
         indices = dataset._indices  # of select(), shuffle() and the like
         self._rows = None if indices is None else indices.column(0).to_numpy()
 
-    def given(self) -> tuple[np.ndarray, np.ndarray]:
+    def given(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Which rows have bytes, and which have paths."""
         valid = np.concatenate([_valid(chunk) for chunk in self._chunks] or [np.zeros(0, bool)])
         made = []
@@ -168,7 +169,7 @@ class _Images:
             made.append(has if self._rows is None else has[self._rows])
         return made[0], made[1]
 
-    def bytes(self, row: int) -> np.ndarray:
+    def bytes(self, row: int) -> NDArray[Any]:
         """The bytes of a row's image; a view."""
         chunk, at = self._find(row)
         offsets, values = self._values[chunk]
@@ -186,7 +187,7 @@ class _Images:
         return chunk, at - (int(self._ends[chunk - 1]) if chunk else 0)
 
 
-def _values(array: Any) -> tuple[np.ndarray, np.ndarray]:
+def _values(array: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     """Where each of the binary values begins and ends, and all their bytes; views. (A scalar of Arrow's is a copy.)
 
     Raises:
@@ -198,13 +199,13 @@ def _values(array: Any) -> tuple[np.ndarray, np.ndarray]:
     buffers = [np.zeros(0, np.uint8) if buffer is None else buffer for buffer in array.buffers()[1:]]
     if len(buffers) < 2 or not len(array):
         return np.zeros(1, np.int64), np.zeros(0, np.uint8)
-    offsets: np.ndarray = np.frombuffer(buffers[0], dtypes[str(array.type)])
+    offsets: NDArray[Any] = np.frombuffer(buffers[0], dtypes[str(array.type)])
     return offsets[array.offset : array.offset + len(array) + 1], np.frombuffer(buffers[1], np.uint8)
 
 
-def _valid(array: Any) -> np.ndarray:
+def _valid(array: Any) -> NDArray[Any]:
     """Which entries are there."""
-    valid: np.ndarray = array.is_valid().to_numpy(zero_copy_only=False)
+    valid: NDArray[Any] = array.is_valid().to_numpy(zero_copy_only=False)
     return valid
 
 

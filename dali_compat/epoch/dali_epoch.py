@@ -40,15 +40,15 @@ class DaliEpoch(Epoch[DaliRoute]):
         folder: the working directory when it began, where relative paths are: the user's code may change to another
             while batches are made ahead.
         tables: of the data set's leaves, by their id(), as their samples were when it began.
-        prepares: whether the next one may be made there, too.
+        prepares: whether another thread (aside.py) may make the next batch, too: no function of the user's has a part.
         asker: asks the data set, where it is the user's; asked_workers: does so in processes, where there are some.
     """
 
+    tables: dict[int, SampleTable]
     asked_workers: AskedWorkers | None
 
     def __init__(self, loader, route: DaliRoute, progress: Progress, workers: AskedWorkers | None):
         self._pipelines: dict[tuple[Plan, Form], list[DecodePipeline]] = {}  # the last of a list is the one in use
-        self.tables: dict[int, SampleTable]
         self._threads: ThreadPoolExecutor | None = None
         super().__init__(loader, route, progress)
         self.asker, self.asked_workers = route.asker, None

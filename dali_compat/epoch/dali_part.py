@@ -30,7 +30,7 @@ class DaliPart(Part[DaliOwner]):
     def __init__(self, batch: DaliOwner, plan: Plan):
         super().__init__(batch, plan)
         self._groups: list[DaliGroup | PlanesGroup | PilGroup] = []
-        self._given: Any = None  # to the plan's call, where on_error may need it again
+        self._before_call: Any = None  # what the plan's call gets, where on_error may need it again
 
     def start(self, by_kind: dict[tuple[int, str], np.ndarray]) -> None:
         """``by_kind``: rows, in order, by who decodes them (data/headers.py) and what DALI is given
@@ -96,7 +96,7 @@ class DaliPart(Part[DaliOwner]):
 
     def _is_bad(self, error: Exception) -> bool:
         """Whether on_error is for it: an image is too small, or a function of the user's has raised it."""
-        if self._given is None or hasattr(error, "workers_lost"):
+        if self._before_call is None or hasattr(error, "workers_lost"):
             return False
         return self.owner.epoch.errors.in_python or hasattr(error, "row")
 
@@ -104,19 +104,19 @@ class DaliPart(Part[DaliOwner]):
         """The results of rows that do not fail."""
         made: list[tuple[list[int], Any]] = []
         kept: list[int] = []
-        given = self._given
+        images = self._before_call
         for i, row in enumerate(self.rows):
             part = DaliPart(self.owner, self.plan)
             part.rows = [row]
             try:
-                part._begin(given[i : i + 1])
-                images = part.outcome()
+                part._begin(images[i : i + 1])
+                outcome = part.outcome()
             except Exception as error:
                 if not self._is_bad(error):
                     raise
                 self.owner.give_up(row, error)
             else:
-                made.append(([row], images))
+                made.append(([row], outcome))
                 kept.append(row)
         self.rows = kept
         return in_order(made) if self.plan.views else stacked(made)
@@ -137,7 +137,7 @@ class DaliPart(Part[DaliOwner]):
         whole = len(made) == 1 and isinstance(made[0][1], (torch.Tensor, Views))
         images = made[0][1] if whole else stacked_views(made) if self.plan.views else stacked(made)
         if self.plan.calls and self.owner.epoch.errors.policy != "raise":
-            self._given = images
+            self._before_call = images
         return images
 
 

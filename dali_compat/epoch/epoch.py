@@ -64,6 +64,8 @@ class Epoch(Generic[R]):
         default_collate: whether torch's default_collate, as torch has it, makes the batches.
         route: of the loader at iter().
         seed, rank_order: of this epoch; a sample's random numbers follow from the seed and its place in that order.
+        in_workers: whether there are workers, as torch counts them.
+        calls: runs the functions without a translation.
         calls_processes: whether batches go from DALI to processes.
         calls_here: whether functions without a translation are called in the caller's thread.
         errors: what on_error does, and has done.

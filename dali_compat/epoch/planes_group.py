@@ -78,7 +78,7 @@ class PlanesGroup:
         self._facts, self._words = batch.headers.facts.take(at), batch.headers.words[at]
         self._arrays = [batch.compute((*_planes(one), *one.after), at) for one in plan.chains]
         self._begun = False
-        self._mine = np.arange(len(rows))  # of the rows: those that the engine has
+        self._mine: np.ndarray = np.arange(len(rows))  # of the rows: those that the engine has
         self._planes: Decoding | None = None
         self._others: DaliGroup | PilGroup | None = None
         if given == PATHS:

@@ -9,7 +9,8 @@ What makes a stand-in real: PIL opens the file, and torchvision's own code compu
 thread. From then on the stand-in passes everything on to that.
 
 - Somebody looks at it: any attribute, method, operator or function, in Python or in C++, but for those that only lead
-  to another stand-in: ``convert()`` to RGB or L, ``close()``, ``with``, and a transform with a translation.
+  to another stand-in: ``convert()`` to RGB or L, ``resize()``, a flip, ``copy()``, ``with``, and a transform with a
+  translation, or the function that does the same; and for those that the file's header answers.
 - Somebody may look at it later: when the sample comes back, more references to it are left than the sample's own.
 - DALI could not give the same: a file that was written just now, an image that may not be in RGB, a transform whose
   settings do not say all that it does, or a random one after the user's code has set a seed.

@@ -4,7 +4,8 @@
 that thread's tracer for a stand-in. In every other thread, and where the tracer gives None, they call the original.
 
 - ``PIL.Image.open``, and what decodes for Hugging Face's datasets, give an image that is not read.
-- ``__call__`` of the transforms that have a translation gives an image or a tensor that is not computed.
+- ``__call__`` of the transforms that have a translation gives an image or a tensor that is not computed. So do those
+  functions of ``torchvision.transforms.functional`` that do what such a transform does.
 - What sets a generator of random numbers tells the tracer, and then does what it always does.
 """
 
@@ -22,11 +23,12 @@ import numpy as np
 import torch
 from PIL import Image
 from torchvision import transforms as v1
+from torchvision.transforms import functional
 
 from ..locks import new_lock
 from ..translate.registry import behaves_as, known_types
 from ..translate.replaced import STANDS_FOR
-from ..translate.wrappers.objects import root
+from ..translate.wrappers.objects import is_plain, root
 from .images import later_of
 from .samples import STAND_INS, TENSORS, exchanged, stand_ins
 
@@ -34,6 +36,21 @@ _FEATURES = "datasets.features.image"  # where Hugging Face's datasets decode
 
 # what they do to an image is the same for each object of a subclass
 _WITHOUT_SETTINGS: dict[type, Any] = {v1.ToTensor: v1.ToTensor(), v1.PILToTensor: v1.PILToTensor()}
+
+# by a function's name: what takes its further arguments, and makes a transform that does the same
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "center_crop": lambda output_size: v1.CenterCrop(output_size),
+    "convert_image_dtype": lambda dtype=torch.float32: v1.ConvertImageDtype(dtype),
+    "hflip": lambda: v1.RandomHorizontalFlip(1),
+    "normalize": v1.Normalize,
+    "pad": v1.Pad,
+    "pil_to_tensor": v1.PILToTensor,
+    "resize": v1.Resize,
+    "rgb_to_grayscale": v1.Grayscale,
+    "to_tensor": v1.ToTensor,
+    "vflip": lambda: v1.RandomVerticalFlip(1),
+}
+_KEPT = 256  # of these transforms
 
 _OF_TORCH = ("manual_seed", "seed", "get_rng_state", "set_rng_state")
 _SEEDS: tuple[tuple[Any, tuple[str, ...], str], ...] = (  # a state that is taken will be set
@@ -58,8 +75,8 @@ class Hooked(Protocol):
         """What a feature of Hugging Face's makes of a row's value; None as opened()."""
         ...
 
-    def applied(self, transform: Any, image: Any) -> Any:
-        """What a transform gives of a stand-in; None where the transform has to be called."""
+    def applied(self, transform: Any, image: Any, function: Callable[[Any], Any] | None = None) -> Any:
+        """What a transform, or a function that does the same, gives of a stand-in; None where it has to be called."""
         ...
 
     def seeds(self, what: str) -> None:
@@ -122,6 +139,8 @@ def _put_in() -> None:
             for owner, names, what in _SEEDS:
                 for name in names:
                     _replace(owner, name, functools.partial(_seed_hook, what))
+            for name in _FUNCTIONS:
+                _replace(functional, name, functools.partial(_function_hook, name))
             feature = getattr(sys.modules.get(_FEATURES), "Image", None)
             if hasattr(feature, "decode_example"):
                 _replace(feature, "decode_example", _decode_hook)
@@ -204,3 +223,42 @@ def _call_hook(kind: type, really: Any) -> Any:
         return really(self, *args, **kwargs)
 
     return __call__
+
+
+def _function_hook(name: str, really: Any) -> Any:
+    @functools.wraps(really)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        tracer = _tracer()
+        if tracer is not None and args and type(args[0]) in STAND_INS:
+            further = args[1:]  # "args" would keep the stand-in alive
+            transform = _transform_of(name, further, kwargs)
+            if transform is not None:
+                made = tracer.applied(transform, args[0], lambda image: really(image, *further, **kwargs))
+                if made is not None:
+                    return made
+        return really(*args, **kwargs)
+
+    return function
+
+
+_transforms: dict[str, Any] = {}
+
+
+def _transform_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What does the same as a function with these arguments; None where there is none, or they may change."""
+    if not all(map(_is_fixed, (*args, *kwargs.values()))):
+        return None
+    key = f"{name} {args} {kwargs}"
+    made = _transforms.get(key)
+    if made is None:
+        if len(_transforms) >= _KEPT:
+            _transforms.clear()
+        try:
+            made = _transforms[key] = _FUNCTIONS[name](*args, **kwargs)
+        except (TypeError, ValueError):  # the function says it
+            return None
+    return made
+
+
+def _is_fixed(value: Any) -> bool:
+    return all(map(is_plain, value)) if type(value) in (list, tuple) else is_plain(value)

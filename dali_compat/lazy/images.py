@@ -6,7 +6,7 @@ import copy
 import functools
 from typing import TYPE_CHECKING, Any
 
-from PIL import Image
+from PIL import Image, ImageMode
 from torchvision import transforms as v1
 
 from ..data.sources import is_upright, opened
@@ -17,17 +17,24 @@ if TYPE_CHECKING:
     from .chains import Chain
 
 _really_open = Image.open  # before anything takes its place
-_OWN = frozenset(("convert", "resize", "close", "__enter__", "__exit__"))
+_OWN = frozenset(
+    ("convert", "copy", "load", "resize", "transpose", "getbands", "getexif", "close", "__enter__", "__exit__")
+)
 _OF_HEADER = frozenset(("mode", "size", "width", "height"))
-_SIZES = 8  # transforms that may follow an image, beyond which its size is perhaps another one each time
+SIZES = 8  # transforms that may follow an image, beyond which its size is perhaps another one each time
 _INTERPOLATIONS = {None: v1.InterpolationMode.BICUBIC, 0: v1.InterpolationMode.NEAREST}
 _INTERPOLATIONS |= {1: v1.InterpolationMode.LANCZOS, 2: v1.InterpolationMode.BILINEAR, 3: v1.InterpolationMode.BICUBIC}
+_FLIPS = {
+    Image.Transpose.FLIP_LEFT_RIGHT: v1.RandomHorizontalFlip(1),
+    Image.Transpose.FLIP_TOP_BOTTOM: v1.RandomVerticalFlip(1),
+}
+_OF_EXIF = b"eXIf", b"exif", b"adobe.xmp"
 _OF_ONE_SIZE = frozenset(("BMP", "JPEG", "PNG", "PPM", "WEBP"))  # formats that are as large as their header says
 
 
 class LazyImage(Image.Image):
-    """A PIL image that opens its file when somebody looks at it. Until then it can be converted, resized, closed, asked
-    what its header says, and given to a transform; all else goes to the real image."""
+    """A PIL image that opens its file when somebody looks at it. Until then it can be converted, resized, flipped,
+    copied, loaded, closed, asked what its header says, and given to a transform; all else goes to the real image."""
 
     def __init__(self, later: Later):
         object.__setattr__(self, "_later", later)
@@ -40,6 +47,8 @@ class LazyImage(Image.Image):
             return object.__getattribute__(self, name)
         if name in _OF_HEADER and not later.is_real and (found := _of_header(later, name)) is not None:
             return found
+        if name == "getexif" and later.exif is not None:
+            return lambda: later.exif
         what = "pixels" if name.startswith("__array") else name.strip("_")
         return getattr(later.value(f"uses the image's {what}"), name)
 
@@ -64,6 +73,38 @@ class LazyImage(Image.Image):
         if made is None:
             return later.value("resizes the image").resize(size, resample, *args, **kwargs)
         return later.notes.made(LazyImage(made))
+
+    def transpose(self, method: Any) -> Image.Image:
+        """As PIL's. Flips wait."""
+        later = later_of(self)
+        made = _flipped(later, method)
+        if made is None:
+            return later.value("transposes the image").transpose(method)
+        return later.notes.made(LazyImage(made))
+
+    def copy(self) -> Image.Image:
+        """As PIL's."""
+        later = later_of(self)
+        made = later.then(later.chain, lambda image: image.copy())
+        made.is_converted = True  # it has no format any more
+        return later.notes.made(LazyImage(made))
+
+    def load(self) -> Any:
+        """What reads the pixels when somebody asks for one."""
+        return _Pixels(self)
+
+    def getbands(self) -> tuple[str, ...]:
+        """As PIL's."""
+        later = later_of(self)
+        mode = _of_header(later, "mode")
+        return later.value("uses the image's bands").getbands() if mode is None else ImageMode.getmode(mode).bands
+
+    def getexif(self) -> Any:
+        """As PIL's, of what the header of a JPEG has, and of a PNG without."""
+        later = later_of(self)
+        if later.exif is None:
+            later.exif = _exif(later)
+        return later.value("uses the image's EXIF").getexif() if later.exif is None else later.exif
 
     def close(self) -> None:
         """Nothing is open."""
@@ -93,6 +134,19 @@ class LazyImage(Image.Image):
         return repr(later_of(self).value("prints the image"))
 
 
+class _Pixels:
+    """What PIL's ``image.load()`` gives: single pixels, of the image that is read for the first one."""
+
+    def __init__(self, image: LazyImage):
+        self._image = image
+
+    def __getitem__(self, place: Any) -> Any:
+        return later_of(self._image).value("uses the image's pixels").load()[place]
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        later_of(self._image).value("sets the image's pixels").load()[place] = value
+
+
 def later_of(image: Any) -> Later:
     """Of a LazyImage: what it stands for."""
     later: Later = object.__getattribute__(image, "_later")
@@ -120,10 +174,15 @@ def _own_class(later: Later) -> type:
 
 
 def _of_header(later: Later, name: str) -> Any:
-    """Its mode or size, before all transforms; None where only the real image says it."""
-    if later.chain.transforms or is_upright(later.source):
+    """Its mode or size, of its header or behind transforms that give all images one; None where only the real image
+    says it."""
+    gives = later.chain.gives
+    if later.chain.transforms:
+        mode, size = {1: "L", 3: "RGB"}.get(gives.channels), gives.size and gives.size[::-1]
+        return mode if name == "mode" else size and {"size": size, "width": size[0], "height": size[1]}[name]
+    if is_upright(later.source):
         return None
-    if name == "mode" and later.is_converted:
+    if name == "mode" and later.is_converted and later.is_rgb:
         return "RGB"
     mode, size, format = _header(later)
     if not mode or (later.is_converted and format not in _OF_ONE_SIZE):
@@ -152,13 +211,38 @@ def _resized(later: Later, size: Any, resample: Any) -> Later | None:
     numbers = type(size) in (list, tuple) and [type(one) for one in size] == [int, int] and min(size) > 0
     if not numbers or resample not in _INTERPOLATIONS or not is_certainly_rgb(later) or later.chain.gives.kind != "pil":
         return None
-    chain = later.chain.after(_resize(size[1], size[0], resample), most=_SIZES)
+    chain = later.chain.after(_resize(size[1], size[0], resample), most=SIZES)
     return None if chain is None else later.then(chain, lambda image: image.resize(size, resample))
 
 
 @functools.lru_cache(256)
 def _resize(height: int, width: int, resample: int | None) -> v1.Resize:
     return v1.Resize((height, width), _INTERPOLATIONS[resample])
+
+
+def _flipped(later: Later, method: Any) -> Later | None:
+    """The image, flipped; None where only PIL can say what that gives."""
+    flip = _FLIPS.get(method) if type(method) in (int, Image.Transpose) else None
+    if flip is None or not is_certainly_rgb(later) or later.chain.gives.kind != "pil":
+        return None
+    chain = later.chain.after(flip)
+    return None if chain is None else later.then(chain, lambda image: image.transpose(method))
+
+
+def _exif(later: Later) -> Any:
+    """What the header says of an image that is not transformed; None where only the real one says it."""
+    if later.chain.transforms or is_upright(later.source):
+        return None
+    format = _header(later)[2]
+    try:
+        with opened(later.source) as file:
+            if format == "PNG":  # which may have it behind the pixels
+                data = file.read()
+                return None if any(word in data for word in _OF_EXIF) else Image.Exif()
+            with _really_open(file) as image:
+                return image.getexif() if format == "JPEG" else None
+    except Exception:  # whoever needs the image says it
+        return None
 
 
 def _converted(later: Later, mode: str) -> Later | None:

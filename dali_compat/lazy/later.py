@@ -54,8 +54,9 @@ class Later:
         is_rgb: whether the image was certainly in RGB before all transforms.
 
     Attributes:
-        is_converted: whether it was asked to be.
+        is_converted: whether it was asked to be, or copied: it has no format any more.
         header: mode, size and format of the image as it was opened, where somebody has asked.
+        exif: what PIL's getexif() gives of it, where somebody has asked.
     """
 
     __slots__ = (
@@ -65,6 +66,7 @@ class Later:
         "_make",
         "_real",
         "chain",
+        "exif",
         "header",
         "is_converted",
         "is_rgb",
@@ -84,6 +86,7 @@ class Later:
         self.source, self.chain, self.notes, self.is_rgb = source, chain, notes, is_rgb
         self.is_converted = False
         self.header: tuple[str, tuple[int, int], str | None] | None = None
+        self.exif: Any = None
         self._make: Callable[[Any], Any] | None = make
         self._before, self._real = before, None
         self._after: list[weakref.ref[Later]] = []

@@ -9,7 +9,7 @@ from torchvision import tv_tensors
 
 from .later import Later
 
-_OWN = frozenset(("_later", "__torch_function__", "__torch_dispatch__"))
+_OWN = frozenset(("_later", "__torch_function__", "__torch_dispatch__", "float"))
 
 
 class LazyTensor(torch.Tensor):
@@ -36,6 +36,13 @@ class LazyTensor(torch.Tensor):
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         return cls.__torch_function__(func, types, args, kwargs)
+
+    def float(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As torch's: of a float32 tensor itself."""
+        later = self._later
+        if not later.is_real and not args and not kwargs and later.chain.gives.dtype == torch.float32:
+            return self
+        return later.value("uses the tensor's float").float(*args, **kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_later":

@@ -19,7 +19,7 @@ import torch
 from ..data.sources import BYTES, PATHS, Record, Source, Upright, current_folder, opened, within
 from .chains import Chain
 from .hooks import original_call
-from .images import LazyImage, is_certainly_rgb, later_of
+from .images import SIZES, LazyImage, is_certainly_rgb, later_of
 from .later import Later, Notes
 from .tensors import LazyTensor, LazyTVImage, lazy_tensor
 
@@ -114,12 +114,15 @@ class Tracer:
         later.is_rgb = feature.mode == "RGB"
         return self.notes.made(LazyImage(later))
 
-    def applied(self, transform: Any, image: LazyImage | LazyTensor) -> Any:
-        """What a transform gives of a stand-in, not computed yet; None where it has to be."""
+    def applied(
+        self, transform: Any, image: LazyImage | LazyTensor, function: Callable[[Any], Any] | None = None
+    ) -> Any:
+        """What a transform, or a function that does the same, gives of a stand-in, not computed yet; None where it has
+        to be."""
         later = later_of(image)
         if later.is_real or not is_certainly_rgb(later) or torch.get_default_dtype() != self._dtype:
             return None
-        chain = later.chain.after(transform)
+        chain = later.chain.after(transform) if function is None else later.chain.after(transform, most=SIZES)
         if chain is None:
             return None
         if chain.is_random and torch.initial_seed() != self._seed:
@@ -127,7 +130,7 @@ class Tracer:
         if chain.is_random and self._seeds:  # the user's code gives each image its numbers
             self.notes.became_real(f"seeds {self._seeds}")
             return None
-        made = later.then(chain, original_call(transform))
+        made = later.then(chain, function or original_call(transform))
         if chain.is_random:
             self._random.append(weakref.ref(made))
         if chain.gives.kind == "pil":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 import torch.utils.data as data
 from PIL import Image
 
@@ -17,13 +19,16 @@ from .chains import Chain
 from .hooks import hooked
 from .left_open import watched
 from .reading import gives_many, holds_iterator, may_open, may_use_cuda, signature_of, with_inner
-from .samples import Sample, taken
+from .samples import Sample, settled, taken
 from .tracer import HEARD, WRITTEN, Tracer, now
 from .twin import generators_kept, twin_of
 
 _UNSEEN = "opens no image in a way that is seen"
-_METHODS = ("convert", "copy", "crop", "load", "point", "resize", "rotate", "transform", "transpose")
+_METHODS = ("convert", "copy", "crop", "getexif", "load", "point", "resize", "rotate", "transform", "transpose")
 _MOST = 1 << 25  # samples whose headers are known: a data set may say that it has any number
+_LARGE = (
+    1 << 20
+)  # bytes that the data set makes itself of a sample: 2 MB of a mask cost worker processes what DALI gains
 _IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
 
 
@@ -154,14 +159,21 @@ def _try_first_sample(dataset: Any, roots: dict[str, Chain]) -> Verdict:
             (sample,) = taken(list(many([0])) if many else [twin[0]], tracer.notes)
     except Exception:
         return Verdict("raises an error", raised=True)
-    return _verdict_on(sample, tracer.notes.why)
+    return _verdict_on(settled(sample), tracer.notes.why)
 
 
 def _verdict_on(sample: Sample, why: str) -> Verdict:
-    if not sample.images or why:
+    if not sample.images or (why and _size_of(sample.value) > _LARGE):
         return Verdict(why or _UNSEEN)
     images = tuple((one.chain.given, one.chain.transforms) for one in sample.images)
     return Verdict("", False, images, sample.images[0].source)
+
+
+def _size_of(value: Any) -> int:
+    """Bytes of the tensors and arrays in a sample that are made."""
+    if type(value) in (list, tuple, dict):
+        return sum(map(_size_of, value.values() if type(value) is dict else value))
+    return value.nbytes if type(value) in (torch.Tensor, np.ndarray) else 0
 
 
 def _kind_and_size(source: Any) -> tuple[bool, bool]:

@@ -68,12 +68,14 @@ def as_tensor(image) -> torch.Tensor:
 
 def along(numbers: np.ndarray, image: torch.Tensor) -> np.ndarray:
     """Numbers of channels, (C, 1, 1), where the image has these channels."""
-    return numbers.reshape(-1, 1, 1) if image.ndim >= 3 and image.shape[-3] == numbers.size else numbers.mean()
+    has_them = image.ndim >= 3 and image.shape[-3] == numbers.size
+    return numbers.reshape(-1, 1, 1) if has_them else np.asarray(numbers.mean())
 
 
 def levels(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     """What undoes the conversions and normalisations of a plan: (unit, offset) of each channel, in levels of 0..255."""
-    unit, offset = np.ones(1), np.zeros(1)
+    unit: np.ndarray = np.ones(1)
+    offset: np.ndarray = np.zeros(1)
     for ahead in plans_ahead(plan.chains[0]):  # views are alike
         before = ahead.takes
         for step in ahead.steps:

@@ -114,10 +114,10 @@ def _copies(images: list[torch.Tensor], place: torch.device) -> list:
     ]
     if place.type == "cpu":
         return [part.numpy() for part in parts]
-    from ..engine.dali.pipeline import given
+    from ..engine.dali.pipeline import without_copy
 
     torch.cuda.current_stream(place).synchronize()  # DALI reads on streams of its own
-    return given(parts)
+    return without_copy(parts)
 
 
 def checked_budget(budget: int | float | None) -> int | float | None:

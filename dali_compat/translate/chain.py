@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..draws import is_random
@@ -24,7 +24,7 @@ class Translated:
     """A transform and the steps that it became (none where there is nothing to do)."""
 
     transform: str
-    steps: tuple[Step, ...] = field(default=())
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Chain:
         translated: one entry a leaf transform, in order.
         functions: the first transforms without a translation, in a row; () where all translate.
         brought: how many of the functions have a translation, but are called before those that have none.
-        refusals: why each of these has none.
+        refusals: why each of the other functions has none.
         rest: the transforms after them.
         streams: how many random streams the steps have.
         views: where the last transform gives several images, the chain of each; nothing else counts, then.

@@ -9,6 +9,7 @@ from torchvision.transforms import v2
 
 from ..plan import step
 from .fidelity import EXACT, converted
+from .geometry import version_of
 from .registry import register
 from .untranslatable import Untranslatable
 
@@ -55,7 +56,7 @@ def convert_image_dtype(t, spec):
         if isinstance(t, v2.ConvertImageDtype):
             return ()  # v2 passes PIL images through
         raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put PILToTensor() before it")
-    return _to_dtype(t, spec, t.dtype, like="v2" if isinstance(t, v2.ConvertImageDtype) else "v1")
+    return _to_dtype(t, spec, t.dtype, like=version_of(t))
 
 
 @register(v2.ToDtype, consumes="dtype scale")

@@ -145,6 +145,11 @@ def like_of(t, spec: ImageSpec) -> str:
     """Whose arithmetic torchvision uses on this image: Pillow's, or that of its tensor functions, old or new."""
     if spec.kind == "pil":
         return "pil"
+    return version_of(t)
+
+
+def version_of(t) -> str:
+    """Of which torchvision it is: "v1" or "v2"."""
     return "v2" if isinstance(t, v2.Transform) else "v1"
 
 

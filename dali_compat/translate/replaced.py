@@ -37,7 +37,7 @@ def refuse_replaced(transform: Any) -> None:
         if not _is_theirs(method):
             raise Untranslatable(transform, f"{kind.__name__}.{name} was replaced")
     for module, name in _functions(kind):
-        if not _is_theirs(vars(module).get(name)):
+        if not _is_theirs(_function(vars(module).get(name))):
             raise Untranslatable(transform, f"{module.__name__}.{name} was replaced")
 
 

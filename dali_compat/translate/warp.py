@@ -7,7 +7,7 @@ from torchvision.transforms import v2
 
 from ..plan import Step, draw, step
 from .fidelity import EXACT, warped
-from .geometry import fill_of, interpolation_of, like_of
+from .geometry import fill_of, interpolation_of, like_of, version_of
 from .registry import lowers, register
 from .untranslatable import Untranslatable
 
@@ -34,7 +34,7 @@ def rotate_as_warp(s):
 def random_affine(t, spec):
     values = {name: getattr(t, name) and tuple(getattr(t, name)) for name in ("degrees", "translate", "scale", "shear")}
     center = t.center and tuple(t.center)
-    version = "v2" if isinstance(t, v2.Transform) else "v1"
+    version = version_of(t)
     parameters = draw("affine_parameters", **values, version=version)
     return (step("affine", spec, parameters, center=center, version=version, fidelity=warped, **_how(t, spec)),)
 

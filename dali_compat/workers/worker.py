@@ -157,5 +157,5 @@ def _view(place: Place) -> torch.Tensor:
 def wrapped() -> ExceptionWrapper:
     """The error that is handled, for the parent."""
     info = _utils.worker.get_worker_info()
-    assert info is not None  # start_worker() has set it
+    assert info is not None  # begin() has set it
     return ExceptionWrapper(where=f"in DataLoader worker process {info.id}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 from torch.utils import data
 from torchvision import transforms as T
@@ -336,6 +336,38 @@ class Resized(Plain):
         return AFTER(T.CenterCrop(16)(image)), self.labels[i]
 
 
+class Turned(Plain):
+    """As its EXIF says, flipped now and then, and asked for its size behind transforms."""
+
+    def __getitem__(self, i):
+        image = ImageOps.exif_transpose(Image.open(self.paths[i]))
+        if image.mode != "RGB":
+            image = image.convert("RGB")
+        assert type(image.copy()) is type(image) and image.getbands() == ("R", "G", "B")
+        if i % 3 == 1:
+            image = F.hflip(image) if i % 2 else image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+        image = T.CenterCrop((16, 12))(image)
+        assert (image.mode, image.size, image.height) == ("RGB", (12, 16), 16) and image.convert("L").mode == "L"
+        return AFTER(image), self.labels[i]
+
+
+class Functional(Plain):
+    """By functions instead of transforms."""
+
+    def __getitem__(self, i):
+        image = F.resize(read_rgb(self.paths[i]), [20, 24] if i % 2 else 22)
+        image = F.center_crop(F.pad(F.hflip(image), 2), output_size=16) if i % 3 else F.center_crop(image, 16)
+        return F.normalize(F.to_tensor(image), [0.5, 0.4, 0.3], std=[0.2, 0.3, 0.4]).float(), self.labels[i]
+
+
+class Segmented(Plain):
+    """With a mask that its own code makes."""
+
+    def __getitem__(self, i):
+        mask = np.array(Image.open(self.paths[i]).convert("L").resize((16, 16)), np.int64) // 128
+        return {"image": self.transform(read_rgb(self.paths[i])), "mask": torch.from_numpy(mask)}
+
+
 class MaybeToTensor(T.ToTensor):
     def __call__(self, pic):
         return pic if isinstance(pic, torch.Tensor) else super().__call__(pic)
@@ -384,7 +416,8 @@ class Triplets(Plain):
 
 SERVED = [Plain, OfV2, AsDict, Pets, Kaggle, OpenedFile, InMemory, Helped, Loaded, Named, AsList, Bare, Gray, InSteps]
 SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs, Ordered, Checked]
-SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured, Resized, Masked, TwoCrops, Triplets]
+SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured, Resized, Turned, Functional, Segmented]
+SERVED += [Masked, TwoCrops, Triplets]
 
 
 # ---- which make their samples themselves
@@ -404,9 +437,11 @@ class Cut(Plain):
         return self.transform(image.crop((0, 0, 18, 18))), self.labels[i]
 
 
-class Functional(Plain):
+class LargeMasks(Plain):
     def __getitem__(self, i):
-        return F.to_tensor(F.resize(read_rgb(self.paths[i]), [16, 16])), self.labels[i]
+        return self.transform(read_rgb(self.paths[i])), np.array(
+            Image.open(self.paths[i]).convert("L").resize((1100, 1000))
+        )
 
 
 class Cached(Plain):
@@ -455,7 +490,7 @@ REFUSED = {
     Stacked: "uses the tensor's stack",
     Arrays: "uses the image's pixels",
     Cut: "uses the image's crop",
-    Functional: "uses the image's",
+    LargeMasks: "uses the image's pixels",
     Cached: "keeps an image",
     CachedTensors: "keeps an image",
     Batched: "has __getitems__ of its own",

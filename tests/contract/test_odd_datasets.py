@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageOps
 from torchvision import transforms as T
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
@@ -502,6 +502,30 @@ def test_images_as_they_were_opened(folder):
 
     mine = list(ours(of(folder, later), 5, device="cpu", collate_fn=filenames))
     assert_same(mine, list(stock(of(folder, later), 5, collate_fn=filenames)))
+
+
+def test_exif_and_single_pixels(folder, tmp_path):
+    """Of an image that is turned by its EXIF, or whose EXIF or pixels the user's code changes."""
+    turned = [tmp_path / "turned.jpg", tmp_path / "turned.png"]
+    for path in turned:
+        exif = Image.Exif()
+        exif[274] = 6
+        Image.open(folder.samples[0][0]).convert("RGB").save(path, exif=exif)
+
+    def get(self, i):
+        image = Image.open(turned[i // 5 % 2] if i % 5 == 4 else self.paths[i])
+        if i % 5 == 1:
+            image.getexif()[274] = 6
+        if i % 5 == 2:
+            before, pixels = image.copy(), image.convert("RGB").load()
+            return X(before.convert("RGB")), pixels[0, 0]
+        if i % 5 == 3:
+            image = image.convert("RGB")
+            image.load()[0, 0] = 255, 0, 0
+        image = ImageOps.exif_transpose(image)
+        return X(image.convert("RGB")), image.getexif().get(274, 0)
+
+    assert_as_torch(lambda: of(folder, get), batch=1)
 
 
 def test_names_of_images(folder, monkeypatch):

@@ -29,6 +29,11 @@ def block() -> str:
     return text[text.index(readme.BEGIN) : text.index(readme.END) + len(readme.END)]
 
 
+def command() -> str:
+    """What writes the table, as the comment above it says."""
+    return block().splitlines()[0].removeprefix("<!-- ").removesuffix(" -->")
+
+
 def results() -> list[Path]:
     names = block().splitlines()[0].removeprefix(readme.BEGIN).removesuffix(" -->").split()
     return [(PAGE.parent / name).resolve() for name in names]
@@ -46,13 +51,12 @@ def test_the_table_is_what_was_measured():
     """Of a GPU a row may be missing; the warning says how to measure it."""
     if missing := readme.missing(results()):
         warnings.warn("not measured yet: " + "; ".join(missing), stacklevel=1)
-    command = block().splitlines()[0].removeprefix("<!-- ").removesuffix(" -->")
-    assert block() == readme.written(PAGE, results()), command
+    assert block() == readme.written(PAGE, results()), command()
 
 
 def test_the_table_has_a_row_for_every_registered_transform():
     rows = re.findall(r"^\| `(\w+)\(", block(), re.MULTILINE)
-    assert sorted(rows) == sorted(registered())
+    assert sorted(rows) == sorted(registered()), f"{set(rows) ^ registered()} differ; {command()}"
 
 
 @pytest.mark.filterwarnings("error")

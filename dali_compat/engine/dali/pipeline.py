@@ -92,7 +92,7 @@ class DecodePipeline:
 
         Args:
             images: paths, in a list or as _as_matrix() makes them; uint8 arrays of encoded bytes (length,) or of pixels
-                (H, W, 3); or what given() made of pixels on the GPU.
+                (H, W, 3); or what without_copy() made of pixels on the GPU.
             arrays: the per-sample arguments of each step of ``plan.dali``, of one view after another, N rows each.
             stated_at: (N,) int32, where files state their sizes; their beginnings, if it is left out.
 
@@ -270,8 +270,8 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
-def given(images: list[torch.Tensor]) -> list:
-    """Images (H, W, 3) on the GPU, as DALI takes them time and again; they are not copied."""
+def without_copy(images: list[torch.Tensor]) -> list:
+    """Images (H, W, 3) on the GPU, as DALI takes them time and again."""
     with torch.cuda.device(images[0].device) if images else contextlib.nullcontext():
         return [TensorGPU(torch.utils.dlpack.to_dlpack(image), "HWC") for image in images]
 

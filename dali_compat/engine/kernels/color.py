@@ -54,11 +54,6 @@ def one_by_one(function, images, *columns):
     return torch.stack([function(image, *values) for image, *values in rows])
 
 
-def of(like: str):
-    """torchvision's functions on tensors."""
-    return v1 if like == "v1" else v2
-
-
 def bounded(values, images):
     """Clipped and truncated to what images hold; ``values`` is changed in place."""
     values = values.clamp_(0, 1 if images.is_floating_point() else 255)
@@ -85,7 +80,7 @@ def blend(images, other, factors, like):
 def brightness(images, arrays, *, like):
     """ImageEnhance.Brightness: blended with black."""
     if is_half(images):
-        return one_by_one(of(like).adjust_brightness, images, arrays["factor"])
+        return one_by_one(functions(like).adjust_brightness, images, arrays["factor"])
     return _by_value(images, lambda values: bounded(values * to(images, arrays["factor"]), images))
 
 
@@ -94,7 +89,7 @@ def brightness(images, arrays, *, like):
 def contrast(images, arrays, *, like):
     """ImageEnhance.Contrast: blended with the mean of the image's gray. Of framed() images ``area`` pixels count."""
     if is_half(images):
-        return one_by_one(of(like).adjust_contrast, images, arrays["factor"])
+        return one_by_one(functions(like).adjust_contrast, images, arrays["factor"])
     mean = _mean(_gray(images, like), like, arrays.get("area"))
     return _by_value(images, lambda values: blend(values, mean, arrays["factor"], like))
 
@@ -117,7 +112,7 @@ def saturation(images, arrays, *, like):
     if images.shape[1] == 1:
         return images
     if is_half(images):
-        return one_by_one(of(like).adjust_saturation, images, arrays["factor"])
+        return one_by_one(functions(like).adjust_saturation, images, arrays["factor"])
     images = images.contiguous()
     gray = _gray(images, like)
     return blend(images, gray.to(torch.promote_types(images.dtype, torch.float32)), arrays["factor"], like)
@@ -162,7 +157,7 @@ def posterize(images, arrays, *, like):
     if images.dtype == torch.uint8:
         return images & to(images, 256 - 2 ** (8 - bits), np.uint8)
     if is_half(images):
-        return one_by_one(of(like).posterize, images, bits)
+        return one_by_one(functions(like).posterize, images, bits)
     levels = to(images, 2.0**bits)
     made = images.mul(levels).floor_().clamp_(min=0)
     return torch.minimum(made, levels - 1, out=made).mul_(to(images, 0.5**bits))
@@ -173,7 +168,7 @@ def posterize(images, arrays, *, like):
 def solarize(images, arrays, *, like):
     threshold = arrays["threshold"]
     if is_half(images):
-        return one_by_one(of(like).solarize, images, threshold)
+        return one_by_one(functions(like).solarize, images, threshold)
     if like != "pil":
         threshold = threshold.astype(np.float32)
     if images.dtype != torch.uint8:
@@ -211,7 +206,7 @@ def _by_value(images, function):
 def autocontrast(images, arrays, *, like):
     """ImageOps.autocontrast: each channel from its least value to its greatest."""
     if like != "pil":
-        return of(like).autocontrast(images)
+        return functions(like).autocontrast(images)
     low, high = (extreme((-2, -1)).to(torch.float64)[..., None] for extreme in (images.amin, images.amax))
     levels = torch.arange(256, dtype=torch.float64, device=images.device)
     scale = torch.full_like(low, 255) / (high - low)
@@ -224,7 +219,7 @@ def autocontrast(images, arrays, *, like):
 def equalize(images, arrays, *, like):
     """ImageOps.equalize; of uint8 images torchvision's functionals give the same."""
     if images.is_floating_point():
-        return of(like).equalize(images)
+        return functions(like).equalize(images)
     indices = _indices(images)
     histogram = _histogram(indices)
     until = histogram.cumsum(-1)

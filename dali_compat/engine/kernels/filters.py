@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from .color import blend, bounded, in_parts, is_half, of, one_by_one, to
+from .color import blend, bounded, in_parts, is_half, one_by_one, to
 from .images import functions
 from .registry import image_kernel, kernel
 
@@ -20,7 +20,7 @@ def sharpness(images, arrays, *, like):
     if height < 3 or width < 3:
         return images
     if is_half(images):
-        return one_by_one(of(like).adjust_sharpness, images, arrays["factor"])
+        return one_by_one(functions(like).adjust_sharpness, images, arrays["factor"])
     dtype = torch.promote_types(images.dtype, torch.float32)
     weights = torch.ones(len(images) * channels, 1, 3, 3, dtype=dtype, device=images.device)
     weights[:, :, 1, 1] = 5
@@ -47,8 +47,8 @@ def sharpness(images, arrays, *, like):
 def gaussian_blur(images, arrays, *, kernel_size, like):
     """gaussian_blur: torchvision's product of two kernels is applied as one after the other, in float32."""
     if is_half(images):
-        columns = arrays["sigma"].T
-        return one_by_one(lambda image, *sigma: of(like).gaussian_blur(image, kernel_size, sigma), images, *columns)
+        blur = functions(like).gaussian_blur
+        return one_by_one(lambda image, *sigma: blur(image, kernel_size, sigma), images, *arrays["sigma"].T)
     x = images.to(torch.promote_types(images.dtype, torch.float32))
     for axis, taps, sigma in zip((-1, -2), kernel_size, arrays["sigma"].T, strict=True):
         reach = taps // 2

@@ -92,14 +92,14 @@ def resize_each(images, arrays, *, interpolation, like, antialias=True):
     if images[0].is_cuda and _as_pillow(images[0], sizes[0], interpolation, like):
         return resample.resize_each(images, sizes, interpolation, like, antialias)
 
-    def to(image, size):
+    def resize_one(image, size):
         if like == "pil" and not image.is_cuda:
             return on_tensor("resize", image, {"size": size}, **how)
         return _resize(image[None], tuple(size.tolist()), **how)[0]
 
     if images[0].is_cuda:
-        return [to(*row) for row in zip(images, sizes, strict=True)]
-    return each(to, images, sizes)
+        return [resize_one(*row) for row in zip(images, sizes, strict=True)]
+    return each(resize_one, images, sizes)
 
 
 def _resize(images, size, *, interpolation, like, antialias):

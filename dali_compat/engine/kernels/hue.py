@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torchvision.transforms.v2 import functional as v2
 
-from .color import in_parts, is_half, of, one_by_one, to
+from .color import in_parts, is_half, one_by_one, to
+from .images import functions
 from .registry import kernel
 
 
@@ -20,7 +21,7 @@ def hue(images, arrays, *, like):
     if like == "pil":
         return _hue_pil(images.contiguous(), arrays["factor"])
     if is_half(images):
-        return one_by_one(of(like).adjust_hue, images, arrays["factor"])
+        return one_by_one(functions(like).adjust_hue, images, arrays["factor"])
     return _hue(images.contiguous(), arrays["factor"], like)
 
 

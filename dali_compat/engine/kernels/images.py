@@ -19,7 +19,7 @@ def on_tensor(op: str, image: torch.Tensor, row: dict, *, like: str, **args) -> 
 
 
 def functions(like: str):
-    """torchvision's functions: v2's, or v1's, of PIL images too."""
+    """torchvision's functions: v2's, or v1's. PIL images go through v1's."""
     return F2 if like == "v2" else F1
 
 

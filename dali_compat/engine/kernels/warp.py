@@ -51,7 +51,7 @@ def _warp(images, data, sizes, interpolation, fill, like):
         return uniform(_by_pillow(list(images), data, sizes, interpolation, fill))
     affine = data.shape[1] == 6
 
-    def to(images, rows, size):
+    def warp_to(images, rows, size):
         if like != "pil":
             grid = (grids.affine if affine else grids.perspective)(images, data[rows], size)
             return grids.sample(images, grid, interpolation, fill, like)
@@ -60,7 +60,7 @@ def _warp(images, data, sizes, interpolation, fill, like):
         coordinates = transform.coordinates_of(data[rows], size, images.device)
         return transform.transform(images, coordinates, size, interpolation, fill)
 
-    return by_size(images, sizes, to)
+    return by_size(images, sizes, warp_to)
 
 
 # a CPU's Pillow is faster from so many pixels on: a call takes .1 ms, and its filters half of the batch's time, or less
@@ -76,7 +76,7 @@ def _by_pillow(images, data, sizes, interpolation, fill) -> list[torch.Tensor]:
     mode, color = InterpolationMode(interpolation), transform.fill_like(images[0], fill).flatten().tolist()
     kind = Image.Transform.AFFINE if data.shape[1] == 6 else Image.Transform.PERSPECTIVE
 
-    def to(image, row, size):
+    def warp_one(image, row, size):
         how = InterpolationMode.NEAREST if _is_between_centres(row) else mode
         picture = v1.to_pil_image(image)
         bands = len(picture.getbands())
@@ -84,7 +84,7 @@ def _by_pillow(images, data, sizes, interpolation, fill) -> list[torch.Tensor]:
         made = picture.transform(tuple(size[::-1]), kind, row, v1.pil_modes_mapping[how], fillcolor=filled)
         return v1.pil_to_tensor(made)
 
-    return each(to, images, data.tolist(), sizes.astype(np.int64).tolist())
+    return each(warp_one, images, data.tolist(), sizes.astype(np.int64).tolist())
 
 
 def _is_between_centres(row: list[float]) -> bool:

@@ -117,7 +117,8 @@ def calls_of(sides: np.ndarray) -> list[np.ndarray]:
     """Which of N files a call should have, by the longest side of each: nvJPEG keeps, for each file of a call, what the
     largest in its place has needed. So long ones come in calls of few, the longest first: what is kept for all places
     is bounded, wherever in a batch the long ones are."""
-    order, calls = np.arange(len(sides)), []
+    order: np.ndarray = np.arange(len(sides))
+    calls = []
     if sides.max() > _SIDES[-1]:
         order = np.argsort(-sides, kind="stable")
     while len(order):
