@@ -42,7 +42,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     ImageFolder, Food101 and their like, DALIImageFolder, DALIImageList, DALIImageTable, DALIHuggingFace), an archive
     (DALIRecordIO and its like), or Subset and ConcatDataset of them. Images in memory (torchvision's CIFAR10, MNIST and
     their like, DALIArrayDataset) are kept on the device, and torch transforms them there. A data set of your own that
-    opens images by Pillow and gives them to a transform is asked for each sample, and DALI makes the images
+    opens images by Pillow and gives them to a transform is asked for each sample, and DALI makes its images
     (docs/datasets.md). A transform without a translation is called sample by sample. For any other data set torch's own
     loader does the work. A FallbackWarning and :meth:`explain` tell of both.
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ..plan import Draw, Step
-from .randoms import Randoms
 
 Arrays = dict[str, np.ndarray]
 
@@ -29,9 +28,13 @@ class ImageTooSmall(ValueError):
 
 
 def compute(
-    steps: tuple[Step, ...], sizes: np.ndarray, randoms: Randoms, rows: Sequence[int] | np.ndarray | slice
+    steps: tuple[Step, ...],
+    sizes: np.ndarray,
+    randoms: Callable[[int, int], np.ndarray],
+    rows: Sequence[int] | np.ndarray | slice,
 ) -> list[Arrays]:
-    """The arrays of each step for ``rows`` of a batch; ``sizes`` is (N, 2) for these rows.
+    """The arrays of each step for ``rows`` of a batch; ``sizes`` is (N, 2) for these rows, and ``randoms`` a Randoms,
+    or called as such.
 
     A step with gates, or with a chance of its own, has a ``flag`` (0 or 1) among its arrays. Where gates are shut, its
     other arrays are zeros.

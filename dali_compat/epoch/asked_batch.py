@@ -1,22 +1,23 @@
 """One batch of a data set of the user's, whose own code says what its samples are made of (lazy/).
 
 The data set is asked in worker processes, or, without any, in the thread that iterates. DALI makes the images of
-samples that are left to it; others are as the data set has made them. A sample whose image cannot be made is asked for
-once more, and its own code makes it, or raises torch's error.
+samples that are left to it; others are as the data set has made them. A sample of which an image cannot be made is
+asked for once more, and its own code makes it, or raises torch's error.
+
+Rows are images here: a sample may have several (told.py).
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..data.lookup import Found, Listed
-from ..data.sources import is_record
 from ..engine.device import mapped, moved
+from ..engine.views import Views
 from ..errors import ImageReadError, OutOfStep
 from ..lazy.samples import Sample, at, put
 from ..lazy.workers import Request, Ticket
@@ -25,37 +26,7 @@ from .dali_batch import DaliBatch
 from .on_error import NOTHING, UNREADABLE, reason_of
 from .part import in_order
 from .stock import path_of
-
-
-class Told(Listed):
-    """What a data set has told of its samples.
-
-    Attributes:
-        targets: a Sample each.
-    """
-
-    @property
-    def leaves(self) -> list[Any]:
-        """The chains, each once."""
-        return [chain for chain in super().leaves if chain is not None]
-
-    def found(self) -> list[Found]:
-        """Rows by their chains, without those that are real."""
-        rows_of: dict[int, list[int]] = {}
-        for row, (chain, _) in enumerate(self.places):
-            if chain is not None:
-                rows_of.setdefault(id(chain), []).append(row)
-        found = []
-        for rows in rows_of.values():
-            index = np.array([self.places[row][1] for row in rows], np.int64)
-            keys = np.fromiter((hash(self.sources[row]) for row in rows), np.int64, len(rows))
-            found.append(Found(self.places[rows[0]][0], np.array(rows), index, keys))
-        return found
-
-    def put(self, row: int, sample: Sample) -> None:
-        """A real sample takes a row's place."""
-        self.places[row] = (None, 0)  # type: ignore[assignment]  # nobody asks for it any more
-        self.targets[row] = sample
+from .told import Told
 
 
 class AskedBatch(DaliBatch):
@@ -66,9 +37,17 @@ class AskedBatch(DaliBatch):
     _settled = False  # whether the data set itself was asked for those that are bad
     _asked_of: Ticket | None = None  # what workers are to answer
 
+    @property
+    def count(self) -> int:
+        return len(self.places)
+
+    def name(self, row: int) -> str:
+        return f"{self.sources[row]}, index {self.indices[self._samples_of.of[row]]}"
+
     def give_up(self, row: int, error: Exception) -> None:
         """A row's image cannot be made by DALI or PIL: the data set itself may."""
         if self._stands_in:
+            self._samples_of.sources[0] = self.sources[row]  # which is named
             super().give_up(row, error)
         self.bad[row] = error
 
@@ -91,16 +70,12 @@ class AskedBatch(DaliBatch):
 
     def _look_up(self) -> Told:
         samples = self._samples_here() if self.epoch.asked_workers is None else self._samples_there()
-        places: list[Any] = [
-            (one.chain, 0 if one.chain is None else _number(one, index))
-            for one, index in zip(samples, self.indices, strict=True)
-        ]
         dataset = self.epoch.dataset
-        files = [
-            one.source or (path_of(dataset, self.indices[row]) if row in self.bad else type(dataset).__name__)
-            for row, one in enumerate(samples)
-        ]
-        return Told(places, files, samples)
+
+        def named(row: int) -> str:
+            return path_of(dataset, self.indices[row]) if row in self.bad else type(dataset).__name__
+
+        return Told(samples, self.indices, named)
 
     def _samples_here(self) -> list[Sample]:
         asker, tolerant = self.epoch.asker, self.epoch.errors.policy != "raise"
@@ -135,34 +110,51 @@ class AskedBatch(DaliBatch):
         with self._as_in_a_worker():
             return asker.really(self.indices[row])
 
+    def _randoms(self, begin: int, count: int) -> Callable[[int, int], np.ndarray]:
+        told = self._samples_of
+        of_samples = self.epoch.randoms(self.position(told.of[begin]), 1 if count == 1 else len(self))
+        return told.randoms(of_samples, begin, count)
+
     def _images(self) -> Any:
-        """As a batch of files has them; None for rows that are real."""
-        real = [row for row, (chain, _) in enumerate(self.places) if chain is None and row not in self.bad]
-        if not real:
-            return super()._images()
-        images = list(super()._images()) if len(real) + len(self.bad) < len(self) else []
-        good = [row for row in range(len(self)) if row not in self.bad and row not in set(real)]  # some are bad by now
-        return in_order([(good, images), (real, [None] * len(real))])
+        """As a batch of files has them, of samples with one image; Views where all have several. Else a list, with a
+        tuple of several images, and None for samples that are real."""
+        told, made = self._samples_of, self._made()
+        if self.count == len(self) and all(chain is not None for chain, _ in self.places):
+            return made[0][1] if len(made) == 1 else in_order(made)
+        columns = None if self.bad else told.columns(made)
+        if columns is not None:
+            return Views(columns)
+        bad = {told.of[row] for row in self.bad}
+        return [image for row, image in enumerate(told.of_samples(made)) if row not in bad]
 
     def _collate(self, images: Any) -> Any:
         if self.bad:
+            self._gather_bad()
             images, self._settled = self._mended(images), True
         if self.bad:
             images = self._without_bad(images)
             if not len(self):
                 return NOTHING
         epoch, samples = self.epoch, self.targets
-        if epoch.default_collate:
-            paths = {one.path for one in samples}
-            if isinstance(images, torch.Tensor) and len(paths) == 1:
-                return _collated(samples, images, paths.pop(), epoch.route.device)
-            made = moved(collated(_filled(samples, images, epoch.route.device)), epoch.route.device)
-            path = next((one.path for one in samples if one.path is not None), None)
-            whole = None if path is None else at(made, path)
-            if path is None or not isinstance(whole, torch.Tensor):
-                return made
-            return put(made, path, self._in_format(whole))
-        return self._collated_by_the_user(images)
+        if not epoch.default_collate:
+            return self._collated_by_the_user(images)
+        layouts = {one.layout for one in samples}
+        columns = images.batches if isinstance(images, Views) else [images]
+        if len(layouts) == 1 and all(isinstance(column, torch.Tensor) for column in columns):
+            return _collated(samples, columns, layouts.pop(), epoch.route.device)
+        made = moved(collated(_filled(samples, images, epoch.route.device, len(layouts) > 1)), epoch.route.device)
+        for path in {path for layout in layouts for paths in layout for path in paths}:
+            with suppress(LookupError, TypeError):  # default_collate takes the keys that the first sample has
+                whole = at(made, path)
+                made = put(made, path, self._in_format(whole)) if isinstance(whole, torch.Tensor) else made
+        return made
+
+    def _gather_bad(self) -> None:
+        """``bad`` has samples from now on, and each the source of the image that is bad."""
+        for row in sorted(row for row in self.bad if row >= len(self)):
+            error, sample = self.bad.pop(row), self._samples_of.of[row]
+            if sample not in self.bad:
+                self.bad[sample], self._samples_of.sources[sample] = error, self.sources[row]
 
     def _samples(self, images: Any) -> list[Any]:
         return _filled(self.targets, images, self.epoch.route.device)
@@ -194,27 +186,18 @@ class AskedBatch(DaliBatch):
         return images if len(made) == len(images) else made
 
 
-def _number(sample: Sample, index: Any) -> int:
-    """A sample's place among the headers of its chain. What is in memory is another image each time."""
-    assert sample.chain is not None
-    if is_record(sample.source):  # type: ignore[arg-type]  # it has one
-        return sample.source.index % len(sample.chain)
-    try:
-        place = operator.index(index)
-    except TypeError:  # a sampler of the user's may give anything
-        place = hash(sample.source)
-    return place % len(sample.chain)
-
-
-def _filled(samples: Sequence[Sample], images: Any, device: torch.device) -> list[Any]:
-    """The samples as the data set would give them, images on the device where those are."""
-    place = next((image.device for image in images if isinstance(image, torch.Tensor)), device)
-    return [
-        one.filled(image)
-        if one.path is not None or place.type == "cpu"
-        else mapped(one.value, lambda made: _on(place, made))
-        for one, image in zip(samples, images, strict=True)
-    ]
+def _filled(samples: Sequence[Sample], images: Any, device: torch.device, mixed: bool = False) -> list[Any]:
+    """The samples as the data set would give them, images on the device where those are; ``mixed``: whoever
+    has made them."""
+    flat = (one for image in images for one in (image if type(image) is tuple else (image,)))
+    place = next((one.device for one in flat if isinstance(one, torch.Tensor)), device)
+    made = []
+    for sample, image in zip(samples, images, strict=True):
+        count = len(sample.images)
+        filled = sample.filled(image) if count == 1 else sample.filled(*image or ())
+        moves = place.type != "cpu" and (count != 1 or mixed)
+        made.append(mapped(filled, lambda tensor: _on(place, tensor)) if moves else filled)
+    return made
 
 
 def _on(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
@@ -222,9 +205,12 @@ def _on(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(device) if tensor.ndim >= 3 else tensor
 
 
-def _collated(samples: Sequence[Sample], images: torch.Tensor, path: Any, device: torch.device) -> Any:
+def _collated(samples: Sequence[Sample], columns: Sequence[torch.Tensor], layout: Any, device: torch.device) -> Any:
     """What default_collate makes of them."""
-    if not path:
-        return images
-    numbered = collated([one.filled(number) for number, one in enumerate(samples)])
-    return put(moved(numbered, device), path, images)
+    if layout == (((),),):
+        return columns[0]
+    made = collated([one.filled(*[number] * len(layout)) for number, one in enumerate(samples)])
+    for column, paths in zip(columns, layout, strict=True):
+        for path in paths:  # an image that a sample has twice becomes two tensors there
+            made = put(made, path, column if path is paths[0] else column.clone())
+    return moved(made, device)

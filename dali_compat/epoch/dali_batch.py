@@ -186,8 +186,12 @@ class DaliBatch(FileBatch):
     def _images(self):
         """Images of the rows that are not bad: (N, C, H, W), or a list of N where sizes differ, several parts made
         them, or they are no images."""
-        made = self._regrouping(lambda: taken(self._under_way))
+        made = self._made()
         return made[0][1] if len(made) == 1 else in_order(made)
+
+    def _made(self) -> list[tuple[Sequence[int], Any]]:
+        """(rows, images) of each part."""
+        return self._regrouping(lambda: taken(self._under_way))
 
     def _substitute(self) -> None:
         """Other samples set out to stand in for those that are known to be bad."""
@@ -259,7 +263,7 @@ class DaliBatch(FileBatch):
     ) -> list[Arrays]:
         """Per-sample arguments of ``steps`` for these rows; a step's stream and a row's position decide the draws.
         ``sizes``, (len(rows), 2), where they are no longer those of the files."""
-        return self._compute(steps, self.headers.facts.sizes[rows] if sizes is None else sizes, rows, 0, len(self))
+        return self._compute(steps, self.headers.facts.sizes[rows] if sizes is None else sizes, rows, 0, self.count)
 
     def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
         """compute() for one image of a size, (height, width), without the dimension of rows."""
@@ -271,7 +275,7 @@ class DaliBatch(FileBatch):
     ) -> list[Arrays]:
         """``rows`` of ``count`` from row ``begin`` on."""
         try:
-            return compute(steps, sizes, self.epoch.randoms(self.position(begin), count), rows)
+            return compute(steps, sizes, self._randoms(begin, count), rows)
         except ImageTooSmall as error:
             row = begin + int(rows[error.row])
             named = ValueError(f"{error} ({self.name(row)})")
@@ -280,3 +284,7 @@ class DaliBatch(FileBatch):
                 raise named from None
             finally:
                 del named  # as in give_up()
+
+    def _randoms(self, begin: int, count: int) -> Callable[[int, int], np.ndarray]:
+        """The random numbers of ``count`` rows from row ``begin`` on."""
+        return self.epoch.randoms(self.position(begin), count)

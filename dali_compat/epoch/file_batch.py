@@ -42,6 +42,11 @@ class FileBatch(Batch):
         return self._samples_of.places
 
     @property
+    def count(self) -> int:
+        """How many rows there are: images. A sample of a data set that is asked may have several (asked_batch.py)."""
+        return len(self)
+
+    @property
     def sources(self) -> Sequence[Source]:
         """Where each row's encoded image is."""
         return self._samples_of.sources
@@ -80,12 +85,12 @@ class FileBatch(Batch):
         tabled = None if cache is not None or self._stands_in else in_tables(epoch.dataset, self.indices, epoch.tables)
         self._samples_of = self._look_up() if tabled is None else tabled
         self.targets = self._samples_of.targets
-        self.headers = BatchHeaders(epoch, self._samples_of, len(self))
+        self.headers = BatchHeaders(epoch, self._samples_of, self.count)
         if epoch.errors.broken and not self._stands_in:
             self._leave_out_broken()
         self.pixels = [] if cache is None else [cache.get(source) for source in self.sources]
         if tabled is None:
-            self._fetch([row for row in range(len(self)) if not self.pixels or self.pixels[row] is None])
+            self._fetch([row for row in range(self.count) if not self.pixels or self.pixels[row] is None])
         if any(transforms_of(leaf)[1] for leaf in self._leaves()):
             self.targets = list(as_list(self.targets))
             with self._as_in_a_worker():

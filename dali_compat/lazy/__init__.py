@@ -2,8 +2,8 @@
 
 ``dataset[i]`` is called as torch calls it. Meanwhile, in that thread alone, ``PIL.Image.open`` gives a stand-in: an
 image that knows its file and has not read it. A transform that has a translation gives a stand-in, too: a tensor that
-knows its image and the transform, and has not been computed. A sample that comes back with such a tensor says which
-file and which transforms its image is made of. DALI then makes it, with the others of its batch.
+knows its image and the transform, and has not been computed. A sample that comes back with such tensors says which
+files and which transforms its images are made of. DALI then makes them, with the others of the batch.
 
 What makes a stand-in real: PIL opens the file, and torchvision's own code computes what came after, in the caller's
 thread. From then on the stand-in passes everything on to that.
@@ -12,8 +12,8 @@ thread. From then on the stand-in passes everything on to that.
   to another stand-in: ``convert()`` to RGB or L, ``resize()``, a flip, ``copy()``, ``with``, and a transform with a
   translation, or the function that does the same; and for those that the file's header answers.
 - Somebody may look at it later: when the sample comes back, more references to it are left than the sample's own.
-- DALI could not give the same: a file that was written just now, an image that may not be in RGB, two images in one
-  sample, a transform whose settings do not say all that it does, or a random one after the user's code has set a seed.
+- DALI could not give the same: a file that was written just now, an image that may not be in RGB, a transform whose
+  settings do not say all that it does, or a random one after the user's code has set a seed.
 
 Why that is right:
 
@@ -21,6 +21,7 @@ Why that is right:
 - What it has not looked at cannot have changed what it did. DALI makes the same of the same file and transforms, as
   close to torchvision as for any other data set (docs/transforms.md).
 - A random transform draws once for a stand-in: what it is made of becomes real with it, and what was made of it.
+  Several images of a sample draw numbers of their own, but for the transforms that they have gone through together.
 - A doubt makes the stand-in real. The sample is then the one that torch's loader gives, only slower, and explain() says
   what was in the way.
 

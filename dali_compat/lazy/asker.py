@@ -51,7 +51,7 @@ class Asker:
     def count(self, samples: list[Sample], why: str) -> None:
         """These samples came; ``why`` one of them is real."""
         self.asked += len(samples)
-        self.real += sum(sample.path is None for sample in samples)
+        self.real += sum(not sample.images for sample in samples)
         self.why = self.why or why
 
     def really(self, index: Any) -> Sample:

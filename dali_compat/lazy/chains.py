@@ -39,6 +39,7 @@ class Chain:
         copies: of these, as they were when an image went through them.
         gives: the image after them.
         is_random: whether they draw random numbers.
+        streams: how many random streams they have.
         packed: the copies are pickled; None before that is first asked for.
     """
 
@@ -49,11 +50,12 @@ class Chain:
         self._count, self.given, self.gives = count, given, self.translation.gives
         self.transforms: tuple[Any, ...] = ()
         self.copies: tuple[Any, ...] = ()
-        self.is_random = False
+        self.is_random, self.streams = False, self.translation.streams
         self.packed: bytes | None = None
         # by id(): (the transform, kept alive, its settings, and its chain)
         self._after: dict[int, tuple[Any, Any, Chain]] = {}
         self._of_steps: dict[Any, Chain] = {}
+        self._behind: list[Chain] = []
 
     def __len__(self) -> int:
         return self._count
@@ -85,6 +87,15 @@ class Chain:
             chain = None if chain is None else chain.after(transform)
         return chain
 
+    def of_image(self, number: int) -> Chain:
+        """For a sample's image of this number: behind the first, 0, a chain of its own, which does the same, so that
+        each image has a header of its own."""
+        while len(self._behind) < number:
+            made = Chain(self._count, self.given, self.translation)
+            made.transforms, made.copies, made.is_random = self.transforms, self.copies, self.is_random
+            self._behind.append(made)
+        return self._behind[number - 1] if number else self
+
     def look_again(self) -> None:
         """Transforms may have changed."""
         self._after = {}
@@ -94,15 +105,15 @@ class Chain:
     def _made(self, transform: Any) -> Chain | None:
         if not _is_fixed(transform) or (self.gives.kind != "pil" and _is_in_place(transform)):
             return None
-        transforms = (*self.transforms, transform)
-        made = translate(transforms, views=True)
+        made = translate((*self.copies, transform), views=True)
         several = made.views or any(step.gives.views for entry in made.translated for step in entry.steps)
         if several or made.functions or made.gives.kind not in ("pil", "tensor", "Image"):
             return None
         steps = tuple(step for entry in made.translated for step in entry.steps)
         chain = self._of_steps.setdefault(steps, Chain(self._count, self.given, made))
         chain.is_random = any(map(is_random, steps))
-        chain.transforms, chain.copies, chain.packed = transforms, (*self.copies, _copied(transform)), None
+        chain.transforms = (*self.transforms, transform)
+        chain.copies, chain.packed = (*self.copies, _copied(transform)), None
         return chain
 
 

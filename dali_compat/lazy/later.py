@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..locks import new_lock
@@ -115,6 +115,13 @@ class Later:
         for ref in after:
             if (later := ref()) is not None:
                 later._become_real(why)
+
+    def line(self) -> Iterator[Later]:
+        """Itself, what it is made of, and so on."""
+        later: Later | None = self
+        while later is not None:
+            yield later
+            later = later._before
 
     def then(self, chain: Chain, make: Callable[[Any], Any]) -> Later:
         """What ``make`` gives of it."""

@@ -1,16 +1,16 @@
-"""What came back of a data set: samples, each with the one stand-in that DALI is to make, or real."""
+"""What came back of a data set: samples, with stand-ins for the images that DALI is to make, or real."""
 
 from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..data.sources import Source
 from .chains import Chain
 from .images import LazyImage, is_certainly_rgb, later_of
-from .later import Notes
+from .later import Later, Notes
 from .tensors import LazyTensor, LazyTVImage
 
 TENSORS = {LazyTensor, LazyTVImage}
@@ -19,25 +19,48 @@ _DICTS = {dict, OrderedDict}
 _OWN_REFERENCES = 2  # of what is in a container, and an argument
 
 Path = tuple[Any, ...]
+Draws = tuple[tuple[int, int], ...]
+
+
+class Wanted(NamedTuple):
+    """An image of a sample that DALI is to make.
+
+    Attributes:
+        paths: to its places in the sample, as a rule one: indices and keys; () is the sample itself.
+        chain, source: what makes the image, and of what.
+        draws: (first random stream, number) of its steps: those of equal numbers draw the same. Each image of a sample
+            has a number of its own, 0 and up, but for what it has gone through together with one before it.
+    """
+
+    paths: tuple[Path, ...]
+    chain: Chain
+    source: Source
+    draws: Draws = ((0, 0),)
 
 
 class Sample(NamedTuple):
     """What ``dataset[index]`` gave.
 
     Attributes:
-        value: of it; of one with a stand-in for the image another image may be put in its place.
-        path: to the stand-in: indices and keys; () is the value itself, and None where all is real.
-        chain, source: what makes the image, and of what.
+        value: of it; in the places of ``images`` others may be put.
+        images: those that DALI is to make; () where all is real.
     """
 
     value: Any
-    path: Path | None = None
-    chain: Chain | None = None
-    source: Source | None = None
+    images: tuple[Wanted, ...] = ()
 
-    def filled(self, image: Any) -> Any:
-        """The sample, with an image in its place."""
-        return self.value if self.path is None else put(self.value, self.path, image)
+    def filled(self, *made: Any) -> Any:
+        """The sample, with images in their places."""
+        value = self.value
+        for wanted, image in zip(self.images, made, strict=True):
+            for path in wanted.paths:
+                value = put(value, path, image)
+        return value
+
+    @property
+    def layout(self) -> tuple[tuple[Path, ...], ...]:
+        """The paths of each image."""
+        return tuple([wanted.paths for wanted in self.images])
 
 
 def put(value: Any, path: Path, image: Any) -> Any:
@@ -74,60 +97,124 @@ def exchanged(value: Any, kinds: Container[type], function: Callable[[Any], Any]
 def taken(given: list[Any], notes: Notes) -> list[Sample]:
     """The samples that a data set gave; ``given`` holds the only references to them, and is empty afterwards.
 
-    A sample keeps the stand-in for its image where nothing else refers to that. Where something does, a cache of the
+    A sample keeps the stand-ins for its images where nothing else refers to them. Where something does, a cache of the
     user's perhaps, the image is made now, so that all have the same one.
     """
     samples = [_sample(given, number) for number in range(len(given))]
     given.clear()
-    wanted = {id(stand_in) for sample, stand_in in samples if stand_in is not None}
-    spare = {id(stand_in) for sample, _ in samples for stand_in in stand_ins(sample.value)}
+    theirs = {id(stand_in) for sample in samples for stand_in in stand_ins(sample.value)}
     for stand_in in notes.left():
-        if id(stand_in) not in wanted | spare:
+        if id(stand_in) not in theirs:
             later_of(stand_in).value("keeps an image")
-    return [sample for sample, _ in samples]
+    return samples
 
 
 def settled(sample: Sample) -> Sample:
-    """The sample; with what its stand-in has become, where somebody has looked at it since."""
-    if sample.path is None or not later_of(at(sample.value, sample.path)).is_real:
-        return sample
-    return Sample(exchanged(sample.value, STAND_INS, _real))
+    """The sample; with what its stand-ins have become, where somebody has looked at them since."""
+    images = [one for one in sample.images if not later_of(at(sample.value, one.paths[0])).is_real]
+    return sample if len(images) == len(sample.images) else _with(sample.value, tuple(images))
 
 
-def _sample(given: list[Any], number: int) -> tuple[Sample, Any]:
-    """A sample, and its stand-in; None where all is real."""
+def all_real(sample: Sample) -> Sample:
+    """The sample, as the data set itself has made it, or makes it now."""
+    for wanted in sample.images:
+        later_of(at(sample.value, wanted.paths[0])).value("")
+    return _with(sample.value, ())
+
+
+def _with(value: Any, images: tuple[Wanted, ...]) -> Sample:
+    """A sample in which some stand-ins are real."""
+    return Sample(exchanged(value, STAND_INS, _as_it_is if images else _real), images)
+
+
+def _sample(given: list[Any], number: int) -> Sample:
+    """A sample, with its stand-ins where those are not real."""
     found = list(_found(given, number, ()))
-    tensors = [one for one in found if type(one[1]) is not LazyImage]
-    chosen = tensors or found
-    if len(chosen) > 1:
-        for _, stand_in, _ in chosen:
-            later_of(stand_in).value("gives several images a sample")
-    elif chosen:
-        path, stand_in, references = chosen[0]
-        later = later_of(stand_in)
-        if references > _OWN_REFERENCES:
-            later.value("keeps an image")
-        if not later.chain.transforms and not later.is_converted:  # which has a class, a format and a filename
-            later.value("gives an image as it was opened; convert it")
-        if not later.is_real and is_certainly_rgb(later):
-            return Sample(given[number], path, later.chain, later.source), stand_in
+    if len(found) == 1:  # as a rule
+        later = later_of(found[0].stand_in)
+        _refuse(later, found)
+        image = Wanted((found[0].path,), later.chain, later.source)
+        return _with(given[number], ()) if later.is_real else Sample(given[number], (image,))
+    waiting = [one for one in found if not later_of(one.stand_in).is_real]
+    tensors = [one for one in waiting if type(one.stand_in) is not LazyImage]
+    places: dict[int, list[_Place]] = {}
+    for place in tensors or waiting:
+        places.setdefault(id(place.stand_in), []).append(place)
+    for several in places.values():
+        _refuse(later_of(several[0].stand_in), several)
+    for place in waiting:  # an image beside tensors is read when somebody looks: it would draw otherwise than they
+        later = later_of(place.stand_in)
+        if id(place.stand_in) not in places and later.chain.is_random:
+            later.value("gives an image with random changes beside tensors")
+    left = [several for several in places.values() if not later_of(several[0].stand_in).is_real]
+    if not left:
+        return _with(given[number], ())
+    laters = [later_of(several[0].stand_in) for several in left]
+    images = tuple(
+        Wanted(tuple(place.path for place in several), later.chain, later.source, draws)
+        for several, later, draws in zip(left, laters, _draws(laters), strict=True)
+    )
+    if any(later_of(one.stand_in).is_real for one in found):
+        return _with(given[number], images)
+    return Sample(given[number], images)
+
+
+def _refuse(later: Later, places: list[_Place]) -> None:
+    """A stand-in is made real, where DALI cannot make it. ``places``: all of the sample that it has."""
+    if (
+        places[0].references > _OWN_REFERENCES + len(places) - 1
+        or max([one.around for one in places]) > _OWN_REFERENCES
+    ):
+        later.value("keeps an image")
+    if not later.chain.transforms and not later.is_converted:  # which has a class, a format and a filename
+        later.value("gives an image as it was opened; convert it")
+    if not later.is_real and not is_certainly_rgb(later):
         later.value("gives an image that is not RGB; convert it")
-    return Sample(exchanged(given[number], STAND_INS, _real)), None
 
 
-def _found(container: Any, key: Any, path: Path, most: int = 0) -> Iterator[tuple[Path, Any, int]]:
-    """(path, stand-in, references to it or to one of the containers around) of those that are not real, within one of a
-    container's values."""
-    kind, most = type(container[key]), max(most, sys.getrefcount(container[key]))
+def _draws(laters: Sequence[Later]) -> list[Draws]:
+    """Of each image of a sample, as Wanted has them."""
+    if len(laters) == 1:
+        return [((0, 0),)]
+    known: dict[int, Draws] = {}
+    made = []
+    for number, later in enumerate(laters):
+        line = list(later.line())
+        shared = next((one for one in line if id(one) in known), None)
+        first = 0 if shared is None else shared.chain.streams
+        before = () if shared is None else known[id(shared)]
+        draws = (*(one for one in before if one[0] < first), (first, number))
+        for one in line:
+            known.setdefault(id(one), draws)
+        made.append(draws)
+    return made
+
+
+class _Place(NamedTuple):
+    """Where a stand-in is in a sample.
+
+    Attributes:
+        path: as Wanted's.
+        references: to it, when it was found; around: the most to one of the containers around.
+    """
+
+    path: Path
+    stand_in: Any
+    references: int
+    around: int
+
+
+def _found(container: Any, key: Any, path: Path, around: int = 0) -> Iterator[_Place]:
+    """The stand-ins, real or not, within one of a container's values."""
+    kind, references = type(container[key]), sys.getrefcount(container[key])
     if kind in STAND_INS:
-        if not later_of(container[key]).is_real:
-            yield path, container[key], most
+        yield _Place(path, container[key], references, around)
     elif kind in _DICTS:
         for name in container[key]:
-            yield from _found(container[key], name, (*path, name), most)
+            yield from _found(container[key], name, (*path, name), max(around, references))
     elif _is_sequence(kind):
         for number in range(len(container[key])):
-            yield from _found(container[key], number, (*path, number), most)
+            yield from _found(container[key], number, (*path, number), max(around, references))
 
 
 def stand_ins(value: Any) -> Iterator[Any]:
@@ -144,6 +231,12 @@ def _real(stand_in: Any) -> Any:
     """What is in its place in a sample. PIL's, beside tensors, may wait until somebody looks."""
     later = later_of(stand_in)
     return later.value("") if later.is_real or type(stand_in) is not LazyImage else stand_in
+
+
+def _as_it_is(stand_in: Any) -> Any:
+    """What is in its place beside images that DALI is to make."""
+    later = later_of(stand_in)
+    return later.value("") if later.is_real else stand_in
 
 
 def _is_sequence(kind: type) -> bool:

@@ -38,14 +38,13 @@ class Verdict(NamedTuple):
     Attributes:
         why: the data set makes its samples itself; "" where it can be asked.
         raised: there was none; torch's loader says what is wrong.
-        given, transforms: of the image: PATHS or BYTES, and what it goes through.
-        source: where it is.
+        images: of the sample: PATHS or BYTES, and the transforms that each goes through.
+        source: where the first is.
     """
 
     why: str
     raised: bool = False
-    given: str = PATHS
-    transforms: tuple[Any, ...] = ()
+    images: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     source: Any = None
 
 
@@ -66,7 +65,7 @@ class Known:
         self._look_again()
         signature = list(signature_of(dataset))
         known = self._verdict
-        if signature == self._signature and (known.why or self.chain(known) is not None):
+        if signature == self._signature and (known.why or None not in self.chains(known)):
             return known
         self._verdict = _try_first_sample(dataset, self.roots)
         self._look_again()  # it may have given transforms other settings
@@ -78,9 +77,9 @@ class Known:
         for chain in self.roots.values():
             chain.look_again()
 
-    def chain(self, verdict: Verdict) -> Chain | None:
-        """The chain of a verdict's transforms, as they are now."""
-        return self.roots[verdict.given].follow(verdict.transforms)
+    def chains(self, verdict: Verdict) -> list[Chain | None]:
+        """The chains of a verdict's transforms, as they are now."""
+        return [self.roots[given].follow(transforms) for given, transforms in verdict.images]
 
     def give_up(self, why: str) -> None:
         """The data set turned out to make most samples itself."""
@@ -95,12 +94,12 @@ class Asked(NamedTuple):
 
     Attributes:
         asker: asks it.
-        chain: what its samples go through, as far as one has shown.
-        is_jpeg, is_small: of that sample's encoded image.
+        chains: what the images of its samples go through, as far as one has shown.
+        is_jpeg, is_small: of that sample's first encoded image.
     """
 
     asker: Asker
-    chain: Chain
+    chains: list[Any]
     is_jpeg: bool
     is_small: bool
 
@@ -123,12 +122,12 @@ def asked(dataset: Any) -> Asked | None:
     except Exception:  # it takes no weak references, or has no length
         return None
     verdict = known.verdict(dataset)
-    chain = known.chain(verdict)
+    chains = [chain for chain in known.chains(verdict) if chain is not None]
     if verdict.raised:
         return None
-    if verdict.why or chain is None:
+    if verdict.why or len(chains) < len(verdict.images):
         raise Unsupported(verdict.why)
-    return Asked(asker_of(dataset, now()), chain, *_kind_and_size(verdict.source))
+    return Asked(asker_of(dataset, now()), chains, *_kind_and_size(verdict.source))
 
 
 def asker_of(dataset: Any, since: int) -> Asker:
@@ -168,9 +167,10 @@ def _try_first_sample(dataset: Any, roots: dict[str, Chain]) -> Verdict:
 
 
 def _verdict_on(sample: Sample, why: str) -> Verdict:
-    if sample.chain is None or (why and _size_of(sample.value) > _LARGE):
+    if not sample.images or (why and _size_of(sample.value) > _LARGE):
         return Verdict(why or _UNSEEN)
-    return Verdict("", False, sample.chain.given, sample.chain.transforms, sample.source)
+    images = tuple((one.chain.given, one.chain.transforms) for one in sample.images)
+    return Verdict("", False, images, sample.images[0].source)
 
 
 def _size_of(value: Any) -> int:

@@ -22,7 +22,7 @@ from .asker import Asker
 from .chains import Chain
 from .images import LazyImage, later_of
 from .later import Later, Notes
-from .samples import Sample, at, exchanged, put
+from .samples import Sample, Wanted, all_real, exchanged
 from .tracer import numbers
 
 
@@ -46,15 +46,14 @@ class Reply(NamedTuple):
     """What it answers.
 
     Attributes:
-        samples: without stand-ins: None where the image is to be, and an Unread for other images.
-        chains: of each sample the number of its transforms among ``transforms``, or -1.
+        samples: without stand-ins: None where images are to be, and an Unread for other images. In the place of an
+            image's chain is the number of its transforms among ``transforms``.
         transforms: pickled.
         failures: (row, error) of samples that there are not.
         why: as Asker's.
     """
 
     samples: list[Sample]
-    chains: list[int]
     transforms: list[bytes]
     failures: list[tuple[int, str]]
     why: str
@@ -131,7 +130,7 @@ class AskedWorkers:
         reply = pickle.loads(ticket.answer.message or b"")  # it is there
         if isinstance(reply, ExceptionWrapper):
             reply.reraise()
-        samples = [self._restored(reply, *pair) for pair in zip(reply.samples, reply.chains, strict=True)]
+        samples = [self._restored(sample, reply.transforms) for sample in reply.samples]
         self._asker.count(samples, reply.why)
         for row, text in reply.failures:
             assert failed is not None  # who asked for them
@@ -144,20 +143,20 @@ class AskedWorkers:
         if processes is not None:
             processes.close()
 
-    def _restored(self, reply: Reply, sample: Sample, number: int) -> Sample:
+    def _restored(self, sample: Sample, transforms: list[bytes]) -> Sample:
         value = exchanged(sample.value, {Unread}, self._image)
-        if number < 0:
-            return sample._replace(value=value)
-        given = PATHS if isinstance(sample.source, str) else BYTES
-        key = given, reply.transforms[number]
+        return Sample(value, tuple([self._wanted(one, transforms) for one in sample.images]))
+
+    def _wanted(self, image: Any, transforms: list[bytes]) -> Wanted:
+        given = PATHS if isinstance(image.source, str) else BYTES
+        key = given, transforms[image.chain]
         if key not in self._chains:
             chain = self._asker.roots[given].follow(pickle.loads(key[1]))
             assert chain is not None  # the worker has found one
             self._chains[key] = chain
-        source = sample.source
-        if isinstance(source, Record):  # each process counts for itself
-            source.index = next(numbers)
-        return sample._replace(value=value, chain=self._chains[key], source=source)
+        if isinstance(image.source, Record):  # each process counts for itself
+            image.source.index = next(numbers)
+        return Wanted(image.paths, self._chains[key], image.source, image.draws)
 
     def _image(self, unread: Unread) -> LazyImage:
         root = self._asker.roots[PATHS if isinstance(unread.source, str) else BYTES]
@@ -215,20 +214,18 @@ def _reply(asker: Asker, request: Request) -> Reply | ExceptionWrapper:
 def _portable(samples: Sequence[Sample], failures: list[tuple[int, str]], why: str) -> Reply:
     numbers: dict[int, int] = {}
     transforms: list[bytes] = []
-    made, chains = [], []
+    made = []
     for sample in samples:
-        number = -1
-        if sample.chain is not None and sample.path is not None:
-            if id(sample.chain) not in numbers:
-                numbers[id(sample.chain)] = _add(transforms, sample.chain)
-            number = numbers[id(sample.chain)]
-            image = None if number >= 0 else later_of(at(sample.value, sample.path)).value("")
-            path = sample.path if number >= 0 else None
-            sample = Sample(put(sample.value, sample.path, image), path, None, None if path is None else sample.source)
-        value = exchanged(sample.value, {LazyImage}, _unread)
-        made.append(sample._replace(value=value))
-        chains.append(number)
-    return Reply(made, chains, transforms, failures, why)
+        images: list[Any] = []
+        for paths, chain, source, draws in sample.images:
+            if id(chain) not in numbers:
+                numbers[id(chain)] = _add(transforms, chain)
+            images.append(Wanted(paths, numbers[id(chain)], source, draws))  # type: ignore[arg-type]  # as Reply says
+        if -1 in [image.chain for image in images]:
+            sample, images = all_real(sample), []
+        value = exchanged(sample.filled(*[None] * len(images)), {LazyImage}, _unread)
+        made.append(Sample(value, tuple(images)))
+    return Reply(made, transforms, failures, why)
 
 
 def _add(transforms: list[bytes], chain: Chain) -> int:

@@ -86,8 +86,9 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
         gray=gray,
     )
     if own is not None:
-        if own.chain.given == BYTES:  # which are new ones each time
+        if any(chain.given == BYTES for chain in own.chains):  # which are new ones each time
             route.cache = None
+        route.images = [route.plan_of(chain) for chain in own.chains]
         route.asker, route.plan_later = own.asker, partial(_plan, options=_options(loader, device), known=known)
     if same is not None and same.threads == route.threads:
         route.take_over(same)
@@ -95,8 +96,8 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
 
 
 def _planned(loader) -> tuple[list[Any], Asked | None]:
-    """What plans are for: the leaves, and None; or the chain of its samples, and a data set of the user's own that is
-    asked.
+    """What plans are for: the leaves, and None; or the chains of a sample's images, and a data set of the user's own
+    that is asked.
 
     Raises:
         Unsupported: naming what is in the way.
@@ -114,7 +115,7 @@ def _planned(loader) -> tuple[list[Any], Asked | None]:
             raise Unsupported(f"{what}, and {why}{end}{remedy}") from None
         if own is None:
             raise error from None
-        return [own.chain], own
+        return list(own.chains), own
 
 
 def _depth(loader, device: torch.device) -> int:

@@ -70,7 +70,8 @@ def _of_dali(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[str]
     if route.asker is not None:
         name = type(loader.dataset).__name__
         where = f"{loader.num_workers} processes" if loader.num_workers else "your thread"
-        lines.append(f"  {name} is asked for each sample in {where}, without the pixels: these DALI makes")
+        several = f"; the first sample has {len(route.images)} images" if len(route.images) > 1 else ""
+        lines.append(f"  {name} is asked for each sample in {where}, without the pixels: these DALI makes{several}")
     lines += [
         f"  {name} does not convert to RGB: gray files have one channel, and go through PIL"
         for name in route.unconverted
@@ -93,12 +94,20 @@ def _plan_lines(route: DaliRoute | ResidentRoute, wide: bool, decode: str | None
     lines = []
     for number, plan in enumerate(route.plans, 1):
         if len(route.plans) > 1:
-            lines.append(f"part {number} of the data set:")
+            lines.append(f"{_part(route, plan, number)}:")
         lines += ["  " + line for line in _account(plan, route.device, wide, decode).splitlines()]
     chains = [one for plan in route.plans for one in plan.chains]
     if any(one.call is None and one.gives.kind == "pil" for one in chains):
         lines.append("  samples are PIL images, for a collate_fn that takes them; end with ToTensor() to have tensors")
     return lines
+
+
+def _part(route: DaliRoute | ResidentRoute, plan: Plan, number: int) -> str:
+    """What a plan is for, the route's plan of this number."""
+    if isinstance(route, ResidentRoute) or not route.images:
+        return f"part {number} of the data set"
+    images = [number for number, one in enumerate(route.images, 1) if one is plan]
+    return f"{'images' if len(images) > 1 else 'image'} {_listed(images)} of a sample"
 
 
 def _account(plan: Plan, device: torch.device, wide: bool, decode: str | None) -> str:

@@ -391,14 +391,6 @@ class Dataset(Plain):
     __module__ = "datasets.pets"
 
 
-SERVED = [Plain, OfV2, AsDict, Pets, Kaggle, OpenedFile, InMemory, Helped, Loaded, Named, AsList, Bare, Gray, InSteps]
-SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs, Ordered, Checked]
-SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured, Resized, Turned, Functional, Segmented]
-
-
-# ---- which make their samples themselves
-
-
 class Masked(Plain):
     def __getitem__(self, i):
         image, mask = read_rgb(self.paths[i]), Image.open(self.paths[i]).convert("L")
@@ -409,6 +401,26 @@ class TwoCrops(Plain):
     def __getitem__(self, i):
         image = read_rgb(self.paths[i])
         return [self.transform(image), FLIPPED(image)], self.labels[i]
+
+
+class Triplets(Plain):
+    """Of several files, one of them twice; nested, and of several shapes and sources."""
+
+    def __getitem__(self, i):
+        anchor = self.transform(read_rgb(self.paths[i]))
+        with open(self.paths[i - 1], "rb") as file:
+            other = self.transform(Image.open(io.BytesIO(file.read())).convert("RGB"))
+        small = {"small": AFTER(T.Resize((8, 9))(read_rgb(self.paths[i - 2]))), "again": anchor}
+        return Item(i, anchor, [other, small, self.labels[i]])
+
+
+SERVED = [Plain, OfV2, AsDict, Pets, Kaggle, OpenedFile, InMemory, Helped, Loaded, Named, AsList, Bare, Gray, InSteps]
+SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs, Ordered, Checked]
+SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured, Resized, Turned, Functional, Segmented]
+SERVED += [Masked, TwoCrops, Triplets]
+
+
+# ---- which make their samples themselves
 
 
 class Arrays(Plain):
@@ -459,6 +471,11 @@ class Batched(Plain):
         return [self[i] for i in indices]
 
 
+class Stacked(Plain):
+    def __getitem__(self, i):
+        return torch.stack([self.transform(read_rgb(self.paths[i - number])) for number in range(2)]), self.labels[i]
+
+
 class Unsqueezed(Plain):
     def __getitem__(self, i):
         return super().__getitem__(i)[0][None], self.labels[i]
@@ -470,8 +487,7 @@ class Untranslated(Plain):
 
 
 REFUSED = {
-    Masked: "gives several images a sample",
-    TwoCrops: "gives several images a sample",
+    Stacked: "uses the tensor's stack",
     Arrays: "uses the image's pixels",
     Cut: "uses the image's crop",
     LargeMasks: "uses the image's pixels",

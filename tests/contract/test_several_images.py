@@ -1,0 +1,229 @@
+"""Data sets of the user's whose samples have several images."""
+
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+
+from contract import own_datasets as own
+from contract.both import error_of, ours, stock
+from contract.test_odd_datasets import of
+from contract.test_own_datasets import assert_same, real, seeded
+from dali_compat.data import headers
+from dali_compat.data.header import DALI, PIL, read_header
+
+TENSOR = T.ToTensor()
+CROP = T.Compose([T.RandomCrop(8), TENSOR])
+
+
+@pytest.fixture
+def folder(image_root) -> ImageFolder:
+    return ImageFolder(image_root)
+
+
+def _two_crops(self, i):
+    image = own.read_rgb(self.paths[i])
+    return CROP(image), CROP(image), i
+
+
+def _drawn(folder, get, batch, **options):
+    """What all samples of an epoch have, in one tensor for each image."""
+    batches = seeded(of(folder, get), batch, shuffle=True, **options)(lambda *a, **kw: ours(*a, device="cpu", **kw))
+    return [torch.cat(column) for column in zip(*batches, strict=True)]
+
+
+def test_draws(folder):
+    """Each image has its own, which nothing but the seed changes."""
+    first, second, order = _drawn(folder, _two_crops, 5, exact=True)
+    differ = (first != second).flatten(1).any(1)
+    assert differ.sum() > 12
+    assert_same(_drawn(folder, _two_crops, 4, exact=True, num_workers=2, prefetch_factor=3), [first, second, order])
+    alone, _ = _drawn(folder, lambda self, i: (CROP(own.read_rgb(self.paths[i])), i), 5, exact=True)
+    assert torch.equal(alone, first)
+
+
+def test_draws_that_images_share(folder):
+    """Those of what they have gone through together, in whatever order; what comes after draws for itself."""
+    small, flip = T.Resize(4), T.Compose([T.RandomHorizontalFlip(), TENSOR])
+
+    def get(self, i):
+        crop = T.RandomCrop(8)(own.read_rgb(self.paths[i]))
+        return TENSOR(small(crop)), TENSOR(crop), flip(crop), flip(crop), CROP(own.read_rgb(self.paths[i]))
+
+    low, high, *flipped, other = _drawn(folder, get, 7, exact=True)
+    assert torch.equal(low, torch.stack([TENSOR(small(T.ToPILImage()(image))) for image in high]))
+    sides = torch.tensor([[torch.equal(x, y) for x, y in zip(high, one, strict=True)] for one in flipped])
+    assert torch.equal(torch.where(sides[0][:, None, None, None], high, high.flip(-1)), flipped[0])
+    assert torch.equal(torch.where(sides[1][:, None, None, None], high, high.flip(-1)), flipped[1])
+    assert sides.any(1).all() and not sides.all(1).any() and not torch.equal(sides[0], sides[1])
+    assert (other != high).flatten(1).any(1).sum() > 12
+
+
+def test_an_image_beside_its_tensor(folder):
+    """A random one that stays in PIL is the one that the tensor was made of."""
+
+    def get(self, i):
+        crop = T.RandomCrop(8)(own.read_rgb(self.paths[i])) if i else own.read_rgb(self.paths[i])
+        return TENSOR(crop), crop
+
+    for batch in ours(of(folder, get), 4, exact=True, device="cpu", collate_fn=list):
+        assert all(torch.equal(tensor, TENSOR(image)) for tensor, image in batch)
+
+
+def test_resume(folder):
+    """In the middle of an epoch, in a new loader; and a batch once more."""
+    for workers in (0, 2):
+        loader = ours(of(folder, _two_crops), 4, shuffle=True, device="cpu", num_workers=workers)
+        whole = iter(loader)
+        next(whole), next(whole)
+        state, rest = loader.state_dict(), list(whole)
+        again = ours(of(folder, _two_crops), 4, shuffle=True, device="cpu", num_workers=workers)
+        again.load_state_dict(state)
+        assert_same(list(again), rest)
+        assert_same(again.replay(3), rest[1])
+
+
+def _any_number(self, i):
+    made = [self.transform(own.read_rgb(self.paths[i - number])) for number in range((i + 2) % 4)]
+    if i % 5 == 1 and made:
+        made[0] = made[0] * 1.0
+    return (made, i) if i % 7 else {"one": made, "again": tuple(made), "image": Image.open(self.paths[i]).convert("L")}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_another_number_in_each_sample(folder, workers):
+    """Of all kinds, some of them real, and images that stay in PIL, for a collate_fn."""
+    options = dict(collate_fn=list, num_workers=workers)
+    mine, theirs = (
+        [sample for batch in make(of(folder, _any_number), workers or 1, **options) for sample in batch]
+        for make in (lambda *args, **kw: ours(*args, exact=True, device="cpu", **kw), stock)
+    )
+    for one, other in zip(mine, theirs, strict=True):
+        if isinstance(one, dict):
+            assert np.array_equal(one.pop("image"), other.pop("image"))
+            assert all(x is y for x, y in zip(one["one"], one["again"], strict=True))
+        assert_same(one, other)
+    del options["collate_fn"]
+    errors = [error_of(list, make(of(folder, _any_number), 5)) for make in (stock, lambda *a: ours(*a, device="cpu"))]
+    assert type(errors[0]) is type(errors[1]) and str(errors[0]) == str(errors[1])
+
+
+def test_images_that_stay_in_pil(folder):
+    def get(self, i):
+        image = own.read_rgb(self.paths[i])
+        return T.CenterCrop(8)(image), [T.CenterCrop(9)(image), image]
+
+    def make():
+        return of(folder, get)
+
+    loader = ours(make(), 5, exact=True, device="cpu", collate_fn=list, num_workers=1)
+    mine = [sample for batch in loader for sample in batch]
+    for (one, (two, three)), theirs in zip(mine, make(), strict=True):
+        assert np.array_equal(one, theirs[0]) and np.array_equal(two, theirs[1][0])
+        assert np.array_equal(three, theirs[1][1])
+    assert real(loader) == 0
+
+
+def test_one_that_is_kept(folder):
+    """A tensor, or the image that two of them are made of: what is kept is what the sample has."""
+
+    def get(self, i):
+        crop = T.RandomCrop(8)(own.read_rgb(self.paths[i]))
+        made = TENSOR(crop), TENSOR(crop), CROP(own.read_rgb(self.paths[i - 1]))
+        if i % 6 == 2:
+            self.kept[i] = made[i % 3]
+        if i % 6 == 4:
+            self.kept[i] = crop
+        return made, i
+
+    dataset = of(folder, get, kept={})
+    loader = ours(dataset, 5, exact=True, device="cpu", collate_fn=list)
+    samples = {i: made for batch in loader for made, i in batch}
+    assert real(loader) == 0 and len(dataset.kept) == 8
+    for i, kept in dataset.kept.items():
+        if i % 6 == 2:
+            assert torch.equal(kept, samples[i][i % 3])
+        else:
+            assert all(torch.equal(TENSOR(kept), made) for made in samples[i][:2])
+
+
+def test_draws_do_not_hang_on_who_decodes(tmp_path):
+    """Pillow reads GIF."""
+    made = []
+    for kind in ("gif", "png"):
+        paths = [str(tmp_path / f"{number}.{kind}") for number in range(5)]
+        for number, path in enumerate(paths):
+            gray = np.random.default_rng(number).integers(0, 256, (30 + number, 40), np.uint8)
+            Image.fromarray(gray).save(path)
+        time.sleep(0.05)  # files that were written just now are not left to DALI
+        folder = SimpleNamespace(samples=[(path, 0) for path in paths])
+        assert read_header(paths[0]).kind == (PIL if kind == "gif" else DALI)
+        made.append(_drawn(folder, _two_crops, 3, exact=True))
+    assert_same(*made)
+
+
+def test_images_change_one_by_one(folder):
+    """To autograd, too."""
+    first, second, _ = next(iter(ours(of(folder, _two_crops), 5, device="cpu")))
+    before = second.clone()
+    (second * torch.ones(1, requires_grad=True)).sum().backward()
+    product = (second * torch.ones(1, requires_grad=True)).sum()
+    first.zero_()
+    product.backward()
+    assert torch.equal(second, before)
+    first, second = next(iter(ours(of(folder, _twice), 5, device="cpu")))
+    first.zero_()
+    assert second.any()
+
+
+def _twice(self, i):
+    image = self.transform(own.read_rgb(self.paths[i]))
+    return image, image
+
+
+def test_headers_are_read_once(folder, monkeypatch):
+    """Those of each image of a sample, although one transform is for all."""
+    loader = ours(
+        of(folder, lambda self, i: [self.transform(own.read_rgb(self.paths[i - n])) for n in (0, 1)]), 5, device="cpu"
+    )
+    list(loader)
+    monkeypatch.setattr(headers, "read_header", None)
+    assert len(list(loader)) == 5
+
+
+def test_explain(folder):
+    text = ours(own.Masked(folder), 5, device="cpu").explain()
+    assert "image 1 of a sample:" in text and "image 2 of a sample:" in text and "first sample has 2 images" in text
+    text = ours(of(folder, _two_crops), 5, device="cpu").explain()
+    assert "of a sample:" not in text and "first sample has 2 images" in text
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_one_that_cannot_be_read(own_root, workers):
+    """Its sample is bad, and its file is named."""
+    folder = ImageFolder(own_root)
+    bad = folder.samples[3][0]
+    content = open(bad, "rb").read()
+    open(bad, "wb").write(content[: len(content) // 2])
+    time.sleep(0.05)  # files that were written just now are not left to DALI
+
+    def get(self, i):
+        return [self.transform(own.read_rgb(self.paths[i - number])) for number in range(2)], i
+
+    options = dict(device="cpu", exact=True, num_workers=workers)
+    error, theirs = error_of(list, ours(of(folder, get), 3, **options)), error_of(list, stock(of(folder, get), 3))
+    assert type(error) is type(theirs) and str(theirs) in str(error)
+    for policy in ("skip", "replace"):
+        loader = ours(of(folder, get), 3, on_error=policy, **options)
+        with pytest.warns(match="of 8 samples were"):
+            made = list(loader)
+        assert {one.index for one in loader.errors} >= {3, 4} and {one.path for one in loader.errors} == {bad}
+        rows = [(pair, i) for images, numbers in made for *pair, i in zip(*images, numbers.tolist(), strict=True)]
+        assert len(rows) == (6 if policy == "skip" else 8)
+        for pair, i in rows:
+            assert_same(pair, of(folder, get)[i][0])
