@@ -84,8 +84,8 @@ class DaliRoute:
 
     @property
     def all_plans(self) -> list[Plan]:
-        """Those for images of one channel, too."""
-        return list(dict.fromkeys([*self.plans, *self.gray.values()]))
+        """Those that turned up later, and those for images of one channel, too."""
+        return list(dict.fromkeys([*self.plans, *(plan for _, plan in self._plan_of.values()), *self.gray.values()]))
 
     def borrow(self, plan: Plan, batch_size: int, form: Form, borrower: Borrower) -> DecodePipeline:
         """An idle pipeline for the plan, or a new one. It is idle again when the epoch is over, or gone."""
@@ -165,9 +165,10 @@ class DaliRoute:
     def take_over(self, before: DaliRoute) -> None:
         """Share the pipelines of the route so far, for as long as its iterators live; idle ones of other plans go."""
         self._pipelines, self._lock = before._pipelines, before._lock
+        plans = self.all_plans if self.asker is None else self.all_plans + before.all_plans  # which may turn up again
         with self._lock:
             for pipeline in self._pipelines:
-                if pipeline.plan not in self.plans and pipeline.idle:
+                if pipeline.plan not in plans and pipeline.idle:
                     pipeline.close()
 
     def epoch_is_over(self) -> None:

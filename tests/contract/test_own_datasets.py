@@ -266,6 +266,18 @@ def test_errors(own_root):
         list(batches)
 
 
+def test_pipelines_of_all_its_transforms_serve_every_epoch(folder, monkeypatch):
+    from dali_compat.engine.dali.pipeline import DecodePipeline
+
+    built, build = [], DecodePipeline._build
+    monkeypatch.setattr(DecodePipeline, "_build", lambda self, template: built.append(self) or build(self, template))
+    loader = ours(own.ByClass(folder), 4, device="cpu")
+    list(loader)
+    first = len(built)
+    list(loader)
+    assert first == 2 and len(built) == first
+
+
 def test_resume(folder):
     """Workers' random numbers follow a sample's place; without workers those of the process go on."""
 
