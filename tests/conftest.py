@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,9 @@ def nvjpeg():
 def image_root(tmp_path_factory) -> Path:
     """An ImageFolder root: 3 classes x 8 images of varied sizes;
     one gray JPEG, one progressive JPEG, one PNG with alpha."""
-    return make_folder(tmp_path_factory.mktemp("images"))
+    root = make_folder(tmp_path_factory.mktemp("images"))
+    time.sleep(0.05)  # data sets of one's own read files themselves that were written just now
+    return root
 
 
 @pytest.fixture(scope="session")

@@ -70,12 +70,12 @@ class AskedBatch(DaliBatch):
 
     def _look_up(self) -> Told:
         samples = self._samples_here() if self.epoch.asked_workers is None else self._samples_there()
+        return Told(samples, self.indices, self._named)
+
+    def _named(self, row: int) -> str:
+        """For messages, what stands for the image of a sample that has none."""
         dataset = self.epoch.dataset
-
-        def named(row: int) -> str:
-            return path_of(dataset, self.indices[row]) if row in self.bad else type(dataset).__name__
-
-        return Told(samples, self.indices, named)
+        return path_of(dataset, self.indices[row]) if row in self.bad else type(dataset).__name__
 
     def _samples_here(self) -> list[Sample]:
         asker, tolerant = self.epoch.asker, self.epoch.errors.policy != "raise"
@@ -97,9 +97,10 @@ class AskedBatch(DaliBatch):
 
     def _failed(self, row: int, reason: str) -> None:
         """The data set has raised that."""
-        if self._stands_in:
-            raise ImageReadError(f"cannot make index {self.indices[row]}: {reason}")
         self.bad[row] = reason
+        if self._stands_in:
+            self._samples_of = Told([Sample(None)], self.indices, self._named)  # for who lists it
+            raise ImageReadError(f"cannot make index {self.indices[row]}: {reason}")
 
     def _really(self, row: int) -> Sample:
         """A sample that the data set makes itself."""

@@ -155,7 +155,7 @@ def test_a_plain_dataset_folder(image_root):
 
 def test_a_loader_of_ones_own_falls_back(image_root):
     def gray(path):
-        return default_loader(path).copy().convert("L")
+        return default_loader(path).rotate(0).convert("L")
 
     dataset = DALIImageFolder(image_root, EXACT, loader=gray)
     loader = DataLoader(dataset, 5, fallback="silent")

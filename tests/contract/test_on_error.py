@@ -328,7 +328,7 @@ def test_torchs_loader_names_each_bad_file(own_root):
 
 
 def _own_loader(path):
-    return default_loader(path).copy()
+    return default_loader(path).rotate(0)  # which looks at it
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -15,7 +15,7 @@ from torchvision.datasets import ImageFolder
 import dali_compat
 from contract import own_datasets as own
 from contract.both import error_of, ours, stock
-from dali_compat import DataLoader
+from dali_compat import DALIImageFolder, DataLoader
 
 
 @pytest.fixture
@@ -298,6 +298,20 @@ def test_resume(folder):
     go_on(own.AsDict)
     go_on(own.Noisy, num_workers=2)
     go_on(own.Noisy)
+
+
+def test_those_that_cannot_stand_in_are_named(own_root):
+    dataset = DALIImageFolder(own_root, own.TRANSFORM, loader=lambda path: own.read_rgb(path).copy())
+    for path, _ in dataset.samples[1:]:
+        open(path, "wb").write(b"nothing")
+    time.sleep(0.05)
+    loader = ours(dataset, 8, device="cpu", on_error="replace")
+    with pytest.warns(match="is replaced"):
+        list(loader)
+    assert "is asked" in loader.explain()
+    assert {(one.index, one.path) for one in loader.errors} == set(enumerate(path for path, _ in dataset.samples)) - {
+        (0, dataset.samples[0][0])
+    }
 
 
 class InWorkers(own.Plain):
