@@ -1,4 +1,4 @@
-"""What the code and the attributes of a data set say about it. None of its code runs."""
+"""What the code and the attributes of a data set say about it. None of its code runs, but for __getattr__()."""
 
 from __future__ import annotations
 
@@ -48,9 +48,11 @@ def may_use_cuda(dataset: Any) -> bool:
 
 
 def gives_many(dataset: Any) -> bool:
-    """Whether the user has written its __getitems__()."""
+    """Whether the user has written its __getitems__(), or its __getattr__() gives another object's."""
     many = _function(type(dataset), "__getitems__")
-    return many is not None and root(many) != "torch" and not is_hugging_faces(many)
+    if many is None:
+        return hasattr(dataset, "__getitems__")
+    return root(many) != "torch" and not is_hugging_faces(many)
 
 
 def holds_iterator(dataset: Any) -> bool:

@@ -471,6 +471,22 @@ class Batched(Plain):
         return [self[i] for i in indices]
 
 
+class Delegating(data.Dataset):
+    """Without a batch size torch calls its __getitem__, and with one another data set's __getitems__."""
+
+    def __init__(self, folder):
+        self.inner = data.Subset(Plain(folder), range(len(folder.samples)))
+
+    def __getattr__(self, name):
+        return getattr(self.__dict__["inner"], name)
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, i):
+        return self.inner[i], i
+
+
 class Stacked(Plain):
     def __getitem__(self, i):
         return torch.stack([self.transform(read_rgb(self.paths[i - number])) for number in range(2)]), self.labels[i]
@@ -494,6 +510,7 @@ REFUSED = {
     Cached: "keeps an image",
     CachedTensors: "keeps an image",
     Batched: "has __getitems__ of its own",
+    Delegating: "has __getitems__ of its own",
     Unsqueezed: "uses the tensor's getitem",
     Untranslated: "uses the image's",
 }
