@@ -6,6 +6,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from torch.utils import data
 from torchvision import datasets
 from torchvision import transforms as T
 
@@ -123,6 +125,35 @@ def test_lists_and_torchvisions_own_sets(photos_or_images):
     dataset = DALIImageList(paths, [float(target) for target in targets], CROP)
     arguments = {"batch_size": 4, "num_workers": 2, "exact": True}
     assert_equal(*(batches(ours(dataset, device=device, **arguments)) for device in ("cuda", "cpu")))
+
+
+class Several(data.Dataset):
+    """Two views of each photo, and one crop in two resolutions."""
+
+    crop, small, tensor = T.RandomCrop(24, pad_if_needed=True), T.Resize(12), T.ToTensor()
+
+    def __init__(self, root):
+        self.paths = [path for path, _ in datasets.ImageFolder(root).samples]
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        image = Image.open(self.paths[index]).convert("RGB")
+        crop = self.crop(image)
+        return CROP(image), CROP(image), self.tensor(crop), self.tensor(self.small(crop)), index
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_several_images_of_a_sample_are_the_cpus(photos_or_images, num_workers):
+    dataset = Several(photos_or_images)
+    on_cpu = batches(ours(dataset, 5, device="cpu", exact=True))
+    for epoch in range(2):  # in the second one a JPEG engine may decode
+        loader = ours(dataset, 5, exact=True, num_workers=num_workers)
+        made = batches(loader)
+        assert all(one.is_cuda for batch in made for one in batch), epoch
+        assert_equal(made, on_cpu)
+    assert "the first sample has 4 images" in loader.explain()
 
 
 def test_timms_prefetcher_gets_batches_of_the_gpu(photos_or_images):
