@@ -303,9 +303,11 @@ def _interrupts_later(context):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM} if forked else ())
         yield
     finally:
-        if mine:
-            signal.signal(signal.SIGINT, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        try:
+            if mine:
+                signal.signal(signal.SIGINT, handler)
+        finally:  # another signal's handler may have raised meanwhile
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         if came:
             signal.raise_signal(signal.SIGINT)
 

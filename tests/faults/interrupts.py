@@ -14,6 +14,7 @@ import dali_compat
 
 _OURS = str(Path(dali_compat.__file__).parent)
 _DALIS = "nvidia/dali/"
+_NOT_IN = "_interrupts_later"  # no signal's handler runs at the lines in which it sets the handlers and the mask back
 
 
 class Interrupt(KeyboardInterrupt):
@@ -26,6 +27,7 @@ class Alarm(Exception):
 
 class Places:
     """A context in which the lines that run in the package, or in DALI's Python, are counted, and the n-th raises.
+    Lines of ``_interrupts_later()`` are left out: an exception at them is none that a signal could bring.
 
     Args:
         at: the number of the line, from 0 on; None only counts.
@@ -52,7 +54,7 @@ class Places:
     def _call(self, frame, event, argument) -> Callable | None:
         file = frame.f_code.co_filename
         counts = (file.startswith(_OURS) or _DALIS in file) and file.endswith(self._within)
-        return self._line if counts else None
+        return self._line if counts and frame.f_code.co_name != _NOT_IN else None
 
     def _line(self, frame, event, argument) -> Callable:
         if event == "line":
