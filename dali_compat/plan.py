@@ -75,7 +75,7 @@ class Gate(NamedTuple):
     rank: int = 0
 
 
-CONVERSIONS = ("to_dtype", "normalize")  # steps that end as floating point, a function of each value of a channel
+CONVERSIONS = ("to_dtype", "normalize")  # steps at the end of a chain; each value becomes another one by itself
 
 
 @dataclass(frozen=True)

@@ -246,7 +246,7 @@ _transforms: dict[str, Any] = {}
 
 def _transform_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What does the same as a function with these arguments; None where there is none, or they may change."""
-    if not all(map(_is_fixed, (*args, *kwargs.values()))):
+    if not all(map(_are_plain, (*args, *kwargs.values()))):
         return None
     key = f"{name} {args} {kwargs}"
     made = _transforms.get(key)
@@ -260,5 +260,6 @@ def _transform_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return made
 
 
-def _is_fixed(value: Any) -> bool:
+def _are_plain(value: Any) -> bool:
+    """Whether a value, or each in a list or tuple, is."""
     return all(map(is_plain, value)) if type(value) in (list, tuple) else is_plain(value)

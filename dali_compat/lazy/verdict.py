@@ -26,7 +26,7 @@ from .twin import generators_kept, settings_kept, twin_of
 _UNSEEN = "opens no image in a way that is seen"
 _METHODS = ("convert", "copy", "crop", "getexif", "load", "point", "resize", "rotate", "transform", "transpose")
 _MOST = 1 << 25  # samples whose headers are known: a data set may say that it has any number
-_LARGE = 1 << 20  # bytes of a sample that the data set makes itself: sending 2 MB takes as long as DALI gains
+_LARGE = 1 << 20  # bytes of a sample that the data set makes itself: workers send them by pickle
 _IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
 
 

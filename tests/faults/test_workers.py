@@ -457,6 +457,22 @@ def test_ctrl_c_while_a_process_starts(monkeypatch):
     calls.close()
 
 
+def test_an_alarm_when_ctrl_cs_handler_is_set_back(monkeypatch):
+    """Nothing stays blocked."""
+    set_handler, handlers = signal.signal, []
+
+    def alarmed(number, handler):
+        set_handler(number, handler)
+        handlers.append(handler)
+        if len(handlers) == 2:
+            raise TimeoutError("a step takes too long")
+
+    monkeypatch.setattr(processes.signal, "signal", alarmed)
+    with pytest.raises(TimeoutError), processes._interrupts_later(multiprocessing.get_context("fork")):
+        assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 class _Sends(processes.Processes):
     """What sends messages, without processes: the socket has sent one when an alarm comes."""
 
