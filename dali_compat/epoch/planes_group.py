@@ -3,19 +3,20 @@ images of its planes; and those that it decodes beside DALI, to be compared."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from ..data.headers import Facts, marks
 from ..data.sources import PATHS, Form, overwritten
-from ..data.verdicts import hold
 from ..draws import Arrays
 from ..engine.kernels import rows_of
 from ..engine.planes.engine import Decoding, EngineSilent, JpegEngine, first_line
-from ..engine.planes.files import Files
+from ..engine.planes.files import Files, UncheckedFiles
 from ..engine.planes.geometry import Planes, pixels_of, planes_of
 from ..engine.planes.nvjpeg import EngineError, EngineMemoryError
 from ..engine.planes.program import Program
@@ -26,6 +27,9 @@ from .dali_group import DaliGroup
 from .dali_owner import DaliOwner
 from .part import in_order, run
 from .pil_group import PilGroup
+
+if TYPE_CHECKING:
+    from ..engine.dali.received import Received
 
 _MOST, _SHARE = 2**29, 128  # bytes of planes, or of files, that a group may have, and as a part of the GPU's
 _MOST_FILES = 2**16 - 1  # of a group: a launch of kernels has a dimension for them
@@ -76,6 +80,7 @@ class PlanesGroup:
             return
         at = np.array(rows)
         self._facts, self._words = batch.headers.facts.take(at), batch.headers.words[at]
+        self._places = _places(self._facts)
         self._arrays = [batch.compute((*_planes(one), *one.after), at) for one in plan.chains]
         self._begun = False
         self._mine: np.ndarray = np.arange(len(rows))  # of the rows: those that the engine has
@@ -100,46 +105,33 @@ class PlanesGroup:
             self._others = DaliGroup(self.batch, self.plan, self.rows, self._given)
         self._begun = True  # at last: an interrupt may stop it
 
-    def _hand_over(self, files: Files) -> None:
-        """To the engine what is its, to PIL what has changed."""
-        same = hold(self._words, files.checksums(self._facts.marks))
-        if not same.all():
-            self._mine, changed = np.flatnonzero(same), [self.rows[i] for i in np.flatnonzero(~same).tolist()]
-            files = files.only(self._mine)
-            self.batch.headers.forget(changed)
-            self._others = PilGroup(self.batch, self.plan, changed)
-        if len(self._mine):
-            try:
-                self._planes = self._engine.submit(files, self._places())
-            except torch.OutOfMemoryError:
-                self._engine.give_up(_NO_MEMORY)
+    def _hand_over(self, copy: Callable[[], Files]) -> None:
+        """To the engine."""
+        try:
+            self._planes = self._engine.submit(UncheckedFiles(copy, self._words, self._facts.marks), self._places)
+        except torch.OutOfMemoryError:
+            self._engine.give_up(_NO_MEMORY)
 
-    def _read(self) -> Files:
-        """The files, in memory that nobody writes to while the engine reads it."""
+    def _read(self) -> Callable[[], Files]:
+        """What copies the files, into memory that nobody writes to while the engine reads it."""
         device = self._engine.device
         if self._given == PATHS:
-            received = self._pipeline.receive(self._ticket)
-            packed = received.packed()
-            return Files.of(received.files(), device) if packed is None else Files.of_packed(*packed, device)
+            return partial(_copied, self._pipeline.receive(self._ticket), device)
         sources: list[Any] = [self.batch.sources[row] for row in self.rows]  # records
         gone = overwritten(sources).tolist()  # an empty one has changed, too
         read = [source.bytes()[: 0 if lost else None] for source, lost in zip(sources, gone, strict=True)]
-        return Files.of(read, device)
-
-    def _places(self) -> Planes:
-        return _places(self._facts.take(self._mine))
+        return partial(Files.of, read, device)
 
     def outcome(self):
         """(N, C, H, W), or a list of N where sizes differ; Views of these."""
         if not self._begun:
             self._begin()
-        mine, made = [self.rows[i] for i in self._mine.tolist()], []
+        planes, made = self._received(), []
         groups: list[DaliGroup | PilGroup] = [] if self._others is None else [self._others]
-        if mine:
-            planes = self._received()
+        if len(self._mine):
             images = None if planes is None else self._images(planes)
             if images is not None:
-                made.append((mine, images))
+                made.append(([self.rows[i] for i in self._mine.tolist()], images))
             else:
                 groups += self._as_before()
         for group in groups:
@@ -149,16 +141,31 @@ class PlanesGroup:
         return made[0][1] if len(made) == 1 else in_order(made)
 
     def _received(self) -> torch.Tensor | None:
-        """The planes; None where the engine has not made them."""
+        """The planes; None where the engine has not made them. What is the engine's is known then."""
+        if self._planes is None:
+            return None
         try:
-            return None if self._planes is None else self._planes.result()
+            planes = self._planes.result()
+            self._leave_out_changed()
+            return planes
         except EngineError:  # comparing them anew tells of which file
+            self._leave_out_changed()
             self.batch.headers.words_to([self.rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
-        except EngineMemoryError:
+        except (EngineMemoryError, torch.OutOfMemoryError):
             self._engine.give_up(_NO_MEMORY)
         except EngineSilent:
             self._engine.give_up()
         return None
+
+    def _leave_out_changed(self) -> None:
+        """PIL takes files that have other bytes by now."""
+        assert self._planes is not None and self._planes.chosen is not None
+        if len(self._planes.chosen) == len(self._mine):
+            return
+        changed = [self.rows[i] for i in np.setdiff1d(self._mine, self._planes.chosen).tolist()]
+        self._mine = self._planes.chosen
+        self.batch.headers.forget(changed)
+        self._others = PilGroup(self.batch, self.plan, changed)
 
     def _as_before(self) -> list[DaliGroup | PilGroup]:
         """What makes those rows without the engine; PIL says what is wrong with what somebody has overwritten."""
@@ -169,7 +176,9 @@ class PlanesGroup:
 
     def _images(self, planes: torch.Tensor):
         """None where the kernels fail."""
-        places, begun = self._places(), []
+        begun, places = [], self._places
+        if len(self._mine) < len(self._words):
+            places = places.only(self._mine)
         try:
             for one, arrays in zip(self.plan.chains, self._arrays, strict=True):
                 program = Program(one, self._of_mine(arrays[: len(_planes(one))]), places.sizes)
@@ -197,6 +206,12 @@ class PlanesGroup:
             self._planes.cancel()
         if self._others is not None:
             self._others.discard()
+
+
+def _copied(received: Received, device: torch.device) -> Files:
+    """Of what DALI has read, which is its memory."""
+    packed = received.packed()
+    return Files.of(received.files(), device) if packed is None else Files.of_packed(*packed, device)
 
 
 def _planes(plan: Plan) -> tuple[Step, ...]:

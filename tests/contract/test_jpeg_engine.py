@@ -21,6 +21,7 @@ from dali_compat.data.header import read_header
 from dali_compat.data.headers import headers_of
 from dali_compat.data.verdicts import ENGINES
 from dali_compat.engine.planes import engines, nvjpeg
+from dali_compat.engine.planes.engine import Decoder
 from dali_compat.engine.planes.nvjpeg import EngineError, Nvjpeg
 
 pytestmark = pytest.mark.gpu
@@ -63,29 +64,36 @@ def engine(monkeypatch):
 @pytest.fixture
 def decoded(engine, monkeypatch):
     """How many files each call of the engine had."""
-    counts, submit = [], engine.submit
+    counts, decode = [], Decoder.decode
 
-    def counted(files, places):
-        counts.append(len(files.addresses))
-        return submit(files, places)
+    def counted(self, files, *args):
+        counts.append(len(files))
+        decode(self, files, *args)
 
-    monkeypatch.setattr(engine, "submit", counted)
+    monkeypatch.setattr(Decoder, "decode", counted)
     return counts
 
 
 class Spoilt:
     """Planes of which one value is changed: the last of each of these files, as bytes."""
 
-    def __init__(self, decoding, files, places, spoilt):
-        self._decoding, self.cancel = decoding, decoding.cancel
-        self._wrong = [i for i, array in enumerate(each_of(files)) if array.tobytes() in spoilt]
-        self._places = places
+    def __init__(self, engine, files, places, spoilt):
+        self._files, self._places, self._spoilt = files, places, spoilt
+        self._decoding = engine(self, places)
+        self.cancel = self._decoding.cancel
+
+    def ready(self):
+        files, chosen = self._files.ready()
+        self._wrong = [i for i, array in enumerate(each_of(files)) if array.tobytes() in self._spoilt]
+        return files, chosen
 
     def result(self):
         planes = self._decoding.result()
+        self.chosen = self._decoding.chosen
+        places = self._places if len(self.chosen) == len(self._places.bytes) else self._places.only(self.chosen)
         for i in self._wrong:
-            (height, width), pitch = self._places.sizes[i], self._places.pitches[i, 0]
-            planes[int(self._places.offsets[i, 0] + (height - 1) * pitch + width - 1)] ^= 1
+            (height, width), pitch = places.sizes[i], places.pitches[i, 0]
+            planes[int(places.offsets[i, 0] + (height - 1) * pitch + width - 1)] ^= 1
         return planes
 
 
@@ -93,9 +101,7 @@ class Spoilt:
 def spoilt(engine, monkeypatch):
     """Files, as bytes, of which it makes a wrong pixel."""
     files_spoilt, submit = set(), engine.submit
-    monkeypatch.setattr(
-        engine, "submit", lambda files, places: Spoilt(submit(files, places), files, places, files_spoilt)
-    )
+    monkeypatch.setattr(engine, "submit", lambda files, places: Spoilt(submit, files, places, files_spoilt))
     return files_spoilt
 
 

@@ -23,7 +23,7 @@ from dali_compat.engine.planes import engine as one
 from dali_compat.engine.planes import engines, nvjpeg
 from dali_compat.engine.planes.engine import Decoder as real_decoder
 from dali_compat.engine.planes.engine import EngineSilent
-from dali_compat.engine.planes.files import Files
+from dali_compat.engine.planes.files import Files, UncheckedFiles
 from dali_compat.engine.planes.geometry import planes_of
 from dali_compat.engine.planes.nvjpeg import EngineError, EngineMemoryError, Nvjpeg
 from dali_compat.engine.planes.verified import VerifiedEngine
@@ -100,6 +100,45 @@ def test_more_callers_than_decoders(engine, monkeypatch):
     for caller in callers:
         caller.join()
     assert [len(planes) for planes in made] == [256] * 5
+
+
+def unchecked(copy, known=True):
+    """Of FILES; ``known``: whether these are the bytes that they should have."""
+    marks = np.zeros(1, np.uint64)
+    return UncheckedFiles(copy, FILES.checksums(marks) ^ np.uint64(0 if known else 4), marks)
+
+
+def test_files_are_copied_meanwhile(engine, held):
+    """In a thread of the engine's, though all decoders are busy."""
+    busy, threads, copied = [engine.submit(FILES, PLACES) for _ in range(2)], [], threading.Event()
+
+    def copy():
+        threads.append(threading.current_thread())
+        copied.set()
+        return FILES
+
+    decoding = engine.submit(unchecked(copy), PLACES)
+    assert copied.wait(60) and threads != [threading.main_thread()]
+    held.set()
+    assert [len(one.result()) for one in (*busy, decoding)] == [256] * 3
+    assert decoding.chosen.tolist() == [0]
+
+
+def test_other_bytes_are_not_decoded(engine, monkeypatch):
+    monkeypatch.setattr(Decoder, "work", lambda self: pytest.fail("it decodes"))
+    decoding = engine.submit(unchecked(lambda: FILES, known=False), PLACES)
+    decoding.result()
+    assert not len(decoding.chosen)
+
+
+def test_files_that_cannot_be_copied(engine):
+    def copy():
+        raise MemoryError("no room")
+
+    decoding = engine.submit(unchecked(copy), PLACES)
+    with pytest.raises(MemoryError, match="no room"):
+        decoding.result()
+    assert decoding.bytes == 0
 
 
 def test_a_timeout_of_somebody_else_is_not_the_engines(engine, held):

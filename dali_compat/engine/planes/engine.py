@@ -6,8 +6,10 @@ import importlib.metadata
 import queue
 import warnings
 import weakref
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as futures_wait
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ import torch
 from ... import __version__
 from ...installation import dali_version, driver_cuda
 from ..device import working_on
-from .files import Files
+from .files import Files, UncheckedFiles
 from .geometry import Planes
 from .nvjpeg import EngineError, Nvjpeg, calls_of
 
@@ -51,36 +53,52 @@ class Decoder:
 
 
 class Decoding:
-    """Planes that are being made, (bytes,) uint8 on the GPU; they are there as long as this is."""
+    """Planes that are being made, (bytes,) uint8 on the GPU; they are there as long as this is.
+
+    Attributes:
+        chosen: (M,) int64, of which files they are: those that have other bytes than they should have are left out.
+            None until somebody has looked.
+    """
 
     done: Future[None]
+    chosen: np.ndarray | None = None
 
-    def __init__(self, files: Files, places: Planes, engine: JpegEngine, stream: torch.cuda.Stream):
-        self._files: Files | None = files
-        self._sides, self._engine = places.sizes.max(1), engine
+    def __init__(self, files: Files | UncheckedFiles, places: Planes, engine: JpegEngine, stream: torch.cuda.Stream):
+        self._files: Files | UncheckedFiles | None = files
+        self._places, self._engine = places, engine
         self.bytes = -(-int(places.bytes.sum()) // _GRAIN) * _GRAIN
         with working_on(stream):
             self._planes: torch.Tensor | None = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
-        self._outputs = np.zeros((len(places.bytes), 8), np.uint64)
-        self._outputs[:, :3] = places.offsets + self._planes.data_ptr()
-        self._outputs[:, 4:7] = places.pitches
-        self._outputs[places.chroma[:, 2] == 0, 1:3] = 0
 
-    def run(self, decoder: Decoder) -> None:
-        """In a thread of the engine's."""
-        files, self._files = self._files, None  # their memory goes when they are decoded
-        assert files is not None and self._planes is not None
+    def read(self) -> Files:
+        """In a thread of the engine's, which has nothing else to do until a decoder is free."""
+        assert self._files is not None
+        files, self.chosen = self._files.ready()
+        self._files = None  # their memory goes when they are decoded
+        return files
+
+    def run(self, decoder: Decoder, files: Files) -> None:
+        """In the same thread."""
+        assert self._planes is not None and self.chosen is not None
+        if not len(files):
+            return
+        places = self._places if len(files) == len(self._places.bytes) else self._places.only(self.chosen)
+        outputs = np.zeros((len(files), 8), np.uint64)
+        outputs[:, :3] = places.offsets + self._planes.data_ptr()
+        outputs[:, 4:7] = places.pitches
+        outputs[places.chroma[:, 2] == 0, 1:3] = 0
         self._planes.record_stream(decoder.stream)
-        try:
-            decoder.decode(files.addresses, files.lengths.astype(np.uint64), self._outputs, self._sides)
-        except BaseException:
-            self._planes, self.bytes = None, 0  # now: an error keeps its traceback, and that this
-            raise
+        decoder.decode(files.addresses, files.lengths.astype(np.uint64), outputs, places.sizes.max(1))
+
+    def free(self) -> None:
+        """It has failed: an error keeps its traceback, and that this."""
+        self._files, self._planes, self.bytes = None, None, 0
 
     def result(self) -> torch.Tensor:
         """Waits for it; for use on the current stream.
 
         Raises:
+            Exception: the files cannot be copied.
             EngineError: one of the files is nothing for the engine.
             EngineMemoryError: nvJPEG has no memory.
             EngineSilent: it does not answer.
@@ -122,7 +140,8 @@ class JpegEngine:
             self._stream = torch.cuda.Stream(device)  # of all planes, so that they use each other's memory
             decoders = [Decoder(device) for _ in range(_CALLS)]
         self.name = _name(device, decoders[0])
-        self._threads = ThreadPoolExecutor(_CALLS, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
+        threads = _CALLS + 1  # one reads meanwhile
+        self._threads = ThreadPoolExecutor(threads, "dali_compat JPEG engine", torch.cuda.set_device, (device,))
         self._live: weakref.WeakValueDictionary[int, Decoding] = weakref.WeakValueDictionary()
         self._idle: queue.LifoQueue[Decoder] = queue.LifoQueue()
         for decoder in decoders:
@@ -135,7 +154,7 @@ class JpegEngine:
         bytes_ = sum(decoding.bytes for decoding in live if decoding is not None)
         return bytes_ > min(_IN_FLIGHT, self.memory // _SHARE)
 
-    def submit(self, files: Files, places: Planes) -> Decoding:
+    def submit(self, files: Files | UncheckedFiles, places: Planes) -> Decoding:
         """Begins with N files, which the engine takes, and which are as large as ``places`` says."""
         decoding = Decoding(files, places, self, self._stream)
         self._live[id(decoding)] = decoding
@@ -153,11 +172,24 @@ class JpegEngine:
 
     def _run(self, decoding: Decoding) -> None:
         try:
-            decoder = self._idle.get(timeout=_PATIENCE)  # beside its threads others come here, at the program's end
-        except queue.Empty:
-            raise EngineSilent(f"no decoder was free within {_PATIENCE} s") from None
+            files = decoding.read()
+            with self._decoder() as decoder:
+                decoding.run(decoder, files)
+        except BaseException:
+            decoding.free()
+            raise
+
+    @contextmanager
+    def _decoder(self) -> Iterator[Decoder]:
+        """One that is free."""
+        for _ in range(_LOOKS):
+            with suppress(queue.Empty):
+                decoder = self._idle.get(timeout=_PATIENCE / _LOOKS)
+                break
+        else:
+            raise EngineSilent(f"no decoder was free within {_PATIENCE} s")
         try:
-            decoding.run(decoder)
+            yield decoder
         finally:
             self._idle.put(decoder)
 
