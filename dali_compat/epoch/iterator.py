@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import sys
 import weakref
@@ -259,6 +260,15 @@ def _abandon_all() -> None:
     for iterator in list(_alive):
         if iterator._pid == os.getpid():
             iterator._abandon()
+
+
+def _keep_in_a_child() -> None:
+    """For ever: a child cannot free what its parent's batches have of a GPU."""
+    for iterator in list(_alive):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(iterator))
+
+
+os.register_at_fork(after_in_child=_keep_in_a_child)
 
 
 def abandon(drawn: deque[B], epoch: Epoch) -> None:

@@ -138,6 +138,40 @@ print(os.waitstatus_to_exitcode(status))
     assert said(programs.run(code, str(image_root))).split()[-1] == "3"
 
 
+class Parents:
+    """Something that a child must not free."""
+
+    def __init__(self, freed):
+        self.freed, self.itself = freed, self
+
+    def __del__(self):
+        self.freed.append(os.getpid())
+
+
+@pytest.mark.parametrize("where", ["garbage", "a batch under way"])
+def test_a_forked_child_frees_nothing_of_its_parent(exact_folder, where):
+    """What lies on a GPU cannot be freed there: CUDA ends who tries."""
+    freed: list[int] = []
+    iterator = iter(ours(exact_folder, 5, device="cpu"))
+    next(iterator)
+    with no_gc():
+        mine = Parents(freed)
+        if where == "a batch under way":
+            mine.itself, iterator._drawn[0].mine = None, mine
+        del mine
+
+        def in_child():
+            nonlocal iterator
+            iterator = None
+            gc.collect()
+            return freed
+
+        assert _in_child(in_child) == ("result", [])
+    del iterator
+    gc.collect()
+    assert freed == [os.getpid()]
+
+
 def test_the_garbage_collector_ends_an_iterator_anywhere(exact_folder, monkeypatch):
     """As where an error's traceback holds one: it gives its pipelines back while another iterator borrows one."""
     from dali_compat.engine.dali.pipeline import DecodePipeline

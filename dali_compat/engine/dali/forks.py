@@ -1,13 +1,15 @@
 """Forks, and the end of the program.
 
-A child has the parent's pipelines without their threads: it must neither run nor end them, or it waits for ever. At the
-end, pipelines are closed while DALI's modules are whole: somebody may refer to a loader for longer.
+A child has the parent's pipelines without their threads: it must neither run nor end them, or it waits for ever. Nor
+can it free what the parent has of a GPU: CUDA ends who tries. So what is garbage by then stays, as gc.freeze() has it.
+At the end, pipelines are closed while DALI's modules are whole: somebody may refer to a loader for longer.
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import os
 import threading
 import weakref
@@ -46,25 +48,30 @@ class Parents(Protocol):
 live: weakref.WeakSet[Parents] = weakref.WeakSet()
 """All of this process."""
 
-_held: dict[int, list] = {}  # pipelines, by the thread in which a fork is under way
+_held: dict[int, tuple[list, bool]] = {}  # pipelines, and whether garbage is collected, by the thread that forks
 
 
 def _before_fork() -> None:
     """The garbage collector must not end one, ours or the user's, before the child has forgotten them."""
-    _held[threading.get_ident()] = _all()
+    _held[threading.get_ident()] = _all(), gc.isenabled()
+    gc.disable()
 
 
-def _after_fork_in_parent() -> None:
-    _held.pop(threading.get_ident(), None)
+def _after_fork() -> None:
+    _, collects = _held.pop(threading.get_ident(), ([], False))
+    if collects:
+        gc.enable()
 
 
 def _after_fork_in_child() -> None:
+    gc.freeze()
     for pipeline in _all():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline))  # for ever: nothing of it may be destroyed
     for pipeline in live:
         pipeline.forget()
     dali.Pipeline._pipes.clear()  # DALI's own atexit hook would tear them down
-    _held.clear()
+    _after_fork()
+    _held.clear()  # of other threads
 
 
 def _all() -> list:
@@ -77,4 +84,4 @@ def _close_all() -> None:
         pipeline.close()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
