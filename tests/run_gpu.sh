@@ -2,8 +2,8 @@
 # The whole GPU suite in one call:  bash tests/run_gpu.sh OUT_DIR
 #
 # Writes OUT_DIR/machine.txt, memory.txt (of the GPUs, by process) and a log for each part of the suite: parts run side by
-# side. The exit status is that of a part that failed (124: stopped after TEST_SECONDS, 500 unless set; its log says where it
-# was). PARTS may name some of them ("contract start"). On any machine with a GPU, DALI and pytest this is all there is to
+# side. The exit status is that of a part that failed (124: stopped after TEST_SECONDS, 500 unless set; its log still has what
+# failed, and where a test was that took longer than 150 s). PARTS may name some of them ("contract start"). On any machine with a GPU, DALI and pytest this is all there is to
 # it. DATA may name a folder of photos in ImageFolder layout; without it the tests take those of docs/photos.
 #
 # A host that reaches no package index can bring DALI and photos along in a folder .gpu, packed elsewhere:
@@ -43,9 +43,8 @@ for name, version in ("python", sys.version.split()[0]), *((m.__name__, m.__vers
         exit 1
     fi
     part() { # NAME PYTEST'S ARGUMENTS...
-        # who is stopped says where it was
-        timeout -s ABRT -k 9 "${TEST_SECONDS:-500}" python3 -m pytest -m gpu -q -p no:cacheprovider --durations=5 \
-            "${@:2}" > "$out/$1.txt" 2>&1
+        timeout -s INT -k 20 "${TEST_SECONDS:-500}" python3 -m pytest -m gpu -q -p no:cacheprovider --durations=5 \
+            -o faulthandler_timeout=150 "${@:2}" > "$out/$1.txt" 2>&1
     }
     nvidia-smi --query-compute-apps=timestamp,gpu_uuid,pid,used_memory --format=csv -l 10 > "$out/memory.txt" & watch=$!
     c=tests/contract worst=0 jobs=() begun=()
@@ -60,8 +59,8 @@ for name, version in ("python", sys.version.split()[0]), *((m.__name__, m.__vers
         wait "${jobs[-1]}" || worst=$?
     fi
     # Few side by side: the driver lets one program at a time open decoders.
-    begin contract $c tests/faults --ignore $c/test_processes.py --ignore $c/test_start.py
-    begin start $c/test_start.py # many programs, each with a decoder of its own
+    begin contract $c --ignore $c/test_processes.py --ignore $c/test_start.py
+    begin start $c/test_start.py tests/faults # many programs, each with a decoder of its own
     begin rest tests --ignore $c --ignore tests/faults
     for job in "${jobs[@]}"; do wait "$job" || worst=$?; done
     kill $watch
