@@ -40,7 +40,7 @@ _OF_MAKING |= {"__static_attributes__", "__firstlineno__", "__parameters__", "__
 # ---- registering
 
 
-def register(*types: type, consumes: str = "") -> Callable[[T], T]:
+def register(*types: type | None, consumes: str = "") -> Callable[[T], T]:
     """Register a translator for exact transform types.
 
     The decorated function is called as ``translator(transform, spec)``, where ``spec`` is the
@@ -49,6 +49,7 @@ def register(*types: type, consumes: str = "") -> Callable[[T], T]:
 
     Args:
         *types: the exact classes; a subclass is not translated, unless a class of torchvision's says all that it does.
+            None, in the place of one that an older version lacks, is left out.
         consumes: the constructor arguments that the translator honours, space-separated. A transform whose constructor
             has another one falls back where that differs from its default: an argument is honoured or refused.
 
@@ -60,7 +61,7 @@ def register(*types: type, consumes: str = "") -> Callable[[T], T]:
     """
 
     def decorate(function: T) -> T:
-        for kind in types:
+        for kind in filter(None, types):
             if kind in _TRANSLATORS:
                 raise ValueError(f"{kind.__module__}.{kind.__qualname__} has a translator already")
             _TRANSLATORS[kind] = function, frozenset(consumes.split())
