@@ -9,6 +9,7 @@ from itertools import islice
 from time import perf_counter
 from types import FrameType
 
+from ..forked import keep
 from ..lazy.workers import AskedWorkers
 from ..routes.dali import DaliRoute
 from .aside import Aside
@@ -70,6 +71,11 @@ class DaliIterator(OrderedIterator[DaliRoute, DaliBatch]):
         if batches:
             self._aside = self._aside or Aside(self._epoch.route.device)
             self._aside.do(partial(_work, batches, self._epoch))
+
+    def _leave_to_the_parent(self) -> None:
+        super()._leave_to_the_parent()
+        keep(self._aside)
+        self._aside = None
 
     def _abandon(self) -> None:
         aside, self._aside = self._aside, None

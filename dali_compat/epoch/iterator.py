@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
 import sys
 import weakref
@@ -16,6 +15,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..eager import eager
 from ..errors import OutOfStep
+from ..forked import keep
 from .batch import Batch
 from .epoch import Epoch, R
 from .on_error import NOTHING
@@ -49,7 +49,10 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         """persistent_workers: torch keeps the iterator, and its base seed, for the next epoch."""
         self._progress = loader._history.begin(loader, before=self._progress)
         super()._reset(loader, first_iter)
-        self._abandon()
+        if self._pid == os.getpid():
+            self._abandon()
+        else:
+            self._leave_to_the_parent()
         self._begin(loader, loader._choose_dali_route())
 
     def _begin(self, loader, route: R) -> None:
@@ -246,6 +249,11 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         """Nobody will ask for another batch."""
         abandon(self._drawn, self._epoch)
 
+    def _leave_to_the_parent(self) -> None:
+        """This process is a child, and the batches that are under way are not its own."""
+        keep(self._drawn)
+        self._drawn = deque()
+
     def __del__(self, getpid=os.getpid, ending=sys.is_finalizing):  # at the interpreter's end modules may be empty
         if hasattr(self, "_epoch") and self._pid == getpid() and not ending():
             self._abandon()
@@ -263,9 +271,9 @@ def _abandon_all() -> None:
 
 
 def _keep_in_a_child() -> None:
-    """For ever: a child cannot free what its parent's batches have of a GPU."""
+    """Their batches may have something of a GPU."""
     for iterator in list(_alive):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(iterator))
+        keep(iterator)
 
 
 os.register_at_fork(after_in_child=_keep_in_a_child)

@@ -99,28 +99,26 @@ class PlanesGroup:
         from ..engine.dali.pipeline import PipelineError  # here, for other routes do without DALI
 
         try:
-            self._hand_over(self._read())
+            self._submit(self._copier())
         except PipelineError:  # of a file: this finds out which
             self._mine = self._mine[:0]
             self._others = DaliGroup(self.batch, self.plan, self.rows, self._given)
         self._begun = True  # at last: an interrupt may stop it
 
-    def _hand_over(self, copy: Callable[[], Files]) -> None:
-        """To the engine."""
+    def _submit(self, copy: Callable[[], Files]) -> None:
+        """Has the engine begin."""
         try:
             self._planes = self._engine.submit(UncheckedFiles(copy, self._words, self._facts.marks), self._places)
         except torch.OutOfMemoryError:
             self._engine.give_up(_NO_MEMORY)
 
-    def _read(self) -> Callable[[], Files]:
+    def _copier(self) -> Callable[[], Files]:
         """What copies the files, into memory that nobody writes to while the engine reads it."""
         device = self._engine.device
         if self._given == PATHS:
             return partial(_copied, self._pipeline.receive(self._ticket), device)
         sources: list[Any] = [self.batch.sources[row] for row in self.rows]  # records
-        gone = overwritten(sources).tolist()  # an empty one has changed, too
-        read = [source.bytes()[: 0 if lost else None] for source, lost in zip(sources, gone, strict=True)]
-        return partial(Files.of, read, device)
+        return partial(_copied_records, sources, [source.bytes() for source in sources], device)
 
     def outcome(self):
         """(N, C, H, W), or a list of N where sizes differ; Views of these."""
@@ -141,7 +139,7 @@ class PlanesGroup:
         return made[0][1] if len(made) == 1 else in_order(made)
 
     def _received(self) -> torch.Tensor | None:
-        """The planes; None where the engine has not made them. What is the engine's is known then."""
+        """The planes; None where the engine has not made them. ``_mine`` is what it has looked at and decoded."""
         if self._planes is None:
             return None
         try:
@@ -151,7 +149,7 @@ class PlanesGroup:
         except EngineError:  # comparing them anew tells of which file
             self._leave_out_changed()
             self.batch.headers.words_to([self.rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
-        except (EngineMemoryError, torch.OutOfMemoryError):
+        except EngineMemoryError:
             self._engine.give_up(_NO_MEMORY)
         except EngineSilent:
             self._engine.give_up()
@@ -212,6 +210,13 @@ def _copied(received: Received, device: torch.device) -> Files:
     """Of what DALI has read, which is its memory."""
     packed = received.packed()
     return Files.of(received.files(), device) if packed is None else Files.of_packed(*packed, device)
+
+
+def _copied_records(sources: list[Any], read: list[np.ndarray], device: torch.device) -> Files:
+    """Of records, (length,) uint8 each, where nobody has written to their archive by now; an empty one has changed,
+    too."""
+    gone = overwritten(sources).tolist()
+    return Files.of([data[: 0 if lost else None] for data, lost in zip(read, gone, strict=True)], device)
 
 
 def _planes(plan: Plan) -> tuple[Step, ...]:

@@ -82,8 +82,8 @@ class Spoilt:
         self._decoding = engine(self, places)
         self.cancel = self._decoding.cancel
 
-    def ready(self):
-        files, chosen = self._files.ready()
+    def checked(self):
+        files, chosen = self._files.checked()
         self._wrong = [i for i, array in enumerate(each_of(files)) if array.tobytes() in self._spoilt]
         return files, chosen
 

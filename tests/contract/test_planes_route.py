@@ -67,7 +67,7 @@ class Pillows(VerifiedEngine):
         self._compare_on(self.device)
 
     def submit(self, files, places):
-        files, chosen = files.ready()
+        files, chosen = files.checked()
         self.calls += [len(files)] if len(files) else []
         made = self.decoding(files, places if len(chosen) == len(places.bytes) else places.only(chosen))
         made.chosen = chosen
@@ -291,6 +291,8 @@ def test_an_archive_that_is_written_to_meanwhile(folder, engine, monkeypatch, tm
         data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
         with open(packed, "r+b") as file:
             file.write(data)
+            if name == "submit":  # what was mapped is there no more
+                file.truncate(len(data) // 2)
         return do(*args)
 
     monkeypatch.setattr(engine, name, written_to)

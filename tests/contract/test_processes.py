@@ -148,26 +148,34 @@ class Parents:
         self.freed.append(os.getpid())
 
 
-@pytest.mark.parametrize("where", ["garbage", "a batch under way"])
-def test_a_forked_child_frees_nothing_of_its_parent(exact_folder, where):
+@pytest.mark.parametrize("where", ["garbage", "a batch under way", "a pipeline's results"])
+def test_a_forked_child_frees_nothing_of_its_parent(exact_folder, monkeypatch, where):
     """What lies on a GPU cannot be freed there: CUDA ends who tries."""
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
     freed: list[int] = []
-    iterator = iter(ours(exact_folder, 5, device="cpu"))
+    loader = ours(exact_folder, 5, device="cpu")
+    iterator = iter(loader)
     next(iterator)
     with no_gc():
         mine = Parents(freed)
+        if where != "garbage":
+            mine.itself = None
         if where == "a batch under way":
-            mine.itself, iterator._drawn[0].mine = None, mine
+            iterator._drawn[0].mine = mine
+        if where == "a pipeline's results":
+            loader._route._pipelines[0]._done[-1] = mine
         del mine
 
         def in_child():
-            nonlocal iterator
-            iterator = None
+            nonlocal iterator, loader
+            loader.close()
+            iterator = loader = None
             gc.collect()
             return freed
 
         assert _in_child(in_child) == ("result", [])
-    del iterator
+    loader.close()
+    del iterator, loader
     gc.collect()
     assert freed == [os.getpid()]
 

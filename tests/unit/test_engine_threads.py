@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import types
+import weakref
 from contextlib import nullcontext
 from functools import partial
 
@@ -131,14 +132,54 @@ def test_other_bytes_are_not_decoded(engine, monkeypatch):
     assert not len(decoding.chosen)
 
 
+def test_nothing_to_decode_waits_for_no_decoder(engine, held):
+    busy = [engine.submit(FILES, PLACES) for _ in range(2)]
+    engine.submit(unchecked(lambda: FILES, known=False), PLACES).result()
+    assert not any(decoding.done.done() for decoding in busy)
+
+
+class Large:
+    """Something of the files."""
+
+
 def test_files_that_cannot_be_copied(engine):
+    """Nor is anything of them kept by who keeps the error."""
+    kept = []
+
     def copy():
+        large = Large()
+        kept.append(weakref.ref(large))
         raise MemoryError("no room")
 
     decoding = engine.submit(unchecked(copy), PLACES)
-    with pytest.raises(MemoryError, match="no room"):
+    with pytest.raises(MemoryError, match="no room") as error:
         decoding.result()
-    assert decoding.bytes == 0
+    assert decoding.bytes == 0 and kept[0]() is None and error.value
+
+
+def test_no_more_threads(engine, monkeypatch):
+    """The caller decodes, and a thread that comes later does not do so once more."""
+    started = []
+
+    def refused(self):
+        started.append(self)
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        decoding = engine.submit(FILES, PLACES)
+    assert started and decoding.done.done()
+    assert len(engine.submit(FILES, PLACES).result()) == 256  # whose thread finds the first one in the queue
+    engine._threads.shutdown()
+    assert len(decoding.result()) == 256
+
+
+def test_a_fork_waits_for_its_threads(engine, held, monkeypatch):
+    monkeypatch.setitem(engines._engines, 5, engine)
+    decoding = engine.submit(FILES, PLACES)
+    threading.Timer(0.2, held.set).start()
+    engines.before_fork()
+    assert decoding.done.done()
 
 
 def test_a_timeout_of_somebody_else_is_not_the_engines(engine, held):

@@ -1,14 +1,13 @@
 """Forks, and the end of the program.
 
 A child has the parent's pipelines without their threads: it must neither run nor end them, or it waits for ever. Nor
-can it free what the parent has of a GPU: CUDA ends who tries. So what is garbage by then stays, as gc.freeze() has it.
-At the end, pipelines are closed while DALI's modules are whole: somebody may refer to a loader for longer.
+can it free what the parent has of a GPU. So the collector leaves alone what there is by then: gc.freeze(). At the end,
+pipelines are closed while DALI's modules are whole: somebody may refer to a loader for longer.
 """
 
 from __future__ import annotations
 
 import atexit
-import ctypes
 import gc
 import os
 import threading
@@ -16,8 +15,10 @@ import weakref
 from typing import Protocol
 
 import nvidia.dali as dali
+import torch
 
 from ...data.sources import Form
+from ...forked import keep
 
 
 class Parents(Protocol):
@@ -48,30 +49,27 @@ class Parents(Protocol):
 live: weakref.WeakSet[Parents] = weakref.WeakSet()
 """All of this process."""
 
-_held: dict[int, tuple[list, bool]] = {}  # pipelines, and whether garbage is collected, by the thread that forks
+_held: dict[int, list] = {}  # pipelines, by the thread in which a fork is under way
 
 
 def _before_fork() -> None:
     """The garbage collector must not end one, ours or the user's, before the child has forgotten them."""
-    _held[threading.get_ident()] = _all(), gc.isenabled()
-    gc.disable()
+    _held[threading.get_ident()] = _all()
 
 
-def _after_fork() -> None:
-    _, collects = _held.pop(threading.get_ident(), ([], False))
-    if collects:
-        gc.enable()
+def _after_fork_in_parent() -> None:
+    _held.pop(threading.get_ident(), None)
 
 
 def _after_fork_in_child() -> None:
-    gc.freeze()
+    if torch.cuda._is_in_bad_fork():  # the parent has used CUDA
+        gc.freeze()
     for pipeline in _all():
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline))  # for ever: nothing of it may be destroyed
+        keep(pipeline)
     for pipeline in live:
         pipeline.forget()
     dali.Pipeline._pipes.clear()  # DALI's own atexit hook would tear them down
-    _after_fork()
-    _held.clear()  # of other threads
+    _held.clear()
 
 
 def _all() -> list:
@@ -84,4 +82,4 @@ def _close_all() -> None:
         pipeline.close()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -29,6 +29,7 @@ from nvidia.dali.tensors import TensorGPU
 from ...data.sources import DECODED, PATHS, Form
 from ...draws import Arrays
 from ...errors import OutOfStep
+from ...forked import keep
 from ...plan import Plan
 from . import affinity, warm
 from .definition import define, states
@@ -188,7 +189,8 @@ class DecodePipeline:
 
     def forget(self) -> None:
         """This process is a child of the one that made it: DALI's part is the parent's."""
-        self._pipe = None
+        keep((self._feed, self._done))
+        self._pipe, self._feed, self._done = None, Feed(), {}
 
     @property
     def idle(self) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import queue
+import traceback
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as futures_wait
@@ -56,32 +58,40 @@ class Decoding:
     """Planes that are being made, (bytes,) uint8 on the GPU; they are there as long as this is.
 
     Attributes:
+        done: when the planes are there, or an error.
         chosen: (M,) int64, of which files they are: those that have other bytes than they should have are left out.
             None until somebody has looked.
     """
 
-    done: Future[None]
     chosen: np.ndarray | None = None
 
     def __init__(self, files: Files | UncheckedFiles, places: Planes, engine: JpegEngine, stream: torch.cuda.Stream):
+        self.done: Future[None] = Future()
+        self._turn = deque([None])
         self._files: Files | UncheckedFiles | None = files
         self._places, self._engine = places, engine
         self.bytes = -(-int(places.bytes.sum()) // _GRAIN) * _GRAIN
         with working_on(stream):
             self._planes: torch.Tensor | None = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
 
+    def begins(self) -> bool:
+        """Whether who asks is to make them: the first one, unless nobody wants them. A pool that gets no thread keeps
+        what it has refused."""
+        with suppress(IndexError):
+            self._turn.pop()
+            return self.done.set_running_or_notify_cancel()
+        return False
+
     def read(self) -> Files:
-        """In a thread of the engine's, which has nothing else to do until a decoder is free."""
+        """Copies the files, and looks at them; that needs no decoder."""
         assert self._files is not None
-        files, self.chosen = self._files.ready()
+        files, self.chosen = self._files.checked()
         self._files = None  # their memory goes when they are decoded
         return files
 
     def run(self, decoder: Decoder, files: Files) -> None:
-        """In the same thread."""
+        """Decodes what read() gave."""
         assert self._planes is not None and self.chosen is not None
-        if not len(files):
-            return
         places = self._places if len(files) == len(self._places.bytes) else self._places.only(self.chosen)
         outputs = np.zeros((len(files), 8), np.uint64)
         outputs[:, :3] = places.offsets + self._planes.data_ptr()
@@ -90,15 +100,17 @@ class Decoding:
         self._planes.record_stream(decoder.stream)
         decoder.decode(files.addresses, files.lengths.astype(np.uint64), outputs, places.sizes.max(1))
 
-    def free(self) -> None:
-        """It has failed: an error keeps its traceback, and that this."""
+    def fail(self, error: BaseException) -> None:
+        """With an error that result() raises. Whoever keeps that keeps no memory of files or planes."""
         self._files, self._planes, self.bytes = None, None, 0
+        traceback.clear_frames(error.__traceback__)
+        self.done.set_exception(error)
 
     def result(self) -> torch.Tensor:
         """Waits for it; for use on the current stream.
 
         Raises:
-            Exception: the files cannot be copied.
+            MemoryError: the files cannot be copied.
             EngineError: one of the files is nothing for the engine.
             EngineMemoryError: nvJPEG has no memory.
             EngineSilent: it does not answer.
@@ -155,29 +167,38 @@ class JpegEngine:
         return bytes_ > min(_IN_FLIGHT, self.memory // _SHARE)
 
     def submit(self, files: Files | UncheckedFiles, places: Planes) -> Decoding:
-        """Begins with N files, which the engine takes, and which are as large as ``places`` says."""
+        """Begins with N files, which the engine takes, and which are as large as ``places`` says; of UncheckedFiles
+        with those that have their bytes."""
         decoding = Decoding(files, places, self, self._stream)
         self._live[id(decoding)] = decoding
         try:
-            decoding.done = self._threads.submit(self._run, decoding)
-        except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
-            decoding.done = Future()
-            try:
-                with torch.cuda.device(self.device):
-                    self._run(decoding)
-                decoding.done.set_result(None)
-            except Exception as error:
-                decoding.done.set_exception(error)
+            self._threads.submit(self._run, decoding)
+        except (
+            RuntimeError
+        ):  # there is no thread: the main thread has ended, and with it every executor; this one lives on
+            with torch.cuda.device(self.device):
+                self._run(decoding)
         return decoding
 
+    def wait(self, seconds: float) -> None:
+        """Until its threads have nothing to do, so long at most."""
+        live = [reference() for reference in self._live.valuerefs()]
+        futures_wait([decoding.done for decoding in live if decoding is not None], seconds)
+
     def _run(self, decoding: Decoding) -> None:
+        if not decoding.begins():
+            return
         try:
             files = decoding.read()
-            with self._decoder() as decoder:
-                decoding.run(decoder, files)
-        except BaseException:
-            decoding.free()
-            raise
+            if len(files):
+                with self._decoder() as decoder:
+                    decoding.run(decoder, files)
+        except BaseException as error:
+            files = None
+            decoding.fail(error)
+        else:
+            decoding.done.set_result(None)
+        del decoding  # which has the error, and that this frame
 
     @contextmanager
     def _decoder(self) -> Iterator[Decoder]:

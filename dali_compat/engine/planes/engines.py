@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 
 from ...data.header import GRAY_JPEG, read_header
+from ...forked import keep
 from ...locks import new_lock
 from ..device import to_device
 from ..kernels.resample import resize
@@ -36,9 +37,6 @@ _SIZES = (37, 51), (64, 48), (5, 4)  # of the images that are compared
 _engines: dict[int, VerifiedEngine | str] = {}  # of this process, by the index of the device
 _starts: dict[int, threading.Thread] = {}  # in the background
 _making = new_lock()
-_parents: list[
-    dict[int, VerifiedEngine | str]
-] = []  # of a process that was forked: freed here, CUDA would end this one
 
 
 def is_wanted() -> bool:
@@ -87,19 +85,20 @@ def _new(device: torch.device) -> VerifiedEngine | str:
 
 
 def before_fork() -> None:
-    """Wait for threads: a child would have their locks, which nobody opens there."""
+    """Wait for threads: a child would have their locks, and those of what they call, which nobody opens there."""
     for thread in list(_starts.values()):
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(_PATIENCE)
     for engine in list(_engines.values()):
         if isinstance(engine, VerifiedEngine) and not engine.given_up:
             engine.settle(_PATIENCE)
+            engine.wait(_PATIENCE)
 
 
 def _forget() -> None:
     """This process is a child: engines, and locks that are locked, are its parent's."""
     global _making
-    _parents.append(dict(_engines))
+    keep(dict(_engines))
     _engines.clear()
     _starts.clear()
     _making = new_lock()

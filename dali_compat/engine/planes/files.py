@@ -31,14 +31,17 @@ class Files:
 
     @classmethod
     def of(cls, arrays: Sequence[np.ndarray], device: torch.device) -> Files:
-        """Copies of arrays, (length,) uint8 each, for an engine of the device. Two calls, which need no lock of the
-        interpreter's: a copy of each would take it and give it away as often."""
-        lengths = np.fromiter(map(len, arrays), np.int64, len(arrays))
-        return cls.of_packed(np.frombuffer(b"".join(array.data for array in arrays), np.uint8), lengths, device)
+        """Copies of arrays, (length,) uint8 each, for an engine of the device. The interpreter stays locked meanwhile:
+        numpy would give its lock away for each of them, and wait for it."""
+        made = cls._room(np.fromiter(map(len, arrays), np.int64, len(arrays)), device)
+        memory, ends = made.memory.data, made.begins + made.lengths
+        for array, begin, end in zip(arrays, made.begins.tolist(), ends.tolist(), strict=True):
+            memory[begin:end] = array.data
+        return made
 
     @classmethod
     def of_packed(cls, packed: np.ndarray, lengths: np.ndarray, device: torch.device) -> Files:
-        """A copy of files that lie one behind another in ``packed``, (bytes,) uint8."""
+        """A copy of files that lie one behind another in ``packed``, (bytes,) uint8: one call, which needs no lock."""
         made = cls._room(lengths.astype(np.int64), device)
         made.memory[: len(packed)] = packed
         return made
@@ -50,8 +53,8 @@ class Files:
         memory = _pinned(size, device) if device.type == "cuda" and size <= _MOST_PINNED else None
         return cls(np.empty(size, np.uint8) if memory is None else memory, ends - lengths, lengths)
 
-    def ready(self) -> tuple[Files, np.ndarray]:
-        """As UncheckedFiles'."""
+    def checked(self) -> tuple[Files, np.ndarray]:
+        """All of them, and which they are: they were looked at before."""
         return self, np.arange(len(self))
 
     @property
@@ -87,7 +90,7 @@ class UncheckedFiles:
     def __init__(self, copy: Callable[[], Files], words: np.ndarray, marks: np.ndarray):
         self._copy, self._words, self._marks = copy, words, marks
 
-    def ready(self) -> tuple[Files, np.ndarray]:
+    def checked(self) -> tuple[Files, np.ndarray]:
         """Those that have these bytes, and which they are, (M,) int64."""
         files = self._copy()
         same = np.flatnonzero(hold(self._words, files.checksums(self._marks)))
