@@ -241,6 +241,8 @@ def _cropped(later: Later, box: Any) -> Later | None:
         return None
     if size is None or not (0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]):
         return None
+    if right - left == 1:  # libjpeg interpolates no chroma for it
+        return None
     chain = later.chain.after(ANY)
     if chain is None:
         return None

@@ -123,6 +123,16 @@ def test_what_is_no_window(folder, box):
     assert type(errors[0]) is type(errors[1]) and str(errors[0]) == str(errors[1])
 
 
+def test_narrow_windows(folder):
+    """At the left edge, where a JPEG is decoded from, too."""
+
+    def get(self, i):
+        image = own.read_rgb(self.paths[i])
+        return TENSOR(image.crop((0, 16, 1 + (i + 1) % 3, 20))), TENSOR(image.crop((i, 0, i + 2, 2)))
+
+    assert_as_torch(lambda: of(folder, get), 1)
+
+
 def test_many_sizes_have_one_pipeline(folder):
     loader = ours(of(folder, _of_any_size), 4, device="cpu", collate_fn=list)
     list(loader)
