@@ -45,7 +45,9 @@ class Told(Listed):
         self.of: Sequence[int] = range(len(samples))
         self._images = first
         self._most = max(map(len, of_samples), default=0)
-        self._drawn_apart = self._most > 1 or any(image is not None and image.draws != _FIRST for image in first)
+        self._drawn_apart = self._most > 1 or any(
+            image is not None and (image.draws != _FIRST or image.given) for image in first
+        )
         for number in range(1, self._most):
             self._add_images(number, indices)
 
@@ -107,12 +109,12 @@ class Told(Listed):
 
 
 class ImageRandoms:
-    """As Randoms, of images instead of samples.
+    """As Randoms, of images instead of samples, and with what their samples' own code has given instead.
 
     Args:
         of_samples: the random numbers of the samples' first images.
         samples: (N,) int64, whose each image is, as a row of these.
-        images: which have draws.
+        images: which have draws, and what is given.
     """
 
     def __init__(self, of_samples: Randoms, samples: np.ndarray, images: Sequence[Wanted | None]):
@@ -120,6 +122,12 @@ class ImageRandoms:
         draws = [_FIRST if image is None else image.draws for image in images]
         self._draws = {one: number for number, one in enumerate(dict.fromkeys(draws))}
         self._kinds = np.array([self._draws[one] for one in draws])
+        self._given: dict[int, tuple[list[int], list[tuple[int, ...]]]] = {}  # by stream: rows, and numbers of each
+        for row, image in enumerate(images):
+            for stream, numbers in () if image is None else image.given:
+                rows, all_numbers = self._given.setdefault(stream, ([], []))
+                rows.append(row)
+                all_numbers.append(numbers)
 
     def __call__(self, stream: int, k: int) -> np.ndarray:
         """(N, k) float64, of a step's stream."""
@@ -129,6 +137,9 @@ class ImageRandoms:
         for number in set(of_kinds):
             rows = np.flatnonzero(numbers == number)
             made[rows] = self._of_samples((number << _STREAMS) + stream, k)[self._samples[rows]]
+        if stream in self._given:
+            given_rows, given = self._given[stream]
+            made[given_rows, :4] = np.array(given)[:, :k]
         return made
 
 

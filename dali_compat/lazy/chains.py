@@ -14,6 +14,7 @@ from ..draws import is_random
 from ..translate import translate
 from ..translate.chain import Chain as Translation
 from ..translate.registry import behaves_as
+from ..translate.windows import has_any_size, is_given, window_of
 from ..translate.wrappers.objects import OF_MODULES, attributes, root
 
 _DEEP = 4  # transforms within transforms that are looked at
@@ -22,6 +23,7 @@ _NUMBERS, _SEQUENCES = {int, float, bool, str, type(None)}, {list, tuple}
 _ARRAYS = {np.ndarray, torch.Tensor}
 _OF_ALL = (OF_MODULES | {"training"}) - {"_modules", "_forward_hooks", "_forward_pre_hooks"}
 _LIBRARIES = {"torch", "torchvision", "timm", __name__.partition(".")[0]}
+_SIZES_OF_WINDOWS = 3  # that have chains of their own
 _MOST = 64  # transforms after an image that are known at a time: a data set may make new ones for each sample
 
 
@@ -38,7 +40,7 @@ class Chain:
         transforms: the user's own objects, which may change at any time.
         copies: of these, as they were when an image went through them.
         gives: the image after them.
-        is_random: whether they draw random numbers.
+        is_random: whether they draw random numbers, besides what the data set's own code draws.
         streams: how many random streams they have.
         packed: the copies are pickled; None before that is first asked for.
     """
@@ -56,6 +58,7 @@ class Chain:
         self._after: dict[int, tuple[Any, Any, Chain]] = {}
         self._of_steps: dict[Any, Chain] = {}
         self._behind: list[Chain] = []
+        self._of_sizes: dict[Any, Chain] = {}  # by those of windows
 
     def __len__(self) -> int:
         return self._count
@@ -79,6 +82,22 @@ class Chain:
                 del self._after[next(iter(self._after))]
             self._after[id(transform)] = transform, settings, made
         return made
+
+    def of_sizes(self, root: Chain, sizes: tuple[tuple[int, int], ...]) -> Chain:
+        """The chain that does the same with windows of these sizes, (height, width), and gives images of one size; this
+        one where there is none, or windows have had several sizes. ``root``: without transforms."""
+        if not sizes or self.gives.size is not None:
+            return self
+        if sizes not in self._of_sizes and len(self._of_sizes) < _SIZES_OF_WINDOWS:
+            left = iter(sizes)
+            made = root.follow(tuple(window_of(next(left)) if has_any_size(one) else one for one in self.copies))
+            self._of_sizes[sizes] = self if made is None or made.gives.size is None else made
+        return self._of_sizes.get(sizes, self)
+
+    @property
+    def last_stream(self) -> int:
+        """The random stream of its last step."""
+        return self.translation.translated[-1].steps[-1].stream
 
     def follow(self, transforms: tuple[Any, ...]) -> Chain | None:
         """The chain after several."""
@@ -111,7 +130,7 @@ class Chain:
             return None
         steps = tuple(step for entry in made.translated for step in entry.steps)
         chain = self._of_steps.setdefault(steps, Chain(self._count, self.given, made))
-        chain.is_random = any(map(is_random, steps))
+        chain.is_random = any(is_random(step) and not is_given(step) for step in steps)
         chain.transforms = (*self.transforms, transform)
         chain.copies, chain.packed = (*self.copies, _copied(transform)), None
         return chain

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image, ImageMode
 from torchvision import transforms as v1
 
 from ..data.sources import is_upright, opened
+from ..translate.windows import ANY, has_any_size
 from ..translate.wrappers.standins import CONVERTS
 from .later import Later
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 _really_open = Image.open  # before anything takes its place
 _OWN = frozenset(
-    ("convert", "copy", "load", "resize", "transpose", "getbands", "getexif", "close", "__enter__", "__exit__")
+    ("convert", "copy", "crop", "load", "resize", "transpose", "getbands", "getexif", "close", "__enter__", "__exit__")
 )
 _OF_HEADER = frozenset(("mode", "size", "width", "height"))
 SIZES = 8  # transforms that may follow an image, beyond which its size is perhaps another one each time
@@ -33,8 +35,9 @@ _OF_ONE_SIZE = frozenset(("BMP", "JPEG", "PNG", "PPM", "WEBP"))  # formats that 
 
 
 class LazyImage(Image.Image):
-    """A PIL image that opens its file when somebody looks at it. Until then it can be converted, resized, flipped,
-    copied, loaded, closed, asked what its header says, and given to a transform; all else goes to the real image."""
+    """A PIL image that opens its file when somebody looks at it. Until then it can be converted, resized, cropped,
+    flipped, copied, loaded, closed, asked what its header says, and given to a transform; all else goes to the real
+    image."""
 
     def __init__(self, later: Later):
         object.__setattr__(self, "_later", later)
@@ -72,6 +75,14 @@ class LazyImage(Image.Image):
         made = None if args or kwargs else _resized(later, size, resample)
         if made is None:
             return later.value("resizes the image").resize(size, resample, *args, **kwargs)
+        return later.notes.made(LazyImage(made))
+
+    def crop(self, box: Any = None) -> Image.Image:
+        """As PIL's. Windows within the image wait."""
+        later = later_of(self)
+        made = _cropped(later, box)
+        if made is None:
+            return later.value("crops the image").crop(box)
         return later.notes.made(LazyImage(made))
 
     def transpose(self, method: Any) -> Image.Image:
@@ -178,7 +189,8 @@ def _of_header(later: Later, name: str) -> Any:
     says it."""
     gives = later.chain.gives
     if later.chain.transforms:
-        mode, size = {1: "L", 3: "RGB"}.get(gives.channels), gives.size and gives.size[::-1]
+        known = later.given[-1][1][2:] if has_any_size(later.chain.transforms[-1]) else later.sized().gives.size
+        mode, size = {1: "L", 3: "RGB"}.get(gives.channels), known and known[::-1]
         return mode if name == "mode" else size and {"size": size, "width": size[0], "height": size[1]}[name]
     if is_upright(later.source):
         return None
@@ -218,6 +230,25 @@ def _resized(later: Later, size: Any, resample: Any) -> Later | None:
 @functools.lru_cache(256)
 def _resize(height: int, width: int, resample: int | None) -> v1.Resize:
     return v1.Resize((height, width), _INTERPOLATIONS[resample])
+
+
+def _cropped(later: Later, box: Any) -> Later | None:
+    """A window of the image; None where it is not within it, or only PIL can say so."""
+    size = _of_header(later, "size") if is_certainly_rgb(later) and later.chain.gives.kind == "pil" else None
+    try:
+        left, top, right, bottom = (operator.index(round(edge)) for edge in box)  # as PIL does
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if size is None or not (0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]):
+        return None
+    if right - left == 1:  # libjpeg interpolates no chroma for it
+        return None
+    chain = later.chain.after(ANY)
+    if chain is None:
+        return None
+    made = later.then(chain, lambda image: image.crop((left, top, right, bottom)))
+    made.given = (*later.given, (chain.last_stream, (top, left, bottom - top, right - left)))
+    return made
 
 
 def _flipped(later: Later, method: Any) -> Later | None:

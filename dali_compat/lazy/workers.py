@@ -156,7 +156,7 @@ class AskedWorkers:
             self._chains[key] = chain
         if isinstance(image.source, Record):  # each process counts for itself
             image.source.index = next(numbers)
-        return Wanted(image.paths, self._chains[key], image.source, image.draws)
+        return Wanted(image.paths, self._chains[key], image.source, image.draws, image.given)
 
     def _image(self, unread: Unread) -> LazyImage:
         root = self._asker.roots[PATHS if isinstance(unread.source, str) else BYTES]
@@ -217,10 +217,10 @@ def _portable(samples: Sequence[Sample], failures: list[tuple[int, str]], why: s
     made = []
     for sample in samples:
         images: list[Any] = []
-        for paths, chain, source, draws in sample.images:
+        for paths, chain, *others in sample.images:
             if id(chain) not in numbers:
                 numbers[id(chain)] = _add(transforms, chain)
-            images.append(Wanted(paths, numbers[id(chain)], source, draws))  # type: ignore[arg-type]  # as Reply says
+            images.append(Wanted(paths, numbers[id(chain)], *others))  # type: ignore[arg-type]  # as Reply says
         if -1 in [image.chain for image in images]:
             sample, images = all_real(sample), []
         value = exchanged(sample.filled(*[None] * len(images)), {LazyImage}, _unread)

@@ -431,10 +431,10 @@ class Arrays(Plain):
         return torch.from_numpy(image).permute(2, 0, 1), self.labels[i]
 
 
-class Cut(Plain):
+class CutBeyond(Plain):
     def __getitem__(self, i):
         image = read_rgb(self.paths[i])
-        return self.transform(image.crop((0, 0, 18, 18))), self.labels[i]
+        return self.transform(image.crop((-1, 0, 18, 18))), self.labels[i]
 
 
 class LargeMasks(Plain):
@@ -505,7 +505,7 @@ class Untranslated(Plain):
 REFUSED = {
     Stacked: "uses the tensor's stack",
     Arrays: "uses the image's pixels",
-    Cut: "uses the image's crop",
+    CutBeyond: "crops the image",
     LargeMasks: "uses the image's pixels",
     Cached: "keeps an image",
     CachedTensors: "keeps an image",
