@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from dali_compat.cli.pictures import make_photo
@@ -66,6 +67,15 @@ def each_of(files):
     """Of engine/planes/files.Files, (length,) uint8 each."""
     ends = files.begins + files.lengths
     return [files.memory[begin:end] for begin, end in zip(files.begins.tolist(), ends.tolist(), strict=True)]
+
+
+def transformers_module() -> types.ModuleType:
+    """Skips where it is not there, or wants a newer torch."""
+    pytest.importorskip("accelerate")
+    transformers = pytest.importorskip("transformers")
+    if not transformers.is_torch_available():
+        pytest.skip("this transformers wants a newer torch")
+    return transformers
 
 
 def calls_of(function: Callable[[], object]) -> int:

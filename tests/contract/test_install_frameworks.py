@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 import torch
+from helpers import transformers_module
 from torch.utils import data
 
 import dali_compat
@@ -134,8 +135,7 @@ def test_accelerate_shares_a_loader_among_processes(accelerate, image_root, tmp_
 def test_hf_trainer_takes_batches_of_ours(image_root, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        transformers = pytest.importorskip("transformers")
-        pytest.importorskip("accelerate")
+        transformers = transformers_module()
     seen = []
 
     class Model(torch.nn.Module):

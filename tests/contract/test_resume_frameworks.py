@@ -6,6 +6,7 @@ import zlib
 
 import pytest
 import torch
+from helpers import transformers_module
 from torch.utils import data
 from torchvision import transforms as T
 
@@ -324,8 +325,7 @@ def test_batches_are_not_skipped_twice(image_root):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("crash_at, num_workers", [(2, 0), (4, 0), (6, 2)])
 def test_hf_trainer_goes_on_from_its_checkpoint(image_root, tmp_path, crash_at, num_workers):
-    pytest.importorskip("accelerate")
-    transformers = pytest.importorskip("transformers")
+    transformers = transformers_module()
 
     class Model(torch.nn.Module):
         def __init__(self):

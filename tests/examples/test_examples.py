@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import transformers_module
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
@@ -119,8 +120,7 @@ def test_accelerate(photos):
 
 @pytest.mark.filterwarnings("ignore")
 def test_hugging_face(photos, place):
-    pytest.importorskip("transformers")
-    pytest.importorskip("accelerate")
+    transformers_module()
     said = run("huggingface_trainer.py", photos, *SMALL)
     assert f"ImageFolder: DALI on cpu; {2 * (TRAIN + VAL)} images, " in said and "waited for data" in said
     assert said.count("'eval_accuracy'") == 2 and (place / "checkpoints" / "model.safetensors").exists()
