@@ -173,9 +173,7 @@ class JpegEngine:
         self._live[id(decoding)] = decoding
         try:
             self._threads.submit(self._run, decoding)
-        except (
-            RuntimeError
-        ):  # there is no thread: the main thread has ended, and with it every executor; this one lives on
+        except RuntimeError:  # no thread is left: the main one has ended, and with it every executor
             with torch.cuda.device(self.device):
                 self._run(decoding)
         return decoding
