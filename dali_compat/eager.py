@@ -23,10 +23,18 @@ def eager(function: F) -> F:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal uncompiled
-        if "torch._dynamo" not in sys.modules or (_compiler is not None and _compiler() is None):
+        if not _is_compiled():
             return function(*args, **kwargs)
         if uncompiled is None:
             uncompiled = torch.compiler.disable(function)
         return uncompiled(*args, **kwargs)
 
     return cast(F, call)
+
+
+def _is_compiled() -> bool:
+    """Whether the caller's code is. The compiler takes is_compiling() for True where it traces this; of the function
+    behind it, it would warn that it does not know it."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    return torch.compiler.is_compiling() or _compiler is None or _compiler() is not None

@@ -1,5 +1,6 @@
 """python -m dali_compat: doctor on machines made up by the tests, demo from end to end."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -255,6 +256,15 @@ def test_help_says_where_the_pages_are(urls, pages, capsys, monkeypatch):
         about["Project-URL"] = url
     monkeypatch.setattr(cli.metadata, "metadata", lambda name: about)
     assert helped(capsys).splitlines()[-1] == f"  {pages}"
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_a_command_without_docstrings(name, capsys, monkeypatch):
+    """python -OO leaves them out."""
+    monkeypatch.setattr(importlib.import_module(f"dali_compat.cli.{name}"), "__doc__", None)
+    with pytest.raises(SystemExit) as stop:
+        cli.main([name, "--help"])
+    assert stop.value.code == 0 and name in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("argv", [[], ["nonsense"], ["demo", "--images", "many"]])

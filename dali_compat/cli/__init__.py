@@ -51,11 +51,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             commands.add_parser(name, help=summary)
             continue
         module = importlib.import_module(f"dali_compat.cli.{name}")
-        command = commands.add_parser(name, help=summary, description=(module.__doc__ or "").splitlines()[0])
+        command = commands.add_parser(name, help=summary, description=_first_line(module.__doc__))
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     args = parser.parse_args(argv)
     return args.run(args)
+
+
+def _first_line(text: str | None) -> str | None:
+    """Of a docstring; None where Python leaves these out (-OO)."""
+    return text and text.partition("\n")[0]
 
 
 def _pages() -> str:

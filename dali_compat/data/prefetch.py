@@ -20,7 +20,12 @@ from .intact import intact
 from .sources import written
 
 _ROOT = str(Path(__file__).parents[2])
-_CODE = "import sys; sys.path[0] = sys.argv[1]; from dali_compat.data import prefetch; prefetch.serve(*sys.argv[2:])"
+_CODE = """
+import sys
+sys.path[: not getattr(sys.flags, "safe_path", False)] = [sys.argv[1]]  # in the place of the current folder
+from dali_compat.data import prefetch
+prefetch.serve(*sys.argv[2:])
+"""
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _PIPE = 1 << 20  # bytes that a pipe has room for, where the system allows so many
 _ANSWER = 128  # bytes of an answer for one file, at most

@@ -93,9 +93,11 @@ class Errors:
         return reason if state == _state(source) else None
 
     def end(self, samples: int) -> None:
-        """An epoch of so many samples is over."""
-        if self._count:
-            _warn(f"epoch {self._epoch}: {self._count:,} of {samples:,} samples were {self._verb} (see loader.errors)")
+        """An epoch of so many samples is over. Says it once: a warning may be an error, and whoever asks for a next
+        batch then comes here again."""
+        count, self._count = self._count, 0
+        if count:
+            _warn(f"epoch {self._epoch}: {count:,} of {samples:,} samples were {self._verb} (see loader.errors)")
 
     @property
     def _verb(self) -> str:

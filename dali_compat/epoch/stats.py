@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.utils.data import default_collate, default_convert
 
+from ..locks import new_lock
 from ..text import in_bytes
 
 _log = logging.getLogger("dali_compat")
@@ -189,7 +190,7 @@ class Stats:
     became = ""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal's handler may ask in the midst of it
+        self._lock = new_lock()  # a signal's handler may ask in the midst of it
         self._meters: list[Meter] = []
         self._before = LoaderStats()  # what meters gave that are gone
         self._zero = LoaderStats()  # where counting began

@@ -1,9 +1,11 @@
 """What all four data sets promise, beside torchvision's ImageFolder of the same files."""
 
 import copy
+import gc
 import multiprocessing
 import os
 import pickle
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -78,6 +80,17 @@ def test_views_outlive_the_data_set(make, stock):
     array = dataset.read([3])[0]
     del dataset
     assert array.tobytes() == Path(stock.samples[3][0]).read_bytes()
+
+
+def test_files_are_closed_with_the_data_set(make, recwarn):
+    """python -X dev warns of others."""
+    gc.collect()
+    warnings.simplefilter("always")
+    dataset = make()
+    dataset[0], dataset.read([0, 1])
+    del dataset
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_locations_are_where_the_bytes_are(make, stock):

@@ -209,6 +209,25 @@ def test_what_is_said(own_root):
     assert isinstance(error, SampleError) and "UnidentifiedImageError" in error.reason
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("wrap", [lambda dataset: dataset, Wrapped], ids=["DALI", "torch"])
+def test_warnings_that_are_errors(own_root, wrap, num_workers):
+    """Each ends one next(): an epoch that is over is over for the next one."""
+    loader = ours(wrap(_damaged(own_root)), 3, on_error="skip", num_workers=num_workers, **ON_CPU)
+    iterator, told, given = iter(loader), [], []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BadImageWarning)
+        while len(told) < 5:
+            try:
+                given += next(iterator)[2].tolist()
+            except BadImageWarning as warning:
+                told.append(str(warning))
+            except StopIteration:
+                break
+    assert len(told) == 2 and "of 8 samples were skipped" in told[1], told
+    assert set(given) <= set(GOOD) and given[-2:] == GOOD[-2:]
+
+
 def test_a_clean_folder_says_nothing(own_root):
     loader = ours(DALIImageFolder(own_root, EXACT, return_index=True), 3, on_error="replace", device="cpu")
     with warnings.catch_warnings():

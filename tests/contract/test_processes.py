@@ -12,7 +12,7 @@ import torch
 from torchvision import transforms as T
 
 from contract.both import EXACT, assert_same_pixels, no_gc, ours, outlines, pixels, said, stock
-from dali_compat import DALIImageFolder, DataLoader
+from dali_compat import DALIImageFolder, DataLoader, locks
 from dali_compat.engine.dali import warm
 
 
@@ -89,6 +89,33 @@ def test_an_iterator_of_the_parent_says_so_in_a_forked_child(exact_folder):
     kind, text = _in_child(lambda: next(iterator)[2].tolist())
     assert kind == "RuntimeError" and "parent process" in text
     assert len(list(iterator)) == 4
+
+
+@pytest.mark.parametrize("patience", [60, 0.1])
+def test_locks_of_other_threads_at_a_fork(monkeypatch, patience):
+    """A child has none of them: it would wait for ever. What they guard is whole, if its thread is done soon."""
+    monkeypatch.setattr(locks, "_PATIENCE", patience)
+    mine, others, locked, ends, guarded = locks.new_lock(), locks.new_lock(), threading.Event(), threading.Event(), []
+
+    def change():
+        with others:
+            guarded.append("half")
+            locked.set()
+            ends.wait(60)
+            guarded.append("done")
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    assert locked.wait(60)
+    threading.Timer(0.2, ends.set if patience > 1 else int).start()
+    with mine:
+        _, child = _in_child(lambda: [*guarded, others.acquire(timeout=9), mine._is_owned()])
+    assert child == [*(["half", "done"] if patience > 1 else ["half"]), True, True]
+    ends.set()
+    thread.join(60)
+    assert not mine._is_owned() and mine.acquire(blocking=False) and others.acquire(timeout=9)
+    mine.release()
+    others.release()
 
 
 @pytest.mark.gpu

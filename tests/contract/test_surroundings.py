@@ -51,13 +51,14 @@ def test_relative_paths_that_are_looked_up_one_by_one(two_folders, monkeypatch):
     assert all(torch.equal(images[0], image) for (images, _), image in zip(batches, expected, strict=True))
 
 
-def test_a_loop_that_torch_compiles(image_root):
+def test_a_loop_that_torch_compiles(image_root, recwarn):
     def sums(loader):
         return [images.sum() + labels.sum() for images, labels in loader]
 
     dataset = ImageFolder(image_root, T.Compose([T.CenterCrop(16), T.ToTensor()]))
     compiled = torch.compile(sums, backend="eager")(ours(dataset, 9, device="cpu", exact=True))
     assert compiled == sums(stock(dataset, 9))
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 class OfAnything(Plain):

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,6 +58,21 @@ def wait_until_ready(prefetcher):
 
 def same(found, wanted):
     return all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(found, wanted, strict=True))
+
+
+def test_packages_of_pythonpath_where_the_current_folder_is_kept_out(paths, tmp_path, monkeypatch):
+    """Its first folder is Python's first then."""
+    packages = Path(np.__file__).parents[1]
+    (tmp_path / "deps").symlink_to(packages)
+    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.path.remove({os.fspath(packages)!r})")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}/deps:{tmp_path}")
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    made = HeaderPrefetcher(1)
+    try:
+        wait_until_ready(made)
+        assert same(made.result(made.request(paths)), facts_of([look(path) for path in paths]))
+    finally:
+        made.close()
 
 
 def test_a_look_tells_who_reads_a_file_and_whether_it_is_intact(paths):
