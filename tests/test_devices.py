@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "dali_compat"
 
-OF_NO_DEVICE = {"is_available", "is_initialized", "init", "device_count"}
+OF_NO_DEVICE = {"is_available", "is_initialized", "init", "device_count", "_is_in_bad_fork"}
 # these ask the current device for its context: within ``with torch.cuda.device(...)``
 WITHIN = {"cudart"}
 # a loader without a device, or with "cuda", means the current one
