@@ -3,8 +3,9 @@
 #
 # Writes OUT_DIR/machine.txt, memory.txt (of the GPUs, by process) and a log for each part of the suite: parts run side by
 # side. The exit status is that of a part that failed (124: stopped after TEST_SECONDS, 500 unless set; its log still has what
-# failed, and where a test was that took longer than 150 s). PARTS may name some of them ("contract start"). On any machine with a GPU, DALI and pytest this is all there is to
-# it. DATA may name a folder of photos in ImageFolder layout; without it the tests take those of docs/photos.
+# failed, and where a test was that took longer than 150 s). PARTS may name some of them ("contract start"). On any machine
+# with a GPU, DALI and pytest this is all there is to it. DATA may name a folder of photos in ImageFolder layout; without it
+# the tests take those of docs/photos.
 #
 # A host that reaches no package index can bring DALI and photos along in a folder .gpu, packed elsewhere:
 #

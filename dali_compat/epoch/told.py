@@ -46,7 +46,7 @@ class Told(Listed):
         self._images = first
         self._most = max(map(len, of_samples), default=0)
         self._drawn_apart = self._most > 1 or any(
-            image is not None and (image.draws != _FIRST or image.given) for image in first
+            image is not None and (image.draws != _FIRST or image.windows) for image in first
         )
         for number in range(1, self._most):
             self._add_images(number, indices)
@@ -109,12 +109,12 @@ class Told(Listed):
 
 
 class ImageRandoms:
-    """As Randoms, of images instead of samples, and with what their samples' own code has given instead.
+    """As Randoms, of images instead of samples, and with the windows that their samples' own code has chosen.
 
     Args:
         of_samples: the random numbers of the samples' first images.
         samples: (N,) int64, whose each image is, as a row of these.
-        images: which have draws, and what is given.
+        images: which have draws and windows.
     """
 
     def __init__(self, of_samples: Randoms, samples: np.ndarray, images: Sequence[Wanted | None]):
@@ -122,12 +122,10 @@ class ImageRandoms:
         draws = [_FIRST if image is None else image.draws for image in images]
         self._draws = {one: number for number, one in enumerate(dict.fromkeys(draws))}
         self._kinds = np.array([self._draws[one] for one in draws])
-        self._given: dict[int, tuple[list[int], list[tuple[int, ...]]]] = {}  # by stream: rows, and numbers of each
+        self._windows: dict[int, dict[int, tuple[int, ...]]] = {}  # by stream, then by row
         for row, image in enumerate(images):
-            for stream, numbers in () if image is None else image.given:
-                rows, all_numbers = self._given.setdefault(stream, ([], []))
-                rows.append(row)
-                all_numbers.append(numbers)
+            for stream, window in () if image is None else image.windows:
+                self._windows.setdefault(stream, {})[row] = window
 
     def __call__(self, stream: int, k: int) -> np.ndarray:
         """(N, k) float64, of a step's stream."""
@@ -137,9 +135,10 @@ class ImageRandoms:
         for number in set(of_kinds):
             rows = np.flatnonzero(numbers == number)
             made[rows] = self._of_samples((number << _STREAMS) + stream, k)[self._samples[rows]]
-        if stream in self._given:
-            given_rows, given = self._given[stream]
-            made[given_rows, :4] = np.array(given)[:, :k]
+        windows = self._windows.get(stream)
+        if windows:
+            numbers = np.array(list(windows.values()))[:, :k]  # of other chains' rows a step may draw fewer
+            made[list(windows), : numbers.shape[1]] = numbers
         return made
 
 

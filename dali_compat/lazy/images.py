@@ -189,7 +189,7 @@ def _of_header(later: Later, name: str) -> Any:
     says it."""
     gives = later.chain.gives
     if later.chain.transforms:
-        known = later.given[-1][1][2:] if has_any_size(later.chain.transforms[-1]) else later.sized().gives.size
+        known = later.windows[-1][1][2:] if has_any_size(later.chain.transforms[-1]) else later.sized().gives.size
         mode, size = {1: "L", 3: "RGB"}.get(gives.channels), known and known[::-1]
         return mode if name == "mode" else size and {"size": size, "width": size[0], "height": size[1]}[name]
     if is_upright(later.source):
@@ -247,7 +247,7 @@ def _cropped(later: Later, box: Any) -> Later | None:
     if chain is None:
         return None
     made = later.then(chain, lambda image: image.crop((left, top, right, bottom)))
-    made.given = (*later.given, (chain.last_stream, (top, left, bottom - top, right - left)))
+    made.windows = (*later.windows, (chain.last_stream, (top, left, bottom - top, right - left)))
     return made
 
 

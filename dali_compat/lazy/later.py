@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .chains import Chain
 
 
-Given = tuple[tuple[int, tuple[int, int, int, int]], ...]
+Windows = tuple[tuple[int, tuple[int, int, int, int]], ...]
 
 _lock = new_lock()  # several threads of the user's may look at once
 
@@ -59,7 +59,7 @@ class Later:
         is_converted: whether it was asked to be, or copied: it has no format any more.
         header: mode, size and format of the image as it was opened, where somebody has asked.
         exif: what PIL's getexif() gives of it, where somebody has asked.
-        given: of each window of its chain, the random stream of its step and (top, left, height, width).
+        windows: of each window of its chain, the random stream of its step and (top, left, height, width).
     """
 
     __slots__ = (
@@ -70,12 +70,12 @@ class Later:
         "_real",
         "chain",
         "exif",
-        "given",
         "header",
         "is_converted",
         "is_rgb",
         "notes",
         "source",
+        "windows",
     )
 
     def __init__(
@@ -91,7 +91,7 @@ class Later:
         self.is_converted = False
         self.header: tuple[str, tuple[int, int], str | None] | None = None
         self.exif: Any = None
-        self.given: Given = ()
+        self.windows: Windows = ()
         self._make: Callable[[Any], Any] | None = make
         self._before, self._real = before, None
         self._after: list[weakref.ref[Later]] = []
@@ -123,10 +123,10 @@ class Later:
 
     def sized(self) -> Chain:
         """Its chain; where its windows have sizes that give images of one size, the chain for these sizes."""
-        if not self.given:
+        if not self.windows:
             return self.chain
         *_, first = self.line()
-        return self.chain.of_sizes(first.chain, tuple((height, width) for _, (_, _, height, width) in self.given))
+        return self.chain.of_sizes(first.chain, tuple((height, width) for _, (_, _, height, width) in self.windows))
 
     def line(self) -> Iterator[Later]:
         """Itself, what it is made of, and so on."""
@@ -138,6 +138,6 @@ class Later:
     def then(self, chain: Chain, make: Callable[[Any], Any]) -> Later:
         """What ``make`` gives of it."""
         made = Later(self.source, chain, self.notes, make, self, self.is_rgb)
-        made.header, made.given = self.header, self.given
+        made.header, made.windows = self.header, self.windows
         self._after.append(weakref.ref(made))
         return made

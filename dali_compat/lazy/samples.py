@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..data.sources import Source
 from .chains import Chain
 from .images import LazyImage, is_certainly_rgb, later_of
-from .later import Given, Later, Notes
+from .later import Later, Notes, Windows
 from .tensors import LazyTensor, LazyTVImage
 
 TENSORS = {LazyTensor, LazyTVImage}
@@ -30,14 +30,14 @@ class Wanted(NamedTuple):
         chain, source: what makes the image, and of what.
         draws: (first random stream, number) of its steps: those of equal numbers draw the same. Each image of a sample
             has a number of its own, 0 and up, but for what it has gone through together with one before it.
-        given: as Later's.
+        windows: as Later's.
     """
 
     paths: tuple[Path, ...]
     chain: Chain
     source: Source
     draws: Draws = ((0, 0),)
-    given: Given = ()
+    windows: Windows = ()
 
 
 class Sample(NamedTuple):
@@ -135,7 +135,7 @@ def _sample(given: list[Any], number: int) -> Sample:
     if len(found) == 1:  # as a rule
         later = later_of(found[0].stand_in)
         _refuse(later, found)
-        image = Wanted((found[0].path,), later.sized(), later.source, given=later.given)
+        image = Wanted((found[0].path,), later.sized(), later.source, windows=later.windows)
         return _with(given[number], ()) if later.is_real else Sample(given[number], (image,))
     waiting = [one for one in found if not later_of(one.stand_in).is_real]
     tensors = [one for one in waiting if type(one.stand_in) is not LazyImage]
@@ -153,7 +153,7 @@ def _sample(given: list[Any], number: int) -> Sample:
         return _with(given[number], ())
     laters = [later_of(several[0].stand_in) for several in left]
     images = tuple(
-        Wanted(tuple(place.path for place in several), later.sized(), later.source, draws, later.given)
+        Wanted(tuple(place.path for place in several), later.sized(), later.source, draws, later.windows)
         for several, later, draws in zip(left, laters, _draws(laters), strict=True)
     )
     if any(later_of(one.stand_in).is_real for one in found):

@@ -156,7 +156,7 @@ class AskedWorkers:
             self._chains[key] = chain
         if isinstance(image.source, Record):  # each process counts for itself
             image.source.index = next(numbers)
-        return Wanted(image.paths, self._chains[key], image.source, image.draws, image.given)
+        return Wanted(image.paths, self._chains[key], image.source, image.draws, image.windows)
 
     def _image(self, unread: Unread) -> LazyImage:
         root = self._asker.roots[PATHS if isinstance(unread.source, str) else BYTES]
