@@ -138,10 +138,11 @@ def exact_loading() -> str:
 
 
 def exact_training() -> str:
-    """Shares of the speed on synthetic data; of what two runs have measured, the newer one's."""
-    table = {}
-    for name in ("training_exact_h200", "training_exact_compiled_h200", "training_exact_graphs_h200"):
-        rows = (result(name) or {"rounds": []})["rounds"]
+    """Shares of the speed on synthetic data; of what two runs measured that of more rounds, or the newer one's."""
+    table: dict[str, tuple[int, list[str]]] = {}
+    of_runs = ("h200", "compiled_h200", "graphs_h200", "models_h200")
+    for run in of_runs:
+        rows = (result(f"training_exact_{run}") or {"rounds": []})["rounds"]
         for model, kind in dict.fromkeys((row["model"], row["kind"]) for row in rows):
             of = {"model": model, "kind": kind}
             cases = [row["case"] for row in rows if row["model"] == model]
@@ -149,9 +150,11 @@ def exact_training() -> str:
             called = plot.CONFIGS[model] + {"eager": "", "graphs": " in CUDA graphs"}.get(kind, f", {kind}")
             shares = [within(rows, case, "synthetic", **of) for case in ("ours", exact, hand)]
             cells = [spread(found, ".3f") for found in shares]
-            table[called] = [f"{called} ({len(shares[1])})", f"{middle(rows, case='synthetic', **of):,.0f}", *cells]
+            count = len(shares[1])
+            row = [f"{called} ({count})", f"{middle(rows, case='synthetic', **of):,.0f}", *cells]
+            table[called] = max((count, row), table.get(called, (0, row)), key=lambda found: found[0])
     header = ["model (rounds)", "synthetic, images/s", "default", "`exact=True`", "DALI pipeline by hand"]
-    return markdown(header, list(table.values())) if table else NOT_YET
+    return markdown(header, [row for _, row in table.values()]) if table else NOT_YET
 
 
 TABLES = {"configs": configs, "cores": cores, "two_gpus": two_gpus, "dogs_cats": dogs_cats, "readme": readme}

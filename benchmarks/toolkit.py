@@ -19,6 +19,8 @@ speed, without evaluation.
 Confounders.
 - All turns are in later epochs than the first, in which dali_compat looks at each file once: before its first turn
   on a source it gives a whole epoch, without steps. --replicate sets how many images that is.
+- An epoch that ends within a turn costs torchvision the start of its workers: "epochs_ended" of a row says how many
+  did. Choose --replicate so that none does.
 - Files come from memory; a disk can only make the loaders slower.
 - cuDNN chooses its kernels in the synthetic turn, which comes first.
 - The clock of a GPU falls as it warms: rounds begin with another loader each time.
@@ -192,8 +194,9 @@ def turn(config, case, source, cores, args, known):
         known.add(id(loader.dataset))
     stream = endless(loader)
     try:
-        timed(config, stream, cores, 0, 2 * cores if case == "torchvision" else args.warmup)
+        before = timed(config, stream, cores, 0, 2 * cores if case == "torchvision" else args.warmup)["steps"]
         row = timed(config, stream, every, args.seconds)
+        row["epochs_ended"] = (before + row["steps"] - 1) // len(loader)
         if case == "dali":
             row["plan"] = loader.explain()
     finally:
