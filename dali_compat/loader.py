@@ -204,6 +204,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
         """The next iter() goes on where ``state_dict`` was taken, with the same samples and random numbers, and so do
         the epochs after it. ``strict=False``: even with another data set, batch size, sampler, transform or route.
+        An empty dictionary is the beginning, as torchdata's StatefulDataLoader has it.
 
         Raises:
             ValueError: it is no state, or of another loader; the text names what is not the same.

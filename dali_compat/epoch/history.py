@@ -166,6 +166,8 @@ class History:
         Raises:
             ValueError: it is no state, or of another loader; unless ``strict`` is off, the text says of what.
         """
+        if not isinstance(state, dict):
+            raise ValueError(f"no state that state_dict() gave: {state!r:.80}")
         if not state:
             self._clear()
             return

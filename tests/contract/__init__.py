@@ -15,7 +15,7 @@ Lightning _replace_dunder_methods         test_lightning: replays_what_a_subclas
 Lightning worker_init_fn, set_epoch       test_lightning: sets_worker_init_fn_and_epoch
 Lightning CombinedLoader                  test_lightning: combined_loader; test_processes: what is freed
 Lightning has_len                         test_arguments: test_len_of_an_iterable_data_set_is_torchs
-Lightning _Stateful                       no test: there is no state_dict, as torch's loader has none
+Lightning _Stateful                       test_resume_frameworks: test_lightning_goes_on_from_its_checkpoint
 Lightning default_collate by hand         test_batch: test_default_collate_passed_by_hand_is_the_default
 Accelerate prepare, skip_first_batches    test_frameworks: accelerate_*; test_a_sampler_set_in_place
 HF Trainer                                test_frameworks: test_hf_trainer_...; Transformers itself is not installed

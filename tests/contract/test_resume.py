@@ -529,6 +529,12 @@ def test_no_state():
     with pytest.raises(ValueError, match="version"):
         one.load_state_dict({"epoch": 3})
     state = one.state_dict()
+    next(iter(one))
+    under_way = one.state_dict()
+    for wrong in (None, 3, [1], "", b"state"):
+        with pytest.raises(ValueError, match=r"no state that state_dict\(\) gave"):
+            one.load_state_dict(wrong)
+    assert one.state_dict()["epoch"] == under_way["epoch"]  # nothing is lost
     one.load_state_dict({})
     assert len(list(one)) == 5 and state["epoch"] is None
 
