@@ -24,8 +24,8 @@ Confounders.
 - With --replicate the files come from memory and few bytes are different: no disk, warm caches, for every case.
 - torchvision's workers finish in bursts: its warm-up is at least two batches a worker, and its count a multiple of
   workers.
-- A loader that ends its epoch starts the next inside the measured time. Choose --replicate so that an epoch is
-  longer; the script says where it is not.
+- A loader that ends its epoch starts the next inside the measured time, which costs torchvision most. Choose
+  --replicate so that an epoch is longer; the script says where it is not, and "epochs_ended" how often it was so.
 - handwritten reads in DALI's order (a shuffling window of 1024 files), the others in torch's; every class of the
   replicated folder holds every image, so the window does not make the work uneven.
 - handwritten's pixels are DALI's default ones, as ours are without exact=True. Its crop windows follow DALI's
@@ -199,7 +199,8 @@ def main():
         for number, case in common.in_turn(args.cases, args.rounds):
             with cases.constants(parsed[case].constants):
                 row, plan = turn(case, parsed[case], settings[case], args, data[case])
-            result["rounds"].append({"round": number, **row})
+            ended = (row["warmup_batches"] + row["images"] // args.batch_size - 1) // epoch if epoch else 0
+            result["rounds"].append({"round": number, **row, "epochs_ended": ended})
             if plan and case not in result["plans"]:
                 result["plans"][case] = plan
                 print(f"\n{case}:\n{plan}\n", flush=True)

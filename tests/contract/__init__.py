@@ -18,7 +18,7 @@ Lightning has_len                         test_arguments: test_len_of_an_iterabl
 Lightning _Stateful                       test_resume_frameworks: test_lightning_goes_on_from_its_checkpoint
 Lightning default_collate by hand         test_batch: test_default_collate_passed_by_hand_is_the_default
 Accelerate prepare, skip_first_batches    test_frameworks: accelerate_*; test_a_sampler_set_in_place
-HF Trainer                                test_frameworks: test_hf_trainer_...; Transformers itself is not installed
+HF Trainer                                test_frameworks and test_resume_frameworks: test_hf_trainer_...
 Ignite update_dataloader                  test_frameworks: test_ignite_updates_a_dataloader; test_arguments: attributes
 Ignite Engine.run                         test_frameworks: test_ignite_epochs_of_another_length
 timm create_loader, PrefetchLoader        test_frameworks: test_timm_create_loader, test_timm_transform_set_...
