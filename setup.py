@@ -1,6 +1,6 @@
 """Packaging of dali_compat. DALI comes by one of the extras cuda110, cuda120, cuda130; it is optional.
 
-The sdist has the whole project (MANIFEST.in), so that it can be tested; the wheel has the package alone.
+The sdist has the whole project, so that it can be tested; the wheel has the package alone.
 CONTRIBUTING.md says how to make a release.
 """
 
@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).parent
 INIT = (HERE / "dali_compat" / "__init__.py").read_text(encoding="utf-8")
@@ -36,7 +37,20 @@ def for_index(readme: str) -> str:
     return re.sub(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)\s]+)\)", absolute, readme)
 
 
+class WholeProject(sdist):
+    """The sdist, with all that the tests need."""
+
+    def make_distribution(self):
+        for name in ("CHANGELOG.md", "CONTRIBUTING.md", "llms.txt"):
+            self.filelist.append(name)
+        for folder in (".ci", "benchmarks", "docs", "examples", "tests"):
+            self.filelist.graft(folder)
+        self.filelist.global_exclude("*.py[cod]")
+        super().make_distribution()
+
+
 setup(
+    cmdclass={"sdist": WholeProject},
     name="dali_compat",
     version=VERSION,
     description="PyTorch's image loading, on NVIDIA DALI: change the import and train",

@@ -140,8 +140,7 @@ def exact_loading() -> str:
 def exact_training() -> str:
     """Shares of the speed on synthetic data; of what two runs measured that of more rounds, or the newer one's."""
     table: dict[str, tuple[int, list[str]]] = {}
-    of_runs = ("h200", "compiled_h200", "graphs_h200", "models_h200")
-    for run in of_runs:
+    for run in ("h200", "compiled_h200", "graphs_h200", "models_h200"):
         rows = (result(f"training_exact_{run}") or {"rounds": []})["rounds"]
         for model, kind in dict.fromkeys((row["model"], row["kind"]) for row in rows):
             of = {"model": model, "kind": kind}
