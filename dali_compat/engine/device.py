@@ -13,6 +13,8 @@ import torch
 
 from .views import Views
 
+_AT_ONCE = 2**16  # bytes of ordinary memory, which the driver keeps before it goes on
+
 
 def free_memory(device: torch.device) -> int:
     """Bytes that are free: of a GPU, what torch holds unused included; of the host, for this machine and for this
@@ -40,11 +42,11 @@ def on_the_cpu() -> AbstractContextManager:
 
 
 def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:
-    """An array, or a CPU tensor, on the device. Unlike a copy from ordinary memory, this one waits for nothing that a
-    GPU has to do before."""
+    """An array, or a CPU tensor, on the device. It waits for nothing that a GPU has to do before; a copy from ordinary
+    memory does, beyond 64 KB (CUDA C++ Programming Guide, "Concurrent Execution between Host and Device")."""
     tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
-    if device.type != "cuda":
-        return tensor.to(device)
+    if device.type != "cuda" or tensor.nbytes <= _AT_ONCE:
+        return tensor.to(device, non_blocking=True)
     with torch.cuda.device(device):  # pinned memory is the current GPU's, where CUDA runs on none yet
         return tensor.pin_memory().to(device, non_blocking=True)
 

@@ -7,6 +7,7 @@ import copy
 import os
 import tempfile
 import warnings
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,17 @@ from torchvision import transforms as v1
 from torchvision.datasets.folder import IMG_EXTENSIONS, pil_loader
 
 from ..data.folder import DALIImageFolder
+from ..engine.planes.engines import known_engine
 from ..loader import DataLoader
 from ..lower import plans_ahead
 from ..plan import Plan
 from ..routes.choose import StockRoute
+from ..routes.dali import DaliRoute
 from .reference import reference
 
 BATCH = 16
 _KEPT = 256  # decoded images, while they are few
+_LOOKS, _PATIENCE = 5, 300  # epochs in which a JPEG engine's pixels are compared; seconds after each
 
 
 class Mismatch(Exception):
@@ -140,23 +144,48 @@ class Pictures:
 
 
 class _Stream:
-    """An epoch of ours, batch by batch."""
+    """An epoch of ours, batch by batch. With ``exact`` it is one in which a GPU's JPEG engine decodes what it may.
+
+    Attributes:
+        jpegs: how many files that engine decodes; "" without one.
+    """
+
+    jpegs = ""
 
     def __init__(self, pictures: Pictures, transform, device, exact: bool):
         self.loader = DataLoader(
             pictures.dataset(transform), BATCH, collate_fn=_images, device=device, exact=exact, fallback="silent"
         )
+        route = self._begin()
+        if route.uses_jpeg_engine:
+            self.jpegs = _compare(self.loader, route)
+            route = self._begin()
+        self.seed, self.plan, self.device = int(self.batches._base_seed), route.plans[0], route.device
+
+    def _begin(self) -> DaliRoute:
         torch.manual_seed(0)
         self.batches = iter(self.loader)
         route = self.loader._route
         if isinstance(route, StockRoute):
             raise SystemExit(f"parity: {route.reason}")
-        assert route is not None  # iter() has chosen one
-        self.seed, self.plan, self.device = int(self.batches._base_seed), route.plans[0], route.device
+        assert isinstance(route, DaliRoute)  # of an image folder
+        return route
 
     @property
     def key(self) -> tuple:
         return tuple((one.steps, one.dali, one.batch, id(one.call or None)) for one in self.plan.chains)
+
+
+def _compare(loader: DataLoader, route: DaliRoute) -> str:
+    """Whole epochs, until every file's pixels were compared with Pillow's; what is said of them then."""
+    for _ in range(_LOOKS):
+        deque(loader, 0)
+        engine = known_engine(route.device)
+        if engine is not None and not isinstance(engine, str):
+            engine.settle(_PATIENCE)
+        if "not compared yet" not in route.compared_jpegs:
+            break
+    return route.compared_jpegs
 
 
 def _images(samples) -> list:
@@ -180,7 +209,8 @@ def measure(
 
     Returns:
         {"default": ..., "exact": ..., "tensors": ...}, as PixelErrors.result(), and the plan of each way. "tensors" is
-        None where there are none, or where torchvision cannot.
+        None where there are none, or where torchvision cannot. "jpegs": how many files a GPU's JPEG engine decoded
+        with exact=True, in words.
 
     Raises:
         Mismatch: shapes or dtypes differ.
@@ -205,7 +235,8 @@ def measure(
             if tensors is not None:
                 tensors = _add_tensors(apart, tensors, plans[-1], images, seed, start, wanted[-1], units[-1])
     worst = {exact: _largest([e.result() for e in found]) for exact, found in errors.items()}
-    result = {"default": worst[False], "exact": worst[True], "tensors": apart.result() if tensors else None}
+    result: dict[str, Any] = {"default": worst[False], "exact": worst[True]}
+    result |= {"tensors": apart.result() if tensors else None, "jpegs": streams[True][0].jpegs}
     return result, plans
 
 

@@ -4,11 +4,25 @@ import pytest
 import torch
 from contract.both import EXACT, ours
 from helpers import make_folder
+from torch.utils.data import RandomSampler
+from torchvision import transforms as T
 
 from dali_compat import DALIImageFolder
 from faults.interrupts import Truth
 
-MILLISECONDS_20 = 40_000_000  # cycles
+MILLISECONDS_20, A_SECOND = 40_000_000, 2_000_000_000  # cycles
+
+# whose arguments come to more than 64 KB, in a batch of 128
+LARGE = [
+    T.RandAugment(),
+    T.RandAugment(interpolation=T.InterpolationMode.BILINEAR),
+    T.TrivialAugmentWide(),
+    T.RandomRotation(30),
+    T.RandomPerspective(p=1),
+    T.ElasticTransform(),
+    T.Compose([T.GaussianBlur(23), T.Pad(9, padding_mode="reflect"), T.RandomCrop(224)]),
+    T.Compose([T.ToTensor(), T.RandomErasing(p=1, value="random"), T.ToPILImage()]),
+]
 
 
 @pytest.mark.gpu
@@ -28,3 +42,25 @@ def test_a_gpu_that_lags(tmp_path, options):
     for batch in found:
         for total, label, index in zip(*(column.tolist() for column in batch), strict=True):
             assert total == sums[label, index]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("transform", LARGE, ids=str)
+def test_batches_are_made_while_a_gpu_lags(tmp_path, transform, exact, monkeypatch):
+    """What torch does to a batch goes behind a second of other work on the GPU, and next() does not wait for that."""
+    monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "0")
+    folder = make_folder(tmp_path / "images", classes=2, per_class=16, special=False)
+    dataset = DALIImageFolder(folder, T.Compose([T.RandomResizedCrop(224), transform, T.ToTensor()]))
+    drawn = RandomSampler(dataset, replacement=True, num_samples=6 * 128)
+    loader = ours(dataset, 128, sampler=drawn, device="cuda", exact=exact)
+    for _ in range(3):  # kernels are loaded, and memory is there
+        kept = list(loader)
+    batches = iter(loader)
+    kept += [next(batches) for _ in range(2)]
+    torch.cuda.synchronize()
+    torch.cuda._sleep(A_SECOND)
+    done = torch.cuda.Event()
+    done.record()
+    kept += [next(batches) for _ in range(2)]
+    assert not done.query()

@@ -377,7 +377,7 @@ KEYS = np.array([3, 2**52 + 17, 12345])
 
 def _displacement(key, size, alpha, sigma):
     """torchvision's own, of our noise."""
-    noise = uniforms(np.array([key]), 2 * size[0] * size[1], "cpu").reshape(2, 1, 1, *size)
+    noise = uniforms(np.array([key]), 2 * size[0] * size[1], torch.device("cpu")).reshape(2, 1, 1, *size)
     with mock.patch.object(torch, "rand", side_effect=list(noise)):
         return ElasticTransform.get_params(list(alpha), list(sigma), list(size))
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ...plan import Step
-from ..device import on_the_cpu
+from ..device import on_the_cpu, to_device
 from .lists import of_similar_size, put, uniform
 from .registry import kernel_of, ragged_kernel_of
 
@@ -51,7 +51,7 @@ def _run(step: Step, images, arrays):
         for row, image in zip(rows, _all(step, [images[row] for row in rows], arrays), strict=True):
             changed[row] = image
         return uniform(changed)
-    index = torch.from_numpy(rows).to(images.device, non_blocking=True)
+    index = to_device(rows, images.device)
     made = _all(step, images[index], arrays)
     if isinstance(made, torch.Tensor) and made.shape[1:] == images.shape[1:] and made.dtype == images.dtype:
         return images.index_copy(0, index, made)

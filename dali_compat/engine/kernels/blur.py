@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from ..device import to_device
 from .lists import selected, with_rows
 from .resample import chunks
 
@@ -25,8 +26,7 @@ def box_blur(images: torch.Tensor, sigmas: np.ndarray) -> torch.Tensor:
         some = selected(images, rows)
         for part in chunks(some, 6 * some[0].numel()):
             inner, outer = (
-                torch.from_numpy(numbers[rows[part]]).to(images.device, non_blocking=True).view(-1, 1, 1, 1)
-                for numbers in (weights, at_ends)
+                to_device(numbers[rows[part]], images.device).view(-1, 1, 1, 1) for numbers in (weights, at_ends)
             )
             x = some[part].to(torch.int64)
             for axis in (-1, -2):

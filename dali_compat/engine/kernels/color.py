@@ -14,6 +14,7 @@ import torch
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
+from ..device import to_device
 from .images import functions, ints
 from .registry import image_kernel, kernel
 
@@ -41,7 +42,7 @@ def to(images, array, dtype=None):
     for."""
     dtype = dtype or (np.float64 if images.dtype == torch.float64 else np.float32)
     column = torch.from_numpy(np.ascontiguousarray(array, dtype))
-    return column.to(images.device, non_blocking=True).view(-1, 1, 1, 1)
+    return to_device(column, images.device).view(-1, 1, 1, 1)
 
 
 def is_half(images) -> bool:
@@ -186,7 +187,7 @@ def invert(images, arrays, *, like):
 @kernel
 def permute_channels(images, arrays):
     rows = np.arange(len(images))[:, None]
-    index = [torch.from_numpy(a).to(images.device, non_blocking=True) for a in (rows, arrays["order"].astype(np.int64))]
+    index = [to_device(a, images.device) for a in (rows, arrays["order"].astype(np.int64))]
     return images[index[0], index[1]]
 
 

@@ -6,6 +6,7 @@ import torch
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
+from ..device import to_device
 from .registry import image_kernel, kernel
 
 
@@ -38,7 +39,7 @@ def apply(images, arrays, *, function, spec, **args):
             said, and its arithmetic for the dtype: ToTensor divides uint8 by 255, and floats by nothing.
     """
     if "uniforms" in arrays:
-        args["uniforms"] = torch.from_numpy(arrays["uniforms"]).to(images.device, non_blocking=True)
+        args["uniforms"] = to_device(arrays["uniforms"], images.device)
     made = function(images, **args)
     said = len(images), spec.channels, *(spec.size or images.shape[-2:])
     if tuple(made.shape) != said or made.dtype != spec.dtype:

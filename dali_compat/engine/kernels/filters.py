@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from ..device import to_device
 from .color import blend, bounded, in_parts, is_half, one_by_one, to
 from .images import functions
 from .registry import image_kernel, kernel
@@ -53,9 +54,7 @@ def gaussian_blur(images, arrays, *, kernel_size, like):
     for axis, taps, sigma in zip((-1, -2), kernel_size, arrays["sigma"].T, strict=True):
         reach = taps // 2
         weights = np.exp(-0.5 * ((np.arange(taps) - reach) / sigma[:, None]) ** 2)
-        weights = torch.from_numpy(weights / weights.sum(1, keepdims=True)).to(
-            images.device, x.dtype, non_blocking=True
-        )
+        weights = to_device(torch.from_numpy(weights / weights.sum(1, keepdims=True)).to(x.dtype), images.device)
         weights = weights.repeat_interleave(images.shape[1], 0)[:, None, None].movedim(-1, axis)
         x = functional.pad(x, (reach, reach, 0, 0) if axis == -1 else (0, 0, reach, reach), "reflect")
         x = _filtered(x, weights)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch.nn.functional import grid_sample
 
+from ..device import to_device
 from .product import product
 
 
@@ -39,7 +40,7 @@ def perspective(images, coefficients, size):
 def _times(base, theta, size):
     """base (1, P, 3) times theta (N, 2, 3), in halves of ``size``."""
     theta = theta.to(base.dtype).transpose(1, 2)
-    theta = theta / torch.tensor([0.5 * size[1], 0.5 * size[0]], dtype=base.dtype, device=base.device)
+    theta = theta / to_device(torch.tensor([0.5 * size[1], 0.5 * size[0]], dtype=base.dtype), base.device)
     return product(base.expand(len(theta), -1, -1), theta)
 
 
@@ -61,7 +62,7 @@ def sample(images, grid, interpolation, fill, like):
     x = grid_sample(x, grid, interpolation, "zeros", align_corners=False)
     if fill is not None:
         x, mask = x[:, :-1], x[:, -1:]
-        color = torch.tensor(fill, dtype=x.dtype, device=x.device)[:, None, None]
+        color = to_device(torch.tensor(fill, dtype=x.dtype), x.device)[:, None, None]
         if interpolation == "nearest":
             x = torch.where(mask < 0.5, color, x)
         elif like == "v1":
@@ -73,4 +74,4 @@ def sample(images, grid, interpolation, fill, like):
 
 def on_device_of(array: np.ndarray, images: torch.Tensor) -> torch.Tensor:
     """An array as a tensor where the images are."""
-    return torch.from_numpy(array).to(images.device, non_blocking=True)
+    return to_device(array, images.device)

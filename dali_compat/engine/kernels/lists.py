@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
+from ..device import to_device
+
 _pool: ThreadPoolExecutor | None = None
 
 
@@ -76,7 +78,7 @@ def of_similar_size(images: list[torch.Tensor]):
 def selected(images, rows):
     if len(rows) == len(images):
         return images
-    return images.index_select(0, torch.from_numpy(rows).to(images.device, non_blocking=True))
+    return images.index_select(0, to_device(rows, images.device))
 
 
 def with_rows(images, made):
@@ -86,5 +88,5 @@ def with_rows(images, made):
     if made:
         images = images.clone()
     for rows, part in made:
-        images.index_copy_(0, torch.from_numpy(rows).to(images.device, non_blocking=True), part)
+        images.index_copy_(0, to_device(rows, images.device), part)
     return images

@@ -9,6 +9,7 @@ import torch
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
+from ..device import to_device
 from .color import in_parts
 from .lists import each
 from .product import product
@@ -22,7 +23,7 @@ def erase(images, arrays, *, value):
     numbers."""
     if value is None:
         return _erase_randomly(images, arrays)
-    value = _as_pixels(torch.tensor(value, dtype=torch.float32), images).to(images.device, non_blocking=True)
+    value = to_device(_as_pixels(torch.tensor(value, dtype=torch.float32), images), images.device)
     return torch.where(within(images, arrays), value[:, None, None], images)
 
 
@@ -32,8 +33,7 @@ def within(images, arrays) -> torch.Tensor:
     (top, left), (h, w) = ([a[:, [0]], a[:, [1]]] for a in (arrays["start"], arrays["shape"]))
     y, x = np.arange(height), np.arange(width)
     in_y, in_x = (
-        torch.from_numpy(inside).to(images.device, non_blocking=True)
-        for inside in ((y >= top) & (y < top + h), (x >= left) & (x < left + w))
+        to_device(inside, images.device) for inside in ((y >= top) & (y < top + h), (x >= left) & (x < left + w))
     )
     return in_y[:, None, :, None] & in_x[:, None, None, :]
 
@@ -49,7 +49,7 @@ def _erase_randomly(images, arrays):
     first = (channel * height + top + y) * width + left  # pixel of the image
     drawn = np.cumsum(w[row]) - w[row]  # pixels before it
     found = np.stack([first - drawn, row * images[0].numel(), mixed(arrays["key"])[row]])
-    lines, lengths = (torch.from_numpy(a).to(images.device, non_blocking=True) for a in (found, w[row]))
+    lines, lengths = (to_device(a, images.device) for a in (found, w[row]))
     count = int(w[row].sum())
     at = torch.repeat_interleave(torch.arange(len(row), device=images.device), lengths, output_size=count)
     index, image, key = lines.index_select(1, at).unbind(0)
@@ -88,7 +88,7 @@ def jpeg(images, arrays, *, like):
         return v2.jpeg(image, quality)
 
     coded = each(code, images.cpu(), arrays["quality"].tolist())
-    return torch.stack(coded).to(images.device, non_blocking=True)
+    return to_device(torch.stack(coded), images.device)
 
 
 @kernel

@@ -6,15 +6,16 @@ of its own there.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
-import torch
 from PIL import Image
 from torchvision.transforms import InterpolationMode, autoaugment, v2
 from torchvision.transforms import functional as F1
 
 from ...draws.matrices import affine, rotation, rotation_of_tensors
+from ..device import to_device
 from . import color, filters, warp
 from .images import fill_list
 from .lists import selected, with_rows
@@ -67,6 +68,7 @@ _ENHANCERS = {
 _CONSTANT = {"AutoContrast": color.autocontrast, "Equalize": color.equalize, "Invert": color.invert}
 
 
+@functools.lru_cache(4096)  # a policy has few magnitudes
 def _matrix(name, magnitude, size, like, version) -> list[float]:
     """From output to input, as torchvision's affine and rotate have it."""
     if name == "Rotate" and like == "pil":
@@ -93,7 +95,7 @@ def augmix(images, arrays, *, names, interpolation, fill, like):
     for place in range(depth):
         rows = {"which": which[:, :, place].T.reshape(-1), "magnitude": magnitude[:, :, place].T.reshape(-1)}
         chains = augment(chains, rows, names=names, interpolation=interpolation, fill=fill, like=like, version=like)
-    weights = torch.from_numpy(arrays["mix"].T.copy()).to(images.device, non_blocking=True).view(1 + width, n, 1, 1, 1)
+    weights = to_device(arrays["mix"].T.copy(), images.device).view(1 + width, n, 1, 1, 1)
     mixed = images * weights[0]
     for weight, chain in zip(weights[1:], chains.split(n), strict=True):
         mixed.add_(chain * weight)

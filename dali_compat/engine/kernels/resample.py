@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ...draws.lowered import vertical_first
+from ..device import to_device
 from .lists import put
 
 _BITS = 22  # of a weight, behind the point
@@ -185,7 +186,7 @@ def _matrices(sizes_in, sizes_out, how, device) -> torch.Tensor:
     for i, (of_image, begin) in enumerate(found):
         weights[i, : len(begin), : of_image.shape[1]] = of_image
         first[i, : len(begin)] = begin
-    of_inputs, begins = (torch.from_numpy(a).to(device, non_blocking=True) for a in (weights, first))
+    of_inputs, begins = (to_device(a, device) for a in (weights, first))
     columns = begins[:, :, None] + torch.arange(most, device=device)
     size_in = int(sizes_in.max())
     matrices = torch.zeros(*shape[:2], size_in, dtype=torch.float64, device=device)
@@ -197,7 +198,7 @@ def _matrix(images, axis, size_out, how):
     size_in = images.shape[axis]
     weights, first = taps(size_in, size_out, *how)
     columns = np.minimum(first[:, None] + np.arange(weights.shape[1]), size_in - 1)  # beyond it weights are 0
-    at, values = (torch.from_numpy(a).to(images.device, non_blocking=True) for a in (columns, weights))
+    at, values = (to_device(a, images.device) for a in (columns, weights))
     matrix = torch.zeros(size_out, size_in, dtype=torch.float64, device=images.device)
     return matrix.scatter_add_(1, at, values).T, band(first, first + weights.shape[1], size_in)
 

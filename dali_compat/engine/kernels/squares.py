@@ -11,6 +11,8 @@ import math
 import numpy as np
 import torch
 
+from ..device import to_device
+
 
 def uniforms(keys: np.ndarray, count: int, device) -> torch.Tensor:
     """(N, count) float32 in [0, 1), multiples of 2**-24."""
@@ -23,7 +25,7 @@ def normals(keys: np.ndarray, count: int, device) -> torch.Tensor:
 
 
 def _bits(keys, count, device):
-    key = torch.from_numpy(mixed(keys)[:, None]).to(device, non_blocking=True)
+    key = to_device(mixed(keys)[:, None], device)
     return squares(torch.arange(count, device=device), key)
 
 

@@ -19,6 +19,7 @@ from torchvision.transforms import functional as v1
 
 from ...draws.matrices import rotation
 from ...draws.timm_policies import OPERATIONS, WITHOUT_VALUE
+from ..device import to_device
 from . import color, filters, warp
 from .blur import box_blur
 from .lists import each, selected, uniform, with_rows
@@ -198,7 +199,7 @@ def _each(function, images, arrays, **how):
         values = dict(zip(arrays, row, strict=True))
         return v1.pil_to_tensor(function(v1.to_pil_image(image), values, **how))
 
-    return uniform(each(made, images.cpu(), *arrays.values())).to(images.device, non_blocking=True)
+    return to_device(uniform(each(made, images.cpu(), *arrays.values())), images.device)
 
 
 @image_kernel("timm_augment")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from ..device import to_device
 from .resample import chunks
 
 
@@ -17,7 +18,7 @@ def resize_nearest(images: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     lines = []
     for before, after in zip(images.shape[-2:], size, strict=True):
         line = nearest(np.array([before]), np.array([after]))[0]
-        lines.append(torch.from_numpy(line).to(images.device, non_blocking=True))
+        lines.append(to_device(line, images.device))
     return images.index_select(-2, lines[0]).index_select(-1, lines[1])
 
 
@@ -47,13 +48,10 @@ def transform(images, coordinates, size, interpolation, fill):
 def coordinates_of(data: np.ndarray, size: tuple[int, int], device: torch.device):
     """affine_transform (6 numbers a row) or perspective_transform (8): what transform() takes as ``coordinates``."""
 
-    def to_device(array):
-        return torch.from_numpy(array).to(device, non_blocking=True)
-
     firsts = range(0, data.shape[1], 3)
-    of_column = [to_device(data[:, None, [i]] * (np.arange(size[1]) + 0.5)) for i in firsts]
-    of_row = [to_device(data[:, [i + 1], None] * (np.arange(size[0])[:, None] + 0.5)) for i in firsts]
-    offset = [to_device(data[:, [i], None]) for i in (2, 5)]
+    of_column = [to_device(data[:, None, [i]] * (np.arange(size[1]) + 0.5), device) for i in firsts]
+    of_row = [to_device(data[:, [i + 1], None] * (np.arange(size[0])[:, None] + 0.5), device) for i in firsts]
+    offset = [to_device(data[:, [i], None], device) for i in (2, 5)]
 
     def coordinates(rows):
         x, y, *scale = (column[rows] + row[rows] for column, row in zip(of_column, of_row, strict=True))
@@ -138,9 +136,7 @@ def transform_nearest(images, matrix, size, fill):
     background = fill_like(images, fill)
     height, width = images.shape[-2:]
     lines, others = _fixed_lines(matrix, size, (height, width))
-    x_of_column, x_of_row, y_of_column, y_of_row = (
-        torch.from_numpy(line).to(images.device, non_blocking=True) for line in lines
-    )
+    x_of_column, x_of_row, y_of_column, y_of_row = (to_device(line, images.device) for line in lines)
     made = []
     for part in chunks(images, size[0] * size[1] * (images.shape[1] + 1) * 2):
         x = (x_of_column[part, None, :] + x_of_row[part, :, None]).bitwise_right_shift_(16)
@@ -191,7 +187,7 @@ def _unfixed(a, size, device):
     for step, row_step, offset in (a[:3], a[3:]):
         rows = _accumulated(np.array([offset + row_step * 0.5 + step * 0.5]), row_step, size[0])
         grid = _accumulated(rows[0], step, size[1])
-        yield torch.from_numpy(np.where(abs(grid) < 2**31, np.floor(grid), -1).astype(np.int64)).to(device)
+        yield to_device(np.where(abs(grid) < 2**31, np.floor(grid), -1).astype(np.int64), device)
 
 
 def _accumulated(start: np.ndarray, step, count: int) -> np.ndarray:
@@ -207,4 +203,4 @@ def fill_like(images: torch.Tensor, fill) -> torch.Tensor:
     fill = np.zeros(1) if fill is None else np.asarray(fill, np.float64).reshape(-1)
     if not images.is_floating_point():
         fill = np.clip(np.trunc(fill), 0, 255)
-    return torch.from_numpy(fill).to(images.device, images.dtype, non_blocking=True)[:, None, None]
+    return to_device(torch.from_numpy(fill).to(images.dtype), images.device)[:, None, None]

@@ -12,6 +12,7 @@ from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
 from ...versions import TORCHVISION
+from ..device import to_device
 from . import grids, resample, transform
 from .geometry import border, by_size
 from .images import fill_list, functions, ints
@@ -114,7 +115,7 @@ def displacement(keys: np.ndarray, size, alpha, sigma, device) -> torch.Tensor:
             taps = int(8 * sigma[i] + 1) | 1  # the next odd number
             for axis, of_axis in ((-1, sigma[0]), (-2, sigma[1])):
                 matrix, blocks = _gaussian(field.shape[axis], taps, of_axis)
-                field = resample.banded(field, torch.from_numpy(matrix).to(device, non_blocking=True), blocks, axis)
+                field = resample.banded(field, to_device(matrix, device), blocks, axis)
         fields.append(field[:, 0] * (alpha[i] / extent))
     return torch.stack(fields, -1).to(torch.float32)
 
