@@ -117,8 +117,21 @@ CONFIGS = {
 }
 SOURCES = {"folder": "photos in a folder", "rec": "the same in a .rec"}
 TOOLKIT = "Training speed of the toolkit's configs with both loaders, and by CPU cores"
+# what toolkit.py measured on one GPU with the most cores: of a config and a source in two of them the later one counts
+RUNS = "toolkit_h200", "toolkit_models_h200", "toolkit_rec_h200", "toolkit_policies_h200"
 HALF, LOW = 400, 150  # pixels: a panel's width, a line plot's height
 ROW = 30
+
+
+def joined(results: list[dict]) -> dict:
+    """Results of toolkit.py as one. The turns on synthetic data stand beside those of each source, which they have."""
+    rows: dict[tuple[str, str], list[dict]] = {}
+    for result in results:
+        for config, source in dict.fromkeys((row["config"], row["source"]) for row in result["rounds"]):
+            if source is not None:
+                of = [row for row in result["rounds"] if row["config"] == config and row["source"] in (source, None)]
+                rows[config, source] = [row | {"source": source} for row in of]
+    return results[0] | {"rounds": [row for of in rows.values() for row in of]}
 
 
 def of_turns(rows: list[dict], key: str = "images_per_s", **where) -> list[float]:
@@ -169,7 +182,7 @@ def of_configs(left: float, top: float, source: str, rows: list[dict]) -> list[s
     lines = [text(left, top + 14, f"Share of synthetic data's speed, {SOURCES[source]}", size=13, weight=600)]
     room, begin = HALF - 170, left + 105
     for number, (config, name) in enumerate(CONFIGS.items()):
-        ceiling = of_turns(rows, config=config, case="synthetic")
+        ceiling = of_turns(rows, config=config, source=source, case="synthetic")
         y = top + 28 + ROW * number
         lines.append(text(begin - 8, y + 16, name, anchor="end"))
         for place, (case, loader) in enumerate(LOADERS.items()):
@@ -213,12 +226,19 @@ def toolkit(cores: dict, configs: dict) -> str:
     return svg(height, TOOLKIT, lines)
 
 
+def of_toolkit(*names: str) -> dict | None:
+    """These files, joined, as far as they are there."""
+    paths = [RESULTS / f"{name}.json" for name in names]
+    results = [json.loads(path.read_text()) for path in paths if path.exists()]
+    return joined(results) if results else None
+
+
 def pictures() -> dict[str, str]:
     """{file: picture} of all whose results are there."""
     drawn = {"speed.svg": speed()}
-    both = [RESULTS / f"{name}.json" for name in ("toolkit_cores_h200", "toolkit_h200")]
-    if all(path.exists() for path in both):
-        drawn["toolkit.svg"] = toolkit(*(json.loads(path.read_text()) for path in both))
+    cores, configs = of_toolkit("toolkit_cores_h200"), of_toolkit(*RUNS)
+    if cores and configs:
+        drawn["toolkit.svg"] = toolkit(cores, configs)
     return drawn
 
 

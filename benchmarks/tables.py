@@ -23,6 +23,7 @@ from told import (
     middle,
     of_an_epoch,
     pets,
+    reaches,
     readme,
     result,
     spread,
@@ -49,7 +50,7 @@ def speeds(rows: list[dict], **where) -> list[str]:
     """Cells: images/s of synthetic data and of both loaders, with the share of the time that they were waited for, and
     how many times as fast ours is."""
     theirs, ours = (middle(rows, case=case, **where) for case in LOADERS)
-    ceiling = middle(rows, case="synthetic", **{key: value for key, value in where.items() if key != "source"})
+    ceiling = middle(rows, case="synthetic", **where)
     cells = [f"{ceiling:,.0f}" if ceiling else "-"]
     for case, value in (("dali", ours), ("torchvision", theirs)):
         waits = middle(rows, "waiting", case=case, **where)
@@ -61,12 +62,15 @@ def about(found: dict) -> str:
     """The line before a table: on what, and how often."""
     ranks = found["ranks"]
     said = machine(found) if ranks == 1 else f"{ranks} {machine(found)} each"
-    return f"{said}, rounds: {len({row['round'] for row in found['rounds']})}.\n\n"
+    rounds: dict[tuple, set[int]] = {}
+    for row in found["rounds"]:
+        rounds.setdefault((row["config"], row["source"], row["cores"]), set()).add(row["round"])
+    return f"{said}, rounds: {reaches(map(len, rounds.values()), 'd')}.\n\n"
 
 
-def configs(name: str = "toolkit_h200", one: dict | None = None) -> str:
+def configs(names: tuple[str, ...] = plot.RUNS, one: dict | None = None) -> str:
     """Every config, on a folder and on a .rec; with how many times as fast it is as in ``one``, a result of one GPU."""
-    found = result(name)
+    found = plot.of_toolkit(*names)
     if found is None:
         return NOT_YET
     rows, table = found["rounds"], []
@@ -88,7 +92,7 @@ def configs(name: str = "toolkit_h200", one: dict | None = None) -> str:
 
 def cores() -> str:
     """By CPU cores a GPU, below the picture of both results."""
-    found = result("toolkit_cores_h200")
+    found = plot.of_toolkit("toolkit_cores_h200")
     if found is None:
         return NOT_YET
     rows, table = found["rounds"], []
@@ -96,13 +100,13 @@ def cores() -> str:
         for count in sorted({row["cores"] for row in rows if row["config"] == config}):
             cells = speeds(rows, config=config, cores=count, source="folder")
             table.append([f"{plot.CONFIGS[config]}, {count} cores", *cells])
-    picture = f"![{plot.TOOLKIT}](toolkit.svg)\n\n" if result("toolkit_h200") else ""
+    picture = f"![{plot.TOOLKIT}](toolkit.svg)\n\n" if plot.of_toolkit(*plot.RUNS) else ""
     return picture + about(found) + markdown(["", *HEADER], table)
 
 
 def two_gpus() -> str:
     """DistributedDataParallel on two GPUs of one host."""
-    return configs("toolkit_h200x2", result("toolkit_h200"))
+    return configs(("toolkit_h200x2", "toolkit_resnet50_h200x2"), plot.of_toolkit(*plot.RUNS))
 
 
 def dogs_cats() -> str:

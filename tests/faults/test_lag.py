@@ -48,19 +48,23 @@ def test_a_gpu_that_lags(tmp_path, options):
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("transform", LARGE, ids=str)
 def test_batches_are_made_while_a_gpu_lags(tmp_path, transform, exact, monkeypatch):
-    """What torch does to a batch goes behind a second of other work on the GPU, and next() does not wait for that."""
+    """What torch does to a batch goes behind a second of other work on the GPU. next() does not wait for that, and the
+    images are those of an epoch without it."""
     monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "0")
     folder = make_folder(tmp_path / "images", classes=2, per_class=16, special=False)
     dataset = DALIImageFolder(folder, T.Compose([T.RandomResizedCrop(224), transform, T.ToTensor()]))
     drawn = RandomSampler(dataset, replacement=True, num_samples=6 * 128)
     loader = ours(dataset, 128, sampler=drawn, device="cuda", exact=exact)
     for _ in range(3):  # kernels are loaded, and memory is there
-        kept = list(loader)
+        torch.manual_seed(0)
+        wanted = [images for images, _ in loader]
+    torch.manual_seed(0)
     batches = iter(loader)
-    kept += [next(batches) for _ in range(2)]
+    given = [next(batches)[0] for _ in range(2)]
     torch.cuda.synchronize()
     torch.cuda._sleep(A_SECOND)
     done = torch.cuda.Event()
     done.record()
-    kept += [next(batches) for _ in range(2)]
+    given += [next(batches)[0] for _ in range(2)]
     assert not done.query()
+    assert all(torch.equal(images, expected) for images, expected in zip(given, wanted[:4], strict=True))
