@@ -149,7 +149,8 @@ def of_imagenet() -> str:
     if not found:
         return "Measured: not yet; docs/imagenet.md has the command."
     return (
-        f"Measured: the speed of the configs, not whole trainings. On an {with_cores(plot.of_toolkit(*plot.RUNS))} it is "
+        "Measured: the speed of the configs, not whole trainings. On an "
+        f"{with_cores(plot.of_toolkit(*plot.RUNS))} it is "
         f"{reaches((times for times, _ in found.values()), '.1f')} times that with --loader torchvision. "
         "docs/imagenet.md has the tables."
     )

@@ -40,7 +40,7 @@ def test_the_plot_draws_what_is_measured(plot):
 
 def test_the_plot_of_the_toolkit_draws_what_is_measured(plot):
     """A line a loader and one of synthetic data, a dot a round, a bar of a loader's median to synthetic's."""
-    drawn = plot["toolkit"](*measured())
+    drawn = plot["toolkit"](*(plot["joined"]([result]) for result in measured()))
     assert drawn.count("<polyline") == 3 and drawn.count("stroke-dasharray") == 1 + 1  # and the ceiling of a panel
     assert drawn.count("<circle") == 5
     bars = re.findall(r'<rect x="[\d.]+" y="\d+" width="([\d.]+)" height="10" rx="2" fill="(#\w+)"/>', drawn)[:2]

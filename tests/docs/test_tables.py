@@ -67,6 +67,20 @@ def test_the_table_of_configs(tables, results):
     ]
 
 
+def test_of_two_runs_the_later_one_counts_with_its_own_synthetic_data(tables, results):
+    """But the earlier one has what the later one has not measured."""
+    later = measured()[1]
+    later["rounds"] = [row | {"images_per_s": row["images_per_s"] / 2, "round": 0} for row in later["rounds"]]
+    both = [row | {"source": row["source"] and "rec"} for row in measured()[1]["rounds"]]
+    results("toolkit_h200", {**measured()[1], "rounds": measured()[1]["rounds"] + both[1:]})
+    results("toolkit_rec_h200", later)
+    assert tables["configs"]().splitlines()[0] == "NVIDIA H200, 16 cores, rounds: 1 to 3."
+    assert tables["configs"]().splitlines()[4:] == [
+        "| GhostNet | 128 | 1,000 | 750 (25%) | 150 (25%) | 5.0 | 28.5 / 142.4 |",
+        "| GhostNet, .rec | 128 | 2,000 | 1,500 (25%) | 300 (25%) | 5.0 | 14.2 / 71.2 |",
+    ]
+
+
 def test_the_table_by_cores(tables, results):
     results("toolkit_cores_h200", measured()[0])
     assert tables["cores"]().splitlines()[4:] == [
