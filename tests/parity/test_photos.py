@@ -74,7 +74,7 @@ RECIPES = {
 }
 # DALI decodes otherwise there, and chroma makes the default's maxima; photos differ in it. The first figures are of 54
 # photos and an H100, the second of another 54 and an H200; docs/transforms.md promises .2. What has no figure has not
-# been measured as a recipe; each policy alone is in benchmarks/results/parity_h100.json.
+# been measured as a recipe; each policy alone is in benchmarks/results/parity_h200.json.
 GPU = {
     "val": (0.2, 60),  # .089/32
     "preset": (0.2, 60),  # the same; .13/25
