@@ -181,8 +181,8 @@ _COPIES = [sum(kernel["ms"] for kernel in row["kernels"] if "Memcpy" in kernel["
 claim(
     MEASURED,
     "a batch adds {:.1f} ms of kernels with ``, in {:.0f} launches, and {:.1f} ms in {:.0f} by default; copies take "
-    "{:.1f} and {:.1f} ms (eager ResNet-18, torch's profiler, {} steps). The model's own kernels take {:.1f} and {:.1f} "
-    "ms longer",
+    "{:.1f} and {:.1f} ms (eager ResNet-18, torch's profiler, {} steps). The model's own kernels take {:.1f} and "
+    "{:.1f} ms longer",
     *(
         value
         for row, copies in zip(_EXACT[::-1], _COPIES[::-1], strict=True)
@@ -563,7 +563,7 @@ for words, kind in (
 
 # ---- versions
 
-claim("CHANGELOG.md", "[{}] - unreleased", __version__)
+claim("CHANGELOG.md", "## [{}] - 2026-11-24", __version__)
 
 
 # ---- numbers that are no measurements: why, and patterns of prose
