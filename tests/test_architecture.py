@@ -183,6 +183,13 @@ def test_torchvisions_transforms_are_known_to_one_module_of_a_room(room):
     assert {module for module, names in found.items() if names} == BUILDERS.get(room, set())
 
 
+def test_kernels_take_numbers_to_a_gpu_by_to_device():
+    """Which waits for nothing that the GPU has to do before; a copy from ordinary memory may."""
+    kernels = {module: path for module, path in MODULES.items() if module.startswith(f"{TOP}.engine.kernels")}
+    assert len(kernels) > 10
+    assert [module for module, path in kernels.items() if "non_blocking" in path.read_text()] == []
+
+
 def test_a_circle_is_found():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
     assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
