@@ -18,6 +18,7 @@ from torch.utils.data import RandomSampler, Subset
 
 from dali_compat.cli.chart import Bar, save_bars
 from dali_compat.cli.check import TABLE, add_options, archive_class, open_table
+from dali_compat.cli.cores import usable_cores
 from dali_compat.cli.limits import Beside, Measured, Setting, advice, limit, limit_beside
 from dali_compat.cli.parity import transform_of
 from dali_compat.cli.timing import Passes, SampledFiles, memory
@@ -188,7 +189,7 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
 
     passes.one()  # which looks at every file's header
     route = loader._route
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     threads, depth = getattr(route, "threads", max(1, args.workers)), getattr(route, "depth", args.prefetch_factor or 2)
     per_batch = args.batch_size / len(files)
     files.drop()

@@ -17,6 +17,8 @@ from contextlib import closing, contextmanager
 
 from tqdm import tqdm
 
+from dali_compat.cli.cores import usable_cores
+
 TABLE = "DALIImageTable"
 _ENDINGS = {
     ".csv": TABLE,
@@ -46,7 +48,11 @@ def add_arguments(parser) -> None:
         help="lines of each list, 0: all (default %(default)s)",
     )
     parser.add_argument(
-        "--workers", type=_at_least(1), default=_cores(), metavar="N", help="processes (default %(default)s, the cores)"
+        "--workers",
+        type=_at_least(1),
+        default=usable_cores(),
+        metavar="N",
+        help="processes (default %(default)s, the cores)",
     )
     add_options(parser)
     parser.set_defaults(usage_error=parser.error)
@@ -197,10 +203,6 @@ def _print(words: str) -> None:
     """Whatever the terminal's encoding."""
     encoding = sys.stdout.encoding or "utf-8"
     print(words.encode(encoding, "backslashreplace").decode(encoding))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _at_least(least: int) -> Callable[[str], int]:

@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw
 from tqdm import tqdm
 
 from dali_compat import installation
+from dali_compat.cli.cores import usable_cores
 from dali_compat.cli.pictures import write_folder
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -25,11 +26,10 @@ GPU_DRAWS_PER_IMAGE = 8
 
 
 def add_arguments(parser) -> None:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parser.add_argument("--images", type=int, default=512, help="how many JPEGs to make (default %(default)s)")
     parser.add_argument("--batch-size", type=int, help="images in a batch (default 256 on a GPU, 64 on the CPU)")
     parser.add_argument(
-        "--workers", type=int, default=min(cores, 16), help="num_workers of both loaders (default %(default)s)"
+        "--workers", type=int, default=min(usable_cores(), 16), help="num_workers of both loaders (default %(default)s)"
     )
     parser.add_argument(
         "--epochs", type=int, default=3, help="timed passes of each loader, in turn (default %(default)s)"

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from dali_compat import installation
+from dali_compat.cli.cores import usable_cores
 from dali_compat.cli.pictures import make_photo
 from dali_compat.data.header import read_header
 from dali_compat.engine.planes.engine import EngineSilent
@@ -224,8 +225,7 @@ def _connections() -> Check:
 
 
 def _cores() -> Check:
-    total = os.cpu_count()
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total
+    total, usable = os.cpu_count(), usable_cores()
     return Check("CPU cores", str(usable) if usable == total else f"{usable} of {total}")
 
 

@@ -132,7 +132,7 @@ class Chain:
         chain = self._of_steps.setdefault(steps, Chain(self._count, self.given, made))
         chain.is_random = any(is_random(step) and not is_given(step) for step in steps)
         chain.transforms = (*self.transforms, transform)
-        chain.copies, chain.packed = (*self.copies, _copied(transform)), None
+        chain.copies, chain.packed = (*self.copies, _apart(transform)), None
         return chain
 
 
@@ -163,20 +163,20 @@ class _Itself:
         return type(other) is _Itself and other.one is self.one
 
 
-def _copied(transform: Any, depth: int = _DEEP) -> Any:
+def _apart(transform: Any, depth: int = _DEEP) -> Any:
     """A transform that stays as it is when somebody gives this one, or one within it, other settings."""
     if type(transform) in _SEQUENCES:
-        return type(transform)(_copied(one, depth) for one in transform)
+        return type(transform)(_apart(one, depth) for one in transform)
     made = transform
     if isinstance(transform, dict):
         made = copy.copy(transform)
-        made.update((name, _copied(one, depth)) for name, one in transform.items())
+        made.update((name, _apart(one, depth)) for name, one in transform.items())
     elif type(transform) in _ARRAYS:
         made = copy.deepcopy(transform)
     elif depth and callable(transform) and attributes(transform) and not isinstance(transform, (type, FunctionType)):
         made = copy.copy(transform)
         own = {name: one for name, one in attributes(transform).items() if name not in _OF_ALL}
-        attributes(made).update((name, _copied(one, depth - 1)) for name, one in own.items())
+        attributes(made).update((name, _apart(one, depth - 1)) for name, one in own.items())
     return made
 
 

@@ -69,7 +69,7 @@ def _copied(value: Any, depth: int) -> Any:
 def settings_kept(dataset: Any) -> Iterator[None]:
     """Afterwards transforms, and other objects that may be called, have the attributes that they had: the copy has the
     same ones."""
-    kept = [(one, one.copy()) for inner in with_inner(dataset) for one in _settings(attributes(inner))]
+    kept = [(one, one.copy()) for inner in with_inner(dataset) for one in _restorable(attributes(inner))]
     try:
         yield
     finally:
@@ -93,15 +93,15 @@ def generators_kept(dataset: Any) -> Iterator[None]:
             restore()
 
 
-def _settings(value: Any, depth: int = _DEEP) -> Iterator[Any]:
+def _restorable(value: Any, depth: int = _DEEP) -> Iterator[Any]:
     """Attributes, lists and dicts that an object to be called has, and those within."""
     if type(value) in (list, tuple, dict) and len(value) <= _SMALL:
         if type(value) is not tuple:
             yield value
         for one in _all(value):
-            yield from _settings(one, depth)
+            yield from _restorable(one, depth)
     elif depth and callable(value) and not isinstance(value, (type, FunctionType)):
-        yield from _settings(attributes(value), depth - 1)
+        yield from _restorable(attributes(value), depth - 1)
 
 
 def _all(held: Any) -> Any:
