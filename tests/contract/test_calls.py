@@ -356,12 +356,18 @@ class _WritesItsSeed:
 
     def __call__(self, number):
         info = torch.utils.data.get_worker_info()
-        (self.folder / "part").with_suffix(f".{number}").write_text(f"{info.seed} {info.id} {info.num_workers}")
+        new = self.folder / f"{number}.new"
+        new.write_text(f"{info.seed} {info.id} {info.num_workers}")
+        new.rename(self.folder / f"part.{number}")
 
 
 def test_worker_info(image_root, tmp_path):
     """A seed of each worker's own, as torch gives them: workers that seed their libraries with it must differ."""
-    list(_loader(image_root, ROTATED, 6, worker_init_fn=_WritesItsSeed(tmp_path)))
+    loader = _loader(image_root, ROTATED, 6, worker_init_fn=_WritesItsSeed(tmp_path), persistent_workers=True)
+    until = time.monotonic() + 60
+    while len(list(tmp_path.glob("part.*"))) < 2 and time.monotonic() < until:  # one may be there before the other
+        list(loader)
+    loader.close()
     first, second = ([int(word) for word in (tmp_path / f"part.{n}").read_text().split()] for n in (0, 1))
     assert second[0] == first[0] + 1 and (first[1:], second[1:]) == ([0, 2], [1, 2])
 

@@ -580,7 +580,6 @@ NOT_MEASURED = {
         r"torchvision from 0\.20",
         r"PrefetchLoader does from 1\.0\.30",
         r"DALI 2\.4",
-        r"Up to 1\.0",
     ),
     "arguments": (
         r"RandomResizedCrop\(224\)",
