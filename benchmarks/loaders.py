@@ -4,7 +4,6 @@ Every loader gives float32 (N, 3, 224, 224) and int64 (N,) on the device, drops 
 RandomResizedCrop from torchvision's ranges: scale (.08, 1), ratio (3/4, 4/3).
 """
 
-import collections
 import gc
 import itertools
 from collections.abc import Callable, Iterator
@@ -223,18 +222,11 @@ def device_of(args):
     return torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def see(opened, device, most=5):
-    """Whole epochs of ours, so many at most: until every file was looked at, and compared where a GPU's JPEG engine
-    decodes. An epoch that drops its last batch leaves out some."""
-    from dali_compat.engine.planes.engines import known_engine
+def see(opened, device):
+    """Whole epochs of ours, until every file was looked at, and compared where a GPU's JPEG engine decodes."""
+    from dali_compat.parity import measure
 
-    for _ in range(most):
-        collections.deque(opened.epoch(), 0)
-        engine = known_engine(device)
-        if engine is not None and not isinstance(engine, str):
-            engine.settle(300)
-        if "not compared yet" not in opened.explain():
-            return
+    measure.see(opened.epoch, opened.explain, device)
 
 
 def synchronise(device):

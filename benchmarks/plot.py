@@ -124,7 +124,7 @@ ROW = 30
 
 
 def joined(results: list[dict]) -> dict:
-    """Results of toolkit.py as one. The turns on synthetic data stand beside those of each source, which they have."""
+    """Results of toolkit.py as one. A run's turns on synthetic data count for each of its sources, and are named so."""
     rows: dict[tuple[str, str], list[dict]] = {}
     for result in results:
         for config, source in dict.fromkeys((row["config"], row["source"]) for row in result["rounds"]):
@@ -227,8 +227,8 @@ def toolkit(cores: dict, configs: dict) -> str:
 
 
 def of_toolkit(*names: str) -> dict | None:
-    """These files, joined, as far as they are there."""
-    paths = [RESULTS / f"{name}.json" for name in names]
+    """These files, or RUNS, joined, as far as they are there."""
+    paths = [RESULTS / f"{name}.json" for name in names or RUNS]
     results = [json.loads(path.read_text()) for path in paths if path.exists()]
     return joined(results) if results else None
 
@@ -236,7 +236,7 @@ def of_toolkit(*names: str) -> dict | None:
 def pictures() -> dict[str, str]:
     """{file: picture} of all whose results are there."""
     drawn = {"speed.svg": speed()}
-    cores, configs = of_toolkit("toolkit_cores_h200"), of_toolkit(*RUNS)
+    cores, configs = of_toolkit("toolkit_cores_h200"), of_toolkit()
     if cores and configs:
         drawn["toolkit.svg"] = toolkit(cores, configs)
     return drawn

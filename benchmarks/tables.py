@@ -68,7 +68,7 @@ def about(found: dict) -> str:
     return f"{said}, rounds: {reaches(map(len, rounds.values()), 'd')}.\n\n"
 
 
-def configs(names: tuple[str, ...] = plot.RUNS, one: dict | None = None) -> str:
+def configs(names: tuple[str, ...] = (), one: dict | None = None) -> str:
     """Every config, on a folder and on a .rec; with how many times as fast it is as in ``one``, a result of one GPU."""
     found = plot.of_toolkit(*names)
     if found is None:
@@ -100,13 +100,13 @@ def cores() -> str:
         for count in sorted({row["cores"] for row in rows if row["config"] == config}):
             cells = speeds(rows, config=config, cores=count, source="folder")
             table.append([f"{plot.CONFIGS[config]}, {count} cores", *cells])
-    picture = f"![{plot.TOOLKIT}](toolkit.svg)\n\n" if plot.of_toolkit(*plot.RUNS) else ""
+    picture = f"![{plot.TOOLKIT}](toolkit.svg)\n\n" if plot.of_toolkit() else ""
     return picture + about(found) + markdown(["", *HEADER], table)
 
 
 def two_gpus() -> str:
     """DistributedDataParallel on two GPUs of one host."""
-    return configs(("toolkit_h200x2", "toolkit_resnet50_h200x2"), plot.of_toolkit(*plot.RUNS))
+    return configs(("toolkit_h200x2", "toolkit_resnet50_h200x2"), plot.of_toolkit())
 
 
 def dogs_cats() -> str:

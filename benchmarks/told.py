@@ -100,7 +100,7 @@ def of_both(rows: list[dict], **where) -> list[float | None]:
 
 def ratios() -> dict[str, tuple[float, float]]:
     """{config: (times torchvision's speed, share of synthetic data's)} from a folder, on one GPU."""
-    rows, found = (plot.of_toolkit(*plot.RUNS) or {"rounds": []})["rounds"], {}
+    rows, found = (plot.of_toolkit() or {"rounds": []})["rounds"], {}
     for config in plot.CONFIGS:
         ours, theirs = of_both(rows, config=config)
         ceiling = middle(rows, config=config, case="synthetic", source="folder")
@@ -118,7 +118,7 @@ def reaches(values: Iterable[float], form: str) -> str:
 
 def readme() -> str:
     """A line for each result that is there, and the plot of two of them."""
-    configs, cores, lines = plot.of_toolkit(*plot.RUNS), plot.of_toolkit("toolkit_cores_h200"), []
+    configs, cores, lines = plot.of_toolkit(), plot.of_toolkit("toolkit_cores_h200"), []
     if configs and (found := ratios()):
         times, shares = zip(*found.values(), strict=True)
         lines.append(
@@ -150,7 +150,7 @@ def of_imagenet() -> str:
         return "Measured: not yet; docs/imagenet.md has the command."
     return (
         "Measured: the speed of the configs, not whole trainings. On an "
-        f"{with_cores(plot.of_toolkit(*plot.RUNS))} it is "
+        f"{with_cores(plot.of_toolkit())} it is "
         f"{reaches((times for times, _ in found.values()), '.1f')} times that with --loader torchvision. "
         "docs/imagenet.md has the tables."
     )

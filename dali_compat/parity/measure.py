@@ -8,7 +8,7 @@ import os
 import tempfile
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,8 @@ class _Stream:
         )
         route = self._begin()
         if route.uses_jpeg_engine:
-            self.jpegs = _compare(self.loader, route)
+            see(self.loader.__iter__, self.loader.explain, route.device)
+            self.jpegs = route.compared_jpegs
             route = self._begin()
         self.seed, self.plan, self.device = int(self.batches._base_seed), route.plans[0], route.device
 
@@ -176,16 +177,21 @@ class _Stream:
         return tuple((one.steps, one.dali, one.batch, id(one.call or None)) for one in self.plan.chains)
 
 
-def _compare(loader: DataLoader, route: DaliRoute) -> str:
-    """Whole epochs, until every file's pixels were compared with Pillow's; what is said of them then."""
+def see(epoch: Callable[[], Iterable], account: Callable[[], str], device: torch.device) -> None:
+    """Whole epochs, a few at most, until every file was looked at, and compared with Pillow's pixels where a GPU's JPEG
+    engine decodes. An epoch that drops its last batch leaves out some.
+
+    Args:
+        epoch: gives the batches of one.
+        account: the loader's explain().
+    """
     for _ in range(_LOOKS):
-        deque(loader, 0)
-        engine = known_engine(route.device)
+        deque(epoch(), 0)
+        engine = known_engine(device)
         if engine is not None and not isinstance(engine, str):
             engine.settle(_PATIENCE)
-        if "not compared yet" not in route.compared_jpegs:
-            break
-    return route.compared_jpegs
+        if "not compared yet" not in account():
+            return
 
 
 def _images(samples) -> list:

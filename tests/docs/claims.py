@@ -157,8 +157,9 @@ claim("docs/scaling.md", "ResNet-50 beside the loader has {:.3f} of the speed th
 )
 
 
-def _added(word: str, key: str = "ms") -> float:
-    return sum(kernel[key] for kernel in _ADDED["kernels"] if word in kernel["name"])
+def _spent(row: dict, word: str, key: str = "ms") -> float:
+    """By kernels or copies whose name has the word."""
+    return sum(kernel[key] for kernel in row["kernels"] if word in kernel["name"])
 
 
 claim(
@@ -166,34 +167,31 @@ claim(
     "a batch adds {:.1f} ms of kernels, and {:.1f} ms of copies that run beside them: nvJPEG's conversion to RGB "
     "{:.1f} ms in {:.0f} launches, DALI's resize {:.1f} ms, normalisation {:.1f} ms (torch's profiler, {} steps). "
     "The model's own kernels take {:.1f} ms longer",
-    _ADDED["added_ms"] - _added("Memcpy"),
-    _added("Memcpy"),
-    _added("rgba2rgb"),
-    _added("rgba2rgb", "launches"),
-    _added("Resample"),
-    _added("Normalize"),
+    _ADDED["added_ms"] - _spent(_ADDED, "Memcpy"),
+    _spent(_ADDED, "Memcpy"),
+    _spent(_ADDED, "rgba2rgb"),
+    _spent(_ADDED, "rgba2rgb", "launches"),
+    _spent(_ADDED, "Resample"),
+    _spent(_ADDED, "Normalize"),
     int(read("training_resnet18_h200")["settings"]["profile"]),
     _ADDED["longer_ms"],
 )
-_EXACT = [read("training_exact_profile_h200")["gpu_time"][i] for i in (0, 1)]
-assert [row["case"] for row in _EXACT] == ["ours", "ours_exact"]
-_COPIES = [sum(kernel["ms"] for kernel in row["kernels"] if "Memcpy" in kernel["name"]) for row in _EXACT]
+_DEFAULT, _EXACT = read("training_exact_profile_h200")["gpu_time"]
+assert (_DEFAULT["case"], _EXACT["case"]) == ("ours", "ours_exact")
 claim(
     MEASURED,
     "a batch adds {:.1f} ms of kernels with ``, in {:.0f} launches, and {:.1f} ms in {:.0f} by default; copies take "
     "{:.1f} and {:.1f} ms (eager ResNet-18, torch's profiler, {} steps). The model's own kernels take {:.1f} and "
     "{:.1f} ms longer",
-    *(
-        value
-        for row, copies in zip(_EXACT[::-1], _COPIES[::-1], strict=True)
-        for value in (
-            row["added_ms"] - copies,
-            sum(kernel["launches"] for kernel in row["kernels"] if "Memcpy" not in kernel["name"]),
-        )
-    ),
-    *_COPIES[::-1],
+    _EXACT["added_ms"] - _spent(_EXACT, "Memcpy"),
+    _EXACT["launches"] - _spent(_EXACT, "Memcpy", "launches"),
+    _DEFAULT["added_ms"] - _spent(_DEFAULT, "Memcpy"),
+    _DEFAULT["launches"] - _spent(_DEFAULT, "Memcpy", "launches"),
+    _spent(_EXACT, "Memcpy"),
+    _spent(_DEFAULT, "Memcpy"),
     int(read("training_exact_profile_h200")["settings"]["profile"]),
-    *(row["longer_ms"] for row in _EXACT[::-1]),
+    _EXACT["longer_ms"],
+    _DEFAULT["longer_ms"],
 )
 claim(MEASURED, "one of {} threads with {} batches in flight, and three of {} threads", 4, 5, 2)  # as _HANDS says
 
@@ -405,18 +403,18 @@ claim(
 
 # ---- answers of a classifier
 
-_AGREEMENT = {name: 100 * value for name, value in read("answers_h200")["agreement"].items()}
+_AGREEMENT = {name: round(100 * value, 2) for name, value in read("answers_h200")["agreement"].items()}
 _SAME, _RESIZED = "as they are", "Resize(40), CenterCrop(32)"
 for name in (_SAME, _RESIZED):  # "for all with `exact=True`", and where the engine decodes
     assert _AGREEMENT[f"{name}, exact=True"] == _AGREEMENT[f"{name}, exact=True, JPEG engine"] == 100
 claim(
     README,
-    "the same answer for {:.0f}% of 10,000 images of CIFAR-10 by default, for {:.2f}% behind a resize, and for all",
+    "the same answer for {:g}% of 10,000 images of CIFAR-10 by default, for {:g}% behind a resize, and for all",
     *(_AGREEMENT[f"{name}, default"] for name in (_SAME, _RESIZED)),
 )
 claim(
     MEASURED,
-    "agree for {:.0f}% of the images by default, for {:.2f}% behind a resize, and for all",
+    "agree for {:g}% of the images by default, for {:g}% behind a resize, and for all",
     *(_AGREEMENT[f"{name}, default"] for name in (_SAME, _RESIZED)),
 )
 for called, name in (("none", _SAME), (_RESIZED, _RESIZED)):

@@ -1,4 +1,5 @@
-"""A GPU that lags behind the host: batches are dropped at once, and DALI must not write where they were."""
+"""A GPU that lags behind the host: DALI must not write where dropped batches were, and next() does not
+wait."""
 
 import gc
 
@@ -12,7 +13,7 @@ from torchvision import transforms as T
 from dali_compat import DALIImageFolder
 from faults.interrupts import Truth
 
-MILLISECONDS_20, TWO_SECONDS = 40_000_000, 4_000_000_000  # cycles
+MILLISECONDS_20, A_SECOND = 40_000_000, 2_000_000_000  # cycles
 
 # whose arguments come to more than 64 KB, in a batch of 128
 LARGE = [
@@ -50,23 +51,23 @@ def test_a_gpu_that_lags(tmp_path, options):
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("transform", LARGE, ids=str)
 def test_batches_are_made_while_a_gpu_lags(tmp_path, transform, exact, monkeypatch):
-    """What torch does to a batch goes behind two seconds of other work on the GPU. next() does not wait, and the
+    """What torch does to a batch goes behind a second of other work on the GPU. next() does not wait, and the
     images are those of an epoch without it."""
     monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "0")
     folder = make_folder(tmp_path / "images", classes=2, per_class=16, special=False)
     dataset = DALIImageFolder(folder, T.Compose([T.RandomResizedCrop(224), transform, T.ToTensor()]))
     drawn = RandomSampler(dataset, replacement=True, num_samples=6 * 128)
     loader = ours(dataset, 128, sampler=drawn, device="cuda", exact=exact)
-    for _ in range(3):  # kernels are loaded, and memory is there for batches that are not done
-        torch.manual_seed(0)
-        torch.cuda._sleep(TWO_SECONDS)
-        wanted = [images for images, _ in loader]
+    list(loader)  # files are looked at, and kernels loaded
+    torch.cuda._sleep(A_SECOND)  # and memory is there for batches that are not done
+    torch.manual_seed(0)
+    wanted = [images for images, _ in loader]
     torch.manual_seed(0)
     batches = iter(loader)
     given = [next(batches)[0] for _ in range(2)]
     gc.collect()  # pipelines of other tests: whoever frees one waits for the GPU
     torch.cuda.synchronize()
-    torch.cuda._sleep(TWO_SECONDS)
+    torch.cuda._sleep(A_SECOND)
     done = torch.cuda.Event()
     done.record()
     given += [next(batches)[0] for _ in range(2)]
