@@ -25,7 +25,7 @@ from .epoch.review import SampleDescription, describe, replay
 from .epoch.stats import LoaderStats, Stats
 from .epoch.stock import stock_iterator
 from .ours import OurDataset, remember_told
-from .routes.choose import Route, StockRoute, choose, in_python
+from .routes.choose import Route, StockRoute, choose, in_processes, in_python
 from .routes.dali import DaliRoute
 from .routes.decoded_cache import checked_budget, checked_place
 from .routes.explain import explain, summary
@@ -139,6 +139,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             self._prefetch_given = kwargs.get("prefetch_factor") is not None
             super().__init__(*args, **kwargs)
             route = self._choose_route()
+            self.check_worker_number_rationality()
             if isinstance(route, DaliRoute):
                 route.begin_decoder()
 
@@ -284,6 +285,11 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         if start:
             self._stats.became = summary(route)
         return route
+
+    def check_worker_number_rationality(self) -> None:
+        """torch's warning of more processes than cores, where there are any."""
+        if self._route is not None and in_processes(self._route):
+            super().check_worker_number_rationality()
 
     def _choose_dali_route(self) -> DaliRoute | ResidentRoute:
         """For an iterator that lives on (persistent_workers), and that iter(loader) has not replaced by torch's."""

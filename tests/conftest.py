@@ -6,6 +6,7 @@ import signal
 import time
 from pathlib import Path
 
+import hung
 import pytest
 import torch
 from helpers import make_folder
@@ -55,6 +56,7 @@ SLOW = (
 def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jobs ignore it, and what they start
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    hung.prepare()
     gc.disable()  # until all tests are collected: there is much to go through, and no garbage
     if getattr(config.option, "dist", "") == "load":  # what -n gives: one process would be left with the last tests
         config.option.dist = "worksteal"
@@ -78,8 +80,13 @@ def pytest_collection_modifyitems(items):
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
         if not item.get_closest_marker("timeout"):
-            # a thread, not a signal: a hang inside DALI never returns to Python to see the signal
-            item.add_marker(pytest.mark.timeout(SECONDS, method="thread"))
+            item.add_marker(pytest.mark.timeout(SECONDS))
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-timeout, where that is installed
+def pytest_timeout_set_timer(item, settings):
+    item.cancel_timeout = hung.limit(item.nodeid, settings.timeout)
+    return True
 
 
 @pytest.fixture(autouse=True)

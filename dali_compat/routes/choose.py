@@ -185,6 +185,13 @@ def names_in_python(route: DaliRoute | ResidentRoute) -> list[str]:
     return list(dict.fromkeys(name for call in _calls(route) for name in call.names))
 
 
+def in_processes(route: Route) -> bool:
+    """Whether num_workers is a number of processes, and not of DALI's threads."""
+    if isinstance(route, StockRoute):
+        return True
+    return bool(in_python(route)) or (isinstance(route, DaliRoute) and route.asker is not None)
+
+
 def _calls(route: DaliRoute | ResidentRoute) -> list[Call]:
     return [ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call]
 

@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from torch.utils import data
+from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
 import dali_compat
@@ -96,6 +97,36 @@ BAD = {
 def test_errors_of_arguments_are_torchs(folder, case):
     mine, theirs = error_of(ours, folder, **BAD[case]), error_of(stock, folder, **BAD[case])
     assert type(mine) is type(theirs) and str(mine) == str(theirs)
+
+
+@pytest.mark.parametrize(
+    "made, processes",
+    [
+        (lambda root: DALIImageFolder(root, EXACT), False),
+        (lambda root: DALIImageFolder(root, T.Compose([*EXACT.transforms, T.Lambda(abs)])), True),
+        (lambda root: Own(ImageFolder(root, EXACT)), True),
+        (lambda root: data.TensorDataset(torch.zeros(4)), True),
+    ],
+    ids=["threads", "function", "own data set", "torch's own"],
+)
+def test_only_processes_can_be_too_many(image_root, made, processes):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        DataLoader(made(image_root), num_workers=10**4, device="cpu", fallback="silent")
+    assert [str(one.message)[:40] for one in said] == ["This DataLoader will create 10000 worker"] * processes
+
+
+class Own(data.Dataset):
+    """It gives the samples of another."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        return self.dataset[index]
 
 
 class Stream(data.IterableDataset):

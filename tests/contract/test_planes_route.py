@@ -278,6 +278,10 @@ def test_records(folder, engine, monkeypatch, tmp_path_factory):
 def test_an_archive_that_is_written_to_meanwhile(folder, engine, monkeypatch, tmp_path_factory, name):
     """Before the engine copies what it was seen to decode, before it decodes that, and before it has compared a batch:
     from then on it has copies."""
+    if name == "submit":  # DALI has none of the files: it would read what is mapped meanwhile
+        for file in (folder / "class").iterdir():
+            if int(file.stem) % 3 == 0:
+                file.unlink()
     packed = tmp_path_factory.mktemp("packed") / "train.rec"
     assert main(["pack", str(folder), str(packed)]) == 0
     dataset = DALIRecordIO(packed, EVALUATION)

@@ -22,7 +22,6 @@ def registry():
     _TRANSLATORS.update(before)
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 8 worker processes")
 @pytest.mark.parametrize("page", [page for page in PAGES if fences(page, "python")])
 def test_snippets_run(page, names, registry):
     for number, code in enumerate(fences(page, "python"), 1):
