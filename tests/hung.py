@@ -1,6 +1,5 @@
-"""A test that does not end: what it, and each process that it has started, is doing goes to stderr. pytest-timeout has its
-own report lost under pytest-xdist, and knows of no other process."""
-
+"""A test that does not end: what it and its processes are doing goes to stderr. pytest-timeout's own report is lost under
+pytest-xdist, and knows of one process alone."""
 import faulthandler
 import os
 import signal
