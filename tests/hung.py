@@ -1,5 +1,6 @@
-"""A test that does not end: what it and its processes are doing goes to stderr. pytest-timeout's own report is lost under
-pytest-xdist, and knows of one process alone."""
+"""A test that does not end: what it and its processes are doing goes to stderr. pytest-timeout's own report is lost
+under pytest-xdist, and knows of one process alone."""
+
 import faulthandler
 import os
 import signal
