@@ -13,7 +13,7 @@ from ...data.sources import DECODED, PATHS, PIXELS_ON_GPU, Form
 from ...draws import Arrays
 from ...plan import Plan
 from . import graph
-from .feed import Feed
+from .feed import COPIES_IMAGES, Feed
 from .received import IMAGES
 
 _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
@@ -57,9 +57,12 @@ def _inputs(form: Form, device: torch.device, feed: Feed, arrays: list[np.ndarra
     dtypes = [types.UINT8, types.INT64] + [_TYPES[array.dtype.name] for array in arrays]
     ndim = [3 if pixels else 1, 0] + [array.ndim - 1 for array in arrays]
     layout = ["HWC" if pixels else "", ""] + [""] * len(arrays)
-    if form.given != PIXELS_ON_GPU:
+    if form.given == PATHS:
         return feed.source(dtypes, ndim, layout)
-    images = feed.source(dtypes[:1], ndim[:1], None, torch.cuda.Stream(device))
+    if form.given == PIXELS_ON_GPU:
+        images = feed.source(dtypes[:1], ndim[:1], None, torch.cuda.Stream(device))
+    else:
+        images = feed.source(dtypes[:1], ndim[:1], layout[:1], copies=COPIES_IMAGES)
     return images + feed.source(dtypes[1:], ndim[1:], layout[1:])
 
 
