@@ -3,8 +3,7 @@
 DALI copies what it gets, but for images in memory. Where it does not, a thread of DALI's gives each array back to
 Python: it waits for the interpreter's lock, and a thread of the user's that has it waits to get it again. Some versions
 of Python have a worse fault there: a process that is forked at that moment hangs (CPython's issue 112275). With these
-DALI copies images, too. 216 photos of 104 KB then take 3.7 ms of the calling thread instead of 1.5, and load as fast (2
-cores).
+DALI copies images, too, in the calling thread: a few ms for 256 photos.
 """
 
 from __future__ import annotations
