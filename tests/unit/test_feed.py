@@ -12,7 +12,6 @@ from PIL import Image
 
 from dali_compat.data.sources import BYTES, PATHS, PIXELS, Form
 from dali_compat.engine.dali import definition
-from dali_compat.engine.dali.feed import _forks_may_hang
 from dali_compat.engine.dali.pipeline import DecodePipeline
 from dali_compat.plan import Plan
 
@@ -57,13 +56,3 @@ def test_dali_has_copies(given, pixels, tmp_path, monkeypatch):
 def test_dali_copies_no_images_without_need(pixels, tmp_path, monkeypatch):
     monkeypatch.setattr(definition, "COPIES_IMAGES", False)
     assert alive_in_dali(BYTES, pixels, tmp_path) == COUNT
-
-
-@pytest.mark.parametrize("version", [(3, 10, 0), (3, 10, 14), (3, 11, 0), (3, 11, 9)])
-def test_versions_of_which_forks_hang(version):
-    assert _forks_may_hang((*version, "final", 0))
-
-
-@pytest.mark.parametrize("version", [(3, 10, 15), (3, 11, 10), (3, 12, 0), (3, 13, 1)])
-def test_versions_of_which_none_does(version):
-    assert not _forks_may_hang((*version, "final", 0))

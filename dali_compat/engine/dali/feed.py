@@ -15,14 +15,7 @@ from typing import Any, NamedTuple
 from nvidia.dali import fn
 
 _NOBODYS = -1  # a ticket that nobody has
-
-
-def _forks_may_hang(version: tuple) -> bool:
-    """Whether this Python has the fault: sys.version_info."""
-    return version < (3, 10, 15) or (3, 11) <= version < (3, 11, 10)
-
-
-COPIES_IMAGES = _forks_may_hang(sys.version_info)
+COPIES_IMAGES = sys.version_info < (3, 11, 10)  # the first without the fault
 
 
 class InFlight(NamedTuple):
@@ -41,9 +34,7 @@ class Feed:
         # of each source, which of a batch's arrays are its, and those of batches to come
         self._waiting: list[tuple[slice, deque]] = []
 
-    def source(
-        self, dtypes: list, ndim: list[int], layout: list[str] | None, stream=None, copies: bool = True
-    ) -> list:
+    def source(self, dtypes: list, ndim: list[int], layout: list[str] | None, stream=None, copies: bool = True) -> list:
         """Nodes of the next arrays of a batch; ``copies``: DALI copies them. Those on the GPU are copied to one place,
         on a CUDA ``stream``: DALI does so at any rate, and complains where it was told not to."""
         if not dtypes:
