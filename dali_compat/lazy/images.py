@@ -101,7 +101,13 @@ class LazyImage(Image.Image):
         return later.notes.made(LazyImage(made))
 
     def load(self) -> Any:
-        """What reads the pixels when somebody asks for one."""
+        """What reads the pixels when somebody asks for one. Of some formats an image becomes another by it: PIL turns a
+        TIFF, and says no more that it is to be turned."""
+        later = later_of(self)
+        is_file = not later.chain.transforms and not later.is_converted
+        if is_file and _header(later)[2] not in _OF_ONE_SIZE:
+            return later.value("loads the image").load()
+        later.is_loaded = True
         return _Pixels(self)
 
     def getbands(self) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from PIL import Image
+
 from ..locks import new_lock
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class Later:
 
     Attributes:
         is_converted: whether it was asked to be, or copied: it has no format any more.
+        is_loaded: whether its pixels were read, or used: PIL has then done to it what it does of itself.
         header: mode, size and format of the image as it was opened, where somebody has asked.
         exif: what PIL's getexif() gives of it, where somebody has asked.
         windows: of each window of its chain, the random stream of its step and (top, left, height, width).
@@ -72,6 +75,7 @@ class Later:
         "exif",
         "header",
         "is_converted",
+        "is_loaded",
         "is_rgb",
         "notes",
         "source",
@@ -88,7 +92,7 @@ class Later:
         is_rgb: bool = False,
     ):
         self.source, self.chain, self.notes, self.is_rgb = source, chain, notes, is_rgb
-        self.is_converted = False
+        self.is_converted = self.is_loaded = False
         self.header: tuple[str, tuple[int, int], str | None] | None = None
         self.exif: Any = None
         self.windows: Windows = ()
@@ -114,6 +118,8 @@ class Later:
         if self._make is not None:
             before, make = self._before, self._make
             self._real = make(None if before is None else before._real)
+            if self.is_loaded and isinstance(self._real, Image.Image):
+                self._real.load()
             self._make = self._before = None
             self.notes.became_real(why)
         after, self._after = self._after, []
@@ -137,6 +143,7 @@ class Later:
 
     def then(self, chain: Chain, make: Callable[[Any], Any]) -> Later:
         """What ``make`` gives of it."""
+        self.is_loaded = True
         made = Later(self.source, chain, self.notes, make, self, self.is_rgb)
         made.header, made.windows = self.header, self.windows
         self._after.append(weakref.ref(made))

@@ -1,6 +1,7 @@
 """Data sets of the user's whose first sample is left to DALI, and others not: torch's data, whatever they do later."""
 
 import collections
+import io
 import os
 import random
 import threading
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw, ImageOps
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 from torchvision import transforms as T
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
@@ -587,6 +589,48 @@ def test_exif_and_single_pixels(folder, tmp_path):
         return X(image.convert("RGB")), image.getexif().get(274, 0)
 
     assert_as_torch(lambda: of(folder, get), batch=1)
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_tiffs_that_pillow_turns_when_it_reads_them(folder, orientation):
+    """And then says no more that they are to be turned: exif_transpose() reads first, and asks then."""
+    file, tags = io.BytesIO(), ImageFileDirectory_v2()
+    tags[274] = orientation
+    Image.open(folder.samples[0][0]).convert("RGB").save(file, "TIFF", tiffinfo=tags)
+
+    def get(self, i):
+        image = Image.open(io.BytesIO(file.getvalue()) if i % 5 == 4 else self.paths[i])
+        size = image.size
+        image = ImageOps.exif_transpose(image)
+        return X(image.convert("RGB")), size, image.size
+
+    assert_as_torch(lambda: of(folder, get), batch=1)
+
+
+READ = {
+    "load": lambda image: image.load(),
+    "a size that nobody keeps": lambda image: image.resize((9, 9)),
+    "a conversion that nobody keeps": lambda image: image.convert("L"),
+    "a tensor": lambda image: F.to_tensor(image),
+    "nothing": lambda image: None,
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_an_image_that_was_read_has_no_draft(folder, name):
+    """Which a JPEG has before it: fewer pixels, as thumbnail() asks for, too."""
+
+    def get(self, i):
+        image = Image.open(self.paths[i])
+        if i % 3:
+            READ[name](image)
+        if i % 3 == 2:
+            image.draft("RGB", (16, 16))
+        if i % 3 == 1:
+            image.thumbnail((30, 30))
+        return X(image.convert("RGB"))
+
+    assert_as_torch(lambda: of(folder, get))
 
 
 def test_names_of_images(folder, monkeypatch):
