@@ -1,6 +1,7 @@
 """A test that does not end: what it and its processes are doing goes to stderr. pytest-timeout's own report is lost
 under pytest-xdist, and knows of one process alone."""
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -41,13 +42,18 @@ def _end(name: str, seconds: float) -> None:
     try:
         _say(f"{name} has not ended within {seconds:g} s. Processes, with the most recent call of a thread first:")
         for pid in (os.getpid(), *_descendants(os.getpid())):
-            place = Path("/proc", str(pid))
-            _say(f"{pid}: {place.joinpath('cmdline').read_bytes().replace(bytes(1), b' ').decode()[:200]}")
-            if _listens(place):  # it would end others
-                os.kill(pid, _SIGNAL)
-                time.sleep(_PAUSE)
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                _report(pid)
     finally:
         os._exit(1)
+
+
+def _report(pid: int) -> None:
+    place = Path("/proc", str(pid))
+    _say(f"{pid}: {place.joinpath('cmdline').read_bytes().replace(bytes(1), b' ').decode()[:200]}")
+    if _listens(place):  # it would end others
+        os.kill(pid, _SIGNAL)
+        time.sleep(_PAUSE)
 
 
 def _say(text: str) -> None:
@@ -55,8 +61,10 @@ def _say(text: str) -> None:
 
 
 def _descendants(pid: int) -> list[int]:
-    of_threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    children = [int(child) for child in " ".join(of_threads).split()]
+    children: list[int] = []
+    with contextlib.suppress(OSError):  # as above
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            children += map(int, path.read_text().split())
     return [one for child in children for one in (child, *_descendants(child))]
 
 

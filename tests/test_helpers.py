@@ -1,8 +1,27 @@
-"""The folder that other tests stand on is what it says."""
+"""The folder that other tests stand on is what it says; and a test that hangs tells where."""
 
 import numpy as np
+import programs
 from helpers import make_folder, make_image
 from PIL import Image
+
+_HANGS = """
+import os, time, hung
+
+def child_sleeps():
+    while os.getppid() == parent:
+        time.sleep(0.1)
+
+def parent_sleeps(): time.sleep(100)
+
+parent = os.getpid()
+
+hung.prepare()
+hung.limit("called off", 0.1)()
+child = os.fork() or child_sleeps()
+hung.limit("a test", 1)
+parent_sleeps()
+"""
 
 
 def test_image_root_holds_what_it_promises(image_root):
@@ -29,3 +48,9 @@ def test_make_image_is_smoother_than_noise():
     assert image.shape == (90, 120, 3)
     step = np.abs(np.diff(image, axis=1)).mean()
     assert 1 < step < 20  # uniform noise has 85
+
+
+def test_a_hang_is_reported_of_all_processes():
+    done = programs.run(_HANGS, seconds=60)
+    assert done.returncode == 1 and "a test has not ended within 1 s" in done.stderr
+    assert "in parent_sleeps" in done.stderr and "in child_sleeps" in done.stderr

@@ -203,7 +203,7 @@ def _of_header(later: Later, name: str) -> Any:
     if name == "mode" and later.is_converted and later.is_rgb:
         return "RGB"
     mode, size, format = _header(later)
-    if not mode or (later.is_converted and format not in _OF_ONE_SIZE):
+    if not mode or ((later.is_converted or later.is_loaded) and format not in _OF_ONE_SIZE):
         return None
     return {"mode": mode, "size": size, "width": size[0], "height": size[1]}[name]
 

@@ -11,6 +11,7 @@ from torchvision.datasets import ImageFolder
 
 import dali_compat
 from contract.both import EXACT, error_of, ours, outlines, stock
+from contract.own_datasets import Plain
 from dali_compat import DALIDataLoader, DALIImageFolder, DataLoader
 from dali_compat.routes.choose import _depth
 
@@ -104,7 +105,7 @@ def test_errors_of_arguments_are_torchs(folder, case):
     [
         (lambda root: DALIImageFolder(root, EXACT), False),
         (lambda root: DALIImageFolder(root, T.Compose([*EXACT.transforms, T.Lambda(abs)])), True),
-        (lambda root: Own(ImageFolder(root, EXACT)), True),
+        (lambda root: Plain(ImageFolder(root)), True),
         (lambda root: data.TensorDataset(torch.zeros(4)), True),
     ],
     ids=["threads", "function", "own data set", "torch's own"],
@@ -114,19 +115,6 @@ def test_only_processes_can_be_too_many(image_root, made, processes):
         warnings.simplefilter("always")
         DataLoader(made(image_root), num_workers=10**4, device="cpu", fallback="silent")
     assert [str(one.message)[:40] for one in said] == ["This DataLoader will create 10000 worker"] * processes
-
-
-class Own(data.Dataset):
-    """It gives the samples of another."""
-
-    def __init__(self, dataset):
-        self.dataset = dataset
-
-    def __len__(self):
-        return len(self.dataset)
-
-    def __getitem__(self, index):
-        return self.dataset[index]
 
 
 class Stream(data.IterableDataset):

@@ -15,7 +15,7 @@ from dali_compat.engine.dali import definition
 from dali_compat.engine.dali.pipeline import DecodePipeline
 from dali_compat.plan import Plan
 
-COUNT, SIDE = 12, 900  # large ones: DALI is at work when submit() is back
+COUNT, SIDE = 40, 900  # many large ones: DALI is at work when submit() is back
 PLAN = Plan((), (), (), exact=False, channels_last=False)
 
 

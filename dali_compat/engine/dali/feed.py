@@ -1,9 +1,9 @@
 """What a pipeline's external sources hand over, and what is in DALI's hands.
 
 DALI copies what it gets, but for images in memory. Where it does not, a thread of DALI's gives each array back to
-Python: it waits for the interpreter's lock, and a thread of the user's that has it waits to get it again. Some versions
-of Python have a worse fault there: a process that is forked at that moment hangs (CPython's issue 112275). With these
-DALI copies images, too, in the calling thread: a few ms for 256 photos.
+Python. For that it needs the interpreter's lock, and the user's threads wait meanwhile. With some versions of Python a
+process that is forked at that moment hangs (CPython's issue 112275): with these DALI copies images, too, in the calling
+thread.
 """
 
 from __future__ import annotations

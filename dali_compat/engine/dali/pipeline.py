@@ -88,8 +88,8 @@ class DecodePipeline:
         live.add(self)
 
     def submit(self, images: list | np.ndarray, arrays: list[Arrays], stated_at: np.ndarray | None = None) -> int:
-        """Start a batch of N images; returns its ticket. Arrays are not copied: they must not change before the batch
-        is received.
+        """Start a batch of N images; returns its ticket. Images in memory must not change before the batch is received:
+        DALI does not copy them, or not at once.
 
         Args:
             images: paths, in a list or as _as_matrix() makes them; uint8 arrays of encoded bytes (length,) or of pixels
