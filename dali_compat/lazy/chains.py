@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
@@ -147,6 +148,8 @@ def _settings(transform: Any, depth: int = _DEEP) -> Any:
         return [(_Itself(key), _settings(one, depth)) for key, one in transform.items()]
     if kind in _ARRAYS and len(numbers := transform.reshape(-1)) <= _FEW:
         return numbers.tolist()
+    if kind is functools.partial:
+        return [_Itself(transform), _settings([transform.args, transform.keywords], depth)]
     if not depth or not callable(transform):
         return _Itself(transform)
     own = attributes(transform)
@@ -187,6 +190,8 @@ def _within(transform: Any, depth: int = _DEEP) -> Iterator[Any]:
             yield from _within(one, depth)
     elif isinstance(transform, dict):
         yield from _within(list(transform.values()), depth)
+    elif type(transform) is functools.partial:
+        yield from _within([transform.func, *transform.args, *transform.keywords.values()], depth)
     elif callable(transform) and not isinstance(transform, type):
         yield transform
         if not depth:

@@ -18,7 +18,7 @@ import torch
 
 from ..data.sources import BYTES, PATHS, Record, Source, Upright, current_folder, opened, within
 from .chains import Chain
-from .hooks import original_call
+from .hooks import original_call, unasked
 from .images import SIZES, LazyImage, is_certainly_rgb, later_of
 from .later import Later, Notes
 from .tensors import LazyTensor, LazyTVImage, lazy_tensor
@@ -122,7 +122,8 @@ class Tracer:
         later = later_of(image)
         if later.is_real or not is_certainly_rgb(later) or torch.get_default_dtype() != self._dtype:
             return None
-        chain = later.chain.after(transform) if function is None else later.chain.after(transform, most=SIZES)
+        with unasked():  # a translation may try the transform, under generators of its own
+            chain = later.chain.after(transform) if function is None else later.chain.after(transform, most=SIZES)
         if chain is None:
             return None
         if chain.is_random and torch.initial_seed() != self._seed:

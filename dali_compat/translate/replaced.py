@@ -40,7 +40,7 @@ def refuse_replaced(transform: Any) -> None:
         if not _is_theirs(method):
             raise Untranslatable(transform, f"{kind.__name__}.{name} was replaced")
     for module, name in _functions(kind):
-        if not _is_theirs(_function(vars(module).get(name))):
+        if not _is_theirs(function_of(vars(module).get(name))):
             raise Untranslatable(transform, f"{module.__name__}.{name} was replaced")
 
 
@@ -49,10 +49,11 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
     for base in kind.__mro__:
         if root(base) in _THEIRS:
             own = vars(base)
-            yield from ((name, _function(own[name])) for name in _METHODS if name in own)
+            yield from ((name, function_of(own[name])) for name in _METHODS if name in own)
 
 
-def _function(method: Any) -> Any:
+def function_of(method: Any) -> Any:
+    """A method's function; of one that stands for another, the other."""
     function = method.__func__ if isinstance(method, (staticmethod, classmethod)) else method
     return getattr(function, STANDS_FOR, function)
 

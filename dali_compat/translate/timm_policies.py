@@ -16,6 +16,7 @@ from ..draws.timm_policies import LAWS, NUMBERS, OPERATIONS, WITHOUT_VALUE, Oper
 from ..plan import ImageSpec, draw, step
 from .fidelity import EXACT
 from .registry import register
+from .replaced import function_of
 from .untranslatable import Untranslatable
 
 timm: Any = import_module("timm.data.auto_augment")
@@ -233,7 +234,7 @@ def _refuse_other_code(t, **known: set[str]) -> None:
         Untranslatable: a method refers to more than is known.
     """
     for name, names in known.items():
-        method = getattr(type(t), name, None)
+        method = function_of(getattr(type(t), name, None))
         code = getattr(method, "__code__", None)
         if code is None or not _is_timms(method) or not names.issuperset(code.co_names):
             raise Untranslatable(t, f"{name} of this timm's {type(t).__name__} is not the one that dali_compat knows")

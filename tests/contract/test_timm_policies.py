@@ -14,10 +14,12 @@ from helpers import make_image
 from PIL import Image, ImageFilter, ImageOps
 from torch.utils import data
 from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import pil_loader
 from unit.test_distributions import differ, misfit, unlike_in
 
 from contract.both import assert_same_epoch, outlines
+from contract.own_datasets import Plain
 from dali_compat import DataLoader, FallbackWarning, install
 from dali_compat.draws import Randoms, compute
 from dali_compat.draws.timm_policies import OPERATIONS
@@ -490,6 +492,23 @@ def test_a_training_chain_is_timms(image_root, config, interpolation):
     assert len(ours) == len(theirs) == 24
     for mine, yours in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, yours, atol=2e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("config", ["rand-m9-mstd0.5-inc1", "original", "augmix-m5-w4-d2", "3a"])
+def test_a_data_set_of_ones_own_has_the_images_of_a_folder(image_root, config):
+    """Its code calls timm's transform, and DALI's batches go through it."""
+    folder = ImageFolder(image_root, T.Compose([T.Resize((32, 40)), made(config), T.ToTensor()]))
+    own = Plain(folder, folder.transform)
+
+    def epochs(dataset):
+        torch.manual_seed(0)
+        loader = DataLoader(dataset, 7, exact=True, fallback="error", device="cpu")
+        return loader, [batch for _ in range(2) for batch in loader]
+
+    loader, mine = epochs(own)
+    assert loader._route.asker.real == 0 and type(made(config)).__name__ in loader.explain()
+    for (images, labels), (others, theirs) in zip(mine, epochs(folder)[1], strict=True):
+        assert torch.equal(images, others) and torch.equal(labels, theirs)
 
 
 @pytest.mark.parametrize("prefetcher", [True, False])
