@@ -91,7 +91,8 @@ def check_loader(dataset: Any, loader: Any) -> None:
     """
     if loader not in (default_loader, pil_loader) or not is_original(loader):
         name = type(dataset).__name__
-        raise Unsupported(f"{name} has a loader of its own; leave loader= out where files are ordinary images")
+        remedy = "write ImageFolder instead" if type(dataset) is DatasetFolder else "leave loader= out"
+        raise Unsupported(f"{name} has a loader of its own; {remedy} where files are ordinary images")
     if loader is default_loader and not is_original(folder.pil_loader):
         raise Unsupported("torchvision.datasets.folder.pil_loader, which opens the files, was replaced")
     if loader is default_loader and get_image_backend() != "PIL":

@@ -52,7 +52,7 @@ class LazyImage(Image.Image):
             return found
         if name == "getexif" and later.exif is not None:
             return lambda: later.exif
-        what = "pixels" if name.startswith("__array") else name.strip("_")
+        what = "pixels" if name.startswith("__array") else name.removeprefix("__").removesuffix("__")
         return getattr(later.value(f"uses the image's {what}"), name)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -128,7 +128,7 @@ def _line(result: Any) -> str:
         made, p = result, 1.0
     if not isinstance(made, _Made) or not 0 <= p <= 1:
         raise _Strange
-    p = 1 if p == 1 else p
+    p = 1 if p == 1 else round(p, 12)  # 1 - 0.9 is not 0.1
     if "{p}" in made.line:
         return "T." + made.line.format(p=p)
     return f"T.{made.line}" if p == 1 else f"T.RandomApply([T.{made.line}], p={p})"

@@ -166,6 +166,20 @@ def test_a_loader_of_ones_own_falls_back(image_root):
     assert next(iter(loader))[0].shape[1] == 3
 
 
+def test_the_remedy_for_a_loader_is_one_that_can_be_taken(image_root):
+    """DatasetFolder cannot do without loader=."""
+
+    def gray(path):
+        return default_loader(path).rotate(0).convert("L")
+
+    plain = datasets.DatasetFolder(image_root, gray, extensions=(".png",), transform=EXACT, allow_empty=True)
+    for dataset, remedy in (
+        (plain, "write ImageFolder instead"),
+        (DALIImageFolder(image_root, EXACT, loader=gray), "leave loader= out"),
+    ):
+        assert remedy in DataLoader(dataset, 5, fallback="silent").explain()
+
+
 def test_wrapped_for_transforms_v2(image_root):
     """A class made at run time, with a __getitem__ of its own."""
     results = []

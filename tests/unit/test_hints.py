@@ -131,6 +131,7 @@ LINES = {
     PosterizeInTheCode(bits=7): "T.RandomPosterize(bits=3, p=1)",
     Posterize(2): "T.RandomPosterize(bits=2, p=0.4)",
     Skipped(p=0.25): "T.RandomInvert(p=0.75)",
+    Skipped(p=0.9): "T.RandomInvert(p=0.1)",
     Equalize(): "T.RandomEqualize(p=1)",
     Mirror(): "T.RandomHorizontalFlip(p=1)",
     Flip(): "T.RandomVerticalFlip(p=1)",
