@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from .color import brightness, contrast, in_parts, permute_channels, permute_channels_image, saturation
 from .hue import hue
 from .images import functions
-from .lists import selected, with_rows
+from .lists import in_groups, selected, with_rows
 from .registry import image_kernel, kernel
 
 _ADJUST = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
@@ -19,12 +21,12 @@ _DISTORT = ("brightness", "contrast_before", "saturation", "hue", "contrast_afte
 def color_jitter(images, arrays, *, like):
     """torchvision.transforms.ColorJitter.forward."""
     for place in arrays["order"].T:
-        made = []
+        groups = []
         for number, name in enumerate(_ADJUST):
             rows = np.flatnonzero(place == number)
             if name in arrays and len(rows):
-                made.append((rows, _adjusted(name, images, arrays, name, rows, like)))
-        images = with_rows(images, made)
+                groups.append((rows, functools.partial(_ADJUST[name], arrays=_given(name, arrays, rows), like=like)))
+        images = in_groups(images, groups)
     return images
 
 
@@ -35,16 +37,16 @@ def photometric_distort(images, arrays, *, like):
     for name in _DISTORT:
         rows = np.flatnonzero(~np.isnan(arrays[name]))
         if len(rows):
-            images = with_rows(images, [(rows, _adjusted(name, images, arrays, name.split("_")[0], rows, like))])
+            adjust = _ADJUST[name.split("_")[0]]
+            images = with_rows(images, [(rows, adjust(selected(images, rows), _given(name, arrays, rows), like=like))])
     rows = np.flatnonzero(arrays["order"][:, 0] >= 0)
     if not len(rows):
         return images
     return with_rows(images, [(rows, permute_channels(selected(images, rows), {"order": arrays["order"][rows]}))])
 
 
-def _adjusted(factors, images, arrays, name, rows, like):
-    given = {"factor": arrays[factors][rows]} | ({"area": arrays["area"][rows]} if "area" in arrays else {})
-    return _ADJUST[name](selected(images, rows), given, like=like)
+def _given(name, arrays, rows):
+    return {"factor": arrays[name][rows]} | ({"area": arrays["area"][rows]} if "area" in arrays else {})
 
 
 # ---- one image

@@ -18,7 +18,7 @@ from ...draws.matrices import affine, rotation, rotation_of_tensors
 from ..device import to_device
 from . import color, filters, warp
 from .images import fill_list
-from .lists import selected, with_rows
+from .lists import in_groups
 from .registry import image_kernel, kernel
 
 _WARPS = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
@@ -32,22 +32,23 @@ def augment(images, arrays, *, names, interpolation, fill, like, version):
     Solarize counts from 0 to 1.
     """
     which, magnitude = arrays["which"], arrays["magnitude"]
-    made = []
+    groups = []
     for number, name in enumerate(names):
         rows = np.flatnonzero(which == number)
         if len(rows) and name not in ("Identity", *_WARPS):
-            made.append((rows, _valued(name, selected(images, rows), magnitude[rows], like, version)))
+            args = {"name": name, "magnitude": magnitude[rows], "like": like, "version": version}
+            groups.append((rows, functools.partial(_valued, **args)))
     rows = np.flatnonzero(np.isin(which, [number for number, name in enumerate(names) if name in _WARPS]))
     if len(rows):
         size = images.shape[-2:]
         matrices = [_matrix(names[which[row]], float(magnitude[row]), size, like, version) for row in rows]
         given = {"matrix": np.array(matrices), "size": np.tile(np.array(size, np.int32), (len(rows), 1))}
-        warped = warp.warp_affine(selected(images, rows), given, interpolation=interpolation, fill=fill, like=like)
-        made.append((rows, warped))
-    return with_rows(images, made)
+        args = {"arrays": given, "interpolation": interpolation, "fill": fill, "like": like}
+        groups.append((rows, functools.partial(warp.warp_affine, **args)))
+    return in_groups(images, groups)
 
 
-def _valued(name, images, magnitude, like, version):
+def _valued(images, name, magnitude, like, version):
     """An operation on values."""
     if name in _ENHANCERS:
         return _ENHANCERS[name](images, {"factor": 1.0 + magnitude}, like=like)

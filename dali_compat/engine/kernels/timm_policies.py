@@ -22,7 +22,7 @@ from ...draws.timm_policies import OPERATIONS, WITHOUT_VALUE
 from ..device import to_device
 from . import color, filters, warp
 from .blur import box_blur
-from .lists import each, selected, uniform, with_rows
+from .lists import each, in_groups, uniform
 from .registry import image_kernel, kernel
 
 _WHOLE = {"posterize", "solarize", "solarize_add"}
@@ -50,23 +50,25 @@ def timm_augmix(images, arrays, *, interpolations, fill, blended):
 def augmented(images, arrays, *, interpolations, fill):
     """timm_augment() on any device; ``which`` -1 is nothing."""
     which, value, choice = arrays["which"], arrays["value"], arrays["choice"]
-    how, made = {"interpolations": interpolations, "fill": fill}, []
+    groups: list[tuple[np.ndarray, Any]] = []
     alone = ~np.isin(which, [OPERATIONS.index(name) for name in _as_timm()]) & (which >= 0)
     alone |= (which == OPERATIONS.index("posterize")) & (value < 1)  # to no bits, which Pillow refuses from 13 on
     if alone.any():
         rows = np.flatnonzero(alone)
         some = {name: arrays[name][rows] for name in ("which", "value", "choice")}
-        made.append((rows, _each(timm_augment_image, selected(images, rows), some, **how)))
+        how = {"arrays": some, "interpolations": interpolations, "fill": fill}
+        groups.append((rows, functools.partial(_each, timm_augment_image, **how)))
     for number in np.unique(which[~alone]).tolist():
         name, rows = OPERATIONS[number], np.flatnonzero((which == number) & ~alone)
         if number >= 0 and name in _VALUED:
-            made.append((rows, _VALUED[name](selected(images, rows), value[rows])))
+            groups.append((rows, functools.partial(_valued, name=name, value=value[rows])))
     warps = np.isin(which, [OPERATIONS.index(name) for name in _MATRICES]) & ~alone
     for number, interpolation in enumerate(interpolations):
         rows = np.flatnonzero(warps & (choice == number))
         if len(rows):
-            made.append((rows, _warped(selected(images, rows), which[rows], value[rows], interpolation, fill)))
-    return with_rows(images, made)
+            args = {"which": which[rows], "value": value[rows], "interpolation": interpolation, "fill": fill}
+            groups.append((rows, functools.partial(_warped, **args)))
+    return in_groups(images, groups)
 
 
 def mixed(images, arrays, *, interpolations, fill, blended):
@@ -93,6 +95,10 @@ def _blend(images, others, weights):
 
 
 # ---- operations on values
+
+
+def _valued(images, name, value):
+    return _VALUED[name](images, value)
 
 
 def _desaturate(images, value):
