@@ -32,34 +32,34 @@ def nearest(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 def transform(images, coordinates, size, interpolation, fill):
     """ImagingGenericTransform on (N, C, H, W) uint8.
 
-    ``coordinates(rows)`` gives x and y of the input, (n, h, w) float64, for a slice of the images.
+    ``coordinates(rows)`` gives x and y of the input, (2, n, h, w) float64, for a slice of the images.
     """
     background = fill_like(images, fill)
-    sample, per_channel = _SAMPLES["nearest" if interpolation.startswith("nearest") else interpolation]
-    height, width = images.shape[-2:]
-    made = []
-    for part in chunks(images, size[0] * size[1] * (per_channel * images.shape[1] + 10)):
-        x, y = coordinates(part)
-        inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-        made.append(torch.where(inside[:, None], sample(images[part], x, y), background))
+    sample, per_channel, more = _SAMPLES["nearest" if interpolation.startswith("nearest") else interpolation]
+    parts = chunks(images, size[0] * size[1] * (per_channel * images.shape[1] + more))
+    made = [_filled(images[part], coordinates(part), sample, background) for part in parts]
     return made[0] if len(made) == 1 else torch.cat(made)
+
+
+def _filled(images, found, sample, background):
+    """What ``sample`` gives at coordinates, and the background where they are outside of the image."""
+    ends = to_device(np.array(images.shape[:-3:-1]).reshape(2, 1, 1, 1), images.device)  # of x and of y
+    x, y = (found >= 0) & (found < ends)
+    return torch.where((x & y)[:, None], sample(images, found, ends), background)
 
 
 def coordinates_of(data: np.ndarray, size: tuple[int, int], device: torch.device):
     """affine_transform (6 numbers a row) or perspective_transform (8): what transform() takes as ``coordinates``."""
 
-    firsts = range(0, data.shape[1], 3)
-    of_column = [to_device(data[:, None, [i]] * (np.arange(size[1]) + 0.5), device) for i in firsts]
-    of_row = [to_device(data[:, [i + 1], None] * (np.arange(size[0])[:, None] + 0.5), device) for i in firsts]
-    offset = [to_device(data[:, [i], None], device) for i in (2, 5)]
+    a = data.T[:, :, None, None]
+    of_column = to_device(a[0::3] * (np.arange(size[1]) + 0.5), device)
+    of_row = to_device(a[1::3] * (np.arange(size[0])[:, None] + 0.5), device)
+    offset = to_device(np.ascontiguousarray(a[2::3]), device)
 
     def coordinates(rows):
-        x, y, *scale = (column[rows] + row[rows] for column, row in zip(of_column, of_row, strict=True))
-        x, y = x.add_(offset[0][rows]), y.add_(offset[1][rows])
-        for s in scale:
-            s.add_(1)
-            x, y = x.div_(s), y.div_(s)
-        return x, y
+        sums = of_column[:, rows] + of_row[:, rows]
+        found = sums[:2].add_(offset[:, rows])
+        return found.div_(sums[2].add_(1)) if len(sums) > 2 else found
 
     return coordinates
 
@@ -76,50 +76,47 @@ def pixels(images):
     return at
 
 
-def _within(coordinate, size):
-    """As whole numbers; those that are outside, infinite or none at all are somewhere inside: fills will hide them."""
-    return coordinate.to(torch.int64).clamp_(0, size - 1)
+# Samples of images at ``found``, x and y, which they change; ``ends`` are the images' width and height.
 
 
-def _nearest(images, x, y):
-    height, width = images.shape[-2:]
-    return pixels(images)(_within(y, height).mul_(width).add_(_within(x, width)))
+def _within(places, ends):
+    """Those that are outside are somewhere inside: fills will hide them. So will they hide what infinity and NaN are as
+    whole numbers."""
+    return torch.minimum(places.clamp_(min=0), ends - 1)
 
 
-def _cells(images, x, y, reach):
-    """The pixels around each coordinate: their columns, the places at which their rows begin, and the coordinate's
-    distance (x, y) from the pixel that ``reach`` calls 0. Pixels beyond the rim are those of the rim."""
-    height, width = images.shape[-2:]
-    parts, taps = [], []
-    for coordinate, size in ((x, width), (y, height)):
-        low = coordinate.sub_(0.5).floor()
-        parts.append(coordinate.sub_(low)[:, None])
-        low = low.to(torch.int64)
-        taps.append([(low + i).clamp_(0, size - 1) for i in reach])
-    return taps[0], [row.mul_(width) for row in taps[1]], *parts
+def _nearest(images, found, ends):
+    x, y = _within(found.to(torch.int64), ends)
+    return pixels(images)(y.mul_(images.shape[-1]).add_(x))
 
 
-def _bilinear_2x2(images, x, y):
-    at = pixels(images)
-    columns, rows, dx, dy = _cells(images, x, y, (0, 1))
+def _cells(images, found, ends, reach):
+    """The pixels around each coordinate, (n, C, rows, columns, h, w) int16, and its distance (x, y) from the pixel that
+    ``reach`` calls 0. Pixels beyond the rim are those of the rim."""
+    low = found.sub_(0.5).floor()
+    dx, dy = found.sub_(low)
+    steps = torch.tensor(reach, device="cpu")[:, None, None]
+    taps = low.to(torch.int64)[:, :, None] + to_device(steps, images.device)
+    columns, rows = _within(taps, ends[..., None])
+    places = rows.mul_(images.shape[-1])[:, :, None] + columns[:, None]
+    return pixels(images)(places).to(torch.int16), dx[:, None], dy[:, None]
 
-    def line(row):
-        left, right = (at(row + column).to(torch.int16) for column in columns)
-        return right.sub_(left).mul(dx).add_(left)
 
-    top, bottom = map(line, rows)
+def _bilinear_2x2(images, found, ends):
+    cells, dx, dy = _cells(images, found, ends, (0, 1))
+    left, right = cells.unbind(3)
+    top, bottom = right.sub_(left).mul(dx[:, None]).add_(left).unbind(2)
     return bottom.sub_(top).mul_(dy).add_(top).to(torch.uint8)
 
 
-def _bicubic_4x4(images, x, y):
-    at = pixels(images)
-    columns, rows, dx, dy = _cells(images, x, y, (-1, 0, 1, 2))
-    lines = (_cubic((at(row + column).to(torch.int16) for column in columns), dx) for row in rows)
-    return _cubic(lines, dy).clamp_(0, 255).to(torch.uint8)
+def _bicubic_4x4(images, found, ends):
+    cells, dx, dy = _cells(images, found, ends, (-1, 0, 1, 2))
+    lines = _cubic(cells.unbind(3), dx[:, None])
+    return _cubic(lines.unbind(2), dy).clamp_(0, 255).to(torch.uint8)
 
 
-# and how many float64, a channel, they take at once
-_SAMPLES = {"nearest": (_nearest, 1), "bilinear": (_bilinear_2x2, 5), "bicubic": (_bicubic_4x4, 10)}
+# and how many float64 they take at once, a channel and besides
+_SAMPLES = {"nearest": (_nearest, 1, 10), "bilinear": (_bilinear_2x2, 6, 16), "bicubic": (_bicubic_4x4, 18, 40)}
 
 
 def _cubic(values, d):
@@ -134,18 +131,15 @@ def _cubic(values, d):
 def transform_nearest(images, matrix, size, fill):
     """ImagingTransformAffine without a filter: coordinates are sums of 16.16 fixed point numbers (affine_fixed)."""
     background = fill_like(images, fill)
-    height, width = images.shape[-2:]
-    lines, others = _fixed_lines(matrix, size, (height, width))
-    x_of_column, x_of_row, y_of_column, y_of_row = (to_device(line, images.device) for line in lines)
+    lines, others = _fixed_lines(matrix, size, images.shape[-2:])
+    of_column, of_row = (to_device(np.stack(lines[first::2]), images.device) for first in (0, 1))
     made = []
     for part in chunks(images, size[0] * size[1] * (images.shape[1] + 1) * 2):
-        x = (x_of_column[part, None, :] + x_of_row[part, :, None]).bitwise_right_shift_(16)
-        y = (y_of_column[part, None, :] + y_of_row[part, :, None]).bitwise_right_shift_(16)
+        found = (of_column[:, part, None, :] + of_row[:, part, :, None]).bitwise_right_shift_(16)
         for row in others:
             if part.start <= row < part.stop:
-                x[row - part.start], y[row - part.start] = _unfixed(matrix[row], size, images.device)
-        inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-        made.append(torch.where(inside[:, None], _nearest(images[part], x, y), background))
+                found[0, row - part.start], found[1, row - part.start] = _unfixed(matrix[row], size, images.device)
+        made.append(_filled(images[part], found, _nearest, background))
     return made[0] if len(made) == 1 else torch.cat(made)
 
 
