@@ -106,7 +106,7 @@ def cores() -> str:
 
 def two_gpus() -> str:
     """DistributedDataParallel on two GPUs of one host."""
-    return configs(("toolkit_h200x2", "toolkit_resnet50_h200x2"), plot.of_toolkit())
+    return configs(("toolkit_h200x2", "toolkit_resnet50_h200x2", "toolkit_models_h200x2"), plot.of_toolkit())
 
 
 def dogs_cats() -> str:
