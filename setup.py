@@ -61,7 +61,7 @@ setup(
     license_expression="Apache-2.0",
     license_files=["LICENSE"],
     classifiers=[
-        "Development Status :: 4 - Beta",
+        "Development Status :: 5 - Production/Stable",
         "Environment :: GPU :: NVIDIA CUDA",
         "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",

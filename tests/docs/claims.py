@@ -561,7 +561,7 @@ for words, kind in (
 
 # ---- versions
 
-claim("CHANGELOG.md", "[{}] - unreleased", __version__)
+claim("CHANGELOG.md", "## [{}] - 2026-11-24", __version__)
 
 
 # ---- numbers that are no measurements: why, and patterns of prose
@@ -578,7 +578,6 @@ NOT_MEASURED = {
         r"torchvision from 0\.20",
         r"PrefetchLoader does from 1\.0\.30",
         r"DALI 2\.4",
-        r"Up to 1\.0",
     ),
     "arguments": (
         r"RandomResizedCrop\(224\)",
