@@ -126,7 +126,13 @@ class AskedWorkers:
         """
         if ticket.processes.trouble and not ticket.answer.there:  # others have met it
             ticket = self.ask(ticket.request)
-        ticket.processes.wait(ticket.answer, self._timeout)
+        try:
+            ticket.processes.wait(ticket.answer, self._timeout)
+        except RuntimeError:
+            if ticket.processes.lost in (None, ticket.answer.process):
+                raise
+            ticket = self.ask(ticket.request)  # another has died, of another request
+            ticket.processes.wait(ticket.answer, self._timeout)
         reply = pickle.loads(ticket.answer.message or b"")  # it is there
         if isinstance(reply, ExceptionWrapper):
             reply.reraise()

@@ -46,10 +46,12 @@ _all: weakref.WeakSet[Processes] = weakref.WeakSet()
 
 
 class Answer:
-    """What a process sends back; ``message`` is None until it is there."""
+    """What a process sends back; ``message`` is None until it is there. ``process`` is who was asked, where processes
+    take messages in turn."""
 
     def __init__(self):
         self.message: bytes | memoryview | None = None
+        self.process: int | None = None
 
     @property
     def there(self) -> bool:
@@ -66,6 +68,7 @@ class Processes:
 
     Attributes:
         trouble: why no answer will come any more; "" while all is well.
+        lost: the number of the process whose end that is; None for other trouble.
 
     Raises:
         OSError: the system gives no more processes, or descriptors; the text says what to do.
@@ -73,6 +76,7 @@ class Processes:
 
     def __init__(self, context, count: int, target, arguments: tuple, in_turn: bool = False):
         self.trouble = _CUT
+        self.lost: int | None = None
         self._ends: list[socket.socket | Connection] = []
         self._own: list[Connection] = []  # those for the answers of each process
         self._processes: list = []
@@ -113,7 +117,8 @@ class Processes:
             self._awaited[number] = answer
             if len(message) > _LARGEST:
                 self._large[number], message = message, b""
-            _, unsent = self._unsent[next(self._turn) % len(self._unsent)]
+            answer.process = next(self._turn) % len(self._unsent)
+            _, unsent = self._unsent[answer.process]
             unsent.append(_NUMBER.pack(number) + message)
         self._send()
         self.trouble = ""
@@ -184,6 +189,7 @@ class Processes:
         self._send()
         self.trouble = ""
         if lost is not None:
+            self.lost = lost
             self._fail(_obituary(self._processes[lost]))
         return came
 

@@ -440,6 +440,24 @@ def test_a_worker_that_dies(folder):
     assert [one.index for one in loader.describe(0)] == [0, 1, 2, 3]
 
 
+class DiesFirst(Dies):
+    """While the other worker is at the batch before."""
+
+    def __getitem__(self, i):
+        if i == 0 and data.get_worker_info() is not None:
+            time.sleep(1)
+        return super().__getitem__(i + 3 if i == 4 else i)
+
+
+def test_a_worker_that_dies_while_another_is_waited_for(folder):
+    """The other's batch is not lost."""
+    batches = iter(ours(DiesFirst(folder), 4, exact=True, device="cpu", num_workers=2))
+    assert next(batches)[1].tolist() == folder.targets[:4]
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        next(batches)
+    assert len(list(batches)) == 4
+
+
 class Fails(own.Plain):
     def __getitem__(self, i):
         if i == 4:
