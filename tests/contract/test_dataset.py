@@ -153,10 +153,11 @@ def test_a_plain_dataset_folder(image_root):
     assert_same_epoch(ours(dataset, device="cpu"), stock(dataset))
 
 
-def test_a_loader_of_ones_own_falls_back(image_root):
-    def gray(path):
-        return default_loader(path).rotate(0).convert("L")
+def gray(path):
+    return default_loader(path).rotate(0).convert("L")
 
+
+def test_a_loader_of_ones_own_falls_back(image_root):
     dataset = DALIImageFolder(image_root, EXACT, loader=gray)
     loader = DataLoader(dataset, 5, fallback="silent")
     assert "loader" in loader.explain() and next(iter(loader))[0].shape[1] == 1
@@ -168,10 +169,6 @@ def test_a_loader_of_ones_own_falls_back(image_root):
 
 def test_the_remedy_for_a_loader_is_one_that_can_be_taken(image_root):
     """DatasetFolder cannot do without loader=."""
-
-    def gray(path):
-        return default_loader(path).rotate(0).convert("L")
-
     plain = datasets.DatasetFolder(image_root, gray, extensions=(".png",), transform=EXACT, allow_empty=True)
     for dataset, remedy in (
         (plain, "write ImageFolder instead"),

@@ -52,8 +52,8 @@ def test_a_gpu_that_lags(tmp_path, options):
 @pytest.mark.parametrize("transform", LARGE, ids=str)
 def test_batches_are_made_while_a_gpu_lags(tmp_path, transform, exact, monkeypatch):
     """What torch does to a batch goes behind a second of other work on the GPU. next() does not wait, and the
-    images are those of an epoch without it. One batch, and what is prepared behind it: CUDA keeps 1,024 launches
-    that it has not begun, and RandAugment has 300 a batch."""
+    images are those of an epoch without it. One batch, and what is prepared behind it: CUDA keeps about 1,000
+    launches that it has not begun, and RandAugment has 300 a batch."""
     monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "0")
     folder = make_folder(tmp_path / "images", classes=2, per_class=16, special=False)
     dataset = DALIImageFolder(folder, T.Compose([T.RandomResizedCrop(224), transform, T.ToTensor()]))
