@@ -105,8 +105,10 @@ def cores() -> str:
 
 
 def two_gpus() -> str:
-    """DistributedDataParallel on two GPUs of one host."""
-    return configs(("toolkit_h200x2", "toolkit_resnet50_h200x2", "toolkit_models_h200x2"), plot.of_toolkit())
+    """DistributedDataParallel on two GPUs of one host, a table for each kind of GPU; the first one's have been measured
+    alone, too."""
+    first = configs(("toolkit_h200x2", "toolkit_resnet50_h200x2", "toolkit_models_h200x2"), plot.of_toolkit())
+    return f"{first}\n{configs(('toolkit_rec_h100x2',))}"
 
 
 def dogs_cats() -> str:

@@ -16,15 +16,17 @@
 #
 #     . tests/run_gpu.sh; python3 benchmarks/imagefolder.py --data $DATA --replicate 2000 --json OUT_DIR/imagefolder.json
 
-if [ -f .gpu/site.tar.xz ]; then
-    if [ ! -d /tmp/site/nvidia ]; then
-        mkdir -p /tmp/site && xz -dc .gpu/site.tar.xz | tar x -C /tmp/site
-    fi
+if [ -f .gpu/site.tar.xz ] && [ ! -d /tmp/site/nvidia ]; then
+    mkdir -p /tmp/site && xz -dc .gpu/site.tar.xz | tar x -C /tmp/site
+fi
+if [ -d /tmp/site/nvidia ]; then # from an earlier call, too
     export PYTHONPATH=/tmp/site${PYTHONPATH:+:$PYTHONPATH}
 fi
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 if [ -f .gpu/photos.tar ]; then
     mkdir -p /tmp/photos && tar xf .gpu/photos.tar -C /tmp/photos
+fi
+if [ -d /tmp/photos ]; then
     export DATA=/tmp/photos
 fi
 export PYTHONUNBUFFERED=1

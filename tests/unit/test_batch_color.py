@@ -174,7 +174,7 @@ def test_gray_of_every_colour():
 
 def test_every_colour_back_from_hue_saturation_and_value():
     hsv = all_colours()
-    *_, weights = hue._hsv_tables(torch.device("cpu"))
+    *_, weights = hue.hsv_tables(torch.device("cpu"))
     rgb = np.asarray(Image.frombytes("HSV", (4096, 4096), hsv.tobytes()).convert("RGB")).reshape(256 * 256, 256, 3)
     value = np.arange(256, dtype=np.float32)
     for channel in range(3):

@@ -31,7 +31,7 @@ def _hue_pil(images, factors):
     H is a function of r - g and g - b, as max - min is; S one of that and the maximum; each of R, G and B the
     maximum, V, times a function of H and S, rounded.
     """
-    hue_of, range_of, saturation_of, weights = _hsv_tables(images.device)
+    hue_of, range_of, saturation_of, weights = hsv_tables(images.device)
     shift = to(images, (np.trunc(factors * 255).astype(np.int32) & 255) << 8, np.int32)[:, 0]
     r, g, b = images.unbind(1)
     zero = torch.full((1, 1, 1), 255 * 512, dtype=torch.int32, device=images.device)
@@ -47,7 +47,7 @@ def _hue_pil(images, factors):
 
 
 @functools.cache
-def _hsv_tables(device):
+def hsv_tables(device):
     """rgb2hsv_row and hsv2rgb of Pillow's Convert.c, float for float.
 
     By (r - g, g - b): H * 256, and (max - min) * 256. By (max - min, max): S. By (H, S), three times, H up to 510: what

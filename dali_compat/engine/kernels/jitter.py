@@ -1,18 +1,16 @@
-"""Colours changed in an order of each sample's own: the samples whose turn it is for an operation go together."""
+"""Colours changed in an order of each sample's own."""
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
-from .color import brightness, contrast, in_parts, permute_channels, permute_channels_image, saturation
-from .hue import hue
+from . import operations
+from .color import in_parts, permute_channels, permute_channels_image
 from .images import functions
-from .lists import in_groups, selected, with_rows
+from .lists import selected, with_rows
 from .registry import image_kernel, kernel
 
-_ADJUST = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
+_ADJUSTED = ("brightness", "contrast", "saturation", "hue")
 _DISTORT = ("brightness", "contrast_before", "saturation", "hue", "contrast_after")
 
 
@@ -21,12 +19,12 @@ _DISTORT = ("brightness", "contrast_before", "saturation", "hue", "contrast_afte
 def color_jitter(images, arrays, *, like):
     """torchvision.transforms.ColorJitter.forward."""
     for place in arrays["order"].T:
-        groups = []
-        for number, name in enumerate(_ADJUST):
-            rows = np.flatnonzero(place == number)
-            if name in arrays and len(rows):
-                groups.append((rows, functools.partial(_ADJUST[name], arrays=_given(name, arrays, rows), like=like)))
-        images = in_groups(images, groups)
+        chosen, numbers = operations.none_of(images)
+        for number, name in enumerate(_ADJUSTED):
+            if name in arrays:
+                rows = place == number
+                chosen[rows], numbers[rows, 0] = operations.AT[name], arrays[name][rows]
+        images = operations.run(images, chosen, numbers, like=like, area=arrays.get("area"))
     return images
 
 
@@ -35,18 +33,14 @@ def color_jitter(images, arrays, *, like):
 def photometric_distort(images, arrays, *, like):
     """torchvision.transforms.v2.RandomPhotometricDistort.transform."""
     for name in _DISTORT:
-        rows = np.flatnonzero(~np.isnan(arrays[name]))
-        if len(rows):
-            adjust = _ADJUST[name.split("_")[0]]
-            images = with_rows(images, [(rows, adjust(selected(images, rows), _given(name, arrays, rows), like=like))])
+        chosen, numbers = operations.none_of(images)
+        rows = ~np.isnan(arrays[name])
+        chosen[rows], numbers[rows, 0] = operations.AT[name.split("_")[0]], arrays[name][rows]
+        images = operations.run(images, chosen, numbers, like=like, area=arrays.get("area"))
     rows = np.flatnonzero(arrays["order"][:, 0] >= 0)
     if not len(rows):
         return images
     return with_rows(images, [(rows, permute_channels(selected(images, rows), {"order": arrays["order"][rows]}))])
-
-
-def _given(name, arrays, rows):
-    return {"factor": arrays[name][rows]} | ({"area": arrays["area"][rows]} if "area" in arrays else {})
 
 
 # ---- one image
@@ -55,7 +49,7 @@ def _given(name, arrays, rows):
 @image_kernel("color_jitter")
 def color_jitter_image(image, row, *, like):
     for i in row["order"]:
-        name = list(_ADJUST)[i]
+        name = _ADJUSTED[i]
         if name in row:
             image = _adjusted_image(name, image, row[name], like)
     return image

@@ -1,4 +1,4 @@
-"""AutoAugment and its kin: the samples whose turn it is for an operation go together.
+"""AutoAugment and its kin.
 
 This is the one module of the engine that builds torchvision's transforms: of one image, RandAugment's rules are methods
 of its own there.
@@ -16,12 +16,9 @@ from torchvision.transforms import functional as F1
 
 from ...draws.matrices import affine, rotation, rotation_of_tensors
 from ..device import to_device
-from . import color, filters, warp
+from . import operations
 from .images import fill_list
-from .lists import in_groups
 from .registry import image_kernel, kernel
-
-_WARPS = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 
 
 @kernel
@@ -32,41 +29,38 @@ def augment(images, arrays, *, names, interpolation, fill, like, version):
     Solarize counts from 0 to 1.
     """
     which, magnitude = arrays["which"], arrays["magnitude"]
-    groups = []
-    for number, name in enumerate(names):
-        rows = np.flatnonzero(which == number)
-        if len(rows) and name not in ("Identity", *_WARPS):
-            args = {"name": name, "magnitude": magnitude[rows], "like": like, "version": version}
-            groups.append((rows, functools.partial(_valued, **args)))
-    rows = np.flatnonzero(np.isin(which, [number for number, name in enumerate(names) if name in _WARPS]))
-    if len(rows):
-        size = images.shape[-2:]
-        matrices = [_matrix(names[which[row]], float(magnitude[row]), size, like, version) for row in rows]
-        given = {"matrix": np.array(matrices), "size": np.tile(np.array(size, np.int32), (len(rows), 1))}
-        args = {"arrays": given, "interpolation": interpolation, "fill": fill, "like": like}
-        groups.append((rows, functools.partial(warp.warp_affine, **args)))
-    return in_groups(images, groups)
+    operation, factor, offset = _laws(tuple(names), version == "v2" and not images.is_floating_point())
+    chosen, numbers = operation[which], np.zeros((len(images), 6))
+    numbers[:, 0] = magnitude * factor[which] + offset[which]
+    size = tuple(images.shape[-2:])
+    for row in np.flatnonzero(chosen == operations.WARP).tolist():
+        numbers[row] = _matrix(names[which[row]], float(magnitude[row]), size, like, version)
+    number = operations.interpolation_number(interpolation)
+    return operations.run(images, chosen, numbers, like=like, interpolations=number, fill=fill)
 
 
-def _valued(images, name, magnitude, like, version):
-    """An operation on values."""
-    if name in _ENHANCERS:
-        return _ENHANCERS[name](images, {"factor": 1.0 + magnitude}, like=like)
-    if name == "Posterize":
-        return color.posterize(images, {"bits": magnitude.astype(np.int32)}, like=like)
-    if name == "Solarize":
-        bound = 1 if version != "v2" or images.is_floating_point() else 255
-        return color.solarize(images, {"threshold": magnitude * bound}, like=like)
-    return _CONSTANT[name](images, {}, like=like)
+_OPERATIONS = {
+    "Brightness": "brightness",
+    "Color": "saturation",
+    "Contrast": "contrast",
+    "Sharpness": "sharpness",
+    "Posterize": "posterize",
+    "Solarize": "solarize",
+    "AutoContrast": "autocontrast",
+    "Equalize": "equalize",
+    "Invert": "invert",
+    "Identity": "identity",
+} | dict.fromkeys(("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"), "warp")
+_ENHANCERS = {"Brightness", "Color", "Contrast", "Sharpness"}
 
 
-_ENHANCERS = {
-    "Brightness": color.brightness,
-    "Color": color.saturation,
-    "Contrast": color.contrast,
-    "Sharpness": filters.sharpness,
-}
-_CONSTANT = {"AutoContrast": color.autocontrast, "Equalize": color.equalize, "Invert": color.invert}
+@functools.lru_cache(64)
+def _laws(names, counts_to_255: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each name, and of -1: its operation; and what its number is, a multiple of the magnitude and an offset."""
+    operation = [operations.AT[_OPERATIONS[name]] for name in names]
+    factor = [255.0 if name == "Solarize" and counts_to_255 else 1.0 for name in names]
+    offset = [float(name in _ENHANCERS) for name in names]
+    return np.array([*operation, 0]), np.array([*factor, 0.0]), np.array([*offset, 0.0])
 
 
 @functools.lru_cache(4096)  # a policy has few magnitudes

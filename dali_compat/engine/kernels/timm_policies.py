@@ -1,8 +1,8 @@
 """timm's RandAugment, AutoAugment and AugMixAugment.
 
 On a CPU timm's own functions do them, image by image, in threads: Pillow takes less time than torch does, whatever the
-size. On a GPU the samples whose turn it is for an operation go together. An operation that would give something else
-there than timm's function, of whichever version of timm and Pillow, is left to that function.
+size. On a GPU operations.py does them. An operation that would give something else there than timm's function, of
+whichever version of timm and Pillow, is left to that function.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torchvision.transforms import functional as v1
 from ...draws.matrices import rotation
 from ...draws.timm_policies import OPERATIONS, WITHOUT_VALUE
 from ..device import to_device
-from . import color, filters, warp
+from . import color, operations
 from .blur import box_blur
 from .lists import each, in_groups, uniform
 from .registry import image_kernel, kernel
@@ -49,26 +49,33 @@ def timm_augmix(images, arrays, *, interpolations, fill, blended):
 
 def augmented(images, arrays, *, interpolations, fill):
     """timm_augment() on any device; ``which`` -1 is nothing."""
-    which, value, choice = arrays["which"], arrays["value"], arrays["choice"]
-    groups: list[tuple[np.ndarray, Any]] = []
+    which, value = arrays["which"], arrays["value"]
     alone = ~np.isin(which, [OPERATIONS.index(name) for name in _as_timm()]) & (which >= 0)
     alone |= (which == OPERATIONS.index("posterize")) & (value < 1)  # to no bits, which Pillow refuses from 13 on
-    if alone.any():
-        rows = np.flatnonzero(alone)
-        some = {name: arrays[name][rows] for name in ("which", "value", "choice")}
-        how = {"arrays": some, "interpolations": interpolations, "fill": fill}
-        groups.append((rows, functools.partial(_each, timm_augment_image, **how)))
-    for number in np.unique(which[~alone]).tolist():
-        name, rows = OPERATIONS[number], np.flatnonzero((which == number) & ~alone)
-        if number >= 0 and name in _VALUED:
-            groups.append((rows, functools.partial(_valued, name=name, value=value[rows])))
-    warps = np.isin(which, [OPERATIONS.index(name) for name in _MATRICES]) & ~alone
-    for number, interpolation in enumerate(interpolations):
-        rows = np.flatnonzero(warps & (choice == number))
-        if len(rows):
-            args = {"which": which[rows], "value": value[rows], "interpolation": interpolation, "fill": fill}
-            groups.append((rows, functools.partial(_warped, **args)))
-    return in_groups(images, groups)
+    others = np.where(alone, -1, which)
+    made = _by_kernels(images, arrays | {"which": others}, interpolations=interpolations, fill=fill)
+    if not alone.any():
+        return made
+    rows = np.flatnonzero(alone)
+    some = {name: arrays[name][rows] for name in ("which", "value", "choice")}
+    how = {"arrays": some, "interpolations": interpolations, "fill": fill}
+    return in_groups(made, [(rows, functools.partial(_each, timm_augment_image, **how))])
+
+
+def _by_kernels(images, arrays, *, interpolations, fill):
+    which, value = arrays["which"], arrays["value"]
+    chosen, numbers = operations.none_of(images)
+    blurred = np.flatnonzero(which == OPERATIONS.index("gaussian_blur"))
+    for number in np.unique(which[which >= 0]).tolist():
+        name, rows = OPERATIONS[number], which == number
+        if name in _MATRICES:
+            chosen[rows], numbers[rows] = operations.WARP, _MATRICES[name](value[rows], tuple(images.shape[-2:]))
+        elif name in _VALUED:
+            operation, of_value = _VALUED[name]
+            chosen[rows], numbers[rows, 0] = operations.AT[operation], of_value(value[rows])
+    of_each = np.array([operations.interpolation_number(name) for name in interpolations])[arrays["choice"]]
+    images = operations.run(images, chosen, numbers, like="pil", interpolations=of_each, fill=fill)
+    return in_groups(images, [(blurred, functools.partial(box_blur, sigmas=value[blurred]))] if len(blurred) else [])
 
 
 def mixed(images, arrays, *, interpolations, fill, blended):
@@ -94,47 +101,25 @@ def _blend(images, others, weights):
     return color.blend(others, images.to(torch.float32), weights, "pil")
 
 
-# ---- operations on values
+# ---- operations on values: whose they are, and the number that they take
 
 
-def _valued(images, name, value):
-    return _VALUED[name](images, value)
-
-
-def _desaturate(images, value):
-    return color.saturation(images, {"factor": np.clip(1.0 - value, 0.0, 1.0)}, like="pil")
-
-
-def _posterize(images, value):
-    return color.posterize(images, {"bits": np.minimum(value, 8).astype(np.int32)}, like="pil")
-
-
-def _solarize_add(images, value):
-    """``value`` is not above 128."""
-    return (images < 128).mul(color.to(images, value, np.uint8)).add_(images)
-
-
-def _of_factor(function):
-    return lambda images, value: function(images, {"factor": value}, like="pil")
-
-
-def _of_nothing(function):
-    return lambda images, value: function(images, {}, like="pil")
+def _itself(value):
+    return value
 
 
 _VALUED = {
-    "auto_contrast": _of_nothing(color.autocontrast),
-    "equalize": _of_nothing(color.equalize),
-    "invert": _of_nothing(color.invert),
-    "posterize": _posterize,
-    "solarize": lambda images, value: color.solarize(images, {"threshold": value}, like="pil"),
-    "solarize_add": _solarize_add,
-    "color": _of_factor(color.saturation),
-    "contrast": _of_factor(color.contrast),
-    "brightness": _of_factor(color.brightness),
-    "sharpness": _of_factor(filters.sharpness),
-    "desaturate": _desaturate,
-    "gaussian_blur": box_blur,
+    "auto_contrast": ("autocontrast", _itself),
+    "equalize": ("equalize", _itself),
+    "invert": ("invert", _itself),
+    "posterize": ("posterize", lambda value: np.minimum(value, 8)),
+    "solarize": ("solarize", _itself),
+    "solarize_add": ("solarize_add", _itself),
+    "color": ("saturation", _itself),
+    "contrast": ("contrast", _itself),
+    "brightness": ("brightness", _itself),
+    "sharpness": ("sharpness", _itself),
+    "desaturate": ("saturation", lambda value: np.clip(1.0 - value, 0.0, 1.0)),
 }
 
 
@@ -165,16 +150,6 @@ _MATRICES = {
     "translate_x_rel": lambda value, size: _matrix(2)(value * size[1], size),
     "translate_y_rel": lambda value, size: _matrix(5)(value * size[0], size),
 }
-
-
-def _warped(images, which, value, interpolation, fill):
-    size = tuple(images.shape[-2:])
-    matrix = np.empty((len(images), 6))
-    for number in np.unique(which).tolist():
-        rows = which == number
-        matrix[rows] = _MATRICES[OPERATIONS[number]](value[rows], size)
-    given = {"matrix": matrix, "size": np.tile(np.array(size, np.int32), (len(images), 1))}
-    return warp.warp_affine(images, given, interpolation=interpolation, fill=fill)
 
 
 # ---- one image
@@ -246,7 +221,11 @@ _OTHERS_TRIED = (0.1, 0.95, 1.9)
 @functools.cache
 def _as_timm() -> frozenset[str]:
     """The operations of this timm, and this Pillow, that kernels do alike: each is tried on a few pixels."""
-    names = [name for name in (*_VALUED, *_MATRICES) if hasattr(import_module("timm.data.auto_augment"), name)]
+    names = [
+        name
+        for name in (*_VALUED, "gaussian_blur", *_MATRICES)
+        if hasattr(import_module("timm.data.auto_augment"), name)
+    ]
     return frozenset(name for name in names if _agrees(name))
 
 
@@ -257,10 +236,6 @@ def _agrees(name: str) -> bool:
     given = {"which": which, "value": np.array(_TRIED.get(name, _OTHERS_TRIED), float), "choice": choice}
     for interpolation in ("bilinear", "bicubic") if name in _MATRICES else ("bilinear",):
         how = {"interpolations": (interpolation,), "fill": (1, 2, 3)}
-        if name in _MATRICES:
-            ours = _warped(images, which, given["value"], interpolation, how["fill"])
-        else:
-            ours = _VALUED[name](images, given["value"])
-        if not torch.equal(ours, _each(timm_augment_image, images, given, **how)):
+        if not torch.equal(_by_kernels(images, given, **how), _each(timm_augment_image, images, given, **how)):
             return False
     return True

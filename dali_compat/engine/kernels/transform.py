@@ -148,10 +148,7 @@ def _fixed_lines(matrix, size, source):
     rows whose coordinates go beyond that."""
     h, w = size
     a = matrix.T[:, :, None]
-    corners = np.array([(0, 0), (w, 0), (0, h), (w, h)])
-    reach = [np.abs(corners[:, 0] * a[k] + corners[:, 1] * a[k + 1] + a[k + 2]) for k in (0, 3)]
-    fits = (np.maximum(*reach) < 32768).all(1)
-    scales = (matrix[:, 1] == 0) & (matrix[:, 3] == 0)
+    fits, scales = _fits(matrix, size), _scales(matrix)
 
     def fixed(value):
         return np.floor(np.where(fits[:, None], value, 0) * 65536 + 0.5).astype(np.int64)
@@ -174,6 +171,26 @@ def _fixed_lines(matrix, size, source):
             line[scales] = np.where(inside, position, -1).astype(np.int64) << 16
             constant[scales] = 0
     return lines, np.flatnonzero(~fits & ~scales)
+
+
+def _fits(matrix, size) -> np.ndarray:
+    """(N,) whether fixed point numbers reach so far."""
+    a, (h, w) = matrix.T[:, :, None], size
+    corners = np.array([(0, 0), (w, 0), (0, h), (w, h)])
+    reach = [np.abs(corners[:, 0] * a[k] + corners[:, 1] * a[k + 1] + a[k + 2]) for k in (0, 3)]
+    return (np.maximum(*reach) < 32768).all(1)
+
+
+def _scales(matrix) -> np.ndarray:
+    """(N,) which are ImagingScaleAffine's."""
+    return (matrix[:, 1] == 0) & (matrix[:, 3] == 0)
+
+
+def is_fixed(matrix: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """(N,) whether no coordinate of transform_nearest() has steps added up, or none that are rounded: all are sums of
+    fixed point numbers."""
+    whole = (matrix[:, [0, 4]] == 1).all(1) & (matrix[:, [2, 5]] % 1 == 0).all(1)
+    return _fits(matrix, size) & (whole | ~_scales(matrix))
 
 
 def _unfixed(a, size, device):

@@ -1,0 +1,232 @@
+"""engine/launches: operations of each image's own by two launches give the pixels of engine/kernels, whose own tests
+compare them with Pillow's.
+
+Without a GPU Triton's interpreter runs them.
+"""
+
+import os
+
+import interpreted
+import numpy as np
+import pytest
+import torch
+from torchvision import transforms as T
+
+from dali_compat.draws import Randoms, compute
+from dali_compat.engine import kernels
+from dali_compat.engine.kernels import operations
+from dali_compat.engine.kernels.hue import hsv_tables
+from dali_compat.engine.kernels.transform import is_fixed
+from dali_compat.engine.launches import tried
+from dali_compat.engine.launches.numbers import AT, OPERATIONS
+from dali_compat.plan import ImageSpec
+from dali_compat.translate import translate
+
+pytest.importorskip("triton")
+DEVICE = torch.device("cuda" if interpreted.ON_GPU else "cpu")
+runs = interpreted.runs
+
+
+@interpreted.elsewhere
+def test_interpreted():
+    interpreted.run(__file__)
+
+
+@pytest.fixture(autouse=True)
+def launches(monkeypatch):
+    """Taken on a CPU, too; gives how many images each had."""
+    counts = []
+    if interpreted.ON_GPU or interpreted.INTERPRETS:
+        from dali_compat.engine.launches import rows
+
+        def launched(images, *given):
+            counts.append(len(images))
+            return rows.launched(images, *given)
+
+        monkeypatch.setattr(tried, "launcher", lambda *key: launched)
+        monkeypatch.setattr(operations, "_has_launches", lambda device: True)
+        if interpreted.INTERPRETS:  # it takes as long for a large block as for a small one
+            monkeypatch.setattr(rows, "_BLOCK", 4096)
+            monkeypatch.setattr(rows, "_TABLE_BLOCK", 4096)
+    return counts
+
+
+def photos(count: int, channels: int, height: int, width: int) -> torch.Tensor:
+    """Images of noise, of steps, of one colour, and of few values."""
+    rng = np.random.default_rng(height)
+    made = rng.integers(0, 256, (count, channels, height, width), dtype=np.uint8)
+    made[1::4] = np.linspace(0, 255, width, dtype=np.uint8)
+    made[2::4] = rng.integers(0, 256, (len(made[2::4]), channels, 1, 1), dtype=np.uint8)
+    made[3::4] = made[3::4] // 50 * 7 + 90
+    return torch.from_numpy(made)
+
+
+def numbers_of(chosen, rng) -> np.ndarray:
+    draw = {
+        "posterize": lambda: rng.integers(0, 9),
+        "solarize": lambda: rng.choice([0, 255, 256, 127.5, rng.uniform(0, 256)]),
+        "solarize_add": lambda: rng.uniform(0, 128),
+        "hue": lambda: rng.uniform(-0.5, 0.5),
+    }
+    numbers = np.zeros((len(chosen), 6))
+    for row, number in zip(numbers, chosen, strict=True):
+        name = OPERATIONS[number]
+        row[0] = draw.get(name, lambda: rng.choice([0.0, 1.0, rng.uniform(0, 2)]))()
+        if name == "warp":
+            row[:] = rng.normal((1, 0, 0, 0, 1, 0), (0.3, 0.3, 5, 0.3, 0.3, 5))
+    return numbers
+
+
+def both(images, chosen, numbers, **how):
+    """What launches give and what torch gives."""
+    made = operations.run(images.to(DEVICE), chosen, numbers, like="pil", **how)
+    modes = np.zeros(len(images), np.int64) + how.get("interpolations", 0)
+    return made.cpu(), operations._grouped(images, chosen, numbers, modes, how.get("fill"), how.get("area"))
+
+
+@runs
+@pytest.mark.parametrize("channels, height, width", [(3, 45, 61), (1, 45, 61), (3, 1, 1), (3, 2, 7), (1, 3, 3)])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_each_operation(name, channels, height, width, launches):
+    images, chosen = photos(12, channels, height, width), np.full(12, AT[name])
+    given = {"interpolations": np.arange(12) % 3, "fill": (3, 250, 117)[:channels]}
+    made, wanted = both(images, chosen, numbers_of(chosen, np.random.default_rng(7)), **given)
+    for row, (image, other) in enumerate(zip(made, wanted, strict=True)):
+        assert torch.equal(image, other), row
+    assert launches == ([] if name == "identity" else [12])
+
+
+@runs
+@pytest.mark.parametrize("seed", range(4))
+def test_all_at_once(seed, launches):
+    rng, layout = np.random.default_rng(seed), (torch.contiguous_format, torch.channels_last)[seed % 2]
+    images = photos(40, 3, 37, 53).contiguous(memory_format=layout)
+    chosen, before = rng.integers(0, len(OPERATIONS), 40), images.clone()
+    given = {"interpolations": rng.integers(0, 3, 40), "fill": (9, 8, 7)}
+    made, wanted = both(images, chosen, numbers_of(chosen, rng), **given)
+    assert torch.equal(made, wanted) and torch.equal(images, before) and launches == [40]
+
+
+@runs
+def test_pixels_that_do_not_count(launches):
+    """The mean of an image with a black frame is that of the image."""
+    images = photos(4, 3, 20, 30)
+    images[:, :, 15:] = 0
+    made, wanted = both(images, np.full(4, AT["contrast"]), np.full((4, 6), 0.4), area=np.full(4, 15 * 30))
+    assert torch.equal(made, wanted) and launches == [4]
+
+
+ROWS = [
+    ([1, 0, 5, 0, 1, -3], True),  # a translation by whole pixels
+    ([1, 0, 5.3, 0, 1, -3], False),  # its coordinates are added up
+    ([0.7, 0, 5, 0, 1.2, -3], False),
+    ([0.7, 0.1, 5, 0.2, 1.2, -3], True),
+    ([1, 0.1, 40000, 0.2, 1, -3], False),  # beyond 16.16
+    ([1, 0, 40000, 0, 1, -3], False),
+]
+
+
+@runs
+def test_coordinates_that_pillow_adds_up_are_left_to_torch(launches):
+    matrices = np.array([row for row, _ in ROWS], float)
+    images, chosen = photos(len(ROWS), 3, 33, 47), np.full(len(ROWS), AT["warp"])
+    assert is_fixed(matrices, (33, 47)).tolist() == [fixed for _, fixed in ROWS]
+    made, wanted = both(images, chosen, matrices, fill=(1, 2, 3))
+    assert torch.equal(made, wanted)
+
+
+@runs
+@pytest.mark.parametrize(
+    "transform",
+    [
+        T.RandAugment(4, 20),
+        T.RandAugment(interpolation=T.InterpolationMode.BICUBIC, fill=[7, 8, 9]),
+        T.TrivialAugmentWide(interpolation=T.InterpolationMode.BILINEAR),
+        T.AutoAugment(),
+        T.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    ],
+    ids=str,
+)
+def test_transforms(transform, launches, monkeypatch):
+    images = photos(24, 3, 64, 48)
+    spec = ImageSpec(size=(64, 48), channels=3)
+    steps = translate(transform, spec).translated[0].steps
+    arrays = compute(steps, np.tile((64, 48), (24, 1)), Randoms(5, 0, 24), slice(None))
+
+    def transformed(given):
+        for step, values in zip(steps, arrays, strict=True):
+            given = kernels.run(step, given, values)
+        return given.cpu()
+
+    made = transformed(images.to(DEVICE))
+    assert launches
+    monkeypatch.setattr(operations, "_has_launches", lambda device: False)
+    assert torch.equal(made, transformed(images))
+
+
+# ---- whether there are any
+
+
+@interpreted.elsewhere
+@pytest.mark.parametrize("channels, hues", [(3, True), (3, False), (1, False)])
+def test_a_compiler_takes_them(channels, hues):
+    """For an H100, which need not be there: the interpreter knows no types. No product is fused with a sum, which
+    would be rounded once."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    from dali_compat.engine.launches import kernels as triton_kernels
+
+    of_hue = ("*i32", "*i32", "*i32", "*fp32") if hues else ("*u8",) * 4
+    pointers = {"images": "*u8", "out": "*u8", "rows": "*fp64", "tables": "*u8", "made": "*u8"}
+    pointers |= dict(zip(("hue_of", "range_of", "saturation_of", "weights"), of_hue, strict=True))
+    constants = {"channels": channels, "hues": hues, "block": 1024}
+    for kernel in (triton_kernels.tables, triton_kernels.operate):
+        types = {name: pointers.get(name, "constexpr" if name in constants else "i32") for name in kernel.arg_names}
+        source = ASTSource(kernel, types, {name: value for name, value in constants.items() if name in types})
+        made = compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})
+        assert "fma" not in made.asm["ptx"] and "st.local" not in made.asm["ptx"]
+
+
+@runs
+@pytest.mark.parametrize("channels, hues", [(3, True), (3, False), (1, False)])
+def test_they_are_tried_once(monkeypatch, channels, hues):
+    monkeypatch.undo()
+    monkeypatch.setattr(tried, "_found", {})
+    calls = []
+
+    def reference(*given):
+        calls.append(len(given[0]))
+        return operations._grouped(*given)
+
+    for _ in range(2):
+        found = tried.launcher(DEVICE, channels, hsv_tables(DEVICE) if hues else None, reference)
+        assert found is not None and len(calls) == 1
+
+
+@runs
+def test_other_pixels_than_torchs_are_refused(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(tried, "_found", {})
+    off = lambda *given: operations._grouped(*given).roll(1)  # noqa: E731
+    assert tried.launcher(DEVICE, 3, None, off) is None
+
+
+def test_without_a_compiler_torch_does_the_work(monkeypatch, caplog):
+    """Here there is no GPU, or no Triton."""
+    monkeypatch.undo()
+    monkeypatch.setattr(tried, "_found", {})
+    monkeypatch.setitem(__import__("sys").modules, "dali_compat.engine.launches.rows", None)
+    with caplog.at_level("INFO", "dali_compat"):
+        assert tried.launcher(torch.device("cpu"), 3, None, operations._grouped) is None
+    assert "kernels in Triton are not used: ModuleNotFoundError" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_fork_waits_for_the_compiler():
+    """And the parent goes on with it."""
+    with tried._trying:
+        pid = os.fork()
+        if not pid:
+            os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
