@@ -185,6 +185,7 @@ import ctypes, os, sys
 import torch
 from torchvision import transforms as T
 from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader
+from dali_compat.engine.launches import tried
 from dali_compat.engine.planes.engines import known_engine
 from contract.both import RANDOM
 
@@ -207,6 +208,9 @@ elif sys.argv[2].startswith("cache"):
 elif sys.argv[2] == "workers":
     dataset.transform = T.Compose([*RANDOM.transforms, T.Lambda(torch.neg)])
     options = {"num_workers": 2, "fallback": "silent"}
+elif sys.argv[2] == "policies":
+    chosen = [T.RandAugment(), T.ColorJitter(0.4, 0.4, 0.4, 0.1)]
+    dataset.transform = T.Compose([T.RandomResizedCrop(32), *chosen, T.ToTensor()])
 elif sys.argv[2] == "arrays":
     images = torch.randint(256, (64, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     dataset = DALIArrayDataset(images, torch.arange(64), RANDOM)
@@ -217,6 +221,7 @@ def epochs():
     made = []
     for _ in range(2):
         made += [images for images, labels in loader]
+        tried.finish()
         engine = known_engine(torch.device("cuda:1"))
         if engine is not None and not isinstance(engine, str):
             engine.settle(60)  # its threads, too, use no other GPU; the second epoch's files are known to it
@@ -238,7 +243,7 @@ print(in_use(0), in_use(1))
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize(
-    "how", ["plain", "exact", "exact engine", "PIL", "cache cuda", "cache cpu", "workers", "arrays"]
+    "how", ["plain", "exact", "exact engine", "PIL", "cache cuda", "cache cpu", "workers", "arrays", "policies"]
 )
 def test_a_process_uses_no_gpu_but_its_own(image_root, how):
     """Where the loader alone names it: the current device stays GPU 0."""

@@ -5,6 +5,9 @@ Without a GPU Triton's interpreter runs them.
 """
 
 import os
+import sys
+import threading
+import types
 
 import interpreted
 import numpy as np
@@ -188,45 +191,67 @@ def test_a_compiler_takes_them(channels, hues):
         assert "fma" not in made.asm["ptx"] and "st.local" not in made.asm["ptx"]
 
 
-@runs
-@pytest.mark.parametrize("channels, hues", [(3, True), (3, False), (1, False)])
-def test_they_are_tried_once(monkeypatch, channels, hues):
+@pytest.fixture
+def nothing_is_known(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(tried, "_found", {})
+    monkeypatch.setattr(tried, "_starts", {})
+
+
+def launcher(kind, reference):
+    """What there is as soon as it is asked for, and what there is then."""
+    asked = kind, hsv_tables(kind.device) if kind.has_hues else None, reference
+    at_once = tried.launcher(*asked)
+    tried.finish()
+    return at_once, tried.launcher(*asked)
+
+
+@runs
+@pytest.mark.parametrize("channels, hues", [(3, True), (3, False), (1, False)])
+def test_they_are_tried_once_in_the_background(nothing_is_known, channels, hues):
     calls = []
 
     def reference(*given):
         calls.append(len(given[0]))
         return operations._grouped(*given)
 
-    for _ in range(2):
-        found = tried.launcher(DEVICE, channels, hsv_tables(DEVICE) if hues else None, reference)
-        assert found is not None and len(calls) == 1
+    at_once, then = launcher(tried.Kind(DEVICE, channels, hues), reference)
+    assert at_once is None and then is not None
+    assert launcher(tried.Kind(DEVICE, channels, hues), reference) == (then, then) and len(calls) == 1
 
 
 @runs
-def test_other_pixels_than_torchs_are_refused(monkeypatch):
-    monkeypatch.undo()
-    monkeypatch.setattr(tried, "_found", {})
-    off = lambda *given: operations._grouped(*given).roll(1)  # noqa: E731
-    assert tried.launcher(DEVICE, 3, None, off) is None
+def test_other_pixels_than_torchs_are_refused(nothing_is_known):
+    assert launcher(tried.Kind(DEVICE, 3, False), lambda *given: operations._grouped(*given).roll(1)) == (None, None)
 
 
-def test_without_a_compiler_torch_does_the_work(monkeypatch, caplog):
-    """Here there is no GPU, or no Triton."""
-    monkeypatch.undo()
-    monkeypatch.setattr(tried, "_found", {})
-    monkeypatch.setitem(__import__("sys").modules, "dali_compat.engine.launches.rows", None)
+def test_without_a_compiler_torch_does_the_work(nothing_is_known, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "dali_compat.engine.launches.rows", None)
     with caplog.at_level("INFO", "dali_compat"):
-        assert tried.launcher(torch.device("cpu"), 3, None, operations._grouped) is None
-    assert "kernels in Triton are not used: ModuleNotFoundError" in caplog.text
+        assert launcher(tried.Kind(torch.device("cpu"), 3, False), operations._grouped) == (None, None)
+    assert "without kernels in Triton: ModuleNotFoundError" in caplog.text
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_fork_waits_for_the_compiler():
-    """And the parent goes on with it."""
-    with tried._trying:
+def test_a_fork_waits_for_the_compiler(nothing_is_known):
+    begins, goes_on = threading.Event(), threading.Event()
+
+    def reference(*given):
+        begins.set()
+        goes_on.wait(30)
+        raise RuntimeError("no compiler")
+
+    def launched(images, *given):
+        return images
+
+    module = types.SimpleNamespace(launched=launched)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "dali_compat.engine.launches.rows", module)
+        assert tried.launcher(tried.Kind(torch.device("cpu"), 3, False), None, reference) is None
+        assert begins.wait(30)
+        threading.Timer(0.3, goes_on.set).start()
         pid = os.fork()
         if not pid:
-            os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
+            os._exit(int(bool(tried._starts) or not goes_on.is_set()))
+        assert os.waitpid(pid, 0)[1] == 0
+        tried.finish()

@@ -47,7 +47,8 @@ def run(images, chosen, numbers, *, like, interpolations=0, fill=None, area=None
     interpolations = np.zeros(len(images), np.int64) + interpolations
     if like == "pil" and images.dtype == torch.uint8 and images.shape[1] in (1, 3) and _has_launches(images.device):
         hue_tables = hsv_tables(images.device) if images.shape[1] == 3 and (chosen == HUE).any() else None
-        launched = tried.launcher(images.device, images.shape[1], hue_tables, _grouped)
+        kind = tried.Kind(images.device, images.shape[1], hue_tables is not None)
+        launched = tried.launcher(kind, hue_tables, _grouped)
         if launched is not None:
             return _launched(launched, hue_tables, images, chosen, numbers, interpolations, fill, area)
     return _grouped(images, chosen, numbers, interpolations, fill, area, like)

@@ -1,16 +1,23 @@
-"""Whether the kernels are to be had: Triton, its compiler, and of a few images the same pixels as torch gives them."""
+"""Whether the kernels are to be had: Triton, its compiler, and of a few images the same pixels as torch gives them.
+
+The compiler takes seconds, once on a machine: that passes in the background, and torch does the work meanwhile. The
+thread is no daemon: a program that ends meanwhile waits for it. So does a fork, which must not copy a locked compiler.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ...locks import new_lock
+from ..device import working_on
 from .numbers import AT, OPERATIONS
 
 _PATIENCE = 60  # seconds, of a fork
@@ -19,56 +26,83 @@ _NUMBERS = {"posterize": 3, "solarize": 99.5, "solarize_add": 77.7, "hue": -0.3}
 _MATRIX = 0.9, 0.25, -3.3, -0.2, 1.1, 4.7
 
 _log = logging.getLogger("dali_compat")
-_found: dict[tuple[torch.device, int, bool], Callable | None] = {}
+
+Launched = Callable[..., torch.Tensor]
+
+
+class Kind(NamedTuple):
+    """Of images: for each the kernels are compiled anew."""
+
+    device: torch.device
+    channels: int
+    has_hues: bool
+
+
+_found: dict[Kind, Launched | None] = {}
+_starts: dict[Kind, threading.Thread] = {}
 _trying = new_lock()
 
 
-def launcher(
-    device: torch.device, channels: int, hue_tables: tuple | None, reference: Callable[..., torch.Tensor]
-) -> Callable[..., torch.Tensor] | None:
-    """rows.launched(), or None where it cannot be. Who asks first for such images, with or without hues, waits for the
-    compiler. ``reference`` is called as launched() is, without hue_tables."""
-    key = device, channels, hue_tables is not None
-    if key not in _found:
-        with _trying:
-            if key not in _found:
-                _found[key] = _tried(device, channels, hue_tables, reference)
-    return _found[key]
+def launcher(kind: Kind, hue_tables: tuple | None, reference: Launched) -> Launched | None:
+    """rows.launched(), or None where it cannot be, or cannot yet: who asks first begins with it. ``reference`` does the
+    same by torch."""
+    if kind not in _found and kind not in _starts:
+        thread = threading.Thread(target=_try, args=(kind, hue_tables, reference), name="dali_compat Triton's start")
+        if _starts.setdefault(kind, thread) is thread:
+            with suppress(RuntimeError):  # the program ends: no thread begins any more
+                thread.start()
+    return _found.get(kind)
 
 
-def _tried(device, channels, hue_tables, reference):
-    try:
-        from .rows import launched  # Triton starts with it
-
-        if _gives_the_same(launched, device, channels, hue_tables, reference):
-            return launched
-        why = "they do not give what torch gives"
-    except Exception as error:  # Triton's, its compiler's: torch does the same work without them
-        why = f"{type(error).__name__}: {error}".splitlines()[0]
-    _log.info("augmentations take more of the host's time on %s, for kernels in Triton are not used: %s", device, why)
-    return None
+def finish(seconds: float | None = None) -> None:
+    """Wait until nothing happens in the background."""
+    for thread in list(_starts.values()):
+        if thread.is_alive() and thread is not threading.current_thread():
+            thread.join(seconds)
 
 
-def _gives_the_same(launched, device, channels, hue_tables, reference) -> bool:
+def _try(kind: Kind, hue_tables, reference) -> None:
+    with _trying:
+        try:
+            from .rows import launched  # Triton starts with it
+
+            same = _gives_the_same(launched, kind, hue_tables, reference)
+            why = "" if same else "they do not give what torch gives"
+        except Exception as error:  # Triton's, its compiler's: torch does the same work without them
+            why = f"{type(error).__name__}: {error}".splitlines()[0]
+        _found[kind] = None if why else launched
+    if why:
+        _log.info("augmentations on %s take more time of the host, without kernels in Triton: %s", kind.device, why)
+
+
+def _gives_the_same(launched, kind: Kind, hue_tables, reference) -> bool:
     chosen = np.array([number for name, number in AT.items() if name != "hue" or hue_tables] + [AT["warp"]] * 2)
     warps = chosen == AT["warp"]
     numbers = np.tile(_MATRIX, (len(chosen), 1))
     numbers[~warps, 0] = [_NUMBERS.get(OPERATIONS[number], 1.37) for number in chosen[~warps]]
     interpolations = np.zeros(len(chosen), np.int64)
     interpolations[warps] = 0, 1, 2
-    images = np.random.default_rng(0).integers(0, 256, (len(chosen), channels, *_SIZE), dtype=np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (len(chosen), kind.channels, *_SIZE), dtype=np.uint8)
     images[:, :, :20] = images[:, :, :20] // 8 + 40  # a histogram that is not flat
-    given = chosen, numbers, interpolations, torch.tensor([3, 77, 200][:channels], dtype=torch.uint8, device="cpu")
+    given = (
+        chosen,
+        numbers,
+        interpolations,
+        torch.tensor([3, 77, 200][: kind.channels], dtype=torch.uint8, device="cpu"),
+    )
     area, on_the_host = _SIZE[0] * _SIZE[1], torch.from_numpy(images)
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        made = launched(on_the_host.to(device), *given, area, hue_tables)
-    return torch.equal(made.cpu(), reference(on_the_host, *given, area))
+    with working_on(torch.cuda.Stream(kind.device)) if kind.device.type == "cuda" else nullcontext():
+        made = launched(on_the_host.to(kind.device), *given, area, hue_tables).cpu()
+    return torch.equal(made, reference(on_the_host, *given, area))
 
 
 def _before_fork() -> None:
-    """A child must not copy a locked compiler."""
-    if _trying.acquire(timeout=_PATIENCE):
-        _trying.release()
+    finish(_PATIENCE)
 
 
-os.register_at_fork(before=_before_fork)
+def _after_fork_in_child() -> None:
+    """A child has no GPU, and none of the threads."""
+    _starts.clear()
+
+
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)

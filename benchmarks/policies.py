@@ -1,0 +1,139 @@
+"""Question: what do policies and ColorJitter cost, of a batch that is on the GPU: by kernels in Triton, and by torch?
+
+Method. A batch of photos, cropped to --size, goes through a transform alone, as engine/kernels does it for a loader,
+with other random numbers each time. "launches" is what the loader does, "torch" what it does without Triton. Both take
+turns within a round, on the same numbers, and have to give the same pixels.
+
+Columns. host_ms: from the call to its return, on a GPU that has nothing else to do. gpu_ms and launches: the GPU's own
+time, and kernels and copies, by torch's profiler. first_s: until the kernels are there; they are compiled then, unless
+Triton has them on disk from an earlier program.
+
+Confounders. A model's own launches beside it, and the interpreter's lock, make the host slower; launches wait for one
+another.
+
+Command.
+    python benchmarks/policies.py --data PHOTOS --json OUT.json
+"""
+
+import argparse
+import pathlib
+import time
+
+import common
+import gpu_time
+import numpy as np
+import torch
+from torchvision import transforms as T
+
+from dali_compat import DALIImageFolder, DataLoader
+from dali_compat.draws import Randoms, compute
+from dali_compat.engine import kernels
+from dali_compat.engine.kernels import operations
+from dali_compat.engine.launches import tried
+from dali_compat.plan import ImageSpec
+from dali_compat.translate import translate
+
+BILINEAR = T.InterpolationMode.BILINEAR
+CASES = {"launches": operations._has_launches, "torch": lambda device: False}
+DRAWN = 16  # random numbers for so many batches
+
+
+def transforms():
+    """{name: transform}; timm's where timm is."""
+    named = {
+        "RandAugment": T.RandAugment(),
+        "RandAugment, bilinear": T.RandAugment(interpolation=BILINEAR),
+        "TrivialAugmentWide": T.TrivialAugmentWide(),
+        "AutoAugment": T.AutoAugment(),
+        "ColorJitter": T.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    }
+    try:
+        from timm.data import create_transform
+    except ImportError:
+        return named
+    config = "rand-m9-mstd0.5-inc1"
+    return named | {f"timm's {config}": create_transform(224, is_training=True, auto_augment=config).transforms[2]}
+
+
+class Case:
+    """A transform's steps on a batch."""
+
+    def __init__(self, transform, images):
+        size = tuple(images.shape[-2:])
+        self.images = images
+        self.steps = [s for t in translate(transform, ImageSpec(size=size)).translated for s in t.steps]
+        sizes = np.tile(size, (len(images), 1))
+        self.drawn = [compute(self.steps, sizes, Randoms(seed, 0, len(images)), slice(None)) for seed in range(DRAWN)]
+
+    def __call__(self, number):
+        made = self.images
+        for step, arrays in zip(self.steps, self.drawn[number % DRAWN], strict=True):
+            made = kernels.run(step, made, arrays)
+        return made
+
+    def host(self, calls):
+        """Milliseconds of each call."""
+        spent = []
+        for number in range(calls):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            self(number)
+            spent.append((time.perf_counter() - begin) * 1e3)
+        return spent
+
+    def run(self, calls):
+        for number in range(calls):
+            self(number)
+        torch.cuda.synchronize()
+
+
+def ready(case):
+    """Seconds that the kernels take to be there."""
+    begin = time.perf_counter()
+    case(0)
+    tried.finish()
+    case(0)
+    torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="folder of images in ImageFolder layout")
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=pathlib.Path, help="write every round's numbers here")
+    return parser.parse_args()
+
+
+def main():
+    args = parse()
+    crop = T.Compose([T.RandomResizedCrop(args.size), T.PILToTensor()])
+    dataset = DALIImageFolder(args.data, crop)
+    drawn = torch.utils.data.RandomSampler(dataset, replacement=True, num_samples=args.batch_size)
+    images = next(iter(DataLoader(dataset, args.batch_size, sampler=drawn)))[0]
+    settings = {key: str(value) for key, value in vars(args).items()}
+    result = {"benchmark": "policies", "facts": common.facts(), "settings": settings, "rounds": []}
+    for name, transform in transforms().items():
+        case = Case(transform, images)
+        first = ready(case)
+        for number in range(args.rounds):
+            made = {}
+            for kind in list(CASES)[:: -1 if number % 2 else 1]:
+                operations._has_launches = CASES[kind]
+                row = {"round": number, "case": kind, "transform": name, "host_ms": np.median(case.host(DRAWN))}
+                spent = gpu_time.spent(case.run, DRAWN).values()
+                row |= {"gpu_ms": sum(ms for ms, _ in spent), "launches": sum(count for _, count in spent)}
+                made[kind] = torch.stack([case(which) for which in range(4)])
+                result["rounds"].append(row | {"first_s": first})
+                print(common.line(result["rounds"][-1]), flush=True)
+            if not torch.equal(*made.values()):
+                raise SystemExit(f"{name}: other pixels")
+        operations._has_launches = CASES["launches"]
+        if args.json:
+            common.write_json(args.json, result)
+
+
+if __name__ == "__main__":
+    main()
