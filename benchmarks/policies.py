@@ -51,7 +51,7 @@ def transforms():
         from timm.data import create_transform
     except ImportError:
         return named
-    config = "rand-m9-mstd0.5-inc1"
+    config = "rand-m5-mstd0.5-inc1"
     return named | {f"timm's {config}": create_transform(224, is_training=True, auto_augment=config).transforms[2]}
 
 
