@@ -48,6 +48,32 @@ def percent(values) -> list[float]:
     return [100 * value for value in values]
 
 
+# ---- policies, on a GPU
+
+
+def of_policies(transform: str) -> tuple:
+    """Milliseconds of the host and launches, by Triton's kernels and by torch."""
+    cases = "launches", "torch"
+    return tuple(median("policies_h100", c, key, transform=transform) for c in cases for key in ("host_ms", "launches"))
+
+
+_RUN = read("policies_h100")
+claim(
+    MEASURED,
+    "one H100, a batch of {} photos of {} x {}, medians of {} rounds",
+    *(_RUN["settings"][key] for key in ("batch_size", "size", "size", "rounds")),
+)
+claim(
+    MEASURED,
+    "RandAugment takes {:.1f} ms of the host and {:.0f} launches, and by torch {:.1f} ms and {:.0f}",
+    *of_policies("RandAugment"),
+)
+claim(
+    MEASURED,
+    "ColorJitter takes {:.1f} ms and {:.0f} launches, and by torch {:.1f} ms and {:.0f}",
+    *of_policies("ColorJitter"),
+)
+
 # ---- loading alone
 
 _BYTES = {round(read(name)["images"]["mean_bytes"], -4) // 1000 for name in (GPU, CPU)}

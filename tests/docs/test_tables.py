@@ -100,6 +100,10 @@ def test_the_table_of_two_gpus_is_compared_with_one(tables, results):
         row["images_per_s"] /= 1.5
     results("toolkit_h200", one)
     assert tables["two_gpus"]().splitlines()[-1].endswith("| 14.2 / 71.2 | 1.50 |")
+    other = measured()[1]
+    results("toolkit_rec_h100x2", {**other, "ranks": 2, "facts": {**other["facts"], "gpu": "NVIDIA H100, 580"}})
+    first, second = tables["two_gpus"]().split("\n\n2 NVIDIA H100, 16 cores each, rounds: 3.\n\n")
+    assert first.endswith("| 1.50 |") and second.endswith("| 14.2 / 71.2 |\n")
 
 
 @pytest.fixture
