@@ -111,6 +111,18 @@ def test_all_at_once(seed, launches):
 
 
 @runs
+def test_images_that_begin_anywhere(launches):
+    """Triton would compile anew where addresses are no multiples of 16."""
+    given = photos(7, 3, 15, 17).to(DEVICE)
+    chosen = np.array([AT[name] for name in ("equalize", "contrast", "warp", "sharpness", "hue", "saturation")])
+    numbers = numbers_of(chosen, np.random.default_rng(1))
+    made, wanted = both(given[1:].cpu(), chosen, numbers)
+    assert given[1:].data_ptr() % 16
+    unaligned = operations.run(given[1:], chosen, numbers, like="pil")
+    assert torch.equal(made, wanted) and torch.equal(unaligned.cpu(), wanted)
+
+
+@runs
 def test_pixels_that_do_not_count(launches):
     """The mean of an image with a black frame is that of the image."""
     images = photos(4, 3, 20, 30)

@@ -46,7 +46,8 @@ def _gray(place, pixels, channels: tl.constexpr, there):
     return value
 
 
-@triton.jit(do_not_specialize=["height", "width"])
+# wherever images begin, and whatever their size: compiling anew takes seconds
+@triton.jit(do_not_specialize=["images", "height", "width"])
 def tables(images, rows, made, height, width, channels: tl.constexpr, block: tl.constexpr):
     """What becomes of each of 256 values, ``made`` (N, C, 256) uint8; one channel of one image a program."""
     image, channel = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -99,7 +100,7 @@ def tables(images, rows, made, height, width, channels: tl.constexpr, block: tl.
     tl.store(made + (image * channels + channel) * 256 + level, value.to(tl.uint8))
 
 
-@triton.jit(do_not_specialize=["height", "width"])
+@triton.jit(do_not_specialize=["images", "height", "width"])
 def operate(
     images, out, rows, tables, hue_of, range_of, saturation_of, weights, height, width, channels: tl.constexpr,
     hues: tl.constexpr, block: tl.constexpr,
