@@ -122,21 +122,22 @@ def readme() -> str:
     if configs and (found := ratios()):
         times, shares = zip(*found.values(), strict=True)
         lines.append(
-            f"- The [ImageNet recipe](docs/imagenet.md), {len(found)} models on an {with_cores(configs)}: training is "
-            f"{reaches(times, '.1f')} times as fast as with torchvision's loader, and has {reaches(shares, '.0%')} of "
-            "its speed on synthetic data."
+            f"- The [ImageNet recipe](docs/imagenet.md), {len(found)} models from a folder on an "
+            f"{with_cores(configs)}: training is {reaches(times, '.1f')} times as fast as with torchvision's loader, "
+            f"and has {reaches(shares, '.0%')} of its speed on synthetic data."
         )
     if cores:
         fewest, said = min(row["cores"] for row in cores["rounds"]), []
         for config, name in plot.CONFIGS.items():
             ours, theirs = of_both(cores["rounds"], config=config, cores=fewest)
             said += [f"{name} {ours / theirs:.1f} times"] if ours and theirs else []
-        lines += [f"- The same with {fewest} CPU cores: {', '.join(said)}."] if said else []
+        lines += [f"- The same GPU with {fewest} CPU cores: {', '.join(said)}."] if said else []
     if (found := result("dogs_cats_h200")) and len(both := pets(found)) == 2:
         ours, theirs = both.values()
         lines.append(
             f"- [Dogs and cats](docs/recipe-dogs-cats.md), {with_cores(found)}: an epoch takes {ours.later:.1f} s, and "
-            f"{theirs.later:.1f} s with torchvision's loader."
+            f"{theirs.later:.1f} s with torchvision's loader; the first one takes {ours.first:.1f} s and "
+            f"{theirs.first:.1f} s."
         )
     plots = [f"![{plot.TOOLKIT}](docs/toolkit.svg)\n"] if configs and cores else []
     wrapped = [textwrap.fill(line, 128, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
@@ -150,7 +151,7 @@ def of_imagenet() -> str:
         return "Measured: not yet; docs/imagenet.md has the command."
     return (
         "Measured: the speed of the configs, not whole trainings. On an "
-        f"{with_cores(plot.of_toolkit())} it is "
+        f"{with_cores(plot.of_toolkit())} it is, from a folder, "
         f"{reaches((times for times, _ in found.values()), '.1f')} times that with --loader torchvision. "
         "docs/imagenet.md has the tables."
     )
@@ -164,7 +165,8 @@ def of_dogs_cats() -> str:
     (ours, theirs), options = both.values(), " ".join(found["settings"]["options"][1:])
     return (
         f"Measured: on an {with_cores(found)} an epoch of about {of_an_epoch(found)} photos takes {ours.later:.2f} s, "
-        f"and {theirs.later:.2f} s with --loader torchvision. After {len(found['rounds'][0]['seconds'])} epochs "
+        f"and {theirs.later:.2f} s with --loader torchvision; the first one takes {ours.first:.1f} and "
+        f"{theirs.first:.1f} s. After {len(found['rounds'][0]['seconds'])} epochs "
         f"({options}) the accuracy is {reaches(ours.accuracies, '.1%')}, and {reaches(theirs.accuracies, '.1%')}. "
         "docs/recipe-dogs-cats.md has the table."
     )

@@ -1,7 +1,7 @@
 """SimCLR: a ResNet learns from photos without labels that two views of one photo belong together.
 
     python examples/simclr.py imagenet/train
-    python examples/make_photos.py photos && python examples/simclr.py photos --size 64 --batch-size 16 --epochs 2
+    python examples/make_photos.py photos && python examples/simclr.py photos/train --size 64 --batch-size 16 --epochs 2
 
 Reproduces: the loss and the augmentations of "A Simple Framework for Contrastive Learning of Visual Representations"
 (Chen et al., 2020). ``views`` gives two views a photo, and a class with a __call__ that returns two, as most code has

@@ -164,21 +164,24 @@ def test_the_lines_of_the_readme(tables, results, pets):
 
     results("toolkit_h200", measured()[1])
     assert said() == [
-        "- The [ImageNet recipe](docs/imagenet.md), 1 models on an NVIDIA H200 with 16 cores: training is 5.0 times as "
-        "fast as with torchvision's loader, and has 75% of its speed on synthetic data.",
+        "- The [ImageNet recipe](docs/imagenet.md), 1 models from a folder on an NVIDIA H200 with 16 cores: training "
+        "is 5.0 times as fast as with torchvision's loader, and has 75% of its speed on synthetic data.",
         "- [Dogs and cats](docs/recipe-dogs-cats.md), NVIDIA H200 with 4 cores: an epoch takes 1.5 s, and 8.0 s with "
-        "torchvision's loader.",
+        "torchvision's loader; the first one takes 9.0 s and 9.5 s.",
     ]
     results("toolkit_cores_h200", measured()[0])
     picture, nothing, _, cores, _ = said()
     assert picture.endswith("](docs/toolkit.svg)") and not nothing
-    assert cores == "- The same with 2 CPU cores: ResNet-18 4.5 times."
+    assert cores == "- The same GPU with 2 CPU cores: ResNet-18 4.5 times."
 
 
 def test_the_first_lines_of_examples(tables, results, pets):
     results("toolkit_h200", measured()[1])
     said = {name.rsplit("/", 1)[1]: say() for name, say in tables["EXAMPLES"].items()}
-    assert "On an NVIDIA H200 with 16 cores it is 5.0 times that with --loader torchvision." in said["train.py"]
+    assert (
+        "On an NVIDIA H200 with 16 cores it is, from a folder, 5.0 times that with --loader torchvision."
+        in said["train.py"]
+    )
     assert said["dogs_cats.py"] == (
         "Measured: on an NVIDIA H200 with 4 cores an epoch of about 3,100 photos takes 1.50 s, and 8.00 s with "
         "--loader torchvision. After 3 epochs (--workers 4) the accuracy is 87.5%, and 86.4%. "

@@ -30,9 +30,9 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(name: str, *arguments) -> str:
+def run(name: str, *arguments, launcher=()) -> str:
     """What it says, of both outputs."""
-    command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
+    command = [sys.executable, *launcher, str(EXAMPLES / name), *map(str, arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280)
     assert done.returncode == 0, done.stdout
     return done.stdout
@@ -115,6 +115,16 @@ def test_accelerate(photos):
     pytest.importorskip("accelerate")
     said = run("accelerate_loop.py", photos, *TINY)
     assert given(said) == 2 * [(TRAIN // BATCH, TRAIN)]
+    assert len(re.findall(r"^epoch \d: accuracy [01]\.\d{3}$", said, re.MULTILINE)) == 2
+
+
+def test_accelerate_on_two_ranks(photos, monkeypatch):
+    """By torchrun, which ``accelerate launch`` starts for several GPUs: each rank has its half."""
+    pytest.importorskip("accelerate")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    said = run("accelerate_loop.py", photos, *TINY, launcher=launcher)
+    assert given(said) == 2 * [(TRAIN // BATCH // 2, TRAIN // 2)]
     assert len(re.findall(r"^epoch \d: accuracy [01]\.\d{3}$", said, re.MULTILINE)) == 2
 
 

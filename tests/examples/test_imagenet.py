@@ -333,28 +333,61 @@ printf '%s\\n' "$@" > "$OUT/torchrun.txt"
 """
 
 
+class Job:
+    """examples/slurm/imagenet.sbatch on one host, where srun runs what it is given, and torchrun notes it."""
+
+    def __init__(self, folder, place):
+        self.place = place
+        self.shared, self.local, self.out = (place / name for name in ("shared", "local", "run"))
+        for made in (self.shared, self.out, place / "bin"):
+            made.mkdir()
+        for split in ("train", "val"):
+            pack(folder / "train", self.shared / f"{split}.rec")
+
+    def run(self, python=f'exec {sys.executable} "$@"'):
+        """What it says; ``python`` is what a shell does of that name."""
+        commands = {"srun": SRUN, "torchrun": TORCHRUN, "scontrol": "#!/bin/sh\necho first; echo second\n"}
+        for name, text in (commands | {"python": f"#!/bin/sh\n{python}\n"}).items():
+            (self.place / "bin" / name).write_text(text)
+            (self.place / "bin" / name).chmod(0o755)
+        environment = {"OUT": self.out, "LOCAL": self.local, "XDG_CACHE_HOME": self.place / "cache"}
+        environment |= {"PATH": f"{self.place / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": REPOSITORY}
+        environment |= {
+            "SLURM_JOB_ID": "12345",
+            "SLURM_NNODES": "2",
+            "SLURM_JOB_NODELIST": "x",
+            "SLURM_GPUS_ON_NODE": "8",
+        }
+        return subprocess.run(
+            ["bash", REPOSITORY / "examples" / "slurm" / "imagenet.sbatch", self.shared, "configs/resnet18.yaml"],
+            env=os.environ | {name: str(value) for name, value in environment.items()},
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+        )
+
+
+def test_the_slurm_job_copies_what_there_is(folder, tmp_path):
+    """No index lies beside the archives; and a job before this one was killed while it copied."""
+    job = Job(folder, tmp_path)
+    job.local.mkdir()
+    (job.local / "train.rec").write_bytes((job.shared / "train.rec").read_bytes()[:100])  # newer than the original
+    for _ in range(2):
+        done = job.run(python="exit 0")
+        assert done.returncode == 0, done.stderr
+        assert {path.name for path in job.local.iterdir()} == {path.name for path in job.shared.iterdir()}
+        for path in job.shared.iterdir():
+            copy = job.local / path.name
+            assert copy.read_bytes() == path.read_bytes() and int(copy.stat().st_mtime) == int(path.stat().st_mtime)
+    (job.shared / "val.rec").unlink()
+    (job.shared / "val.rec").symlink_to("nowhere")
+    assert job.run(python="exit 0").returncode != 0
+
+
 def test_the_slurm_job_copies_archives_with_their_index_and_trains(run, folder, tmp_path, monkeypatch):
-    """On one host, where srun runs what it is given, and torchrun notes it."""
-    commands = {"srun": SRUN, "torchrun": TORCHRUN, "scontrol": "#!/bin/sh\necho first; echo second\n"}
-    for name, text in (commands | {"python": f'#!/bin/sh\nexec {sys.executable} "$@"\n'}).items():
-        (tmp_path / "bin").mkdir(exist_ok=True)
-        (tmp_path / "bin" / name).write_text(text)
-        (tmp_path / "bin" / name).chmod(0o755)
-    shared, local, out = (tmp_path / name for name in ("shared", "local", "run"))
-    for place in (shared, out):
-        place.mkdir()
-    for split in ("train", "val"):
-        pack(folder / "train", shared / f"{split}.rec")
-    environment = {"OUT": out, "LOCAL": local, "SLURM_JOB_ID": "12345", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "x"}
-    environment |= {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": REPOSITORY}
-    environment |= {"SLURM_GPUS_ON_NODE": "8", "XDG_CACHE_HOME": tmp_path / "cache"}
-    done = subprocess.run(
-        ["bash", REPOSITORY / "examples" / "slurm" / "imagenet.sbatch", shared, "configs/resnet18.yaml"],
-        env=os.environ | {name: str(value) for name, value in environment.items()},
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-    )
+    job = Job(folder, tmp_path)
+    shared, local, out = job.shared, job.local, job.out
+    done = job.run()
     assert done.returncode == 0 and f"train.rec: {IMAGES} images" in done.stdout, done.stderr
     words = (out / "torchrun.txt").read_text().splitlines()
     script = words.index("examples/imagenet/train.py")
