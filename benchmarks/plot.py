@@ -1,5 +1,5 @@
-"""Draws the plots of the pages from the files in benchmarks/results: docs/speed.svg, that of README.md, and
-docs/toolkit.svg, the configs of examples/imagenet.
+"""Draws the plots of the pages from the files in benchmarks/results: docs/speed.svg, that of README.md, and of the
+configs of examples/imagenet docs/toolkit.svg and, on two GPUs, docs/two-gpus.svg.
 
 A bar, or a line's point, is the median of a case's rounds, a dot one round. Text and bars have colours that are
 readable on white and on black. The same files always give the same bytes.
@@ -119,6 +119,9 @@ SOURCES = {"folder": "photos in a folder", "rec": "the same in a .rec"}
 TOOLKIT = "Training speed of the toolkit's configs with both loaders, and by CPU cores"
 # what toolkit.py measured on one GPU with the most cores: of a config and a source in two of them the later one counts
 RUNS = "toolkit_h200", "toolkit_models_h200", "toolkit_rec_h200", "toolkit_policies_h200"
+# the same on two GPUs, a picture's panel and a table of the pages for each kind of GPU
+TWO_GPUS = ("toolkit_h200x2", "toolkit_resnet50_h200x2", "toolkit_models_h200x2"), ("toolkit_rec_h100x2",)
+ON_TWO = "Training speed of the toolkit's configs on two GPUs with both loaders"
 HALF, LOW = 400, 150  # pixels: a panel's width, a line plot's height
 ROW = 30
 
@@ -177,9 +180,10 @@ def by_cores(left: float, top: float, config: str, rows: list[dict]) -> list[str
     return lines + [text(x, floor + 15, str(count), anchor="middle", size=11) for count, x in across.items()]
 
 
-def of_configs(left: float, top: float, source: str, rows: list[dict]) -> list[str]:
+def of_configs(left: float, top: float, source: str, rows: list[dict], where: str = "") -> list[str]:
     """For each config a bar a loader: its share of the speed on synthetic data, with images a second behind it."""
-    lines = [text(left, top + 14, f"Share of synthetic data's speed, {SOURCES[source]}", size=13, weight=600)]
+    title = f"Share of synthetic data's speed, {where or SOURCES[source]}"
+    lines = [text(left, top + 14, title, size=13, weight=600)]
     room, begin = HALF - 170, left + 105
     for number, (config, name) in enumerate(CONFIGS.items()):
         ceiling = of_turns(rows, config=config, source=source, case="synthetic")
@@ -216,14 +220,34 @@ def toolkit(cores: dict, configs: dict) -> str:
     for number, source in enumerate(source for source in SOURCES if source in measured):
         lines += of_configs(10 + number * (HALF + 60), below, source, configs["rounds"])
     height = below + 28 + ROW * len(CONFIGS) + 30
-    legend = [(COLOURS["ours"], "dali_compat"), (COLOURS["torchvision"], "torchvision")]
-    for number, (colour, name) in enumerate(legend):
+    said = f"{gpu_of(configs)}, {max(row['cores'] for row in configs['rounds'])} cores, numbers are images/s"
+    return svg(height, TOOLKIT, lines + legend(height, said))
+
+
+def legend(height: int, said: str) -> list[str]:
+    """The last line of a picture."""
+    lines = []
+    for number, (colour, name) in enumerate(
+        [(COLOURS["ours"], "dali_compat"), (COLOURS["torchvision"], "torchvision")]
+    ):
         lines.append(f'<rect x="{10 + 110 * number}" y="{height - 19}" width="10" height="10" rx="2" fill="{colour}"/>')
         lines.append(text(25 + 110 * number, height - 10, name, size=11))
-    gpu = str(configs["facts"]["gpu"]).split(",")[0]
-    said = f"{gpu}, {max(row['cores'] for row in configs['rounds'])} cores, numbers are images/s"
-    lines.append(text(240, height - 10, said, size=11))
-    return svg(height, TOOLKIT, lines)
+    return [*lines, text(240, height - 10, said, size=11)]
+
+
+def gpu_of(result: dict) -> str:
+    return str(result["facts"]["gpu"]).split(",")[0]
+
+
+def two_gpus(results: list[dict]) -> str:
+    """The picture of results on two GPUs: a panel for each, of the source with most configs."""
+    lines, height = [], 28 + ROW * len(CONFIGS) + 40
+    for number, result in enumerate(results):
+        configs = {source: {row["config"] for row in result["rounds"] if row["source"] == source} for source in SOURCES}
+        source = max(SOURCES, key=lambda name: len(configs[name]))
+        where = f"{'.rec' if source == 'rec' else source}, {result['ranks']} {gpu_of(result).split()[1]}"
+        lines += of_configs(10 + number * (HALF + 60), 4, source, result["rounds"], where)
+    return svg(height, ON_TWO, lines + legend(height, "numbers are images/s of both GPUs"))
 
 
 def of_toolkit(*names: str) -> dict | None:
@@ -239,6 +263,8 @@ def pictures() -> dict[str, str]:
     cores, configs = of_toolkit("toolkit_cores_h200"), of_toolkit()
     if cores and configs:
         drawn["toolkit.svg"] = toolkit(cores, configs)
+    if both := [result for names in TWO_GPUS if (result := of_toolkit(*names))]:
+        drawn["two-gpus.svg"] = two_gpus(both)
     return drawn
 
 

@@ -107,9 +107,9 @@ def cores() -> str:
 def two_gpus() -> str:
     """DistributedDataParallel on two GPUs of one host, a table for each kind of GPU; the first one's have been measured
     alone, too."""
-    h200 = configs(("toolkit_h200x2", "toolkit_resnet50_h200x2", "toolkit_models_h200x2"), plot.of_toolkit())
-    tables = [table for table in (h200, configs(("toolkit_rec_h100x2",))) if table != NOT_YET]
-    return "\n".join(tables) or NOT_YET
+    ones = plot.of_toolkit(), None
+    tables = [table for of in zip(plot.TWO_GPUS, ones, strict=True) if (table := configs(*of)) != NOT_YET]
+    return "\n".join([f"![{plot.ON_TWO}](two-gpus.svg)\n", *tables]) if tables else NOT_YET
 
 
 def dogs_cats() -> str:

@@ -52,6 +52,17 @@ def test_the_plot_of_the_toolkit_draws_what_is_measured(plot):
     assert ">dali_compat 900<" in drawn and ">torchvision 500<" in drawn
 
 
+def test_the_plot_of_two_gpus_draws_what_is_measured(plot):
+    """A panel a result, of the source that has most configs; a bar a loader."""
+    result = plot["joined"]([measured()[1] | {"ranks": 2}])
+    other = {**result, "facts": {"gpu": "NVIDIA H100 80GB HBM3, 580"}}
+    other["rounds"] = [row | {"source": "rec"} for row in result["rounds"]]
+    drawn = plot["two_gpus"]([result, other])
+    assert drawn.count(' height="10" rx="2"') == 2 * 2 + 2  # with the legend
+    assert "speed, folder, 2 H200<" in drawn and "speed, .rec, 2 H100<" in drawn
+    assert drawn.count(">1,500<") == drawn.count(">300<") == 2
+
+
 def test_the_plot_of_the_toolkit_has_all_its_configs(plot):
     assert set(plot["CONFIGS"]) == {path.stem for path in (ROOT / "examples" / "imagenet" / "configs").glob("*.yaml")}
 

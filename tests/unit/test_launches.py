@@ -21,7 +21,7 @@ from dali_compat.engine.kernels import operations
 from dali_compat.engine.kernels.hue import hsv_tables
 from dali_compat.engine.kernels.transform import is_fixed
 from dali_compat.engine.launches import tried
-from dali_compat.engine.launches.numbers import AT, OPERATIONS
+from dali_compat.engine.launches.codes import CODES, OPERATIONS
 from dali_compat.plan import ImageSpec
 from dali_compat.translate import translate
 
@@ -72,8 +72,8 @@ def numbers_of(chosen, rng) -> np.ndarray:
         "hue": lambda: rng.uniform(-0.5, 0.5),
     }
     numbers = np.zeros((len(chosen), 6))
-    for row, number in zip(numbers, chosen, strict=True):
-        name = OPERATIONS[number]
+    for row, code in zip(numbers, chosen, strict=True):
+        name = OPERATIONS[code]
         row[0] = draw.get(name, lambda: rng.choice([0.0, 1.0, rng.uniform(0, 2)]))()
         if name == "warp":
             row[:] = rng.normal((1, 0, 0, 0, 1, 0), (0.3, 0.3, 5, 0.3, 0.3, 5))
@@ -91,7 +91,7 @@ def both(images, chosen, numbers, **how):
 @pytest.mark.parametrize("channels, height, width", [(3, 45, 61), (1, 45, 61), (3, 1, 1), (3, 2, 7), (1, 3, 3)])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_each_operation(name, channels, height, width, launches):
-    images, chosen = photos(12, channels, height, width), np.full(12, AT[name])
+    images, chosen = photos(12, channels, height, width), np.full(12, CODES[name])
     given = {"interpolations": np.arange(12) % 3, "fill": (3, 250, 117)[:channels]}
     made, wanted = both(images, chosen, numbers_of(chosen, np.random.default_rng(7)), **given)
     for row, (image, other) in enumerate(zip(made, wanted, strict=True)):
@@ -114,7 +114,7 @@ def test_all_at_once(seed, launches):
 def test_images_that_begin_anywhere(launches):
     """Triton would compile anew where addresses are no multiples of 16."""
     given = photos(7, 3, 15, 17).to(DEVICE)
-    chosen = np.array([AT[name] for name in ("equalize", "contrast", "warp", "sharpness", "hue", "saturation")])
+    chosen = np.array([CODES[name] for name in ("equalize", "contrast", "warp", "sharpness", "hue", "saturation")])
     numbers = numbers_of(chosen, np.random.default_rng(1))
     made, wanted = both(given[1:].cpu(), chosen, numbers)
     assert given[1:].data_ptr() % 16
@@ -127,7 +127,7 @@ def test_pixels_that_do_not_count(launches):
     """The mean of an image with a black frame is that of the image."""
     images = photos(4, 3, 20, 30)
     images[:, :, 15:] = 0
-    made, wanted = both(images, np.full(4, AT["contrast"]), np.full((4, 6), 0.4), area=np.full(4, 15 * 30))
+    made, wanted = both(images, np.full(4, CODES["contrast"]), np.full((4, 6), 0.4), area=np.full(4, 15 * 30))
     assert torch.equal(made, wanted) and launches == [4]
 
 
@@ -144,7 +144,7 @@ ROWS = [
 @runs
 def test_coordinates_that_pillow_adds_up_are_left_to_torch(launches):
     matrices = np.array([row for row, _ in ROWS], float)
-    images, chosen = photos(len(ROWS), 3, 33, 47), np.full(len(ROWS), AT["warp"])
+    images, chosen = photos(len(ROWS), 3, 33, 47), np.full(len(ROWS), CODES["warp"])
     assert is_fixed(matrices, (33, 47)).tolist() == [fixed for _, fixed in ROWS]
     made, wanted = both(images, chosen, matrices, fill=(1, 2, 3))
     assert torch.equal(made, wanted)
@@ -183,65 +183,92 @@ def test_transforms(transform, launches, monkeypatch):
 
 
 @interpreted.elsewhere
-@pytest.mark.parametrize("channels, hues", [(3, True), (3, False), (1, False)])
-def test_a_compiler_takes_them(channels, hues):
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_compiler_takes_them(channels):
     """For an H100, which need not be there: the interpreter knows no types. No product is fused with a sum, which
-    would be rounded once."""
+    would be rounded once; and no image is compiled for anew, wherever it begins and whatever its size."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
-    from dali_compat.engine.launches import kernels as triton_kernels
+    from dali_compat.engine.launches import kernels as of_triton
 
-    of_hue = ("*i32", "*i32", "*i32", "*fp32") if hues else ("*u8",) * 4
+    of_hue = ("*i32", "*i32", "*i32", "*fp32") if channels == 3 else ("*u8",) * 4
     pointers = {"images": "*u8", "out": "*u8", "rows": "*fp64", "tables": "*u8", "made": "*u8"}
     pointers |= dict(zip(("hue_of", "range_of", "saturation_of", "weights"), of_hue, strict=True))
-    constants = {"channels": channels, "hues": hues, "block": 1024}
-    for kernel in (triton_kernels.tables, triton_kernels.operate):
-        types = {name: pointers.get(name, "constexpr" if name in constants else "i32") for name in kernel.arg_names}
-        source = ASTSource(kernel, types, {name: value for name, value in constants.items() if name in types})
-        made = compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})
+    constants = {"channels": channels, "block": 1024}
+    for kernel in (of_triton.levels, of_triton.operate):
+        kinds = {name: pointers.get(name, "constexpr" if name in constants else "i32") for name in kernel.arg_names}
+        made = compile(
+            ASTSource(kernel, kinds, constants),
+            target=GPUTarget("cuda", 90, 32),
+            options={"enable_fp_fusion": False},
+        )
         assert "fma" not in made.asm["ptx"] and "st.local" not in made.asm["ptx"]
+        assert {"images", "height", "width"} <= {one.name for one in kernel.params if one.do_not_specialize}
 
 
 @pytest.fixture
 def nothing_is_known(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(tried, "_found", {})
-    monkeypatch.setattr(tried, "_starts", {})
 
 
-def launcher(kind, reference):
-    """What there is as soon as it is asked for, and what there is then."""
-    asked = kind, hsv_tables(kind.device) if kind.has_hues else None, reference
-    at_once = tried.launcher(*asked)
-    tried.finish()
-    return at_once, tried.launcher(*asked)
+def tables_of(channels):
+    return hsv_tables(DEVICE) if channels == 3 else None
 
 
 @runs
-@pytest.mark.parametrize("channels, hues", [(3, True), (3, False), (1, False)])
-def test_they_are_tried_once_in_the_background(nothing_is_known, channels, hues):
+@pytest.mark.parametrize("channels", [1, 3])
+def test_they_are_tried_once(nothing_is_known, channels):
     calls = []
 
     def reference(*given):
         calls.append(len(given[0]))
         return operations._grouped(*given)
 
-    at_once, then = launcher(tried.Kind(DEVICE, channels, hues), reference)
-    assert at_once is None and then is not None
-    assert launcher(tried.Kind(DEVICE, channels, hues), reference) == (then, then) and len(calls) == 1
+    found = [tried.launcher(DEVICE, channels, tables_of(channels), reference) for _ in range(2)]
+    assert found[0] is found[1] is not None and len(calls) == 1
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_trying_sees_each_operation(channels):
+    """Each changes the image that it is tried on, so that one which does nothing is noticed."""
+    made, _ = tried.compared(
+        lambda images, *given: operations._grouped(images, *given[:-1]),
+        torch.device("cpu"),
+        channels,
+        None,
+        lambda images, *given: images,
+    )
+    given = tried.made(len(made), channels)
+    names = [*OPERATIONS, "warp", "warp"]
+    same = {name for name, one, other in zip(names, made, given, strict=True) if torch.equal(one, other)}
+    assert same == ({"identity"} if channels == 3 else {"identity", "hue", "saturation"})
+    assert len({one.numpy().tobytes() for one in made[-3:]}) == 3
 
 
 @runs
-def test_other_pixels_than_torchs_are_refused(nothing_is_known):
-    assert launcher(tried.Kind(DEVICE, 3, False), lambda *given: operations._grouped(*given).roll(1)) == (None, None)
+def test_other_pixels_than_torchs_are_refused(nothing_is_known, caplog):
+    def off(images, *given):
+        made = operations._grouped(images, *given)
+        made[CODES["autocontrast"]] = images[CODES["autocontrast"]]
+        return made
+
+    with caplog.at_level("INFO", "dali_compat"):
+        assert tried.launcher(DEVICE, 1, None, off) is None
+    assert "without kernels in Triton: they do not give what torch gives" in caplog.text
 
 
 def test_without_a_compiler_torch_does_the_work(nothing_is_known, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "dali_compat.engine.launches.rows", None)
     with caplog.at_level("INFO", "dali_compat"):
-        assert launcher(tried.Kind(torch.device("cpu"), 3, False), operations._grouped) == (None, None)
+        assert tried.launcher(torch.device("cpu"), 3, None, operations._grouped) is None
     assert "without kernels in Triton: ModuleNotFoundError" in caplog.text
+
+
+def test_a_large_image_is_left_to_torch(launches):
+    images, chosen = torch.zeros(1, 1, 1025, 1024, dtype=torch.uint8, device=DEVICE), np.array([CODES["invert"]])
+    assert operations.run(images, chosen, np.zeros((1, 6)), like="pil").eq(255).all() and launches == []
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
@@ -253,17 +280,15 @@ def test_a_fork_waits_for_the_compiler(nothing_is_known):
         goes_on.wait(30)
         raise RuntimeError("no compiler")
 
-    def launched(images, *given):
-        return images
-
-    module = types.SimpleNamespace(launched=launched)
+    module = types.SimpleNamespace(launched=lambda images, *given: images)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "dali_compat.engine.launches.rows", module)
-        assert tried.launcher(tried.Kind(torch.device("cpu"), 3, False), None, reference) is None
+        thread = threading.Thread(target=tried.launcher, args=(torch.device("cpu"), 3, None, reference))
+        thread.start()
         assert begins.wait(30)
-        threading.Timer(0.3, goes_on.set).start()
+        threading.Timer(1.5, goes_on.set).start()  # longer than locks.py waits for any other lock
         pid = os.fork()
         if not pid:
-            os._exit(int(bool(tried._starts) or not goes_on.is_set()))
+            os._exit(int(not goes_on.is_set()))
         assert os.waitpid(pid, 0)[1] == 0
-        tried.finish()
+        thread.join()

@@ -19,11 +19,11 @@ _DISTORT = ("brightness", "contrast_before", "saturation", "hue", "contrast_afte
 def color_jitter(images, arrays, *, like):
     """torchvision.transforms.ColorJitter.forward."""
     for place in arrays["order"].T:
-        chosen, numbers = operations.none_of(images)
+        chosen, numbers = operations.nothing_for(images)
         for number, name in enumerate(_ADJUSTED):
             if name in arrays:
                 rows = place == number
-                chosen[rows], numbers[rows, 0] = operations.AT[name], arrays[name][rows]
+                chosen[rows], numbers[rows, 0] = operations.CODES[name], arrays[name][rows]
         images = operations.run(images, chosen, numbers, like=like, area=arrays.get("area"))
     return images
 
@@ -33,9 +33,9 @@ def color_jitter(images, arrays, *, like):
 def photometric_distort(images, arrays, *, like):
     """torchvision.transforms.v2.RandomPhotometricDistort.transform."""
     for name in _DISTORT:
-        chosen, numbers = operations.none_of(images)
+        chosen, numbers = operations.nothing_for(images)
         rows = ~np.isnan(arrays[name])
-        chosen[rows], numbers[rows, 0] = operations.AT[name.split("_")[0]], arrays[name][rows]
+        chosen[rows], numbers[rows, 0] = operations.CODES[name.split("_")[0]], arrays[name][rows]
         images = operations.run(images, chosen, numbers, like=like, area=arrays.get("area"))
     rows = np.flatnonzero(arrays["order"][:, 0] >= 0)
     if not len(rows):

@@ -30,13 +30,14 @@ def augment(images, arrays, *, names, interpolation, fill, like, version):
     """
     which, magnitude = arrays["which"], arrays["magnitude"]
     operation, factor, offset = _laws(tuple(names), version == "v2" and not images.is_floating_point())
-    chosen, numbers = operation[which], np.zeros((len(images), 6))
+    chosen, numbers = operations.nothing_for(images)
+    chosen[:] = operation[which]
     numbers[:, 0] = magnitude * factor[which] + offset[which]
     size = tuple(images.shape[-2:])
     for row in np.flatnonzero(chosen == operations.WARP).tolist():
         numbers[row] = _matrix(names[which[row]], float(magnitude[row]), size, like, version)
-    number = operations.interpolation_number(interpolation)
-    return operations.run(images, chosen, numbers, like=like, interpolations=number, fill=fill)
+    code = operations.interpolation_code(interpolation)
+    return operations.run(images, chosen, numbers, like=like, interpolations=code, fill=fill)
 
 
 _OPERATIONS = {
@@ -57,7 +58,7 @@ _ENHANCERS = {"Brightness", "Color", "Contrast", "Sharpness"}
 @functools.lru_cache(64)
 def _laws(names, counts_to_255: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of each name, and of -1: its operation; and what its number is, a multiple of the magnitude and an offset."""
-    operation = [operations.AT[_OPERATIONS[name]] for name in names]
+    operation = [operations.CODES[_OPERATIONS[name]] for name in names]
     factor = [255.0 if name == "Solarize" and counts_to_255 else 1.0 for name in names]
     offset = [float(name in _ENHANCERS) for name in names]
     return np.array([*operation, 0]), np.array([*factor, 0.0]), np.array([*offset, 0.0])

@@ -53,7 +53,7 @@ def augmented(images, arrays, *, interpolations, fill):
     alone = ~np.isin(which, [OPERATIONS.index(name) for name in _as_timm()]) & (which >= 0)
     alone |= (which == OPERATIONS.index("posterize")) & (value < 1)  # to no bits, which Pillow refuses from 13 on
     others = np.where(alone, -1, which)
-    made = _by_kernels(images, arrays | {"which": others}, interpolations=interpolations, fill=fill)
+    made = _by_operations(images, arrays | {"which": others}, interpolations=interpolations, fill=fill)
     if not alone.any():
         return made
     rows = np.flatnonzero(alone)
@@ -62,9 +62,9 @@ def augmented(images, arrays, *, interpolations, fill):
     return in_groups(made, [(rows, functools.partial(_each, timm_augment_image, **how))])
 
 
-def _by_kernels(images, arrays, *, interpolations, fill):
+def _by_operations(images, arrays, *, interpolations, fill):
     which, value = arrays["which"], arrays["value"]
-    chosen, numbers = operations.none_of(images)
+    chosen, numbers = operations.nothing_for(images)
     blurred = np.flatnonzero(which == OPERATIONS.index("gaussian_blur"))
     for number in np.unique(which[which >= 0]).tolist():
         name, rows = OPERATIONS[number], which == number
@@ -72,10 +72,12 @@ def _by_kernels(images, arrays, *, interpolations, fill):
             chosen[rows], numbers[rows] = operations.WARP, _MATRICES[name](value[rows], tuple(images.shape[-2:]))
         elif name in _VALUED:
             operation, of_value = _VALUED[name]
-            chosen[rows], numbers[rows, 0] = operations.AT[operation], of_value(value[rows])
-    of_each = np.array([operations.interpolation_number(name) for name in interpolations])[arrays["choice"]]
+            chosen[rows], numbers[rows, 0] = operations.CODES[operation], of_value(value[rows])
+    of_each = np.array([operations.interpolation_code(name) for name in interpolations])[arrays["choice"]]
     images = operations.run(images, chosen, numbers, like="pil", interpolations=of_each, fill=fill)
-    return in_groups(images, [(blurred, functools.partial(box_blur, sigmas=value[blurred]))] if len(blurred) else [])
+    if not len(blurred):
+        return images
+    return in_groups(images, [(blurred, functools.partial(box_blur, sigmas=value[blurred]))])
 
 
 def mixed(images, arrays, *, interpolations, fill, blended):
@@ -236,6 +238,6 @@ def _agrees(name: str) -> bool:
     given = {"which": which, "value": np.array(_TRIED.get(name, _OTHERS_TRIED), float), "choice": choice}
     for interpolation in ("bilinear", "bicubic") if name in _MATRICES else ("bilinear",):
         how = {"interpolations": (interpolation,), "fill": (1, 2, 3)}
-        if not torch.equal(_by_kernels(images, given, **how), _each(timm_augment_image, images, given, **how)):
+        if not torch.equal(_by_operations(images, given, **how), _each(timm_augment_image, images, given, **how)):
             return False
     return True

@@ -1,18 +1,18 @@
 """One operation of each image (N, C, H, W) uint8, bit for bit as Pillow has it: the arithmetic is that of
 engine/kernels (color, filters, hue, transform), which names Pillow's sources, rounding by rounding.
 
-An image has a row of float64 numbers: its operation's first, as numbers.py counts, then that operation's own six
-(rows.py), its interpolation's, and the colour outside of a warp.
+An image has a row of float64 numbers: the code of its operation, that operation's six numbers (rows.py), the code of
+its interpolation, and the colour outside of a warp.
 """
 
 import triton
 import triton.language as tl
 
-from .numbers import AT
+from .codes import CODES
 
 ROW = 12
 _ROW = tl.constexpr(ROW)
-_AT = {name: tl.constexpr(number) for name, number in AT.items()}
+_AT = {name: tl.constexpr(code) for name, code in CODES.items()}
 _BRIGHTNESS, _CONTRAST, _POSTERIZE, _SOLARIZE = (_AT[n] for n in ("brightness", "contrast", "posterize", "solarize"))
 _SOLARIZE_ADD, _INVERT, _AUTOCONTRAST = (_AT[n] for n in ("solarize_add", "invert", "autocontrast"))
 _EQUALIZE, _SATURATION, _SHARPNESS = (_AT[n] for n in ("equalize", "saturation", "sharpness"))
@@ -48,7 +48,7 @@ def _gray(place, pixels, channels: tl.constexpr, there):
 
 # wherever images begin, and whatever their size: compiling anew takes seconds
 @triton.jit(do_not_specialize=["images", "height", "width"])
-def tables(images, rows, made, height, width, channels: tl.constexpr, block: tl.constexpr):
+def levels(images, rows, made, height, width, channels: tl.constexpr, block: tl.constexpr):
     """What becomes of each of 256 values, ``made`` (N, C, 256) uint8; one channel of one image a program."""
     image, channel = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row = rows + image * _ROW
@@ -103,9 +103,9 @@ def tables(images, rows, made, height, width, channels: tl.constexpr, block: tl.
 @triton.jit(do_not_specialize=["images", "height", "width"])
 def operate(
     images, out, rows, tables, hue_of, range_of, saturation_of, weights, height, width, channels: tl.constexpr,
-    hues: tl.constexpr, block: tl.constexpr,
+    block: tl.constexpr,
 ):  # fmt: skip
-    """``out`` like images, from tables() and, where there are ``hues``, the four tables of kernels/hue.py."""
+    """``out`` like images, from what levels() has made and, of three channels, the four tables of kernels/hue.py."""
     image, pixels = tl.program_id(0).to(tl.int64), height * width
     row = rows + image * _ROW
     operation, number = tl.load(row).to(tl.int32), tl.load(row + 1)
@@ -130,11 +130,11 @@ def operate(
             pixel = _pixel(given + channel * pixels + at, there)
             value = tl.load(tables + (image * channels + channel) * 256 + pixel, mask=there, other=0)
             tl.store(to + channel * pixels + at, value, mask=there)
-    elif operation == 0:
+    elif (operation == 0) | ((operation == _HUE) & (channels == 1)):
         for channel in tl.static_range(channels):
             place = channel * pixels + at
             tl.store(to + place, tl.load(given + place, mask=there, other=0), mask=there)
-    if hues:  # noqa: SIM102  (the compiler is to see no tables where there are none)
+    if channels == 3:  # noqa: SIM102  (the compiler is to see no tables where there are none)
         if operation == _HUE:
             _turn(given, to, number, at, there, pixels, hue_of, range_of, saturation_of, weights)
 

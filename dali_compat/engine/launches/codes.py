@@ -1,4 +1,4 @@
-"""Which number an operation of an image has, and a warp's interpolation."""
+"""The code of an operation, and of a warp's interpolation."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ OPERATIONS = (
     *("brightness", "contrast", "posterize", "solarize", "solarize_add", "invert", "autocontrast", "equalize"),
     *("saturation", "sharpness", "hue", "warp"),
 )
-"""From the second to the one before "saturation" they are tables of 256 values."""
-AT = {name: number for number, name in enumerate(OPERATIONS)}
+"""Those of the second line are tables of 256 values, for each channel of an image."""
+CODES = {name: code for code, name in enumerate(OPERATIONS)}
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
