@@ -28,7 +28,7 @@ _trying = new_lock()
 
 def launcher(device: torch.device, channels: int, hue_tables: tuple | None, reference: Launched) -> Launched | None:
     """rows.launched(), or None where it cannot be used. The first call for a device and so many channels waits for the
-    compiler: seconds, once on a machine, and about one later. ``reference`` does the same by torch."""
+    compiler: seconds, once on a machine; less in later programs. ``reference`` does the same by torch."""
     key = device, channels
     if key not in _found:
         with _trying:
