@@ -91,16 +91,16 @@ def both(images, chosen, numbers, **how):
 @pytest.mark.parametrize("channels, height, width", [(3, 45, 61), (1, 45, 61), (3, 1, 1), (3, 2, 7), (1, 3, 3)])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_each_operation(name, channels, height, width, launches):
-    images, chosen = photos(12, channels, height, width), np.full(12, CODES[name])
-    given = {"interpolations": np.arange(12) % 3, "fill": (3, 250, 117)[:channels]}
+    images, chosen = photos(6, channels, height, width), np.full(6, CODES[name])
+    given = {"interpolations": np.arange(6) % 3, "fill": (3, 250, 117)[:channels]}
     made, wanted = both(images, chosen, numbers_of(chosen, np.random.default_rng(7)), **given)
     for row, (image, other) in enumerate(zip(made, wanted, strict=True)):
         assert torch.equal(image, other), row
-    assert launches == ([] if name == "identity" else [12])
+    assert launches == ([] if name == "identity" else [6])
 
 
 @runs
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_all_at_once(seed, launches):
     rng, layout = np.random.default_rng(seed), (torch.contiguous_format, torch.channels_last)[seed % 2]
     images = photos(40, 3, 37, 53).contiguous(memory_format=layout)
@@ -163,10 +163,10 @@ def test_coordinates_that_pillow_adds_up_are_left_to_torch(launches):
     ids=str,
 )
 def test_transforms(transform, launches, monkeypatch):
-    images = photos(24, 3, 64, 48)
+    images = photos(12, 3, 64, 48)
     spec = ImageSpec(size=(64, 48), channels=3)
     steps = translate(transform, spec).translated[0].steps
-    arrays = compute(steps, np.tile((64, 48), (24, 1)), Randoms(5, 0, 24), slice(None))
+    arrays = compute(steps, np.tile((64, 48), (12, 1)), Randoms(5, 0, 12), slice(None))
 
     def transformed(given):
         for step, values in zip(steps, arrays, strict=True):
@@ -183,8 +183,7 @@ def test_transforms(transform, launches, monkeypatch):
 
 
 @interpreted.elsewhere
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_compiler_takes_them(channels):
+def test_a_compiler_takes_them():
     """For an H100, which need not be there: the interpreter knows no types. No product is fused with a sum, which
     would be rounded once; and no image is compiled for anew, wherever it begins and whatever its size."""
     from triton.backends.compiler import GPUTarget
@@ -192,10 +191,9 @@ def test_a_compiler_takes_them(channels):
 
     from dali_compat.engine.launches import kernels as of_triton
 
-    of_hue = ("*i32", "*i32", "*i32", "*fp32") if channels == 3 else ("*u8",) * 4
     pointers = {"images": "*u8", "out": "*u8", "rows": "*fp64", "tables": "*u8", "made": "*u8"}
-    pointers |= dict(zip(("hue_of", "range_of", "saturation_of", "weights"), of_hue, strict=True))
-    constants = {"channels": channels, "block": 1024}
+    pointers |= {"hue_of": "*i32", "range_of": "*i32", "saturation_of": "*i32", "weights": "*fp32"}
+    constants = {"channels": 3, "block": 256}
     for kernel in (of_triton.levels, of_triton.operate):
         kinds = {name: pointers.get(name, "constexpr" if name in constants else "i32") for name in kernel.arg_names}
         made = compile(
