@@ -18,7 +18,6 @@ import plot
 from told import (
     EXAMPLES,
     LOADERS,
-    gpu_of,
     machine,
     middle,
     of_an_epoch,
@@ -140,7 +139,7 @@ def exact_loading() -> str:
         cells = [f"{value:,.0f}" if (value := middle(rows, case=case)) else "-" for case in EXACT]
         times = within(rows, "ours_exact@BY_DEFAULT=True", "torchvision")
         table.append([str(count), str(len({row["round"] for row in rows})), *cells, spread(times, ".0f")])
-        said = gpu_of(found) + ".\n\n"
+        said = plot.gpu_of(found) + ".\n\n"
     return said + markdown(["CPU cores", "rounds", *EXACT.values(), "times torchvision"], table) if table else NOT_YET
 
 

@@ -27,13 +27,9 @@ def middle(rows: list[dict], key: str = "images_per_s", **where) -> float | None
     return statistics.median(found) if found else None
 
 
-def gpu_of(found: dict) -> str:
-    return str(found["facts"]["gpu"]).split(",")[0]
-
-
 def machine(found: dict) -> str:
     """One GPU, and the cores that it had at most."""
-    return f"{gpu_of(found)}, {max(row.get('cores') or found['facts']['cores'] for row in found['rounds'])} cores"
+    return f"{plot.gpu_of(found)}, {max(row.get('cores') or found['facts']['cores'] for row in found['rounds'])} cores"
 
 
 def with_cores(found: dict) -> str:

@@ -26,7 +26,7 @@ export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 if [ -f .gpu/photos.tar ]; then
     mkdir -p /tmp/photos && tar xf .gpu/photos.tar -C /tmp/photos
 fi
-if [ -d /tmp/photos ]; then
+if [ -d /tmp/photos ] && [ -z "${DATA:-}" ]; then
     export DATA=/tmp/photos
 fi
 export PYTHONUNBUFFERED=1

@@ -87,11 +87,9 @@ claim(
     "cut its waiting from {:.0f}% to {:.0f}%",
     *(_waits(f"toolkit_launches_{which}_h100") for which in ("before", "since")),
 )
-_TOOLKIT = [
-    read(name)["images"]
-    for name in ("toolkit_h200", "toolkit_models_h200", "toolkit_rec_h200", "toolkit_policies_h200")
-]
-_TOOLKIT += [read(name)["images"] for name in ("toolkit_cores_h200", "toolkit_h200x2", "toolkit_rec_h100x2")]
+_RUNS = ("h200", "models_h200", "rec_h200", "policies_h200", "cores_h200")
+_RUNS += ("h200x2", "resnet50_h200x2", "models_h200x2", "rec_h100x2")
+_TOOLKIT = [read(f"toolkit_{run}")["images"] for run in _RUNS]
 claim(
     "docs/imagenet.md",
     "{} ImageNet photos, copied until there are {:,} or more",

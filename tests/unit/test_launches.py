@@ -112,7 +112,7 @@ def test_all_at_once(seed, launches):
 
 @runs
 def test_images_that_begin_anywhere(launches):
-    """Triton would compile anew where addresses are no multiples of 16."""
+    """Not at a multiple of 16, as each image of a list may. Their pixels are right there, too."""
     given = photos(7, 3, 15, 17).to(DEVICE)
     chosen = np.array([CODES[name] for name in ("equalize", "contrast", "warp", "sharpness", "hue", "saturation")])
     numbers = numbers_of(chosen, np.random.default_rng(1))
@@ -264,6 +264,7 @@ def test_without_a_compiler_torch_does_the_work(nothing_is_known, monkeypatch, c
     assert "without kernels in Triton: ModuleNotFoundError" in caplog.text
 
 
+@runs
 def test_a_large_image_is_left_to_torch(launches):
     images, chosen = torch.zeros(1, 1, 1025, 1024, dtype=torch.uint8, device=DEVICE), np.array([CODES["invert"]])
     assert operations.run(images, chosen, np.zeros((1, 6)), like="pil").eq(255).all() and launches == []

@@ -44,6 +44,7 @@ def run(images, chosen, numbers, *, like, interpolations=0, fill=None, area=None
         area: (N,) how many pixels of an image count for its mean; None is all.
     """
     interpolations = np.zeros(len(images), np.int64) + interpolations
+    # asked for even where nothing is chosen: the first batch, and no later one, waits for the compiler
     launched, hue_tables = _launched_for(images) if like == "pil" else (None, None)
     if not chosen.any():
         return images
