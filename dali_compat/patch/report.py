@@ -77,10 +77,10 @@ def _advice(dataset: Any) -> str:
 
 
 def _figures(stats: list[Any]) -> str:
-    """Images, and the share of time that next() took, of loaders of one line."""
+    """Images, their rate, and the share of time that next() took, of loaders of one line."""
     read = [one.read(None, False) for one in stats if one is not None and one.became]
     if not read:
         return ""
-    seconds = sum(one.seconds for one in read) or 1.0
-    inside = sum(one.waited + one.host for one in read)
-    return f"; {sum(one.images for one in read):,} images, {inside / seconds:.1%} of the time waited for data"
+    images, seconds = sum(one.images for one in read), sum(one.seconds for one in read) or 1.0
+    waited = sum(one.waited + one.host for one in read) / seconds
+    return f"; {images:,} images ({images / seconds:,.0f} images/s), {waited:.1%} of the time waited for data"
