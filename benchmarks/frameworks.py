@@ -81,8 +81,8 @@ def main():
     options.add_argument("--rounds", type=int, default=1)
     options.add_argument("--json", type=pathlib.Path, help="write every round's numbers here")
     args, rest = options.parse_known_args()
-    result = common.begun("frameworks", args, options=rest)
     with common.folder(args.data, args.replicate) as root, tempfile.TemporaryDirectory() as made:
+        result = common.begun("frameworks", args, options=rest, images=common.describe(root, args.data))
         photos = pathlib.Path(made)
         for split, folder in (("train", root), ("val", args.data)):
             (photos / split).symlink_to(pathlib.Path(folder).resolve(), target_is_directory=True)

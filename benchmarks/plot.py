@@ -118,7 +118,8 @@ CONFIGS = {
 SOURCES = {"folder": "photos in a folder", "rec": "the same in a .rec"}
 TOOLKIT = "Training speed of the toolkit's configs with both loaders, and by CPU cores"
 # what toolkit.py measured on one GPU with the most cores: of a config and a source in two of them the later one counts
-RUNS = "toolkit_h200", "toolkit_models_h200", "toolkit_rec_h200", "toolkit_policies_h200"
+RUNS = "toolkit_h200", "toolkit_models_h200", "toolkit_rec_h200", "toolkit_vit_h200"
+CORES = "toolkit_cores_h200", "toolkit_resnet50_8_h200"  # the same with fewer cores
 # the same on two GPUs, a picture's panel and a table of the pages for each kind of GPU
 TWO_GPUS = ("toolkit_h200x2", "toolkit_resnet50_h200x2", "toolkit_models_h200x2"), ("toolkit_rec_h100x2",)
 ON_TWO = "Training speed of the toolkit's configs on two GPUs with both loaders"
@@ -128,12 +129,15 @@ ROW = 30
 
 def joined(results: list[dict]) -> dict:
     """Results of toolkit.py as one. A run's turns on synthetic data count for each of its sources, and are named so."""
-    rows: dict[tuple[str, str], list[dict]] = {}
+    rows: dict[tuple[str, str, int], list[dict]] = {}
     for result in results:
-        for config, source in dict.fromkeys((row["config"], row["source"]) for row in result["rounds"]):
-            if source is not None:
-                of = [row for row in result["rounds"] if row["config"] == config and row["source"] in (source, None)]
-                rows[config, source] = [row | {"source": source} for row in of]
+        for config, source, cores in dict.fromkeys(
+            (row["config"], row["source"], row["cores"]) for row in result["rounds"] if row["source"] is not None
+        ):
+            of_config = [row for row in result["rounds"] if row["config"] == config and row["cores"] == cores]
+            rows[config, source, cores] = [
+                row | {"source": source} for row in of_config if row["source"] in (source, None)
+            ]
     return results[0] | {"rounds": [row for of in rows.values() for row in of]}
 
 
@@ -260,7 +264,7 @@ def of_toolkit(*names: str) -> dict | None:
 def pictures() -> dict[str, str]:
     """{file: picture} of all whose results are there."""
     drawn = {"speed.svg": speed()}
-    cores, configs = of_toolkit("toolkit_cores_h200"), of_toolkit()
+    cores, configs = of_toolkit(*CORES), of_toolkit()
     if cores and configs:
         drawn["toolkit.svg"] = toolkit(cores, configs)
     if both := [result for names in TWO_GPUS if (result := of_toolkit(*names))]:

@@ -18,6 +18,7 @@ import plot
 from told import (
     EXAMPLES,
     LOADERS,
+    PETS,
     machine,
     middle,
     of_an_epoch,
@@ -91,7 +92,7 @@ def configs(names: tuple[str, ...] = (), one: dict | None = None) -> str:
 
 def cores() -> str:
     """By CPU cores a GPU, below the picture of both results."""
-    found = plot.of_toolkit("toolkit_cores_h200")
+    found = plot.of_toolkit(*plot.CORES)
     if found is None:
         return NOT_YET
     rows, table = found["rounds"], []
@@ -113,16 +114,18 @@ def two_gpus() -> str:
 
 def dogs_cats() -> str:
     """What examples/dogs_cats.py printed: seconds and accuracies of all seeds."""
-    found = result("dogs_cats_h200")
-    if found is None:
-        return NOT_YET
-    table = []
-    for name, of in pets(found).items():
-        accuracies = ", ".join(f"{accuracy:.1%}" for accuracy in of.accuracies)
-        table.append([name, f"{of.first:.2f}", f"{of.later:.2f}", f"{of.rate:,.0f}", accuracies])
-    epochs, words = len(found["rounds"][0]["seconds"]), " ".join(found["settings"]["options"][1:])
-    said = f"{machine(found)}, after {epochs} epochs of about {of_an_epoch(found)} photos (`{words}`):\n\n"
-    return said + markdown(["", "first epoch, s", "later ones, s", "images/s", "accuracy of each seed"], table)
+    tables = []
+    for found in filter(None, map(result, PETS)):
+        table = []
+        for name, of in pets(found).items():
+            accuracies = ", ".join(f"{accuracy:.1%}" for accuracy in of.accuracies)
+            table.append([name, f"{of.first:.2f}", f"{of.later:.2f}", f"{of.rate:,.0f}", accuracies])
+        epochs, words = len(found["rounds"][0]["seconds"]), " ".join(found["settings"]["options"][1:])
+        said = f"{machine(found)}, after {epochs} epochs of about {of_an_epoch(found)} photos (`{words}`):\n\n"
+        tables.append(
+            said + markdown(["", "first epoch, s", "later ones, s", "images/s", "accuracy of each seed"], table)
+        )
+    return "\n".join(tables) or NOT_YET
 
 
 # ---- exact=True, on the JPEG engine

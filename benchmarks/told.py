@@ -13,6 +13,7 @@ from typing import NamedTuple
 import plot
 
 LOADERS = plot.LOADERS
+PETS = "dogs_cats_h200", "dogs_cats_7000_h200"  # of dogs_cats.py on all of its photos, and on some
 MEASURED = re.compile(r"^Measured: .*?(?=\n\n|\n\"\"\")", re.DOTALL | re.MULTILINE)
 
 
@@ -114,7 +115,7 @@ def reaches(values: Iterable[float], form: str) -> str:
 
 def readme() -> str:
     """A line for each result that is there, and the plot of two of them."""
-    configs, cores, lines = plot.of_toolkit(), plot.of_toolkit("toolkit_cores_h200"), []
+    configs, cores, lines = plot.of_toolkit(), plot.of_toolkit(*plot.CORES), []
     if configs and (found := ratios()):
         times, shares = zip(*found.values(), strict=True)
         lines.append(
@@ -128,7 +129,7 @@ def readme() -> str:
             ours, theirs = of_both(cores["rounds"], config=config, cores=fewest)
             said += [f"{name} {ours / theirs:.1f} times"] if ours and theirs else []
         lines += [f"- The same GPU with {fewest} CPU cores: {', '.join(said)}."] if said else []
-    if (found := result("dogs_cats_h200")) and len(both := pets(found)) == 2:
+    if (found := result(PETS[0])) and len(both := pets(found)) == 2:
         ours, theirs = both.values()
         lines.append(
             f"- [Dogs and cats](docs/recipe-dogs-cats.md), {with_cores(found)}: an epoch takes {ours.later:.1f} s, and "
@@ -155,7 +156,7 @@ def of_imagenet() -> str:
 
 def of_dogs_cats() -> str:
     """That of examples/dogs_cats.py."""
-    found = result("dogs_cats_h200")
+    found = result(PETS[0])
     if not found or len(both := pets(found)) < 2:
         return "Measured: not yet; both commands print the seconds and the accuracy of each epoch."
     (ours, theirs), options = both.values(), " ".join(found["settings"]["options"][1:])

@@ -7,7 +7,9 @@ Reproduces: the image classification example of transformers. The data set is to
 torchvision's transforms, and the collator makes the dictionary that models of transformers take. Without --model a
 ResNet-18 is trained from scratch, and nothing is downloaded.
 
-Measured: this script not yet; at its end it says of each loader what became of it, and its share of the time.
+Measured: on an NVIDIA H200 with 16 cores 2,088 images/s over two epochs of 21,600 photos, of which 24% were waited for
+data: the start of both loaders is in it. At its end it says of each loader what became of it, and its share of the
+time.
 """
 
 import argparse
