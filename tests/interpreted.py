@@ -28,6 +28,15 @@ elsewhere = pytest.mark.skipif(
 )
 
 
+def unchecked() -> None:
+    """For a file whose subject is not the kernels: the interpreter, which does every addition twice to find integers
+    that overflow, does so no more."""
+    if INTERPRETS:
+        from triton.runtime import interpreter
+
+        interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
+
+
 def run(path: str) -> None:
     """The tests of a file."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", path]

@@ -183,6 +183,7 @@ def test_ray_train_prepares_a_loader_of_ours(image_root, tmp_path):
     pytest.importorskip("ray.train.torch")
     (tmp_path / "train.py").write_text(RAY)
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "RAY_DEDUP_LOGS": "0"}
+    environment["RAY_ADDRESS"] = "local"  # not the cluster of a test beside it
     environment["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "200"  # where other tests keep the cores busy
     done = subprocess.run(
         [sys.executable, "train.py", str(image_root), str(tmp_path)],

@@ -29,6 +29,7 @@ from dali_compat.epoch import planes_group
 from dali_compat.routes.dali import DaliRoute
 
 pytest.importorskip("triton")
+interpreted.unchecked()
 
 TRAIN = T.Compose([T.RandomResizedCrop(8), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize((0.5,) * 3, (0.2,) * 3)])
 EVALUATION = T.Compose([T.Resize(12), T.CenterCrop(8), T.ToTensor()])

@@ -128,7 +128,7 @@ def test_loaders_of_a_program_and_of_what_it_spawns_are_ours(tmp_path, image_roo
     reports = done.stderr.split("dali_compat:\n")[1:]
     assert len(reports) == 2
     for report in reports:
-        assert "train.py:12: ImageFolder: DALI on cpu; 24 images, " in report
+        assert "train.py:12: ImageFolder: DALI on cpu; 24 images (" in report
         assert "train.py:13: TensorDataset: torch's own loader" in report
 
 
