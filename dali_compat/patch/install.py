@@ -42,7 +42,8 @@ def install(
     Args:
         exact, device, cache, fallback: of every such loader, as in DataLoader of this package; a loader that is made
             with options of its own keeps these.
-        report: print at the end, to stderr, what became of each loader, its images, and how long it was waited for.
+        report: print at the end, to stderr, what became of each loader, its images and their rate, and how long it was
+            waited for.
         **options: memory_format, cache_device, on_error and on_error_in_python, as in DataLoader.
 
     Returns:

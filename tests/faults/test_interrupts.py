@@ -18,7 +18,7 @@ from dali_compat import DALIImageFolder, DALIRecordIO
 from dali_compat.archives.pack import pack
 from faults.interrupts import Alarm, Interrupt, Places, Truth
 
-PLACES = int(os.environ.get("INTERRUPT_PLACES", 40))  # of a case
+PLACES = int(os.environ.get("INTERRUPT_PLACES", 24))  # of a case
 DOUBLED = T.Compose([*EXACT.transforms, T.Lambda(lambda image: image // 2)])
 
 
