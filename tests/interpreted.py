@@ -28,6 +28,27 @@ elsewhere = pytest.mark.skipif(
 )
 
 
+def _patched_once() -> None:
+    """The interpreter puts its own functions into triton.language at every call of a kernel, and of a function within
+    it, where they stay: once for a module is enough, and takes three quarters of the time."""
+    from triton.runtime import interpreter
+
+    patch, scopes = interpreter._patch_lang, {}
+
+    def once(function):
+        key = id(function.__globals__)
+        if key not in scopes:
+            patch(function)
+            scopes[key] = interpreter._LangPatchScope()  # which restores nothing
+        return scopes[key]
+
+    interpreter._patch_lang = once
+
+
+if INTERPRETS and not _is_old():
+    _patched_once()
+
+
 def unchecked() -> None:
     """For a file whose subject is not the kernels: the interpreter, which does every addition twice to find integers
     that overflow, does so no more."""

@@ -20,7 +20,7 @@ NOT_RUN = {
     r"(python|accelerate launch .*) examples/\w+\.py .*": "tests/examples runs each (Accelerate by torchrun)",
     r"python benchmarks/recipes.py .*": "needs CIFAR-10 or photos; tests/examples runs it on noise",
     r"python benchmarks/toolkit.py .*": "takes half a minute: tests/docs/test_toolkit.py runs it",
-    r"pytest -n 4": "this is it",
+    r"pytest -n 3": "this is it",
     r'pytest -n 2 -m "not slow"': "this is part of it",
     r"pytest -m gpu": "needs a GPU",
     r"tests/run_gpu.sh": "needs a GPU",
@@ -104,7 +104,7 @@ def test_every_command_of_the_package_is_told():
 def test_the_commands_of_ci_stand_in_the_readme():
     """It installs, runs the demo and tests as README says."""
     script = (ROOT / ".ci" / "run").read_text()
-    install, tests = 'pip install -e ".[cuda130,test]"', "pytest -n 4"
+    install, tests = 'pip install -e ".[cuda130,test]"', "pytest -n 3"
     assert install in commands("README.md") and tests in commands("README.md")
     assert '-e ".[cuda130,test]"' in script and script.rstrip().splitlines()[-1] == tests
     assert "python -m dali_compat demo" in script and "python -m dali_compat demo" in commands("README.md")

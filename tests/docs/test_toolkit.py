@@ -20,7 +20,7 @@ def images(tmp_path_factory):
     return make_folder(tmp_path_factory.mktemp("images"), classes=2, per_class=4, special=False)
 
 
-def run(images, out, *words, launcher=()):
+def run(images, out, *words, launcher):
     """Its result, and what it printed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *launcher, str(ROOT / "benchmarks" / "toolkit.py"), "--data", str(images)]
@@ -32,9 +32,13 @@ def run(images, out, *words, launcher=()):
 
 @pytest.mark.slow
 def test_every_case_of_a_round_in_turn(images, tmp_path):
-    """Through both loaders, from a folder and a .rec, and on so many cores."""
+    """Through both loaders, from a folder and a .rec, on so many cores, and in one table for two ranks, which get cores
+    of their own."""
     words = ["--cores", "1", "--replicate", "4", "--sources", "folder", "rec", "--rounds", "2"]
-    result, said = run(images, tmp_path / "out.json", *words)
+    ranks = min(2, len(os.sched_getaffinity(0)))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    result, said = run(images, tmp_path / "out.json", *words, launcher=launcher)
+    assert result["ranks"] == ranks
     found = [(row["round"], row["source"], row["case"]) for row in result["rounds"]]
     first, second = ["dali", "torchvision"], ["torchvision", "dali"]
     assert found == [
@@ -53,13 +57,3 @@ def test_every_case_of_a_round_in_turn(images, tmp_path):
     assert all("DALI route on cpu: 1 CPU threads" in result["plans"][f"mobilenet_v2, {s}"] for s in ("folder", "rec"))
     assert result["images"]["files"] == 32 and result["failed"] == []
     assert len(re.findall(r"^\| mobilenet_v2, (folder|rec) \| 1 \|( [^|]+ \|){8}$", said, re.MULTILINE)) == 2
-
-
-@pytest.mark.slow
-def test_two_ranks_print_one_table(images, tmp_path):
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("two ranks get cores of their own")
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    result, said = run(images, tmp_path / "out.json", "--replicate", "4", launcher=launcher)
-    assert result["ranks"] == 2 and [row["case"] for row in result["rounds"]] == ["synthetic", "dali", "torchvision"]
-    assert said.count("| mobilenet_v2, folder |") == 1

@@ -1,11 +1,15 @@
 """Devices and images of the parity tests."""
 
+import contextlib
 import os
 
 import numpy as np
 import pytest
+import torch
 from helpers import make_image
 from PIL import Image
+
+from dali_compat.engine.dali import warm
 
 
 def pytest_collection_modifyitems(config, items):
@@ -17,6 +21,18 @@ def pytest_collection_modifyitems(config, items):
     left_out = set(gpu) - set(gpu[::3])
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="package", autouse=True)
+def engine_stays_open():
+    """A GPU's JPEG engine, between two pipelines: the driver takes long to open it again."""
+    handle = None
+    if torch.cuda.is_available():
+        with contextlib.suppress(RuntimeError):  # nvJPEG is not there
+            handle = warm.Handle(torch.cuda.current_device())
+    yield
+    if handle is not None:
+        handle.close()
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
