@@ -6,8 +6,8 @@ it prints the lines of loader.stats() are read: images/s of training and the sha
 line that install(report=True) prints, of all epochs together, and of Ray's that of the first worker's last epoch. The
 photos are those of --data in a folder in memory, --replicate times; those of --data, once, are for validation.
 
-With --processes 2 Accelerate's is started by torchrun, and Ray has two workers; the others take one GPU. All have the
-same number of threads of the host together. A rate is that of one process.
+With --processes 2 Accelerate's is started by torchrun, and Ray has two workers; the others take one GPU. The processes
+of an example have together as many threads as the host has cores. A rate is that of one process.
 
 Confounders. The first epoch starts pipelines, and cuDNN chooses its kernels in it: look at the later ones.
 
@@ -29,7 +29,7 @@ import common
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "examples"
 STATS = re.compile(r"\(([\d,]+) images/s\); next\(\) took [\d.]+ s \(([\d.]+)%\)")
-PRINTED = {  # of an epoch: images/s, and the percentage
+PRINTED = {  # of an epoch: images/s, and the percentage of next(); of Ray's its share
     "ignite_trainer": STATS,
     "lightning_classifier": STATS,
     "accelerate_loop": STATS,

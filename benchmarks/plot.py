@@ -131,13 +131,10 @@ def joined(results: list[dict]) -> dict:
     """Results of toolkit.py as one. A run's turns on synthetic data count for each of its sources, and are named so."""
     rows: dict[tuple[str, str, int], list[dict]] = {}
     for result in results:
-        for config, source, cores in dict.fromkeys(
-            (row["config"], row["source"], row["cores"]) for row in result["rounds"] if row["source"] is not None
-        ):
-            of_config = [row for row in result["rounds"] if row["config"] == config and row["cores"] == cores]
-            rows[config, source, cores] = [
-                row | {"source": source} for row in of_config if row["source"] in (source, None)
-            ]
+        for config, source, cores in dict.fromkeys((r["config"], r["source"], r["cores"]) for r in result["rounds"]):
+            if source is not None:
+                of = [row for row in result["rounds"] if (row["config"], row["cores"]) == (config, cores)]
+                rows[config, source, cores] = [r | {"source": source} for r in of if r["source"] in (source, None)]
     return results[0] | {"rounds": [row for of in rows.values() for row in of]}
 
 

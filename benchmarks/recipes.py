@@ -17,6 +17,7 @@ Commands.
 """
 
 import argparse
+import os
 import pathlib
 import re
 import statistics
@@ -32,8 +33,9 @@ SHARE = re.compile(r"next\(\) took [\d.]+ s \((\d+)%\)")
 
 ANY_MD5 = """
 import runpy, sys
-from torchvision.datasets import cifar
-cifar.check_integrity = lambda path, md5=None: True
+import torchvision.datasets
+from cifar10_data import CIFAR10
+torchvision.datasets.CIFAR10 = CIFAR10
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
@@ -43,9 +45,10 @@ def run(recipe: str, loader: str, seed: int, rest: list[str], any_md5: bool = Fa
     """What an example printed: {"seconds": of each epoch, "images_per_s": likewise, "accuracy", "in_next": or None}."""
     script = [*(["-c", ANY_MD5] if any_md5 else []), str(EXAMPLES / f"{recipe}.py")]
     command = [sys.executable, *script, *rest, "--loader", loader, "--seed", str(seed)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    path = os.pathsep.join(filter(None, [str(pathlib.Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path})
     if done.returncode:
-        raise SystemExit(f"{' '.join([*script[-1:], *rest])} ended with {done.returncode}")
+        raise SystemExit(f"{recipe}.py {' '.join(rest)} ended with {done.returncode}")
     print(done.stdout, flush=True)
     epochs = EPOCH.findall(done.stdout)
     share = SHARE.search(done.stdout)

@@ -26,13 +26,11 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture(scope="package", autouse=True)
 def engine_stays_open():
     """A GPU's JPEG engine, between two pipelines: the driver takes long to open it again."""
-    handle = None
-    if torch.cuda.is_available():
-        with contextlib.suppress(RuntimeError):  # nvJPEG is not there
-            handle = warm.Handle(torch.cuda.current_device())
-    yield
-    if handle is not None:
-        handle.close()
+    with contextlib.ExitStack() as stack:
+        if torch.cuda.is_available():
+            with contextlib.suppress(RuntimeError):  # nvJPEG is not there
+                stack.callback(warm.Handle(torch.cuda.current_device()).close)
+        yield
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
