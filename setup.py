@@ -51,6 +51,8 @@ class WholeProject(sdist):
 
 setup(
     cmdclass={"sdist": WholeProject},
+    # By a path: else a clone in the folder where a program starts is taken for the package.
+    options={"editable_wheel": {"mode": "compat"}},
     name="dali_compat",
     version=VERSION,
     description="PyTorch's image loading, on NVIDIA DALI: change the import and train",

@@ -90,6 +90,17 @@ def test_the_wheel_is_the_package_and_its_licence(wheel):
     assert "Root-Is-Purelib: true" in (wheel / info / "WHEEL").read_text()
 
 
+def test_a_clone_beside_a_program_is_not_taken_for_the_package(sdist, tmp_path):
+    """Of an editable install, where a program starts in the folder that has the clone."""
+    with zipfile.ZipFile(build("editable", sdist, sdist.parent / "editable", "")) as archive:
+        archive.extractall(tmp_path / "site")
+    (tmp_path / "dali_compat").mkdir()
+    find = f"site.addsitedir({str(tmp_path / 'site')!r}); print(importlib.util.find_spec('dali_compat').origin)"
+    command = [sys.executable, "-S", "-c", f"import importlib.util, site; {find}"]
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == str(sdist / "dali_compat" / "__init__.py")
+
+
 def test_what_the_metadata_say(wheel):
     said = metadata(wheel)
     assert said["Name"] == "dali_compat" and said["Version"] == dali_compat.__version__
