@@ -1,11 +1,12 @@
 """Images and folders for tests, and what happens to the main thread at a certain place."""
 
 import contextlib
+import os
 import signal
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,13 @@ import pytest
 from PIL import Image
 
 from dali_compat.cli.pictures import make_photo
+
+ALL = os.environ.get("REPETITIONS") == "all"
+
+
+def some(repetitions: Sequence, one_of: int = 3) -> Sequence:
+    """Of what a test repeats much alike, every third; with REPETITIONS=all everything."""
+    return repetitions if ALL else repetitions[::one_of]
 
 
 def make_image(rng: np.random.Generator, height: int, width: int) -> np.ndarray:

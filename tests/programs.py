@@ -23,6 +23,15 @@ import programs
 import torch, torchvision.transforms.v2, nvidia.dali.fn, nvidia.dali.plugin.base_iterator
 exec(programs.serve(int(sys.argv[1])))
 """
+_AS_PYTHON = """
+import os, runpy, sys
+sys.path[:0] = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+is_module = sys.argv[1] == "-m"
+del sys.argv[: 1 + is_module]
+sys.path.insert(0, os.getcwd() if is_module else os.path.dirname(sys.argv[0]))
+run = runpy.run_module if is_module else runpy.run_path
+run(sys.argv[0], run_name="__main__", **({"alter_sys": True} if is_module else {}))
+"""
 _server: dict[int, socket.socket] = {}  # of the process that started it: a fork of that has none
 
 
@@ -57,6 +66,11 @@ def run(code: str, *args: str, seconds: float = 280, new_session: bool = False) 
         texts = [text.decode() for text in said.values()]
     (status,) = _NUMBER.unpack(_exactly(server, _NUMBER.size))
     return subprocess.CompletedProcess(code, os.waitstatus_to_exitcode(status), *texts)
+
+
+def python(*words: object, seconds: float = 280) -> subprocess.CompletedProcess:
+    """What becomes of ``python *words``: a file and its arguments, or -m and a module and its arguments."""
+    return run(_AS_PYTHON, *map(str, words), seconds=seconds)
 
 
 def _start(request: tuple, files: tuple[int, int]) -> tuple[int, socket.socket]:

@@ -1,18 +1,17 @@
 """What frameworks do to loaders while install() is in force: those over images stay ours."""
 
 import json
-import os
-import subprocess
-import sys
+import types
 import warnings
 
+import programs
 import pytest
 import torch
 from helpers import transformers_module
 from torch.utils import data
 
 import dali_compat
-from contract.both import EXACT, REPOSITORY, SMALL, assert_same_pixels, outlines, pixels, stock
+from contract.both import EXACT, REPOSITORY, SMALL, assert_same_pixels, outlines, pixels, said, stock
 from dali_compat import DALIImageFolder, DataLoader, FallbackWarning, install, ours, uninstall
 
 
@@ -113,16 +112,14 @@ with open(f"{Accelerator(cpu=True).process_index}.json", "w") as file:
 """
 
 
-def test_accelerate_shares_a_loader_among_processes(accelerate, image_root, tmp_path):
+def test_accelerate_shares_a_loader_among_processes(accelerate, image_root, tmp_path, monkeypatch):
     """Under torchrun; the order, the shares and what is gathered are those of torch's loader."""
     (tmp_path / "train.py").write_text(ACCELERATED)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    program = ["-m", "dali_compat", "run", "--fallback", "error", "train.py", str(image_root)]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*torchrun, *program], capture_output=True, text=True, timeout=280, cwd=tmp_path, env=environment
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    said(programs.python(*torchrun, "-m", "dali_compat", "run", "--fallback", "error", "train.py", image_root))
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert first[0] == second[0] == [True] * 4
     assert {i for batch in first[1] + second[1] for i in batch} == set(range(24))  # even_batches repeats some
@@ -179,47 +176,23 @@ def test_ignites_auto_dataloader_is_ours(exact_folder):
     assert outlines(loader) == outlines(stock(exact_folder, batch_size=5, shuffle=True, num_workers=1))
 
 
-def test_ray_train_prepares_a_loader_of_ours(image_root, tmp_path):
-    pytest.importorskip("ray.train.torch")
-    (tmp_path / "train.py").write_text(RAY)
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "RAY_DEDUP_LOGS": "0"}
-    environment["RAY_ADDRESS"] = "local"  # not the cluster of a test beside it
-    environment["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "200"  # where other tests keep the cores busy
-    done = subprocess.run(
-        [sys.executable, "train.py", str(image_root), str(tmp_path)],
-        capture_output=True, text=True, timeout=280, cwd=tmp_path, env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
-    assert first[:2] == second[:2] == [True, [True, "skip"]]
-    assert sorted(first[2] + second[2]) == list(range(24))
-
-
-RAY = """
-import json, sys
-import ray
-from ray.train import RunConfig, ScalingConfig, get_context
-from ray.train.torch import TorchTrainer, prepare_data_loader
-
-def train(config):
-    from torchvision import transforms as T
-    import dali_compat
-    from dali_compat import DALIImageFolder, DataLoader
-    dali_compat.install(fallback="error")
-    folder = DALIImageFolder(config["root"], T.Compose([T.CenterCrop(40), T.PILToTensor()]), return_index=True)
-    prepared = prepare_data_loader(DataLoader(folder, 4, exact=True, on_error="skip"))
-    inner = prepared._dataloader
-    seen = [index for batch in prepared for index in batch[2].tolist()]
-    said = [isinstance(inner, DataLoader) and inner.stats().images == 12, [inner.exact, inner.on_error], seen]
-    with open(f"{config['out']}/{get_context().get_world_rank()}.json", "w") as file:
-        json.dump(said, file)
-
-ray.init(num_cpus=2, include_dashboard=False)
-TorchTrainer(
-    train, train_loop_config={"root": sys.argv[1], "out": sys.argv[2]}, scaling_config=ScalingConfig(num_workers=2),
-    run_config=RunConfig(storage_path=sys.argv[2] + "/results"),
-).fit()
-"""
+@pytest.mark.filterwarnings("ignore")
+def test_ray_train_prepares_a_loader_of_ours(image_root, monkeypatch):
+    """What a worker calls; tests/examples has a cluster."""
+    prepare = pytest.importorskip("ray.train.torch").prepare_data_loader
+    install(device="cpu", fallback="error")
+    folder = DALIImageFolder(image_root, SMALL, return_index=True)
+    for rank in 0, 1:
+        context = types.SimpleNamespace(get_world_size=lambda: 2, get_world_rank=lambda rank=rank: rank)
+        monkeypatch.setattr("ray.train.get_context", lambda context=context: context)
+        monkeypatch.setattr("ray.train.torch.get_device", lambda: torch.device("cpu"))
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        prepared = prepare(DataLoader(folder, 4, exact=True, on_error="skip"))
+        inner = prepared._dataloader
+        assert is_ours(inner)
+        assert [index for batch in prepared for index in batch[2].tolist()] == list(range(rank, 24, 2))
+        assert (inner.exact, inner.on_error, inner.stats().images) == (True, "skip", 12)
 
 
 def test_torchdatas_stateful_loader_says_that_it_is_torchs(image_root):

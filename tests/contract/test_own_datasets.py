@@ -339,7 +339,7 @@ def test_workers(folder, context):
     assert "in 2 processes" in loader.explain()
     mine = list(loader)
     dataset.__class__ = InWorkers
-    assert_same(mine, list(stock(dataset, 5, **options)))
+    assert_same(mine, list(stock(dataset, 5, **options | {"multiprocessing_context": "fork"})))
     assert dataset.opened is None and real(loader) == 5
 
 

@@ -3,6 +3,7 @@
 import functools
 
 import numpy as np
+import programs
 import pytest
 import torch
 import torchvision.transforms.functional as F
@@ -15,7 +16,7 @@ from torchvision import transforms as T
 from torchvision.datasets import folder
 from torchvision.transforms import v2
 
-from contract.both import EXACT, assert_same_epoch, ours, python, said, stock
+from contract.both import EXACT, assert_same_epoch, ours, said, stock
 from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader
 from dali_compat.translate.replaced import _functions
 
@@ -141,7 +142,7 @@ print(loader.explain().splitlines()[0], next(iter(loader))[1].tolist())
 @pytest.mark.parametrize(("kind", "route"), [("DatasetFolder", "DALI route"), ("CIFAR10", "torchvision route")])
 def test_replaced_before_the_import(image_root, kind, route):
     """Of one that opens files, the replaced code says what each sample is."""
-    told = said(python(BEFORE_IMPORT.format(kind=kind), str(image_root)))
+    told = said(programs.run(BEFORE_IMPORT.format(kind=kind), str(image_root)))
     assert told.startswith(route) and told.strip().endswith(str([77] * 6))
 
 

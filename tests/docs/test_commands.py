@@ -20,7 +20,7 @@ NOT_RUN = {
     r"(python|accelerate launch .*) examples/\w+\.py .*": "tests/examples runs each (Accelerate by torchrun)",
     r"python benchmarks/recipes.py .*": "needs CIFAR-10 or photos; tests/examples runs it on noise",
     r"python benchmarks/toolkit.py .*": "takes half a minute: tests/docs/test_toolkit.py runs it",
-    r"pytest -n 3": "this is it",
+    r"(REPETITIONS=all )?pytest -n 3": "this is it",
     r'pytest -n 2 -m "not slow"': "this is part of it",
     r"pytest -m gpu": "needs a GPU",
     r"tests/run_gpu.sh": "needs a GPU",

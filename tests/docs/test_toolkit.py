@@ -1,17 +1,17 @@
 """benchmarks/toolkit.py: small runs on the CPU."""
 
+import importlib
 import json
 import os
 import re
-import subprocess
-import sys
 
+import programs
 import pytest
 from helpers import make_folder
 
 from docs.pages import ROOT
 
-SMALL = ["--batch-size", "4", "--size", "64", "--amp", "none", "--seconds", "0.01", "--warmup", "1"]
+SMALL = ["--batch-size", "4", "--size", "32", "--amp", "none", "--seconds", "0.01", "--warmup", "1"]
 SMALL += ["--configs", "mobilenet_v2"]
 
 
@@ -20,36 +20,32 @@ def images(tmp_path_factory):
     return make_folder(tmp_path_factory.mktemp("images"), classes=2, per_class=4, special=False)
 
 
+@pytest.fixture(autouse=True)
+def without_a_gpu(monkeypatch):
+    for name, value in {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}.items():
+        monkeypatch.setenv(name, value)
+
+
 def run(images, out, *words, launcher):
     """Its result, and what it printed."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *launcher, str(ROOT / "benchmarks" / "toolkit.py"), "--data", str(images)]
-    command += ["--json", str(out), *SMALL, *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    command = [*launcher, ROOT / "benchmarks" / "toolkit.py", "--data", images, "--json", out, *SMALL, *words]
+    done = programs.python(*command)
     assert done.returncode == 0, done.stderr
     return json.loads(out.read_text()), done.stdout
 
 
 @pytest.mark.slow
-def test_every_case_of_a_round_in_turn(images, tmp_path):
+def test_every_case_of_a_round(images, tmp_path):
     """Through both loaders, from a folder and a .rec, on so many cores, and in one table for two ranks, which get cores
     of their own."""
-    words = ["--cores", "1", "--replicate", "4", "--sources", "folder", "rec", "--rounds", "2"]
+    words = ["--cores", "1", "--replicate", "4", "--sources", "folder", "rec"]
     ranks = min(2, len(os.sched_getaffinity(0)))
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     result, said = run(images, tmp_path / "out.json", *words, launcher=launcher)
     assert result["ranks"] == ranks
     found = [(row["round"], row["source"], row["case"]) for row in result["rounds"]]
-    first, second = ["dali", "torchvision"], ["torchvision", "dali"]
-    assert found == [
-        (number, *row)
-        for number, order in enumerate((first, second))
-        for row in [
-            (None, "synthetic"),
-            *(("folder", case) for case in order),
-            *(("rec", case) for case in order),
-        ]
-    ]
+    cases = [(source, case) for source in ("folder", "rec") for case in ("dali", "torchvision")]
+    assert found == [(0, *row) for row in [(None, "synthetic"), *cases]]
     for row in result["rounds"]:
         assert (row["cores"], row["batch_size"], row["config"]) == (1, 4, "mobilenet_v2")
         assert row["steps"] >= 10 and row["images_per_s"] > 0 and 0 < row["waiting"] < 1
@@ -57,3 +53,13 @@ def test_every_case_of_a_round_in_turn(images, tmp_path):
     assert all("DALI route on cpu: 1 CPU threads" in result["plans"][f"mobilenet_v2, {s}"] for s in ("folder", "rec"))
     assert result["images"]["files"] == 32 and result["failed"] == []
     assert len(re.findall(r"^\| mobilenet_v2, (folder|rec) \| 1 \|( [^|]+ \|){8}$", said, re.MULTILINE)) == 2
+
+
+def test_cases_take_turns(monkeypatch):
+    """The loader that comes first is another one in each round."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    toolkit = importlib.import_module("toolkit")
+    args, _ = toolkit.parse(["--data", "photos", "--sources", "folder", "rec"])
+    assert toolkit.turns(args, 0, "folder") == ["synthetic", "dali", "torchvision"]
+    assert toolkit.turns(args, 0, "rec") == ["dali", "torchvision"]
+    assert toolkit.turns(args, 1, "folder") == ["synthetic", "torchvision", "dali"]

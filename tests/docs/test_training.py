@@ -2,9 +2,6 @@
 
 import importlib
 import json
-import os
-import subprocess
-import sys
 
 import programs
 import pytest
@@ -119,14 +116,8 @@ def test_what_a_loader_adds_is_told_from_the_models_own(cases):
 def run(images, out, *words, launcher=()):
     """training.py in a process of its own: its result, and what it printed."""
     small = "--batch-size 2 --drain 1 --warmup 1 --steps 2 --workers 1 --device cpu --models mobilenet_v3_small"
-    command = [str(BENCHMARKS / "training.py"), "--data", str(images), "--json", str(out), *small.split(), *words]
-    if launcher:
-        path = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, *launcher, *command]
-        done = subprocess.run(command, env=path, capture_output=True, text=True, timeout=300)
-    else:
-        code = f"import runpy\ndel sys.argv[0]\nsys.path.insert(0, {str(BENCHMARKS)!r})\n"
-        done = programs.run(code + "runpy.run_path(sys.argv[0], run_name='__main__')", *command, seconds=300)
+    command = [*launcher, BENCHMARKS / "training.py", "--data", images, "--json", out, *small.split(), *words]
+    done = programs.python(*command)
     assert out.exists(), done.stderr
     return json.loads(out.read_text()), done
 

@@ -4,10 +4,9 @@ import ast
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import programs
 import pytest
 import torch
 from helpers import transformers_module
@@ -32,10 +31,10 @@ def place(tmp_path, monkeypatch):
 
 def run(name: str, *arguments, launcher=()) -> str:
     """What it says, of both outputs."""
-    command = [sys.executable, *launcher, str(EXAMPLES / name), *map(str, arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280)
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    done = programs.python(*launcher, EXAMPLES / name, *arguments)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    return said
 
 
 def given(said: str) -> list[tuple[int, int]]:

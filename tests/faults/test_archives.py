@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import make_folder
+from helpers import ALL, make_folder
 from PIL import UnidentifiedImageError
 from torchvision.datasets import ImageFolder
 
@@ -23,7 +23,7 @@ from dali_compat.archives.checksum import masked_crc32c
 from dali_compat.archives.pack import pack
 
 KINDS = {".rec": "DALIRecordIO", ".tfrecord": "DALITFRecord", ".lmdb": "DALILMDB", ".tar": "DALIWebDataset"}
-COUNT = 300  # mutations of each kind
+COUNT = 300 if ALL else 100  # mutations of each kind
 MOST = 32 << 20  # bytes; the archives have some 10 KB
 NUMBERS = [
     0,

@@ -1,11 +1,11 @@
 """Trainings that are killed go on as if nothing had been; crash.py has the whole of it."""
 
-import subprocess
-import sys
 from pathlib import Path
 
+import programs
 import pytest
 from contract.both import said
+from helpers import ALL
 
 from faults.crash_frameworks import MODULES
 
@@ -14,19 +14,23 @@ CASES = ["folder, 0 workers, ranks [1]", "arrays, 2", "function, 2", "arrays, 0 
 
 
 def killed(*arguments: str) -> str:
-    command = [sys.executable, SCRIPT, *arguments]
-    return said(subprocess.run(command, capture_output=True, text=True, timeout=280))
+    return said(programs.python(SCRIPT, *arguments))
+
+
+KILLS = 2 if ALL else 1
 
 
 def test_killed_trainings_go_on():
-    assert killed("--kills", "2", "--device", "cpu", "--only", *CASES).count("the same after 2 kills") == len(CASES)
+    told = killed("--kills", "2", "--device", "cpu", "--only", *CASES)
+    assert told.count("the same after 2 kills") == len(CASES)
 
 
 @pytest.mark.parametrize("kind", MODULES)
 def test_killed_trainings_of_frameworks_go_on(kind):
     pytest.importorskip("accelerate")
     pytest.importorskip(MODULES[kind])
-    assert "the same after 2 kills" in killed("--kills", "2", "--device", "cpu", "--only", f"{kind}, 0 workers")
+    told = killed("--kills", str(KILLS), "--device", "cpu", "--only", f"{kind}, 0 workers")
+    assert f"the same after {KILLS} kills" in told
 
 
 @pytest.mark.gpu

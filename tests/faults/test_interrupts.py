@@ -9,7 +9,7 @@ import os
 import pytest
 import torch
 from contract.both import EXACT, EXACT_FLIPPED, ours, stock
-from helpers import make_folder
+from helpers import ALL, make_folder
 from PIL import Image
 from torch.utils import data
 from torchvision import transforms as T
@@ -18,7 +18,7 @@ from dali_compat import DALIImageFolder, DALIRecordIO
 from dali_compat.archives.pack import pack
 from faults.interrupts import Alarm, Interrupt, Places, Truth
 
-PLACES = int(os.environ.get("INTERRUPT_PLACES", 24))  # of a case
+PLACES = int(os.environ.get("INTERRUPT_PLACES", 24 if ALL else 12))  # of a case
 DOUBLED = T.Compose([*EXACT.transforms, T.Lambda(lambda image: image // 2)])
 
 
@@ -126,7 +126,7 @@ def test_an_interrupt_at_every_place_beside_a_gpu(root, case):
 def _interrupt_at_every_place(root, case, error, device):
     """Beside a GPU at fewer places: a pipeline takes longer to build."""
     make, options = CASES[case]
-    fewer = FEWER.get(case, 1) * (4 if device == "cuda" else 1)
+    fewer = FEWER.get(case, 1) * (2 if device == "cuda" else 1)
     dataset = make(root)
     truth, loader = Truth(dataset), _loader(ours, dataset, options, device)
     torchs = _loader(stock, list(truth.images), options | {"num_workers": 0})  # without images; in the same order:

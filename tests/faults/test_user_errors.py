@@ -168,9 +168,11 @@ def _assert_same(mine: list, theirs: list) -> None:
 
 @pytest.mark.filterwarnings("ignore::dali_compat.FallbackWarning")
 @pytest.mark.parametrize("at, error, workers", [
-    *((at, error, 0) for at in AT for error in (Mistake, Two, KeyError, OSError, StopIteration)),
-    *((at, Mistake, 2) for at in AT),
-    *(("middle", error, 2) for error in (Two, StopIteration)),
+    *((at, Mistake, workers) for at, workers in zip(AT, (1, 2, 1), strict=True)),
+    *((at, Mistake, 0) for at in AT),
+    *(("middle", error, 0) for error in (Two, KeyError, OSError, StopIteration)),
+    *(("first", error, 0) for error in (Two, StopIteration)),
+    *(("middle", error, 1) for error in (Two, StopIteration)),
 ])  # fmt: skip
 @pytest.mark.parametrize("place", PLACES)
 def test_an_error_of_the_users(root, place, at, error, workers):
