@@ -9,7 +9,7 @@ from pathlib import Path
 import hung
 import pytest
 import torch
-from helpers import make_folder
+from helpers import make_folder, some
 from torchvision.transforms import v2
 
 from dali_compat.engine.dali import warm
@@ -73,7 +73,10 @@ def pytest_unconfigure():
     gc.unfreeze()  # for the interpreter's end
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    left_out = _left_out(items)
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
     for item in items:
         if item.path.relative_to(Path(__file__).parent).as_posix().startswith(SLOW):
             item.add_marker(pytest.mark.slow)
@@ -81,6 +84,15 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
         if not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SECONDS))
+
+
+def _left_out(items) -> set:
+    """Cases of the marker alike."""
+    cases = {}
+    for item in items:
+        if item.get_closest_marker("alike") and not item.get_closest_marker("gpu"):
+            cases.setdefault((item.path, item.originalname), []).append(item)
+    return {item for case in cases.values() for item in set(case) - set(some(case))}
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-timeout, where that is installed

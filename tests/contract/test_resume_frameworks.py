@@ -578,6 +578,7 @@ SCENARIOS = [
 ]
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__[1:])
 def test_the_contract_of_torchdata(theirs, image_root, scenario, options):

@@ -93,6 +93,7 @@ def posterizing_to_no_bits(monkeypatch):
 # ---- pixels
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("config", [*RAND, *AUTO, *AUGMIX])
 def test_pixels_are_timms(config, way):
     """By kernels on a batch, and image by image."""
@@ -242,6 +243,7 @@ def drawn(transform, count=4000):
     ]
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("config", [*RAND, *AUTO, *AUGMIX])
 def test_operations_have_timms_distributions(config):
     ours, theirs = drawn(made(config)), recorded(made(config))

@@ -101,6 +101,7 @@ def _chain(T, transform, crop, tensors):
     return T.Compose([*before, T.PILToTensor(), transform] if tensors else [*before, transform, T.PILToTensor()])
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("crop", CROPS)
 @pytest.mark.parametrize("interpolation", FILTERS, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("kind", KINDS)

@@ -106,6 +106,7 @@ def _theirs(version, height, width, scale, ratio) -> np.ndarray:
     return np.array([(p["top"], p["left"], p["height"], p["width"]) for p in drawn])
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("height, width, args", RESIZED_CROPS)
 def test_random_resized_crop(height, width, args):
     theirs = _theirs("v1", height, width, **args)

@@ -214,6 +214,7 @@ def test_magnitudes_of_translations(transform, version, height, width):
 # ---- AugMix
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("all_ops", [True, False])
 def test_chains_of_aug_mix(version, all_ops):

@@ -353,6 +353,7 @@ def test_without_expand_sizes_stay(center):
 # ---- windows and sizes
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("height, width", [(60, 80), (20, 900), (900, 20), (2, 2), (1, 50)])
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_erasing(height, width, version):
@@ -407,6 +408,7 @@ SIZED = [
 ]
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name, args, made", SIZED, ids=lambda x: x if isinstance(x, str) else "")
 @pytest.mark.parametrize("height, width", [(60, 80), (300, 100), (40, 900)])
 def test_random_sizes(name, args, made, height, width):

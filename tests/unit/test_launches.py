@@ -87,6 +87,7 @@ def both(images, chosen, numbers, **how):
     return made.cpu(), operations._grouped(images, chosen, numbers, modes, how.get("fill"), how.get("area"))
 
 
+@pytest.mark.alike
 @runs
 @pytest.mark.parametrize("channels, height, width", [(3, 45, 61), (1, 45, 61), (3, 1, 1), (3, 2, 7), (1, 3, 3)])
 @pytest.mark.parametrize("name", OPERATIONS)

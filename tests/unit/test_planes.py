@@ -152,6 +152,7 @@ def test_they_compile_for_a_gpu():
         assert made.asm["cubin"]
 
 
+@pytest.mark.alike
 @runs
 @pytest.mark.parametrize("steps", [(0, 0), (1, 1), (2, 1), (2, 2), (1, 2)])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 2), (2, 1), (3, 4), (4, 5), (5, 3), (16, 17), (33, 32)])
@@ -320,6 +321,7 @@ def some_chain(rng, number):
     return kind.Compose([v2.ToImage()] * on_tensors + steps)
 
 
+@pytest.mark.alike
 @runs
 @pytest.mark.parametrize("seed", range(12))
 def test_any_chain_is_torchvisions(seed):
