@@ -87,7 +87,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _left_out(items) -> set:
-    """Cases of the marker alike."""
+    """Cases of tests that are marked alike."""
     cases = {}
     for item in items:
         if item.get_closest_marker("alike") and not item.get_closest_marker("gpu"):

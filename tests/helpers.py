@@ -18,9 +18,13 @@ from dali_compat.cli.pictures import make_photo
 ALL = os.environ.get("REPETITIONS") == "all"
 
 
-def some(repetitions: Sequence, one_of: int = 3) -> Sequence:
-    """Of what a test repeats much alike, every third; with REPETITIONS=all everything."""
-    return repetitions if ALL else repetitions[::one_of]
+def some(alike: Sequence) -> Sequence:
+    """One of each three: the first of the first three, the second of the next. All of them with REPETITIONS=all.
+
+    So an argument of three values, of a test with several, does not have the same one each time.
+    """
+    threes = [alike[begin : begin + 3] for begin in range(0, len(alike), 3)]
+    return alike if ALL else [three[number % len(three)] for number, three in enumerate(threes)]
 
 
 def make_image(rng: np.random.Generator, height: int, width: int) -> np.ndarray:

@@ -23,14 +23,18 @@ import programs
 import torch, torchvision.transforms.v2, nvidia.dali.fn, nvidia.dali.plugin.base_iterator
 exec(programs.serve(int(sys.argv[1])))
 """
-_AS_PYTHON = """
+_AS_PYTHON = f"""
 import os, runpy, sys
-sys.path[:0] = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-is_module = sys.argv[1] == "-m"
-del sys.argv[: 1 + is_module]
-sys.path.insert(0, os.getcwd() if is_module else os.path.dirname(sys.argv[0]))
-run = runpy.run_module if is_module else runpy.run_path
-run(sys.argv[0], run_name="__main__", **({"alter_sys": True} if is_module else {}))
+given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+sys.path[:] = given + [path for path in sys.path if path not in {["", *_PATHS]}]
+if sys.argv[1] == "-m":
+    del sys.argv[:2]
+    sys.path.insert(0, os.getcwd())
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+else:
+    del sys.argv[0]
+    sys.path.insert(0, os.path.dirname(sys.argv[0]))
+    runpy.run_path(sys.argv[0], run_name="__main__")
 """
 _server: dict[int, socket.socket] = {}  # of the process that started it: a fork of that has none
 

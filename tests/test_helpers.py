@@ -1,7 +1,9 @@
 """The folder that other tests stand on is what it says; and a test that hangs tells where."""
 
+import helpers
 import numpy as np
 import programs
+import pytest
 from helpers import make_folder, make_image
 from PIL import Image
 
@@ -54,3 +56,9 @@ def test_a_hang_is_reported_of_all_processes():
     done = programs.run(_HANGS, seconds=60)
     assert done.returncode == 1 and "a test has not ended within 1 s" in done.stderr
     assert "in parent_sleeps" in done.stderr and "in child_sleeps" in done.stderr
+
+
+@pytest.mark.parametrize(("everything", "found"), [(False, [0, 4, 8, 9]), (True, list(range(10)))])
+def test_one_of_each_three(monkeypatch, everything, found):
+    monkeypatch.setattr(helpers, "ALL", everything)
+    assert helpers.some(list(range(10))) == found

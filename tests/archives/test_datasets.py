@@ -137,9 +137,7 @@ def test_torchs_loader_with_workers(make, stock, context, workers):
     dataset = make(TENSOR, return_index=True)
     dataset[0], dataset.read([0])  # files are open when the workers start
     stock.transform = TENSOR
-    loader = DataLoader(
-        Subset(dataset, range(11, -1, -1)), 4, num_workers=1 + (context == "fork"), multiprocessing_context=context
-    )
+    loader = DataLoader(Subset(dataset, range(11, -1, -1)), 4, num_workers=workers, multiprocessing_context=context)
     images, labels, indices = (torch.cat(column) for column in zip(*loader, strict=True))
     assert indices.tolist() == list(range(11, -1, -1))
     assert labels.tolist() == stock.targets[::-1]

@@ -183,11 +183,11 @@ def test_ray_train_prepares_a_loader_of_ours(image_root, monkeypatch):
     install(device="cpu", fallback="error")
     folder = DALIImageFolder(image_root, SMALL, return_index=True)
     for rank in 0, 1:
-        context = types.SimpleNamespace(get_world_size=lambda: 2, get_world_rank=lambda rank=rank: rank)
-        monkeypatch.setattr("ray.train.get_context", lambda context=context: context)
+        context = types.SimpleNamespace(get_world_size=lambda: 2, get_world_rank=lambda: rank)
+        monkeypatch.setattr("ray.train.get_context", lambda: context)
         monkeypatch.setattr("ray.train.torch.get_device", lambda: torch.device("cpu"))
         monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
         prepared = prepare(DataLoader(folder, 4, exact=True, on_error="skip"))
         inner = prepared._dataloader
         assert is_ours(inner)

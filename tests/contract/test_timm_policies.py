@@ -93,7 +93,6 @@ def posterizing_to_no_bits(monkeypatch):
 # ---- pixels
 
 
-@pytest.mark.alike
 @pytest.mark.parametrize("config", [*RAND, *AUTO, *AUGMIX])
 def test_pixels_are_timms(config, way):
     """By kernels on a batch, and image by image."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import make_folder, make_image, some
+from helpers import make_folder, make_image
 from PIL import Image
 from torchvision import transforms as T
 
@@ -110,11 +110,9 @@ def _check(results, numbers, before, after, paths) -> None:
             assert any(torch.equal(image, choice) for choice in choices), f"{paths[index]} is neither"
 
 
-@pytest.mark.parametrize("change, transform, workers", [
-    *((change, "crop", 0) for change in CHANGES),
-    *((change, "crop", 2) for change in some(list(CHANGES))),
-    *((change, name, 0) for name in ("resize", "flip") for change in some(list(CHANGES), 2)),
-])  # fmt: skip
+@pytest.mark.alike
+@pytest.mark.parametrize("transform, workers", [*((name, 0) for name in TRANSFORMS), ("crop", 2)])
+@pytest.mark.parametrize("change", CHANGES)
 def test_files_that_change_during_an_epoch(root, change, transform, workers):
     """In the first epoch, before most headers are read; in the second, when all are known; and in the one after it."""
     dataset = DALIImageFolder(root, TRANSFORMS[transform], return_index=True)

@@ -166,13 +166,12 @@ def _assert_same(mine: list, theirs: list) -> None:
     assert batches and all(torch.equal(a[1], b[1]) for a, b in batches)
 
 
+@pytest.mark.alike
 @pytest.mark.filterwarnings("ignore::dali_compat.FallbackWarning")
 @pytest.mark.parametrize("at, error, workers", [
-    *((at, Mistake, workers) for at, workers in zip(AT, (1, 2, 1), strict=True)),
-    *((at, Mistake, 0) for at in AT),
-    *(("middle", error, 0) for error in (Two, KeyError, OSError, StopIteration)),
-    *(("first", error, 0) for error in (Two, StopIteration)),
-    *(("middle", error, 1) for error in (Two, StopIteration)),
+    *((at, error, 0) for at in AT for error in (Mistake, Two, KeyError, OSError, StopIteration)),
+    *((at, Mistake, 2) for at in AT),
+    *(("middle", error, 2) for error in (Two, StopIteration)),
 ])  # fmt: skip
 @pytest.mark.parametrize("place", PLACES)
 def test_an_error_of_the_users(root, place, at, error, workers):

@@ -37,6 +37,7 @@ from dali_compat.workers import processes
 from dali_compat.workers.calls import Calls
 
 CPU = torch.device("cpu")
+LINES = 1 if ALL else 3  # from one line at which an interrupt comes to the next
 
 
 def _rotate(image):
@@ -396,7 +397,7 @@ def test_an_interrupt_at_any_line(tmp_path):
     _interrupted(0, False, file)
     _until(lambda: not _workers())
     before = _descriptors()
-    lines = itertools.count(1, 1 if ALL else 3)
+    lines = itertools.count(1, LINES)
     assert next(number for number in lines if not _interrupted(number, False, file)) > 100
     _until(lambda: not _workers() and _descriptors() <= before)
 
@@ -413,10 +414,10 @@ def test_an_interrupt_at_any_instruction(tmp_path):
 
 def test_an_interrupt_while_processes_start():
     """At any line; those that have been started end."""
-    number, hit = 1, True
+    lines, hit = itertools.count(1, LINES), True
     before = None
     while hit:
-        number, (calls, call) = number + (1 if ALL else 3), _calls()
+        number, (calls, call) = next(lines), _calls()
         try:
             with _At(number):
                 calls.prepare(call)

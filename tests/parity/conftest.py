@@ -6,15 +6,15 @@ import os
 import numpy as np
 import pytest
 import torch
-from helpers import make_image
+from helpers import ALL, make_image
 from PIL import Image
 
 from dali_compat.engine.dali import warm
 
 
 def pytest_collection_modifyitems(config, items):
-    """A pipeline takes most of a second to build on a GPU: every third case, or with GPU_CASES=all every one."""
-    if os.environ.get("GPU_CASES") == "all":
+    """A pipeline takes most of a second to build on a GPU: every third case, or with REPETITIONS=all every one."""
+    if ALL:
         return
     here = os.path.dirname(__file__)
     gpu = [item for item in items if item.get_closest_marker("gpu") and str(item.path).startswith(here)]

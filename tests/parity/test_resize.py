@@ -51,7 +51,6 @@ def _check(root, transform, device):
         raise AssertionError(f"{transform}: {error}") from None
 
 
-@pytest.mark.alike
 @pytest.mark.parametrize("interpolation", InterpolationMode)
 @pytest.mark.parametrize("T", [v1, v2], ids=["v1", "v2"])
 def test_of_pil_images(T, interpolation, device, noise_root):
@@ -65,7 +64,6 @@ def test_of_uint8_tensors(interpolation, device, noise_root):
         _check(noise_root, v2.Compose([v2.ToImage(), resize]), device)
 
 
-@pytest.mark.alike
 @pytest.mark.parametrize("interpolation", ON_TENSORS)
 @pytest.mark.parametrize("first", [v1.PILToTensor(), v1.ToTensor()], ids=["uint8", "floats"])
 def test_in_floating_point(first, interpolation, noise_root):
