@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-_PATHS = [str(REPOSITORY), str(REPOSITORY / "tests")]
+_TESTS = str(REPOSITORY / "tests")
 _NUMBER = struct.Struct("<q")
 _SERVER = f"""
-import sys; sys.path[:0] = {_PATHS!r}
+import sys; sys.path[:0] = {[str(REPOSITORY), _TESTS]!r}
 import programs
 import torch, torchvision.transforms.v2, nvidia.dali.fn, nvidia.dali.plugin.base_iterator
 exec(programs.serve(int(sys.argv[1])))
@@ -26,7 +26,7 @@ exec(programs.serve(int(sys.argv[1])))
 _AS_PYTHON = f"""
 import os, runpy, sys
 given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-sys.path[:] = given + [path for path in sys.path if path not in {["", *_PATHS]}]
+sys.path[:] = given + [path for path in sys.path if path not in {["", _TESTS]}]
 if sys.argv[1] == "-m":
     del sys.argv[:2]
     sys.path.insert(0, os.getcwd())
