@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..data.advice import remedy_of
 from ..data.arrays import holds_arrays
 from ..data.leaves import Images, image_leaves_of, leaves_of
 from ..data.readers import reader_of, transforms_of
@@ -111,8 +112,9 @@ def _planned(loader) -> tuple[list[Any], Asked | None]:
         try:
             own = asked(loader.dataset)
         except Unsupported as why:
-            what, end, remedy = str(error).partition("; ")
-            raise Unsupported(f"{what}, and {why}{end}{remedy}") from None
+            (what, _, remedy), (seen, *_) = str(error).partition("; "), str(why).partition("; ")
+            remedy = remedy or remedy_of(seen)
+            raise Unsupported(f"{what}, and {seen}" + (remedy and f"; {remedy}")) from None
         if own is None:
             raise error from None
         return list(own.chains), own

@@ -292,8 +292,9 @@ def nothing_said():
 def test_torchs_loader_over_our_folder_is_told_once(image_root, wrap, nothing_said):
     dataset = DALIImageFolder(image_root, SMALL)
     assert dataset[0][1] == 0  # by hand
-    with pytest.warns(FallbackWarning, match="torch's own loader reads DALIImageFolder"):
+    with pytest.warns(FallbackWarning, match="torch's own loader reads DALIImageFolder") as told:
         list(data.DataLoader(wrap(dataset), 5))
+    assert told[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         list(data.DataLoader(wrap(DALIImageFolder(image_root, SMALL)), 5))
