@@ -34,7 +34,7 @@ ROOMS: dict[str, set[str]] = {
     "routes": {"data", "engine", "installation", "lazy", "lower", "translate", *COMMON},
     "epoch": {"data", "draws", "engine", "lazy", "lower", "routes", "workers", *COMMON},
     "loader": {"data", "epoch", "patched", "routes", *COMMON},
-    "patch": {"data", "patched", "lazy", "loader", *COMMON},
+    "patch": {"data", "patched", "lazy", "loader", "routes", *COMMON},
     "parity": {"data", "draws", "engine", "loader", "lower", "routes", "translate", "workers", *COMMON},
     "check": {"archives", "data", *COMMON},
     "cli": {"archives", "check", "data", "engine", "installation", "parity", "patch", "routes", "translate", *COMMON},

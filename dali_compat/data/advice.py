@@ -16,8 +16,8 @@ _NESTED = 3  # of data sets in data sets
 _BATCHED = "write it as a transform, and dali_compat.register() what that does on a batch"
 # by the beginning of the reason for which a data set of the user's is not asked
 _REMEDIES = {
-    "uses the tensor's": "leave the tensor as the transform gives it, and do the rest in collate_fn, or on the batch",
-    "sets the tensor's": "leave the tensor as the transform gives it, and do the rest in collate_fn, or on the batch",
+    "uses the tensor's": "leave the tensor as torchvision gives it, and do the rest in collate_fn, or on the batch",
+    "sets the tensor's": "leave the tensor as torchvision gives it, and do the rest in collate_fn, or on the batch",
     "gives the tensor to": f"{_BATCHED}, or call it in collate_fn",
     "uses the image's": _BATCHED,
     "loads the image": _BATCHED,
