@@ -77,7 +77,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             epoch. "replace": another sample of the data set stands in, with its label and index, drawn by the epoch's
             seed and the place in the epoch; batches keep their size. "skip": the batch is shorter, and an empty one is
             passed over: ``len()`` is an upper bound, then. :attr:`errors` lists such samples; a BadImageWarning tells
-            of the first, and another at the end of the epoch how many there were.
+            of the first, and another at the end of an epoch that met others than before how many there were.
         on_error_in_python: whether that is also for errors of your own functions: a Lambda, target_transform.
 
     Raises:

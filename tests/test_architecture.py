@@ -22,7 +22,7 @@ ROOMS: dict[str, set[str]] = {
     "plan": set(),
     "text": set(),
     "installation": {"versions"},
-    "archives": {"ours", "errors"},
+    "archives": {"callers", "ours", "errors"},
     "data": {"archives", *COMMON},
     "draws": COMMON,
     "translate": {"draws", *COMMON},
