@@ -12,7 +12,7 @@ import torch.utils.data as data
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import patched
-from .callers import tell_of_fallback
+from .callers import announce, tell_of_fallback
 from .data.leaves import leaves_of
 from .eager import eager
 from .epoch.collate import UserCollate
@@ -77,7 +77,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             epoch. "replace": another sample of the data set stands in, with its label and index, drawn by the epoch's
             seed and the place in the epoch; batches keep their size. "skip": the batch is shorter, and an empty one is
             passed over: ``len()`` is an upper bound, then. :attr:`errors` lists such samples; a BadImageWarning tells
-            of the first, and another at the end of the epoch how many there were.
+            of the first, and another at the end of an epoch that met others than before how many there were.
         on_error_in_python: whether that is also for errors of your own functions: a Lambda, target_transform.
 
     Raises:
@@ -178,6 +178,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self.cache_device = checked_place(cache_device, device)
         self._route: Route | None = None
         self._told: set[str] = set()
+        self._announced: type | None = None  # the route that was
 
     @property
     def errors(self) -> list[SampleError]:
@@ -277,8 +278,13 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         """Anew each epoch: frameworks change transforms, samples and collate_fn after construction."""
         self._errors.policy, self._errors.in_python = checked_policy(self.on_error), self.on_error_in_python
         self._route = route = choose(self, self._route, start)
+        verbose = patched.now is not None and patched.now.verbose and self.fallback != "error"
+        if verbose and type(route) is not self._announced:
+            announce(summary(route))
+            self._announced = type(route)
         if isinstance(route, StockRoute):
-            self._tell(f"torchvision does the work: {route.reason}")
+            if not verbose:
+                self._tell(f"torchvision does the work: {route.reason}")
         else:
             for reason in in_python(route):
                 self._tell(f"Python calls a transform sample by sample: {reason}")

@@ -11,7 +11,7 @@ TOP = "dali_compat"
 # What each room may import, besides itself. A module at the top is a room of its own.
 COMMON = {"callers", "eager", "errors", "forked", "locks", "ours", "plan", "text", "versions"}
 ROOMS: dict[str, set[str]] = {
-    "ours": {"errors"},
+    "ours": {"callers", "errors"},
     "callers": {"errors"},
     "eager": set(),
     "errors": set(),
@@ -22,7 +22,7 @@ ROOMS: dict[str, set[str]] = {
     "plan": set(),
     "text": set(),
     "installation": {"versions"},
-    "archives": {"ours", "errors"},
+    "archives": {"callers", "ours", "errors"},
     "data": {"archives", *COMMON},
     "draws": COMMON,
     "translate": {"draws", *COMMON},
@@ -34,7 +34,7 @@ ROOMS: dict[str, set[str]] = {
     "routes": {"data", "engine", "installation", "lazy", "lower", "translate", *COMMON},
     "epoch": {"data", "draws", "engine", "lazy", "lower", "routes", "workers", *COMMON},
     "loader": {"data", "epoch", "patched", "routes", *COMMON},
-    "patch": {"data", "patched", "lazy", "loader", *COMMON},
+    "patch": {"data", "patched", "lazy", "loader", "routes", *COMMON},
     "parity": {"data", "draws", "engine", "loader", "lower", "routes", "translate", "workers", *COMMON},
     "check": {"archives", "data", *COMMON},
     "cli": {"archives", "check", "data", "engine", "installation", "parity", "patch", "routes", "translate", *COMMON},

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils import data
+from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
 from contract.both import EXACT, assert_same_epoch, ours, stock
@@ -247,8 +248,17 @@ def test_what_is_refused(rows):
         DALIHuggingFace(hf.Dataset.from_dict(table, features=features))
 
 
-def test_the_warning_names_the_class(rows):
-    dataset = made(rows[:4]).with_format("torch")
-    line = "write dali_compat.DALIHuggingFace(dataset, image='image', transform=...)"
-    assert line in DataLoader(dataset, 2, fallback="silent").explain()
-    assert "DALI" not in DataLoader(dataset.remove_columns("image"), 2, fallback="silent").explain()
+def test_the_remedy_keeps_the_rows(rows):
+    """What the warning says is followed: batches are the same dictionaries."""
+    dataset = made(rows[:4]).cast_column("image", hf.Image(mode="RGB")).with_format("torch")
+    assert "; make its tensors in dataset.with_transform(...)" in DataLoader(dataset, 1, fallback="silent").explain()
+    assert ";" not in DataLoader(dataset.remove_columns("image"), 2, fallback="silent").explain()
+
+    def tensors(batch):
+        return batch | {"image": [T.functional.pil_to_tensor(image) for image in batch["image"]]}
+
+    mine = ours(dataset.with_transform(tensors), 1, device="cpu", exact=True)
+    assert mine.explain().startswith("DALI route")
+    for batch, theirs in zip(mine, stock(dataset, 1), strict=True):
+        assert batch.keys() == theirs.keys()
+        assert all(torch.equal(batch[name], theirs[name]) for name in theirs)

@@ -13,12 +13,20 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils import data
+from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
-from torchvision.datasets.folder import pil_loader
 
-import dali_compat
 from contract.both import EXACT, assert_same_epoch, ours, stock
-from dali_compat import BadImageWarning, DALIImageFolder, DALIImageList, DALIImageTable, DataLoader, FallbackWarning
+from dali_compat import (
+    BadImageWarning,
+    DALIImageFolder,
+    DALIImageList,
+    DALIImageTable,
+    DataLoader,
+    FallbackWarning,
+    on_batch,
+)
+from dali_compat.translate.registry import _TRANSLATORS
 
 COUNT = 24
 
@@ -328,9 +336,6 @@ class Own(data.Dataset):
     def __len__(self):
         return len(self.names)
 
-    def __getitem__(self, index):
-        return self.transform(looked_at(Image.open(self.names[index]).convert("RGB"))), self.labels[index]
-
 
 def looked_at(image):
     """Which only PIL can answer: the data set makes its samples itself."""
@@ -338,86 +343,126 @@ def looked_at(image):
     return image
 
 
-class InAMethod(Own):
-    def load_image(self, index):
-        return Image.open(self.names[index]).convert("RGB")
+class Halved(Own):
+    def __getitem__(self, index):
+        image = Image.open(self.names[index]).convert("RGB")
+        return self.transform(image) // self.divisor, self.labels[index]
+
+    divisor = 2
+
+
+class Mirrored(Own):
+    def __getitem__(self, index):
+        pixels = np.asarray(Image.open(self.names[index]).convert("RGB"))
+        return self.transform(Image.fromarray(np.ascontiguousarray(pixels[:, ::-1]))), self.labels[index]
+
+
+class Steps(Own):
+    """What is done to the image is a transform."""
 
     def __getitem__(self, index):
-        return self.transform(looked_at(self.load_image(index))), self.labels[index]
+        return self.transform(Image.open(self.names[index]).convert("RGB")), self.labels[index]
 
 
-class Framed(Own):
-    def __init__(self, frame, transform):
-        self.frame, self.transform = frame, transform
+class Mirror:
+    def __call__(self, image):
+        return Image.fromarray(np.ascontiguousarray(np.asarray(image)[:, ::-1]))
+
+
+class AsOpened(Own):
+    def __getitem__(self, index):
+        return self.opened(self.names[index]), self.labels[index]
+
+    def opened(self, name):
+        return Image.open(name)
+
+
+class InRGB(AsOpened):
+    def opened(self, name):
+        return Image.open(name).convert("RGB")
+
+
+class Caches(Own):
+    kept: dict = {}
 
     def __getitem__(self, index):
-        return self.transform(looked_at(pil_loader(self.frame["path"][index]))), 0
-
-    def __len__(self):
-        return len(self.frame["path"])
-
-
-class Frame(dict):
-    """What a DataFrame has, as far as it is asked here."""
-
-    columns = property(lambda self: list(self))
-    iloc = None
+        name = self.names[index]
+        if name not in self.kept:
+            self.kept[name] = Image.open(name).convert("RGB")
+        return self.transform(self.kept[name]), self.labels[index]
 
 
-class Column(list):
-    iloc = property(lambda self: self)
+class Several(Steps):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
 
 
-class Hidden(Own):
-    """Its files are nowhere that one can tell."""
-
+class Drawn(Steps):
     def __init__(self, files, labels, transform):
-        self.image_transform, self.hidden = transform, lambda index: (files[index], labels[index])
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        path, label = self.hidden(index)
-        with open(path, "rb") as file:
-            return self.image_transform(looked_at(Image.open(file).convert("RGB"))), label
+        super().__init__(files, labels, transform)
+        self.numbers = iter(range(10**6))
 
 
-ADVICE = {
-    "list": (Own, "dali_compat.DALIImageList(dataset.names, dataset.labels, transform=dataset.transform)"),
-    "in a method": (InAMethod, "dali_compat.DALIImageList(dataset.names, dataset.labels, transform=dataset.transform)"),
-    "frame": (
-        Framed,
-        "dali_compat.DALIImageTable(dataset.frame, image='path', target='y', root=..., transform=dataset.transform)",
+def halved(samples):
+    images, labels = data.default_collate(samples)
+    return [images // 2, labels]
+
+
+def cut(samples):
+    images, labels = zip(*samples, strict=True)
+    return [torch.stack([EXACT(image.convert("RGB")) for image in images]), torch.tensor(labels)]
+
+
+def mirrored(images):
+    return images.flip(-1)
+
+
+# by the reason: the data set and its arguments, what the warning says to do, and the same with that done
+REMEDIES = {
+    "uses the tensor's floordiv": (Halved, {}, "do the rest in collate_fn", Steps, {"collate_fn": halved}),
+    "uses the image's": (Mirrored, {}, "write it as a transform, and dali_compat.register()", Steps, {}),
+    "keeps an image": (Caches, {}, "leave it to the loader to keep decoded images: cache=", Steps, {"cache": 0.1}),
+    "gives an image as it was opened": (
+        AsOpened,
+        {"collate_fn": cut},
+        "image.convert('RGB')",
+        InRGB,
+        {"collate_fn": cut},
     ),
-    "hidden": (Hidden, "dali_compat.DALIImageList(paths, targets, transform=...)"),
+    "has __getitems__ of its own": (Several, {}, "leave __getitems__ out", Steps, {}),
+    "has an iterator": (Drawn, {}, "a generator, such as random.Random, or the index", Steps, {}),
 }
 
 
-@pytest.mark.parametrize("case", ADVICE)
-def test_the_warning_has_the_line_to_write(folder, files, case):
-    kind, line = ADVICE[case]
-    frame = Frame(path=Column(files), y=Column(folder.targets))
-    dataset = kind(frame, EXACT) if kind is Framed else kind(files, folder.targets, EXACT)
+@pytest.mark.parametrize("reason", REMEDIES)
+def test_a_remedy_keeps_what_the_code_does(folder, files, monkeypatch, reason):
+    """The warning has the reason, and who does what it says has the same batches, by DALI."""
+    monkeypatch.setattr(Caches, "kept", {})
+    kind, options, remedy, followed, others = REMEDIES[reason]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        loader = DataLoader(dataset, 2)
+        loader = DataLoader(kind(files, folder.targets, EXACT), 5, **options)
     (told,) = [str(one.message) for one in caught if issubclass(one.category, FallbackWarning)]
-    assert f"where a sample is one image and its target, write {line}" in " ".join(told.split())
-    assert f"{kind.__name__} is not an image folder" in told and "such, and uses the image's getbbox;" in told
-    assert line in loader.explain()
-    if case in ("list", "in a method"):
-        written = eval(line, {"dali_compat": dali_compat, "dataset": dataset})
-        assert_same_epoch(ours(written, 5, device="cpu"), stock(dataset, 5))
+    assert f"{kind.__name__} is not an image folder" in told and f"such, and {reason}" in told
+    assert remedy in told and remedy in loader.explain() and "DALIImageList" not in told
+    transform = T.Compose([Mirror(), EXACT]) if kind is Mirrored else EXACT
+    monkeypatch.setitem(_TRANSLATORS, Mirror, (lambda transform, spec: on_batch(mirrored, spec), frozenset()))
+    mine = ours(followed(files, folder.targets, transform), 5, device="cpu", exact=True, **others)
+    assert mine.explain().startswith("DALI route")
+    assert_same_epoch(mine, stock(kind(files, folder.targets, EXACT), 5, **options))
 
 
 def test_no_advice(files):
-    """Where no file is opened, or several lists of them are there, of masks, perhaps."""
-    masked = Own(files, [0] * COUNT, EXACT)
-    masked.masks = list(files)
-    for dataset in (data.TensorDataset(torch.zeros(3)), [0], masked):
+    """Where nothing is known that keeps what the code does."""
+    for dataset in (data.TensorDataset(torch.zeros(3)), [0], Beyond(files, [0] * COUNT, EXACT)):
         reason = DataLoader(dataset, fallback="silent").explain()
-        assert "is not an image folder" in reason and "DALIImage" not in reason
+        assert "is not an image folder" in reason and "DALIImage" not in reason and ";" not in reason
+
+
+class Beyond(Own):
+    def __getitem__(self, index):
+        image = Image.open(self.names[index]).convert("RGB").crop((-1, 0, 18, 18))
+        return self.transform(image), self.labels[index]
 
 
 class Held(data.Dataset):

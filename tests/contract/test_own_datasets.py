@@ -13,7 +13,7 @@ import torch
 from PIL import Image, ImageFilter
 from torch.utils import data
 from torchvision import transforms as T
-from torchvision.datasets import ImageFolder
+from torchvision.datasets import CocoDetection, ImageFolder, VisionDataset
 from torchvision.transforms import functional as F
 
 import dali_compat
@@ -91,6 +91,35 @@ def test_refused(folder, kind):
         loader = DataLoader(kind(folder), 5, device="cpu")
     assert loader.explain().startswith("torchvision route") and own.REFUSED[kind] in loader.explain()
     assert_same(list(loader), list(stock(kind(folder), 5)))
+
+
+class Annotations:
+    """What pycocotools gives for a file of these."""
+
+    def __init__(self, paths, labels):
+        self.paths, self.labels = paths, labels
+
+    def loadImgs(self, i):
+        return [{"file_name": self.paths[i]}]
+
+    def getAnnIds(self, i):
+        return [i]
+
+    def loadAnns(self, ids):
+        return [{"category_id": self.labels[i], "bbox": [0.0, 1.0, 2.0 + i, 3.0]} for i in ids]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_cocos_images(folder, workers):
+    """A method of torchvision's opens them."""
+    paths, labels = zip(*folder.samples, strict=True)
+    dataset = CocoDetection.__new__(CocoDetection)
+    VisionDataset.__init__(dataset, folder.root, transform=own.AFTER)
+    dataset.coco, dataset.ids = Annotations(paths, labels), list(range(len(paths)))
+    options = dict(batch_size=None, num_workers=workers)
+    mine = ours(dataset, device="cpu", exact=True, **options)
+    assert mine.explain().startswith("DALI route") and "CocoDetection is asked for each sample" in mine.explain()
+    assert_same(list(mine), list(stock(dataset, **options)))
 
 
 def test_order_and_workers(folder):
