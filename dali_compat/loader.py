@@ -32,6 +32,7 @@ from .routes.explain import explain, summary
 from .routes.resident import ResidentRoute
 
 T = TypeVar("T", covariant=True)
+_classes_told: set[str] = set()  # of those that are torch's
 
 
 class DataLoader(data.DataLoader[T], Generic[T]):
@@ -87,6 +88,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         ImageReadError (an OSError): while iterating, for a file that cannot be decoded; names path, index and reason.
             The loader can go on, and be iterated again.
     """
+
+    _route: Route | None = None
 
     if TYPE_CHECKING:  # what an editor shows: torch's parameters, of the newest version that is known, and ours
 
@@ -176,7 +179,6 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._user_collate = UserCollate(fallback)
         self.cache = checked_budget(cache)
         self.cache_device = checked_place(cache_device, device)
-        self._route: Route | None = None
         self._told: set[str] = set()
         self._announced: type | None = None  # the route that was
 
@@ -189,6 +191,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         """What this loader does, as text of one line a transform: what it became, where it runs, and how close it is to
         torchvision; for a fallback which transform or argument is in the way, and what to write instead. ``wide``:
         transforms with all of their arguments, however long that is."""
+        if self._why_torchs:
+            return self._why_torchs
         self._route = choose(self, self._route)
         return explain(self, self._route, wide)
 
@@ -257,7 +261,16 @@ class DataLoader(data.DataLoader[T], Generic[T]):
                 return self._iterator
         return super().__iter__()
 
+    @property
+    def _why_torchs(self) -> str:
+        """Why it is torch's in full: the constructor of a subclass has not called ours."""
+        why = f"torchvision does the work: {type(self).__name__}.__init__ does not call that of dali_compat.DataLoader"
+        return "" if "_history" in vars(self) else why
+
     def _get_iterator(self) -> _BaseDataLoaderIter:
+        if self._why_torchs:
+            tell_of_fallback(self._why_torchs, "warn", _classes_told)
+            return super()._get_iterator()
         route = self._choose_route(start=True)
         if isinstance(route, StockRoute):
             return self._stock_iterator(route)
@@ -294,7 +307,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def check_worker_number_rationality(self) -> None:
         """torch's warning of more processes than cores, where there are any."""
-        if self._route is not None and in_processes(self._route):
+        if self._why_torchs or (self._route is not None and in_processes(self._route)):
             super().check_worker_number_rationality()
 
     def _choose_dali_route(self) -> DaliRoute | ResidentRoute:
@@ -305,6 +318,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return route
 
     def __getstate__(self) -> dict[str, Any]:
+        if self._why_torchs:
+            return self.__dict__
         # pipelines stay here; a copy builds its own
         return self.__dict__ | {
             "_route": None,
@@ -321,7 +336,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
                     "Accelerate's prepare() makes torch's own loader of this one: call dali_compat.install() first, "
                     "or leave the loader out of prepare()"
                 )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError("; ".join(filter(None, [text, self._why_torchs])))
 
     def _tell(self, what: str) -> None:
         tell_of_fallback(what, self.fallback, self._told)

@@ -32,6 +32,6 @@ The modules, in the order to read them:
 - images, tensors: the stand-ins. chains: the transforms that one has gone through, and whether they have a translation.
 - tracer: makes the stand-ins. hooks: puts it in the place of PIL's and torchvision's functions.
 - samples: what came back, and which stand-ins are left in it. asker: asks a data set; workers: in processes.
-- verdict: whether a data set can be asked, found with a few samples. trial: in a process of their own. reading: what its
-  code says; reach: what its code calls.
+- verdict: whether a data set can be asked, found with a few samples. trial: a process for these. reading: what the data
+  set's code says; reach: what that calls.
 """
