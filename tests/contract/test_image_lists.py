@@ -13,12 +13,21 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils import data
+from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import pil_loader
 
 import dali_compat
 from contract.both import EXACT, assert_same_epoch, ours, stock
-from dali_compat import BadImageWarning, DALIImageFolder, DALIImageList, DALIImageTable, DataLoader, FallbackWarning
+from dali_compat import (
+    BadImageWarning,
+    DALIArrayDataset,
+    DALIImageFolder,
+    DALIImageList,
+    DALIImageTable,
+    DataLoader,
+    FallbackWarning,
+)
 
 COUNT = 24
 
@@ -132,6 +141,50 @@ def test_a_collate_fn_gets_the_samples(files):
         samples = [sample for batch in ours(dataset, 9, device="cpu", collate_fn=list) for sample in batch]
         assert [type(target) for _, target in samples] == [type(dataset[0][1]), type(dataset[1][1])] * 12
         assert [str(target) for _, target in samples] == [str(target) for target in dataset.targets]
+
+
+def _appended(target):
+    if isinstance(target, list):
+        target.append(len(target))
+        return sum(target)
+    if isinstance(target, dict):
+        target["a"] += 1
+        return target["a"]
+    target += 1
+    return target
+
+
+def _in_place(samples):
+    return [_appended(target) for _, target in samples]
+
+
+MUTABLE = {
+    "lists": lambda: [[i, 1] for i in range(COUNT)],
+    "dicts": lambda: [{"a": i} for i in range(COUNT)],
+    "arrays": lambda: [np.full(2, i) for i in range(COUNT)],
+    "tensors": lambda: [torch.full((2,), i) for i in range(COUNT)],
+    "a tensor": lambda: torch.zeros(COUNT, 2),
+}
+
+
+@pytest.mark.parametrize("case", MUTABLE)
+@pytest.mark.parametrize(
+    "options", [{"batch_size": 9, "collate_fn": _in_place}, {"batch_size": None}, {"batch_size": 9}]
+)
+@pytest.mark.parametrize("arrays", [True, False], ids=["arrays", "files"])
+def test_functions_that_change_targets_in_place(files, case, options, arrays):
+    """torch's workers change a copy, of each epoch's own."""
+    targets = MUTABLE[case]()
+    changes = None if "collate_fn" in options else _appended
+    if arrays:
+        dataset = DALIArrayDataset(np.zeros((COUNT, 8, 8, 3), np.uint8), targets, T.PILToTensor(), changes)
+    else:
+        dataset = DALIImageList(files, targets, EXACT, changes)
+    loader = ours(dataset, device="cpu", num_workers=1, **options)
+    for _ in range(2):
+        for mine, theirs in zip(loader, stock(dataset, num_workers=1, **options), strict=True):
+            assert str(mine[1:]) == str(theirs[1:])
+    assert str(dataset.targets) == str(MUTABLE[case]())
 
 
 @pytest.mark.filterwarnings("ignore:epoch 0")
