@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..eager import eager
@@ -95,7 +96,8 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         raise NotImplementedError
 
     def _indices(self, index) -> Indices:
-        """The indices of one batch, from what the sampler gave."""
+        """The indices of one batch, from what the sampler gave; it may fill one tensor time and again."""
+        index = index.clone() if isinstance(index, torch.Tensor) else index
         return list(index) if self._auto_collation else [index]
 
     def _check_process(self) -> None:

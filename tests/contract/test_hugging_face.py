@@ -248,6 +248,7 @@ def test_what_is_refused(rows):
         DALIHuggingFace(hf.Dataset.from_dict(table, features=features))
 
 
+<<<<<<< HEAD
 def test_the_remedy_keeps_the_rows(rows):
     """What the warning says is followed: batches are the same dictionaries."""
     dataset = made(rows[:4]).cast_column("image", hf.Image(mode="RGB")).with_format("torch")
@@ -262,3 +263,24 @@ def test_the_remedy_keeps_the_rows(rows):
     for batch, theirs in zip(mine, stock(dataset, 1), strict=True):
         assert batch.keys() == theirs.keys()
         assert all(torch.equal(batch[name], theirs[name]) for name in theirs)
+=======
+def test_cells_that_are_no_numbers(rows):
+    columns = {"hot": [[1.0, None], [1.0, 2.0]], "text": [["1", "2"]] * 2, "large": np.array([1, 2**63], np.uint64)}
+    for name, values in columns.items():
+        with pytest.raises(ValueError, match=f"in '{name}'.*: row "):
+            DALIHuggingFace(made(rows[:2], **{name: values}), target=name)
+
+
+def test_another_data_set_in_its_place(rows):
+    mine = DALIHuggingFace(made(rows[:4]))
+    with pytest.raises(AttributeError, match="make another DALIHuggingFace"):
+        mine.dataset = made(rows)
+    assert len(mine) == len(mine.targets) == 4
+
+
+def test_the_warning_names_the_class(rows):
+    dataset = made(rows[:4]).with_format("torch")
+    line = "write dali_compat.DALIHuggingFace(dataset, image='image', transform=...)"
+    assert line in DataLoader(dataset, 2, fallback="silent").explain()
+    assert "DALI" not in DataLoader(dataset.remove_columns("image"), 2, fallback="silent").explain()
+>>>>>>> arrays

@@ -19,14 +19,22 @@ from torchvision.datasets import ImageFolder
 from contract.both import EXACT, assert_same_epoch, ours, stock
 from dali_compat import (
     BadImageWarning,
+<<<<<<< HEAD
+=======
+    DALIArrayDataset,
+>>>>>>> arrays
     DALIImageFolder,
     DALIImageList,
     DALIImageTable,
     DataLoader,
     FallbackWarning,
+<<<<<<< HEAD
     on_batch,
 )
 from dali_compat.translate.registry import _TRANSLATORS
+=======
+)
+>>>>>>> arrays
 
 COUNT = 24
 
@@ -142,6 +150,50 @@ def test_a_collate_fn_gets_the_samples(files):
         assert [str(target) for _, target in samples] == [str(target) for target in dataset.targets]
 
 
+def _appended(target):
+    if isinstance(target, list):
+        target.append(len(target))
+        return sum(target)
+    if isinstance(target, dict):
+        target["a"] += 1
+        return target["a"]
+    target += 1
+    return target
+
+
+def _in_place(samples):
+    return [_appended(target) for _, target in samples]
+
+
+MUTABLE = {
+    "lists": lambda: [[i, 1] for i in range(COUNT)],
+    "dicts": lambda: [{"a": i} for i in range(COUNT)],
+    "arrays": lambda: [np.full(2, i) for i in range(COUNT)],
+    "tensors": lambda: [torch.full((2,), i) for i in range(COUNT)],
+    "a tensor": lambda: torch.zeros(COUNT, 2),
+}
+
+
+@pytest.mark.parametrize("case", MUTABLE)
+@pytest.mark.parametrize(
+    "options", [{"batch_size": 9, "collate_fn": _in_place}, {"batch_size": None}, {"batch_size": 9}]
+)
+@pytest.mark.parametrize("arrays", [True, False], ids=["arrays", "files"])
+def test_functions_that_change_targets_in_place(files, case, options, arrays):
+    """torch's workers change a copy, of each epoch's own."""
+    targets = MUTABLE[case]()
+    changes = None if "collate_fn" in options else _appended
+    if arrays:
+        dataset = DALIArrayDataset(np.zeros((COUNT, 8, 8, 3), np.uint8), targets, T.PILToTensor(), changes)
+    else:
+        dataset = DALIImageList(files, targets, EXACT, changes)
+    loader = ours(dataset, device="cpu", num_workers=1, **options)
+    for _ in range(2):
+        for mine, theirs in zip(loader, stock(dataset, num_workers=1, **options), strict=True):
+            assert str(mine[1:]) == str(theirs[1:])
+    assert str(dataset.targets) == str(MUTABLE[case]())
+
+
 @pytest.mark.filterwarnings("ignore:epoch 0")
 def test_bad_files(files, tmp_path):
     bad = tmp_path / "bad.jpg"
@@ -208,6 +260,8 @@ COLUMNS = {
     "ints": (["3", "-1", " 0"] * 8, [3, -1, 0] * 8, torch.int64),
     "floats": (["1.5", "2", "-1e-2"] * 8, [1.5, 2, -0.01] * 8, torch.float32),
     "names of numbers and text": (["a1", "b", "c"] * 8, [0, 1, 2] * 8, torch.int64),
+    "booleans": (["True", "False", "True"] * 8, [1, 0, 1] * 8, torch.int64),
+    "one boolean": (["true"] * COUNT, [1] * COUNT, torch.int64),
 }
 
 
@@ -228,6 +282,7 @@ def test_several_columns(table, inner, image_root):
     assert_torchs(dataset)
     one = DALIImageTable(path, "image", ["b"], root=image_root)
     assert one.targets.shape == (COUNT, 1)
+    assert DALIImageTable(path, "image", ["a", "a", "b"], root=image_root).targets[1].tolist() == [0, 0, 2]
     assert DALIImageTable(path, "image", None, root=image_root).targets == [-1] * COUNT
 
 
@@ -261,6 +316,11 @@ REFUSED = {
     "unknown column": ({"fil": ["a"], "label": ["b"]}, r"no column 'file' \(is it 'fil'\?\); it has 'fil', 'label'"),
     "empty label": ({"file": list("abc"), "label": ["", "x", " "]}, "2 rows with an empty 'label': line 2, line 4"),
     "empty file": ({"file": [""] * 7, "label": list("abcdefg")}, "7 rows with an empty 'file': .*line 6, ..."),
+    "too many digits": (
+        {"file": list("abc"), "label": ["1", str(2**63), str(-(2**63))]},
+        "1 row with a number in 'label' that no int64 holds: line 3$",
+    ),
+    "other digits": ({"file": list("abc"), "label": ["1", "٢", "3"]}, "no number in 'label'.*: line 3"),
     "text among numbers": ({"file": list("abc"), "label": ["1", "nan", "2.5"]}, "no number in 'label'.*: line 3"),
 }
 
@@ -287,6 +347,42 @@ def test_more_that_a_table_refuses(table, tmp_path):
         DALIImageTable(path)
     with pytest.raises(FileNotFoundError, match="absent"):
         DALIImageTable(tmp_path / "absent.csv")
+
+
+DAMAGED = {
+    "a quote that is not closed": (b'file,label\na,"x\nb,y\nc,z\n', "line 2: unexpected end of data"),
+    "behind cells of several lines": (b'file,label\n"a\na",x\nb,"y\n', "line 4: unexpected end"),
+    "a quote within a cell's quotes": (b'file,label\na,x\nb,"y"z\n', "line 3: ',' expected"),
+    "UTF-16": ("file,label\na,x\n".encode("utf-16"), "line 1: 'utf-8' codec can't decode"),
+    "Latin-1": ("file,label\na,x\nb,größe\n".encode("latin-1"), "line 3: 'utf-8' codec can't decode"),
+    "a large field": (f"file,label,note\na,x,\nb,y,{'n' * 140_000}\n".encode(), "line 3: field larger than"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_damaged_tables(tmp_path, case):
+    """pandas refuses most of these, too."""
+    content, text = DAMAGED[case]
+    path = tmp_path / "damaged.csv"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"damaged\.csv, {text}.*; mend the file, or read it with pandas"):
+        DALIImageTable(path, check_files=False)
+
+
+CLASSES = {
+    "twice": (["cat", "b", "cat"], "'cat' 2 times"),
+    "numbers": ([1, 2], "1, and cells are text: write '1'"),
+    "no order": ({"a", "b"}, "must be a list, .* got a set"),
+    "one name": ("ab", "must be a list, .* got a str"),
+    "numbers of names": ({"a": 1, "b": 0}, "must be a list, .* got a dict"),
+}
+
+
+@pytest.mark.parametrize("case", CLASSES)
+def test_classes_that_do_not_name_the_numbers(table, case):
+    classes, text = CLASSES[case]
+    with pytest.raises(ValueError, match=f"classes (has )?{text}"):
+        DALIImageTable(table({"file": ["a", "b"], "label": ["a", "b"]}), classes=classes, check_files=False)
 
 
 def test_lines_and_marks(table, inner, image_root, tmp_path):
@@ -324,6 +420,37 @@ def test_a_data_frame(table, inner, image_root):
             DALIImageTable(frame, target=column, root=image_root)
     with pytest.raises(ValueError, match="the table has no column 'labels'"):
         DALIImageTable(frame, target="labels")
+
+
+def test_names_of_columns(inner, image_root):
+    """Numbers and, of several levels, tuples are names, too."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({0: inner, 1: range(COUNT), 2: 0.5})
+    assert DALIImageTable(frame, 0, 1, root=image_root).targets == list(range(COUNT))
+    assert DALIImageTable(frame, 0, (2, 1), root=image_root).targets[3].tolist() == [0.5, 3]
+    with pytest.raises(ValueError, match="no column 5; it has 0, 1, 2"):
+        DALIImageTable(frame, 0, 5, root=image_root)
+    frame.columns = pandas.MultiIndex.from_tuples([("image", "file"), ("label", "a"), ("label", "b")])
+    image, a, b = frame.columns
+    assert DALIImageTable(frame, image, a, root=image_root).targets == list(range(COUNT))
+    assert DALIImageTable(frame, image, [b, a], root=image_root).targets[3].tolist() == [0.5, 3]
+    with pytest.raises(ValueError, match="no column 'label'"):
+        DALIImageTable(frame, image, "label", root=image_root)
+
+
+VECTORS = {
+    "one without a value": [[1.0, None], [1.0, 2.0]],
+    "text": [["1", "2"], [1, 2]],
+    "objects": [np.array([1.0, None], object), np.ones(2)],
+    "lists of several lengths": [[[1, 2], [3]], [1, 2]],
+}
+
+
+@pytest.mark.parametrize("case", VECTORS)
+def test_vectors_of_other_things_than_numbers(case):
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(ValueError, match=r"^1 row with not 2 numbers in 'label': row 0$"):
+        DALIImageTable(pandas.DataFrame({"file": ["a", "b"], "label": VECTORS[case]}), check_files=False)
 
 
 # ---- what a warning tells who has a data set of their own
