@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..eager import eager
+from ..ending import until_the_end, wait_for_daemons
 from ..errors import OutOfStep
 from ..forked import keep
 from .batch import Batch
@@ -103,6 +104,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
             raise RuntimeError("this iterator belongs to the parent process; call iter(loader) in the child")
 
     @eager
+    @until_the_end
     def _next_data(self):
         self._check_process()
         meter = self._epoch.meter
@@ -265,6 +267,7 @@ _alive: weakref.WeakSet[OrderedIterator] = weakref.WeakSet()
 @atexit.register
 def _abandon_all() -> None:
     """Before modules lose what is in them: who refers to an iterator for longer does not matter then."""
+    wait_for_daemons()
     for iterator in list(_alive):
         if iterator._pid == os.getpid():
             iterator._abandon()
