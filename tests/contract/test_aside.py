@@ -279,56 +279,6 @@ if sys.argv[2] == "True":
     assert said(result) == "" and result.stderr == ""
 
 
-@pytest.mark.parametrize("kind, workers", [("files", 0), ("own", 0), ("own", 1), ("torch", 0)])
-def test_a_program_may_end_while_a_daemon_thread_loads(image_root, kind, workers):
-    """The thread ends in silence, and its ``finally`` is done, in the middle of an epoch; nothing that it uses is
-    closed before."""
-    code = """
-import threading, time
-from torchvision.datasets import ImageFolder
-from contract.both import EXACT
-from contract.own_datasets import Plain
-from dali_compat import DataLoader
-from dali_compat.epoch.dali_batch import DaliBatch
-from dali_compat.epoch.stock import _OnDevice
-from dali_compat.routes.choose import StockRoute
-
-kind, begun = sys.argv[2], threading.Event()
-
-def slowly(function):
-    def call(*args):
-        begun.set()
-        time.sleep(0.3)
-        return function(*args)
-    return call
-
-for owner, name in ((DaliBatch, "finish"), (_OnDevice, "_next_one")):
-    setattr(owner, name, slowly(getattr(owner, name)))
-dataset = ImageFolder(sys.argv[1], EXACT)
-if kind == "own":
-    dataset = Plain(dataset, EXACT)
-if kind == "torch":
-    dataset = [dataset[0]] * 12
-loader = DataLoader(dataset, 4, num_workers=int(sys.argv[3]), device="cpu", fallback="silent")
-assert isinstance(loader._route, StockRoute) == (kind == "torch")
-
-def load():
-    try:
-        while True:
-            for batch in loader:
-                print("a batch")
-    except Exception:
-        print("an error")
-    finally:
-        print("over", flush=True)
-
-threading.Thread(target=load, daemon=True).start()
-begun.wait()
-"""
-    result = programs.run(code, str(image_root), kind, str(workers), seconds=PATIENCE)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "over\n", "")
-
-
 def test_an_interrupt_between_the_lines_of_do():
     """wait() comes to an end, and after it what was asked for is done."""
     aside, done = Aside(torch.device("cpu")), []
