@@ -15,6 +15,7 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..eager import eager
+from ..ending import until_the_end, wait_for_daemons
 from ..errors import OutOfStep
 from ..forked import keep
 from .batch import Batch
@@ -105,6 +106,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
             raise RuntimeError("this iterator belongs to the parent process; call iter(loader) in the child")
 
     @eager
+    @until_the_end
     def _next_data(self):
         self._check_process()
         meter = self._epoch.meter
@@ -279,6 +281,7 @@ _alive: weakref.WeakSet[OrderedIterator] = weakref.WeakSet()
 @atexit.register
 def _abandon_all() -> None:
     """Before modules lose what is in them: who refers to an iterator for longer does not matter then."""
+    wait_for_daemons()
     for iterator in list(_alive):
         if iterator._pid == os.getpid():
             iterator._abandon()

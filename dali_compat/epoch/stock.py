@@ -18,6 +18,7 @@ from torch.utils.data.dataloader import (
 
 from ..data.leaves import locate, sample
 from ..draws import replacement
+from ..ending import until_the_end
 from ..engine.device import moved
 from ..ours import QuietWorker
 from .on_error import ATTEMPTS, NOTHING, UNREADABLE, Errors
@@ -110,6 +111,7 @@ class _OnDevice(_BaseDataLoaderIter):
             self._asked.append((len(index), list(index)) if known else (None, ()))
         return index
 
+    @until_the_end
     def _next_data(self):
         since = self._meter.now()
         try:
