@@ -248,7 +248,6 @@ def test_what_is_refused(rows):
         DALIHuggingFace(hf.Dataset.from_dict(table, features=features))
 
 
-<<<<<<< HEAD
 def test_the_remedy_keeps_the_rows(rows):
     """What the warning says is followed: batches are the same dictionaries."""
     dataset = made(rows[:4]).cast_column("image", hf.Image(mode="RGB")).with_format("torch")
@@ -263,7 +262,8 @@ def test_the_remedy_keeps_the_rows(rows):
     for batch, theirs in zip(mine, stock(dataset, 1), strict=True):
         assert batch.keys() == theirs.keys()
         assert all(torch.equal(batch[name], theirs[name]) for name in theirs)
-=======
+
+
 def test_cells_that_are_no_numbers(rows):
     columns = {"hot": [[1.0, None], [1.0, 2.0]], "text": [["1", "2"]] * 2, "large": np.array([1, 2**63], np.uint64)}
     for name, values in columns.items():
@@ -283,4 +283,3 @@ def test_the_warning_names_the_class(rows):
     line = "write dali_compat.DALIHuggingFace(dataset, image='image', transform=...)"
     assert line in DataLoader(dataset, 2, fallback="silent").explain()
     assert "DALI" not in DataLoader(dataset.remove_columns("image"), 2, fallback="silent").explain()
->>>>>>> arrays

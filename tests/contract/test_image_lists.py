@@ -19,22 +19,15 @@ from torchvision.datasets import ImageFolder
 from contract.both import EXACT, assert_same_epoch, ours, stock
 from dali_compat import (
     BadImageWarning,
-<<<<<<< HEAD
-=======
     DALIArrayDataset,
->>>>>>> arrays
     DALIImageFolder,
     DALIImageList,
     DALIImageTable,
     DataLoader,
     FallbackWarning,
-<<<<<<< HEAD
     on_batch,
 )
 from dali_compat.translate.registry import _TRANSLATORS
-=======
-)
->>>>>>> arrays
 
 COUNT = 24
 
