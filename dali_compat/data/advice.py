@@ -27,7 +27,6 @@ _REMEDIES = {
     "gives an image as it was opened": "where it is to have three channels, image.convert('RGB')",
     "gives an image with random changes": "give the tensors alone",
     "has __getitems__": "leave __getitems__ out, where __getitem__ gives the same",
-    "has an iterator": "take a generator, such as random.Random, or the index",
 }
 
 

@@ -70,8 +70,8 @@ class Tracer:
     Args:
         roots: the chains without transforms, by what images are given as.
         since: now() of a time from which on files are not to have changed: they may change again before they are read.
-        whole: files that are known not to be damaged, where the data set's code may catch the error of one that is: it has
-            to meet that at once. None where it does not.
+        whole: files that are known not to be damaged, where the data set's code may catch the error of one that is, and
+            so has to meet it at once; else None.
     """
 
     def __init__(self, roots: dict[str, Chain], since: int, whole: set[int] | None = None):

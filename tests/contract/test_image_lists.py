@@ -517,12 +517,6 @@ class Several(Steps):
         return [self[index] for index in indices]
 
 
-class Drawn(Steps):
-    def __init__(self, files, labels, transform):
-        super().__init__(files, labels, transform)
-        self.numbers = iter(range(10**6))
-
-
 def halved(samples):
     images, labels = data.default_collate(samples)
     return [images // 2, labels]
@@ -550,7 +544,6 @@ REMEDIES = {
         {"collate_fn": cut},
     ),
     "has __getitems__ of its own": (Several, {}, "leave __getitems__ out", Steps, {}),
-    "has an iterator": (Drawn, {}, "a generator, such as random.Random, or the index", Steps, {}),
 }
 
 
