@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
 import torch.utils.data as data
 from PIL import Image
 
@@ -26,7 +24,6 @@ from .twin import generators_kept, settings_kept, twin_of
 _UNSEEN = "opens no image in a way that is seen"
 _METHODS = ("convert", "copy", "crop", "getexif", "load", "point", "resize", "rotate", "transform", "transpose")
 _MOST = 1 << 25  # samples whose headers are known: a data set may say that it has any number
-_LARGE = 1 << 20  # bytes of a sample that the data set makes itself: workers send them by pickle
 _IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
 
 
@@ -165,17 +162,10 @@ def _try_first_sample(dataset: Any, roots: dict[str, Chain]) -> Verdict:
 
 
 def _verdict_on(sample: Sample, why: str) -> Verdict:
-    if not sample.images or (why and _size_of(sample.value) > _LARGE):
+    if not sample.images:
         return Verdict(why or _UNSEEN)
     images = tuple((one.chain.given, one.chain.transforms) for one in sample.images)
     return Verdict("", False, images, sample.images[0].source)
-
-
-def _size_of(value: Any) -> int:
-    """Bytes of the tensors and arrays in a sample that are made."""
-    if type(value) in (list, tuple, dict):
-        return sum(map(_size_of, value.values() if type(value) is dict else value))
-    return value.nbytes if type(value) in (torch.Tensor, np.ndarray) else 0
 
 
 def _kind_and_size(source: Any) -> tuple[bool, bool]:
