@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import mmap
 import os
 import queue
 import signal
@@ -28,12 +27,13 @@ from collections.abc import Callable, Sequence
 from multiprocessing import reduction, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import Finalize
-from typing import BinaryIO
 
 from ..errors import OutOfStep
+from .shared_memory import in_a_file, mapped
 
 _LARGEST = 1 << 16  # bytes that go through the common socket at once: a third of what Linux lets wait there
 _NUMBER = struct.Struct("<Q")  # of a message, before it and before its answer
+_LARGE = 1 << 20  # bytes of an answer from which on a socket's copies cost more than a file's pages
 _SHARED = b"@"  # an answer that is in a file, which follows; no pickle begins with it
 _LOOK = 1.0  # seconds between looks at processes that send nothing: a child of theirs may hold their socket open
 _GRACE = 5.0  # seconds for what a function does when nobody wants it any more; torch's own
@@ -203,7 +203,7 @@ class Processes:
         (number,) = _NUMBER.unpack_from(message)
         if len(message) > _NUMBER.size:
             shared = message[_NUMBER.size :] == _SHARED
-            answer = _mapped(reduction.recv_handle(connection)) if shared else memoryview(message)[_NUMBER.size :]
+            answer = mapped(reduction.recv_handle(connection)) if shared else memoryview(message)[_NUMBER.size :]
             self._awaited.pop(number).message = answer
             return True
         connection.send_bytes(self._large.pop(number))
@@ -237,15 +237,8 @@ class Processes:
                 del error  # it refers to its traceback, and that to this frame
 
 
-def _mapped(file: int) -> memoryview:
-    try:
-        return memoryview(mmap.mmap(file, 0, prot=mmap.PROT_READ))
-    finally:
-        os.close(file)
-
-
-def serve(connection: Connection, tasks: socket.socket, answer: Callable[[bytes], bytes | BinaryIO]) -> None:
-    """In a process: answer messages, until nobody needs it. ``answer`` gives bytes, or a file of them in memory."""
+def serve(connection: Connection, tasks: socket.socket, answer: Callable[[bytes], bytes]) -> None:
+    """In a process: answer messages, until nobody needs it."""
     with contextlib.suppress(EOFError, OSError):  # closed
         while task := tasks.recv(_NUMBER.size + _LARGEST):
             number, message = task[: _NUMBER.size], task[_NUMBER.size :]
@@ -253,13 +246,11 @@ def serve(connection: Connection, tasks: socket.socket, answer: Callable[[bytes]
                 connection.send_bytes(number)
                 message = connection.recv_bytes()
             made = answer(message)
-            if isinstance(made, bytes):
-                connection.send_bytes(number + made)
-                continue
-            with made:
-                made.flush()
-                connection.send_bytes(number + _SHARED)
-                reduction.send_handle(connection, made.fileno(), None)
+            file = in_a_file(made) if len(made) > _LARGE else None
+            connection.send_bytes(number + (made if file is None else _SHARED))
+            if file is not None:
+                with file:
+                    reduction.send_handle(connection, file.fileno(), None)
 
 
 def _obituary(process) -> str:

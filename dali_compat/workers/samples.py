@@ -6,20 +6,16 @@ needs more of them than a process may usually have; and /dev/shm, where it puts 
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
 import pickle
 from collections.abc import Callable
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torchvision import tv_tensors
 
 from .shared_memory import Place, aligned, private
-
-_LARGE = 1 << 20  # bytes from which on a socket's copies cost more than a file's pages
 
 
 class Parcel(NamedTuple):
@@ -90,27 +86,6 @@ def dumps(what: Any, buffer_callback: Callable | None = None) -> bytes:
     text = io.BytesIO()
     _Pickler(text, 5, buffer_callback=buffer_callback).dump(what)
     return text.getvalue()
-
-
-def dumps_or_shares(what: Any) -> bytes | BinaryIO:
-    """As dumps(); what is large is in a file without a name, which another process may map."""
-    text = _Growing()
-    _Pickler(text, 5).dump(what)
-    return text.file.getvalue() if isinstance(text.file, io.BytesIO) else text.file
-
-
-class _Growing:
-    """What is written, in memory of this process while it is small."""
-
-    def __init__(self) -> None:
-        self.file: BinaryIO = io.BytesIO()
-
-    def write(self, data: Any) -> None:
-        if isinstance(self.file, io.BytesIO) and self.file.tell() + memoryview(data).nbytes > _LARGE:
-            with contextlib.suppress(OSError, AttributeError):  # AttributeError: a Python that was built without memfd
-                small, self.file = self.file, open(os.memfd_create("dali_compat"), "wb")
-                self.file.write(small.getbuffer())
-        self.file.write(data)
 
 
 class _Pickler(pickle.Pickler):

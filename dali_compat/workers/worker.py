@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from multiprocessing.connection import Connection
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch._utils import ExceptionWrapper
@@ -20,7 +20,7 @@ from torch.utils.data import _utils
 from ..draws import seed_generators
 from .images import Packed, as_tensor, infos_of, kind_of, pack, pack_into
 from .processes import serve
-from .samples import Parcel, Pieces, dumps_or_shares
+from .samples import Parcel, Pieces, dumps
 from .shared_memory import Place, Slot
 
 _KEPT = 1 << 30  # bytes of freed memory that a worker keeps
@@ -96,15 +96,15 @@ def _keep_memory() -> None:
             ctypes.CDLL(None).mallopt(threshold, _KEPT)
 
 
-def dumped(made: Any) -> bytes | BinaryIO:
-    """An answer as serve() takes it; where pickle refuses it, an error that says so."""
+def dumped(made: Any) -> bytes:
+    """An answer as bytes; where pickle refuses it, an error that says so."""
     try:
-        return dumps_or_shares(made)
+        return dumps(made)
     except Exception as error:
         if isinstance(made, ExceptionWrapper):  # of a class that pickle does not find; its text names it
             made.exc_type = RuntimeError
-            return dumps_or_shares(made)
-        return dumps_or_shares(_refused(error))
+            return dumps(made)
+        return dumps(_refused(error))
 
 
 def _refused(error: Exception) -> ExceptionWrapper:

@@ -21,7 +21,6 @@ from dali_compat.workers import calls
 from dali_compat.workers.processes import Answer, Processes, serve
 from dali_compat.workers.samples import dumps, parcel
 from dali_compat.workers.shared_memory import Place, SlotStore
-from dali_compat.workers.worker import dumped
 
 TO_TENSOR = T.Compose([T.CenterCrop(40), T.PILToTensor()])
 
@@ -559,7 +558,7 @@ def test_without_workers_a_function_sees_what_the_loop_has_changed(image_root, m
 
 
 def _many(connection, tasks, number):
-    serve(connection, tasks, lambda message: dumped(_made(*pickle.loads(message))))
+    serve(connection, tasks, lambda message: dumps(_made(*pickle.loads(message))))
 
 
 def _made(count, shared):
