@@ -8,8 +8,6 @@ from contextlib import suppress
 from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
 import torch.utils.data as data
 from PIL import Image
 
@@ -32,7 +30,6 @@ _UNSEEN = "opens no image in a way that is seen"
 _METHODS = ("convert", "copy", "crop", "getexif", "load", "point", "resize", "rotate", "transform", "transpose")
 _ALIKE = 4  # samples that are enough where all of them are left to DALI, or none
 _MOST = 1 << 25  # samples whose headers are known: a data set may say that it has any number
-_LARGE = 1 << 20  # bytes of a sample that the data set makes itself: workers send them by pickle
 _IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
 
 
@@ -204,7 +201,7 @@ def _shown(dataset: Any, roots: dict[str, Chain], known: Container[int]) -> _Sho
     left = [sample for sample in samples if sample.images]
     if len(chains) > _ALIKE and not all(id(one) in known for one in left[0].images[0].chain.transforms):
         return _Shown("makes another transform for each sample", [])
-    if 2 * len(left) < len(samples) or (asker.why and left and _size_of(left[0].value) > _LARGE):
+    if 2 * len(left) < len(samples):
         return _Shown(asker.why or _UNSEEN, [])
     images = [(one.chain.given, list(map(_packed, one.chain.transforms))) for one in left[0].images]
     return _Shown("", images, *_kind_and_size(left[0].images[0].source))
@@ -214,13 +211,6 @@ def _packed(transform: Any) -> tuple[int, bytes | None]:
     with suppress(Exception):
         return id(transform), dumps(transform)
     return id(transform), None
-
-
-def _size_of(value: Any) -> int:
-    """Bytes of the tensors and arrays in a sample that are made."""
-    if type(value) in (list, tuple, dict):
-        return sum(map(_size_of, value.values() if type(value) is dict else value))
-    return value.nbytes if type(value) in (torch.Tensor, np.ndarray) else 0
 
 
 def _kind_and_size(source: Any) -> tuple[bool, bool]:
