@@ -361,3 +361,28 @@ def test_a_handlers_error_is_not_an_images(own_root, monkeypatch, on_error):
         list(loader)
     assert loader.errors == []
     assert_same_pixels(pixels(loader), wanted)
+
+
+CUT = {
+    "PNG": lambda image, path: image.save(path, "PNG"),
+    "gray PNG": lambda image, path: image.convert("L").save(path, "PNG"),
+    "TIFF": lambda image, path: image.save(path, "TIFF"),
+    "WebP": lambda image, path: image.save(path, "WEBP", lossless=True),
+    "BMP": lambda image, path: image.save(path, "BMP"),
+}
+
+
+@pytest.mark.parametrize("share", [0.3, 0.98])
+@pytest.mark.parametrize("kind", CUT)
+def test_cut_files_that_pillow_takes_are_not_tried_by_dali(own_root, monkeypatch, capfd, kind, share):
+    """C libraries would write of them to stderr."""
+    dataset = DALIImageFolder(own_root, EXACT)
+    CUT[kind](Image.open(_path(dataset)).convert("RGB"), _path(dataset))
+    _cut(share)(_path(dataset))
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    mine = _run(ours(dataset, 2, device="cpu"))
+    assert capfd.readouterr().err == ""
+    if kind == "WebP":
+        assert [isinstance(one, ImageReadError) for one in mine] == [False, False, True, False]
+    else:
+        assert_same_pixels([images for images, _ in mine], pixels(stock(dataset, 2)))
