@@ -12,7 +12,7 @@ import torch.utils.data as data
 from numpy.typing import NDArray
 from torchvision.datasets import VisionDataset
 
-from ..errors import ImageReadError
+from ..errors import read_error
 from ..ours import OurDataset
 from .label_columns import Labels, labels_of, refuse_rows
 from .sources import Record, Source, Upright, decoded
@@ -98,7 +98,7 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         try:
             image: Any = decoded(source)
         except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
-            raise ImageReadError(f"cannot decode {source}: {type(error).__name__}: {error}") from error
+            raise read_error(f"cannot decode {source}: {type(error).__name__}: {error}", error) from error
         return self._transformed(image, self.target(row))
 
     def target(self, index: int) -> Any:
@@ -132,7 +132,7 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         try:
             image = self._column.bytes(row) if self._has_bytes[row] else np.fromfile(self._column.path(row), np.uint8)
         except OSError as error:
-            raise ImageReadError(f"cannot read {self.place(row)}: {error}") from error
+            raise read_error(f"cannot read {self.place(row)}: {error}", error) from error
         image.flags.writeable = False
         return image
 

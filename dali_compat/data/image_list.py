@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.utils.data as data
-from torchvision.datasets import VisionDataset
-from torchvision.datasets.folder import pil_loader
+from torchvision.datasets import VisionDataset, folder
 
 from ..ours import OurDataset
 
@@ -67,7 +66,7 @@ class DALIImageList(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         self._warn_if_torch_reads()
-        return self._transformed(pil_loader(self.paths[index]), self.targets[index])
+        return self._transformed(folder.pil_loader(self.paths[index]), self.targets[index])
 
     def __len__(self) -> int:
         return len(self.paths)

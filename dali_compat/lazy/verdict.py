@@ -9,14 +9,13 @@ from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any, NamedTuple
 
 import torch.utils.data as data
-from PIL import Image
 
 from ..data.per_object import PerObject
 from ..data.sources import BYTES, PATHS, Record
 from ..data.survey import file_size, is_small
 from ..draws import seed_generators
 from ..errors import Unsupported
-from ..translate.replaced import STANDS_FOR
+from ..translate.pillow import refuse_replaced_pillow
 from ..workers.samples import dumps
 from .asker import Asker
 from .chains import Chain
@@ -27,7 +26,6 @@ from .tracer import HEARD, WRITTEN, now
 from .trial import TrialFailed, in_child, reachable
 
 _UNSEEN = "opens no image in a way that is seen"
-_METHODS = ("convert", "copy", "crop", "getexif", "load", "point", "resize", "rotate", "transform", "transpose")
 _ALIKE = 4  # samples that are enough where all of them are left to DALI, or none
 _MOST = 1 << 25  # samples whose headers are known: a data set may say that it has any number
 _IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
@@ -116,9 +114,7 @@ def asked(dataset: Any) -> Asked | None:
         return None
     if any(map(may_use_cuda, with_inner(dataset))):  # which must not start before an epoch does
         return None
-    used = (Image.open, *(getattr(Image.Image, name) for name in _METHODS))
-    if any(not _is_pils(getattr(function, STANDS_FOR, function)) for function in used):
-        raise Unsupported("opens images, for which PIL's functions were replaced")
+    refuse_replaced_pillow(opens=True)
     try:
         known = _of_dataset.get(dataset, lambda: Known(dataset))
     except Exception:  # it takes no weak references, or has no length
@@ -141,10 +137,6 @@ def asker_of(dataset: Any, since: int) -> Asker:
 def give_up(dataset: Any, why: str) -> None:
     """From the next epoch on it is not asked."""
     _of_dataset.get(dataset, lambda: Known(dataset)).give_up(why)
-
-
-def _is_pils(function: Any) -> bool:
-    return getattr(function, "__globals__", {}).get("__name__") == "PIL.Image"
 
 
 # ---- a few samples

@@ -22,6 +22,7 @@ from ..lazy.verdict import Asked, asked
 from ..lower import key_of, lower, plans_ahead
 from ..plan import Call, ImageSpec, Options, Plan
 from ..translate import translate
+from ..translate.pillow import refuse_replaced_pillow
 from .dali import DaliRoute
 from .decoded_cache import DecodedCache
 from .resident import ResidentRoute, resident_route
@@ -55,6 +56,7 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
     device = resolve_device(loader.device, start)
     try:
         if any(map(holds_arrays, leaves_of(loader.dataset))):
+            refuse_replaced_pillow(opens=False)
             return resident_route(loader, device, loader.prefetch_factor or _DEPTH, before, start)
         return _dali_route(loader, device, before)
     except Unsupported as error:
@@ -107,7 +109,6 @@ def planned(dataset) -> tuple[list[Any], Asked | None]:
         leaves = image_leaves_of(dataset)
         for leaf in leaves:
             transforms_of(leaf)
-        return leaves, None
     except Unsupported as error:
         try:
             own = asked(dataset)
@@ -118,6 +119,8 @@ def planned(dataset) -> tuple[list[Any], Asked | None]:
         if own is None:
             raise error from None
         return list(own.chains), own
+    refuse_replaced_pillow(opens=True)
+    return leaves, None
 
 
 def _depth(loader, device: torch.device) -> int:

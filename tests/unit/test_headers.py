@@ -422,7 +422,8 @@ def test_facts_are_those_of_the_headers(tmp_path):
     wanted = [read_header(path) for path in paths]
     assert found.kinds.tolist() == [one.kind for one in wanted]
     assert found.sizes.tolist() == [[one.height, one.width] for one in wanted]
-    assert found.lengths[:3].tolist() == [len(one) for one in data[:3]] and not found.intact.any()
+    assert found.lengths[:3].tolist() == [len(one) for one in data[:3]]
+    assert found.intact.tolist() == [one.intact for one in wanted] == [False, True, False, False]
     assert found.stated_at.tolist() == [one.at for one in wanted]
     assert found.marks.tolist() == [mark_of(one) for one in wanted]
     assert found.stated_at[0] > 9000 and found.stated_at[2] > 0
