@@ -8,6 +8,7 @@ import json
 import os
 import uuid
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-_PATIENCE = 60.0  # seconds for who holds a lock: it may be stopped, or on a server that is gone
-_held_by_others: set[Path] = set()  # for so long: nobody waits for these again
+_patience: dict[Path, float] = defaultdict(lambda: 60.0)
+"""Seconds for who holds a lock: it may be stopped, or on a server that is gone. Nobody waits for it again then."""
 
 
 def cache_folder() -> Path:
@@ -72,11 +73,11 @@ def lock(name: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(FileLock(path, timeout=0 if path in _held_by_others else _PATIENCE))
+            stack.enter_context(FileLock(path, timeout=_patience[path]))
         except Timeout:
-            if path not in _held_by_others:
-                warnings.warn(f"another process has held {path} for {_PATIENCE:g} s; going on without it", stacklevel=4)
-            _held_by_others.add(path)
+            if seconds := _patience[path]:
+                warnings.warn(f"another process has held {path} for {seconds:g} s; going on without it", stacklevel=4)
+            _patience[path] = 0
         except (OSError, NotImplementedError):
             pass
         yield

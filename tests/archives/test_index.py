@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shutil
 import warnings
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -204,7 +205,7 @@ def test_without_locks_ranks_build_the_same(rec, monkeypatch):
 @pytest.mark.parametrize("what", ["archive", "folder", "verdicts"])
 def test_a_lock_that_another_process_keeps(rec, packed, tmp_path, monkeypatch, cache_home, what):
     """It is stopped, or on a server that is gone: a start goes on without the lock after a while, and says so once."""
-    monkeypatch.setattr(saved, "_PATIENCE", 0.05)
+    monkeypatch.setattr(saved, "_patience", defaultdict(lambda: 0.05))
 
     def use():
         if what == "archive":
