@@ -15,7 +15,6 @@ from . import patched
 from .callers import announce, tell_of_fallback
 from .data.leaves import leaves_of
 from .eager import eager
-from .ending import until_the_end
 from .epoch.collate import UserCollate
 from .epoch.dali_iterator import DaliIterator
 from .epoch.history import History
@@ -251,7 +250,6 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             self._route = None
 
     @eager
-    @until_the_end
     def __iter__(self) -> _BaseDataLoaderIter:
         """As torch's. With persistent_workers its iterator lives on, until torchvision has to do the work."""
         before = self._iterator
