@@ -95,7 +95,7 @@ def as_targets(targets: Any) -> Any:
     if hasattr(targets, "to_numpy"):  # a column of pandas
         targets = targets.to_numpy()
     if isinstance(targets, np.ndarray):
-        if targets.dtype.kind in "OSU" or (targets.ndim == 1 and targets.dtype.kind in "iub"):
+        if np.ma.is_masked(targets) or targets.dtype.kind in ("OSUiub" if targets.ndim == 1 else "OSU"):
             return targets.tolist()
-        return torch.as_tensor(targets, device="cpu")
+        return torch.as_tensor(np.array(targets, targets.dtype.newbyteorder("=")), device="cpu")  # as torch takes it
     return [target.item() if isinstance(target, np.generic) else target for target in targets]

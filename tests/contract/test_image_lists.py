@@ -65,6 +65,8 @@ TARGETS = {
     "an array of ints": (np.arange(COUNT, dtype=np.uint8), torch.int64),
     "an array of floats": (np.linspace(0, 1, COUNT, dtype=np.float32), torch.float32),
     "an array of vectors": (np.eye(COUNT, dtype=np.float64), torch.float64),
+    "an array read backwards": (np.arange(3.0 * COUNT).reshape(COUNT, 3)[::-1], torch.float64),
+    "an array of another byte order": (np.arange(COUNT, dtype=">f4"), torch.float32),
     "numpy's numbers": ([np.int32(i) for i in range(COUNT)], torch.int64),
     "bools": ([i % 2 == 0 for i in range(COUNT)], torch.bool),
     "None": (None, torch.int64),
@@ -107,6 +109,9 @@ def test_what_a_list_refuses(files):
         DALIImageList([1, 2])
     with pytest.raises(TypeError, match="a sequence of paths, got one"):
         DALIImageList("a.jpg")
+    hidden = DALIImageList(files, np.ma.masked_array(np.arange(24.0), np.arange(24) == 3), EXACT)
+    with pytest.raises(TypeError, match="NoneType"):
+        list(ours(hidden, 5, device="cpu"))
 
 
 def test_changes_and_copies(files):
@@ -185,6 +190,12 @@ def test_functions_that_change_targets_in_place(files, case, options, arrays):
         for mine, theirs in zip(loader, stock(dataset, num_workers=1, **options), strict=True):
             assert str(mine[1:]) == str(theirs[1:])
     assert str(dataset.targets) == str(MUTABLE[case]())
+
+
+def test_sparse_targets(files):
+    dataset = DALIImageList(files, torch.eye(COUNT).to_sparse(), EXACT)
+    batches = ours(dataset, 9, device="cpu", collate_fn=lambda samples: [target.to_dense() for _, target in samples])
+    assert torch.equal(torch.stack([target for batch in batches for target in batch]), torch.eye(COUNT))
 
 
 @pytest.mark.filterwarnings("ignore:epoch 0")
