@@ -124,7 +124,7 @@ def asked(dataset: Any) -> Asked | None:
     if verdict.raised:
         return None
     if verdict.why or len(chains) < len(verdict.images):
-        raise Unsupported(verdict.why)
+        raise Unsupported(verdict.why or "has a transform of which a copy has no translation")
     return Asked(asker_of(dataset, now()), chains, verdict.is_jpeg, verdict.is_small)
 
 
@@ -165,7 +165,7 @@ def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
         if shown is None:
             return Verdict("raises an error", raised=True)
         images = tuple(
-            (given, tuple([objects.get(number) or pickle.loads(packed or b"") for number, packed in transforms]))
+            (given, tuple([objects[at] if at in objects else pickle.loads(packed or b"") for at, packed in transforms]))
             for given, transforms in shown.images
         )
     except TrialFailed as error:
