@@ -30,7 +30,7 @@ torchvision_sets views
 """
 _UNIT = """
 batch_color batch_geometry batch_lists distributions distributions_fed distributions_policy distributions_values
-graph_geometry warm
+graph_geometry laws warm
 """
 # What takes longest: left out by -m "not slow". A file that is no longer slow, or new and slow, changes its place here.
 SLOW = (

@@ -16,6 +16,7 @@ from contract.test_odd_datasets import of
 from contract.test_own_datasets import assert_same, real, seeded
 from dali_compat.data import headers
 from dali_compat.data.header import DALI, PIL, read_header
+from dali_compat.lazy.images import LazyImage, later_of
 
 TENSOR = T.ToTensor()
 CROP = T.Compose([T.RandomCrop(8), TENSOR])
@@ -227,3 +228,17 @@ def test_one_that_cannot_be_read(own_root, workers):
         assert len(rows) == (6 if policy == "skip" else 8)
         for pair, i in rows:
             assert_same(pair, of(folder, get)[i][0])
+
+
+def test_an_image_beside_a_tensor_that_was_looked_at_waits(folder):
+    """As beside one that waits itself: whoever looks at it reads it."""
+
+    def get(self, i):
+        image, tensor = own.read_rgb(self.paths[i]), TENSOR(own.read_rgb(self.paths[i]))
+        return image, tensor, tensor.sum()
+
+    asker = ours(own.Plain(folder), 2, device="cpu")._route.asker
+    asker.dataset = of(folder, get)
+    [(image, tensor, _)] = [sample.value for sample in asker.ask([1])]
+    assert type(image) is LazyImage and not later_of(image).is_real
+    assert type(tensor) is torch.Tensor and torch.equal(TENSOR(image), tensor)
