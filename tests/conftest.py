@@ -38,7 +38,7 @@ SLOW = (
     *(f"contract/test_{name}.py" for name in _CONTRACT.split()),
     *(
         f"parity/test_{name}.py"
-        for name in ("cases", "compare", "files", "in_memory", "only", "photos", "resize", "ties")
+        for name in ("cases", "chains", "compare", "files", "in_memory", "only", "photos", "resize", "ties")
     ),
     *(f"unit/test_{name}.py" for name in _UNIT.split()),
     *(f"archives/test_{name}.py" for name in ("datasets", "lmdb", "pack")),

@@ -230,15 +230,17 @@ def test_one_that_cannot_be_read(own_root, workers):
             assert_same(pair, of(folder, get)[i][0])
 
 
-def test_an_image_beside_a_tensor_that_was_looked_at_waits(folder):
-    """As beside one that waits itself: whoever looks at it reads it."""
+def test_an_image_beside_a_tensor_that_the_data_set_keeps_waits(folder):
+    """As beside one that is left to DALI: whoever looks at it reads it. What was looked at is Pillow's."""
 
     def get(self, i):
-        image, tensor = own.read_rgb(self.paths[i]), TENSOR(own.read_rgb(self.paths[i]))
-        return image, tensor, tensor.sum()
+        image, seen, third = (own.read_rgb(self.paths[i]) for _ in range(3))
+        self.kept = TENSOR(third)
+        return image, seen, self.kept, seen.getpixel((0, 0))
 
     asker = ours(own.Plain(folder), 2, device="cpu")._route.asker
     asker.dataset = of(folder, get)
-    [(image, tensor, _)] = [sample.value for sample in asker.ask([1])]
+    [(image, seen, tensor, _)] = [sample.value for sample in asker.ask([1])]
     assert type(image) is LazyImage and not later_of(image).is_real
+    assert type(seen) is Image.Image and seen.tobytes() == image.tobytes()
     assert type(tensor) is torch.Tensor and torch.equal(TENSOR(image), tensor)
