@@ -171,7 +171,7 @@ def encode(number: int, label: int, image: bytes) -> bytes:
     """The record of an image, as MXNet's recordio.pack and dmlc's RecordIOWriter write it; ``number`` is its id."""
     data = _IMAGE_HEADER.pack(0, label, number, 0) + image
     parts, begin, at = [], 0, data.find(_MAGIC_BYTES)
-    while at >= 0:
+    while at != -1:
         if at % 4 == 0:
             parts.append(data[begin:at])
             begin = at + 4

@@ -15,6 +15,7 @@ from dali_compat.data import headers
 from dali_compat.data.header import DALI, GRAY, PIL, STATED, UNREADABLE, read_header
 from dali_compat.data.headers import Headers, marks
 from dali_compat.data.sources import InItsMode, Upright
+from dali_compat.data.verdicts import ENGINES
 
 HEIGHT, WIDTH = 53, 71
 
@@ -268,6 +269,19 @@ def test_another_file_at_an_index_is_read(tmp_path):
     paths, table = [write(tmp_path / "a.jpg", jpeg()), small], Headers()
     assert sizes_and_kinds(table, [0, 1], paths)[0].tolist() == [[HEIGHT, WIDTH], [4, 5]]
     assert sizes_and_kinds(table, [0, 1], paths[::-1])[0].tolist() == [[4, 5], [HEIGHT, WIDTH]]
+
+
+def test_another_file_at_an_index_is_compared_anew(tmp_path):
+    """What other processes know of files that this one has not seen, and of those that cannot be read yet, holds."""
+    paths = [write(tmp_path / f"{i}.jpg", jpeg() if i else b"garbage") for i in range(4)]
+    table, index = Headers(), np.arange(4)
+    verdicts = table.verdicts("one")
+    verdicts.put(index, np.full(4, ENGINES, np.uint64))
+    for _ in range(2):
+        sizes_and_kinds(table, index, paths)
+        assert verdicts.of(4).tolist() == [ENGINES] * 4
+    sizes_and_kinds(table, index, [paths[0], paths[2], paths[1], paths[3]])
+    assert verdicts.of(4).tolist() == [ENGINES, 0, 0, ENGINES]
 
 
 def test_the_same_file_taken_in_another_way_is_read(tmp_path):
