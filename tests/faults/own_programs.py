@@ -1,9 +1,10 @@
 """Random data sets of one's own through torch's loader and ours, in processes that may crash or hang:
 
     python tests/faults/own_programs.py --seconds 3600 [--seed 1] [--processes 1] [--save FOLDER]
-    python tests/faults/own_programs.py --program saved.py [--minimise]
+    python tests/faults/own_programs.py --program saved.py ...
 
-Prints the source of each program that is wrong, as short as it gets, with what was expected and what came, and saves it.
+Prints the source of each program that is wrong, as short as it gets, with what was expected and what came, and saves
+it.
 The exit status is 1 where any was.
 """
 

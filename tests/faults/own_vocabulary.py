@@ -29,7 +29,18 @@ from torchvision import transforms as T
 from torchvision.datasets.folder import default_loader, pil_loader
 from torchvision.transforms import functional as F
 from torchvision.transforms import v2
+from torchvision.transforms.functional import hflip, resize, to_tensor
 from torchvision.transforms.v2 import functional as F2
+
+
+def nothing(image):
+    return image
+
+
+def jitter(image):
+    return F.adjust_gamma(image, .5 + float(torch.rand(())))
+
+
 """
 
 OPENINGS = """
@@ -152,6 +163,38 @@ m = F2.pad(m, [{1:5}])
 m = hflip(m)
 m = m.effect_spread(0)
 m.info.clear()
+""".strip().splitlines()
+
+# the same, of which most wait today: programs of these alone come far before somebody looks
+SMOOTH = """
+m = m.transpose(Image.FLIP_LEFT_RIGHT)
+m = m.transpose({Image.FLIP_TOP_BOTTOM|Image.Transpose.FLIP_LEFT_RIGHT|0|1})
+m = m.copy()
+m = m.convert("RGB")
+m = m.convert("L").convert("RGB")
+m = m.crop(({0:4}, {0:4}, m.width - {1:4}, m.height - {0:4}))
+m = m.crop((1, 2, m.size[0], m.size[1]))
+m = m.crop((0, 0, m.width, m.height))
+m = m.crop((i % 4, i % 5, m.width - i % 3, m.height))
+m = m.crop(({.2:2.}, {.5:3.}, m.width - {.5:3.}, m.height - 1))
+m = F.{hflip|vflip}(m)
+m = F.crop(m, {0:3}, {0:3}, m.height - {3:6}, m.width - {3:6})
+m = F.center_crop(m, [m.height - {1:5}, m.width - {0:5}])
+m = F.pad(m, {1:5}{|, 0|, 99|, (9, 8, 7)})
+m = F.pad(m, [{0:5}, {0:5}], 0, "{edge|reflect|symmetric}")
+m = F.pad(m, [{0:5}, {0:5}, {0:5}, {0:5}], padding_mode="{constant|edge|reflect|symmetric}")
+m = F.rgb_to_grayscale(m, 3)
+m = ImageOps.exif_transpose(m)
+""".strip().splitlines()
+SMOOTH_OPENINGS = OPENINGS[:11] + OPENINGS[14:20]
+SMOOTH_RESIZES = """
+m = m.resize(SIZE)
+m = m.resize(SIZE)
+m = m.resize(SIZE, {Image.BILINEAR|Image.NEAREST|Image.BICUBIC|Image.Resampling.LANCZOS|0|2})
+m = F.resize(m, list(SIZE)[::-1])
+m = F.resize(m, list(SIZE), F.InterpolationMode.{NEAREST|BICUBIC|BILINEAR})
+m = T.Resize(tuple(SIZE))(m)
+m = v2.Resize(list(SIZE))(m)
 """.strip().splitlines()
 
 # that give another size; SIZE is one of those above
@@ -408,6 +451,7 @@ class Writer:
         self.top: list[str] = []
         self.init: list[str] = []
         self.sides = Sides(50, 150)
+        self.smooth = self.chance(0.6)
         self.lucky = False
         self.made = 0
 
@@ -439,7 +483,8 @@ class Writer:
 
     def opened(self, name: str, path: str) -> list[str]:
         self.sides = Sides(50, 150)
-        text = self.one([opening.replace("{P}", "PATH") for opening in OPENINGS]).replace("PATH", path)
+        openings = SMOOTH_OPENINGS if self.smooth else OPENINGS
+        text = self.one([opening.replace("{P}", "PATH") for opening in openings]).replace("PATH", path)
         if ".resize" in text:
             self.sides = Sides(24, 70)
         if "draft" in text:
@@ -468,7 +513,7 @@ class Writer:
     def applied(self, text: str, name: str) -> str:
         """A call of an object that is made once, or for each sample."""
         self.made += 1
-        varies = re.search(r"\b(i|m)\b", text.replace("lambda image", "")) is not None
+        varies = re.search(r"\b(i|m|self)\b", text.replace("lambda image", "")) is not None
         where = "here" if varies else self.rng.choice(["here", "init", "init", "init", "top"])
         if where == "init":
             self.init.append(f"self.t{self.made} = {text}")
@@ -485,13 +530,14 @@ class Writer:
             kind = "resize"
         if kind == "edit" and (self.sides.low < 34 or self.sides.high > 400):
             kind = "resize"
+        smooth = self.smooth and self.chance(0.93)
         if kind == "edit":
-            text = self.one(EDITS)
+            text = self.one(SMOOTH if smooth else EDITS)
             self.sides = Sides(self.sides.low - 10, self.sides.high + 12)
             if "expand" in text:
                 self.sides = Sides(self.sides.low, self.sides.high * 3 // 2)
         elif kind == "resize":
-            text = self.rng.choice(RESIZES).replace("SIZE", self.size())
+            text = self.rng.choice(SMOOTH_RESIZES if smooth else RESIZES).replace("SIZE", self.size())
             text = self.filled(text)
             if "thumbnail" in text or "v2.Resize" in text or "F2.resize" in text:
                 self.sides = Sides(min(self.sides.low, 24), self.sides.high)
@@ -517,9 +563,9 @@ class Writer:
 
     def tensor(self, name: str, image: str, count: int) -> list[str]:
         """An image becomes a tensor."""
-        lines = [self.one(TENSORS)]
+        lines = [self.one(TENSORS[:5] if self.smooth else TENSORS)]
         for _ in range(count):
-            lines.append(self.one(ON_TENSORS))
+            lines.append(self.one(ON_TENSORS[-3:] if self.smooth else ON_TENSORS))
             self.lucky |= "Erasing" in lines[-1]
         joined = "; ".join(lines)
         joined = re.sub(r"\bx\b", name, self.named(joined, image))
@@ -528,21 +574,17 @@ class Writer:
     # -- samples
 
     def single(self) -> list[str]:
-        lines = self.opened("image", "self.paths[i]") + self.steps("image", self.rng.randint(1, 6))
-        looks = [self.named(self.one(LOOKS), "image") for _ in range(self.rng.randint(0, 2))]
-        if self.chance(0.5):
-            return [
-                *lines,
-                *self.tensor("x", "image", self.rng.choice([0, 0, 0, 1, 2])),
-                f"return {self.given('x', looks)}",
-            ]
-        for number, look in enumerate(looks):
-            lines.insert(
-                self.rng.randint(len(lines) - 1, len(lines)) if not lines[-1].startswith("    ") else len(lines),
-                f"look{number} = {look}",
-            )
-        looks = [f"look{number}" for number in range(len(looks))]
-        lines += self.tensor("x", "image", self.rng.choice([0, 0, 1, 2]))
+        """One image, and at times what the code sees of it on the way."""
+        lines, looks = self.opened("image", "self.paths[i]"), []
+        for number in range(self.rng.choice([0, 0, 1, 2])):
+            lines += self.steps("image", self.rng.randint(0, 3))
+            if not self.smooth or self.chance(0.3):
+                lines.append(f"look{number} = {self.named(self.one(LOOKS), 'image')}")
+                looks.append(f"look{number}")
+        lines += self.steps("image", self.rng.randint(1, 4))
+        lines += self.tensor("x", "image", self.rng.choice([0, 0, 0, 1, 2]))
+        if self.chance(0.1):
+            looks.append(self.named(self.one(LOOKS), "image"))
         return [*lines, f"return {self.given('x', looks)}"]
 
     def given(self, what: str, more: list[str]) -> str:
@@ -569,7 +611,7 @@ class Writer:
         text = f"m = {self.transform(True, 'm')}"
         if modes[1] == "L" and any(word in text + str(self.init) for word in ("Color", "Aug", "jitter", "Gray")):
             lines[1] = lines[1].replace('"L"', '"RGB"')
-        end = self.rng.choice(["T.ToTensor()(m)", "F.to_tensor(m)", "F.pil_to_tensor(m)", "np.array(m)", "m"])
+        end = self.end()
         lines += [
             *before.split("; "),
             self.named(text, "a"),
@@ -595,6 +637,11 @@ class Writer:
         self.lucky = True
         return [*lines, f"return {self.given('F.to_tensor(a)', ['T.ToTensor()(b)'])}"]
 
+    def end(self) -> str:
+        """What becomes of an image in a sample."""
+        ends = ["T.ToTensor()(m)", "F.to_tensor(m)", "F.pil_to_tensor(m)"]
+        return self.rng.choice(ends if self.smooth else [*ends, "np.array(m)", "m"])
+
     def views(self) -> list[str]:
         """Several of one image."""
         lines = self.opened("image", "self.paths[i]") + self.steps("image", self.rng.randint(0, 3))
@@ -603,7 +650,7 @@ class Writer:
             self.sides = kept
             lines += [f"{name} = image"] if self.chance(0.7) else [f"{name} = image.copy()"]
             lines += self.steps(name, self.rng.randint(0, 2), lucky=0.4)
-            end = self.rng.choice(["T.ToTensor()(m)", "F.to_tensor(m)", "F.to_tensor(m)", "np.asarray(m)", "m"])
+            end = self.end()
             parts.append(self.named(end, name))
         if self.chance(0.2):
             parts.append("image")
@@ -621,7 +668,7 @@ class Writer:
             )
             lines += ["    " + line for line in [*inner, "out.append(F.to_tensor(f))"]]
         else:
-            lines = self.opened("image", "self.paths[i]") + ["out = []", "for j in range(3):"]
+            lines = [*self.opened("image", "self.paths[i]"), "out = []", "for j in range(3):"]
             inner = self.steps("f", self.rng.randint(1, 3), lucky=0.4)
             lines += ["    " + line for line in ["f = image", *inner, "out.append(T.ToTensor()(f))"]]
         lines = [self.filled(line) for line in lines]
@@ -679,12 +726,7 @@ class Writer:
         kinds = [self.single, self.pair, self.shared, self.views, self.frames, self.cached, self.retried, self.joint]
         body = self.rng.choices(kinds, [8, 5, 3, 4, 2, 2, 2, 1])[0]()
         reader = READERS[self.rng.choices(list(READERS), [6, 1, 1, 1])[0]].strip()
-        top = [reader, "from torchvision.transforms.functional import hflip, resize, to_tensor", *self.top]
-        top += [
-            "def nothing(image):\n    return image",
-            "def jitter(image):\n    return F.adjust_gamma(image, .5 + float(torch.rand(())))",
-        ]
-        lines = [HEADER, *top, "class Own(Dataset):", "    def __init__(self, paths, masks):"]
+        lines = [HEADER, reader, *self.top, "class Own(Dataset):", "    def __init__(self, paths, masks):"]
         init = ["self.paths, self.masks = paths, masks", "self.side, self.calls, self.rng = 36, 0, random.Random(3)"]
         lines += ["        " + line for line in [*init, *dict.fromkeys(self.init)]]
         lines += ["    def __len__(self):", "        return len(self.paths)"]
