@@ -9,10 +9,11 @@ import importlib
 import pkgutil
 
 from .randoms import Randoms, own_generators, replacement, seed_generators
-from .registry import Arrays, ImageTooSmall, compute, is_random
+from .registry import Arrays, Computed, ImageTooSmall, compute, is_random
 
 __all__ = [
     "Arrays",
+    "Computed",
     "ImageTooSmall",
     "Randoms",
     "compute",

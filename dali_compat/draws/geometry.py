@@ -88,7 +88,7 @@ def random_crop_answers(row, step):
 def given_window(sizes, u):
     """(top, left, height, width), which are given in the place of random numbers."""
     start, shape = u[:, :2], u[:, 2:]
-    outside = ((start < 0) | (start + shape > sizes)).any(1)
+    outside = ((start < 0) | (shape < 1) | (start + shape > sizes)).any(1)
     if outside.any():  # another image has come to its place
         row = int(outside.argmax())
         raise ImageTooSmall(row, f"an image of {tuple(sizes[row].tolist())} has no window {tuple(u[row].tolist())}")

@@ -13,6 +13,8 @@ Arrays = dict[str, np.ndarray]
 
 Answers = list[tuple[str, Any]]
 
+_MOST_PIXELS = 1 << 29  # of an image after a step: Pillow refuses to open one of a third of that
+
 _DRAWS: dict[str, tuple[int | Callable[..., int], Callable]] = {}
 _DICTATES: dict[str, Callable[[dict, Step], Answers]] = {}
 
@@ -27,12 +29,18 @@ class ImageTooSmall(ValueError):
         self.row = row
 
 
+class Computed(list[Arrays]):
+    """The arrays of each step; ``sizes`` (N, 2), the images' (height, width) after all of them."""
+
+    sizes: np.ndarray
+
+
 def compute(
     steps: tuple[Step, ...],
     sizes: np.ndarray,
     randoms: Callable[[int, int], np.ndarray],
     rows: Sequence[int] | np.ndarray | slice,
-) -> list[Arrays]:
+) -> Computed:
     """The arrays of each step for ``rows`` of a batch; ``sizes`` is (N, 2) for these rows, and ``randoms`` a Randoms,
     or called as such.
 
@@ -40,9 +48,9 @@ def compute(
     other arrays are zeros.
 
     Raises:
-        ImageTooSmall: of the first step that an image does not suit.
+        ImageTooSmall: of the first step that an image does not suit, or that gives one of no pixels or of over 2**29.
     """
-    arrays: list[Arrays] = []
+    arrays = Computed()
     chosen: dict[int, np.ndarray] = {}
     for step in steps:
         flag = _open(step.when, chosen, len(sizes))
@@ -57,6 +65,8 @@ def compute(
                 raise ImageTooSmall(int(np.arange(len(sizes))[at][error.row]), str(error)) from None
         if step.op == "apply" and step.gives.size is not None:  # no draw knows what a function of one's own does
             after = np.tile(np.array(step.gives.size, sizes.dtype), (len(after), 1))
+        if step.draw is not None or step.gives.size is not None:
+            _refuse_sizes(step, after, np.arange(len(sizes))[at])
         if flag is not None:
             values = {name: _scattered(array, at, len(sizes)) for name, array in values.items()}
             values["flag"] = values.get("flag", flag)
@@ -68,7 +78,15 @@ def compute(
             chosen[step.stream] = next(iter(values.values()))
             values = {}
         arrays.append(values)
+    arrays.sizes = sizes
     return arrays
+
+
+def _refuse_sizes(step: Step, sizes: np.ndarray, rows: np.ndarray) -> None:
+    wrong = (sizes < 1).any(1) | (sizes.astype(float).prod(1) > _MOST_PIXELS)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ImageTooSmall(int(rows[row]), f"{step.op} gives an image of {tuple(sizes[row].tolist())} pixels")
 
 
 def _open(gates, chosen: dict[int, np.ndarray], count: int) -> np.ndarray | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..data.header import DALI, GRAY, PIL, UNREADABLE
 from ..data.lookup import Found, Listed, as_list
-from ..draws import Arrays, ImageTooSmall, compute
+from ..draws import Arrays, Computed, ImageTooSmall, compute
 from ..engine.kernels import rows_of
 from ..engine.pil import OtherMode
 from ..errors import ImageReadError, OutOfStep
@@ -260,7 +260,7 @@ class DaliBatch(FileBatch):
 
     def compute(
         self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray, sizes: np.ndarray | None = None
-    ) -> list[Arrays]:
+    ) -> Computed:
         """Per-sample arguments of ``steps`` for these rows; a step's stream and a row's position decide the draws.
         ``sizes``, (len(rows), 2), where they are no longer those of the files."""
         return self._compute(steps, self.headers.facts.sizes[rows] if sizes is None else sizes, rows, 0, self.count)
@@ -272,7 +272,7 @@ class DaliBatch(FileBatch):
 
     def _compute(
         self, steps: tuple[Step, ...], sizes: np.ndarray, rows: Sequence[int] | np.ndarray, begin: int, count: int
-    ) -> list[Arrays]:
+    ) -> Computed:
         """``rows`` of ``count`` from row ``begin`` on."""
         try:
             return compute(steps, sizes, self._randoms(begin, count), rows)

@@ -15,7 +15,7 @@ from ..draws import Arrays
 from ..engine.views import Views
 from ..plan import Plan
 from .dali_owner import DaliOwner
-from .part import in_order, run
+from .part import in_order, other_sizes, run
 from .pil_group import PilGroup
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class DaliGroup:
         at = np.array(rows)
         self._facts = batch.headers.facts.take(at)
         arrays = [batch.compute((*one.dali, *one.batch), at) for one in plan.chains]
+        self._sizes = [of_one.sizes for of_one in arrays]
         dali = [of_one[: len(one.dali)] for one, of_one in zip(plan.chains, arrays, strict=True)]
         self._batch_arrays = [of_one[len(one.dali) :] for one, of_one in zip(plan.chains, arrays, strict=True)]
         if given in DECODED:
@@ -68,6 +69,8 @@ class DaliGroup:
             self._keep(received.decoded, encoded, [i for i in range(len(self.rows)) if i not in doubtful])
         made = received.images.batches if isinstance(received.images, Views) else [received.images]
         made = [_finished(*of_chain) for of_chain in zip(self.plan.chains, made, self._batch_arrays, strict=True)]
+        for of_view, sizes in zip(made, self._sizes, strict=True):
+            doubtful |= set(np.flatnonzero(other_sizes(of_view, sizes)).tolist())
         images = Views(made) if self.plan.views else made[0]
         return self._with_pil(sorted(doubtful), images) if doubtful else images
 

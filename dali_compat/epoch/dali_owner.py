@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..data.sources import Source
-from ..draws import Arrays
+from ..draws import Arrays, Computed
 from ..plan import Step
 from .batch_headers import BatchHeaders
 from .dali_epoch import DaliEpoch
@@ -46,7 +46,7 @@ class DaliOwner(Owner, Protocol):
 
     def compute(
         self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray, sizes: np.ndarray | None = None
-    ) -> list[Arrays]:
+    ) -> Computed:
         """As Owner's; without ``sizes`` those of the files."""
         ...
 

@@ -158,7 +158,18 @@ class Part(Generic[OwnerT]):
 
     def _as_samples(self, images, spec: ImageSpec, plan: Plan, infos: Sequence[Any]):
         """The images as the transform gives them: tensors in the memory format that is asked for, PIL images, or tuples
-        of views."""
+        of views.
+
+        Raises:
+            RuntimeError: they have another size than the plan says.
+        """
+        wrong = np.array([], bool) if spec.size is None else other_sizes(images, np.array([spec.size]))
+        if wrong.any():
+            image, ops = images[int(wrong.argmax())], ", ".join(step.op for step in plan.steps)
+            at = self.owner.position(self.rows[int(wrong.argmax())])
+            raise RuntimeError(
+                f"{ops} gave an image of {tuple(image.shape[-2:])} pixels, not {spec.size}, of the epoch's sample {at}"
+            )
         if spec.kind == "pil":
             return as_samples([image.movedim(-3, -1).cpu() for image in images], "pil", infos)
         if isinstance(images, torch.Tensor):
@@ -239,6 +250,16 @@ def run(steps: tuple[Step, ...], images, arrays: list[Arrays]):
         if step.op != "choose":
             images = kernels.run(step, images, values)
     return images
+
+
+def other_sizes(images: torch.Tensor | list[torch.Tensor], sizes: np.ndarray) -> np.ndarray:
+    """(N,) bool, which of N images do not have their (height, width) in ``sizes``, (N, 2) or (1, 2)."""
+    given = (
+        [images.shape[-2:]] * min(1, len(images))
+        if isinstance(images, torch.Tensor)
+        else [i.shape[-2:] for i in images]
+    )
+    return (np.array(given, np.int64).reshape(-1, 2) != sizes).any(1) if given else np.zeros(0, bool)
 
 
 def in_format(images, plan: Plan):

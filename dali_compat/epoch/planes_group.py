@@ -25,7 +25,7 @@ from ..engine.views import Views
 from ..plan import Plan, Step
 from .dali_group import DaliGroup
 from .dali_owner import DaliOwner
-from .part import in_order, run
+from .part import in_order, other_sizes, run
 from .pil_group import PilGroup
 
 if TYPE_CHECKING:
@@ -187,6 +187,9 @@ class PlanesGroup:
         views = []
         for one, images, arrays in zip(self.plan.chains, begun, self._arrays, strict=True):
             views.append(run(one.after, images, self._of_mine(arrays[len(_planes(one)) :])))
+            if other_sizes(views[-1], arrays.sizes[self._mine]).any():
+                self._engine.give_up("its kernels gave an image of another size")
+                return None
         return Views(views) if self.plan.views else views[0]
 
     def _of_mine(self, arrays: list[Arrays]) -> list[Arrays]:

@@ -61,6 +61,9 @@ class LazyImage(Image.Image):
     def __delattr__(self, name: str) -> None:
         delattr(later_of(self).value(f"deletes the image's {name}"), name)
 
+    # The image may become real between the look-up of a method and its call: m.resize((m.width // 2, 9)). Later.then()
+    # gives None then.
+
     def convert(self, mode: Any = None, *args: Any, **kwargs: Any) -> Image.Image:
         """As PIL's. Conversions to RGB and L wait."""
         later = later_of(self)
@@ -97,6 +100,8 @@ class LazyImage(Image.Image):
         """As PIL's."""
         later = later_of(self)
         made = later.then(later.chain, lambda image: image.copy())
+        if made is None:
+            return later.value("copies the image").copy()
         made.is_converted = True  # it has no format any more
         return later.notes.made(LazyImage(made))
 
@@ -105,7 +110,7 @@ class LazyImage(Image.Image):
         TIFF, and says no more that it is to be turned."""
         later = later_of(self)
         is_file = not later.chain.transforms and not later.is_converted
-        if is_file and _header(later)[2] not in _OF_ONE_SIZE:
+        if later.is_real or (is_file and _header(later)[2] not in _OF_ONE_SIZE):
             return later.value("loads the image").load()
         later.is_loaded = True
         return _Pixels(self)
@@ -113,24 +118,28 @@ class LazyImage(Image.Image):
     def getbands(self) -> tuple[str, ...]:
         """As PIL's."""
         later = later_of(self)
-        mode = _of_header(later, "mode")
+        mode = None if later.is_real else _of_header(later, "mode")
         return later.value("uses the image's bands").getbands() if mode is None else ImageMode.getmode(mode).bands
 
     def getexif(self) -> Any:
         """As PIL's, of what the header of a JPEG has, and of a PNG without."""
         later = later_of(self)
-        if later.exif is None:
+        if later.exif is None and not later.is_real:
             later.exif = _exif(later)
         return later.value("uses the image's EXIF").getexif() if later.exif is None else later.exif
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing is open, unless the image is real."""
+        if later_of(self).is_real:
+            later_of(self).value("").close()
 
     def __enter__(self) -> LazyImage:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Nothing is open."""
+        """Nothing is open, unless the image is real."""
+        if later_of(self).is_real:
+            later_of(self).value("").__exit__(*error)
 
     # what Python looks up in the class
 
@@ -253,6 +262,8 @@ def _cropped(later: Later, box: Any) -> Later | None:
     if chain is None:
         return None
     made = later.then(chain, lambda image: image.crop((left, top, right, bottom)))
+    if made is None:
+        return None
     made.windows = (*later.windows, (chain.last_stream, (top, left, bottom - top, right - left)))
     return made
 
@@ -294,5 +305,6 @@ def _converted(later: Later, mode: str) -> Later | None:
     if chain is None:
         return None
     made = later.then(chain, lambda image: image.convert(mode))
-    made.is_rgb = made.is_converted = True
+    if made is not None:
+        made.is_rgb = made.is_converted = True
     return made

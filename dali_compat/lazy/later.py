@@ -141,10 +141,13 @@ class Later:
             yield later
             later = later._before
 
-    def then(self, chain: Chain, make: Callable[[Any], Any]) -> Later:
-        """What ``make`` gives of it."""
-        self.is_loaded = True
-        made = Later(self.source, chain, self.notes, make, self, self.is_rgb)
-        made.header, made.windows = self.header, self.windows
-        self._after.append(weakref.ref(made))
-        return made
+    def then(self, chain: Chain, make: Callable[[Any], Any]) -> Later | None:
+        """What ``make`` gives of it, later; None where it is real, and may have been changed in place since."""
+        with _lock:
+            if self.is_real:
+                return None
+            self.is_loaded = True
+            made = Later(self.source, chain, self.notes, make, self, self.is_rgb)
+            made.header, made.windows = self.header, self.windows
+            self._after.append(weakref.ref(made))
+            return made

@@ -132,6 +132,8 @@ class Tracer:
             self.notes.became_real(f"seeds {self._seeds}")
             return None
         made = later.then(chain, function or original_call(chain.copies[-1]))
+        if made is None:
+            return None
         if chain.is_random:
             self._random.append(weakref.ref(made))
         if chain.gives.kind == "pil":

@@ -101,6 +101,66 @@ def test_in_the_middle_of_an_epoch(folder):
     assert_same(list(again), rest)
 
 
+def _assert_torchs(folder, get):
+    """To the last bit, whoever makes the images."""
+    for workers in (0, 2):
+        options = {"num_workers": workers, "collate_fn": list}
+        mine = ours(of(folder, get), 5, exact=True, device="cpu", fallback="silent", **options)
+        assert_same(
+            [one for batch in mine for one in batch],
+            [one for batch in stock(of(folder, get), 5, **options) for one in batch],
+        )
+
+
+FLIPS = {
+    "hflip": F.hflip,
+    "transpose": lambda image: image.transpose(0),
+    "v2": v2.RandomHorizontalFlip(1.0),
+    "rotated": T.RandomRotation((30, 30)),
+}
+
+
+@pytest.mark.parametrize("flip", FLIPS.values(), ids=FLIPS)
+def test_a_size_that_is_read_between_a_method_and_its_call(folder, flip):
+    """m.resize is looked up before m.width makes the image real."""
+
+    def get(self, i):
+        m = flip(own.read_rgb(self.paths[i]))
+        m = m.resize((m.width // 2 + i % 2, m.height // 2))
+        return TENSOR(m.crop((1, 1, m.width - 1, m.height - 2))), i
+
+    _assert_torchs(folder, get)
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
+def test_shares_of_the_size(folder, mode):
+    def get(self, i):
+        m = own.read_rgb(self.paths[i])
+        m = m.crop((m.width // 8, m.height // 8, m.width - m.width // 8, m.height - m.height // 8))
+        m = F.pad(m, [4, 1], 0, mode)
+        m = m.resize((m.width // 2, m.height // 2))
+        return TENSOR(m.crop((m.width // 8, m.height // 8, m.width - m.width // 8, m.height - m.height // 8))), i
+
+    _assert_torchs(folder, get)
+
+
+@pytest.mark.parametrize("method", ["convert", "copy", "crop", "getbands", "getexif", "load", "resize", "transpose"])
+def test_a_method_that_is_called_when_the_image_is_real(folder, method):
+    """After an assignment to a pixel, which all later calls have to see."""
+    arguments = {"convert": ("L",), "crop": ((0, 0, 8, 8),), "resize": ((9, 8),), "transpose": (0,)}.get(method, ())
+
+    def get(self, i):
+        image = T.functional.hflip(own.read_rgb(self.paths[i]))
+        call, close = getattr(image, method), image.close
+        image.putpixel((1, 1), (255, 0, i))
+        made = call(*arguments)
+        tensor = T.functional.pil_to_tensor(made if isinstance(made, Image.Image) else image)
+        close()
+        return tensor, i
+
+    _assert_torchs(folder, get)
+
+
 @pytest.mark.parametrize("box", [(-2, 1, 6, 9), (0, 0, 8, 1000), (900, 900, 908, 908), (3, 3, 3, 8), None])
 def test_windows_beyond_the_image(folder, box):
     """They have black edges; and windows without pixels."""
