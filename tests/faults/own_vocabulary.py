@@ -12,11 +12,14 @@ import re
 from typing import NamedTuple
 
 HEADER = """\
+import collections
 import copy
 import functools
 import io
+import itertools
 import pickle
 import random
+import types
 from pathlib import Path
 
 import numpy as np
@@ -31,17 +34,157 @@ from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 from torchvision.transforms.functional import hflip, resize, to_tensor
 from torchvision.transforms.v2 import functional as F2
+"""
 
-
+# what programs call; those that one names stand at its top
+HELPERS = {
+    "nothing": """
 def nothing(image):
     return image
-
-
+""",
+    "jitter": """
 def jitter(image):
     return F.adjust_gamma(image, .5 + float(torch.rand(())))
+""",
+    "Alternate": """
+class Alternate:
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, image):
+        self.count += 1
+        return image.transpose(self.count % 2)
+""",
+    "AllAlternate": """
+class AllAlternate:
+    count = 0
+
+    def __call__(self, image):
+        AllAlternate.count += 1
+        return F.hflip(image) if AllAlternate.count % 2 else image
+""",
+    "Turn": """
+class Turn:
+    count = 0
+
+    def __call__(self):
+        Turn.count += 1
+        return Turn.count
+""",
+    "SlotTurn": """
+class SlotTurn:
+    __slots__ = ("count",)
+
+    def __init__(self):
+        self.count = 0
+
+    def next(self):
+        self.count += 1
+        return self.count
+""",
+    "turn": """
+_turns = [0]
 
 
-"""
+def turn():
+    _turns[0] += 1
+    return _turns[0]
+""",
+    "global_turn": """
+_turn = 0
+
+
+def global_turn():
+    global _turn
+    _turn += 1
+    return _turn
+""",
+    "turn_of_default": """
+def turn_of_default(kept=[]):
+    kept.append(1)
+    return len(kept)
+""",
+    "turn_of_attribute": """
+def turn_of_attribute():
+    turn_of_attribute.count = getattr(turn_of_attribute, "count", 0) + 1
+    return turn_of_attribute.count
+""",
+    "counter": """
+def counter():
+    count = 0
+
+    def turn():
+        nonlocal count
+        count += 1
+        return count
+
+    return turn
+""",
+    "grown": """
+def grown(kept):
+    kept.append(1)
+    return len(kept)
+""",
+    "times": """
+@functools.lru_cache(None)
+def times(key):
+    return [0]
+""",
+    "BufferTurn": """
+class BufferTurn(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self):
+        self.count += 1
+        return int(self.count)
+""",
+    "RNG": """
+RNG = random.Random(5)
+""",
+    "own_numbers": """
+def own_numbers(seed):
+    rng = np.random.default_rng(seed)
+    return lambda: int(rng.integers(9))
+""",
+}
+
+# what counts or draws from one sample to the next: in __init__, and the number
+COUNTS = [
+    ("", "self.calls"),
+    ("self.turn = Turn()", "self.turn()"),
+    ("self.turn = SlotTurn()", "self.turn.next()"),
+    ("", "turn()"),
+    ("", "global_turn()"),
+    ("", "turn_of_default()"),
+    ("", "turn_of_attribute()"),
+    ("self.turn = counter()", "self.turn()"),
+    ("self.turn = functools.partial(grown, [])", "self.turn()"),
+    ("self.turn = BufferTurn()", "self.turn()"),
+    ("", "times(0).__setitem__(0, times(0)[0] + 1) or times(0)[0]"),
+    ("self.count = torch.zeros((), dtype=torch.int64)", "int(self.count.add_(1))"),
+    ("self.count = np.zeros(1, int)", "int(np.add(self.count, 1, out=self.count)[0])"),
+    ("self.seen = collections.deque(maxlen=5)", "self.seen.append(i) or len(self.seen)"),
+    ("self.seen = dict(all=dict(of=[]))", "self.seen['all']['of'].append(i) or len(self.seen['all']['of'])"),
+    ("self.counts = collections.Counter()", "self.counts.update('a') or self.counts['a']"),
+    ("Own.turns = []", "Own.turns.append(1) or len(Own.turns)"),
+    ("self.cycle = itertools.cycle(range(3))", "next(self.cycle)"),
+    ("self.left = iter(range(9999))", "next(self.left)"),
+    ("self.holder = types.SimpleNamespace(n=0)", "self.holder.__dict__.update(n=self.holder.n + 1) or self.holder.n"),
+    ("self.bytes = bytearray(1)", "self.bytes.append(0) or len(self.bytes)"),
+    ("", "self.rng.randrange(9)"),
+    ("", "RNG.randrange(9)"),
+    ("self.np = np.random.default_rng(3)", "int(self.np.integers(9))"),
+    ("self.np = np.random.RandomState(3)", "self.np.randint(9)"),
+    ("self.gen = torch.Generator().manual_seed(4)", "int(torch.randint(9, (), generator=self.gen))"),
+    ("self.draw = own_numbers(3)", "self.draw()"),
+    ("self.draw = functools.partial(random.Random(4).randrange, 9)", "self.draw()"),
+    ("self.draw = random.Random(4).randrange", "self.draw(9)"),
+    ("", "random.randrange(9)"),
+    ("", "int(np.random.randint(9))"),
+    ("", "int(torch.randint(9, ()))"),
+]
 
 OPENINGS = """
 m = Image.open({P}).convert("RGB")
@@ -265,6 +408,7 @@ V.RandomApply([V.RandomHorizontalFlip(1.0)], 1.0)
 V.Compose([V.Resize({40:60}), V.CenterCrop({28:36})])
 V.Lambda(lambda image: image.rotate(5))
 nothing
+{Alternate|AllAlternate}()
 """.strip().splitlines()
 LUCKY = """
 V.RandomCrop({26:40}{|, padding={1:6}}, pad_if_needed=True)
@@ -721,12 +865,28 @@ class Writer:
         )
         return [*lines, call, f"return {self.given('F.to_tensor(a)', ['F.to_tensor(b)'])}"]
 
+    def _counted(self, body: list[str]) -> list[str]:
+        """A sample that depends on how many there were, or on numbers of the program's own."""
+        init, number = self.rng.choice(COUNTS)
+        self.init += [init] if init else []
+        *lines, last = [f"n = {number}", *body]
+        opens = [at for at, line in enumerate(lines) if re.match(r"(\w+) = .*Image\.open.*\)$", line)]
+        if opens and self.chance(0.7):
+            name = lines[opens[0]].partition(" ")[0]
+            change = self.rng.choice(["m.transpose(0)", "m.resize((30 + n % 3, 30))", "F.vflip(m)", "m.rotate(9)"])
+            lines.insert(opens[0] + 1, f"{name} = {self.named(change, name)} if n % 2 else {name}")
+        return [*lines, last.replace("return ", "return n, ", 1)]
+
     def program(self) -> str:
         """Its source."""
         kinds = [self.single, self.pair, self.shared, self.views, self.frames, self.cached, self.retried, self.joint]
         body = self.rng.choices(kinds, [8, 5, 3, 4, 2, 2, 2, 1])[0]()
         reader = READERS[self.rng.choices(list(READERS), [6, 1, 1, 1])[0]].strip()
-        lines = [HEADER, reader, *self.top, "class Own(Dataset):", "    def __init__(self, paths, masks):"]
+        if self.chance(0.25):
+            body = self._counted(body)
+        used = set(re.findall(r"\w+", "\n".join([*self.top, *self.init, *body])))
+        helpers = [source.strip() for name, source in HELPERS.items() if name in used]
+        lines = [HEADER, *([reader] if "read" in used else []), *helpers, *self.top, "class Own(Dataset):", "    def __init__(self, paths, masks):"]
         init = ["self.paths, self.masks = paths, masks", "self.side, self.calls, self.rng = 36, 0, random.Random(3)"]
         lines += ["        " + line for line in [*init, *dict.fromkeys(self.init)]]
         lines += ["    def __len__(self):", "        return len(self.paths)"]
