@@ -11,6 +11,7 @@ from .errors import FallbackWarning
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
+_announced: set[str] = set()
 
 
 def tell_of_fallback(what: str, fallback: str, told: set[str]) -> None:
@@ -25,6 +26,19 @@ def tell_of_fallback(what: str, fallback: str, told: set[str]) -> None:
     if fallback == "warn" and what not in told:
         told.add(what)
         warnings.warn(what, FallbackWarning, stacklevel=stack_level())
+
+
+def announce(became: str) -> None:
+    """Prints what the loader that the user's line makes became, to stderr; once where several are alike."""
+    line = f"{users_line()} runs on {became}"
+    if line not in _announced:
+        _announced.add(line)
+        print(line, file=sys.stderr)
+
+
+def is_installed(path: str) -> bool:
+    """Whether a file of code is of an installed package."""
+    return any(folder in path for folder in _INSTALLED)
 
 
 def stack_level() -> int:
@@ -48,7 +62,7 @@ def _users() -> tuple[int, FrameType]:
     while frame is not None:
         path = frame.f_code.co_filename
         if not path.startswith(_HERE) and not str(frame.f_globals.get("__name__")).startswith("torch."):
-            if not any(folder in path for folder in _INSTALLED):
+            if not is_installed(path):
                 return level, frame
             other = other or (level, frame)
         level, frame = level + 1, frame.f_back

@@ -12,9 +12,10 @@ import torch.utils.data as data
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import patched
-from .callers import tell_of_fallback
+from .callers import announce, tell_of_fallback
 from .data.leaves import leaves_of
 from .eager import eager
+from .ending import until_the_end
 from .epoch.collate import UserCollate
 from .epoch.dali_iterator import DaliIterator
 from .epoch.history import History
@@ -32,6 +33,7 @@ from .routes.explain import explain, summary
 from .routes.resident import ResidentRoute
 
 T = TypeVar("T", covariant=True)
+_classes_told: set[str] = set()  # of those that are torch's
 
 
 class DataLoader(data.DataLoader[T], Generic[T]):
@@ -77,7 +79,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             epoch. "replace": another sample of the data set stands in, with its label and index, drawn by the epoch's
             seed and the place in the epoch; batches keep their size. "skip": the batch is shorter, and an empty one is
             passed over: ``len()`` is an upper bound, then. :attr:`errors` lists such samples; a BadImageWarning tells
-            of the first, and another at the end of the epoch how many there were.
+            of the first, and another at the end of an epoch that met others than before how many there were.
         on_error_in_python: whether that is also for errors of your own functions: a Lambda, target_transform.
 
     Raises:
@@ -87,6 +89,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         ImageReadError (an OSError): while iterating, for a file that cannot be decoded; names path, index and reason.
             The loader can go on, and be iterated again.
     """
+
+    _route: Route | None = None
 
     if TYPE_CHECKING:  # what an editor shows: torch's parameters, of the newest version that is known, and ours
 
@@ -176,8 +180,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._user_collate = UserCollate(fallback)
         self.cache = checked_budget(cache)
         self.cache_device = checked_place(cache_device, device)
-        self._route: Route | None = None
         self._told: set[str] = set()
+        self._announced: type | None = None  # the route that was
 
     @property
     def errors(self) -> list[SampleError]:
@@ -188,6 +192,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         """What this loader does, as text of one line a transform: what it became, where it runs, and how close it is to
         torchvision; for a fallback which transform or argument is in the way, and what to write instead. ``wide``:
         transforms with all of their arguments, however long that is."""
+        if self._why_torchs:
+            return self._why_torchs
         self._route = choose(self, self._route)
         return explain(self, self._route, wide)
 
@@ -245,6 +251,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             self._route = None
 
     @eager
+    @until_the_end
     def __iter__(self) -> _BaseDataLoaderIter:
         """As torch's. With persistent_workers its iterator lives on, until torchvision has to do the work."""
         before = self._iterator
@@ -256,7 +263,16 @@ class DataLoader(data.DataLoader[T], Generic[T]):
                 return self._iterator
         return super().__iter__()
 
+    @property
+    def _why_torchs(self) -> str:
+        """Why it is torch's in full: the constructor of a subclass has not called ours."""
+        why = f"torchvision does the work: {type(self).__name__}.__init__ does not call that of dali_compat.DataLoader"
+        return "" if "_history" in vars(self) else why
+
     def _get_iterator(self) -> _BaseDataLoaderIter:
+        if self._why_torchs:
+            tell_of_fallback(self._why_torchs, "warn", _classes_told)
+            return super()._get_iterator()
         route = self._choose_route(start=True)
         if isinstance(route, StockRoute):
             return self._stock_iterator(route)
@@ -277,8 +293,13 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         """Anew each epoch: frameworks change transforms, samples and collate_fn after construction."""
         self._errors.policy, self._errors.in_python = checked_policy(self.on_error), self.on_error_in_python
         self._route = route = choose(self, self._route, start)
+        verbose = patched.now is not None and patched.now.verbose and self.fallback != "error"
+        if verbose and type(route) is not self._announced:
+            announce(summary(route))
+            self._announced = type(route)
         if isinstance(route, StockRoute):
-            self._tell(f"torchvision does the work: {route.reason}")
+            if not verbose:
+                self._tell(f"torchvision does the work: {route.reason}")
         else:
             for reason in in_python(route):
                 self._tell(f"Python calls a transform sample by sample: {reason}")
@@ -288,7 +309,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def check_worker_number_rationality(self) -> None:
         """torch's warning of more processes than cores, where there are any."""
-        if self._route is not None and in_processes(self._route):
+        if self._why_torchs or (self._route is not None and in_processes(self._route)):
             super().check_worker_number_rationality()
 
     def _choose_dali_route(self) -> DaliRoute | ResidentRoute:
@@ -299,6 +320,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return route
 
     def __getstate__(self) -> dict[str, Any]:
+        if self._why_torchs:
+            return self.__dict__
         # pipelines stay here; a copy builds its own
         return self.__dict__ | {
             "_route": None,
@@ -315,7 +338,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
                     "Accelerate's prepare() makes torch's own loader of this one: call dali_compat.install() first, "
                     "or leave the loader out of prepare()"
                 )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError("; ".join(filter(None, [text, self._why_torchs])))
 
     def _tell(self, what: str) -> None:
         tell_of_fallback(what, self.fallback, self._told)

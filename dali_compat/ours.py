@@ -13,6 +13,7 @@ from typing import Any
 
 import torch.utils.data as data
 
+from .callers import stack_level
 from .errors import FallbackWarning
 
 _FETCHER = "torch.utils.data._utils.fetch"
@@ -49,7 +50,8 @@ class OurDataset:
         if over is None or _is_told(over):
             return
         _said[0] = 1
-        warnings.warn(f"torch's own loader reads {_advice(type(self).__name__, over)}", FallbackWarning, stacklevel=3)
+        what = f"torch's own loader reads {_advice(type(self).__name__, over)}"
+        warnings.warn(what, FallbackWarning, stacklevel=stack_level())
 
 
 def remember_told(dataset: Any) -> None:

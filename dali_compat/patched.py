@@ -13,10 +13,12 @@ class Patched:
     Attributes:
         options: arguments of our own that loaders get, unless they are given others.
         report: whether to say at the end what became of every loader.
+        verbose: whether to say what becomes of each when it is made.
     """
 
     options: dict[str, Any] = field(default_factory=dict)
     report: bool = False
+    verbose: bool = False
 
 
 now: Patched | None = None

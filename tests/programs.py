@@ -4,6 +4,7 @@ DALI, not this package. They end as programs do: with the interpreter's own end,
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import pickle
 import selectors
@@ -14,10 +15,14 @@ import sys
 import time
 from pathlib import Path
 
+import hung
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 _TESTS = str(REPOSITORY / "tests")
 _NUMBER = struct.Struct("<q")
 _SERVER = f"""
+import faulthandler, signal
+faulthandler.register(signal.SIGUSR1)
 import sys; sys.path[:0] = {[str(REPOSITORY), _TESTS]!r}
 import programs
 import torch, torchvision.transforms.v2, nvidia.dali.fn, nvidia.dali.plugin.base_iterator
@@ -43,7 +48,7 @@ def run(code: str, *args: str, seconds: float = 280, new_session: bool = False) 
     """What becomes of ``code``, as subprocess.run() says it; it ends where nobody holds its output any more.
 
     Raises:
-        subprocess.TimeoutExpired: it has not ended within ``seconds``.
+        subprocess.TimeoutExpired: it has not ended within ``seconds``; what it was doing is on stderr.
     """
     end = time.monotonic() + seconds
     (out, theirs_out), (err, theirs_err) = os.pipe(), os.pipe()
@@ -59,7 +64,10 @@ def run(code: str, *args: str, seconds: float = 280, new_session: bool = False) 
         while selector.get_map():
             ready = selector.select(max(0, end - time.monotonic()))
             if not ready:
-                os.kill(pid, 9)
+                hung.report(pid)
+                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                    os.kill(pid, 9)
+                print(said[err].decode(errors="replace") + _rest(err), file=hung._stderr, flush=True)
                 _NUMBER.unpack(_exactly(server, _NUMBER.size))
                 raise subprocess.TimeoutExpired(code, seconds, *said.values())
             for key, _ in ready:
@@ -75,6 +83,12 @@ def run(code: str, *args: str, seconds: float = 280, new_session: bool = False) 
 def python(*words: object, seconds: float = 280) -> subprocess.CompletedProcess:
     """What becomes of ``python *words``: a file and its arguments, or -m and a module and its arguments."""
     return run(_AS_PYTHON, *map(str, words), seconds=seconds)
+
+
+def _rest(file) -> str:
+    """What a pipe has by now."""
+    os.set_blocking(file.fileno(), False)
+    return (file.read() or b"").decode(errors="replace")
 
 
 def _start(request: tuple, files: tuple[int, int]) -> tuple[int, socket.socket]:

@@ -9,11 +9,12 @@ PACKAGE = Path(__file__).parents[1] / "dali_compat"
 TOP = "dali_compat"
 
 # What each room may import, besides itself. A module at the top is a room of its own.
-COMMON = {"callers", "eager", "errors", "forked", "locks", "ours", "plan", "text", "versions"}
+COMMON = {"callers", "eager", "ending", "errors", "forked", "locks", "ours", "plan", "text", "versions"}
 ROOMS: dict[str, set[str]] = {
-    "ours": {"errors"},
+    "ours": {"callers", "errors"},
     "callers": {"errors"},
     "eager": set(),
+    "ending": set(),
     "errors": set(),
     "forked": set(),
     "patched": set(),
@@ -22,7 +23,7 @@ ROOMS: dict[str, set[str]] = {
     "plan": set(),
     "text": set(),
     "installation": {"versions"},
-    "archives": {"ours", "errors"},
+    "archives": {"callers", "ours", "errors"},
     "data": {"archives", *COMMON},
     "draws": COMMON,
     "translate": {"draws", *COMMON},
@@ -34,7 +35,7 @@ ROOMS: dict[str, set[str]] = {
     "routes": {"data", "engine", "installation", "lazy", "lower", "translate", *COMMON},
     "epoch": {"data", "draws", "engine", "lazy", "lower", "routes", "workers", *COMMON},
     "loader": {"data", "epoch", "patched", "routes", *COMMON},
-    "patch": {"data", "patched", "lazy", "loader", *COMMON},
+    "patch": {"data", "patched", "lazy", "loader", "routes", *COMMON},
     "parity": {"data", "draws", "engine", "loader", "lower", "routes", "translate", "workers", *COMMON},
     "check": {"archives", "data", *COMMON},
     "cli": {"archives", "check", "data", "engine", "installation", "parity", "patch", "routes", "translate", *COMMON},

@@ -1,6 +1,10 @@
 """The folder that other tests stand on is what it says; and a test that hangs tells where."""
 
+import shutil
+import subprocess
+
 import helpers
+import hung
 import numpy as np
 import programs
 import pytest
@@ -56,6 +60,28 @@ def test_a_hang_is_reported_of_all_processes():
     done = programs.run(_HANGS, seconds=60)
     assert done.returncode == 1 and "a test has not ended within 1 s" in done.stderr
     assert "in parent_sleeps" in done.stderr and "in child_sleeps" in done.stderr
+
+
+def test_a_program_that_hangs_in_c_is_reported(tmp_path, monkeypatch):
+    """What it was doing, in Python and, where a debugger may look, below it."""
+    code = "import ctypes, sys, time\nprint('said before', file=sys.stderr, flush=True)\nctypes.PyDLL(None).pause()"
+    with open(tmp_path / "stderr", "w") as file, monkeypatch.context() as context:
+        context.setattr(hung, "_stderr", file)
+        with pytest.raises(subprocess.TimeoutExpired):
+            programs.run(code, seconds=2)
+    told = (tmp_path / "stderr").read_text()
+    assert "said before" in told and 'File "<string>", line 3 in <module>' in told
+    if shutil.which("py-spy") or shutil.which("gdb"):
+        assert "pause" in told or "ptrace" in told or "ermi" in told  # a debugger's own word of why it may not
+
+
+def test_a_hang_is_reported_without_debuggers(tmp_path, monkeypatch):
+    monkeypatch.setattr(hung, "_DEBUGGERS", (["no such debugger"], ["false"]))
+    with open(tmp_path / "stderr", "w") as file, monkeypatch.context() as context:
+        context.setattr(hung, "_stderr", file)
+        with pytest.raises(subprocess.TimeoutExpired):
+            programs.run("import time\ntime.sleep(100)", seconds=2)
+    assert 'File "<string>", line 2 in <module>' in (tmp_path / "stderr").read_text()
 
 
 @pytest.mark.parametrize(("everything", "found"), [(False, [0, 4, 8, 9]), (True, list(range(10)))])

@@ -23,6 +23,7 @@ import numpy as np
 from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
 from tqdm import tqdm
 
+from ..callers import stack_level
 from . import saved
 
 _LAYOUT = 1  # of the cached arrays
@@ -62,9 +63,8 @@ def cached_samples(
                 try:
                     _save(file, listing)
                 except OSError as error:
-                    warnings.warn(
-                        f"the list of {root} cannot be saved, and the next start makes it again: {error}", stacklevel=3
-                    )
+                    what = f"the list of {root} cannot be saved, and the next start makes it again: {error}"
+                    warnings.warn(what, stacklevel=stack_level())
     return _assemble(listing, root, extensions, allow_empty)
 
 

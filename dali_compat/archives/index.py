@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from ..callers import stack_level
 from ..errors import ImageReadError
 from . import saved
 from .table import Rows
@@ -99,7 +100,7 @@ def _build(entries: list[_Entry], scan) -> None:
         warnings.warn(
             f"the index of {unsaved[0].path} can be saved neither beside it nor in {saved.cache_folder()}: "
             "it will be built again at the next start",
-            stacklevel=2,
+            stacklevel=stack_level(),
         )
 
 

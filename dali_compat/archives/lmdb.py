@@ -98,7 +98,7 @@ class DALILMDB(Archive):
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         database = Database(data, path)
         for number, (key, at, length) in enumerate(database.items()):
-            if _SPECIAL.fullmatch(key) or not length:
+            if _SPECIAL.fullmatch(key):
                 continue
             begin, end, label = _image(data[at : at + length], path, f"key {key!r}")
             built.add(at + begin, end - begin, label, key=key)
@@ -126,9 +126,10 @@ class DALILMDB(Archive):
         found = []
         for key in keys:
             match = re.search(self.label_pattern or "", key)
-            if match is None:
+            label = None if match is None else match[1] if match.re.groups else match[0]
+            if label is None:
                 raise ValueError(f"label_pattern {self.label_pattern!r} finds nothing in the key {key!r}")
-            found.append(match[1] if match.re.groups else match[0])
+            found.append(label)
         if all(name.isdecimal() for name in found):
             numbers = [int(name) for name in found]
             if not is_target(max(numbers)):
@@ -142,9 +143,9 @@ class DALILMDB(Archive):
 _NO_LABEL = np.iinfo(np.int64).min
 
 
-def _by_labels(labels: int | Mapping[str, int] | Sequence[int], keys: list[str]) -> NDArray[Any] | int:
-    if isinstance(labels, int):
-        return labels
+def _by_labels(labels: int | Mapping[str, int] | Sequence[int], keys: list[str]) -> NDArray[Any]:
+    if isinstance(labels, (int, np.integer)):
+        labels = [int(labels)] * len(keys)
     if isinstance(labels, Mapping):
         missing = [key for key in keys if key not in labels]
         if missing:
@@ -155,6 +156,8 @@ def _by_labels(labels: int | Mapping[str, int] | Sequence[int], keys: list[str])
     targets = np.asarray(labels)
     if targets.dtype.kind not in "iu":
         raise ValueError(f"labels are {targets.dtype}, not integers")
+    if targets.ndim > 1 or not is_target(int(targets.max())):
+        raise ValueError(f"labels has {targets[targets.argmax()]}, which is no class number")
     return targets
 
 

@@ -25,6 +25,7 @@ def add_arguments(parser) -> None:
         "--fallback", choices=("warn", "silent", "error"), default="warn", help="what a loader does without DALI"
     )
     parser.add_argument("--report", action="store_true", help="say at the end what became of every loader")
+    parser.add_argument("--quiet", action="store_true", help="no line for each loader that says what it runs on")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="script or module, and its arguments")
     parser.usage = f"{parser.prog} [options] (script | -m module) [arguments of the program]"
@@ -41,7 +42,12 @@ def run(args) -> int:
         return 2
     name = args.program[0]
     dali_compat.install(
-        exact=args.exact, device=args.device, cache=args.cache, fallback=args.fallback, report=args.report
+        exact=args.exact,
+        device=args.device,
+        cache=args.cache,
+        fallback=args.fallback,
+        report=args.report,
+        verbose=not args.quiet and os.environ.get("RANK", "0") == "0",  # the other ranks' are the same
     )
     sys.argv = ["-m", *args.program[1:]] if args.is_module else args.program
     main = sys.modules["__main__"] = ModuleType("__main__")

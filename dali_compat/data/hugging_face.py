@@ -79,6 +79,11 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         refuse_rows(empty, f"no image in {image!r}", "row {}".format)
         self.paths = None if self._has_bytes.any() else list(map(self._column.path, range(len(self))))
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("dataset", "image") and name in vars(self):
+            raise AttributeError(f"{name} cannot be replaced: make another DALIHuggingFace")
+        super().__setattr__(name, value)
+
     @functools.cached_property
     def _column(self) -> _Images:
         return _Images(self.dataset, self.image)
@@ -253,7 +258,7 @@ def _check_image(dataset: Any, name: str) -> None:
 
 def _labels(dataset: Any, names: list[str], single: bool, count: int) -> Labels:
     """The targets that the columns make, in the order of the rows."""
-    columns = {name: dataset.with_format(None)[name][:] for name in names}
+    columns = [(name, dataset.with_format(None)[name][:]) for name in names]
     feature: Any = dataset.features[names[0]] if single else None
     labels = labels_of(columns, single, count, "row {}".format)
     return labels._replace(classes=list(feature.names)) if type(feature).__name__ == "ClassLabel" else labels

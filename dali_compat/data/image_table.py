@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import difflib
+import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from .image_list import DALIImageList
@@ -43,8 +44,8 @@ class DALIImageTable(DALIImageList):
     def __init__(
         self,
         table: Any,
-        image: str = "file",
-        target: str | Sequence[str] | None = "label",
+        image: Hashable = "file",
+        target: Hashable | Sequence[Hashable] = "label",
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         *,
@@ -52,14 +53,17 @@ class DALIImageTable(DALIImageList):
         classes: Sequence[str] | None = None,
         check_files: bool = True,
     ) -> None:
-        names = [] if target is None else [target] if isinstance(target, str) else list(target)
+        single = isinstance(target, str) or not isinstance(target, Iterable)
+        if isinstance(target, tuple):  # a name, too, where columns have several levels
+            single = target in list(getattr(table, "columns", ()))
+        names: list[Any] = [] if target is None else [target] if single else list(target)  # type: ignore[call-overload]  # it can be iterated
         rows = _of_frame(table, [image, *names]) if hasattr(table, "columns") else _of_csv(table, [image, *names])
         files = rows.columns[image]
         refuse_rows([row for row, file in enumerate(files) if file is None], f"an empty {image!r}", rows.where)
-        values: dict[str, Any] = {name: rows.columns[name] for name in names}
+        values = [(name, rows.columns[name]) for name in names]
         if rows.text and classes is None:
-            values = {name: numbers_in(column, name, rows.where) for name, column in values.items()}
-        labels = labels_of(values, isinstance(target, str), len(files), rows.where, classes)
+            values = [(name, numbers_in(column, name, rows.where)) for name, column in values]
+        labels = labels_of(values, single, len(files), rows.where, classes)
         super().__init__(files, labels.targets, transform, target_transform, root=root)
         self.classes = labels.classes
         self.class_to_idx = self.classes and {name: number for number, name in enumerate(self.classes)}
@@ -76,32 +80,41 @@ class _Rows(NamedTuple):
         text: cells are text, numbers too.
     """
 
-    columns: dict[str, list[Any]]
+    columns: dict[Any, list[Any]]
     where: Callable[[int], str]
     text: bool
 
 
-def _of_csv(path: Any, names: list[str]) -> _Rows:
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file)
-        header = next(reader, [])
+def _of_csv(path: Any, names: list[Any]) -> _Rows:
+    columns: dict[Any, list[Any]] = {name: [] for name in names}
+    lines: list[int] = []
+    read = 0  # lines, up to the row that comes
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(io.StringIO(file.read(), newline=""), strict=True)
+        header = next(filter(None, reader), [])
         _refuse_columns(names, header, os.fspath(path))
         at = {name: header.index(name) for name in names}
-        columns: dict[str, list[Any]] = {name: [] for name in names}
-        lines: list[int] = []
+        read = reader.line_num
         for cells in reader:
+            read = reader.line_num
             if not cells:
                 continue  # an empty line
             if len(cells) != len(header):
                 what = f"{len(cells)} cells, and the header {len(header)}"
-                raise ValueError(f"{os.fspath(path)}, line {reader.line_num}: it has {what}")
-            lines.append(reader.line_num)
+                raise ValueError(f"{os.fspath(path)}, line {read}: it has {what}")
+            lines.append(read)
             for name, place in at.items():
                 columns[name].append(cells[place] if cells[place].strip() else None)
+    except (csv.Error, UnicodeDecodeError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            read = error.object.count(b"\n", 0, error.start)
+        what = f"{error}; mend the file, or read it with pandas and give the DataFrame"
+        raise ValueError(f"{os.fspath(path)}, line {read + 1}: {what}") from None
     return _Rows(columns, lambda row: f"line {lines[row]}", True)
 
 
-def _of_frame(frame: Any, names: list[str]) -> _Rows:
+def _of_frame(frame: Any, names: list[Any]) -> _Rows:
     _refuse_columns(names, list(frame.columns), "the table")
     columns = {
         name: [None if gone else value for value, gone in zip(frame[name], frame[name].isna(), strict=True)]
@@ -111,7 +124,7 @@ def _of_frame(frame: Any, names: list[str]) -> _Rows:
     return _Rows(columns, lambda row: f"row {labels[row]}", False)
 
 
-def _refuse_columns(names: list[str], there: Sequence[Any], table: str) -> None:
+def _refuse_columns(names: list[Any], there: Sequence[Any], table: str) -> None:
     """
     Raises:
         ValueError: one is missing, or there twice.
@@ -120,7 +133,7 @@ def _refuse_columns(names: list[str], there: Sequence[Any], table: str) -> None:
         if list(there).count(name) > 1:
             raise ValueError(f"{table} has several columns {name!r}")
         if name not in there:
-            near = difflib.get_close_matches(name, list(map(str, there)), 1)
+            near = difflib.get_close_matches(str(name), list(map(str, there)), 1)
             meant = f" (is it {near[0]!r}?)" if near else ""
             raise ValueError(f"{table} has no column {name!r}{meant}; it has {', '.join(map(repr, there)) or 'none'}")
 

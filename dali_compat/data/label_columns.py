@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from ..archives.trouble import is_target
 from .image_list import NO_TARGET
 
-_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
-_FLOAT = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+_WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
+_FLOAT = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
+_NUMBERS = (bool, np.bool_, int, float, np.integer, np.floating)
+_BOOLEANS = ({"False", "True"}, {"false", "true"}, {"FALSE", "TRUE"})
 _SHOWN = 5  # rows that an error names
 
 
@@ -29,7 +34,7 @@ class Labels(NamedTuple):
 
 
 def labels_of(
-    columns: Mapping[str, Sequence[Any]],
+    columns: Sequence[tuple[Hashable, Sequence[Any]]],
     single: bool,
     count: int,
     where: Callable[[int], str],
@@ -38,7 +43,7 @@ def labels_of(
     """The targets of ``count`` rows.
 
     Args:
-        columns: values by the names of the columns, None where a cell is empty.
+        columns: the name and the values of each, None where a cell is empty.
         single: there is one column, and no vector is wanted.
         where: says where a row is, for an error.
         classes: names in the order of their numbers.
@@ -48,16 +53,19 @@ def labels_of(
     """
     if not columns:
         return Labels([NO_TARGET] * count)
-    for name, values in columns.items():
+    for name, values in columns:
         refuse_rows([row for row, value in enumerate(values) if value is None], f"an empty {name!r}", where)
     if not single:
-        return Labels(torch.stack([_floats(name, values, where) for name, values in columns.items()], dim=1))
-    ((name, values),) = columns.items()
+        return Labels(torch.stack([_floats(name, values, where) for name, values in columns], dim=1))
+    ((name, values),) = columns
     kinds = set(map(type, values))
     if classes is not None or kinds == {str}:
         return _named([str(value) for value in values], name, where, classes)
     if all(issubclass(kind, (bool, np.bool_, int, np.integer)) for kind in kinds):
-        return Labels([int(value) for value in values])
+        numbers = [int(value) for value in values]
+        beyond = [row for row, number in enumerate(numbers) if not is_target(number)]
+        refuse_rows(beyond, f"a number in {name!r} that no int64 holds", where)
+        return Labels(numbers)
     if all(issubclass(kind, (list, tuple, np.ndarray)) for kind in kinds):
         return Labels(_vectors(name, values, where))
     return Labels(_floats(name, values, where))
@@ -91,27 +99,38 @@ def refuse_rows(rows: Sequence[int], what: str, where: Callable[[int], str]) -> 
         )
 
 
-def _named(names: list[str], column: str, where: Callable[[int], str], classes: Sequence[str] | None) -> Labels:
-    known = sorted(set(names)) if classes is None else list(classes)
+def _named(names: list[str], column: Any, where: Callable[[int], str], classes: Sequence[str] | None) -> Labels:
+    there = set(names)
+    whole = next((pair for pair in _BOOLEANS if there <= pair), there)  # "True" is 1, too, where all are
+    known = sorted(whole) if classes is None else list(classes)
+    if isinstance(classes, (str, Mapping, Set)):
+        raise ValueError(f"classes must be a list, in the order of the numbers; got a {type(classes).__name__}")
+    for name, times in Counter(known).items():
+        if times > 1 or not isinstance(name, str):
+            what = f" {times} times" if times > 1 else f", and cells are text: write {str(name)!r}"
+            raise ValueError(f"classes has {name!r}{what}")
     number = {name: at for at, name in enumerate(known)}
     refuse_rows([row for row, name in enumerate(names) if name not in number], f"a {column!r} not in classes", where)
     return Labels([number[name] for name in names], known)
 
 
-def _floats(name: str, values: Sequence[Any], where: Callable[[int], str]) -> torch.Tensor:
-    numbers = (bool, np.bool_, int, float, np.integer, np.floating)
-    refuse_rows(
-        [row for row, value in enumerate(values) if not isinstance(value, numbers)], f"no number in {name!r}", where
-    )
+def _floats(name: Any, values: Sequence[Any], where: Callable[[int], str]) -> torch.Tensor:
+    odd = [row for row, value in enumerate(values) if not isinstance(value, _NUMBERS)]
+    refuse_rows(odd, f"no number in {name!r}", where)
     return torch.tensor([float(value) for value in values], dtype=torch.float32, device="cpu")
 
 
-def _vectors(name: str, values: Sequence[Any], where: Callable[[int], str]) -> torch.Tensor:
+def _vectors(name: Any, values: Sequence[Any], where: Callable[[int], str]) -> torch.Tensor:
     length = len(values[0])
-    refuse_rows(
-        [row for row, value in enumerate(values) if len(value) != length], f"not {length} numbers in {name!r}", where
-    )
+    odd = [row for row, value in enumerate(values) if len(value) != length or not _is_numeric(value)]
+    refuse_rows(odd, f"not {length} numbers in {name!r}", where)
     try:
         return torch.from_numpy(np.array(list(values), np.float32))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name!r} holds vectors of other things than numbers: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{name!r} holds arrays of several shapes: {error}") from None
+
+
+def _is_numeric(value: Any) -> bool:
+    with suppress(ValueError):  # its rows have several lengths
+        return np.array(value.tolist() if isinstance(value, np.ndarray) else value).dtype.kind in "biuf"
+    return False

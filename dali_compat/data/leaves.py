@@ -66,7 +66,7 @@ def _checked(dataset: Any) -> Images:
         reader.check(dataset)
     elif (known := known_class_of(dataset)) is not None:
         what = f"{name} is a subclass of torchvision's {known.__name__}, and may do something else"
-        raise Unsupported(f"{what}; take {known.__name__} itself")
+        raise Unsupported(f"{what}; take {known.__name__} itself, and do in transform what it adds")
     else:
         what = f"{name} is not an image folder or an archive of images, nor a Subset or ConcatDataset of such"
         raise Unsupported(what + advice(dataset))

@@ -80,7 +80,9 @@ def transforms_of(dataset: Any) -> tuple[Any, Any]:
         return None, None
     if type(both) is not StandardTransform:
         name = type(dataset).__name__
-        raise Unsupported(f"{name} has transforms=, of image and target together; give it transform= instead")
+        raise Unsupported(
+            f"{name} has transforms=, of image and target together; give what is for images alone as transform="
+        )
     return both.transform, both.target_transform
 
 
@@ -92,7 +94,7 @@ def check_loader(dataset: Any, loader: Any) -> None:
     if loader not in (default_loader, pil_loader) or not is_original(loader):
         name = type(dataset).__name__
         remedy = "write ImageFolder instead" if type(dataset) is DatasetFolder else "leave loader= out"
-        raise Unsupported(f"{name} has a loader of its own; {remedy} where files are ordinary images")
+        raise Unsupported(f"{name} has a loader of its own; {remedy}, and do in transform what it does to the image")
     if loader is default_loader and not is_original(folder.pil_loader):
         raise Unsupported("torchvision.datasets.folder.pil_loader, which opens the files, was replaced")
     if loader is default_loader and get_image_backend() != "PIL":

@@ -81,5 +81,5 @@ def _by_kernel(op: str, image, row: dict, **args):
     rows = {name: np.asarray(value)[None] for name, value in row.items() if name != "flag"}
     function = kernel_of(op)
     assert function is not None, f"nothing does {op!r}: write it in engine/kernels/, with @kernel"
-    made = function(_as_tensor(image)[None], rows, **args)[0]
+    made = function(_as_tensor(image)[None].clone(), rows, **args)[0]  # crops of one tensor share its memory
     return F1.to_pil_image(made) if isinstance(image, Image.Image) else made

@@ -9,7 +9,7 @@ Rows are images here: a sample may have several (told.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -34,6 +34,7 @@ class AskedBatch(DaliBatch):
 
     _samples_of: Told
     targets: list[Sample]
+    _files: Mapping[int, str] = {}  # of samples that the data set could not make
     _settled = False  # whether the data set itself was asked for those that are bad
     _asked_of: Ticket | None = None  # what workers are to answer
 
@@ -75,7 +76,9 @@ class AskedBatch(DaliBatch):
     def _named(self, row: int) -> str:
         """For messages, what stands for the image of a sample that has none."""
         dataset = self.epoch.dataset
-        return path_of(dataset, self.indices[row]) if row in self.bad else type(dataset).__name__
+        return (
+            self._files.get(row) or path_of(dataset, self.indices[row]) if row in self.bad else type(dataset).__name__
+        )
 
     def _samples_here(self) -> list[Sample]:
         asker, tolerant = self.epoch.asker, self.epoch.errors.policy != "raise"
@@ -93,6 +96,7 @@ class AskedBatch(DaliBatch):
     def _failed_here(self, row: int, error: Exception) -> None:
         if not isinstance(error, Exception if self.epoch.errors.in_python else UNREADABLE):
             raise error
+        self._files = {**self._files, row: path_of(self.epoch.dataset, self.indices[row], error)}
         self._failed(row, reason_of(error))
 
     def _failed(self, row: int, reason: str) -> None:

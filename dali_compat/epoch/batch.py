@@ -6,7 +6,8 @@ thing; finish() waits and collates. What lies between indices and images is its 
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,14 @@ class Batch:
         if not (needed and self.epoch.in_workers):
             return nullcontext()
         return own_generators(self.epoch.seed, stream, 0, self.position(0))
+
+    def _as_in_its_copy(self, targets: list[Any], transformed: bool) -> list[Any]:
+        """Targets, before target_transform where it has one, as a worker's copy of the data set has them: the user's
+        functions may change them in place."""
+        if self.epoch.in_workers and (transformed or not self.epoch.default_collate):
+            with suppress(Exception):  # of objects that nobody can copy
+                return deepcopy(targets)
+        return targets
 
     def position(self, row: int) -> int:
         """How many samples of the epoch come before this row, those of all ranks."""

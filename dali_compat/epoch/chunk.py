@@ -200,11 +200,11 @@ class ResidentPart(Part[Chunk]):
 
     def _images(self):
         images, route = _selected(self._selections, len(self.rows)), self.owner.epoch.route
-        chains = zip(self.plan.chains, self._arrays, strict=True)
-        made = [route.program(one)(images, arrays) for one, arrays in chains]
-        if not self.plan.views:
-            return made[0]
-        return Views([one.clone() if one is images else one for one in made])  # each in memory of its own
+        made = []
+        for number, (one, arrays) in enumerate(zip(self.plan.chains, self._arrays, strict=True), 1):
+            own = images if number == len(self._arrays) else images.clone()  # which functions may change in place
+            made.append(route.program(one)(own, arrays))
+        return Views(made) if self.plan.views else made[0]
 
 
 def _tensors(images: Any) -> list[torch.Tensor]:

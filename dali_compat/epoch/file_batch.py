@@ -98,7 +98,9 @@ class FileBatch(Batch):
 
     def _look_up(self) -> Listed:
         """Its samples, one after another."""
-        return look_up(self.epoch.dataset, self.indices, self.epoch.folder)
+        listed = look_up(self.epoch.dataset, self.indices, self.epoch.folder)
+        listed.targets = self._as_in_its_copy(listed.targets, any(transforms_of(leaf)[1] for leaf in listed.leaves))
+        return listed
 
     def _leave_out_broken(self) -> None:
         """Files that could not be read before."""

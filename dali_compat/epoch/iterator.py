@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..eager import eager
+from ..ending import until_the_end, wait_for_daemons
 from ..errors import OutOfStep
 from ..forked import keep
 from .batch import Batch
@@ -38,7 +40,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
 
     def __init__(self, loader, route: R):
         self._progress: Progress = loader._history.begin(loader)
-        super().__init__(loader)
+        super().__init__(_Unpinned(loader) if loader.pin_memory else loader)  # type: ignore[arg-type]  # as good as one
         self._progress.seeded(int(self._base_seed))
         self._ahead = max(loader.num_workers * (loader.prefetch_factor or 0), route.depth)
         self._may_draw = may_draw(self._index_sampler, unknown=sys.maxsize)
@@ -95,7 +97,8 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         raise NotImplementedError
 
     def _indices(self, index) -> Indices:
-        """The indices of one batch, from what the sampler gave."""
+        """The indices of one batch, from what the sampler gave; it may fill one tensor time and again."""
+        index = index.clone() if isinstance(index, torch.Tensor) else index
         return list(index) if self._auto_collation else [index]
 
     def _check_process(self) -> None:
@@ -103,6 +106,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
             raise RuntimeError("this iterator belongs to the parent process; call iter(loader) in the child")
 
     @eager
+    @until_the_end
     def _next_data(self):
         self._check_process()
         meter = self._epoch.meter
@@ -259,12 +263,25 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
             self._abandon()
 
 
+class _Unpinned:
+    """A loader without pin_memory, which has no effect here: what torch warns of does not happen."""
+
+    pin_memory = False
+
+    def __init__(self, loader: Any):
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
 _alive: weakref.WeakSet[OrderedIterator] = weakref.WeakSet()
 
 
 @atexit.register
 def _abandon_all() -> None:
     """Before modules lose what is in them: who refers to an iterator for longer does not matter then."""
+    wait_for_daemons()
     for iterator in list(_alive):
         if iterator._pid == os.getpid():
             iterator._abandon()

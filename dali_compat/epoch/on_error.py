@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
+from ..callers import stack_level
 from ..data.sources import Record, Source, is_record
 from ..errors import BadImageWarning
 
@@ -53,6 +54,7 @@ class Errors:
         self._listed: set[tuple[str, str]] = set()
         self._epoch, self._count = -1, 0
         self._so_far = 0  # the count of an epoch that is gone on with
+        self._told = 0  # how many of those found a warning counts
 
     def begin(self) -> None:
         """An epoch begins, or goes on."""
@@ -69,6 +71,7 @@ class Errors:
         self._listed = {(one.path, repr(one.index)) for one in self.found}
         self._epoch, self._count = state["epoch"] - under_way, state["count"]
         self._so_far = self._count if under_way else 0
+        self._told = sum(one.epoch <= self._epoch for one in self.found)
 
     def add(self, path: str, index: Any, reason: str) -> None:
         """A sample was left out of a batch."""
@@ -93,10 +96,10 @@ class Errors:
         return reason if state == _state(source) else None
 
     def end(self, samples: int) -> None:
-        """An epoch of so many samples is over. Says it once: a warning may be an error, and whoever asks for a next
-        batch then comes here again."""
-        count, self._count = self._count, 0
-        if count:
+        """An epoch of so many samples is over. Says how many could not be read, if there were others than before; once:
+        a warning may be an error, and whoever asks for a next batch then comes here again."""
+        (count, self._count), told, self._told = (self._count, 0), self._told, len(self.found)
+        if count and self._told > told:
             _warn(f"epoch {self._epoch}: {count:,} of {samples:,} samples were {self._verb} (see loader.errors)")
 
     @property
@@ -137,4 +140,4 @@ def _state(source: Source) -> tuple[Any, ...] | None:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, BadImageWarning, stacklevel=2)
+    warnings.warn(text, BadImageWarning, stacklevel=stack_level())

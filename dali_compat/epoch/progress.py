@@ -15,6 +15,7 @@ import torch
 import torch.utils.data as data
 from torch.utils.data.distributed import DistributedSampler
 
+from ..callers import stack_level
 from .generators import Generators, of_indices
 from .samplers import Indices, RankOrder, distributed, is_known, of_the_rest, samplers_of
 
@@ -252,7 +253,7 @@ class Progress:
             text = "the sampler gives other indices than when the state was taken"
             if self.strict:
                 raise RuntimeError(f"{text}; load_state_dict(state, strict=False) goes on with them")
-            warnings.warn(f"{text}: the epoch goes on with them", stacklevel=2)
+            warnings.warn(f"{text}: the epoch goes on with them", stacklevel=stack_level())
         return indices
 
     def rest(self, loader) -> Any:

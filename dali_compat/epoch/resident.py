@@ -167,12 +167,12 @@ class ResidentBatch(Batch):
 
     def _locate(self) -> None:
         self.places = [locate(self.epoch.dataset, index) for index in self._listed()]
-        with self._as_in_a_worker(any(dataset.target_transform for dataset, _ in self.places)):
+        transformed = any(dataset.target_transform for dataset, _ in self.places)
+        given = self._as_in_its_copy([target(dataset, local) for dataset, local in self.places], transformed)
+        with self._as_in_a_worker(transformed):
             self.targets = [
-                target(dataset, local)
-                if dataset.target_transform is None
-                else dataset.target_transform(target(dataset, local))
-                for dataset, local in self.places
+                one if dataset.target_transform is None else dataset.target_transform(one)
+                for one, (dataset, _) in zip(given, self.places, strict=True)
             ]
 
     def _images(self):

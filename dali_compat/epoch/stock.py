@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections import deque
+from traceback import walk_tb
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +18,7 @@ from torch.utils.data.dataloader import (
 
 from ..data.leaves import locate, sample
 from ..draws import replacement
+from ..ending import until_the_end
 from ..engine.device import moved
 from ..ours import QuietWorker
 from .on_error import ATTEMPTS, NOTHING, UNREADABLE, Errors
@@ -108,6 +111,7 @@ class _OnDevice(_BaseDataLoaderIter):
             self._asked.append((len(index), list(index)) if known else (None, ()))
         return index
 
+    @until_the_end
     def _next_data(self):
         since = self._meter.now()
         try:
@@ -244,7 +248,7 @@ class _Tolerant(data.Dataset):
             try:
                 return _Sample((self.dataset[index],), failures)
             except self._covers as error:
-                failures.append((path_of(self.dataset, index), index, f"{type(error).__name__}: {error}"))
+                failures.append((path_of(self.dataset, index, error), index, f"{type(error).__name__}: {error}"))
                 if not self._replaces:
                     return _Sample((), failures)
                 if len(failures) > ATTEMPTS or not hasattr(asked, "__index__"):
@@ -288,9 +292,26 @@ def _length(batch: Any) -> int:
     return len(batch) if isinstance(batch, torch.Tensor) and batch.ndim else 1
 
 
-def path_of(dataset: Any, index: Any) -> str:
-    """Where a sample's image is, for a message."""
+def path_of(dataset: Any, index: Any, error: BaseException | None = None) -> str:
+    """Where a sample's image is, for a message; of no image folder the file with which ``error`` came, if it is known,
+    or else the name of the data set's class."""
     try:
         return str(sample(*locate(dataset, index))[0])
-    except Exception:  # no image folder
-        return type(dataset).__name__
+    except Exception:
+        return _file_of(error) or type(dataset).__name__
+
+
+def _file_of(error: BaseException | None) -> str:
+    """The file that the system could not open, or PIL could not read; "" where nothing names it."""
+    while error is not None:
+        found = [getattr(error, "filename", None)]
+        for frame, _ in walk_tb(error.__traceback__):
+            if str(frame.f_globals.get("__name__")).startswith("PIL."):
+                image, file = (frame.f_locals.get(name) for name in ("self", "fp"))
+                files = image, file, getattr(image, "fp", None)
+                found += [getattr(one, name, None) for one in files for name in ("filename", "name")]
+        known = [os.fsdecode(one) for one in found if one and isinstance(one, (str, bytes, os.PathLike))]
+        if known:
+            return known[-1]
+        error = error.__cause__ or error.__context__
+    return ""

@@ -41,7 +41,9 @@ class Asker:
         with hooked(tracer):
             many = getattr(self.dataset, "__getitems__", None)
             if many and bad is None:
-                samples = taken(list(many(list(indices))), tracer.notes)
+                given = list(many(list(indices)))
+                tracer.look()
+                samples = taken(given, tracer.notes)
             else:
                 samples = [self._one(tracer, row, index, bad) for row, index in enumerate(indices)]
             samples = list(map(settled, samples))
@@ -66,8 +68,9 @@ class Asker:
     def _one(self, tracer: Tracer, row: int, index: Any, bad: Callable[[int, Exception], None] | None) -> Sample:
         before, met = tracer.notes.count, None
         try:
-            (sample,) = taken([self.dataset[index]], tracer.notes)
-            return sample
+            given = [self.dataset[index]]
+            tracer.look()
+            return taken(given, tracer.notes)[0]
         except Exception as error:
             met = error
         try:

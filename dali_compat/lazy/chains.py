@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torchvision import transforms as v1
 
 from ..draws import is_random
 from ..translate import translate
@@ -17,6 +18,7 @@ from ..translate.chain import Chain as Translation
 from ..translate.registry import behaves_as
 from ..translate.windows import has_any_size, is_given, window_of
 from ..translate.wrappers.objects import OF_MODULES, attributes, root
+from .generators import ALL, PYTHON, TORCH, Generator
 
 _DEEP = 4  # transforms within transforms that are looked at
 _FEW = 16  # numbers of an array that are looked at
@@ -24,8 +26,12 @@ _NUMBERS, _SEQUENCES = {int, float, bool, str, type(None)}, {list, tuple}
 _ARRAYS = {np.ndarray, torch.Tensor}
 _OF_ALL = (OF_MODULES | {"training"}) - {"_modules", "_forward_hooks", "_forward_pre_hooks"}
 _LIBRARIES = {"torch", "torchvision", "timm", __name__.partition(".")[0]}
+_OF_PYTHON = {v1.RandomChoice, v1.RandomOrder}  # torchvision's that draw from Python's generator
 _SIZES_OF_WINDOWS = 3  # that have chains of their own
-_MOST = 64  # transforms after an image that are known at a time: a data set may make new ones for each sample
+# A data set may make new transforms for each sample, and each chain has a pipeline with threads of its own: so many may
+# follow one chain, and one that has none, in an epoch. Images become real beyond that
+_MOST, _MOST_OF_ROOT = 16, 64
+_MOST_OBJECTS = 64  # known by their id() after a chain at a time, and in vain, until nobody looks at new ones any more
 
 
 class Chain:
@@ -42,6 +48,8 @@ class Chain:
         copies: of these, as they were when an image went through them.
         gives: the image after them.
         is_random: whether they draw random numbers, besides what the data set's own code draws.
+        generators: from which the last of them draws, as torchvision runs it; () where it does not.
+        drawn_from: torch's, and those from which any chain of the same root draws.
         streams: how many random streams they have.
         packed: the copies are pickled; None before that is first asked for.
     """
@@ -53,10 +61,13 @@ class Chain:
         self._count, self.given, self.gives = count, given, self.translation.gives
         self.transforms: tuple[Any, ...] = ()
         self.copies: tuple[Any, ...] = ()
+        self.generators: tuple[Generator, ...] = ()
+        self.drawn_from: set[Generator] = {TORCH}
         self.is_random, self.streams = False, self.translation.streams
         self.packed: bytes | None = None
         # by id(): (the transform, kept alive, its settings, and its chain)
-        self._after: dict[int, tuple[Any, Any, Chain]] = {}
+        self._after: dict[int, tuple[Any, Any, Chain | None]] = {}
+        self._root, self._count_of_root, self._in_vain, self._is_used = self, 0, 0, True
         self._of_steps: dict[Any, Chain] = {}
         self._behind: list[Chain] = []
         self._of_sizes: dict[Any, Chain] = {}  # by those of windows
@@ -69,20 +80,22 @@ class Chain:
         """As data sets of files have it."""
         return self.transforms or None
 
-    def after(self, transform: Any, most: int = _MOST) -> Chain | None:
+    def after(self, transform: Any) -> Chain | None:
         """The chain that goes on with a transform; None where that has no translation, gives several images, was
-        changed since look_again(), or is a new one after so many."""
+        changed since look_again(), or where too many others have come before."""
         known, settings = self._after.get(id(transform)), _settings(transform)
-        if known is not None:
-            return known[2] if known[1] == settings else None
-        if most < _MOST and len(self._of_steps) >= most:
-            return None
-        made = self._made(transform)
-        if made is not None:  # one of the user's may refer to the data set, which is not to be kept alive
-            while len(self._after) >= _MOST:
+        if known is None:
+            if self._in_vain >= _MOST_OBJECTS:
+                return None
+            made = self._made(transform)
+            self._in_vain += made is None
+            while len(self._after) >= _MOST_OBJECTS:  # one of the user's may refer to the data set
                 del self._after[next(iter(self._after))]
-            self._after[id(transform)] = transform, settings, made
-        return made
+            known = self._after[id(transform)] = transform, settings, made
+        chain = known[2] if known[1] == settings else None
+        if chain is not None:
+            chain._is_used = True
+        return chain
 
     def of_sizes(self, root: Chain, sizes: tuple[tuple[int, int], ...]) -> Chain:
         """The chain that does the same with windows of these sizes, (height, width), and gives images of one size; this
@@ -117,10 +130,14 @@ class Chain:
         return self._behind[number - 1] if number else self
 
     def look_again(self) -> None:
-        """Transforms may have changed."""
-        self._after = {}
+        """Transforms may have changed. Chains that nobody has asked for since are forgotten."""
+        self._after, self._in_vain = {}, 0
+        self._of_steps = {steps: chain for steps, chain in self._of_steps.items() if chain._is_used}
+        self._count_of_root = 0
         for chain in self._of_steps.values():
+            chain._is_used = False
             chain.look_again()
+            self._count_of_root += 1 + chain._count_of_root
 
     def _made(self, transform: Any) -> Chain | None:
         if not _is_fixed(transform) or (self.gives.kind != "pil" and _is_in_place(transform)):
@@ -130,8 +147,18 @@ class Chain:
         if several or made.functions or made.gives.kind not in ("pil", "tensor", "Image"):
             return None
         steps = tuple(step for entry in made.translated for step in entry.steps)
-        chain = self._of_steps.setdefault(steps, Chain(self._count, self.given, made))
+        chain = self._of_steps.get(steps)
+        if chain is None:
+            if len(self._of_steps) >= _MOST or self._root._count_of_root >= _MOST_OF_ROOT:
+                return None
+            chain = self._of_steps[steps] = Chain(self._count, self.given, made)
+            chain._root = self._root
+            self._root._count_of_root += 1
         chain.is_random = any(is_random(step) and not is_given(step) for step in steps)
+        own = steps[sum(len(entry.steps) for entry in self.translation.translated) :]
+        if any(is_random(step) and not is_given(step) for step in own):
+            chain.generators = _generators_of(transform)
+        self._root.drawn_from |= set(chain.generators)
         chain.transforms = (*self.transforms, transform)
         chain.copies, chain.packed = (*self.copies, _apart(transform)), None
         return chain
@@ -208,6 +235,14 @@ def _is_fixed(transform: Any) -> bool:
         if one is None or (root(kind) not in _LIBRARIES and behaves_as(type(one)) is None):
             return False
     return True
+
+
+def _generators_of(transform: Any) -> tuple[Generator, ...]:
+    """Those that a random transform may draw from."""
+    within = [type(one) for one in _within(transform)]
+    if any(root(kind) not in ("torch", "torchvision") for kind in within):
+        return ALL
+    return (TORCH, PYTHON) if _OF_PYTHON & set(within) else (TORCH,)
 
 
 def _is_in_place(transform: Any) -> bool:

@@ -6,20 +6,17 @@ that thread's tracer for a stand-in. In every other thread, and where the tracer
 - ``PIL.Image.open``, and what decodes for Hugging Face's datasets, give an image that is not read.
 - ``__call__`` of the transforms that have a translation gives an image or a tensor that is not computed. So do those
   functions of ``torchvision.transforms.functional`` that do what such a transform does.
-- What sets a generator of random numbers tells the tracer, and then does what it always does.
 """
 
 from __future__ import annotations
 
 import functools
-import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from PIL import Image
 from torchvision import transforms as v1
@@ -52,14 +49,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 _KEPT = 256  # of these transforms
 
-_OF_TORCH = ("manual_seed", "seed", "get_rng_state", "set_rng_state")
-_SEEDS: tuple[tuple[Any, tuple[str, ...], str], ...] = (  # a state that is taken will be set
-    (torch, _OF_TORCH, "torch's generator"),
-    (torch.random, _OF_TORCH, "torch's generator"),
-    (random, ("seed", "getstate", "setstate"), "Python's generator"),
-    (np.random, ("seed", "get_state", "set_state"), "NumPy's generator"),
-)
-
 _here = threading.local()
 _lock = new_lock()
 
@@ -77,10 +66,6 @@ class Hooked(Protocol):
 
     def applied(self, transform: Any, image: Any, function: Callable[[Any], Any] | None = None) -> Any:
         """What a transform, or a function that does the same, gives of a stand-in; None where it has to be called."""
-        ...
-
-    def seeds(self, what: str) -> None:
-        """The user's code sets a generator."""
         ...
 
 
@@ -136,9 +121,6 @@ def _put_in() -> None:
             for kind in known_types():
                 if root(kind) not in ("torch", __name__.partition(".")[0]):
                     _replace(kind, "__call__", functools.partial(_call_hook, kind))
-            for owner, names, what in _SEEDS:
-                for name in names:
-                    _replace(owner, name, functools.partial(_seed_hook, what))
             for name in _FUNCTIONS:
                 _replace(functional, name, functools.partial(_function_hook, name))
             feature = getattr(sys.modules.get(_FEATURES), "Image", None)
@@ -186,17 +168,6 @@ def _open_hook(really: Any) -> Any:
         return really(fp, mode, formats) if made is None else made
 
     return open
-
-
-def _seed_hook(what: str, really: Any) -> Any:
-    @functools.wraps(really)
-    def set_generator(*args: Any, **kwargs: Any) -> Any:
-        tracer = _tracer()
-        if tracer is not None:
-            tracer.seeds(what)
-        return really(*args, **kwargs)
-
-    return set_generator
 
 
 def _decode_hook(really: Any) -> Any:

@@ -23,7 +23,6 @@ _OWN = frozenset(
     ("convert", "copy", "crop", "load", "resize", "transpose", "getbands", "getexif", "close", "__enter__", "__exit__")
 )
 _OF_HEADER = frozenset(("mode", "size", "width", "height"))
-SIZES = 8  # transforms that may follow an image, beyond which its size is perhaps another one each time
 _INTERPOLATIONS = {None: v1.InterpolationMode.BICUBIC, 0: v1.InterpolationMode.NEAREST}
 _INTERPOLATIONS |= {1: v1.InterpolationMode.LANCZOS, 2: v1.InterpolationMode.BILINEAR, 3: v1.InterpolationMode.BICUBIC}
 _FLIPS = {
@@ -238,7 +237,7 @@ def _resized(later: Later, size: Any, resample: Any) -> Later | None:
     numbers = type(size) in (list, tuple) and [type(one) for one in size] == [int, int] and min(size) > 0
     if not numbers or resample not in _INTERPOLATIONS or not is_certainly_rgb(later) or later.chain.gives.kind != "pil":
         return None
-    chain = later.chain.after(_resize(size[1], size[0], resample), most=SIZES)
+    chain = later.chain.after(_resize(size[1], size[0], resample))
     return None if chain is None else later.then(chain, lambda image: image.resize(size, resample))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from ..locks import new_lock
+from .generators import States, drawing_from
 
 if TYPE_CHECKING:
     from ..data.sources import Source
@@ -62,6 +63,7 @@ class Later:
         is_loaded: whether its pixels were read, or used: PIL has then done to it what it does of itself.
         header: mode, size and format of the image as it was opened, where somebody has asked.
         exif: what PIL's getexif() gives of it, where somebody has asked.
+        states: of the generators that its last transform would have drawn from, where that is random.
         windows: of each window of its chain, the random stream of its step and (top, left, height, width).
     """
 
@@ -79,6 +81,7 @@ class Later:
         "is_rgb",
         "notes",
         "source",
+        "states",
         "windows",
     )
 
@@ -95,6 +98,7 @@ class Later:
         self.is_converted = self.is_loaded = False
         self.header: tuple[str, tuple[int, int], str | None] | None = None
         self.exif: Any = None
+        self.states: States = ()
         self.windows: Windows = ()
         self._make: Callable[[Any], Any] | None = make
         self._before, self._real = before, None
@@ -117,7 +121,8 @@ class Later:
     def _become_real(self, why: str) -> None:
         if self._make is not None:
             before, make = self._before, self._make
-            self._real = make(None if before is None else before._real)
+            with drawing_from(self.states):
+                self._real = make(None if before is None else before._real)
             if self.is_loaded and isinstance(self._real, Image.Image):
                 self._real.load()
             self._make = self._before = None

@@ -1,4 +1,4 @@
-"""Whether a data set opens images by PIL, as far as its code says: code is read, and nothing of it runs."""
+"""Whether a data set opens images, as far as its code says: code is read, and nothing of it runs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
+from ..callers import is_installed
 from ..translate.wrappers.objects import attributes, is_of_library, root
 
 _OPENS = frozenset(("default_loader", "pil_loader"))
+_OTHERS = frozenset(("decode_image", "decode_jpeg", "decode_png", "imdecode", "imread", "read_image"))  # not by PIL
+_DATA_SETS = "torchvision.datasets."  # whose code is followed as the user's is
 _ALWAYS = "__init__", "__call__"  # of an object that is made, and of one that is called
 _DEPTH = 4  # of functions that call each other
 _MOST = 500  # of these
@@ -28,9 +31,28 @@ class _Called(NamedTuple):
 
 
 def opens_images(dataset: Any) -> bool:
-    """Whether its ``__getitem__`` names what opens images, or something that it may call does: a method, a function, a
-    class, or an object that the data set holds."""
-    waiting = deque(_methods(dataset, ("__getitem__",), _DEPTH))
+    """Whether its ``__getitem__`` names what opens images by PIL, or something that it may call does: a method, a
+    function, a class, or an object that the data set holds."""
+    return any(_opens(one, names) for one, names in _reached(dataset))
+
+
+def reads_images(dataset: Any) -> bool:
+    """Whether the user's code, or the data set's own, names what opens or decodes images, by whatever library. What
+    another package can do as well says nothing of a data set that uses it."""
+    return any(
+        (_opens(one, names) or names & _OTHERS)
+        and (one.owner is dataset or not is_installed(one.function.__code__.co_filename))
+        for one, names in _reached(dataset)
+    )
+
+
+def _opens(one: _Called, names: set[str]) -> bool:
+    return one.function.__name__ in _OPENS or bool(names & _OPENS) or names >= {"Image", "open"}
+
+
+def _reached(dataset: Any) -> Iterator[tuple[_Called, set[str]]]:
+    """What its ``__getitem__`` or ``__iter__`` may call, and the names in that."""
+    waiting = deque(_methods(dataset, ("__getitem__", "__iter__"), _DEPTH))
     seen: set[int] = set()
     while waiting and len(seen) < _MOST:
         one = waiting.popleft()
@@ -38,12 +60,15 @@ def opens_images(dataset: Any) -> bool:
             continue
         seen.add(id(one.function))
         names = set(names_of(one.function.__code__))
-        if one.function.__name__ in _OPENS or names & _OPENS or names >= {"Image", "open"}:
-            return True
-        if one.depth and not is_of_library(one.function):
+        yield one, names
+        if one.depth and not _is_closed(one.function):
             for value in _named(one, names):
                 waiting += _called(value, names, one.owner, one.depth - 1)
-    return False
+
+
+def _is_closed(one: Any) -> bool:
+    """Whether it is of a library whose code is not followed."""
+    return is_of_library(one) and not one.__module__.startswith(_DATA_SETS)
 
 
 def names_of(code: CodeType) -> Iterator[str]:
@@ -75,8 +100,9 @@ def _called(value: Any, names: Iterable[str], owner: Any, depth: int, within: bo
     a container, or in a module, too."""
     value = getattr(value, "__func__", value) if isinstance(value, (staticmethod, classmethod)) else value
     value = value.fget if isinstance(value, property) else value
-    if isinstance(value, functools.partial):
+    if isinstance(value, (functools.partial, functools.partialmethod, functools.cached_property)):
         value = value.func
+    value = getattr(value, "__wrapped__", value) if callable(value) and not isinstance(value, type) else value
     if isinstance(value, MethodType):
         value, owner = value.__func__, value.__self__
     if isinstance(value, FunctionType):
@@ -91,7 +117,7 @@ def _called(value: Any, names: Iterable[str], owner: Any, depth: int, within: bo
             yield from _called(vars(value).get(name), names, None, depth, within=False)
     else:
         kind = value if isinstance(value, type) else type(value)
-        if kind.__module__ != "builtins" and not is_of_library(kind):
+        if kind.__module__ != "builtins" and not _is_closed(kind):
             yield from _methods(value, (*_ALWAYS, *names), depth)
         elif within and kind is not value and root(kind) in _HOLD_CALLABLES:
             for held in attributes(value).values():

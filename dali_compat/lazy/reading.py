@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from types import MethodType
 from typing import Any
@@ -53,12 +52,6 @@ def gives_many(dataset: Any) -> bool:
     if many is None:
         return hasattr(dataset, "__getitems__")
     return root(many) != "torch" and not is_hugging_faces(many)
-
-
-def holds_iterator(dataset: Any) -> bool:
-    """Whether an attribute is an iterator, of which one sample may take what the next is to get."""
-    values = attributes(dataset).values()
-    return any(hasattr(type(one), "__next__") and not isinstance(one, io.IOBase) for one in values)
 
 
 def signature_of(dataset: Any, depth: int = _DEPTH) -> Iterator[Any]:

@@ -18,8 +18,9 @@ import torch
 
 from ..data.sources import BYTES, PATHS, Record, Source, Upright, current_folder, opened, within
 from .chains import Chain
+from .generators import States, Watch
 from .hooks import original_call, unasked
-from .images import SIZES, LazyImage, is_certainly_rgb, later_of
+from .images import LazyImage, is_certainly_rgb, later_of
 from .later import Later, Notes
 from .tensors import LazyTensor, LazyTVImage, lazy_tensor
 
@@ -72,10 +73,10 @@ class Tracer:
     def __init__(self, roots: dict[str, Chain], since: int):
         self.notes = Notes()
         self._roots, self._since = roots, since - _TICK
-        self._seed, self._dtype = torch.initial_seed(), torch.get_default_dtype()
+        self._watch, self._dtype = Watch(roots[PATHS].drawn_from | roots[BYTES].drawn_from), torch.get_default_dtype()
         self._showing = _showing()
         self._random: list[weakref.ref[Later]] = []  # which draw when they become real
-        self._seeds = ""  # what the user's code has set
+        self._set = ""  # the generator that the user's code has set
 
     def opened(self, file: Any, really: Callable[..., Any]) -> Any:
         """The image of a file, not read yet; None where ``really`` opening it is what can be done."""
@@ -123,30 +124,36 @@ class Tracer:
         if later.is_real or not is_certainly_rgb(later) or torch.get_default_dtype() != self._dtype:
             return None
         with unasked():  # a translation may try the transform, under generators of its own
-            chain = later.chain.after(transform) if function is None else later.chain.after(transform, most=SIZES)
+            chain = later.chain.after(transform)
         if chain is None:
             return None
-        if chain.is_random and torch.initial_seed() != self._seed:
-            self.seeds("torch's generator")
-        if chain.is_random and self._seeds:  # the user's code gives each image its numbers
-            self.notes.became_real(f"seeds {self._seeds}")
-            return None
+        states: States = ()
+        if chain.generators and function is None:
+            self.look()
+            if self._set:  # the user's code gives each image its numbers
+                self.notes.became_real(f"seeds {self._set}")
+                return None
+            states = self._watch.reserved(chain.generators)
         made = later.then(chain, function or original_call(chain.copies[-1]))
         if made is None:
             return None
-        if chain.is_random:
+        made.states = states
+        if states:
             self._random.append(weakref.ref(made))
         if chain.gives.kind == "pil":
             return self.notes.made(LazyImage(made))
         return self.notes.made(lazy_tensor(LazyTVImage if chain.gives.kind == "Image" else LazyTensor, made))
 
-    def seeds(self, what: str) -> None:
-        """The user's code sets a generator: who was to draw from it does now, and who comes next at once."""
-        self._seeds = self._seeds or what
-        pending, self._random = self._random, []
-        for ref in pending:
-            if (later := ref()) is not None:
-                later.value(f"seeds {what}")
+    def look(self) -> None:
+        """Where the user's code has set a generator, what was to draw from it draws now, from where it was."""
+        if self._set:
+            return
+        self._set = self._watch.moved()
+        if self._set:
+            pending, self._random = self._random, []
+            for ref in pending:
+                if (later := ref()) is not None:
+                    later.value(f"seeds {self._set}")
 
     def _source(self, file: Any) -> Source | None:
         if type(file) is io.BytesIO:

@@ -1,7 +1,11 @@
-"""Whether a data set of the user's can be asked: its code tells first (reading.py), then a copy's first sample."""
+"""Whether a data set of the user's can be asked: its code tells first (reading.py), then a few samples."""
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Container
+from contextlib import suppress
+from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,38 +16,40 @@ from PIL import Image
 from ..data.per_object import PerObject
 from ..data.sources import BYTES, PATHS, Record
 from ..data.survey import file_size, is_small
+from ..draws import seed_generators
 from ..errors import Unsupported
 from ..translate.replaced import STANDS_FOR
+from ..workers.samples import dumps
 from .asker import Asker
 from .chains import Chain
-from .hooks import hooked
-from .left_open import watched
-from .reading import gives_many, holds_iterator, may_open, may_use_cuda, signature_of, with_inner
-from .samples import Sample, settled, taken
-from .tracer import HEARD, WRITTEN, Tracer, now
-from .twin import generators_kept, settings_kept, twin_of
+from .reading import gives_many, may_open, may_use_cuda, signature_of, with_inner
+from .samples import Sample
+from .tracer import HEARD, WRITTEN, now
+from .trial import TrialFailed, in_child, reachable
 
 _UNSEEN = "opens no image in a way that is seen"
 _METHODS = ("convert", "copy", "crop", "getexif", "load", "point", "resize", "rotate", "transform", "transpose")
+_ALIKE = 4  # samples that are enough where all of them are left to DALI, or none
 _MOST = 1 << 25  # samples whose headers are known: a data set may say that it has any number
 _LARGE = 1 << 20  # bytes of a sample that the data set makes itself: workers send them by pickle
 _IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
 
 
 class Verdict(NamedTuple):
-    """What one sample has shown.
+    """What a few samples have shown.
 
     Attributes:
         why: the data set makes its samples itself; "" where it can be asked.
         raised: there was none; torch's loader says what is wrong.
-        images: of the sample: PATHS or BYTES, and the transforms that each goes through.
-        source: where the first is.
+        images: of the first that is left to DALI: PATHS or BYTES, and the transforms that each image goes through.
+        is_jpeg, is_small: of the first encoded image.
     """
 
     why: str
     raised: bool = False
     images: tuple[tuple[str, tuple[Any, ...]], ...] = ()
-    source: Any = None
+    is_jpeg: bool = False
+    is_small: bool = False
 
 
 class Known:
@@ -65,7 +71,7 @@ class Known:
         known = self._verdict
         if signature == self._signature and (known.why or None not in self.chains(known)):
             return known
-        self._verdict = _try_first_sample(dataset, self.roots)
+        self._verdict = _try(dataset, self.roots)
         self._look_again()  # it may have given transforms other settings
         passing = self._verdict.why in (WRITTEN, HEARD)  # next time files may be old, and nobody listen
         self._signature = None if passing else signature
@@ -125,7 +131,7 @@ def asked(dataset: Any) -> Asked | None:
         return None
     if verdict.why or len(chains) < len(verdict.images):
         raise Unsupported(verdict.why)
-    return Asked(asker_of(dataset, now()), chains, *_kind_and_size(verdict.source))
+    return Asked(asker_of(dataset, now()), chains, verdict.is_jpeg, verdict.is_small)
 
 
 def asker_of(dataset: Any, since: int) -> Asker:
@@ -143,32 +149,70 @@ def _is_pils(function: Any) -> bool:
     return getattr(function, "__globals__", {}).get("__name__") == "PIL.Image"
 
 
-# ---- one sample
+# ---- a few samples
 
 
-def _try_first_sample(dataset: Any, roots: dict[str, Chain]) -> Verdict:
-    """What the first sample shows. The data set stays as it is, and so do the generators."""
+class _Shown(NamedTuple):
+    """The same as a Verdict, from a child: transforms are given by their id(), and pickled, or None."""
+
+    why: str
+    images: list[tuple[str, list[tuple[int, bytes | None]]]]
+    is_jpeg: bool = False
+    is_small: bool = False
+
+
+def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
+    """What a few samples show. A forked child asks for them, so that nothing of it is left behind."""
     if any(gives_many(one) for one in with_inner(dataset)):
         return Verdict("has __getitems__ of its own")
     if not len(dataset):
         return Verdict("has no samples", raised=True)
-    if any(holds_iterator(one) for one in with_inner(dataset)):
-        return Verdict("has an iterator, of which there is no copy")
+    objects = {id(one): one for one in reachable(dataset)}
+    if any(isinstance(one, SynchronizedBase) for one in objects.values()):
+        return Verdict("has a value that it shares with other processes")
     try:
-        with watched(), generators_kept(dataset), settings_kept(dataset), hooked(tracer := Tracer(roots, now())):
-            twin = twin_of(dataset)
-            many = getattr(twin, "__getitems__", None)
-            (sample,) = taken(list(many([0])) if many else [twin[0]], tracer.notes)
-    except Exception:
-        return Verdict("raises an error", raised=True)
-    return _verdict_on(settled(sample), tracer.notes.why)
+        shown: _Shown | None = in_child(lambda: _shown(dataset, roots, objects.keys()))
+        if shown is None:
+            return Verdict("raises an error", raised=True)
+        images = tuple(
+            (given, tuple([objects.get(number) or pickle.loads(packed or b"") for number, packed in transforms]))
+            for given, transforms in shown.images
+        )
+    except TrialFailed as error:
+        return Verdict(str(error))
+    except Exception:  # of a transform that is made anew for each sample
+        return Verdict("makes transforms that cannot be pickled")
+    return Verdict(shown.why, False, images, shown.is_jpeg, shown.is_small)
 
 
-def _verdict_on(sample: Sample, why: str) -> Verdict:
-    if not sample.images or (why and _size_of(sample.value) > _LARGE):
-        return Verdict(why or _UNSEEN)
-    images = tuple((one.chain.given, one.chain.transforms) for one in sample.images)
-    return Verdict("", False, images, sample.images[0].source)
+def _shown(dataset: Any, roots: dict[str, Chain], known: Container[int]) -> _Shown | None:
+    """None where the first sample raises an error. ``known``: the id() of what is no sample's own."""
+    asker, count = Asker(dataset, roots, now()), len(dataset)
+    samples: list[Sample] = []
+    places = 0, 1, 2, 3, count // 2, count // 2 + 1, count - 2, count - 1
+    for number, index in enumerate(sorted({place for place in places if 0 <= place < count})):
+        seed_generators(number)
+        try:
+            samples += asker.ask([index])
+        except Exception:
+            if not number:
+                return None
+        chains = {id(sample.images[0].chain) for sample in samples if sample.images}
+        if number >= _ALIKE - 1 and len({bool(sample.images) for sample in samples}) == 1 and len(chains) < _ALIKE:
+            break
+    left = [sample for sample in samples if sample.images]
+    if len(chains) > _ALIKE and not all(id(one) in known for one in left[0].images[0].chain.transforms):
+        return _Shown("makes another transform for each sample", [])
+    if 2 * len(left) < len(samples) or (asker.why and left and _size_of(left[0].value) > _LARGE):
+        return _Shown(asker.why or _UNSEEN, [])
+    images = [(one.chain.given, list(map(_packed, one.chain.transforms))) for one in left[0].images]
+    return _Shown("", images, *_kind_and_size(left[0].images[0].source))
+
+
+def _packed(transform: Any) -> tuple[int, bytes | None]:
+    with suppress(Exception):
+        return id(transform), dumps(transform)
+    return id(transform), None
 
 
 def _size_of(value: Any) -> int:

@@ -12,13 +12,14 @@ from types import ModuleType
 from typing import Any
 
 from .. import patched
+from ..callers import announce, tell_of_fallback
 from ..patched import Patched
 from . import report as reports
 from . import spawned
 
 _HOME = "torch.utils.data.dataloader"
-# Data sets over images come out of one of these, or of packages that import them
-_SOURCES = "torchvision.datasets", "dali_compat.data", "dali_compat.archives", "timm.data"
+# Data sets over images come out of one of these, or of packages that import them, or open images by one
+_SOURCES = "torchvision.datasets", "dali_compat.data", "dali_compat.archives", "timm.data", "PIL.Image", "cv2"
 _log = logging.getLogger("dali_compat")
 
 
@@ -29,6 +30,7 @@ def install(
     cache: int | float | None = None,
     fallback: str = "warn",
     report: bool = False,
+    verbose: bool = False,
     **options: Any,
 ) -> Undo:
     """Make torch.utils.data.DataLoader ours where it is over images, in this process and those that it spawns.
@@ -36,14 +38,16 @@ def install(
     torch's class itself is changed: loaders are made the new way wherever the class was imported, before or after, and
     so are those of its subclasses. A loader over an image folder, an archive or images in memory, ours or torchvision's
     or timm's, or over a data set of your own that leaves its images to DALI, becomes a dali_compat.DataLoader; any
-    other stays torch's in full. Loaders that were made before stay as they are. A second call takes the place of the
-    first.
+    other stays torch's in full; where it is over images, ``fallback`` says whether a warning or an error tells why.
+    Loaders that were made before stay as they are. A second call takes the place of the first.
 
     Args:
         exact, device, cache, fallback: of every such loader, as in DataLoader of this package; a loader that is made
             with options of its own keeps these.
         report: print at the end, to stderr, what became of each loader, its images and their rate, and how long it was
             waited for.
+        verbose: print a line for each loader when it is made, to stderr: what it runs on, or why not on DALI. The
+            line takes the place of the warning.
         **options: memory_format, cache_device, on_error and on_error_in_python, as in DataLoader.
 
     Returns:
@@ -60,7 +64,7 @@ def install(
         raise TypeError(f"install() got an unexpected option {sorted(unknown)[0]!r}")
     given = {"exact": exact, "device": device, "cache": cache, "fallback": fallback, **options}
     before = patched.now
-    patched.now = Patched(given, report)
+    patched.now = Patched(given, report, verbose)
     _patch_now_or_later()
     spawned.follow()
     _log.info("torch.utils.data.DataLoader is dali_compat's where it is over images; also in processes spawned")
@@ -135,14 +139,20 @@ def _patch(module: Any) -> None:
     def __init__(self, *args, **kwargs):
         now = patched.now
         dataset = args[0] if args else kwargs.get("dataset")
-        if now is not None and _is_of_images(dataset):
+        reason = "" if now is None or hasattr(self, "_stats") else _why_torchs(dataset)  # ours have _stats by now
+        if now is not None and reason is None:
             from .loader import become
 
-            if become(self, args, kwargs, now):
+            reason = become(self, args, kwargs, now)
+            if reason is None:
                 return
+        if now is not None and reason and (now.options["fallback"] == "error" or not now.verbose):
+            tell_of_fallback(f"torchvision does the work: {reason}", now.options["fallback"], set())
         original(self, *args, **kwargs)
+        if now is not None and now.verbose and not hasattr(self, "_stats"):
+            announce(f"torch's own loader, because {reason or f'no images are seen in {type(dataset).__name__}'}")
         if now is not None and now.report:
-            reports.note(self, dataset)
+            reports.note(self, dataset, reason or "")
 
     __init__._dali_compat_original = original  # type: ignore[attr-defined]  # for _unpatch()
     module.DataLoader.__init__ = __init__
@@ -155,14 +165,20 @@ def _unpatch(module: Any) -> None:
         module.DataLoader.__init__ = original
 
 
-def _is_of_images(dataset: Any) -> bool:
+def _why_torchs(dataset: Any) -> str | None:
+    """Why a loader over a data set stays torch's; "" where it is over no images, and None where it becomes ours."""
     if not any(name in sys.modules for name in _SOURCES):
-        return False
+        return ""
     from ..data.kinds import of_images
     from ..errors import Unsupported
-    from ..lazy.verdict import asked
+    from ..lazy.reach import reads_images
+    from ..lazy.reading import with_inner
+    from ..routes.choose import planned
 
+    if of_images(dataset):
+        return None
     try:
-        return of_images(dataset) or asked(dataset) is not None
-    except Unsupported:  # its own code makes the samples
-        return False
+        planned(dataset)
+    except Unsupported as error:
+        return str(error) if any(of_images(one) or reads_images(one) for one in with_inner(dataset)) else ""
+    return None

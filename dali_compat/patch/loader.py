@@ -9,15 +9,12 @@ from typing import Any
 import torch.utils.data as data
 
 from .. import patched
-from ..callers import tell_of_fallback
 from ..data.leaves import leaves_of
 from ..data.timm import OfTimms
 from ..loader import DataLoader
 from ..patched import Patched
 from .devices import made
 from .frameworks import check_nothing_is_skipped_twice, is_made_by_accelerate, options_of, reason_to_stay_torchs
-
-_told: set[str] = set()
 
 
 class InstalledLoader(DataLoader):
@@ -29,15 +26,12 @@ class InstalledLoader(DataLoader):
         super().__init__(*args, **options | kwargs)
 
 
-def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patched) -> bool:
-    """Make ``loader`` ours and call our constructor with the arguments of torch's; False where it is ours already, or
-    a framework does with it what ours cannot."""
-    if isinstance(loader, DataLoader):
-        return False
+def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patched) -> str | None:
+    """Make ``loader`` ours and call our constructor with the arguments of torch's. Why it stays torch's, where a
+    framework does with it what ours cannot."""
     reason = reason_to_stay_torchs()
     if reason is not None:
-        tell_of_fallback(f"torchvision does the work: {reason}", now.options["fallback"], _told)
-        return False
+        return reason
     check_nothing_is_skipped_twice()
     accelerated = is_made_by_accelerate()
     kind = type(loader)
@@ -49,7 +43,7 @@ def become(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patc
     DataLoader.__init__(loader, *args, **options)
     made.add(loader)
     loader._history.keeps_globals = not accelerated
-    return True
+    return None
 
 
 _classes: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()

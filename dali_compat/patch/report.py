@@ -17,13 +17,13 @@ class _Noted(NamedTuple):
         line: of the user's, that made it.
         dataset: name of its data set's class.
         stats: of ours; None of torch's own.
-        advice: how a loader that is torch's own may become ours; "" where nobody knows.
+        reason: why a loader over images is torch's own.
     """
 
     line: str
     dataset: str
     stats: Any
-    advice: str = ""
+    reason: str = ""
 
 
 _NOTHING = "nothing was taken from it"
@@ -31,15 +31,15 @@ _noted: list[_Noted] = []
 _process: int | None = None
 
 
-def note(loader: Any, dataset: Any) -> None:
-    """A loader is made."""
+def note(loader: Any, dataset: Any, reason: str = "") -> None:
+    """A loader is made; ``reason`` as _Noted has it."""
     global _process
     if _process != os.getpid():  # of a parent's loaders the parent tells
         _process = os.getpid()
         _noted.clear()
         util.Finalize(None, tell, exitpriority=-100)  # atexit, which spawned processes have not
     stats = getattr(loader, "_stats", None)
-    one = _Noted(users_line(), type(dataset).__name__, stats, "" if stats is not None else _advice(dataset))
+    one = _Noted(users_line(), type(dataset).__name__, stats, reason)
     if one.stats is not None or one not in _noted:
         _noted.append(one)
 
@@ -64,16 +64,8 @@ def tell() -> None:
 
 def _became(one: _Noted) -> str:
     if one.stats is None:
-        return f"torch's own loader{one.advice}"
+        return "torch's own loader" + (one.reason and f", because {one.reason}")
     return one.stats.became or _NOTHING
-
-
-def _advice(dataset: Any) -> str:
-    if "PIL" not in sys.modules:  # then it opens no images
-        return ""
-    from ..data.advice import advice
-
-    return advice(dataset)
 
 
 def _figures(stats: list[Any]) -> str:

@@ -13,7 +13,7 @@ _CODE = """
 import sys
 sys.path.append(root)  # the parent's sys.path comes later
 from dali_compat.patch.install import install
-install(report=report, **options)
+install(report=report, verbose=verbose, **options)
 """
 
 
@@ -24,7 +24,7 @@ class _Install:
         now = patched.now
         assert now is not None
         options = now.options | {"device": None if now.options["device"] is None else str(now.options["device"])}
-        return exec, (_CODE, {"root": _ROOT, "options": options, "report": now.report})
+        return exec, (_CODE, {"root": _ROOT, "options": options, "report": now.report, "verbose": now.verbose})
 
 
 def follow() -> None:

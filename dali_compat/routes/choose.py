@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..data.advice import remedy_of
 from ..data.arrays import holds_arrays
 from ..data.leaves import Images, image_leaves_of, leaves_of
 from ..data.readers import reader_of, transforms_of
@@ -69,7 +70,7 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
     problem = dali_problem(gpu=device.type == "cuda")
     if problem:
         raise Unsupported(problem)
-    leaves, own = _planned(loader)
+    leaves, own = planned(loader.dataset)
     depth = 1 if own is not None and not loader.num_workers else _depth(loader, device)  # asked when torch asks
     same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
     known = {key_of(plan): plan for plan in same.all_plans} if same is not None else {}
@@ -95,7 +96,7 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
     return route
 
 
-def _planned(loader) -> tuple[list[Any], Asked | None]:
+def planned(dataset) -> tuple[list[Any], Asked | None]:
     """What plans are for: the leaves, and None; or the chains of a sample's images, and a data set of the user's own
     that is asked.
 
@@ -103,16 +104,17 @@ def _planned(loader) -> tuple[list[Any], Asked | None]:
         Unsupported: naming what is in the way.
     """
     try:
-        leaves = image_leaves_of(loader.dataset)
+        leaves = image_leaves_of(dataset)
         for leaf in leaves:
             transforms_of(leaf)
         return leaves, None
     except Unsupported as error:
         try:
-            own = asked(loader.dataset)
+            own = asked(dataset)
         except Unsupported as why:
-            what, end, remedy = str(error).partition("; ")
-            raise Unsupported(f"{what}, and {why}{end}{remedy}") from None
+            (what, _, remedy), (seen, *_) = str(error).partition("; "), str(why).partition("; ")
+            remedy = remedy or remedy_of(seen)
+            raise Unsupported(f"{what}, and {seen}" + (remedy and f"; {remedy}")) from None
         if own is None:
             raise error from None
         return list(own.chains), own

@@ -87,7 +87,7 @@ def summary(route: Route) -> str:
         return f"torchvision, because {route.reason}"
     name = "DALI" if isinstance(route, DaliRoute) else "torch on the data set in memory"
     called = names_in_python(route)
-    return f"{name} on {route.device}" + (f", and Python for {', '.join(called)}" if called else "")
+    return f"{name} ({route.device})" + (f", and Python for {', '.join(called)}" if called else "")
 
 
 def _plan_lines(route: DaliRoute | ResidentRoute, wide: bool, decode: str | None = None) -> list[str]:

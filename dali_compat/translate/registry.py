@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from ..plan import Draw, ImageSpec, Step, draw
-from .fidelity import EXACT
+from .fidelity import OWN
 from .replaced import refuse_replaced
 from .untranslatable import Untranslatable
 from .wrappers.objects import root
@@ -107,8 +107,7 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
         What a translator returns: one step.
     """
     drawn = draw("uniforms", count=uniforms) if uniforms else None
-    # the user's own is what it is
-    return (Step("apply", spec, (("function", function), ("spec", spec), *args.items()), drawn, fidelity=EXACT),)
+    return (Step("apply", spec, (("function", function), ("spec", spec), *args.items()), drawn, fidelity=OWN),)
 
 
 # ---- what a translator returns, besides steps

@@ -111,7 +111,7 @@ def copy(to: torch.Tensor, given: torch.Tensor) -> None:
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
     """Its bits: NumPy does not have every dtype."""
-    return (tensor.view(_BITS[tensor.itemsize]) if tensor.is_floating_point() else tensor).numpy()
+    return tensor.view(_BITS.get(tensor.itemsize, tensor.dtype)).numpy()
 
 
 def as_samples(images: Sequence[torch.Tensor], kind: str, infos: Sequence[Any] = ()) -> list:

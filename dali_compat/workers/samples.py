@@ -92,7 +92,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj):
         if type(obj) not in (torch.Tensor, tv_tensors.Image) or not is_plain(obj):
             return NotImplemented
-        values = obj.as_subclass(torch.Tensor).contiguous().view(-1).view(torch.uint8).numpy()
+        values = obj.as_subclass(torch.Tensor).contiguous()  # of one element or none it may keep any strides
+        values = values.as_strided((values.numel(),), (1,)).view(torch.uint8).numpy()
         return _tensor, (values, obj.dtype, tuple(obj.shape), type(obj))
 
 

@@ -159,6 +159,7 @@ def test_classes_are_sorted_whatever_the_order_of_the_keys(tmp_path):
 
 @pytest.mark.parametrize("arguments, targets, classes", [
     ({"labels": 4}, [4, 4, 4], None),
+    ({"labels": np.int64(4)}, [4, 4, 4], None),
     ({"labels": {"cat/1.jpg": 1, "cat/7.webp": 2, "dog/2.png": 3, "unused": 9}}, [1, 2, 3], None),
     ({"labels": [7, 8, 9]}, [7, 8, 9], None),
     ({"labels": np.array([7, 8, 9], np.int32)}, [7, 8, 9], None),
@@ -184,6 +185,10 @@ def test_lsun_is_a_database_a_class(raw, tmp_path):
     ({"labels": {"cat/1.jpg": 1}}, r"no target for 2 keys, the first of them 'cat/7.webp'"),
     ({"labels": [1, 2]}, r"labels has 2 targets for 3 images"),
     ({"labels": [1.0, 2.0, 3.0]}, r"labels are float64, not integers"),
+    ({"labels": [2**63] * 3}, r"labels has 9223372036854775808, which is no class number"),
+    ({"labels": 2**63}, r"labels has 9223372036854775808, which is no class number"),
+    ({"labels": [[1], [2], [3]]}, r"labels has \[3\], which is no class number"),
+    ({"label_pattern": "(dog)?"}, r"finds nothing in the key 'cat/1.jpg'"),
     ({"label_pattern": "^dog"}, r"finds nothing in the key 'cat/1.jpg'"),
     ({"labels": 1, "label_pattern": "."}, r"give one of them"),
 ])  # fmt: skip
@@ -203,6 +208,7 @@ class Bomb:
     (datum(1, bytes(3 * 4 * 5), False, channels=3, height=4, width=5), r"decoded pixels \(3 x 4 x 5\), not an encoded"),
     (b"\x08\x03\x10\x01\x18\x01\x35\0\0\0\0", r"decoded pixels \(3 x 1 x 1\)"),  # float_data
     (b"nothing known", r"neither an image nor a Caffe Datum"),
+    (b"", r"neither an image nor a Caffe Datum"),
     (b"\x80", r"neither an image nor a Caffe Datum"),
     (datum(1, picture("red"))[:100], r"neither an image nor a Caffe Datum"),
 ])  # fmt: skip

@@ -57,6 +57,15 @@ class AsDict(Plain):
         return {"image": self.transform(image), "label": self.labels[idx], "path": self.paths[idx]}
 
 
+class Boxes(Plain):
+    """Columns of an image's only box: contiguous to torch, whatever their strides."""
+
+    def __getitem__(self, i):
+        image, label = super().__getitem__(i)
+        boxes = torch.arange(10.0).reshape(2, 5)[:1] + i
+        return image, boxes[:, 4], boxes.t()[:1], boxes.diagonal()[:1], label
+
+
 class Pets(data.Dataset):
     """As in Accelerate's cv_example.py."""
 
@@ -414,7 +423,23 @@ class Triplets(Plain):
         return Item(i, anchor, [other, small, self.labels[i]])
 
 
-SERVED = [Plain, OfV2, AsDict, Pets, Kaggle, OpenedFile, InMemory, Helped, Loaded, Named, AsList, Bare, Gray, InSteps]
+SERVED = [
+    Plain,
+    OfV2,
+    AsDict,
+    Boxes,
+    Pets,
+    Kaggle,
+    OpenedFile,
+    InMemory,
+    Helped,
+    Loaded,
+    Named,
+    AsList,
+    Bare,
+    Gray,
+    InSteps,
+]
 SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs, Ordered, Checked]
 SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured, Resized, Turned, Functional, Segmented]
 SERVED += [Masked, TwoCrops, Triplets]

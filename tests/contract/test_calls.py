@@ -136,6 +136,16 @@ def test_a_parcel_gives_what_went_in():
     assert parcel(["no tensors"]).unpack() == ["no tensors"]
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float32, torch.bfloat16, torch.complex64])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_views_of_one_element_or_none(dtype, rows):
+    """torch calls them contiguous whatever their strides are."""
+    table = torch.arange(5 * rows).reshape(rows, 5).to(dtype)
+    views = [table[:, 4], table[:0, 4], table.diagonal()[:1], table.t()[:1], table[None, :, None, 2], table[0, 3]]
+    for view, made in zip(views, parcel(views).unpack(), strict=True):
+        assert made.dtype == view.dtype and made.shape == view.shape and torch.equal(made, view)
+
+
 def test_a_view_travels_without_what_it_is_a_view_of():
     whole = torch.arange(10**6)
     text = dumps({"view": whole[5:8]})

@@ -1,6 +1,9 @@
 """What frameworks do to a loader, with the frameworks themselves where they are installed."""
 
+import copy
+import importlib
 import inspect
+import sys
 import warnings
 
 import pytest
@@ -186,6 +189,34 @@ def test_torchdata_stateful_loader_over_our_folder(exact_folder):
     torchdata = pytest.importorskip("torchdata.stateful_dataloader")
     loader = torchdata.StatefulDataLoader(exact_folder, 5)
     assert_same_pixels(pixels(loader), pixels(stock(exact_folder, 5)))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_torchdata_imported_behind_a_replaced_class(exact_folder, monkeypatch, num_workers):
+    pytest.importorskip("torchdata.stateful_dataloader")
+    for name in [name for name in sys.modules if name.startswith("torchdata")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(data, "DataLoader", DataLoader)
+    module = importlib.import_module("torchdata.stateful_dataloader")
+    loader = module.StatefulDataLoader(exact_folder, 5, num_workers=num_workers)
+    assert isinstance(loader, DataLoader)
+    assert outlines(loader, 1) == outlines(ours(exact_folder, 5), 1) and loader.state_dict()
+
+
+def test_a_subclass_whose_constructor_calls_torchs_is_torchs(exact_folder):
+    class Skips(DataLoader):
+        def __init__(self, *args, **kwargs):
+            data.DataLoader.__init__(self, *args, **kwargs)
+
+    loader = Skips(exact_folder, 5, shuffle=True, num_workers=1)
+    said = "Skips.__init__ does not call that of dali_compat.DataLoader"
+    with pytest.warns(FallbackWarning, match=said):
+        epochs = outlines(loader)
+    assert epochs == outlines(copy.copy(loader)) == outlines(stock(exact_folder, 5, shuffle=True))
+    assert loader.explain().endswith(said)
+    with pytest.raises(AttributeError, match=said):
+        loader.state_dict()
 
 
 def test_hf_trainer_makes_torchs_loader_over_our_folder(exact_folder):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils import data
+from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
 from contract.both import EXACT, assert_same_epoch, ours, stock
@@ -245,6 +246,36 @@ def test_what_is_refused(rows):
     features = hf.Features(image=hf.Image(), label=hf.Value("int64"))
     with pytest.raises(ValueError, match="2 rows with no image in 'image': row 0, row 2"):
         DALIHuggingFace(hf.Dataset.from_dict(table, features=features))
+
+
+def test_the_remedy_keeps_the_rows(rows):
+    """What the warning says is followed: batches are the same dictionaries."""
+    dataset = made(rows[:4]).cast_column("image", hf.Image(mode="RGB")).with_format("torch")
+    assert "; make its tensors in dataset.with_transform(...)" in DataLoader(dataset, 1, fallback="silent").explain()
+    assert ";" not in DataLoader(dataset.remove_columns("image"), 2, fallback="silent").explain()
+
+    def tensors(batch):
+        return batch | {"image": [T.functional.pil_to_tensor(image) for image in batch["image"]]}
+
+    mine = ours(dataset.with_transform(tensors), 1, device="cpu", exact=True)
+    assert mine.explain().startswith("DALI route")
+    for batch, theirs in zip(mine, stock(dataset, 1), strict=True):
+        assert batch.keys() == theirs.keys()
+        assert all(torch.equal(batch[name], theirs[name]) for name in theirs)
+
+
+def test_cells_that_are_no_numbers(rows):
+    columns = {"hot": [[1.0, None], [1.0, 2.0]], "text": [["1", "2"]] * 2, "large": np.array([1, 2**63], np.uint64)}
+    for name, values in columns.items():
+        with pytest.raises(ValueError, match=f"in '{name}'.*: row "):
+            DALIHuggingFace(made(rows[:2], **{name: values}), target=name)
+
+
+def test_another_data_set_in_its_place(rows):
+    mine = DALIHuggingFace(made(rows[:4]))
+    with pytest.raises(AttributeError, match="make another DALIHuggingFace"):
+        mine.dataset = made(rows)
+    assert len(mine) == len(mine.targets) == 4
 
 
 def test_the_warning_names_the_class(rows):

@@ -13,12 +13,21 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils import data
+from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
-from torchvision.datasets.folder import pil_loader
 
-import dali_compat
 from contract.both import EXACT, assert_same_epoch, ours, stock
-from dali_compat import BadImageWarning, DALIImageFolder, DALIImageList, DALIImageTable, DataLoader, FallbackWarning
+from dali_compat import (
+    BadImageWarning,
+    DALIArrayDataset,
+    DALIImageFolder,
+    DALIImageList,
+    DALIImageTable,
+    DataLoader,
+    FallbackWarning,
+    on_batch,
+)
+from dali_compat.translate.registry import _TRANSLATORS
 
 COUNT = 24
 
@@ -134,6 +143,50 @@ def test_a_collate_fn_gets_the_samples(files):
         assert [str(target) for _, target in samples] == [str(target) for target in dataset.targets]
 
 
+def _appended(target):
+    if isinstance(target, list):
+        target.append(len(target))
+        return sum(target)
+    if isinstance(target, dict):
+        target["a"] += 1
+        return target["a"]
+    target += 1
+    return target
+
+
+def _in_place(samples):
+    return [_appended(target) for _, target in samples]
+
+
+MUTABLE = {
+    "lists": lambda: [[i, 1] for i in range(COUNT)],
+    "dicts": lambda: [{"a": i} for i in range(COUNT)],
+    "arrays": lambda: [np.full(2, i) for i in range(COUNT)],
+    "tensors": lambda: [torch.full((2,), i) for i in range(COUNT)],
+    "a tensor": lambda: torch.zeros(COUNT, 2),
+}
+
+
+@pytest.mark.parametrize("case", MUTABLE)
+@pytest.mark.parametrize(
+    "options", [{"batch_size": 9, "collate_fn": _in_place}, {"batch_size": None}, {"batch_size": 9}]
+)
+@pytest.mark.parametrize("arrays", [True, False], ids=["arrays", "files"])
+def test_functions_that_change_targets_in_place(files, case, options, arrays):
+    """torch's workers change a copy, of each epoch's own."""
+    targets = MUTABLE[case]()
+    changes = None if "collate_fn" in options else _appended
+    if arrays:
+        dataset = DALIArrayDataset(np.zeros((COUNT, 8, 8, 3), np.uint8), targets, T.PILToTensor(), changes)
+    else:
+        dataset = DALIImageList(files, targets, EXACT, changes)
+    loader = ours(dataset, device="cpu", num_workers=1, **options)
+    for _ in range(2):
+        for mine, theirs in zip(loader, stock(dataset, num_workers=1, **options), strict=True):
+            assert str(mine[1:]) == str(theirs[1:])
+    assert str(dataset.targets) == str(MUTABLE[case]())
+
+
 @pytest.mark.filterwarnings("ignore:epoch 0")
 def test_bad_files(files, tmp_path):
     bad = tmp_path / "bad.jpg"
@@ -200,6 +253,8 @@ COLUMNS = {
     "ints": (["3", "-1", " 0"] * 8, [3, -1, 0] * 8, torch.int64),
     "floats": (["1.5", "2", "-1e-2"] * 8, [1.5, 2, -0.01] * 8, torch.float32),
     "names of numbers and text": (["a1", "b", "c"] * 8, [0, 1, 2] * 8, torch.int64),
+    "booleans": (["True", "False", "True"] * 8, [1, 0, 1] * 8, torch.int64),
+    "one boolean": (["true"] * COUNT, [1] * COUNT, torch.int64),
 }
 
 
@@ -220,6 +275,7 @@ def test_several_columns(table, inner, image_root):
     assert_torchs(dataset)
     one = DALIImageTable(path, "image", ["b"], root=image_root)
     assert one.targets.shape == (COUNT, 1)
+    assert DALIImageTable(path, "image", ["a", "a", "b"], root=image_root).targets[1].tolist() == [0, 0, 2]
     assert DALIImageTable(path, "image", None, root=image_root).targets == [-1] * COUNT
 
 
@@ -253,6 +309,11 @@ REFUSED = {
     "unknown column": ({"fil": ["a"], "label": ["b"]}, r"no column 'file' \(is it 'fil'\?\); it has 'fil', 'label'"),
     "empty label": ({"file": list("abc"), "label": ["", "x", " "]}, "2 rows with an empty 'label': line 2, line 4"),
     "empty file": ({"file": [""] * 7, "label": list("abcdefg")}, "7 rows with an empty 'file': .*line 6, ..."),
+    "too many digits": (
+        {"file": list("abc"), "label": ["1", str(2**63), str(-(2**63))]},
+        "1 row with a number in 'label' that no int64 holds: line 3$",
+    ),
+    "other digits": ({"file": list("abc"), "label": ["1", "٢", "3"]}, "no number in 'label'.*: line 3"),
     "text among numbers": ({"file": list("abc"), "label": ["1", "nan", "2.5"]}, "no number in 'label'.*: line 3"),
 }
 
@@ -279,6 +340,42 @@ def test_more_that_a_table_refuses(table, tmp_path):
         DALIImageTable(path)
     with pytest.raises(FileNotFoundError, match="absent"):
         DALIImageTable(tmp_path / "absent.csv")
+
+
+DAMAGED = {
+    "a quote that is not closed": (b'file,label\na,"x\nb,y\nc,z\n', "line 2: unexpected end of data"),
+    "behind cells of several lines": (b'file,label\n"a\na",x\nb,"y\n', "line 4: unexpected end"),
+    "a quote within a cell's quotes": (b'file,label\na,x\nb,"y"z\n', "line 3: ',' expected"),
+    "UTF-16": ("file,label\na,x\n".encode("utf-16"), "line 1: 'utf-8' codec can't decode"),
+    "Latin-1": ("file,label\na,x\nb,größe\n".encode("latin-1"), "line 3: 'utf-8' codec can't decode"),
+    "a large field": (f"file,label,note\na,x,\nb,y,{'n' * 140_000}\n".encode(), "line 3: field larger than"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_damaged_tables(tmp_path, case):
+    """pandas refuses most of these, too."""
+    content, text = DAMAGED[case]
+    path = tmp_path / "damaged.csv"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"damaged\.csv, {text}.*; mend the file, or read it with pandas"):
+        DALIImageTable(path, check_files=False)
+
+
+CLASSES = {
+    "twice": (["cat", "b", "cat"], "'cat' 2 times"),
+    "numbers": ([1, 2], "1, and cells are text: write '1'"),
+    "no order": ({"a", "b"}, "must be a list, .* got a set"),
+    "one name": ("ab", "must be a list, .* got a str"),
+    "numbers of names": ({"a": 1, "b": 0}, "must be a list, .* got a dict"),
+}
+
+
+@pytest.mark.parametrize("case", CLASSES)
+def test_classes_that_do_not_name_the_numbers(table, case):
+    classes, text = CLASSES[case]
+    with pytest.raises(ValueError, match=f"classes (has )?{text}"):
+        DALIImageTable(table({"file": ["a", "b"], "label": ["a", "b"]}), classes=classes, check_files=False)
 
 
 def test_lines_and_marks(table, inner, image_root, tmp_path):
@@ -318,6 +415,37 @@ def test_a_data_frame(table, inner, image_root):
         DALIImageTable(frame, target="labels")
 
 
+def test_names_of_columns(inner, image_root):
+    """Numbers and, of several levels, tuples are names, too."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({0: inner, 1: range(COUNT), 2: 0.5})
+    assert DALIImageTable(frame, 0, 1, root=image_root).targets == list(range(COUNT))
+    assert DALIImageTable(frame, 0, (2, 1), root=image_root).targets[3].tolist() == [0.5, 3]
+    with pytest.raises(ValueError, match="no column 5; it has 0, 1, 2"):
+        DALIImageTable(frame, 0, 5, root=image_root)
+    frame.columns = pandas.MultiIndex.from_tuples([("image", "file"), ("label", "a"), ("label", "b")])
+    image, a, b = frame.columns
+    assert DALIImageTable(frame, image, a, root=image_root).targets == list(range(COUNT))
+    assert DALIImageTable(frame, image, [b, a], root=image_root).targets[3].tolist() == [0.5, 3]
+    with pytest.raises(ValueError, match="no column 'label'"):
+        DALIImageTable(frame, image, "label", root=image_root)
+
+
+VECTORS = {
+    "one without a value": [[1.0, None], [1.0, 2.0]],
+    "text": [["1", "2"], [1, 2]],
+    "objects": [np.array([1.0, None], object), np.ones(2)],
+    "lists of several lengths": [[[1, 2], [3]], [1, 2]],
+}
+
+
+@pytest.mark.parametrize("case", VECTORS)
+def test_vectors_of_other_things_than_numbers(case):
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(ValueError, match=r"^1 row with not 2 numbers in 'label': row 0$"):
+        DALIImageTable(pandas.DataFrame({"file": ["a", "b"], "label": VECTORS[case]}), check_files=False)
+
+
 # ---- what a warning tells who has a data set of their own
 
 
@@ -328,9 +456,6 @@ class Own(data.Dataset):
     def __len__(self):
         return len(self.names)
 
-    def __getitem__(self, index):
-        return self.transform(looked_at(Image.open(self.names[index]).convert("RGB"))), self.labels[index]
-
 
 def looked_at(image):
     """Which only PIL can answer: the data set makes its samples itself."""
@@ -338,86 +463,126 @@ def looked_at(image):
     return image
 
 
-class InAMethod(Own):
-    def load_image(self, index):
-        return Image.open(self.names[index]).convert("RGB")
+class Halved(Own):
+    def __getitem__(self, index):
+        image = Image.open(self.names[index]).convert("RGB")
+        return self.transform(image) // self.divisor, self.labels[index]
+
+    divisor = 2
+
+
+class Mirrored(Own):
+    def __getitem__(self, index):
+        pixels = np.asarray(Image.open(self.names[index]).convert("RGB"))
+        return self.transform(Image.fromarray(np.ascontiguousarray(pixels[:, ::-1]))), self.labels[index]
+
+
+class Steps(Own):
+    """What is done to the image is a transform."""
 
     def __getitem__(self, index):
-        return self.transform(looked_at(self.load_image(index))), self.labels[index]
+        return self.transform(Image.open(self.names[index]).convert("RGB")), self.labels[index]
 
 
-class Framed(Own):
-    def __init__(self, frame, transform):
-        self.frame, self.transform = frame, transform
+class Mirror:
+    def __call__(self, image):
+        return Image.fromarray(np.ascontiguousarray(np.asarray(image)[:, ::-1]))
+
+
+class AsOpened(Own):
+    def __getitem__(self, index):
+        return self.opened(self.names[index]), self.labels[index]
+
+    def opened(self, name):
+        return Image.open(name)
+
+
+class InRGB(AsOpened):
+    def opened(self, name):
+        return Image.open(name).convert("RGB")
+
+
+class Caches(Own):
+    kept: dict = {}
 
     def __getitem__(self, index):
-        return self.transform(looked_at(pil_loader(self.frame["path"][index]))), 0
-
-    def __len__(self):
-        return len(self.frame["path"])
-
-
-class Frame(dict):
-    """What a DataFrame has, as far as it is asked here."""
-
-    columns = property(lambda self: list(self))
-    iloc = None
+        name = self.names[index]
+        if name not in self.kept:
+            self.kept[name] = Image.open(name).convert("RGB")
+        return self.transform(self.kept[name]), self.labels[index]
 
 
-class Column(list):
-    iloc = property(lambda self: self)
+class Several(Steps):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
 
 
-class Hidden(Own):
-    """Its files are nowhere that one can tell."""
-
+class Drawn(Steps):
     def __init__(self, files, labels, transform):
-        self.image_transform, self.hidden = transform, lambda index: (files[index], labels[index])
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        path, label = self.hidden(index)
-        with open(path, "rb") as file:
-            return self.image_transform(looked_at(Image.open(file).convert("RGB"))), label
+        super().__init__(files, labels, transform)
+        self.numbers = iter(range(10**6))
 
 
-ADVICE = {
-    "list": (Own, "dali_compat.DALIImageList(dataset.names, dataset.labels, transform=dataset.transform)"),
-    "in a method": (InAMethod, "dali_compat.DALIImageList(dataset.names, dataset.labels, transform=dataset.transform)"),
-    "frame": (
-        Framed,
-        "dali_compat.DALIImageTable(dataset.frame, image='path', target='y', root=..., transform=dataset.transform)",
+def halved(samples):
+    images, labels = data.default_collate(samples)
+    return [images // 2, labels]
+
+
+def cut(samples):
+    images, labels = zip(*samples, strict=True)
+    return [torch.stack([EXACT(image.convert("RGB")) for image in images]), torch.tensor(labels)]
+
+
+def mirrored(images):
+    return images.flip(-1)
+
+
+# by the reason: the data set and its arguments, what the warning says to do, and the same with that done
+REMEDIES = {
+    "uses the tensor's floordiv": (Halved, {}, "do the rest in collate_fn", Steps, {"collate_fn": halved}),
+    "uses the image's": (Mirrored, {}, "write it as a transform, and dali_compat.register()", Steps, {}),
+    "keeps an image": (Caches, {}, "leave it to the loader to keep decoded images: cache=", Steps, {"cache": 0.1}),
+    "gives an image as it was opened": (
+        AsOpened,
+        {"collate_fn": cut},
+        "image.convert('RGB')",
+        InRGB,
+        {"collate_fn": cut},
     ),
-    "hidden": (Hidden, "dali_compat.DALIImageList(paths, targets, transform=...)"),
+    "has __getitems__ of its own": (Several, {}, "leave __getitems__ out", Steps, {}),
+    "has an iterator": (Drawn, {}, "a generator, such as random.Random, or the index", Steps, {}),
 }
 
 
-@pytest.mark.parametrize("case", ADVICE)
-def test_the_warning_has_the_line_to_write(folder, files, case):
-    kind, line = ADVICE[case]
-    frame = Frame(path=Column(files), y=Column(folder.targets))
-    dataset = kind(frame, EXACT) if kind is Framed else kind(files, folder.targets, EXACT)
+@pytest.mark.parametrize("reason", REMEDIES)
+def test_a_remedy_keeps_what_the_code_does(folder, files, monkeypatch, reason):
+    """The warning has the reason, and who does what it says has the same batches, by DALI."""
+    monkeypatch.setattr(Caches, "kept", {})
+    kind, options, remedy, followed, others = REMEDIES[reason]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        loader = DataLoader(dataset, 2)
+        loader = DataLoader(kind(files, folder.targets, EXACT), 5, **options)
     (told,) = [str(one.message) for one in caught if issubclass(one.category, FallbackWarning)]
-    assert f"where a sample is one image and its target, write {line}" in " ".join(told.split())
-    assert f"{kind.__name__} is not an image folder" in told and "such, and uses the image's getbbox;" in told
-    assert line in loader.explain()
-    if case in ("list", "in a method"):
-        written = eval(line, {"dali_compat": dali_compat, "dataset": dataset})
-        assert_same_epoch(ours(written, 5, device="cpu"), stock(dataset, 5))
+    assert f"{kind.__name__} is not an image folder" in told and f"such, and {reason}" in told
+    assert remedy in told and remedy in loader.explain() and "DALIImageList" not in told
+    transform = T.Compose([Mirror(), EXACT]) if kind is Mirrored else EXACT
+    monkeypatch.setitem(_TRANSLATORS, Mirror, (lambda transform, spec: on_batch(mirrored, spec), frozenset()))
+    mine = ours(followed(files, folder.targets, transform), 5, device="cpu", exact=True, **others)
+    assert mine.explain().startswith("DALI route")
+    assert_same_epoch(mine, stock(kind(files, folder.targets, EXACT), 5, **options))
 
 
 def test_no_advice(files):
-    """Where no file is opened, or several lists of them are there, of masks, perhaps."""
-    masked = Own(files, [0] * COUNT, EXACT)
-    masked.masks = list(files)
-    for dataset in (data.TensorDataset(torch.zeros(3)), [0], masked):
+    """Where nothing is known that keeps what the code does."""
+    for dataset in (data.TensorDataset(torch.zeros(3)), [0], Beyond(files, [0] * COUNT, EXACT)):
         reason = DataLoader(dataset, fallback="silent").explain()
-        assert "is not an image folder" in reason and "DALIImage" not in reason
+        assert "is not an image folder" in reason and "DALIImage" not in reason and ";" not in reason
+
+
+class Beyond(Own):
+    def __getitem__(self, index):
+        image = Image.open(self.names[index]).convert("RGB").crop((-1, 0, 18, 18))
+        return self.transform(image), self.labels[index]
 
 
 class Held(data.Dataset):

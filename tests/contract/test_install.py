@@ -9,18 +9,21 @@ import sys
 import threading
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import torch.utils.data.dataloader
+from PIL import Image
 from torch.utils import data
 from torch.utils.data import DataLoader as ImportedBefore
 from torchvision import transforms as T
 from torchvision.datasets import CIFAR10, ImageFolder
-from torchvision.datasets.folder import pil_loader
+from torchvision.datasets.folder import default_loader, pil_loader
+from torchvision.io import read_image
 
 import dali_compat
 from contract.both import EXACT, SMALL, assert_same_epoch, outlines
-from dali_compat import DALIArrayDataset, DALIImageFolder, FallbackWarning, install, ours, patched, uninstall
+from dali_compat import DALIArrayDataset, DALIImageFolder, FallbackWarning, callers, install, ours, patched, uninstall
 from dali_compat.patch.loader import InstalledLoader
 
 TORCHS = data.DataLoader.__init__
@@ -47,7 +50,8 @@ class Numbers(data.Dataset):
 
 
 @pytest.fixture(autouse=True)
-def torchs_own_afterwards():
+def torchs_own_afterwards(monkeypatch):
+    monkeypatch.setattr(callers, "_announced", set())
     yield
     uninstall()
     assert data.DataLoader.__init__ is TORCHS
@@ -204,6 +208,96 @@ def test_a_fallback_warns_at_the_users_line(images):
         data.DataLoader(images, 5)
 
 
+class Mine(data.Dataset):
+    """A data set of the user's, whose code looks at the images."""
+
+    def __init__(self, files):
+        self.files = files
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, index):
+        return EXACT(Image.open(self.files[index]).convert("RGB")) // 2, index
+
+
+class AsArray(Mine):
+    def __getitem__(self, index):
+        return torch.from_numpy(np.array(Image.open(self.files[index]).convert("RGB"))[:16, :16]), index
+
+
+class ByTorchvision(data.Dataset):
+    def __init__(self, files):
+        self.files = files
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, index):
+        return read_image(self.files[index])[:1, :16, :16], index
+
+
+class AStream(data.IterableDataset):
+    def __init__(self, files):
+        self.files = files
+
+    def __iter__(self):
+        for file in self.files:
+            yield EXACT(Image.open(file).convert("RGB"))
+
+
+LEFT = {  # to torch's loader, by whatever says why
+    Mine: "uses the tensor's floordiv; leave the tensor",
+    AsArray: "uses the image's pixels; write it as a transform",
+    ByTorchvision: "ByTorchvision is not an image folder",
+    AStream: "AStream is not an image folder",
+    lambda files: data.Subset(Mine(files), [0, 1]): "Mine is not an image folder",
+    lambda files: Through(AsArray(files)): "Through is not an image folder",
+}
+
+
+@pytest.mark.parametrize("make", LEFT)
+def test_no_loader_over_images_stays_torchs_in_silence(images, make, capsys):
+    """A warning at the user's line, an error, the report and, with verbose, a line tell the reason."""
+    dataset = make([path for path, _ in images.samples])
+    with install(device="cpu", report=True), pytest.warns(FallbackWarning, match=LEFT[make]) as told:
+        assert type(data.DataLoader(dataset, 2)) is ImportedBefore
+    assert len(told) == 1 and told[0].filename == __file__
+    assert f"torch's own loader, because {told[0].message}".replace("torchvision does the work: ", "") in (
+        capsys.readouterr().err
+    )
+    with install(device="cpu", fallback="error"), pytest.raises(RuntimeError, match=LEFT[make]):
+        data.DataLoader(dataset, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with install(device="cpu", verbose=True):
+            data.DataLoader(dataset, 2)
+    assert re.search(
+        rf"test_install.py:\d+ runs on torch's own loader, because .*{LEFT[make]}", capsys.readouterr().err
+    )
+
+
+def test_a_line_for_each_loader(images, capsys):
+    """Once, when it is made, and where it becomes another."""
+    with install(device="cpu", verbose=True):
+        loader = data.DataLoader(images, 5)
+        line = r"\S*test_install.py:\d+ runs on "
+        assert re.fullmatch(line + r"DALI \(cpu\)\n", capsys.readouterr().err)
+        list(loader)
+        data.DataLoader(Numbers())
+        assert re.fullmatch(
+            line + "torch's own loader, because no images are seen in Numbers\n", capsys.readouterr().err
+        )
+        images.loader = lambda path: EXACT
+        loader = data.DataLoader(images, 5, fallback="silent")
+        assert re.fullmatch(line + "torchvision, because .* has a loader of its own.*\n", capsys.readouterr().err)
+        images.loader = default_loader
+        list(loader)
+        assert re.fullmatch(line + r"DALI \(cpu\)\n", capsys.readouterr().err)
+    data.DataLoader(images, 5)
+    assert capsys.readouterr().err == ""
+
+
 def test_it_ends_with_the_block_and_goes_back_to_what_was_before(images):
     with install(device="cpu"):
         with install(device="cpu", exact=True):
@@ -256,7 +350,7 @@ def test_the_report_tells_what_became_of_every_loader(images, capsys):
         data.DataLoader(images)
     title, *lines = capsys.readouterr().err.splitlines()
     assert title == "dali_compat:" and len(lines) == 3
-    figures = r"ImageFolder: DALI on cpu; 48 images \([\d,]+ images/s\), \d+\.\d% of the time waited for data$"
+    figures = r"ImageFolder: DALI \(cpu\); 48 images \([\d,]+ images/s\), \d+\.\d% of the time waited for data$"
     assert re.search(figures, lines[0])
     assert lines[1].endswith("Numbers: torch's own loader") and "test_install.py:" in lines[1]
     assert lines[2].endswith("ImageFolder: nothing was taken from it")
@@ -270,8 +364,9 @@ def test_the_report_tells_what_to_write(images, capsys):
         list(data.DataLoader(Through(images), 5))
         list(data.DataLoader(tilted, 5))
     _, *lines = capsys.readouterr().err.splitlines()
-    assert "Through: torch's own loader; Through reads its inner (ImageFolder) sample by sample: where" in lines[0]
-    assert "ImageFolder: DALI on cpu, and Python for by_hand; 24 images" in lines[1]
+    assert "Through: torch's own loader, because Through is not an image folder" in lines[0]
+    assert "; Through reads its inner (ImageFolder) sample by sample: where" in lines[0]
+    assert "ImageFolder: DALI (cpu), and Python for by_hand; 24 images" in lines[1]
 
 
 def by_hand(image):
@@ -292,8 +387,9 @@ def nothing_said():
 def test_torchs_loader_over_our_folder_is_told_once(image_root, wrap, nothing_said):
     dataset = DALIImageFolder(image_root, SMALL)
     assert dataset[0][1] == 0  # by hand
-    with pytest.warns(FallbackWarning, match="torch's own loader reads DALIImageFolder"):
+    with pytest.warns(FallbackWarning, match="torch's own loader reads DALIImageFolder") as told:
         list(data.DataLoader(wrap(dataset), 5))
+    assert told[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         list(data.DataLoader(wrap(DALIImageFolder(image_root, SMALL)), 5))

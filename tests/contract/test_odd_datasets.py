@@ -195,17 +195,107 @@ def test_seeds_of_each_sample(folder, workers):
         torch.manual_seed(i)
         return flip(own.read_rgb(self.paths[i]))
 
-    with pytest.warns(match="seeds torch's generator"):
-        loader = DataLoader(of(folder, get), 5, device="cpu")
-    assert_same(list(loader), list(stock(of(folder, get), 5)))
+    assert_as_torch(lambda: of(folder, get), num_workers=workers)
 
     def later(self, i):
-        if i:
+        if i > 3:
             torch.manual_seed(i)
         return flip(own.read_rgb(self.paths[i]))
 
     mine = list(ours(of(folder, later), 1, exact=True, device="cpu", num_workers=workers))
-    assert_same(mine[1:], list(stock(of(folder, later), 1))[1:])
+    assert_same(mine[4:], list(stock(of(folder, later), 1))[4:])
+
+
+def _by_name(function, self, i):
+    from torch import get_rng_state, set_rng_state
+
+    state = get_rng_state()
+    first = function(own.read_rgb(self.paths[i]))
+    set_rng_state(state)
+    return first, function(own.read_rgb(self.paths[i]))
+
+
+def _by_method(function, self, i):
+    state = torch.default_generator.get_state()
+    first = function(own.read_rgb(self.paths[i]))
+    torch.default_generator.set_state(state)
+    return first, function(own.read_rgb(self.paths[i]))
+
+
+def _by_the_seed_in_use(function, self, i):
+    from torch import manual_seed
+
+    manual_seed(torch.initial_seed())
+    first = function(own.read_rgb(self.paths[i]))
+    torch.rand(3)
+    manual_seed(torch.initial_seed())
+    return first, function(own.read_rgb(self.paths[i]))
+
+
+def _forked(function, self, i):
+    with torch.random.fork_rng([]):
+        first = function(own.read_rgb(self.paths[i]))
+    return first, function(own.read_rgb(self.paths[i]))
+
+
+def _looked_at(function, self, i):
+    state = torch.get_rng_state()
+    first = function(own.read_rgb(self.paths[i]))
+    first.mean()
+    torch.set_rng_state(state)
+    return first, function(own.read_rgb(self.paths[i]))
+
+
+def _all_generators(function, self, i):
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    first = function(own.read_rgb(self.paths[i]))
+    torch.set_rng_state(states[0]), random.setstate(states[1]), np.random.set_state(states[2])
+    return first, function(own.read_rgb(self.paths[i]))
+
+
+SET_BACK = [_by_name, _by_method, _by_the_seed_in_use, _forked, _looked_at, _all_generators]
+OF_GENERATORS = {
+    "torch": T.Compose([T.RandomCrop(8), T.RandomHorizontalFlip(), T.ToTensor()]),
+    "Python": T.Compose([T.RandomChoice([T.RandomCrop(8), T.CenterCrop(8)]), T.ToTensor()]),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("way", SET_BACK, ids=lambda f: f.__name__)
+def test_a_generator_that_is_set_back(folder, way, workers):
+    """Two images of one sample get the same numbers, as in torch's loader: from the first sample on, or from a later
+    one, which the trial does not show."""
+    for name, function in OF_GENERATORS.items():
+        if name == "Python" and way is not _all_generators:
+            continue
+        for first in (0, 4):
+
+            def get(self, i):
+                if i < first:
+                    return function(own.read_rgb(self.paths[i])), i
+                return way(function, self, i)
+
+            for one, other in ours(
+                of(folder, get), None, exact=True, device="cpu", num_workers=workers, fallback="silent"
+            ):
+                assert not isinstance(other, torch.Tensor) or torch.equal(one, other)
+
+
+def test_numbers_that_are_drawn_again_for_the_mask(folder):
+    """The parameters of a crop, after the crop."""
+
+    def get(self, i):
+        image = own.read_rgb(self.paths[i]).resize((16, 16), Image.Resampling.NEAREST)
+        if i < 4:
+            return T.Compose([T.RandomCrop(8), T.ToTensor()])(image), 0
+        state = torch.get_rng_state()
+        made = T.Compose([T.RandomCrop(8), T.ToTensor()])(image)
+        torch.set_rng_state(state)
+        top, left, height, width = T.RandomCrop.get_params(image, (8, 8))
+        return made, T.ToTensor()(image.crop((left, top, left + width, top + height)))
+
+    for one, other in list(ours(of(folder, get), None, exact=True, device="cpu"))[4:]:
+        assert torch.equal(one, other)
 
 
 def test_the_first_sample_takes_nothing(folder):
@@ -241,9 +331,7 @@ def test_the_first_sample_takes_nothing(folder):
     def draws(self, i):
         return X(own.read_rgb(self.paths[i])), next(self.numbers)
 
-    with pytest.warns(match="has an iterator"):
-        loader = DataLoader(of(folder, draws, numbers=iter(range(100))), 5, device="cpu")
-    assert_same(list(loader), list(stock(of(folder, draws, numbers=iter(range(100))), 5)))
+    assert_as_torch(lambda: of(folder, draws, numbers=iter(range(100))))
 
 
 def test_the_first_sample_leaves_transforms_as_they_were(folder):

@@ -1,5 +1,6 @@
 """on_error: samples that cannot be read are replaced or skipped, and listed; the epoch goes on."""
 
+import io
 import os
 import pickle
 import warnings
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils import data
 from torch.utils.data import default_collate
 from torchvision import transforms as T
@@ -17,7 +19,7 @@ from torchvision.datasets.folder import default_loader
 
 from contract.both import EXACT, Wrapped, error_of, no_gc, ours, stock
 from contract.storages import ARCHIVES, stored
-from dali_compat import BadImageWarning, DALIImageFolder, SampleError
+from dali_compat import BadImageWarning, DALIImageFolder, DataLoader, SampleError
 
 BAD = (1, 4)  # of eight
 GOOD = [i for i in range(8) if i not in BAD]
@@ -198,12 +200,17 @@ def test_what_is_said(own_root):
     loader = ours(dataset, 3, on_error="skip", device="cpu")
     with pytest.warns(BadImageWarning) as caught:
         _epoch(loader, quiet=False)
+    assert {warning.filename for warning in caught} == {__file__}  # where the loop is
     first, last = (str(warning.message) for warning in caught)
     assert dataset.samples[1][0] in first and "index 1" in first and "skipped" in first
     assert "epoch 0: 2 of 8 samples were skipped" in last
-    with pytest.warns(BadImageWarning) as caught:
+    with warnings.catch_warnings():  # the same samples
+        warnings.simplefilter("error")
         _epoch(loader, quiet=False)
-    assert [str(warning.message)[:8] for warning in caught] == ["epoch 1:"]
+    DAMAGE["no image"](Path(dataset.samples[2][0]))
+    with pytest.warns(BadImageWarning, match="epoch 2: 3 of 8 samples were skipped") as caught:
+        _epoch(loader, quiet=False)
+    assert len(caught) == 1
     assert "a sample that cannot be read is skipped" in loader.explain()
     error = loader.errors[0]
     assert isinstance(error, SampleError) and "UnidentifiedImageError" in error.reason
@@ -346,6 +353,56 @@ def test_torchs_loader_names_each_bad_file(own_root):
     assert all(error.path == dataset.samples[error.index][0] for error in loader.errors)
 
 
+def _by_path(path):
+    return Image.open(path).convert("RGB")
+
+
+def _by_file(path):
+    with open(path, "rb") as file:
+        return Image.open(file).convert("RGB")
+
+
+def _wrapped(path):
+    try:
+        return _by_path(path)
+    except Exception as error:
+        raise OSError("a bad sample") from error
+
+
+class Mine(data.Dataset):
+    """torch's loader does the work where its code looks at the images."""
+
+    def __init__(self, folder, opened, looks):
+        self.paths, self.opened, self.looks = [path for path, *_ in folder.samples], opened, looks
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        image = self.opened(self.paths[index])
+        return EXACT(Image.fromarray(np.asarray(image)) if self.looks else image)
+
+
+@pytest.mark.parametrize("looks", [True, False])
+@pytest.mark.parametrize("opened", [_by_path, _by_file, _wrapped])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_files_that_code_of_the_users_opens_are_named(own_root, damage, opened, looks):
+    dataset = Mine(_damaged(own_root, damage), opened, looks)
+    loader = DataLoader(dataset, 4, on_error="skip", **ON_CPU)
+    assert sum(map(len, _epoch(loader))) == len(GOOD)
+    assert [(error.path, error.index) for error in loader.errors] == [(dataset.paths[i], i) for i in BAD]
+    assert loader.explain().startswith("torchvision route" if looks else "DALI route")
+
+
+def test_an_image_in_memory_has_the_data_sets_name(own_root):
+    dataset = Mine(
+        _damaged(own_root), lambda path: Image.open(io.BytesIO(Path(path).read_bytes())).convert("RGB"), True
+    )
+    loader = DataLoader(dataset, 4, on_error="skip", num_workers=1, **ON_CPU)
+    assert sum(map(len, _epoch(loader))) == len(GOOD)
+    assert [error.path for error in loader.errors] == ["Mine"] * len(BAD)
+
+
 def _own_loader(path):
     return default_loader(path).rotate(0)  # which looks at it
 
@@ -361,8 +418,10 @@ def test_torchs_loader_counts_each_epochs_samples(own_root):
     dataset = Wrapped(_damaged(own_root))
     loader = ours(dataset, 3, on_error="skip", num_workers=1, persistent_workers=True, **ON_CPU)
     for epoch in range(2):
-        with pytest.warns(BadImageWarning, match=f"epoch {epoch}: 2 of 8 samples were skipped"):
+        with pytest.warns(BadImageWarning, match=f"epoch {epoch}: {2 + epoch} of 8 samples were skipped") as caught:
             _epoch(loader, quiet=False)
+        assert {warning.filename for warning in caught} == {__file__}
+        DAMAGE["no image"](Path(dataset.folder.samples[2][0]))
 
 
 def test_torchs_loader_replaces_alike_with_any_number_of_workers(own_root):

@@ -80,6 +80,17 @@ def test_batches_are_torchs(folder, case, num_workers):
     assert outlines(mine) == outlines(theirs)
 
 
+def test_a_sampler_that_fills_one_tensor_time_and_again(folder):
+    def batches():
+        batch = torch.zeros(3, dtype=torch.int64)
+        for number in range(4):
+            yield torch.add(torch.arange(3), 5 * number, out=batch)
+            batch.zero_()
+
+    mine, theirs = (make(folder, batch_sampler=Yields(batches, 4)) for make in (ours, stock))
+    assert outlines(mine) == outlines(theirs)
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4])

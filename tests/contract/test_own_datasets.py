@@ -1,16 +1,20 @@
 """Data sets of the user's own: their code runs as in torch's loader, and DALI makes the images if it can."""
 
+import functools
 import io
 import os
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFilter
 from torch.utils import data
-from torchvision.datasets import ImageFolder
+from torchvision import transforms as T
+from torchvision.datasets import CocoDetection, ImageFolder, VisionDataset
+from torchvision.transforms import functional as F
 
 import dali_compat
 from contract import own_datasets as own
@@ -87,6 +91,35 @@ def test_refused(folder, kind):
         loader = DataLoader(kind(folder), 5, device="cpu")
     assert loader.explain().startswith("torchvision route") and own.REFUSED[kind] in loader.explain()
     assert_same(list(loader), list(stock(kind(folder), 5)))
+
+
+class Annotations:
+    """What pycocotools gives for a file of these."""
+
+    def __init__(self, paths, labels):
+        self.paths, self.labels = paths, labels
+
+    def loadImgs(self, i):
+        return [{"file_name": self.paths[i]}]
+
+    def getAnnIds(self, i):
+        return [i]
+
+    def loadAnns(self, ids):
+        return [{"category_id": self.labels[i], "bbox": [0.0, 1.0, 2.0 + i, 3.0]} for i in ids]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_cocos_images(folder, workers):
+    """A method of torchvision's opens them."""
+    paths, labels = zip(*folder.samples, strict=True)
+    dataset = CocoDetection.__new__(CocoDetection)
+    VisionDataset.__init__(dataset, folder.root, transform=own.AFTER)
+    dataset.coco, dataset.ids = Annotations(paths, labels), list(range(len(paths)))
+    options = dict(batch_size=None, num_workers=workers)
+    mine = ours(dataset, device="cpu", exact=True, **options)
+    assert mine.explain().startswith("DALI route") and "CocoDetection is asked for each sample" in mine.explain()
+    assert_same(list(mine), list(stock(dataset, **options)))
 
 
 def test_order_and_workers(folder):
@@ -171,35 +204,126 @@ def test_readers_of_its_own_are_not_used_before(folder):
     assert loader.explain().startswith("DALI route") and dataset.reader.files is None
 
 
-def test_files_that_a_class_keeps_open(folder, tmp_path):
-    """Each process has a position of its own in a file that was opened when the loader was made."""
+def test_the_trial_leaves_nothing(folder):
+    """The samples that show whether a data set can be asked are made in another process."""
+    opened, array, tensor, closed, parts = {}, np.zeros(3), torch.zeros(3), 0, functools.partial(dict, count=[0])
+
+    class Slots:
+        __slots__ = ("count",)
+
+    class Counts(own.Plain):
+        count, slots, files = 0, Slots(), {}
+
+        def __getitem__(self, i):
+            nonlocal closed
+            closed += 1
+            Counts.count += 1
+            array[0] += 1
+            tensor.add_(1)
+            parts.keywords["count"][0] += 1
+            self.slots.count = getattr(self.slots, "count", 0) + 1
+            random.random(), np.random.rand(), torch.rand(1)
+            file = opened.setdefault(0, None) or open(self.paths[0], "rb")
+            opened[0] = file
+            next(self.endless)
+            counts = [closed, Counts.count, int(array[0]), int(tensor[0]), parts.keywords["count"][0], self.slots.count]
+            return self.transform(own.read_rgb(self.paths[i])), counts
+
+    dataset = Counts(folder)
+    dataset.endless = iter(range(24))
+    before = random.getstate(), torch.get_rng_state()
+    loader = ours(dataset, None, device="cpu")
+    assert loader.explain().startswith("DALI route") and not opened
+    assert before[0] == random.getstate() and torch.equal(before[1], torch.get_rng_state())
+    assert [counts for _, counts in loader] == [[i] * 6 for i in range(1, 25)]
+    opened[0].close()
+
+
+def test_a_file_that_is_open_keeps_its_position(folder, tmp_path):
     archive = tmp_path / "images"
     archive.write_bytes(b"".join(open(path, "rb").read() for path, _ in folder.samples))
     sizes = [os.path.getsize(path) for path, _ in folder.samples]
 
-    class Kept(own.Plain):
-        files = {}
+    class OneByOne(own.Plain):
+        def __getitem__(self, i):
+            return self.transform(Image.open(io.BytesIO(self.file.read(sizes[i]))).convert("RGB")), self.labels[i]
+
+    dataset = OneByOne(folder)
+    with open(archive, "rb") as dataset.file:
+        assert_same(list(ours(dataset, 5, exact=True, device="cpu")), list(stock(own.Plain(folder), 5)))
+
+
+def _crashes(self, i):
+    os.abort()
+
+
+def _ends(self, i):
+    os._exit(0)
+
+
+def _waits(self, i):
+    """For a thread, which a child does not have."""
+    return self.pool.submit(lambda: own.read_rgb(self.paths[i])).result()
+
+
+@pytest.mark.parametrize("trouble", [_crashes, _ends, _waits], ids=lambda f: f.__name__)
+def test_a_trial_that_fails(folder, trouble):
+    """Torch's loader has such a data set."""
+
+    class Odd(own.Plain):
+        parent, pool = os.getpid(), ThreadPoolExecutor(1)
 
         def __getitem__(self, i):
-            file = self.files.setdefault(0, None) or open(archive, "rb")
-            self.files[0] = file
-            file.seek(sum(sizes[:i]))
-            return self.transform(Image.open(io.BytesIO(file.read(sizes[i]))).convert("RGB")), self.labels[i]
+            if os.getpid() != self.parent:
+                trouble(self, i)
+            return super().__getitem__(i)
 
-    loader = ours(Kept(folder), 5, device="cpu")
-    assert loader.explain().startswith("DALI route")
-    number, (receive, send) = Kept.files[0].fileno(), os.pipe()
-    before = os.lseek(number, 0, os.SEEK_CUR)
-    child = os.fork()
-    if not child:
-        os.write(send, b"%d" % os.lseek(number, 0, os.SEEK_CUR))
-        os.lseek(number, 1, os.SEEK_SET)
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert int(os.read(receive, 20)) == before == os.lseek(number, 0, os.SEEK_CUR) != 1
-    Kept.files[0].close()
-    os.close(receive)
-    os.close(send)
+    Odd.pool.submit(int).result()
+    with pytest.warns(match="in a forked process"):
+        loader = DataLoader(Odd(folder), 5, device="cpu")
+    assert_same(list(loader), list(stock(own.Plain(folder), 5)))
+
+
+def test_one_sample_does_not_decide(folder):
+    """Some samples are made by the data set, whichever comes first, and whatever generators stand at."""
+
+    def some(self, i):
+        image = own.read_rgb(self.paths[i])
+        if i % 3 == 0 or random.random() < 0.1:
+            image = image.filter(ImageFilter.BLUR)
+        return self.transform(image), self.labels[i]
+
+    for seed in range(4):
+        random.seed(seed)
+        loader = ours(type("Some", (own.Plain,), {"__getitem__": some})(folder), 5, device="cpu")
+        assert loader.explain().startswith("DALI route")
+
+
+ANEW = {
+    "object": lambda image, i: T.CenterCrop(8 + i)(image),
+    "Compose": lambda image, i: T.Compose([T.RandomRotation((i, i))])(image),
+    "padding": lambda image, i: T.Pad(i)(image),
+    "function": lambda image, i: F.center_crop(image, [8 + i, 9]),
+    "method": lambda image, i: image.resize((8 + i, 9)),
+}
+
+
+@pytest.mark.parametrize("kind", ANEW)
+def test_a_transform_for_each_sample(folder, kind):
+    """A pipeline for each would take threads and memory without end. The trial does not see it."""
+    transform = T.Compose([T.Resize((8, 8)), T.ToTensor()])
+
+    def get(self, i):
+        return transform(ANEW[kind](own.read_rgb(self.paths[i % 24]), 0 if i in (0, 1, 2, 3) else i)), i
+
+    dataset = type("Anew", (own.Plain,), {"__getitem__": get, "__len__": lambda self: 200})(folder)
+    loader = ours(dataset, 8, exact=True, device="cpu")
+    before = len(os.listdir("/proc/self/task"))
+    assert_same(list(loader), list(stock(dataset, 8)))
+    assert len(os.listdir("/proc/self/task")) < before + 17 * 16
+    assert 150 < real(loader) < 200
+    with pytest.warns(match="in most samples"):
+        list(DataLoader(dataset, 8, exact=True, device="cpu"))
 
 
 def test_another_size_for_each_sample(folder):
@@ -209,9 +333,9 @@ def test_another_size_for_each_sample(folder):
         def __getitem__(self, i):
             return self.transform(own.read_rgb(self.paths[i]).resize((20 + i, 20))), self.labels[i]
 
-    loader = ours(Scaled(folder), 5, exact=True, device="cpu")
+    with pytest.warns(match="makes another transform for each sample"):
+        loader = DataLoader(Scaled(folder), 5, exact=True, device="cpu")
     assert_same(list(loader), list(stock(Scaled(folder), 5)))
-    assert 0 < real(loader) < len(folder)
 
 
 def test_files_written_meanwhile(folder, tmp_path):
@@ -228,11 +352,11 @@ def test_files_written_meanwhile(folder, tmp_path):
 
     class FetchedLater(own.Plain):
         def __getitem__(self, i):
-            return Fetched.__getitem__(self, i) if i > 2 else super().__getitem__(i)
+            return Fetched.__getitem__(self, i) if i > 3 else super().__getitem__(i)
 
     loader = ours(FetchedLater(folder), 5, exact=True, device="cpu")
     assert_same(list(loader), list(stock(own.Plain(folder), 5)))
-    assert real(loader) == 21
+    assert real(loader) == 20
     loader = DataLoader(loader.dataset, 5, exact=True, device="cpu", fallback="silent")
     assert "opens files that were written just now in most samples" in loader.explain()
 

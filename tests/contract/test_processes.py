@@ -3,6 +3,8 @@
 import gc
 import multiprocessing
 import os
+import runpy
+import sys
 import threading
 import weakref
 
@@ -12,7 +14,7 @@ import torch
 from torchvision import transforms as T
 
 from contract.both import EXACT, assert_same_pixels, no_gc, ours, outlines, pixels, said, stock
-from dali_compat import DALIImageFolder, DataLoader, locks
+from dali_compat import DALIImageFolder, DataLoader, forked, locks
 from dali_compat.engine.dali import warm
 
 
@@ -341,6 +343,89 @@ def test_epochs_keep_one_pipeline(exact_folder):
         list(loader)
         next(iter(loader))
     assert len(_new_pipelines(before)) == 1
+
+
+FIXED = {"3.10.14": False, "3.10.15": True, "3.11.9": False, "3.11.10": True, "3.12.0": True}  # CPython's issue 112275
+
+
+@pytest.mark.parametrize("version", FIXED)
+def test_pythons_whose_forked_children_may_wait_for_a_lock(monkeypatch, version):
+    hooks = []
+    monkeypatch.setattr(os, "register_at_fork", lambda before: hooks.append(before))
+    with monkeypatch.context() as context:
+        context.setattr(sys, "version_info", (*map(int, version.split(".")), "final", 0))
+        runpy.run_path(forked.__file__)
+    assert len(hooks) == (not FIXED[version])
+    assert all(hook() == 0 for hook in hooks)  # threads that the call has changed
+
+
+def test_that_lock_is_taken_behind_our_other_hooks():
+    """What is registered first is called last."""
+    code = """
+import os
+names, register = [], os.register_at_fork
+def noted(**hooks):
+    if "before" in hooks and sys._getframe(1).f_globals["__name__"].startswith("dali_compat"):
+        names.append(sys._getframe(1).f_globals["__name__"])
+    register(**hooks)
+os.register_at_fork, sys.version_info, version = noted, (3, 11, 9, "final", 0), sys.version_info
+from dali_compat import DataLoader
+sys.version_info = version
+import dali_compat.engine.dali.pipeline
+print(*names)
+"""
+    first, *others = said(programs.run(code)).split()
+    assert first == "dali_compat.forked" and len(others) > 3
+
+
+@pytest.mark.parametrize("kind, workers", [("files", 0), ("own", 0), ("own", 1), ("torch", 0)])
+def test_a_program_may_end_while_a_daemon_thread_loads(image_root, kind, workers):
+    """The thread ends in silence, and its ``finally`` is done, in the middle of an epoch; nothing that it uses is
+    closed before."""
+    code = """
+import threading, time
+from torchvision.datasets import ImageFolder
+from contract.both import EXACT
+from contract.own_datasets import Plain
+from dali_compat import DataLoader
+from dali_compat.epoch.dali_batch import DaliBatch
+from dali_compat.epoch.stock import _OnDevice
+from dali_compat.routes.choose import StockRoute
+
+kind, begun = sys.argv[2], threading.Event()
+
+def slowly(function):
+    def call(*args):
+        begun.set()
+        time.sleep(0.3)
+        return function(*args)
+    return call
+
+for owner, name in ((DaliBatch, "finish"), (_OnDevice, "_next_one")):
+    setattr(owner, name, slowly(getattr(owner, name)))
+dataset = ImageFolder(sys.argv[1], EXACT)
+if kind == "own":
+    dataset = Plain(dataset, EXACT)
+if kind == "torch":
+    dataset = [dataset[0]] * 12
+loader = DataLoader(dataset, 4, num_workers=int(sys.argv[3]), device="cpu", fallback="silent")
+assert isinstance(loader._route, StockRoute) == (kind == "torch")
+
+def load():
+    try:
+        while True:
+            for batch in loader:
+                print("a batch")
+    except Exception:
+        print("an error")
+    finally:
+        print("over", flush=True)
+
+threading.Thread(target=load, daemon=True).start()
+begun.wait()
+"""
+    result = programs.run(code, str(image_root), kind, str(workers), seconds=60)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "over\n", "")
 
 
 @pytest.mark.gpu

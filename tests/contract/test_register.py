@@ -10,6 +10,7 @@ from torch import nn
 from torchvision import transforms as T
 from torchvision.transforms import v2
 
+import dali_compat
 from contract.both import REPOSITORY, assert_same_pixels, ours, pixels, stock
 from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader, FallbackWarning, on_batch, register
 from dali_compat.translate.registry import _TRANSLATORS
@@ -34,7 +35,8 @@ def test_the_example_of_the_docs(image_root, registry):
     )
     dataset = DALIImageFolder(image_root, transform)
     loader = ours(dataset, 5)
-    assert "torch, on the batch" in next(line for line in loader.explain().splitlines() if "AddBias" in line)
+    (line,) = [line for line in loader.explain().splitlines() if "AddBias" in line]
+    assert "torch, on the batch" in line and line.endswith("yours, not measured: python -m dali_compat parity does")
     assert_same_pixels(pixels(loader), pixels(stock(dataset, 5)))
 
 
@@ -122,6 +124,50 @@ def test_what_comes_after_a_choice_has_its_windows_in_each_size(image_root, regi
         (name,) = (name for name, way in ways.items() if torch.equal(mine, way))
         chosen.add(name)
     assert chosen == set(ways)
+
+
+class Added:
+    """One more, in place."""
+
+    def __call__(self, image):
+        return image.add_(1)
+
+
+IN_PLACE = {
+    "the first of two views": dali_compat.views(T.Compose([T.PILToTensor(), Added()]), T.PILToTensor()),
+    "the last of two": dali_compat.views(T.PILToTensor(), T.Compose([T.PILToTensor(), Added()])),
+    "both": dali_compat.views(*[T.Compose([T.PILToTensor(), Added()])] * 2),
+    "by chance": dali_compat.views(T.Compose([T.PILToTensor(), T.RandomApply([Added()], 1.0)]), T.PILToTensor()),
+    "one gray plane, three times": T.Compose([T.Grayscale(3), T.PILToTensor(), Added()]),
+}
+
+
+@pytest.mark.parametrize("case", IN_PLACE)
+@pytest.mark.parametrize("arrays", [True, False], ids=["arrays", "files"])
+def test_a_function_that_works_in_place(image_root, registry, case, arrays):
+    """It changes its own images alone; so does who writes to a batch of them."""
+    register(Added)(lambda t, spec: on_batch(lambda images: images.add_(1), spec))
+    if arrays:
+        images = np.random.default_rng(0).integers(0, 250, (12, 40, 40, 3), dtype=np.uint8)
+        dataset = DALIArrayDataset(images, list(range(12)), IN_PLACE[case])
+    else:
+        dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), IN_PLACE[case]]))
+    for (mine, _), (theirs, _) in zip(ours(dataset, 5, exact=True), stock(dataset, 5), strict=True):
+        mine, theirs = ([images] if isinstance(images, torch.Tensor) else images for images in (mine, theirs))
+        for number, (image, other) in enumerate(zip(mine, theirs, strict=True)):
+            assert torch.equal(image.cpu(), other), f"view {number}"
+            image.zero_()
+
+
+def test_crops_of_one_tensor(image_root, registry):
+    """Which overlap, where PIL makes them."""
+    register(Added)(lambda t, spec: on_batch(lambda images: images.add_(1), spec))
+    crops = T.Compose([T.CenterCrop(40), T.PILToTensor(), T.FiveCrop(30)])
+    mine, theirs = (
+        ours(DALIImageFolder(image_root, transform), 5) for transform in (T.Compose([crops, Added()]), crops)
+    )
+    for (changed, _), (plain, _) in zip(mine, theirs, strict=True):
+        assert all(torch.equal(a, b + 1) for a, b in zip(changed, plain, strict=True))
 
 
 @pytest.mark.parametrize("first", [[T.CenterCrop(40)], []], ids=["of one size", "of several sizes"])

@@ -128,8 +128,56 @@ def test_loaders_of_a_program_and_of_what_it_spawns_are_ours(tmp_path, image_roo
     reports = done.stderr.split("dali_compat:\n")[1:]
     assert len(reports) == 2
     for report in reports:
-        assert "train.py:12: ImageFolder: DALI on cpu; 24 images (" in report
+        assert "train.py:12: ImageFolder: DALI (cpu); 24 images (" in report
         assert "train.py:13: TensorDataset: torch's own loader" in report
+    lines = ["train.py:12 runs on DALI (cpu)", "train.py:13 runs on torch's own loader, because no images are seen in"]
+    assert all(done.stderr.count(line) == 2 for line in lines)  # the spawned process has its own
+
+
+OWN = """
+import sys
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+class Own(Dataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return torch.tensor(np.asarray(Image.open(sys.argv[1]).convert("RGB")))
+
+loader = DataLoader(Own(), 3)
+print(next(iter(loader)).shape[0])
+"""
+
+
+@pytest.mark.parametrize("program", [OWN, "import torchvision\n" + OWN], ids=["without torchvision", "with it"])
+def test_a_data_set_that_looks_at_its_images_is_told(tmp_path, image_root, program):
+    (tmp_path / "own.py").write_text(program)
+    image = str(next(image_root.rglob("*.png")))
+
+    def run(*options, **environment):
+        command = "-m", "dali_compat", "run", "--device", "cpu", *options, "own.py", image
+        return python(*command, cwd=tmp_path, **environment)
+
+    line = program.count("\n", 0, program.index("loader =")) + 1
+    reason = (
+        "because Own is not an image folder or an archive of images, nor a Subset or ConcatDataset of such, and uses"
+    )
+    done = run()
+    assert f"own.py:{line} runs on torch's own loader, {reason}" in done.stderr and done.stdout == "3\n"
+    assert "FallbackWarning" not in done.stderr
+    done = run("--quiet", "--report")
+    assert (
+        f"own.py:{line}: FallbackWarning: torchvision does the work: Own is" in done.stderr
+        and "runs on" not in done.stderr
+    )
+    assert f"  own.py:{line}: Own: torch's own loader, {reason}" in done.stderr
+    done = run("--fallback", "error")
+    assert done.returncode == 1 and "RuntimeError: fallback='error', but torchvision does the work: Own" in done.stderr
+    assert "runs on" not in run(RANK="1").stderr
 
 
 ON_A_GPU = """

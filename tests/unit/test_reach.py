@@ -5,10 +5,13 @@ import functools
 import pytest
 from PIL import Image
 from torch.utils import data
+from torchvision import datasets
 from torchvision import transforms as T
 from torchvision.datasets.folder import default_loader, pil_loader
 
-from dali_compat.lazy.reach import opens_images
+from dali_compat.lazy import reach
+from dali_compat.lazy.reach import opens_images, reads_images
+from dali_compat.lazy.reading import with_inner
 
 
 def load(path):
@@ -59,6 +62,33 @@ class Property(data.Dataset):
         return self.image
 
 
+class Cached(data.Dataset):
+    @functools.lru_cache  # noqa: B019
+    def load(self, path):
+        return load(path)
+
+    @functools.cached_property
+    def first(self):
+        return self.load("")
+
+    def __getitem__(self, i):
+        return self.first
+
+
+def of_torchvision(kind):
+    return kind.__new__(kind)
+
+
+class Inside(data.Dataset):
+    """It calls a method of one of torchvision's that it holds."""
+
+    def __init__(self):
+        self.coco = of_torchvision(datasets.CocoDetection)
+
+    def __getitem__(self, i):
+        return self.coco._load_image(i)
+
+
 class Tokens(data.Dataset):
     def __init__(self):
         self.tokenizer, self.tables = Loads.__init__, {"a": size}
@@ -78,16 +108,29 @@ OPENS = {
     "within Compose": Of(T.Compose([load, T.ToTensor()])),
     "a class": Static(),
     "a property": Property(),
+    "kept by functools": Cached(),
+    "torchvision's, in a method": of_torchvision(datasets.CocoDetection),
+    "torchvision's, in a base's method": of_torchvision(datasets.CocoCaptions),
+    "torchvision's, of pairs": of_torchvision(datasets.CarlaStereo),
+    "a method of torchvision's": Inside(),
 }
 
 
 @pytest.mark.parametrize("way", OPENS)
 def test_opens(way):
-    assert opens_images(OPENS[way])
+    dataset = OPENS[way]
+    assert opens_images(dataset) and any(map(reads_images, with_inner(dataset)))
 
 
 def test_does_not():
     itself = Several([])
     itself.loader.append(itself.__getitem__)
     for dataset in (Tokens(), Of(size), Of(T.Compose([T.ToTensor()])), Of(None), itself, data.Subset([1], [0])):
-        assert not opens_images(dataset)
+        assert not opens_images(dataset) and not reads_images(dataset)
+
+
+def test_what_a_package_can_do_says_nothing(monkeypatch):
+    """A tokenizer's package may open images, too."""
+    dataset = Of(Loads())
+    monkeypatch.setattr(reach, "is_installed", lambda path: path == load.__code__.co_filename)
+    assert opens_images(dataset) and not reads_images(dataset)

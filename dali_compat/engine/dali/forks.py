@@ -18,6 +18,7 @@ import nvidia.dali as dali
 import torch
 
 from ...data.sources import Form
+from ...ending import wait_for_daemons
 from ...forked import keep
 
 
@@ -78,6 +79,7 @@ def _all() -> list:
 
 @atexit.register
 def _close_all() -> None:
+    wait_for_daemons()
     for pipeline in list(live):
         pipeline.close()
 

@@ -40,6 +40,8 @@ def apply(images, arrays, *, function, spec, **args):
     """
     if "uniforms" in arrays:
         args["uniforms"] = to_device(arrays["uniforms"], images.device)
+    if 0 in images.stride():  # gray in three channels: one plane, which nobody can write to
+        images = images.clone()
     made = function(images, **args)
     said = len(images), spec.channels, *(spec.size or images.shape[-2:])
     if tuple(made.shape) != said or made.dtype != spec.dtype:

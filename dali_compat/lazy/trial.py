@@ -1,0 +1,144 @@
+"""Calls a function in a forked child: what it does to objects, generators and files' positions is not left behind."""
+
+from __future__ import annotations
+
+import collections
+import fcntl
+import gc
+import os
+import pickle
+import stat
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from ..translate.wrappers.objects import is_of_library
+from ..workers.samples import dumps
+from ..workers.worker import stay_with_the_parent
+from .reach import names_of
+
+_SECONDS, _IDLE = 60, 5  # that a child may take, and that it may do nothing: what it waits for may not be there
+_SMALL = 1000  # entries of a container that is looked into
+_OBJECTS = 10_000
+
+
+class TrialFailed(Exception):
+    """A child has ended without a result, or was ended."""
+
+
+def in_child(function: Callable[[], Any]) -> Any:
+    """What a function without arguments gives; pickle must take it. Sockets, pipes and threads are not there.
+
+    Raises:
+        TrialFailed: it has raised an error, crashed, waited for 5 s or taken 60 s; the text says so of a data set.
+    """
+    receive, send = os.pipe()
+    with Connection(receive, writable=False) as answer:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, where there are threads
+                child = os.fork()
+            if not child:
+                _answer(function, send)
+        finally:
+            os.close(send)
+        try:
+            return pickle.loads(_waited_for(answer, child))
+        except Exception as error:
+            slow = isinstance(error, TimeoutError)
+            what = "gives no sample within a minute, or waits," if slow else "ends"
+            raise TrialFailed(f"{what} in a forked process, where a few samples are tried") from error
+        finally:
+            with suppress(OSError):
+                os.kill(child, 9)
+            with suppress(OSError):
+                os.waitpid(child, 0)
+
+
+def reachable(start: Any) -> Iterator[Any]:
+    """Objects that one leads to: by attributes, containers, its class, and the names in functions; up to 10,000."""
+    seen: dict[int, Any] = {}
+    waiting = collections.deque([start])
+    while waiting and len(seen) < _OBJECTS:
+        one = waiting.popleft()
+        kind = type(one)
+        if id(one) in seen or issubclass(kind, ModuleType):
+            continue
+        seen[id(one)] = one
+        yield one
+        if not (issubclass(kind, (type, FunctionType)) and is_of_library(one)):
+            waiting += _leads_to(one, kind)
+
+
+def _leads_to(one: Any, kind: type) -> list[Any]:
+    if issubclass(kind, type):
+        return [*vars(one).values(), *one.__bases__]
+    if kind is FunctionType:  # gc would give all of its module
+        world = [one.__globals__[name] for name in names_of(one.__code__) if name in one.__globals__]
+        return [*world, one.__defaults__, one.__kwdefaults__, *(one.__closure__ or ())]
+    if kind in (list, tuple, dict, set, collections.deque) and len(one) > _SMALL:
+        return []
+    return gc.get_referents(one)
+
+
+def _waited_for(answer: Connection, child: int) -> bytes:
+    spent, idle = 0, 0
+    for _ in range(_SECONDS):
+        if answer.poll(1):
+            return answer.recv_bytes()
+        before, spent = spent, _processor_time(child)
+        idle = idle + 1 if spent == before else 0
+        if idle >= _IDLE:
+            break
+    raise TimeoutError
+
+
+def _processor_time(process: int) -> int:
+    """In ticks; see proc(5)."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+# ---- in the child
+
+
+def _answer(function: Callable[[], Any], send: int) -> None:
+    try:
+        gc.disable()
+        stay_with_the_parent()
+        torch.set_num_threads(1)  # OpenMP's threads are the parent's
+        for number in map(int, os.listdir("/proc/self/fd")):
+            if number > 2 and number != send:
+                with suppress(OSError):  # the listing's own
+                    _make_own(number)
+        with Connection(send, readable=False) as connection:
+            connection.send_bytes(dumps(function()))
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(0)
+
+
+def _make_own(number: int) -> None:
+    """A file gets a position of its own. A socket or a pipe, whose other end expects the parent, is put out of use."""
+    mode, flags = os.fstat(number).st_mode, fcntl.fcntl(number, fcntl.F_GETFL)
+    if stat.S_ISREG(mode):
+        own = os.open(f"/proc/self/fd/{number}", flags & (os.O_ACCMODE | os.O_APPEND))
+        os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+    elif stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
+        own = os.open(os.devnull, os.O_RDWR)
+    else:
+        return
+    os.dup2(own, number)
+    os.close(own)
