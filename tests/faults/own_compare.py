@@ -142,7 +142,11 @@ def ran(file: Path, files: tuple, setting: Setting, make: Callable[..., Any], se
     except Exception as met:
         error = type(met).__name__ + _of_message(met)
     route = loader.explain() if isinstance(loader, DataLoader) else ""
-    return Ran(epochs, error, route, len(os.listdir("/proc/self/task")))
+    return Ran(epochs, error, route, _threads())
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
 
 
 def _of_message(error: Exception) -> str:

@@ -886,7 +886,14 @@ class Writer:
             body = self._counted(body)
         used = set(re.findall(r"\w+", "\n".join([*self.top, *self.init, *body])))
         helpers = [source.strip() for name, source in HELPERS.items() if name in used]
-        lines = [HEADER, *([reader] if "read" in used else []), *helpers, *self.top, "class Own(Dataset):", "    def __init__(self, paths, masks):"]
+        lines = [
+            HEADER,
+            *([reader] if "read" in used else []),
+            *helpers,
+            *self.top,
+            "class Own(Dataset):",
+            "    def __init__(self, paths, masks):",
+        ]
         init = ["self.paths, self.masks = paths, masks", "self.side, self.calls, self.rng = 36, 0, random.Random(3)"]
         lines += ["        " + line for line in [*init, *dict.fromkeys(self.init)]]
         lines += ["    def __len__(self):", "        return len(self.paths)"]
