@@ -19,15 +19,15 @@ class Asker:
     Args:
         dataset: the user's.
         roots: the chains without transforms, by what images are given as.
-        since: as Tracer's.
+        since, catches: as Tracer's.
 
     Attributes:
         asked, real: how many samples so far, and how many of them were made by the data set itself.
         why: what it did with the first of these.
     """
 
-    def __init__(self, dataset: Any, roots: dict[str, Chain], since: int):
-        self.dataset, self.roots, self.since = dataset, roots, since
+    def __init__(self, dataset: Any, roots: dict[str, Chain], since: int, catches: bool = False):
+        self.dataset, self.roots, self.since, self._catches = dataset, roots, since, catches
         self.asked = self.real = 0
         self.why = ""
 
@@ -37,7 +37,7 @@ class Asker:
         Raises:
             Exception: what the data set raises.
         """
-        tracer = Tracer(self.roots, self.since)
+        tracer = Tracer(self.roots, self.since, self._catches)
         with hooked(tracer):
             many = getattr(self.dataset, "__getitems__", None)
             if many and bad is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -44,6 +45,20 @@ def reads_images(dataset: Any) -> bool:
         and (one.owner is dataset or not is_installed(one.function.__code__.co_filename))
         for one, names in _reached(dataset)
     )
+
+
+def catches_errors(dataset: Any) -> bool:
+    """Whether the user's code that makes a sample has a ``try``, as far as it can be followed."""
+    return any(_has_handler(one.function.__code__) for one, _ in _reached(dataset) if not is_of_library(one.function))
+
+
+def _has_handler(code: CodeType) -> bool:
+    ops = [one.opname for one in dis.get_instructions(code)]
+    within = any(_has_handler(one) for one in code.co_consts if isinstance(one, CodeType))
+    handlers = (
+        ops.count("PUSH_EXC_INFO") - ops.count("WITH_EXCEPT_START") + ops.count("SETUP_FINALLY")
+    )  # the last: 3.10
+    return within or handlers > 0 or "suppress" in code.co_names
 
 
 def _opens(one: _Called, names: set[str]) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..data.intact import is_intact
 from ..data.sources import BYTES, PATHS, Record, Source, Upright, current_folder, opened, within
 from .chains import Chain
 from .generators import States, Watch
@@ -68,11 +69,12 @@ class Tracer:
     Args:
         roots: the chains without transforms, by what images are given as.
         since: now() of a time from which on files are not to have changed: they may change again before they are read.
+        catches: the data set's code may catch errors, so it has to meet that of a bad image, and at that moment.
     """
 
-    def __init__(self, roots: dict[str, Chain], since: int):
+    def __init__(self, roots: dict[str, Chain], since: int, catches: bool = False):
         self.notes = Notes()
-        self._roots, self._since = roots, since - _TICK
+        self._roots, self._since, self._catches = roots, since - _TICK, catches
         self._watch, self._dtype = Watch(roots[PATHS].drawn_from | roots[BYTES].drawn_from), torch.get_default_dtype()
         self._showing = _showing()
         self._random: list[weakref.ref[Later]] = []  # which draw when they become real
@@ -84,7 +86,7 @@ class Tracer:
             self.notes.became_real(HEARD)
             return None
         source = self._source(file)
-        if source is None:
+        if source is None or (self._catches and not _is_whole(source)):
             return None
         is_path = isinstance(file, (str, bytes, os.PathLike))  # which the image knows, then
 
@@ -175,6 +177,10 @@ class Tracer:
             self.notes.became_real(WRITTEN)
             return None
         return path if same and stat.S_ISREG(found.st_mode) else None
+
+
+def _is_whole(source: Source) -> bool:
+    return is_intact(source if isinstance(source, str) else source.bytes())
 
 
 def _are_errors() -> bool:

@@ -22,6 +22,7 @@ from ..translate.replaced import STANDS_FOR
 from ..workers.samples import dumps
 from .asker import Asker
 from .chains import Chain
+from .reach import catches_errors
 from .reading import gives_many, may_open, may_use_cuda, signature_of, with_inner
 from .samples import Sample
 from .tracer import HEARD, WRITTEN, now
@@ -137,7 +138,7 @@ def asked(dataset: Any) -> Asked | None:
 def asker_of(dataset: Any, since: int) -> Asker:
     """What asks a data set that can be asked; ``since`` as Asker's."""
     known = _of_dataset.get(dataset, lambda: Known(dataset))
-    return Asker(dataset, known.roots, since)
+    return Asker(dataset, known.roots, since, any(map(catches_errors, with_inner(dataset))))
 
 
 def give_up(dataset: Any, why: str) -> None:

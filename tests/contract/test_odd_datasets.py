@@ -1,14 +1,17 @@
 """Data sets of the user's whose first sample is left to DALI, and others not: torch's data, whatever they do later."""
 
 import collections
+import contextlib
 import io
 import os
 import random
+import shutil
 import threading
 import time
 import types
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -909,3 +912,47 @@ def test_an_iterator_that_torchs_has_replaced(folder):
     dataset.transform = lambda image: X(image) * 2
     assert_same(list(loader), list(stock(dataset, 5)))
     assert list(first) == []
+
+
+def _caught(self, i):
+    try:
+        return X(own.read_rgb(self.paths[i])), self.bad
+    except OSError:
+        self.bad += 1
+        return self[0]
+
+
+def _suppressed(self, i):
+    image = own.read_rgb(self.paths[0])
+    with contextlib.suppress(OSError):
+        image = own.read_rgb(self.paths[i])
+        self.bad -= 1
+    self.bad += 1
+    return X(image), self.bad
+
+
+def _retried(self, i):
+    @contextlib.contextmanager
+    def counting():
+        try:
+            yield
+        except OSError:
+            self.bad += 1
+
+    image = Image.new("RGB", (40, 40))
+    with counting():
+        image = own.read_rgb(self.paths[i])
+    return X(image), self.bad
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("get", [_caught, _suppressed, _retried], ids=lambda f: f.__name__)
+def test_an_error_that_the_data_set_catches(image_root, tmp_path, get, workers):
+    """It meets the error where torch's does, and what it counts then is known to the batch's next samples."""
+    root = shutil.copytree(image_root, tmp_path / "some")
+    folder = ImageFolder(root)
+    for number in (5, 8, 17):
+        data = Path(folder.samples[number][0]).read_bytes()
+        Path(folder.samples[number][0]).write_bytes(data[: len(data) // 2] if number != 8 else b"no image")
+    time.sleep(0.1)
+    assert_as_torch(lambda: of(folder, get, bad=0), 6, num_workers=workers)

@@ -5,11 +5,14 @@ import pytest
 import torch
 from PIL import Image
 from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from contract.both import ours
 from dali_compat import DALIImageFolder
 from dali_compat.draws import ImageTooSmall, Randoms, compute
+from dali_compat.engine import pil
+from dali_compat.epoch import dali_group
 from dali_compat.plan import Gate, ImageSpec, Step, draw
 
 SMALL, LARGE, CROP = 20, 60, 50
@@ -103,3 +106,36 @@ def test_the_row_is_that_of_the_sizes(depth, rows):
             assert error.row == bad and str(error).startswith("Required crop size")
             seen.add(bad)
     assert len(seen) > 10
+
+
+WHOLE = T.Compose([T.Resize(12), T.ToTensor()])
+CROPPED = T.Compose([T.CenterCrop(12), T.ToTensor()])
+
+
+@pytest.fixture
+def of_two_sizes(tmp_path):
+    """4 images of 16 x 16 and 16 x 32."""
+    (tmp_path / "a").mkdir()
+    for number in range(4):
+        Image.effect_noise((16, 16 + 16 * (number % 2)), 90).convert("RGB").save(tmp_path / "a" / f"{number}.png")
+    return tmp_path
+
+
+@pytest.mark.parametrize("transform", [WHOLE, CROPPED], ids=["ragged", "of one size"])
+def test_another_size_than_was_computed(of_two_sizes, monkeypatch, transform):
+    """Where DALI gives it, Pillow makes these images; where that does, too, the error says so."""
+    theirs = [image for image, _ in ImageFolder(of_two_sizes, transform)]
+    loader = ours(DALIImageFolder(of_two_sizes, transform), 4, exact=True, device="cpu", collate_fn=list)
+    finished = dali_group._finished
+
+    def cut(plan, images, arrays):
+        made = finished(plan, images, arrays)
+        return made[..., 1:] if isinstance(made, torch.Tensor) else [made[0][..., 1:], *made[1:]]
+
+    monkeypatch.setattr(dali_group, "_finished", cut)
+    (mine,) = loader
+    assert all(torch.equal(one, other) for (one, _), other in zip(mine, theirs, strict=True))
+    if transform is CROPPED:
+        monkeypatch.setattr(pil, "_as_tensor", lambda image: image[..., 1:])
+        with pytest.raises(RuntimeError, match=r"crop.* gave an image of .*, not "):
+            list(loader)

@@ -49,6 +49,24 @@ def test_resize_is_torchvisions(size, max_size):
             run("resize", SIZES[[row]], size=size, max_size=max_size)
 
 
+@pytest.mark.parametrize(
+    "window", [(0, 0, 0, 5), (0, 0, 5, 0), (2, 0, -1, 5), (-1, 0, 4, 4), (8, 0, 4, 4), (0, 8, 4, 4)]
+)
+def test_no_window_without_pixels_or_beyond_the_image(window):
+    step = Step("crop", ImageSpec(), draw=draw("given_window"))
+    randoms = np.array([[0, 0, 10, 10], window], float)
+    with pytest.raises(ImageTooSmall) as raised:
+        compute((step,), np.array([[10, 10], [10, 10]]), lambda stream, k: randoms, slice(None))
+    assert raised.value.row == 1
+
+
+@pytest.mark.parametrize("padding", [(-5, -5, -5, -5), (0, 0, 0, -10), (1 << 15, 0, 0, 1 << 15)])
+def test_no_image_without_pixels_or_of_any_number(padding):
+    with pytest.raises(ImageTooSmall, match="op gives an image of") as raised:
+        run("pad", [[30, 30], [10, 10]], padding=padding)
+    assert raised.value.row == (0 if padding[0] > 0 else 1)
+
+
 def _numbered(height, width):
     """An image that says where each of its pixels comes from, plus one: padding is 0."""
     return torch.arange(1, height * width + 1, dtype=torch.int32).reshape(1, height, width)
