@@ -38,7 +38,8 @@ DIFFERS, RELATION, RAISES, LEAKS = "differs", "relation", "raises", "leaks"
 
 
 class Setting(NamedTuple):
-    """How a program is run; ``batch_size`` 0: as a list of samples of one batch, else torch's own collate."""
+    """How a program is run. ``collate``: by torch's own function; else a batch is a list of samples. ``fallbacks``: where
+    the loader is torch's, too, which gives what torch's gives unless the sample that decides it left something behind."""
 
     exact: bool = True
     workers: int = 0
@@ -46,6 +47,7 @@ class Setting(NamedTuple):
     collate: bool = False
     shuffle: bool = False
     persistent: bool = False
+    fallbacks: bool = True
 
 
 class Found(NamedTuple):
@@ -145,6 +147,14 @@ def ran(file: Path, files: tuple, setting: Setting, make: Callable[..., Any], se
     return Ran(epochs, error, route, _threads())
 
 
+def _route(file: Path, files: tuple) -> str:
+    try:
+        dataset = imported(file).Own(*map(list, files))
+        return DataLoader(dataset, device="cpu", fallback="silent").explain().partition(" ")[0]
+    except Exception as error:
+        return type(error).__name__
+
+
 def _threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
@@ -190,6 +200,8 @@ def _name(tensor: torch.Tensor) -> str:
 def compare(file: Path, files: tuple, setting: Setting, limit: float = MEAN) -> tuple[list[Found], str]:
     """What is wrong with a program, and the route that it took."""
     warnings.simplefilter("ignore")
+    if not setting.fallbacks and (route := _route(file, files)) == "torchvision":
+        return [], route
     one = ran(file, files, setting, data.DataLoader, (1, 1))
     # without workers Python's generators go on where the program set them, and transforms draw from torch's
     same = not setting.workers and not re.search("RandomChoice|RandomOrder", file.read_text())  # but for these of v1

@@ -62,6 +62,7 @@ def jobs_of(seed: int) -> Iterator[Job]:
             batch_size=rng.choice([1, 4, 5, 12]),
             shuffle=rng.random() < 0.3,
             persistent=rng.random() < 0.3,
+            fallbacks=number % 4 == 0,
         )
         source = program(number)
         torn = any(word in source for word in _TEARS)
@@ -75,13 +76,13 @@ _TEARS = (
     "olarize",
     "quali",
     "utocontrast",
-    "Augment",
-    "Aug(",
+    "Aug",
     '"P"',
     '"1"',
     "NEAREST",
     "harpness",
     "ontrast",
+    "V.JPEG",
 )
 
 
@@ -211,11 +212,14 @@ def minimised(outcome: Outcome, root: str, seconds: float = 300) -> Outcome:
         if best.job.setting._replace(**change) != best.job.setting:
             best = still(best.job._replace(setting=best.job.setting._replace(**change))) or best
     best = still(best.job._replace(source=ast.unparse(ast.parse(best.job.source)))) or best
-    at = 0
+    at, before = 0, best
     while time.monotonic() < end:
         shorter = _shorter(best.job.source, at)
-        if shorter is None:
+        if shorter is None and best is before:
             break
+        if shorter is None:  # what is gone may have needed what is left
+            at, before = 0, best
+            continue
         made = still(best.job._replace(source=shorter))
         best, at = (made, at) if made else (best, at + 1)
     return best
