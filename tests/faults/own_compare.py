@@ -1,0 +1,302 @@
+"""One program - the source of a Dataset ``Own(paths, masks)`` - through torch's loader and ours.
+
+Transforms draw other numbers here than with torch's loader. So torch's is run under two seeds: what is the same each
+time is compared with ours, value by value; of everything else what holds between the values of one sample: whether two
+images of it are always the same one.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import itertools
+import numbers
+import os
+import random
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from helpers import make_image
+from PIL import Image
+from torch.utils import data
+
+from dali_compat import DataLoader
+
+MEAN = 0.03  # of an image's range, by which the default's may differ on average: these are small, nearly all rim
+EXACT_MEAN = 1e-4  # with exact=True, of floats: blurs, warps and elastic fields add in another order
+EPOCHS = 2
+THREADS = 200  # of a process, beyond which somebody starts some for each sample
+_TELLS = 0.3  # a share of samples whose images differ clearly
+
+DIFFERS, RELATION, RAISES, LEAKS = "differs", "relation", "raises", "leaks"
+
+
+class Setting(NamedTuple):
+    """How a program is run. ``collate``: by torch's own function; else a batch is a list of samples. ``fallbacks``: where
+    the loader is torch's, too, which gives what torch's gives unless the sample that decides it left something behind."""
+
+    exact: bool = True
+    workers: int = 0
+    batch_size: int = 5
+    collate: bool = False
+    shuffle: bool = False
+    persistent: bool = False
+    fallbacks: bool = True
+
+
+class Found(NamedTuple):
+    """What is wrong; ``text`` names where, what was expected and what came."""
+
+    kind: str
+    text: str
+
+
+class Ran(NamedTuple):
+    """What a loader gave: of each epoch the values of each sample by their paths; the error that ended it, the route
+    that explain() names, and how many threads the process has then."""
+
+    epochs: list[list[dict[str, Any]]]
+    error: str
+    route: str = ""
+    threads: int = 0
+
+
+# ---- files
+
+
+def make_files(root: Path, count: int = 12) -> None:
+    """``count`` images of several formats and sizes, and as many masks, which are gray pictures of the same size."""
+    rng = np.random.default_rng(5)
+    for number in range(count):
+        height, width = (int(side) for side in rng.integers(56, 150, 2))
+        picture = Image.fromarray(make_image(rng, height, width))
+        gray = picture.convert("L")
+        stem, options = root / f"{number:02d}", dict(quality=92)
+        if number == 3:
+            picture = gray
+        if number == 5:
+            options["progressive"] = True
+        if number == 8:
+            exif = Image.Exif()
+            exif[274] = 6
+            options["exif"] = exif.tobytes()
+        if number in (4, 7):
+            picture = picture.convert("RGBA" if number == 4 else "P")
+            picture.save(stem.with_suffix(".png"))
+        else:
+            picture.save(stem.with_suffix(".png" if number == 9 else ".jpg"), **options)
+        gray.save(root / f"mask_{number:02d}.png")
+    (root / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 not an image")
+
+
+def files_of(root: Path) -> tuple[list[str], list[str]]:
+    """Images, and their masks."""
+    paths = sorted(str(path) for path in root.iterdir() if path.name[:2].isdigit())
+    return paths, [str(root / f"mask_{Path(path).stem}.png") for path in paths]
+
+
+# ---- running
+
+
+def imported(file: Path) -> Any:
+    """The program's module, new each time."""
+    spec = importlib.util.spec_from_file_location("program", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["program"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def ran(file: Path, files: tuple, setting: Setting, make: Callable[..., Any], seeds: tuple[int, int]) -> Ran:
+    """What a loader gives of a program: torch's generator begins with one seed, Python's and NumPy's with the other."""
+    torch.manual_seed(seeds[0])
+    random.seed(seeds[1])
+    np.random.seed(seeds[1])
+    epochs: list[list[dict[str, Any]]] = []
+    loader = None
+    try:
+        dataset = imported(file).Own(*map(list, files))
+        options: dict[str, Any] = dict(num_workers=setting.workers)
+        if setting.shuffle:
+            options["sampler"] = random.Random(7).sample(range(len(dataset)), len(dataset))
+        if setting.workers and setting.persistent:
+            options["persistent_workers"] = True
+        if not setting.collate:
+            options["collate_fn"] = list
+        loader = make(dataset, setting.batch_size, **options)
+        for epoch in range(EPOCHS):
+            if epoch and hasattr(dataset, "between"):
+                dataset.between()
+            epochs.append([])
+            for batch in loader:
+                samples = [batch] if setting.collate else batch
+                epochs[-1] += [dict(_values(sample)) for sample in samples]
+        if hasattr(dataset, "kept"):
+            epochs.append([dict(_values(dataset.kept))])
+        error = ""
+    except Exception as met:
+        error = type(met).__name__ + _of_message(met)
+    route = loader.explain() if isinstance(loader, DataLoader) else ""
+    return Ran(epochs, error, route, _threads())
+
+
+def _route(file: Path, files: tuple) -> str:
+    try:
+        dataset = imported(file).Own(*map(list, files))
+        return DataLoader(dataset, device="cpu", fallback="silent").explain().partition(" ")[0]
+    except Exception as error:
+        return type(error).__name__
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _of_message(error: Exception) -> str:
+    return f": {str(error).strip().splitlines()[-1][:200]}" if str(error).strip() else ""
+
+
+def _values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """What a sample has, by its path. Types are values, too."""
+    if isinstance(value, dict):
+        yield f"{path}#keys", (type(value).__name__, tuple(map(str, value)))
+        for key, one in value.items():
+            yield from _values(one, f"{path}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        yield f"{path}#length", (type(value).__name__, len(value))
+        for number, one in enumerate(value):
+            yield from _values(one, f"{path}[{number}]")
+    elif isinstance(value, torch.Tensor):
+        plain = value.as_subclass(torch.Tensor)
+        yield f"{path}#kind", (_name(value), tuple(plain.shape), str(plain.dtype), str(plain.device))
+        yield path, plain.detach().clone()
+    elif isinstance(value, np.ndarray):
+        yield f"{path}#kind", ("ndarray", value.shape, str(value.dtype))
+        yield path, torch.from_numpy(np.array(value)) if value.dtype.kind in "uifb" else value.tolist()
+    elif isinstance(value, Image.Image):
+        yield f"{path}#kind", ("image", value.mode, value.size)
+        pixels = np.array(value.convert("RGB") if value.mode in ("P", "1", "CMYK") else value)
+        pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+        yield path, torch.from_numpy(np.ascontiguousarray(pixels))
+    else:
+        yield path, value
+
+
+def _name(tensor: torch.Tensor) -> str:
+    """Of its class, as isinstance() sees it."""
+    return getattr(tensor, "__class__", type(tensor)).__name__
+
+
+# ---- comparing
+
+
+def compare(file: Path, files: tuple, setting: Setting, limit: float = MEAN) -> tuple[list[Found], str]:
+    """What is wrong with a program, and the route that it took."""
+    warnings.simplefilter("ignore")
+    if not setting.fallbacks and (route := _route(file, files)) == "torchvision":
+        return [], route
+    one = ran(file, files, setting, data.DataLoader, (1, 1))
+    # without workers Python's generators go on where the program set them, and transforms draw from torch's
+    same = not setting.workers and not re.search("RandomChoice|RandomOrder", file.read_text())  # but for these of v1
+    other = ran(file, files, setting, data.DataLoader, (2, 1 if same else 2))
+    if one.error.partition(":")[0] != other.error.partition(":")[0]:
+        return [], "random errors"
+
+    def make(*args: Any, **options: Any) -> DataLoader:
+        return DataLoader(*args, exact=setting.exact, device="cpu", fallback="silent", **options)
+
+    mine = ran(file, files, setting, make, (1, 1))
+    found = list(_differences(one, other, mine, setting, limit))
+    if mine.threads - one.threads > THREADS:
+        found.append(Found(LEAKS, f"{mine.threads - one.threads} threads more"))
+    route = "error" if one.error else mine.route.partition(" ")[0]
+    del one, other, mine
+    gc.collect()
+    return found, route
+
+
+def _differences(one: Ran, other: Ran, mine: Ran, setting: Setting, limit: float) -> Iterator[Found]:
+    if one.error.partition(":")[0] != mine.error.partition(":")[0]:
+        yield Found(RAISES, f"expected {one.error or 'no error'}, got {mine.error or 'no error'}")
+        return
+    if [len(epoch) for epoch in one.epochs] != [len(epoch) for epoch in mine.epochs]:
+        if not one.error:
+            yield Found(DIFFERS, f"expected {list(map(len, one.epochs))} samples, got {list(map(len, mine.epochs))}")
+        return
+    theirs, twice, ours = (list(itertools.chain(*each.epochs)) for each in (one, other, mine))
+    if one.error or len(theirs) != len(twice):
+        return
+    paths = sorted(set().union(*theirs))
+    fixed = {path for path in paths if all(_same(a.get(path), b.get(path)) for a, b in zip(theirs, twice, strict=True))}
+    per_epoch = len(one.epochs[0])
+    told: set[str] = set()
+    for number, (a, b) in enumerate(zip(theirs, ours, strict=True)):
+        for path in sorted(set(a) | set(b)):
+            about = path.partition("#")[0]
+            if path not in fixed or about in told:
+                continue
+            text = _difference(a.get(path), b.get(path), setting.exact, limit)
+            if text:
+                told.add(about)
+                where = f"epoch {number // per_epoch}, sample {number % per_epoch}, {path or 'the sample'}"
+                yield Found(DIFFERS, f"{where}: {text}")
+    yield from _relations(theirs, twice, ours, paths, 0.0 if setting.exact else limit)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+    are_numbers = isinstance(a, numbers.Number) and isinstance(b, numbers.Number)  # NumPy's, of a size that has such
+    return (are_numbers or type(a) is type(b)) and bool(a == b or (a != a and b != b))
+
+
+def _difference(theirs: Any, mine: Any, exact: bool, limit: float) -> str:
+    """What is other than expected; "" where it is the same, or near enough for the setting."""
+    if _same(theirs, mine):
+        return ""
+    if not isinstance(theirs, torch.Tensor) or not isinstance(mine, torch.Tensor):
+        return f"expected {str(theirs)[:150]}, got {str(mine)[:150]}"
+    distance = _distance(theirs, mine)
+    if distance is None:
+        return f"expected shape {tuple(theirs.shape)}, got {tuple(mine.shape)}"
+    if theirs.ndim >= 2 and distance <= ((EXACT_MEAN if theirs.is_floating_point() else 0) if exact else limit):
+        return ""
+    return f"values differ by {distance:.4g} of their range on average, shape {tuple(theirs.shape)}"
+
+
+def _distance(a: Any, b: Any) -> float | None:
+    """The mean difference, as a share of an image's range; None where these are no images of one shape."""
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor) or a.shape != b.shape or a.ndim < 2:
+        return (
+            None if not isinstance(a, torch.Tensor) or a.shape != getattr(b, "shape", None) else float(not _same(a, b))
+        )
+    return float((_unit(a) - _unit(b)).abs().mean()) if a.numel() else 0.0
+
+
+def _unit(image: torch.Tensor) -> torch.Tensor:
+    return image.double() if image.is_floating_point() else image.double() / 255
+
+
+def _relations(theirs: list, twice: list, ours: list, paths: list[str], limit: float) -> Iterator[Found]:
+    """Whether two images of a sample that are always the same one in torch's loader are that here, too; and whether
+    some of those differ that differ there."""
+    images = [path for path in paths if all(isinstance(one.get(path), torch.Tensor) for one in theirs)]
+    images = [path for path in images if theirs[0][path].ndim >= 2]
+    for a, b in itertools.combinations(images, 2):
+        expected = [_distance(one[a], one.get(b)) for one in (*theirs, *twice)]
+        got = [_distance(one.get(a), one.get(b)) for one in ours]
+        if all(one == 0 for one in expected):
+            worst = max((1.0 if one is None else one) for one in got)
+            if worst > limit:
+                yield Found(RELATION, f"{a} and {b} are always equal in torch's loader, and differ by {worst:.3g} here")
+        elif all(one == 0 for one in got) and len(got) >= 12:
+            tells = sum(one is None or one > 2 * MEAN for one in expected) / len(expected)
+            if tells >= _TELLS:
+                yield Found(RELATION, f"{a} and {b} are always equal here, and differ in {tells:.0%} in torch's loader")

@@ -1,0 +1,311 @@
+"""Random data sets of one's own through torch's loader and ours, in processes that may crash or hang:
+
+    python tests/faults/own_programs.py --seconds 3600 [--seed 1] [--processes 1] [--save FOLDER]
+    python tests/faults/own_programs.py --program saved.py ...
+
+Prints the source of each program that is wrong, as short as it gets, with what was expected and what came, and saves
+it.
+The exit status is 1 where any was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import faulthandler
+import multiprocessing as mp
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+if __name__ == "__main__":
+    sys.path[:0] = map(str, (Path(__file__).parents[2], Path(__file__).parents[1]))
+
+from faults.own_compare import MEAN, Found, Setting, compare, files_of, make_files
+from faults.own_vocabulary import program
+
+CHUNK = 20  # programs of a process
+SECONDS = 100  # a program that takes longer hangs
+CRASHED, HUNG = "crashed", "hung"
+
+
+class Job(NamedTuple):
+    """A program, how it is run, and by how much the default's pixels may differ."""
+
+    number: int
+    source: str
+    setting: Setting
+    limit: float = MEAN
+
+
+class Outcome(NamedTuple):
+    job: Job
+    found: tuple[Found, ...]
+    route: str = ""
+
+
+def jobs_of(seed: int) -> Iterator[Job]:
+    """Programs without end, each with a setting."""
+    number = seed * 1_000_000
+    while True:
+        rng = random.Random(f"a setting {number}")
+        setting = Setting(
+            exact=rng.random() < 0.6,
+            workers=2 if rng.random() < 0.25 else 0,
+            batch_size=rng.choice([1, 4, 5, 12]),
+            shuffle=rng.random() < 0.3,
+            persistent=rng.random() < 0.3,
+            fallbacks=number % 4 == 0,
+        )
+        source = program(number)
+        torn = any(word in source for word in _TEARS)
+        yield Job(number, source, setting, 4 * MEAN if torn else MEAN)
+        number += 1
+
+
+# what makes one level many, where pixels differ by one
+_TEARS = (
+    "posterize",
+    "olarize",
+    "quali",
+    "utocontrast",
+    "Aug",
+    '"P"',
+    '"1"',
+    "NEAREST",
+    "harpness",
+    "ontrast",
+    "V.JPEG",
+)
+
+
+# ---- processes
+
+
+def _child(jobs: list[Job], root: str, connection, log: str) -> None:
+    """Sends what came of each program."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    faulthandler.enable()
+    mp.set_start_method("fork", force=True)  # of the loaders, which is that of their process otherwise
+    from torch.utils.data import _utils
+
+    _utils.MP_STATUS_CHECK_INTERVAL = 0.5  # torch's loader waits as long for each worker that does not end
+    files = files_of(Path(root))
+    with tempfile.TemporaryDirectory(prefix="dali_compat_own_") as folder:
+        for job in jobs:
+            file = Path(folder) / f"program_{job.number}.py"
+            file.write_text(job.source)
+            connection.send(job.number)
+            found, route = compare(file, files, job.setting, job.limit)
+            connection.send(Outcome(job, tuple(found), route))
+    connection.send(None)
+    os._exit(0)
+
+
+def attempt(jobs: list[Job], root: str, seconds: float = SECONDS) -> list[Outcome]:
+    """What came of each, up to one that crashed or hung."""
+    context = mp.get_context("forkserver")
+    receiver, sender = context.Pipe(duplex=False)
+    descriptor, log = tempfile.mkstemp(prefix="dali_compat_own_")
+    os.close(descriptor)
+    process = context.Process(target=_child, args=(jobs, root, sender, log))
+    process.start()
+    sender.close()
+    done: list[Outcome] = []
+    why = HUNG
+    try:
+        while receiver.poll(seconds):
+            said = receiver.recv()
+            if said is None:
+                return done
+            if isinstance(said, Outcome):
+                done.append(said)
+    except EOFError:
+        process.join(10)
+        why = CRASHED
+    finally:
+        process.kill()
+        process.join()
+        receiver.close()
+        text = Path(log).read_text(errors="replace")
+        os.unlink(log)
+    about = f"exit code {process.exitcode}: {_stack(text)}" if why == CRASHED else f"no answer within {seconds:.0f} s"
+    return [*done, Outcome(jobs[len(done)], (Found(why, about),))]
+
+
+def _stack(log: str) -> str:
+    """The end of a crashed process's words: Python's stack, as faulthandler gives it."""
+    lines = [line.strip() for line in log.strip().splitlines() if line.strip()]
+    at = next((number for number, line in enumerate(lines) if line.startswith("Fatal Python error")), len(lines) - 3)
+    return " / ".join(lines[max(0, at) : at + 6])[:600]
+
+
+def results(jobs: list[Job], root: str) -> list[Outcome]:
+    """Of every program; one that crashes or hangs does not end the others. What is wrong is tried again, alone."""
+    outcomes: list[Outcome] = []
+    while len(outcomes) < len(jobs):
+        outcomes += attempt(jobs[len(outcomes) :], root)
+    return [_confirmed(one, root) if one.found else one for one in outcomes]
+
+
+def _confirmed(outcome: Outcome, root: str) -> Outcome:
+    """A program alone in a process. A crash that does not come again stays one; what differs by luck does not."""
+    again = attempt([outcome.job], root)[0]
+    kinds = {one.kind for one in outcome.found}
+    if again.found or not kinds & {CRASHED, HUNG}:
+        return again
+    return outcome._replace(found=tuple(Found(one.kind, one.text + " (not alone)") for one in outcome.found))
+
+
+def prepare() -> None:
+    """The server of processes has imported what takes long."""
+    mp.get_context("forkserver").set_forkserver_preload(
+        ["torch", "nvidia.dali.fn", "dali_compat", "faults.own_compare"]
+    )
+
+
+def hunt(jobs: Iterator[Job], root: str, seconds: float, processes: int = 1) -> Iterator[Outcome]:
+    """Outcomes, until the time is over or the programs are."""
+    end = time.monotonic() + seconds
+
+    def chunks() -> Iterator[list[Job]]:
+        while time.monotonic() < end:
+            some = [job for job, _ in zip(jobs, range(CHUNK), strict=False)]
+            if not some:
+                return
+            yield some
+
+    with ThreadPoolExecutor(processes) as pool:
+        waiting = collections.deque()
+        source = chunks()
+        for _ in range(processes):
+            waiting += [pool.submit(results, some, root) for some in [next(source, None)] if some]
+        while waiting:
+            outcomes = waiting.popleft().result()
+            waiting += [pool.submit(results, some, root) for some in [next(source, None)] if some]
+            yield from outcomes
+
+
+# ---- the shortest program
+
+
+def minimised(outcome: Outcome, root: str, seconds: float = 300) -> Outcome:
+    """A shorter program with a finding of the same kind, and the simplest setting."""
+    end = time.monotonic() + seconds
+    kinds = {one.kind for one in outcome.found}
+
+    def still(job: Job) -> Outcome | None:
+        again = attempt([job], root, SECONDS if HUNG in kinds else 60)[0]
+        return again if {one.kind for one in again.found} & kinds else None
+
+    best = outcome
+    for change in (dict(workers=0), dict(shuffle=False), dict(persistent=False), dict(batch_size=4)):
+        if best.job.setting._replace(**change) != best.job.setting:
+            best = still(best.job._replace(setting=best.job.setting._replace(**change))) or best
+    best = still(best.job._replace(source=ast.unparse(ast.parse(best.job.source)))) or best
+    at, before = 0, best
+    while time.monotonic() < end:
+        shorter = _shorter(best.job.source, at)
+        if shorter is None and best is before:
+            break
+        if shorter is None:  # what is gone may have needed what is left
+            at, before = 0, best
+            continue
+        made = still(best.job._replace(source=shorter))
+        best, at = (made, at) if made else (best, at + 1)
+    return best
+
+
+def _shorter(source: str, at: int) -> str | None:
+    """The program without its ``at``-th removable part, counted from the end; None where there are no more."""
+    tree = ast.parse(source)
+    parts = list(_parts(tree))[::-1]
+    if at >= len(parts):
+        return None
+    body, number, instead = parts[at]
+    body[number : number + 1] = instead
+    if not body and isinstance(instead, list):
+        body.append(ast.Pass())
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _parts(tree: ast.AST) -> Iterator[tuple[list, int, list]]:
+    """What may be left out: statements, blocks around others, elements of lists, calls around images."""
+    for node in ast.walk(tree):
+        for name in ("body", "orelse"):
+            body = getattr(node, name, None)
+            if not isinstance(body, list):
+                continue
+            for number, one in enumerate(body):
+                if isinstance(one, (ast.If, ast.For, ast.With, ast.Try)):
+                    yield body, number, one.body
+                if not isinstance(one, (ast.Return, ast.ClassDef, ast.Pass)) and getattr(one, "name", "") not in (
+                    "__init__",
+                    "__len__",
+                    "__getitem__",
+                ):
+                    yield body, number, []
+        if isinstance(node, (ast.List, ast.Tuple)) and len(node.elts) > 1:
+            for number in range(len(node.elts)):
+                yield node.elts, number, []
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and len(node.names) > 1:
+            for number in range(len(node.names)):
+                yield node.names, number, []
+
+
+# ---- the command
+
+
+def told(outcome: Outcome) -> str:
+    """A finding, as it is printed and saved: a program that can be run again."""
+    lines = [f"# {one.kind}: {one.text}" for one in outcome.found]
+    return "\n".join([f"# number {outcome.job.number}, {outcome.job.setting}", *lines, outcome.job.source])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, help="the number of the first program, instead of a seed's")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--program", type=Path, nargs="*", default=[], help="saved programs, instead of random ones")
+    parser.add_argument("--whole", action="store_true", help="programs are not made shorter")
+    parser.add_argument("--save", type=Path, default=Path(tempfile.gettempdir()) / "dali_compat_own_programs")
+    options = parser.parse_args()
+    prepare()
+    begin, count, wrong = time.monotonic(), 0, 0
+    routes: collections.Counter[str] = collections.Counter()
+    jobs = jobs_of(options.seed)
+    if options.first is not None:
+        jobs = (job for job in jobs_of(options.first // 1_000_000) if job.number >= options.first)
+    if options.program:
+        jobs = iter([Job(at, file.read_text(), one) for at, file in enumerate(options.program) for one in SETTINGS])
+    with tempfile.TemporaryDirectory(prefix="dali_compat_own_") as root:
+        make_files(Path(root))
+        for outcome in hunt(jobs, root, options.seconds, options.processes):
+            count, wrong = count + 1, wrong + bool(outcome.found)
+            routes[outcome.route or "crash"] += 1
+            if outcome.found:
+                shortest = outcome if options.whole else minimised(outcome, root)
+                print(told(shortest), flush=True)
+                options.save.mkdir(parents=True, exist_ok=True)
+                (options.save / f"{outcome.job.number}.py").write_text(told(shortest))
+    took = time.monotonic() - begin
+    print(f"{count} programs, seed {options.seed}: {wrong} wrong; {dict(routes)}; {took:.0f} s")
+    return int(wrong > 0)
+
+
+SETTINGS = (Setting(), Setting(exact=False), Setting(workers=2))  # of programs by hand
+
+
+if __name__ == "__main__":
+    sys.exit(main())
