@@ -26,6 +26,14 @@ def is_hugging_faces(one: Any) -> bool:
     return getattr(one, "__module__", "") in _HOMES
 
 
+def remedy_for(dataset: Any) -> str:
+    """The end of a sentence on one of Hugging Face's that torch's loader reads: how DALI makes its images."""
+    if not is_hugging_faces(type(dataset)) or type(dataset).__name__ != "Dataset":
+        return ""
+    images = any(type(feature).__name__ == "Image" for feature in dataset.features.values())
+    return "; make its tensors in dataset.with_transform(...): rows stay dictionaries" if images else ""
+
+
 class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
     """A data set of Hugging Face's ``datasets``, decoded and transformed by DALI when a dali_compat.DataLoader iterates
     it. DALI is given the encoded bytes as they lie in Arrow's memory, or the path where there are none.

@@ -19,8 +19,7 @@ from torchvision.datasets import VisionDataset
 from ..archives.archive import Archive
 from ..errors import Unsupported
 from . import torchvision_sets, torchvision_types  # noqa: F401  # their readers
-from .advice import advice
-from .hugging_face import DALIHuggingFace
+from .hugging_face import DALIHuggingFace, remedy_for
 from .original import is_original
 from .readers import check_items, known_class_of, reader_of, transforms_of
 from .sources import Record, Source
@@ -70,7 +69,7 @@ def _checked(dataset: Any) -> Images:
         raise Unsupported(f"{what}; take {known.__name__} itself, and do in transform what it adds")
     else:
         what = f"{name} is not an image folder or an archive of images, nor a Subset or ConcatDataset of such"
-        raise Unsupported(what + advice(dataset))
+        raise Unsupported(what + remedy_for(dataset))
     transforms_of(dataset)
     return dataset
 

@@ -20,7 +20,6 @@ from contract.both import EXACT, assert_same_epoch, ours, stock
 from dali_compat import (
     BadImageWarning,
     DALIArrayDataset,
-    DALIImageFolder,
     DALIImageList,
     DALIImageTable,
     DataLoader,
@@ -468,12 +467,6 @@ class Own(data.Dataset):
         return len(self.names)
 
 
-def looked_at(image):
-    """Which only PIL can answer: the data set makes its samples itself."""
-    image.getbbox()
-    return image
-
-
 class Halved(Own):
     def __getitem__(self, index):
         image = Image.open(self.names[index]).convert("RGB")
@@ -587,41 +580,3 @@ class Beyond(Own):
     def __getitem__(self, index):
         image = Image.open(self.names[index]).convert("RGB").crop((-1, 0, 18, 18))
         return self.transform(image), self.labels[index]
-
-
-class Held(data.Dataset):
-    """A part of another data set, with transforms of its own."""
-
-    def __init__(self, part, transform):
-        self.part, self.transform = part, transform
-
-    def __len__(self):
-        return len(self.part)
-
-    def __getitem__(self, index):
-        image, target = self.part[index]
-        return (image if self.transform is None else self.transform(looked_at(image))), target
-
-
-@pytest.mark.parametrize("kind, named", [(data.Subset, "Subset of ImageFolder"), (lambda d, i: d, "ImageFolder")])
-def test_a_data_set_within_another_is_named(image_root, kind, named):
-    dataset = Held(kind(ImageFolder(image_root), range(9)), EXACT)
-    said = DataLoader(dataset, 5, fallback="silent").explain()
-    assert f"Held reads its part ({named}) sample by sample: where each is made of one of its samples, give" in said
-    assert "give the loader part itself" in said
-
-
-@pytest.mark.parametrize(
-    "make, named",
-    [
-        (lambda one: Held(one, None), "its part.part (DALIImageFolder)"),
-        (lambda one: data.ConcatDataset([one, one]), "its part (ConcatDataset)"),
-        (lambda one: data.Subset(Held(one, None), [0]), "its part.dataset.part (DALIImageFolder)"),
-    ],
-)
-def test_one_deep_within_others_is_named(image_root, make, named):
-    said = DataLoader(Held(make(DALIImageFolder(image_root)), EXACT), 5, fallback="silent").explain()
-    name = named.split()[1]
-    assert f"Held reads {named} sample by sample: where each" in said
-    assert f"give the loader {name} itself, and do the rest in transform" in said
-    assert ("collate_fn (return_index=True adds the index)" in said) == ("Folder" in named)
