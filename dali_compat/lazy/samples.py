@@ -169,9 +169,9 @@ def _refuse(later: Later, places: list[_Place]) -> None:
     ):
         later.value("keeps an image")
     if not later.chain.transforms and not later.is_converted:  # which has a class, a format and a filename
-        later.value("gives an image as it was opened; convert it")
+        later.value("gives an image as it was opened")
     if not later.is_real and not is_certainly_rgb(later):
-        later.value("gives an image that is not RGB; convert it")
+        later.value("gives an image that is not RGB")
 
 
 def _draws(laters: Sequence[Later]) -> list[Draws]:

@@ -69,7 +69,8 @@ class Known:
             return known
         self._verdict = _try(dataset, self.roots)
         self._look_again()  # it may have given transforms other settings
-        passing = self._verdict.why in (WRITTEN, HEARD)  # next time files may be old, and nobody listen
+        # next time files may be old, and nobody listen
+        passing = any(reason in self._verdict.why for reason in (WRITTEN, HEARD))
         self._signature = None if passing else signature
         return self._verdict
 
