@@ -374,7 +374,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as root:
         files = make_files(Path(root))
-        for seed, T in itertools.product(itertools.count(options.seed), (v1, v2)):
+        for seed, T in ((seed, T) for seed in itertools.count(options.seed) for T in (v1, v2)):
             if time.monotonic() > end:
                 break
             rng = random.Random(seed)

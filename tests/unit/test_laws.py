@@ -27,8 +27,9 @@ from dali_compat.parity import catalogue
 from unit.test_kinds import ROWS
 
 MANY = 800  # of torchvision's images; of ours twice as many
-# fewer where they are slow, more where what may be chosen looks alike
+# fewer where they are slow; more where what may be chosen looks alike, or they are quick
 OTHERWISE = {"ElasticTransform": 300, "AugMix": 500, "RandomChoice": 2000, "AutoAugment": 2000}
+OTHERWISE |= {"RandomHorizontalFlip": 3000, "RandomCrop": 3000}
 CELLS, CELLS_OF_PAIRS = 24, 5
 FALSE_ALARMS = 1e-3
 # The photos of parity are larger than this picture. Its gradients tell where a pixel comes from
