@@ -362,6 +362,28 @@ def test_a_data_set_with_a_state_of_its_own(kind, num_workers):
     assert_goes_on(lambda seed=0: loader(make(), seed, num_workers=num_workers), (0, 1, 2, 5, 6, 7, 8, 10, 12))
 
 
+def test_a_stream_of_hugging_faces_is_loaded_again():
+    """Its own state has no shuffle buffer."""
+    table = pytest.importorskip("datasets").Dataset.from_dict({"a": list(range(COUNT))})
+
+    def make():
+        return loader(table.to_iterable_dataset(num_shards=3).shuffle(seed=1, buffer_size=5))
+
+    def values(one, count):
+        return [[batch["a"].tolist() for batch in one] for _ in range(count)]
+
+    whole, one = values(make(), 3), make()
+    for epoch in range(2):
+        for number, _ in enumerate(one, 1):
+            if number == 2:
+                within = one.state_dict()
+        other, third = make(), make()
+        other.load_state_dict(within)
+        assert values(other, 3 - epoch) == [whole[epoch][2:], *whole[epoch + 1 :]]
+        third.load_state_dict(one.state_dict())
+        assert values(third, 2 - epoch) == whole[epoch + 1 :]
+
+
 def test_the_state_of_a_data_set_is_put_into_it():
     one = loader(Counts())
     list(one)
