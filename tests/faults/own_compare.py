@@ -38,8 +38,8 @@ DIFFERS, RELATION, RAISES, LEAKS = "differs", "relation", "raises", "leaks"
 
 
 class Setting(NamedTuple):
-    """How a program is run. ``collate``: by torch's own function; else a batch is a list of samples. ``fallbacks``: where
-    the loader is torch's, too, which gives what torch's gives unless the sample that decides it left something behind."""
+    """How a program is run. ``collate``: by torch's own function; else a batch is a list of samples. ``fallbacks``:
+    where the loader is torch's, too, which gives what torch's gives unless a trial left something behind."""
 
     exact: bool = True
     workers: int = 0
