@@ -157,7 +157,7 @@ def _by_labels(labels: int | Mapping[str, int] | Sequence[int], keys: list[str])
     if targets.dtype.kind not in "iu":
         raise ValueError(f"labels are {targets.dtype}, not integers")
     if targets.ndim > 1 or not is_target(int(targets.max())):
-        raise ValueError(f"labels has {targets[targets.argmax()]}, which is no class number")
+        raise ValueError(f"labels has {targets[-1] if targets.ndim > 1 else targets.max()}, which is no class number")
     return targets
 
 

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+from ..callers import stack_level
+
 _patience: dict[Path, float] = defaultdict(lambda: 60.0)
 """Seconds for who holds a lock: it may be stopped, or on a server that is gone. Nobody waits for it again then."""
 
@@ -76,7 +78,8 @@ def lock(name: str) -> Iterator[None]:
             stack.enter_context(FileLock(path, timeout=_patience[path]))
         except Timeout:
             if seconds := _patience[path]:
-                warnings.warn(f"another process has held {path} for {seconds:g} s; going on without it", stacklevel=4)
+                text = f"another process has held {path} for {seconds:g} s; going on without it"
+                warnings.warn(text, stacklevel=stack_level())
             _patience[path] = 0
         except (OSError, NotImplementedError):
             pass

@@ -42,8 +42,8 @@ def check_state(state: Any, loader: Any = None) -> None:
     epoch = state["epoch"] or {}
     for name, now in users_states(loader).items():
         for field, one in ((name, state), (f"epoch.{name}", epoch), (f"epoch.users.{name}", epoch.get("users", {}))):
-            if one.get(name) is not None:  # what is in it is the user's
-                _check(one[name], type(now), field)
+            if one.get(name) is not None and isinstance(now, dict):  # what is in it is the user's
+                _check(one[name], dict, field)
     drawn_from = of_indices(loader, True).states() | of_loader(loader, True).states()
     begun = {f"epochs[{number}]": one for number, one in enumerate(state["epochs"])} | {"epoch": epoch}
     found = {"now": state["now"]}

@@ -163,13 +163,10 @@ class Part(Generic[OwnerT]):
         Raises:
             RuntimeError: they have another size than the plan says.
         """
-        wrong = np.array([], bool) if spec.size is None else other_sizes(images, np.array([spec.size]))
-        if wrong.any():
-            image, ops = images[int(wrong.argmax())], ", ".join(step.op for step in plan.steps)
-            at = self.owner.position(self.rows[int(wrong.argmax())])
-            raise RuntimeError(
-                f"{ops} gave an image of {tuple(image.shape[-2:])} pixels, not {spec.size}, of the epoch's sample {at}"
-            )
+        if spec.size is not None and (wrong := other_sizes(images, np.array([spec.size]))).any():
+            row, ops = int(wrong.argmax()), ", ".join(step.op for step in plan.steps)
+            what = f"{ops} gave an image of {tuple(images[row].shape[-2:])} pixels, not {spec.size}"
+            raise RuntimeError(f"{what}, of the epoch's sample {self.owner.position(self.rows[row])}")
         if spec.kind == "pil":
             return as_samples([image.movedim(-3, -1).cpu() for image in images], "pil", infos)
         if isinstance(images, torch.Tensor):
@@ -254,12 +251,9 @@ def run(steps: tuple[Step, ...], images, arrays: list[Arrays]):
 
 def other_sizes(images: torch.Tensor | list[torch.Tensor], sizes: np.ndarray) -> np.ndarray:
     """(N,) bool, which of N images do not have their (height, width) in ``sizes``, (N, 2) or (1, 2)."""
-    given = (
-        [images.shape[-2:]] * min(1, len(images))
-        if isinstance(images, torch.Tensor)
-        else [i.shape[-2:] for i in images]
-    )
-    return (np.array(given, np.int64).reshape(-1, 2) != sizes).any(1) if given else np.zeros(0, bool)
+    one_size = isinstance(images, torch.Tensor)
+    given = [images.shape[-2:]] if one_size else [image.shape[-2:] for image in images]
+    return (np.array(given, np.int64).reshape(-1, 2) != sizes).any(1)
 
 
 def in_format(images, plan: Plan):

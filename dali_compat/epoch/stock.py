@@ -97,8 +97,10 @@ class _OnDevice(_BaseDataLoaderIter):
                 break
             except Exception:  # it was the caller's already
                 continue
-        if self._past:
-            self._check_where(loader)
+        if self._past and not loader.num_workers and set_users(loader, {"dataset": self._progress.then}):
+            # its state says that it is elsewhere: it goes on by itself from there
+            self._dataset_fetcher.dataset_iter, self._dataset_fetcher.ended = iter(self._dataset), False
+            self._progress.given = self._progress.drawn = self._past
         with contextlib.suppress(StopIteration):
             while self._progress.drawn < self._until:
                 self._drawn.append(self._draw())
@@ -107,9 +109,6 @@ class _OnDevice(_BaseDataLoaderIter):
     def in_flight(self) -> int:
         """Batches that workers were asked for; any thread may ask."""
         return getattr(self, "_tasks_outstanding", 0)
-
-    def _check_where(self, loader) -> None:
-        """All is loaded again."""
 
     def _draw(self) -> Any:
         if self._progress.drawn >= self._until:
@@ -194,12 +193,6 @@ class _Here(_OnDevice, _SingleProcessDataLoaderIter):
         super().__init__(loader, device, before)
         if isinstance(self._dataset, data.IterableDataset) and self._progress.then and not self._progress.again:
             self._dataset_fetcher.dataset_iter = _next_epoch(self._dataset, self._dataset_fetcher.dataset_iter)
-
-    def _check_where(self, loader) -> None:
-        """Where the data set's state says that it is elsewhere, it goes on by itself from there."""
-        if set_users(loader, {"dataset": self._progress.then}):
-            self._dataset_fetcher.dataset_iter, self._dataset_fetcher.ended = iter(self._dataset), False
-            self._progress.given = self._progress.drawn = self._past
 
 
 class _InWorkers(_OnDevice, _MultiProcessingDataLoaderIter):
@@ -309,10 +302,8 @@ class _Collate:
         made: list[_Sample] = given if self._batched else [given]
         failures = [failure for one in made for failure in one.failures]
         samples = [sample for one in made for sample in one.sample]
-        if not samples:
-            return _Collated((), len(made), 0, failures)
-        collated = self.collate_fn(samples if self._batched else samples[0])
-        return _Collated((collated,), len(made), len(samples), failures)
+        batch = (self.collate_fn(samples if self._batched else samples[0]),) if samples else ()
+        return _Collated(batch, len(made), len(samples), failures)
 
 
 def _users(collate_fn):

@@ -188,6 +188,7 @@ def test_lsun_is_a_database_a_class(raw, tmp_path):
     ({"labels": [2**63] * 3}, r"labels has 9223372036854775808, which is no class number"),
     ({"labels": 2**63}, r"labels has 9223372036854775808, which is no class number"),
     ({"labels": [[1], [2], [3]]}, r"labels has \[3\], which is no class number"),
+    ({"labels": [[0, 1], [0, 2], [0, 3]]}, r"labels has \[0 3\], which is no class number"),
     ({"label_pattern": "(dog)?"}, r"finds nothing in the key 'cat/1.jpg'"),
     ({"label_pattern": "^dog"}, r"finds nothing in the key 'cat/1.jpg'"),
     ({"labels": 1, "label_pattern": "."}, r"give one of them"),
