@@ -329,7 +329,9 @@ def path_of(dataset: Any, index: Any, error: BaseException | None = None) -> str
 
 def _file_of(error: BaseException | None) -> str:
     """The file that the system could not open, or PIL could not read; "" where nothing names it."""
-    while error is not None:
+    met: list[BaseException] = []  # "raise error from error" is a circle
+    while error is not None and error not in met:
+        met.append(error)
         found = [getattr(error, "filename", None)]
         for frame, _ in walk_tb(error.__traceback__):
             if str(frame.f_globals.get("__name__")).startswith("PIL."):

@@ -512,6 +512,26 @@ def test_torchs_loader_with_lists_for_indices(own_root):
     assert _indices(_epoch(loader)) == [[0, 2], [5, 6]] and [error.index for error in loader.errors] == [[1, 3]]
 
 
+class _RaisesFromItself(data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        try:
+            if index == 2:
+                raise OSError("bad")
+        except OSError as error:
+            raise error from error
+        return index
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_error_that_is_its_own_cause():
+    loader = DataLoader(_RaisesFromItself(), 4, on_error="skip")
+    assert [batch.tolist() for batch in loader] == [[0, 1, 3]]
+    assert loader.errors == [SampleError("_RaisesFromItself", 2, 0, "OSError: bad")]
+
+
 class _WithoutLength(data.Dataset):
     def __init__(self, folder):
         self.folder = folder
