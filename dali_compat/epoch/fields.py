@@ -36,14 +36,13 @@ def check_state(state: Any, loader: Any = None) -> None:
     for name, kind in (("epoch", _EPOCH), ("laps", [int, int])):
         if state[name] is not None:
             _check(state[name], kind, name)
-    _check((state["epoch"] or {}).get("users", {}), dict, "epoch.users")
+    epoch = state["epoch"] or {}
+    _check(users := epoch.get("users", {}), dict, "epoch.users")
     if loader is None:
         return
-    epoch = state["epoch"] or {}
-    for name, now in users_states(loader).items():
-        for field, one in ((name, state), (f"epoch.{name}", epoch), (f"epoch.users.{name}", epoch.get("users", {}))):
-            if one.get(name) is not None and isinstance(now, dict):  # what is in it is the user's
-                _check(one[name], dict, field)
+    for name in [name for name, now in users_states(loader).items() if isinstance(now, dict)]:
+        for field, one in (("", state), ("epoch.", epoch), ("epoch.users.", users)):
+            _check(one.get(name), _MAYBE, field + name)  # what is in it is the user's
     drawn_from = of_indices(loader, True).states() | of_loader(loader, True).states()
     begun = {f"epochs[{number}]": one for number, one in enumerate(state["epochs"])} | {"epoch": epoch}
     found = {"now": state["now"]}

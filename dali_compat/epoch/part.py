@@ -251,8 +251,8 @@ def run(steps: tuple[Step, ...], images, arrays: list[Arrays]):
 
 def other_sizes(images: torch.Tensor | list[torch.Tensor], sizes: np.ndarray) -> np.ndarray:
     """(N,) bool, which of N images do not have their (height, width) in ``sizes``, (N, 2) or (1, 2)."""
-    one_size = isinstance(images, torch.Tensor)
-    given = [images.shape[-2:]] if one_size else [image.shape[-2:] for image in images]
+    one_for_all = [images] if isinstance(images, torch.Tensor) else images
+    given = [image.shape[-2:] for image in one_for_all]
     return (np.array(given, np.int64).reshape(-1, 2) != sizes).any(1)
 
 

@@ -293,22 +293,24 @@ def users_of(loader) -> dict[str, Any]:
 
 
 def users_states(loader) -> dict[str, Any]:
-    """Where they are; some cannot say before their first sample."""
-    found = {}
-    for name, one in users_of(loader).items():
-        with contextlib.suppress(Exception):
-            found[name] = copy.deepcopy(one.state_dict())
-    return found
+    """Where they are."""
+    return {name: _state(one) for name, one in users_of(loader).items()}
 
 
 def set_users(loader, states: dict[str, Any]) -> bool:
     """Those that have a state there are put into it. Whether one was in another."""
-    now, changed = users_states(loader), False
-    for name, one in users_of(loader).items():
-        if states.get(name) is not None and not _same(now.get(name), states[name]):
+    changed = False
+    for name, one in users_of(loader).items() if states else ():
+        if states.get(name) is not None and not _same(_state(one), states[name]):
             one.load_state_dict(copy.deepcopy(states[name]))
             changed = True
     return changed
+
+
+def _state(one: Any) -> Any:
+    """Where it is; some cannot say before their first sample."""
+    with contextlib.suppress(Exception):
+        return copy.deepcopy(one.state_dict())
 
 
 def _has_state(one: Any) -> bool:

@@ -50,6 +50,7 @@ class _OnDevice(_BaseDataLoaderIter):
     """torch's own iterator, whose batches end on the loader's device."""
 
     _count = 0  # samples of the batch that is made
+    _dataset_fetcher: Any
 
     def __init__(self, loader, device: torch.device, before: Progress | None):
         self._device = device
