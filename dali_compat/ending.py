@@ -12,7 +12,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _PATIENCE, _PAUSE = 5.0, 0.002  # seconds for batches that are being made; between looks at them
 
@@ -21,21 +23,23 @@ _deadline: float | None = None  # once the program ends
 os.register_at_fork(after_in_child=_loading.clear)
 
 
-def until_the_end(function: Callable[..., Any]) -> Callable[..., Any]:
+def until_the_end(function: F) -> F:
     """The function, which a daemon thread neither enters nor returns from once the program ends: it ends there."""
 
     @functools.wraps(function)
-    def call(*args: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         thread = threading.get_ident()
+        within = thread in _loading  # another such function
         _loading.add(thread)
         try:
             _end_daemon()
-            return function(*args)
+            return function(*args, **kwargs)
         finally:
-            _loading.discard(thread)
+            if not within:
+                _loading.discard(thread)
             _end_daemon()
 
-    return call
+    return cast(F, call)
 
 
 def wait_for_daemons() -> None:

@@ -15,11 +15,13 @@ from . import patched
 from .callers import announce, tell_of_fallback
 from .data.leaves import leaves_of
 from .eager import eager
+from .ending import until_the_end
 from .epoch.collate import UserCollate
 from .epoch.dali_iterator import DaliIterator
 from .epoch.history import History
 from .epoch.iterator import OrderedIterator
 from .epoch.on_error import Errors, SampleError, checked_policy
+from .epoch.progress import Progress
 from .epoch.resident import ResidentIterator
 from .epoch.review import SampleDescription, describe, replay
 from .epoch.stats import LoaderStats, Stats
@@ -167,17 +169,12 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         if fallback not in ("warn", "silent", "error"):
             raise ValueError(f"fallback must be 'warn', 'silent' or 'error', got {fallback!r}")
         if memory_format not in (torch.contiguous_format, torch.channels_last):
-            raise ValueError(
-                f"memory_format must be torch.contiguous_format or torch.channels_last, got {memory_format}"
-            )
-        self.device = device
-        self.exact = exact
-        self.fallback = fallback
-        self.memory_format = memory_format
+            known = "torch.contiguous_format or torch.channels_last"
+            raise ValueError(f"memory_format must be {known}, got {memory_format}")
+        self.device, self.exact, self.fallback, self.memory_format = device, exact, fallback, memory_format
         self.on_error, self.on_error_in_python = checked_policy(on_error), on_error_in_python
         self._errors = Errors(on_error, on_error_in_python)
-        self._stats = Stats()
-        self._history = History()
+        self._stats, self._history = Stats(), History()
         self._user_collate = UserCollate(fallback)
         self.cache = checked_budget(cache)
         self.cache_device = checked_place(cache_device, device)
@@ -253,13 +250,14 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             self._route = None
 
     @eager
+    @until_the_end
     def __iter__(self) -> _BaseDataLoaderIter:
         """As torch's. With persistent_workers its iterator lives on, until torchvision has to do the work."""
         if isinstance(before := self._iterator, OrderedIterator):
             route = self._choose_route(start=True)
             if isinstance(route, StockRoute):
                 before.end()
-                self._iterator = self._stock_iterator(route, before)
+                self._iterator = self._stock_iterator(route, before.progress)
                 return self._iterator
         return super().__iter__()
 
@@ -280,15 +278,14 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             return ResidentIterator(self, route)
         return DaliIterator(self, route)
 
-    def _stock_iterator(
-        self, route: StockRoute, before: OrderedIterator[Any, Any] | None = None
-    ) -> _BaseDataLoaderIter:
+    def _stock_iterator(self, route: StockRoute, before: Progress | None = None) -> _BaseDataLoaderIter:
         remember_told(self.dataset)
         for leaf in leaves_of(self.dataset):
             if isinstance(leaf, OurDataset):
                 leaf._is_told = True  # by us
-        return stock_iterator(self, route.device, None if before is None else before.progress)
+        return stock_iterator(self, route.device, before)
 
+    @until_the_end
     def _choose_route(self, start: bool = False) -> Route:
         """Anew each epoch: frameworks change transforms, samples and collate_fn after construction."""
         self._errors.policy, self._errors.in_python = checked_policy(self.on_error), self.on_error_in_python
@@ -333,13 +330,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
         def __getattr__(self, name):
             if name == "_is_accelerate_prepared" and patched.now is None:  # which Accelerate asks before it prepares
-                self._tell(
-                    "Accelerate's prepare() makes torch's own loader of this one: call dali_compat.install() first, "
-                    "or leave the loader out of prepare()"
-                )
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r} {self._why_torchs}".rstrip()
-            )
+                remedy = "call dali_compat.install() first, or leave the loader out of prepare()"
+                self._tell(f"Accelerate's prepare() makes torch's own loader of this one: {remedy}")
+            what = f"{type(self).__name__!r} object has no attribute {name!r} {self._why_torchs}"
+            raise AttributeError(what.rstrip())
 
     def _tell(self, what: str) -> None:
         tell_of_fallback(what, self.fallback, self._told)

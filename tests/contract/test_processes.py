@@ -409,13 +409,14 @@ else:
     assert result.returncode in (1, -2, 130) and result.stderr.endswith("KeyboardInterrupt\n")
 
 
-@pytest.mark.parametrize("kind, workers", [("files", 0), ("own", 0), ("own", 1), ("torch", 0)])
+@pytest.mark.parametrize("kind, workers", [("files", 0), ("own", 0), ("own", 1), ("torch", 0), ("iter", 0)])
 def test_a_program_may_end_while_a_daemon_thread_loads(image_root, kind, workers):
     """The thread ends in silence, and its ``finally`` is done, in the middle of an epoch; nothing that it uses is
     closed before."""
     code = """
 import threading, time
 from torchvision.datasets import ImageFolder
+import dali_compat.loader
 from contract.both import EXACT
 from contract.own_datasets import Plain
 from dali_compat import DataLoader
@@ -425,10 +426,10 @@ from dali_compat.routes.choose import StockRoute
 
 kind, begun = sys.argv[2], threading.Event()
 
-def slowly(function):
+def slowly(function, seconds=0.3):
     def call(*args):
         begun.set()
-        time.sleep(0.3)
+        time.sleep(seconds)
         return function(*args)
     return call
 
@@ -441,6 +442,8 @@ if kind == "torch":
     dataset = [dataset[0]] * 12
 loader = DataLoader(dataset, 4, num_workers=int(sys.argv[3]), device="cpu", fallback="silent")
 assert isinstance(loader._route, StockRoute) == (kind == "torch")
+if kind == "iter":
+    dali_compat.loader.choose = slowly(dali_compat.loader.choose, 2)
 
 def load():
     try:
