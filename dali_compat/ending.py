@@ -12,36 +12,34 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
-F = TypeVar("F", bound=Callable[..., Any])
+from typing import Any
 
 _PATIENCE, _PAUSE = 5.0, 0.002  # seconds for batches that are being made; between looks at them
 
 _loading: set[int] = set()  # threads within the functions of until_the_end()
 _deadline: float | None = None  # once the program ends
+os.register_at_fork(after_in_child=_loading.clear)
 
 
-def until_the_end(function: F) -> F:
-    """The function, which a daemon thread does not enter or return from once the program ends: it ends there."""
+def until_the_end(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which a daemon thread neither enters nor returns from once the program ends: it ends there."""
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any) -> Any:
         thread = threading.get_ident()
         _loading.add(thread)
         try:
             _end_daemon()
-            return function(*args, **kwargs)
+            return function(*args)
         finally:
             _loading.discard(thread)
             _end_daemon()
 
-    return cast(F, call)
+    return call
 
 
 def wait_for_daemons() -> None:
-    """Wait until no other thread makes a batch, and none begins. For what the interpreter calls at its end, before
-    anything that batches need is freed."""
+    """Wait until no other thread makes a batch: called at the interpreter's end, before what batches need is freed."""
     global _deadline
     _deadline = _deadline or time.monotonic() + _PATIENCE
     while _loading - {threading.get_ident()} and time.monotonic() < _deadline:
@@ -51,6 +49,3 @@ def wait_for_daemons() -> None:
 def _end_daemon() -> None:
     if _deadline is not None and threading.current_thread().daemon:
         raise SystemExit
-
-
-os.register_at_fork(after_in_child=_loading.clear)

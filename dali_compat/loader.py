@@ -15,7 +15,6 @@ from . import patched
 from .callers import announce, tell_of_fallback
 from .data.leaves import leaves_of
 from .eager import eager
-from .ending import until_the_end
 from .epoch.collate import UserCollate
 from .epoch.dali_iterator import DaliIterator
 from .epoch.history import History
@@ -81,6 +80,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             passed over: ``len()`` is an upper bound, then. :attr:`errors` lists such samples; a BadImageWarning tells
             of the first, and another at the end of an epoch that met others than before how many there were.
         on_error_in_python: whether that is also for errors of your own functions: a Lambda, target_transform.
+        snapshot_every_n_steps: of torchdata's StatefulDataLoader; without effect, for states count every batch.
 
     Raises:
         ValueError, TypeError: for the arguments, as torch does.
@@ -89,8 +89,6 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         ImageReadError (an OSError): while iterating, for a file that cannot be decoded; names path, index and reason.
             The loader can go on, and be iterated again.
     """
-
-    _route: Route | None = None
 
     if TYPE_CHECKING:  # what an editor shows: torch's parameters, of the newest version that is known, and ours
 
@@ -122,6 +120,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             cache_device: torch.device | str | None = None,
             on_error: str = "raise",
             on_error_in_python: bool = False,
+            snapshot_every_n_steps: int | None = 1,
         ) -> None: ...
 
     else:  # torch's parameters are those of the version that is installed
@@ -137,8 +136,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             cache_device=None,
             on_error="raise",
             on_error_in_python=False,
+            snapshot_every_n_steps=1,
             **kwargs,
         ):
+            self.snapshot_every_n_steps = snapshot_every_n_steps
             self._take(device, exact, fallback, memory_format, cache, cache_device, on_error, on_error_in_python)
             self._prefetch_given = kwargs.get("prefetch_factor") is not None
             super().__init__(*args, **kwargs)
@@ -180,6 +181,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._user_collate = UserCollate(fallback)
         self.cache = checked_budget(cache)
         self.cache_device = checked_place(cache_device, device)
+        self._route: Route | None = None
         self._told: set[str] = set()
         self._announced: type | None = None  # the route that was
 
@@ -251,11 +253,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             self._route = None
 
     @eager
-    @until_the_end
     def __iter__(self) -> _BaseDataLoaderIter:
         """As torch's. With persistent_workers its iterator lives on, until torchvision has to do the work."""
-        before = self._iterator
-        if isinstance(before, OrderedIterator):
+        if isinstance(before := self._iterator, OrderedIterator):
             route = self._choose_route(start=True)
             if isinstance(route, StockRoute):
                 before.end()
@@ -265,7 +265,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     @property
     def _why_torchs(self) -> str:
-        """Why it is torch's in full: the constructor of a subclass has not called ours."""
+        """Why it is torch's in full: a subclass's constructor has not called ours."""
         why = f"torchvision does the work: {type(self).__name__}.__init__ does not call that of dali_compat.DataLoader"
         return "" if "_history" in vars(self) else why
 
@@ -322,8 +322,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     def __getstate__(self) -> dict[str, Any]:
         if self._why_torchs:
             return self.__dict__
-        # pipelines stay here; a copy builds its own
-        return self.__dict__ | {
+        return self.__dict__ | {  # pipelines stay here; a copy builds its own
             "_route": None,
             "_stats": Stats(),
             "_history": History(),
@@ -338,8 +337,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
                     "Accelerate's prepare() makes torch's own loader of this one: call dali_compat.install() first, "
                     "or leave the loader out of prepare()"
                 )
-            text = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise AttributeError("; ".join(filter(None, [text, self._why_torchs])))
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r} {self._why_torchs}".rstrip()
+            )
 
     def _tell(self, what: str) -> None:
         tell_of_fallback(what, self.fallback, self._told)

@@ -30,7 +30,7 @@ torchvision_sets views
 """
 _UNIT = """
 batch_color batch_geometry batch_lists distributions distributions_fed distributions_policy distributions_values
-graph_geometry warm
+graph_geometry laws warm
 """
 # What takes longest: left out by -m "not slow". A file that is no longer slow, or new and slow, changes its place here.
 SLOW = (
@@ -38,7 +38,7 @@ SLOW = (
     *(f"contract/test_{name}.py" for name in _CONTRACT.split()),
     *(
         f"parity/test_{name}.py"
-        for name in ("cases", "compare", "files", "in_memory", "only", "photos", "resize", "ties")
+        for name in ("cases", "chains", "compare", "files", "in_memory", "only", "photos", "resize", "ties")
     ),
     *(f"unit/test_{name}.py" for name in _UNIT.split()),
     *(f"archives/test_{name}.py" for name in ("datasets", "lmdb", "pack")),

@@ -1,5 +1,6 @@
 """python -m dali_compat bench: it runs, names a limit and draws."""
 
+import multiprocessing
 import re
 
 import numpy as np
@@ -10,7 +11,7 @@ from torchvision import transforms as T
 
 from dali_compat import cli
 from dali_compat.archives.pack import pack
-from dali_compat.cli import limits, timing
+from dali_compat.cli import bench, limits, timing
 from dali_compat.cli.chart import Bar, save_bars
 
 SMALL = "T.Compose([T.Resize((16, 16)), T.ToTensor()])"
@@ -24,7 +25,11 @@ def _bench(*words, out):
 def _limits(said: str) -> dict[str, str]:
     """{case: what limits} of the printed table."""
     return dict(
-        re.findall(r"^(loading alone|beside a step of [\d.]+ ms) .* (disk|CPU|decoder|host|model)\s*$", said, re.M)
+        re.findall(
+            r"^(loading alone|beside a step of [\d.]+ ms) .* (busy machine|Python|disk|CPU|decoder|host|model)\s*$",
+            said,
+            re.M,
+        )
     )
 
 
@@ -97,7 +102,7 @@ def test_bench_of_a_table(image_root, tmp_path, capsys):
         _bench(tmp_path / "train.csv", *words, out=tmp_path / "chart.png")
 
 
-def test_what_python_calls_is_told(image_root, tmp_path, capsys):
+def test_what_python_calls_is_told(image_root, tmp_path, capsys, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "import torch\nfrom torchvision import transforms as T\n"
         "class Busy:\n"
@@ -105,8 +110,43 @@ def test_what_python_calls_is_told(image_root, tmp_path, capsys):
         "        return image.flip(0)\n"
         "transform = T.Compose([T.Resize((16, 16)), T.ToTensor(), Busy()])\n"
     )
-    assert _bench(image_root, "--transform", f"{tmp_path}/mine.py:transform", "--step", 5, out=tmp_path / "c.png") == 0
-    assert len(_limits(capsys.readouterr().out)) == 2
+    given = lambda **times: monkeypatch.setattr(timing.Passes, "one", lambda self, step=None: times_of(**times))  # noqa: E731
+    times_of = lambda **times: timing.Pass(**{"seconds": 0.1, "host": 0.01, "cpu": 0.02} | times)  # noqa: E731
+    monkeypatch.setattr(bench, "usable_cores", lambda: 2)
+    words = "--transform", f"{tmp_path}/mine.py:transform", "--step", 5
+
+    def limit_of(**times):
+        given(**times)
+        assert _bench(image_root, *words, out=tmp_path / "c.png") == 0
+        said = capsys.readouterr().out
+        return _limits(said)["loading alone"], said
+
+    found, said = limit_of(waited=0.08)  # for functions that sleep, or for processes that call them
+    assert found == limits.PYTHON and "Python: what is called sample by sample takes 90% of the time" in said
+    assert "  Python: a transform that translates, or a registered one: " in said and "Busy" in said
+    assert "  Python: num_workers=2 (now 0): so many processes call it\n" in said
+    found, said = limit_of(waited=0.01, others=0.16)
+    assert found == limits.BUSY_MACHINE and "busy machine: other programs have 80% of the 2 cores\n" in said
+    words = "--transform", SMALL, "--step", 5
+    assert limit_of(waited=0.08)[0] == limits.DECODER  # nothing is called
+
+
+def test_what_others_take_is_measured():
+    """Of the processor time of all, this process's and its workers' is none of theirs."""
+    before, all_before = timing._processor_time(), timing._everybodys_time()
+    worker = multiprocessing.get_context("fork").Process(target=_spin)
+    worker.start()
+    while timing._processor_time() < before + 0.3:  # it is alive, and counted
+        assert worker.is_alive()
+    worker.terminate()
+    worker.join()
+    assert timing._processor_time() >= before + 0.3  # and it is not forgotten
+    assert timing._everybodys_time() >= all_before + 0.2
+
+
+def _spin():
+    while True:
+        pass
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,19 @@ def test_a_folder_without_images_is_no_success(tmp_path, capsys):
     assert code == 1 and text.splitlines()[-1] == f"There is no image in {tmp_path}; exit code 1"
 
 
+@pytest.mark.parametrize("command", ["check", "bench"])
+@pytest.mark.parametrize("name", ["a", "a.jpg", "a.csv", "a.rec", "a.tar"])
+@pytest.mark.parametrize("what", ["pipe", "device"])
+def test_a_pipe_or_a_device_in_place_of_a_folder(tmp_path, capsys, command, name, what):
+    if what == "pipe":
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(SystemExit) as caught:
+        cli.main([command, str(tmp_path / name)])
+    assert f"{name} is neither a file nor a folder" in f"{caught.value} {capsys.readouterr().err}"
+
+
 def test_links_are_followed_and_dangling_ones_are_broken(good, tmp_path, capsys):
     fill(tmp_path / "elsewhere", far=JPEG)
     (good / "linked").symlink_to(tmp_path / "elsewhere")

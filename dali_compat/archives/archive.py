@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torchvision.datasets import VisionDataset
 
-from ..errors import ImageReadError
+from ..errors import read_error
 from ..ours import OurDataset
 from .files import Files
 from .index import Progress, indexed
@@ -215,7 +215,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
                 converted: Image.Image = image.convert("RGB")
                 return converted
         except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
-            raise ImageReadError(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}") from error
+            raise read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}", error) from error
 
     def _bytes(self, row: int) -> bytes:
         gaps = self._table.gaps.get(row, ())

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..errors import ImageReadError
+from ..errors import ImageReadError, read_error
 
 _FALLBACK_LIMIT = 256
 
@@ -39,7 +39,7 @@ class Files:
         try:
             data = os.pread(file.stream.fileno(), length, offset)
         except OSError as error:
-            raise ImageReadError(f"cannot read {self.paths[number]}, byte {offset}: {error}") from error
+            raise read_error(f"cannot read {self.paths[number]}, byte {offset}: {error}", error) from error
         self._check(number, file)  # behind the reading: whatever was written before it is found out
         if len(data) != length:
             raise ImageReadError(f"cannot read {self.paths[number]}, byte {offset}: the file ends early")
@@ -89,7 +89,7 @@ class Files:
             try:
                 file = _File(open(self.paths[number], "rb", buffering=0))
             except OSError as error:
-                raise ImageReadError(f"cannot read {self.paths[number]}: {error}") from error
+                raise read_error(f"cannot read {self.paths[number]}: {error}", error) from error
             self._check(number, file)
             self._open[number] = file
             self._order.append(number)

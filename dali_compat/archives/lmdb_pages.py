@@ -46,12 +46,12 @@ class Database:
 
     def items(self) -> Iterator[tuple[bytes, int, int]]:
         """(key, begin of the value in the file, its length), in the order of the keys."""
-        todo, visited, found = [] if self._root == _NO_PAGE else [self._root], 0, 0
+        self._used = bytearray(self._pages)
+        todo, found = [] if self._root == _NO_PAGE else [self._root], 0
         while todo:
-            number, visited = todo.pop(), visited + 1
-            if visited > self._pages:
-                raise corrupt(self._path, f"page {number}", "its pages lead in a circle")
+            number = todo.pop()
             begin, flags, nodes = self._nodes(number)
+            self._use(number)
             if flags == _LEAF:
                 yield from (self._item(begin, node, number) for node in nodes)
                 found += len(nodes)
@@ -129,4 +129,11 @@ class Database:
         found, _, flags, _, _ = _HEADER.unpack_from(self._data, begin)
         if found != number or flags != _OVERFLOW:
             raise corrupt(self._path, where, f"page {number} holds no value")
+        self._use(number)
         return begin + _HEADER.size
+
+    def _use(self, number: int) -> None:
+        """A page has one place in the tree: another one misses there."""
+        if self._used[number]:
+            raise corrupt(self._path, f"page {number}", "two of its pages or keys lead there")
+        self._used[number] = True

@@ -74,6 +74,8 @@ class DALIRecordIO(Archive):
             size = os.fstat(file.fileno()).st_size
             if beside:
                 offsets = _idx_offsets(beside)
+                if size and not offsets:
+                    raise refused(beside, "line 1", "it names no record; remove it to read all of them")
                 for number, offset in enumerate(offsets):
                     _add(built, file.fileno(), path, size, number, offset, beside)
                     if number % _REPORT == 0:
@@ -134,6 +136,7 @@ def _add(built: RowsBuilder, fd: int, path: str, size: int, number: int, offset:
         gaps.append(total)
         total += length
         end += _PREFIX.size + length
+    end += -end % 4
     if end > size:
         raise corrupt(path, where, f"the file ends {end - size} bytes before the record does")
     if total < _IMAGE_HEADER.size:
@@ -142,7 +145,7 @@ def _add(built: RowsBuilder, fd: int, path: str, size: int, number: int, offset:
     if total < begin or (gaps and gaps[0] <= begin):
         raise refused(path, where, "its header is cut short or in several parts")
     built.add(offset + _PREFIX.size + begin, total - begin, label, tuple(gap - begin for gap in gaps))
-    return end + -end % 4
+    return end
 
 
 def _label(path: str, where: str, data: bytes) -> tuple[int, int]:
@@ -168,7 +171,7 @@ def encode(number: int, label: int, image: bytes) -> bytes:
     """The record of an image, as MXNet's recordio.pack and dmlc's RecordIOWriter write it; ``number`` is its id."""
     data = _IMAGE_HEADER.pack(0, label, number, 0) + image
     parts, begin, at = [], 0, data.find(_MAGIC_BYTES)
-    while at >= 0:
+    while at != -1:
         if at % 4 == 0:
             parts.append(data[begin:at])
             begin = at + 4

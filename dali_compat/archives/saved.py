@@ -7,12 +7,17 @@ import hashlib
 import json
 import os
 import uuid
+import warnings
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
+from filelock import FileLock, Timeout
+
+_patience: dict[Path, float] = defaultdict(lambda: 60.0)
+"""Seconds for who holds a lock: it may be stopped, or on a server that is gone. Nobody waits for it again then."""
 
 
 def cache_folder() -> Path:
@@ -63,10 +68,16 @@ def load(path: str | Path, owners: tuple[int, ...] = ()) -> tuple[dict, dict[str
 @contextlib.contextmanager
 def lock(name: str) -> Iterator[None]:
     """Held by one process of this machine at a time, so that the ranks of a training job do not all do the same work.
-    Where locks do not work, nothing is held: save() keeps the result right."""
-    folder = cache_folder() / "locks"
+    Where locks do not work, or another holds this one for long, nothing is held: save() keeps the result right."""
+    path = cache_folder() / "locks" / name
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError, NotImplementedError):
-            folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(FileLock(folder / name))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(FileLock(path, timeout=_patience[path]))
+        except Timeout:
+            if seconds := _patience[path]:
+                warnings.warn(f"another process has held {path} for {seconds:g} s; going on without it", stacklevel=4)
+            _patience[path] = 0
+        except (OSError, NotImplementedError):
+            pass
         yield

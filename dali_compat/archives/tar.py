@@ -17,8 +17,8 @@ BLOCK = 512
 END = bytes(2 * BLOCK)
 _REGULAR = b"0\x007"
 _NO_DATA = b"123456"  # links, devices, folders, pipes: their size says nothing about the file
-_LONG_NAME, _LONG_LINK, _PAX, _PAX_GLOBAL, _SPARSE = b"LKxgS"
-_SAYING = bytes((_LONG_NAME, _LONG_LINK, _PAX, _PAX_GLOBAL))  # what they say is told by the bytes behind them
+_LONG_NAME, _LONG_LINK, _PAX, _SOLARIS_PAX, _PAX_GLOBAL, _SPARSE = b"LKxXgS"
+_SAYING = b"LKxXg"  # what they say is told by the bytes behind them
 _OTHER_FORMATS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _MAGIC = slice(257, 263)
 _CHECKSUM = slice(148, 156)
@@ -38,14 +38,14 @@ def members(fd: int, path: str) -> Iterator[tuple[str, int, int]]:
         ValueError: the file is compressed, or has sparse files.
     """
     end, at = os.fstat(fd).st_size, 0
-    name = size = None  # what the headers before a member say of it
+    name = size = before = None  # what the headers before a member say of it, and where the last of them is
     while at < end:
         where = f"header at byte {at}"
         header = os.pread(fd, BLOCK, at)
         if at == 0:
             _refuse_compressed(header, path)
         if not header.strip(b"\0") and len(header) == BLOCK:
-            return
+            break
         if len(header) < BLOCK or not _sound(header):
             raise corrupt(path, where, "the file ends inside it" if len(header) < BLOCK else "its checksum is wrong")
         kind = header[156]
@@ -54,7 +54,7 @@ def members(fd: int, path: str) -> Iterator[tuple[str, int, int]]:
             raise corrupt(path, where, "its size is not a number")
         if kind in _SAYING and length > min(_MOST, end - at - BLOCK):
             raise corrupt(path, where, f"the {length} bytes of its text are more than the file has, or than {_MOST}")
-        if kind == _PAX:
+        if kind in (_PAX, _SOLARIS_PAX):
             said = _pax(os.pread(fd, length, at + BLOCK), path, where)
             name, size = said.get("path", name), said.get("size", size)
         elif kind == _LONG_NAME:
@@ -63,16 +63,18 @@ def members(fd: int, path: str) -> Iterator[tuple[str, int, int]]:
             raise refused(path, where, "it is a sparse file; write the tar file without --sparse")
         elif kind not in (_LONG_LINK, _PAX_GLOBAL):
             length = length if size is None else int(size)
-            if kind in _REGULAR:
-                if at + BLOCK + length > end:
-                    raise corrupt(
-                        path, where, f"the file ends {at + BLOCK + length - end} bytes before the member does"
-                    )
-                yield name or _name(header), at + BLOCK, length
-            elif kind in _NO_DATA:
+            if kind in _NO_DATA:
                 length = 0
+            over = at + BLOCK + length + -length % BLOCK - end
+            if over > 0:
+                raise corrupt(path, where, f"the file ends {over} bytes before the member does")
+            if kind in _REGULAR:
+                yield name or _name(header), at + BLOCK, length
             name = size = None
+        before = where if kind in _SAYING else None
         at += BLOCK + length + -length % BLOCK
+    if before is not None:
+        raise corrupt(path, before, "the file ends before the member that it describes")
 
 
 def _refuse_compressed(header: bytes, path: str) -> None:

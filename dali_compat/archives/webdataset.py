@@ -73,7 +73,7 @@ class DALIWebDataset(Archive):
         super().__init__(path, transform, target_transform, return_index=return_index)
 
     def _options(self, path: str) -> dict[str, Any]:
-        return {**super()._options(path), "images": self.image_extensions, "json": self.json_field}
+        return {**super()._options(path), "images": self.image_extensions, "json": self.json_field, "walk": 2}
 
     def _scan(self, path: str, progress: Progress) -> Rows:
         built = RowsBuilder()

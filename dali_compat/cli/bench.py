@@ -200,7 +200,18 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
     alone = passes.one()
     stock = isinstance(route, StockRoute)
     read = cold if encoded > free else warm
-    measured = Measured(alone.seconds, read, alone.host, alone.cpu, cores, threads, passes.device.type == "cuda")
+    python = () if stock else tuple(in_python(route))
+    measured = Measured(
+        alone.seconds,
+        read,
+        alone.host,
+        alone.cpu,
+        cores,
+        threads,
+        gpu=passes.device.type == "cuda",
+        python=alone.waited + alone.host if stock or python else 0.0,
+        others=alone.others,
+    )
     setting = Setting(
         path=" ".join(args.path),
         folder=os.path.isdir(args.path[0]) and archive_class(args.path[0]) is None,
@@ -208,6 +219,7 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
         threads=threads,
         depth=depth,
         batch_size=args.batch_size,
+        workers=args.workers,
         exact=args.exact,
         gpu=measured.gpu,
         gpu_there=torch.cuda.is_available(),
@@ -216,7 +228,7 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
         free=free,
         cached=args.cache is not None,
         fallback=route.reason if stock else "",
-        python=() if stock else tuple(in_python(route)),
+        python=python,
     )
     return measured, setting, Speeds(args.batch_size, cold, warm, alone.host)
 

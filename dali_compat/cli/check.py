@@ -178,9 +178,12 @@ def open_table(files: list[str], options: dict[str, str], **more):
 
 
 def archive_class(path: str) -> str | None:
-    """The name of the class of an archive or a table, by its name's ending or its first bytes; None for others."""
+    """The name of the class of an archive or a table, by its name's ending or its first bytes; None for others.
+    Raises ValueError for a pipe or a device."""
     if os.path.isdir(path):
         return "DALILMDB" if os.path.isfile(os.path.join(path, "data.mdb")) else None
+    if not os.path.isfile(path):
+        raise ValueError(f"{path} is neither a file nor a folder")  # to open a pipe waits for ever
     return _ENDINGS.get(os.path.splitext(path)[1].lower()) or _by_content(path)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import resource
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -80,11 +83,14 @@ class SampledFiles:
 
 
 class Pass(NamedTuple):
-    """Seconds for a batch: all, the calling thread's processor time in next(), and all processor time."""
+    """Seconds for a batch: all, the calling thread's processor time in next(), all processor time, what of next() is
+    neither that nor waiting for DALI, and the processor time of other programs."""
 
     seconds: float
     host: float
     cpu: float
+    waited: float = 0.0
+    others: float = 0.0
 
 
 class Passes:
@@ -112,17 +118,19 @@ class Passes:
 
     def one(self, step: Callable[[Any], None] | None = None) -> Pass:
         """Iterate once; timed from where the batches that were in flight at the beginning are gone."""
-        begin, cpu = 0.0, 0.0
+        begin, cpu, all_cpu = 0.0, 0.0, 0.0
         for number, batch in enumerate(self._loader, 1):
             if step is not None:
                 step(batch[0])
             if number == self._ahead:
                 _synchronize(self.device)
                 self._loader.stats(reset=True)
-                begin, cpu = time.perf_counter(), _processor_time()
+                begin, cpu, all_cpu = time.perf_counter(), _processor_time(), _everybodys_time()
         _synchronize(self.device)
-        seconds, stats = time.perf_counter() - begin, self._loader.stats(reset=True)
-        return Pass(*(value / stats.batches for value in (seconds, stats.host, _processor_time() - cpu)))
+        seconds, stats, cpu = time.perf_counter() - begin, self._loader.stats(reset=True), _processor_time() - cpu
+        others = max(0.0, _everybodys_time() - all_cpu - cpu)
+        values = seconds, stats.host, cpu, max(0.0, stats.waited - stats.dali), others
+        return Pass(*(value / stats.batches for value in values))
 
 
 def synthetic_step(milliseconds: float, device: torch.device) -> Callable[[Any], None]:
@@ -162,9 +170,25 @@ def memory(device: torch.device) -> str:
 
 
 def _processor_time() -> float:
-    """Of this process, and of those that it has waited for."""
+    """Of this process, of its workers, and of those that it has waited for."""
+    workers = 0.0
+    for process in multiprocessing.active_children():
+        with suppress(OSError):  # it has ended
+            _, _, fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")
+            workers += sum(map(int, fields.split()[11:13])) / os.sysconf("SC_CLK_TCK")
     mine, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return mine.ru_utime + mine.ru_stime + children.ru_utime + children.ru_stime
+    return mine.ru_utime + mine.ru_stime + children.ru_utime + children.ru_stime + workers
+
+
+def _everybodys_time() -> float:
+    """Processor time of whoever is at work on the cores that this process may use; 0 where nobody tells."""
+    cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    with suppress(OSError):
+        rows = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+        # but for those idle, and waiting for a disk
+        ticks = [int(row[column]) for row in rows if row[0] in cores for column in (1, 2, 3, 6, 7, 8)]
+        return sum(ticks) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def _synchronize(device: torch.device) -> None:

@@ -9,6 +9,5 @@ In the order to read them:
   read its bytes alike. verdicts: which JPEGs a GPU's engine may decode. prefetch: processes that look ahead.
   survey: what most files of a data set are.
 - Our data sets: folder, image_list, image_table (with label_columns), hugging_face, arrays. Those of others:
-  torchvision_sets, torchvision_types, timm. kinds: which data sets are over images. advice: what to write instead of
-  one that is not known.
+  torchvision_sets, torchvision_types, timm. kinds: which data sets are over images.
 """

@@ -146,7 +146,7 @@ def _in_planes(images: torch.Tensor, shapes: tuple[str, ...]) -> torch.Tensor | 
 def _as_tensor(array: NDArray[Any]) -> torch.Tensor:
     """A tensor of the array's memory, or of a copy where that runs backwards."""
     if any(stride < 0 for stride in array.strides):
-        array = np.ascontiguousarray(array)
+        array = array.copy()  # np.ascontiguousarray leaves the strides of what has one row
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of arrays that may not be written to; nothing writes here
         return torch.from_numpy(np.asarray(array))
@@ -186,17 +186,17 @@ def target_table(dataset: Any) -> torch.Tensor | None:
         kinds = set(map(type, targets))
         if len(kinds) != 1 or not issubclass(kinds.pop(), (int, np.integer)):
             return None
+    if isinstance(targets, np.ma.MaskedArray) or not len(targets):
+        return None
     try:
         table = _as_tensor(targets) if isinstance(targets, np.ndarray) else _on_the_host(targets)
+        with torch.device("cpu"):  # whichever is the default
+            first = default_collate([target(dataset, 0)])
     except (TypeError, ValueError, RuntimeError):
         return None
     if isinstance(dataset, QMNIST) and dataset.compat:
         table = table[:, 0]
     if _LAYOUTS[type(dataset).__getitem__].whole and not table.is_floating_point():
         table = table.to(torch.int64)
-    if not len(table):
-        return None
-    with torch.device("cpu"):  # whichever is the default
-        first = default_collate([target(dataset, 0)])
     same = isinstance(first, torch.Tensor) and (first.dtype, first.shape) == (table.dtype, table[:1].shape)
     return table if same and torch.equal(first, table[:1]) else None

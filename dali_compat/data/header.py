@@ -5,14 +5,16 @@ Reading a JPEG's takes about 10 us. Which files need PIL was measured on 400 unu
 
 from __future__ import annotations
 
+import math
+import operator
 import os
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
-from .intact import intact, is_whole_bitmap
-from .sources import ORIENTATION, InItsMode, RandomAccess, Source, is_upright, opened
+from .intact import intact, is_intact, is_whole_bitmap
+from .sources import ORIENTATION, InItsMode, RandomAccess, Source, is_record, is_upright, opened
 
 UNKNOWN, DALI, PIL, UNREADABLE, GRAY = 0, 1, 2, 3, 4  # GRAY: by PIL, with one channel
 
@@ -29,6 +31,7 @@ _SAME_IN_DALI = {
 STATED = 48  # bytes that state an image's sides: a JPEG's frame header, the others' first bytes, a TIFF's first entries
 GRAY_JPEG = 1  # as Header's chroma
 _BASELINE, _ENGINES_LONGEST, _SAMPLINGS = 0xC0, 16384, (0x11, 0x21, 0x22, 0x12)
+_STRIPS, _LENGTHS = 273, 279  # tags of TIFF
 _LAST_PLACE = np.iinfo(np.int32).max
 
 
@@ -147,8 +150,9 @@ def _ask_pil(source: Source | np.ndarray) -> Header:
             return Header(GRAY if image.mode == "L" else PIL, height, width)
         if is_upright(source) and image.getexif().get(ORIENTATION, 1) != 1:
             return Header(PIL, height, width)
-        same = _same_in_dali(image) and at <= _LAST_PLACE
-        return Header(DALI, height, width, length, at, stated, written=changed) if same else Header(PIL, height, width)
+        whole = image.format == "PNG" and is_intact(source.bytes() if is_record(source) else source)
+        same = _same_in_dali(image) and at <= _LAST_PLACE and (whole or image.format != "PNG")
+    return Header(DALI, height, width, length, at, stated, whole, 0, changed) if same else Header(PIL, height, width)
 
 
 def _first_directory(head: bytes) -> int:
@@ -176,4 +180,8 @@ def _same_in_dali(image: Any) -> bool:
     if image.format == "PNG":
         image.fp.seek(24)
         return image.fp.read(1) == b"\x08"  # bits: a GPU takes those of fewer for others
-    return image.format != "TIFF" or (image.tile[0][0] == "raw" and image.tag_v2.get(274, 1) == 1)  # not turned
+    if image.format == "TIFF":
+        strips, lengths = (image.tag_v2.get(tag, (math.inf,)) for tag in (_STRIPS, _LENGTHS))
+        whole = max(map(operator.add, strips, lengths)) <= image.fp.seek(0, os.SEEK_END)
+        return whole and image.tile[0][0] == "raw" and image.tag_v2.get(ORIENTATION, 1) == 1
+    return True

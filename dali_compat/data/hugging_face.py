@@ -12,7 +12,7 @@ import torch.utils.data as data
 from numpy.typing import NDArray
 from torchvision.datasets import VisionDataset
 
-from ..errors import ImageReadError
+from ..errors import read_error
 from ..ours import OurDataset
 from .label_columns import Labels, labels_of, refuse_rows
 from .sources import Record, Source, Upright, decoded
@@ -24,6 +24,14 @@ def is_hugging_faces(one: Any) -> bool:
     """Whether a class, or a function, is of a data set of Hugging Face's: a package of the user's may be called
     ``datasets``, too."""
     return getattr(one, "__module__", "") in _HOMES
+
+
+def remedy_for(dataset: Any) -> str:
+    """The end of a sentence on one of Hugging Face's that torch's loader reads: how DALI makes its images."""
+    if not is_hugging_faces(type(dataset)) or type(dataset).__name__ != "Dataset":
+        return ""
+    images = any(type(feature).__name__ == "Image" for feature in dataset.features.values())
+    return "; make its tensors in dataset.with_transform(...): rows stay dictionaries" if images else ""
 
 
 class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
@@ -98,7 +106,7 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         try:
             image: Any = decoded(source)
         except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
-            raise ImageReadError(f"cannot decode {source}: {type(error).__name__}: {error}") from error
+            raise read_error(f"cannot decode {source}: {type(error).__name__}: {error}", error) from error
         return self._transformed(image, self.target(row))
 
     def target(self, index: int) -> Any:
@@ -132,7 +140,7 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         try:
             image = self._column.bytes(row) if self._has_bytes[row] else np.fromfile(self._column.path(row), np.uint8)
         except OSError as error:
-            raise ImageReadError(f"cannot read {self.place(row)}: {error}") from error
+            raise read_error(f"cannot read {self.place(row)}: {error}", error) from error
         image.flags.writeable = False
         return image
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.utils.data as data
-from torchvision.datasets import VisionDataset
-from torchvision.datasets.folder import pil_loader
+from torchvision.datasets import VisionDataset, folder
 
 from ..ours import OurDataset
 
@@ -67,7 +66,7 @@ class DALIImageList(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         self._warn_if_torch_reads()
-        return self._transformed(pil_loader(self.paths[index]), self.targets[index])
+        return self._transformed(folder.pil_loader(self.paths[index]), self.targets[index])
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -96,7 +95,7 @@ def as_targets(targets: Any) -> Any:
     if hasattr(targets, "to_numpy"):  # a column of pandas
         targets = targets.to_numpy()
     if isinstance(targets, np.ndarray):
-        if targets.dtype.kind in "OSU" or (targets.ndim == 1 and targets.dtype.kind in "iub"):
+        if np.ma.is_masked(targets) or targets.dtype.kind in ("OSUiub" if targets.ndim == 1 else "OSU"):
             return targets.tolist()
-        return torch.as_tensor(targets, device="cpu")
+        return torch.as_tensor(np.array(targets, targets.dtype.newbyteorder("=")), device="cpu")  # as torch takes it
     return [target.item() if isinstance(target, np.generic) else target for target in targets]

@@ -19,8 +19,8 @@ from torchvision.datasets import VisionDataset
 from ..archives.archive import Archive
 from ..errors import Unsupported
 from . import torchvision_sets, torchvision_types  # noqa: F401  # their readers
-from .advice import advice
-from .hugging_face import DALIHuggingFace
+from .hugging_face import DALIHuggingFace, remedy_for
+from .original import is_original
 from .readers import check_items, known_class_of, reader_of, transforms_of
 from .sources import Record, Source
 from .timm import as_leaf, is_timms, look_again
@@ -46,11 +46,11 @@ def image_leaves_of(dataset: data.Dataset) -> list[Images]:
     return [_checked(one) for one in _as_they_are(dataset)]
 
 
-def _as_they_are(dataset: data.Dataset) -> list[Any]:
+def _as_they_are(dataset: Any) -> list[Any]:
     """The leaves, timm's too."""
-    if type(dataset) is data.Subset:
+    if type(dataset) is data.Subset and is_original(dataset.__getitems__):
         return _as_they_are(dataset.dataset)
-    if type(dataset) is data.ConcatDataset:
+    if type(dataset) is data.ConcatDataset and is_original(dataset.__getitem__):
         return [one for inner in dataset.datasets for one in _as_they_are(inner)]
     return [dataset]
 
@@ -69,7 +69,7 @@ def _checked(dataset: Any) -> Images:
         raise Unsupported(f"{what}; take {known.__name__} itself, and do in transform what it adds")
     else:
         what = f"{name} is not an image folder or an archive of images, nor a Subset or ConcatDataset of such"
-        raise Unsupported(what + advice(dataset))
+        raise Unsupported(what + remedy_for(dataset))
     transforms_of(dataset)
     return dataset
 

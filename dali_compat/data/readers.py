@@ -91,12 +91,12 @@ def check_loader(dataset: Any, loader: Any) -> None:
     Raises:
         Unsupported: it is not torchvision's own, of PIL images.
     """
+    if loader in (default_loader, folder.pil_loader) and not is_original(folder.pil_loader):
+        raise Unsupported("torchvision.datasets.folder.pil_loader, which opens the files, was replaced")
     if loader not in (default_loader, pil_loader) or not is_original(loader):
         name = type(dataset).__name__
         remedy = "write ImageFolder instead" if type(dataset) is DatasetFolder else "leave loader= out"
         raise Unsupported(f"{name} has a loader of its own; {remedy}, and do in transform what it does to the image")
-    if loader is default_loader and not is_original(folder.pil_loader):
-        raise Unsupported("torchvision.datasets.folder.pil_loader, which opens the files, was replaced")
     if loader is default_loader and get_image_backend() != "PIL":
         raise Unsupported(f"torchvision's image backend is {get_image_backend()!r}; DALI matches PIL")
 
@@ -119,6 +119,11 @@ def check_items(dataset: Any, *understood: Callable[..., Any]) -> None:
 def _check_folder(dataset: Any) -> None:
     check_items(dataset, DatasetFolder.__getitem__, DALIImageFolder.__getitem__)
     check_loader(dataset, dataset.loader)
+
+
+def _check_list(dataset: Any) -> None:
+    check_items(dataset, DALIImageList.__getitem__)
+    check_loader(dataset, folder.pil_loader)
 
 
 def columns_of_pairs(pairs: Any) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -145,7 +150,7 @@ _FOLDER = Reader(
     columns=lambda dataset: columns_of_pairs(dataset.samples),
 )
 _LIST = Reader(
-    check=lambda dataset: check_items(dataset, DALIImageList.__getitem__),
+    check=_check_list,
     sample=lambda dataset, index: (dataset.paths[index], dataset.targets[index]),
     lists=lambda dataset: (dataset.paths, *_list_targets(dataset)),
     columns=lambda dataset: (dataset.paths, dataset.targets),

@@ -133,7 +133,7 @@ def _numbers(targets: Any) -> Any:
     Raises:
         TypeError, OverflowError: they are something else.
     """
-    if isinstance(targets, torch.Tensor):
+    if isinstance(targets, torch.Tensor) and targets.layout == torch.strided:
         return targets
     kinds = set(map(type, targets))
     if len(kinds) != 1 or (dtype := _DTYPES.get(kinds.pop())) is None:

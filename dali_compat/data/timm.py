@@ -17,6 +17,7 @@ from ..archives.archive import Archive
 from ..archives.files import Files
 from ..archives.table import Rows, Table
 from ..errors import Unsupported
+from .original import is_original
 from .per_object import PerObject
 from .readers import Reader, add_reader, check_items, columns_of_pairs
 
@@ -57,6 +58,8 @@ def of_timms(dataset: Any) -> Any:
 def look_again(dataset: Any) -> None:
     """Before an epoch: samples of tar files that were changed in place are another leaf. Raises as of_timms()."""
     leaf = of_timms(dataset)
+    if not all(is_original(type(one).__getitem__) for one in (dataset, dataset.reader)):
+        raise Unsupported("timm's ImageDataset or its reader, of which __getitem__ was replaced")
     if isinstance(leaf, _Tars) and leaf.held != _held(dataset.reader):
         _known.put(dataset, ((), None))
         of_timms(dataset)

@@ -45,7 +45,9 @@ class Aside:
         self._needed, self._given_at, self._rest = threading.Event(), 0.0, 0.0
         try:
             self._thread = self._pool.submit(threading.get_ident).result()  # now: an interrupt must not leave two
-        except RuntimeError as error:
+        except BaseException as error:
+            # Python's end waits for a thread whose start an interrupt has stopped, and does not tell it to end
+            self._pool.shutdown(wait=False)
             if not _is_refusal(error):
                 raise
 
@@ -148,7 +150,7 @@ class Aside:
             self._running = False
 
 
-def _is_refusal(error: RuntimeError) -> bool:
+def _is_refusal(error: BaseException) -> bool:
     """A pool's: the main thread has ended, and with it every pool; this thread lives on."""
     return str(error).startswith("cannot schedule new futures")
 

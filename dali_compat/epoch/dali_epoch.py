@@ -141,6 +141,10 @@ class DaliEpoch(Epoch[DaliRoute]):
             except Exception as error:
                 future.set_exception(error)
             return future
+        except BaseException:
+            self._threads.shutdown(wait=False)  # as in aside.py
+            self._threads = None
+            raise
 
     def end(self) -> None:
         """The pipelines serve the next epoch."""

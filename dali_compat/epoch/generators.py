@@ -15,6 +15,7 @@ from ..data.readers import reader_of, transforms_of
 from .samplers import is_known, samplers_of
 
 TORCH, PYTHON, NUMPY = "torch", "python", "numpy"
+_SAMPLERS = "sampler's generator"  # or "generator of sampler 1", where all are kept
 GLOBAL: dict[str, Any] = {TORCH: torch.default_generator, PYTHON: random, NUMPY: np.random}
 _KINDS = torch.Generator, random.Random, np.random.RandomState, np.random.Generator
 
@@ -24,9 +25,8 @@ class Generators:
 
     def __init__(self, generators: dict[str, Any], epochs: dict[str, Any]):
         names: dict[int, str] = {}
-        self._generators = {
-            name: one for name, one in generators.items() if names.setdefault(id(one), name) == name and one is not None
-        }
+        self._named = {name: one for name, one in generators.items() if one is not None}
+        self._generators = {name: one for name, one in self._named.items() if names.setdefault(id(one), name) == name}
         self._epochs = epochs
 
     @property
@@ -44,8 +44,8 @@ class Generators:
         for name, state in (states or {}).items():
             if name in self._epochs:
                 _set_epoch(self._epochs[name], state)
-            elif name in self._generators:
-                _set(self._generators[name], state)
+            elif name in self._named:
+                _set(self._named[name], state)
 
 
 def of_indices(loader, all_of_them: bool = False) -> Generators:
@@ -56,12 +56,14 @@ def of_indices(loader, all_of_them: bool = False) -> Generators:
         for number, sampler in enumerate(samplers)
         if isinstance(getattr(sampler, "epoch", None), int)
     }
+    inner, owned = samplers[-1], _owned(samplers)
     if is_known(loader) and not all_of_them:
-        inner = samplers[-1]
         draws = type(inner) in (data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler)
         own = getattr(inner, "generator", None)
-        return Generators({TORCH if own is None else _name(loader, own): own or GLOBAL[TORCH]} if draws else {}, epochs)
-    return Generators(GLOBAL | {"generator": loader.generator} | _owned(samplers), epochs)
+        named = {TORCH if own is None else _name(loader, own): own or GLOBAL[TORCH]} | owned
+        return Generators(named if draws else {}, epochs)
+    aliases = {_SAMPLERS: getattr(inner, "generator", None)} if is_known(loader) else {}
+    return Generators(GLOBAL | {"generator": loader.generator} | owned | aliases, epochs)
 
 
 def of_loader(loader, in_process: bool) -> Generators:
@@ -70,7 +72,7 @@ def of_loader(loader, in_process: bool) -> Generators:
     found = of_indices(loader)
     base = {TORCH: GLOBAL[TORCH]} if loader.generator is None else {"generator": loader.generator}
     users = GLOBAL if in_process else {}
-    return Generators(found._generators | base | users, found._epochs)
+    return Generators(found._named | base | users, found._epochs)
 
 
 def runs_users_functions(loader, samples: bool) -> bool:
@@ -87,7 +89,7 @@ def _target_transform(leaf: Any) -> Any:
 
 
 def _name(loader, generator: torch.Generator) -> str:
-    return "generator" if generator is loader.generator else "sampler's generator"
+    return "generator" if generator is loader.generator else _SAMPLERS
 
 
 def _owned(samplers: list[Any]) -> dict[str, Any]:
@@ -113,7 +115,7 @@ def _state(generator: Any) -> Any:
 
 def _set(generator: Any, state: Any) -> None:
     if isinstance(generator, torch.Generator):
-        generator.set_state(state)
+        generator.set_state(state.cpu())  # torch.load(map_location=) takes it elsewhere
     elif isinstance(generator, np.random.Generator):
         generator.bit_generator.state = _restored(state)
     elif generator is np.random or isinstance(generator, np.random.RandomState):
@@ -136,7 +138,7 @@ def _plain(value: Any) -> Any:
 
 def _restored(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.numpy().view(np.uint64)
+        return value.cpu().numpy().view(np.uint64)
     if isinstance(value, dict):
         return {key: _restored(inner) for key, inner in value.items()}
     return [_restored(inner) for inner in value] if isinstance(value, list) else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections import deque
 from collections.abc import Sequence
@@ -12,11 +11,12 @@ import torch.distributed as dist
 
 from ..routes.choose import Route, StockRoute
 from ..routes.dali import DaliRoute
+from .fields import check_state
 from .generators import GLOBAL, of_loader, runs_users_functions
 from .lightning import TrainerPlace, trainer_place
-from .progress import Progress, stateful
+from .progress import Progress, set_users, stateful, users_of, users_states
 from .samplers import distributed
-from .traits import Traits, differences, traits
+from .traits import Traits, differences, is_own, traits
 
 VERSION = 1
 _KEPT = 16  # epochs that describe() and replay() know
@@ -61,6 +61,8 @@ class History:
         if pending is None:
             pending = self._not_used_yet(loader)
         entry = of_loader(loader, True).states() if pending is not None else {}
+        then = {} if pending is None else {"dataset": pending.get("dataset")}
+        set_users(loader, then)
         if self._next is not None:
             progress, self._next = self._next, None
         elif pending is not None and pending["epoch"] is not None:
@@ -68,6 +70,7 @@ class History:
             progress.strict, progress.later = self._strict, entry | pending["now"]
         else:
             progress = Progress(loader, self.begun, torchs_workers)
+            progress.users = users_states(loader)
             self.begun += 1
             if before is not None:
                 progress.base_seed, progress.lap = before.base_seed, before.lap + 1
@@ -76,6 +79,7 @@ class History:
                 progress.later = of_loader(loader, False).states()
         if progress.later is not None:
             progress.now_from = of_loader(loader, True)
+        progress.then = then.get("dataset")
         self._laps = None
         self._applied = None if pending is None else (pending, entry, progress.given)
         if self._current is not None and self._current.number != progress.number:
@@ -131,7 +135,7 @@ class History:
         lightning = trainer_place(loader)
         ahead = lightning.ahead
         under_way = current is not None and not current.over and not (current.given and lightning.over)
-        laps, sampler = None, stateful(loader)
+        laps, users = None, users_states(loader)
         if current is not None:
             _warn_of_the_inexact(loader, current, stock, lightning)
             if _has_laps(loader):
@@ -147,7 +151,8 @@ class History:
             "begun": self.begun,
             "epoch": current.state(ahead) if current is not None and under_way else None,
             "laps": laps,
-            "sampler": None if under_way or sampler is None else copy.deepcopy(sampler.state_dict()),
+            "sampler": None if under_way else users.get("sampler"),
+            "dataset": users.get("dataset"),
             "now": now if self.keeps_globals else {name: one for name, one in now.items() if name not in GLOBAL},
             "errors": loader._errors.state(),
             "epochs": beginnings[-_KEPT:],
@@ -171,21 +176,30 @@ class History:
         if not state:
             self._clear()
             return
-        if state.get("version") != VERSION:
+        if not isinstance(state.get("version"), int) or state["version"] != VERSION:
             raise ValueError(f"no state of version {VERSION}: {state.get('version')!r}")
         rank, world = _ranks(loader)
         if "merged" in state:
-            state = state["merged"][rank % len(state["merged"])]
+            merged = state["merged"]
+            if not isinstance(merged, list) or not merged:
+                raise ValueError(f"no state that state_dict() gave: its merged is {merged!r:.80}")
+            state = merged[rank % len(merged)]
+        check_state(state, loader)
         self._traits = None
-        wrong = differences(state["of"], self.traits(loader, route))
+        wrong, drawn = differences(loader, state["of"], self.traits(loader, route))
         if state["ranks"][1] != world and distributed(loader) is None:
             wrong.append(f"number of ranks: it was {state['ranks'][1]}, and is {world}")
         if wrong and strict:
             text = "\n  ".join(wrong)
             raise ValueError(f"the state is of another loader; strict=False goes on regardless\n  {text}")
+        if drawn and state["begun"]:
+            warnings.warn(f"samples are as they were, but not what is drawn for them: {drawn[0]}", stacklevel=3)
         if state["begun"] and (state["laps"] is None) == _has_laps(loader):
             text = "going on from this state is exact to the end of its epoch alone: persistent_workers is another"
             warnings.warn(text, stacklevel=3)
+        if state["epoch"] is None:
+            set_users(loader, {"sampler": state["sampler"]})
+            of_loader(loader, True).set(state["now"])
         self.begun, self._laps = state["begun"], state["laps"]
         self._current = self._applied = None
         self._beginnings = deque(state["epochs"], maxlen=_KEPT)
@@ -193,11 +207,6 @@ class History:
         if state["epoch"] is not None and state["of"]["batch_size"] != loader.batch_size:
             self._pending = state | {"epoch": state["epoch"] | {"last": [0, 0]}}
         loader._errors.load(state["errors"], state["epoch"] is not None)
-        if state["epoch"] is None:
-            sampler = stateful(loader)
-            if sampler is not None and state["sampler"] is not None:
-                sampler.load_state_dict(copy.deepcopy(state["sampler"]))
-            of_loader(loader, True).set(state["now"])
 
 
 def merge_states(states: Sequence[State]) -> State:
@@ -215,6 +224,8 @@ def merge_states(states: Sequence[State]) -> State:
     """
     if not all(isinstance(state, dict) and "ranks" in state for state in states):
         raise ValueError("states are those that loader.state_dict() gave, of one rank each, before any merge_states()")
+    for state in states:
+        check_state(state)
     by_rank = sorted(states, key=lambda state: state["ranks"][0])
     ranks = [tuple(state["ranks"]) for state in by_rank]
     if not states or ranks != [(rank, len(states)) for rank in range(len(states))]:
@@ -269,8 +280,10 @@ def _warn_of_the_inexact(loader, current: Progress, stock: bool, lightning: Trai
     if current.mixed and not current.over:
         names = " and ".join(sorted(current.mixed))
         found.append(f"the sampler draws batch by batch from generators ({names}) that something else draws from, too")
-    if stock and loader.num_workers and loader.persistent_workers and current.lap:
+    if stock and _has_laps(loader) and (current.lap or current.over):
         found.append("torch's persistent workers draw on from epoch to epoch")
+    if not stock and loader.num_workers and "dataset" in users_of(loader) and is_own(loader.dataset):
+        found.append("the data set's copies in worker processes have states of their own")
     if stock and loader.num_workers and not getattr(loader, "in_order", True):
         found.append("with in_order=False batches come as they are ready")
     for reason in found:

@@ -40,7 +40,11 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
 
     def __init__(self, loader, route: R):
         self._progress: Progress = loader._history.begin(loader)
-        super().__init__(_Unpinned(loader) if loader.pin_memory else loader)  # type: ignore[arg-type]  # as good as one
+        pinned, loader.pin_memory = loader.pin_memory, False  # it has no effect here, and torch may warn of it
+        try:
+            super().__init__(loader)
+        finally:
+            loader.pin_memory = pinned
         self._progress.seeded(int(self._base_seed))
         self._ahead = max(loader.num_workers * (loader.prefetch_factor or 0), route.depth)
         self._may_draw = may_draw(self._index_sampler, unknown=sys.maxsize)
@@ -261,18 +265,6 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
     def __del__(self, getpid=os.getpid, ending=sys.is_finalizing):  # at the interpreter's end modules may be empty
         if hasattr(self, "_epoch") and self._pid == getpid() and not ending():
             self._abandon()
-
-
-class _Unpinned:
-    """A loader without pin_memory, which has no effect here: what torch warns of does not happen."""
-
-    pin_memory = False
-
-    def __init__(self, loader: Any):
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
 
 
 _alive: weakref.WeakSet[OrderedIterator] = weakref.WeakSet()

@@ -9,7 +9,7 @@ import torch
 
 from ..engine import pil
 from ..engine.device import mapped, to_device
-from ..errors import ImageReadError
+from ..errors import read_error
 from ..plan import Plan
 from .dali_owner import DaliOwner
 
@@ -65,11 +65,10 @@ class PilGroup:
             finally:
                 del error  # it refers to its traceback, and that to this frame
         if not hasattr(error, "row"):
-            message = f"cannot decode {self.batch.name(row)}: {type(error).__name__}: {error}"
-            read_error = ImageReadError(message)
-            read_error.__cause__ = error
-            error = read_error
-            del read_error
+            made = read_error(f"cannot decode {self.batch.name(row)}: {type(error).__name__}: {error}", error)
+            made.__cause__ = error
+            error = made
+            del made
         try:
             self.batch.give_up(row, error)
         finally:

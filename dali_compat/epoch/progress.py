@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import inspect
 import warnings
 import zlib
 from collections import deque
@@ -38,6 +40,8 @@ class Progress:
             state.
         again: whether indices are drawn again; strict: and must be the same.
         later: states of ``now_from`` once they are drawn; None where nothing changes then.
+        users: states of the user's own sampler and data set before iter().
+        then: the data set's when a state was taken that this goes on from.
         mixed: generators that the sampler and somebody else have drawn from by turns.
     """
 
@@ -45,6 +49,7 @@ class Progress:
     at_iter: dict[str, Any] | None = None
     at_first: dict[str, Any] | None = None
     later: dict[str, Any] | None = None
+    then: Any = None
     given = samples = drawn = 0
     exhausted = over = again = False
     strict = True
@@ -62,6 +67,7 @@ class Progress:
         self.mixed: set[str] = set()
         self.left_out: list[int] = []
         self.stateful = stateful(loader)
+        self.users: dict[str, Any] = {}
         self._strange = not is_known(loader)
         self._before: dict[str, Any] = {}  # after the draw before, where the sampler is not torch's
         self._sampler_states: deque[tuple[int, Any]] = deque()  # (batches drawn, state), the caller's batch first
@@ -86,6 +92,8 @@ class Progress:
             StopIteration: there is none.
         """
         if not self.drawn:
+            if self.again:
+                self.generators.set(self.at_first)
             self.at_first = self.generators.states()
         if self._strange:
             return self._draw_watching(indices)
@@ -149,6 +157,7 @@ class Progress:
             "exhausted": self.exhausted,
             "last": list(fingerprint(last) if len(last) else (0, 0) if ahead else self.expected),
             "sampler": sampler[-1] if sampler else None,
+            "users": self.users,
         }
 
     @classmethod
@@ -158,6 +167,7 @@ class Progress:
         made = cls._from_beginning(loader, state, torchs_workers)
         made.given, made.samples, made.drawn = state["given"], state["samples"], state["drawn"]
         made.exhausted, made.expected = state["exhausted"], tuple(state["last"])
+        made.users = state.get("users", {})
         if state["sampler"] is not None:
             made._sampler_states.append((made.given, state["sampler"]))
         before, now = made.rank_order, Progress(loader, 0).rank_order
@@ -208,8 +218,10 @@ class Progress:
         if not self.again and not self.lap:
             self.base_seed = base_seed
 
-    def from_the_first(self) -> int:
+    def from_the_first(self, loader) -> int:
         """Batches are loaded once more, from the first one on; gives how many until it is where it was."""
+        if self.again:
+            set_users(loader, self.users)
         given, self.given, self.samples, self.drawn = self.given, 0, 0, 0
         self.exhausted, self.left_out = False, []
         return given
@@ -270,11 +282,45 @@ def skipped(sampler: data.BatchSampler, samples: int) -> Iterator[list[Any]]:
 def stateful(loader) -> Any:
     """The sampler that says itself where it is, with state_dict() and load_state_dict(); or None. A DistributedSampler
     is drawn again in any case."""
-    for sampler in samplers_of(loader):
-        has = hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")
-        if has and not isinstance(sampler, DistributedSampler):
-            return sampler
-    return None
+    found = (one for one in samplers_of(loader) if _has_state(one) and not isinstance(one, DistributedSampler))
+    return next(found, None)
+
+
+def users_of(loader) -> dict[str, Any]:
+    """The user's own sampler and data set, where they say themselves where they are."""
+    dataset = loader.dataset if _has_state(loader.dataset) else None
+    return {name: one for name, one in [("sampler", stateful(loader)), ("dataset", dataset)] if one is not None}
+
+
+def users_states(loader) -> dict[str, Any]:
+    """Where they are; some cannot say before their first sample."""
+    found = {}
+    for name, one in users_of(loader).items():
+        with contextlib.suppress(Exception):
+            found[name] = copy.deepcopy(one.state_dict())
+    return found
+
+
+def set_users(loader, states: dict[str, Any]) -> bool:
+    """Those that have a state there are put into it. Whether one was in another."""
+    now, changed = users_states(loader), False
+    for name, one in users_of(loader).items():
+        if states.get(name) is not None and not _same(now.get(name), states[name]):
+            one.load_state_dict(copy.deepcopy(states[name]))
+            changed = True
+    return changed
+
+
+def _has_state(one: Any) -> bool:
+    """Whether it has torchdata's contract: some libraries have a state_dict() that takes arguments. Hugging Face's has
+    no shuffle buffer, and ends the next epoch at once: loading again is exact, as for those without one."""
+    if type(one).__module__.partition(".")[0] == "datasets":
+        return False
+    try:
+        inspect.signature(one.state_dict).bind()
+        return callable(one.load_state_dict)
+    except (AttributeError, TypeError, ValueError):
+        return False
 
 
 def fingerprint(indices: Indices | tuple[()]) -> tuple[int, int]:
@@ -292,10 +338,12 @@ def _changed(before: dict[str, Any], now: dict[str, Any]) -> set[str]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, list):
-        return all(map(_same, a, b))
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (torch.Tensor, np.ndarray)):
+        return a.shape == b.shape and bool((a == b).all())
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
     if isinstance(a, dict):
-        return all(_same(value, b[key]) for key, value in a.items())
+        return a.keys() == b.keys() and all(_same(value, b[key]) for key, value in a.items())
     return bool(a == b)

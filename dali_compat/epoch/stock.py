@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 from collections import deque
+from collections.abc import Iterator
 from traceback import walk_tb
 from typing import Any, NamedTuple
 
@@ -22,7 +24,7 @@ from ..ending import until_the_end
 from ..engine.device import moved
 from ..ours import QuietWorker
 from .on_error import ATTEMPTS, NOTHING, UNREADABLE, Errors
-from .progress import Progress
+from .progress import Progress, set_users
 from .samplers import indices_among
 from .stats import Meter
 
@@ -51,9 +53,10 @@ class _OnDevice(_BaseDataLoaderIter):
 
     def __init__(self, loader, device: torch.device, before: Progress | None):
         self._device = device
+        self._drawn: deque[Any] = deque()  # indices ahead of torch
         self._begin(loader, before)
         # an iterator that lives on draws no seed, so that the order goes on as torch's
-        own = None if before is None else torch.Generator().manual_seed(self._progress.seed)
+        own = torch.Generator().manual_seed(self._progress.seed) if self._progress.lap else None
         super().__init__(loader if own is None else _changed(loader, generator=own))
         self._progress.seeded(int(self._base_seed))
         if isinstance(self._dataset, _Tolerant):
@@ -66,8 +69,9 @@ class _OnDevice(_BaseDataLoaderIter):
         """An epoch begins; torch draws indices of batches next."""
         self._progress: Progress = loader._history.begin(loader, loader.num_workers > 0, before)
         self._past, self._rest = 0, None
+        self._until = self._progress.drawn + self._progress.exhausted
         if loads_past(loader):
-            self._past = self._progress.from_the_first()
+            self._past = self._progress.from_the_first(loader)
             self._rest = iter(self._progress.rest(loader)) if self._progress.rank_order.origin else None
         self._errors, self._samples = loader._errors, 0
         self._errors.begin()
@@ -85,23 +89,35 @@ class _OnDevice(_BaseDataLoaderIter):
         """Begins behind the last batch that was given."""
         if not loads_past(loader):
             self._sampler_iter = self._progress.drawn_again(loader, self._sampler_iter)
-            self._progress.drawn = self._progress.given
-            return
+            self._progress.drawn, self._progress.exhausted = self._progress.given, False
         while self._progress.given < self._past:
             try:
                 self._next_one()
             except StopIteration:
-                return
+                break
             except Exception:  # it was the caller's already
                 continue
+        if self._past:
+            self._check_where(loader)
+        with contextlib.suppress(StopIteration):
+            while self._progress.drawn < self._until:
+                self._drawn.append(self._draw())
 
     @property
     def in_flight(self) -> int:
         """Batches that workers were asked for; any thread may ask."""
         return getattr(self, "_tasks_outstanding", 0)
 
+    def _check_where(self, loader) -> None:
+        """All is loaded again."""
+
+    def _draw(self) -> Any:
+        if self._progress.drawn >= self._until:
+            self._progress.settle()
+        return self._progress.draw(self._rest or self._sampler_iter)
+
     def _next_index(self):
-        index = self._progress.draw(self._rest or self._sampler_iter)
+        index = self._drawn.popleft() if self._drawn else self._draw()
         if isinstance(self._dataset, data.IterableDataset):
             self._asked.append((None if self._auto_collation else 1, ()))
         elif not self._auto_collation:
@@ -174,11 +190,30 @@ class _OnDevice(_BaseDataLoaderIter):
 
 
 class _Here(_OnDevice, _SingleProcessDataLoaderIter):
-    pass
+    def __init__(self, loader, device: torch.device, before: Progress | None):
+        super().__init__(loader, device, before)
+        if isinstance(self._dataset, data.IterableDataset) and self._progress.then and not self._progress.again:
+            self._dataset_fetcher.dataset_iter = _next_epoch(self._dataset, self._dataset_fetcher.dataset_iter)
+
+    def _check_where(self, loader) -> None:
+        """Where the data set's state says that it is elsewhere, it goes on by itself from there."""
+        if set_users(loader, {"dataset": self._progress.then}):
+            self._dataset_fetcher.dataset_iter, self._dataset_fetcher.ended = iter(self._dataset), False
+            self._progress.given = self._progress.drawn = self._past
 
 
 class _InWorkers(_OnDevice, _MultiProcessingDataLoaderIter):
     pass
+
+
+def _next_epoch(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
+    """The samples of a data set that was loaded between two epochs; some are still at the end of the one before."""
+    empty = True
+    for one in samples:
+        empty = False
+        yield one
+    if empty:
+        yield from dataset
 
 
 class _Collated(NamedTuple):

@@ -12,8 +12,9 @@ import torch.utils.data as data
 
 from ..data.arrays import holds_arrays, images_of, raw_targets
 from ..data.hugging_face import DALIHuggingFace
-from ..data.leaves import Images, locate, sample
+from ..data.leaves import Images, image_leaves_of, leaves_of, locate, sample
 from ..data.sources import is_record
+from ..errors import Unsupported
 from ..lower import plans_ahead
 from ..routes.choose import Route, StockRoute
 from ..routes.dali import DaliRoute
@@ -29,19 +30,37 @@ def traits(loader, route: Route) -> Traits:
     """What has to be the same for an epoch to go on."""
     dataset = loader.dataset
     length = len(dataset) if hasattr(dataset, "__len__") else None
+    own = is_own(dataset)
     return {
         "data set": _kind(dataset) + ("" if length is None else f" of {length} samples, {_checksum(dataset, length)}"),
         "batch_size": loader.batch_size,
         "drop_last": loader.drop_last,
         "sampler": " of ".join(map(_sampler, samplers_of(loader))),
-        "transform": _transform(dataset, route),
+        "transforms" if own else "transform": _callables(dataset) if own else _transform(dataset, route),
         "route": _route(loader, route),
     }
 
 
-def differences(before: Traits, now: Traits) -> list[str]:
-    """What is not the same, by name."""
-    return [f"{name}: it was {before[name]}, and is {now[name]}" for name in now if before.get(name) != now[name]]
+def is_own(dataset: Any) -> bool:
+    """Whether it is a data set of the user's: one sample that is tried decides who loads it."""
+    try:
+        return not image_leaves_of(dataset)
+    except Unsupported:
+        return not any(map(holds_arrays, leaves_of(dataset)))
+
+
+def differences(loader, before: Traits, now: Traits) -> tuple[list[str], list[str]]:
+    """What is not the same, by name: of the samples, and of what is drawn for them alone."""
+    found = {
+        name: f"{name}: it was {before.get(name)}, and is {value}"
+        for name, value in now.items()
+        if before.get(name, value if name == "transforms" else None) != value
+    }
+    routes = [str(before.get("route")), now["route"]]
+    indexed = not isinstance(loader.dataset, data.IterableDataset)
+    same = indexed and (is_own(loader.dataset) or all(route.startswith("torchvision") for route in routes))
+    drawn = [found.pop("route")] if same and "route" in found else []
+    return list(found.values()), drawn
 
 
 def _route(loader, route: Route) -> str:
@@ -94,6 +113,14 @@ def _transform(dataset: Any, route: Route) -> str:
     lines = [[line.transform for ahead in plans_ahead(plan) for line in ahead.lines] for plan in route.plans]
     steps = _without_addresses(repr_of([(plan.exact, plan.steps) for plan in route.plans]))
     return _without_addresses(" and ".join(map(", ".join, lines))) + f", {zlib.crc32(steps.encode()):08x}"
+
+
+def _callables(dataset: Any) -> str:
+    """Transforms of the user's data sets, and their other attributes that can be called."""
+    own = [vars(leaf).items() if hasattr(leaf, "__dict__") else () for leaf in leaves_of(dataset)]
+    return _without_addresses(
+        ", ".join(f"{name}={repr_of(one)}" for leaf in own for name, one in leaf if callable(one))
+    )
 
 
 def _without_addresses(text: str) -> str:

@@ -19,7 +19,8 @@ class Asker:
     Args:
         dataset: the user's.
         roots: the chains without transforms, by what images are given as.
-        since, catches: as Tracer's.
+        since: as Tracer's.
+        catches: the data set's code may catch errors.
 
     Attributes:
         asked, real: how many samples so far, and how many of them were made by the data set itself.
@@ -27,7 +28,8 @@ class Asker:
     """
 
     def __init__(self, dataset: Any, roots: dict[str, Chain], since: int, catches: bool = False):
-        self.dataset, self.roots, self.since, self._catches = dataset, roots, since, catches
+        self.dataset, self.roots, self.since = dataset, roots, since
+        self._whole: set[int] | None = set() if catches else None
         self.asked = self.real = 0
         self.why = ""
 
@@ -37,15 +39,14 @@ class Asker:
         Raises:
             Exception: what the data set raises.
         """
-        tracer = Tracer(self.roots, self.since, self._catches)
+        tracer = Tracer(self.roots, self.since, self._whole)
         with hooked(tracer):
             many = getattr(self.dataset, "__getitems__", None)
             if many and bad is None:
-                given = list(many(list(indices)))
-                tracer.look()
-                samples = taken(given, tracer.notes)
+                samples = taken(list(many(list(indices))), tracer.notes)
             else:
                 samples = [self._one(tracer, row, index, bad) for row, index in enumerate(indices)]
+            tracer.look()
             samples = list(map(settled, samples))
         self.count(samples, tracer.notes.why)
         return samples
@@ -68,9 +69,8 @@ class Asker:
     def _one(self, tracer: Tracer, row: int, index: Any, bad: Callable[[int, Exception], None] | None) -> Sample:
         before, met = tracer.notes.count, None
         try:
-            given = [self.dataset[index]]
-            tracer.look()
-            return taken(given, tracer.notes)[0]
+            (sample,) = taken([self.dataset[index]], tracer.notes)
+            return sample
         except Exception as error:
             met = error
         try:

@@ -8,7 +8,7 @@ itself shows that, whatever function has done it.
 
 from __future__ import annotations
 
-import operator
+import ctypes
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,8 +31,8 @@ class Generator(Protocol):
         """Its state."""
         ...
 
-    def same(self, one: Any, other: Any) -> bool:
-        """Whether two states are alike."""
+    def mark(self, state: Any) -> Any:
+        """What tells a state from all others."""
         ...
 
     def set(self, state: Any) -> None:
@@ -51,11 +51,14 @@ class Generator(Protocol):
 class _Torch:
     name = "torch's generator"
 
+    def __init__(self) -> None:
+        self._drawn = torch.empty((), dtype=torch.int64, device="cpu")
+
     def state(self) -> torch.Tensor:
         return torch.default_generator.get_state()
 
-    def same(self, one: torch.Tensor, other: torch.Tensor) -> bool:
-        return one.numpy()[:_HEAD].tobytes() == other.numpy()[:_HEAD].tobytes()
+    def mark(self, state: torch.Tensor) -> bytes:
+        return ctypes.string_at(state.data_ptr(), _HEAD)
 
     def set(self, state: torch.Tensor) -> None:
         torch.default_generator.set_state(state)
@@ -65,20 +68,20 @@ class _Torch:
         return torch.empty(count, dtype=torch.int32, device="cpu").random_(generator=generator).numpy()
 
     def leave(self) -> torch.Tensor:
-        seed = torch.initial_seed()
-        state = (
-            torch.Generator().manual_seed(int(torch.empty((), dtype=torch.int64, device="cpu").random_())).get_state()
-        )
-        state.numpy()[:8].view(np.uint64)[0] = seed  # what torch.initial_seed() gives stays as it is
-        self.set(state)
+        generator, seed = torch.default_generator, torch.default_generator.initial_seed()
+        state = generator.manual_seed(int(self._drawn.random_())).get_state()
+        ctypes.c_uint64.from_address(state.data_ptr()).value = seed  # so that torch.initial_seed() stays what it was
+        generator.set_state(state)
         return state
 
 
 class _Python:
     name = "Python's generator"
     state = staticmethod(random.getstate)
-    same = staticmethod(operator.eq)
     set = staticmethod(random.setstate)
+
+    def mark(self, state: Any) -> Any:
+        return state
 
     def numbers(self, state: Any, count: int) -> np.ndarray:
         generator = random.Random()
@@ -95,8 +98,8 @@ class _NumPy:
     state = staticmethod(np.random.get_state)
     set = staticmethod(np.random.set_state)
 
-    def same(self, one: Any, other: Any) -> bool:
-        return one[2] == other[2] and np.array_equal(one[1], other[1])
+    def mark(self, state: Any) -> Any:
+        return state[1].tobytes(), state[2]
 
     def numbers(self, state: Any, count: int) -> np.ndarray:
         generator = np.random.RandomState()
@@ -119,20 +122,29 @@ class Watch:
     """Watches some of the generators from now on, and others from when they are first reserved."""
 
     def __init__(self, generators: Iterable[Generator] = ALL):
-        self._last = {generator: generator.state() for generator in generators}
+        self._last: dict[Generator, tuple[Any, Any]] = {}  # states, and their marks
+        for generator in generators:
+            self._see(generator, generator.state())
+
+    def _see(self, generator: Generator, state: Any) -> None:
+        self._last[generator] = state, generator.mark(state)
 
     def moved(self) -> str:
         """The name of one that somebody has set; "" where they have only been drawn from, as far as can be seen."""
-        for generator, before in self._last.items():
-            self._last[generator] = now = generator.state()
-            if not (generator.same(before, now) or _leads_to(generator, before, now)):
+        for generator, (before, mark) in self._last.items():
+            now = generator.state()
+            if generator.mark(now) == mark:
+                continue
+            self._see(generator, now)
+            if not _leads_to(generator, before, now):
                 return generator.name
         return ""
 
     def reserved(self, generators: Sequence[Generator]) -> States:
         """The states from which somebody will draw later. They are as moved() has just seen them."""
-        states = tuple((one, self._last[one] if one in self._last else one.state()) for one in generators)
-        self._last.update((generator, generator.leave()) for generator in generators)
+        states = tuple((one, self._last[one][0] if one in self._last else one.state()) for one in generators)
+        for generator in generators:
+            self._see(generator, generator.leave())
         return states
 
 

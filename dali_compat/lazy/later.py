@@ -25,12 +25,13 @@ class Notes:
     """What was made, and what became real, while a data set was asked.
 
     Attributes:
-        why: what first made something real; "" where nothing did.
+        why: what made something real, up to three reasons; "" where nothing did.
         count: of stand-ins, so far.
     """
 
     def __init__(self) -> None:
-        self.why, self.count = "", 0
+        self.count = 0
+        self._reasons: list[str] = []
         self._made: list[weakref.ref[Any]] = []
 
     def made(self, stand_in: Any) -> Any:
@@ -40,7 +41,12 @@ class Notes:
         return stand_in
 
     def became_real(self, why: str) -> None:
-        self.why = self.why or why
+        if why and why not in self._reasons:
+            self._reasons.append(why)
+
+    @property
+    def why(self) -> str:
+        return ", and ".join(self._reasons[:3])
 
     def left(self) -> list[Any]:
         """The stand-ins that somebody still has. Forgets all."""

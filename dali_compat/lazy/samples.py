@@ -126,7 +126,7 @@ def all_real(sample: Sample) -> Sample:
 
 def _with(value: Any, images: tuple[Wanted, ...]) -> Sample:
     """A sample in which some stand-ins are real."""
-    return Sample(exchanged(value, STAND_INS, _as_it_is if images else _real), images)
+    return Sample(exchanged(value, STAND_INS, _as_it_is), images)
 
 
 def _sample(given: list[Any], number: int) -> Sample:
@@ -169,9 +169,9 @@ def _refuse(later: Later, places: list[_Place]) -> None:
     ):
         later.value("keeps an image")
     if not later.chain.transforms and not later.is_converted:  # which has a class, a format and a filename
-        later.value("gives an image as it was opened; convert it")
+        later.value("gives an image as it was opened")
     if not later.is_real and not is_certainly_rgb(later):
-        later.value("gives an image that is not RGB; convert it")
+        later.value("gives an image that is not RGB")
 
 
 def _draws(laters: Sequence[Later]) -> list[Draws]:
@@ -229,14 +229,8 @@ def stand_ins(value: Any) -> Iterator[Any]:
             yield from stand_ins(one)
 
 
-def _real(stand_in: Any) -> Any:
-    """What is in its place in a sample. PIL's, beside tensors, may wait until somebody looks."""
-    later = later_of(stand_in)
-    return later.value("") if later.is_real or type(stand_in) is not LazyImage else stand_in
-
-
 def _as_it_is(stand_in: Any) -> Any:
-    """What is in its place beside images that DALI is to make."""
+    """What is in its place in a sample. What is not real yet waits until somebody looks."""
     later = later_of(stand_in)
     return later.value("") if later.is_real else stand_in
 

@@ -26,6 +26,7 @@ from .later import Later, Notes
 from .tensors import LazyTensor, LazyTVImage, lazy_tensor
 
 _COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, from which it takes the times of files
+_MOST_WHOLE = 1 << 20  # files of which it is known
 _TICK = 10_000_000  # ns between two times of other clocks, as that of a network's disk
 HEARD = "has warnings raised or recorded while it opens images"
 WRITTEN = "opens files that were written just now"
@@ -69,12 +70,13 @@ class Tracer:
     Args:
         roots: the chains without transforms, by what images are given as.
         since: now() of a time from which on files are not to have changed: they may change again before they are read.
-        catches: the data set's code may catch errors, so it has to meet that of a bad image, and at that moment.
+        whole: files that are known not to be damaged, where the data set's code may catch the error of one that is, and
+            so has to meet it at once; else None.
     """
 
-    def __init__(self, roots: dict[str, Chain], since: int, catches: bool = False):
+    def __init__(self, roots: dict[str, Chain], since: int, whole: set[int] | None = None):
         self.notes = Notes()
-        self._roots, self._since, self._catches = roots, since - _TICK, catches
+        self._roots, self._since, self._whole = roots, since - _TICK, whole
         self._watch, self._dtype = Watch(roots[PATHS].drawn_from | roots[BYTES].drawn_from), torch.get_default_dtype()
         self._showing = _showing()
         self._random: list[weakref.ref[Later]] = []  # which draw when they become real
@@ -86,7 +88,7 @@ class Tracer:
             self.notes.became_real(HEARD)
             return None
         source = self._source(file)
-        if source is None or (self._catches and not _is_whole(source)):
+        if source is None or (self._whole is not None and not _is_whole(source, self._whole)):
             return None
         is_path = isinstance(file, (str, bytes, os.PathLike))  # which the image knows, then
 
@@ -179,8 +181,15 @@ class Tracer:
         return path if same and stat.S_ISREG(found.st_mode) else None
 
 
-def _is_whole(source: Source) -> bool:
-    return is_intact(source if isinstance(source, str) else source.bytes())
+def _is_whole(source: Source, known: set[int]) -> bool:
+    if not isinstance(source, str):
+        return is_intact(source.bytes())
+    key = hash((source, os.stat(source).st_ctime_ns))
+    if key not in known and is_intact(source):
+        if len(known) >= _MOST_WHOLE:
+            known.clear()
+        known.add(key)
+    return key in known
 
 
 def _are_errors() -> bool:

@@ -8,17 +8,14 @@ from contextlib import suppress
 from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
 import torch.utils.data as data
-from PIL import Image
 
 from ..data.per_object import PerObject
 from ..data.sources import BYTES, PATHS, Record
 from ..data.survey import file_size, is_small
 from ..draws import seed_generators
 from ..errors import Unsupported
-from ..translate.replaced import STANDS_FOR
+from ..translate.pillow import refuse_replaced_pillow
 from ..workers.samples import dumps
 from .asker import Asker
 from .chains import Chain
@@ -29,10 +26,8 @@ from .tracer import HEARD, WRITTEN, now
 from .trial import TrialFailed, in_child, reachable
 
 _UNSEEN = "opens no image in a way that is seen"
-_METHODS = ("convert", "copy", "crop", "getexif", "load", "point", "resize", "rotate", "transform", "transpose")
 _ALIKE = 4  # samples that are enough where all of them are left to DALI, or none
 _MOST = 1 << 25  # samples whose headers are known: a data set may say that it has any number
-_LARGE = 1 << 20  # bytes of a sample that the data set makes itself: workers send them by pickle
 _IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more than are in flight
 
 
@@ -74,7 +69,8 @@ class Known:
             return known
         self._verdict = _try(dataset, self.roots)
         self._look_again()  # it may have given transforms other settings
-        passing = self._verdict.why in (WRITTEN, HEARD)  # next time files may be old, and nobody listen
+        # next time files may be old, and nobody listen
+        passing = any(reason in self._verdict.why for reason in (WRITTEN, HEARD))
         self._signature = None if passing else signature
         return self._verdict
 
@@ -119,9 +115,7 @@ def asked(dataset: Any) -> Asked | None:
         return None
     if any(map(may_use_cuda, with_inner(dataset))):  # which must not start before an epoch does
         return None
-    used = (Image.open, *(getattr(Image.Image, name) for name in _METHODS))
-    if any(not _is_pils(getattr(function, STANDS_FOR, function)) for function in used):
-        raise Unsupported("opens images, for which PIL's functions were replaced")
+    refuse_replaced_pillow(opens=True)
     try:
         known = _of_dataset.get(dataset, lambda: Known(dataset))
     except Exception:  # it takes no weak references, or has no length
@@ -131,7 +125,7 @@ def asked(dataset: Any) -> Asked | None:
     if verdict.raised:
         return None
     if verdict.why or len(chains) < len(verdict.images):
-        raise Unsupported(verdict.why)
+        raise Unsupported(verdict.why or "has a transform of which a copy has no translation")
     return Asked(asker_of(dataset, now()), chains, verdict.is_jpeg, verdict.is_small)
 
 
@@ -144,10 +138,6 @@ def asker_of(dataset: Any, since: int) -> Asker:
 def give_up(dataset: Any, why: str) -> None:
     """From the next epoch on it is not asked."""
     _of_dataset.get(dataset, lambda: Known(dataset)).give_up(why)
-
-
-def _is_pils(function: Any) -> bool:
-    return getattr(function, "__globals__", {}).get("__name__") == "PIL.Image"
 
 
 # ---- a few samples
@@ -176,7 +166,7 @@ def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
         if shown is None:
             return Verdict("raises an error", raised=True)
         images = tuple(
-            (given, tuple([objects.get(number) or pickle.loads(packed or b"") for number, packed in transforms]))
+            (given, tuple([objects[at] if at in objects else pickle.loads(packed or b"") for at, packed in transforms]))
             for given, transforms in shown.images
         )
     except TrialFailed as error:
@@ -204,7 +194,7 @@ def _shown(dataset: Any, roots: dict[str, Chain], known: Container[int]) -> _Sho
     left = [sample for sample in samples if sample.images]
     if len(chains) > _ALIKE and not all(id(one) in known for one in left[0].images[0].chain.transforms):
         return _Shown("makes another transform for each sample", [])
-    if 2 * len(left) < len(samples) or (asker.why and left and _size_of(left[0].value) > _LARGE):
+    if 2 * len(left) < len(samples):
         return _Shown(asker.why or _UNSEEN, [])
     images = [(one.chain.given, list(map(_packed, one.chain.transforms))) for one in left[0].images]
     return _Shown("", images, *_kind_and_size(left[0].images[0].source))
@@ -214,13 +204,6 @@ def _packed(transform: Any) -> tuple[int, bytes | None]:
     with suppress(Exception):
         return id(transform), dumps(transform)
     return id(transform), None
-
-
-def _size_of(value: Any) -> int:
-    """Bytes of the tensors and arrays in a sample that are made."""
-    if type(value) in (list, tuple, dict):
-        return sum(map(_size_of, value.values() if type(value) is dict else value))
-    return value.nbytes if type(value) in (torch.Tensor, np.ndarray) else 0
 
 
 def _kind_and_size(source: Any) -> tuple[bool, bool]:

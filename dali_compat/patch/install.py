@@ -139,7 +139,8 @@ def _patch(module: Any) -> None:
     def __init__(self, *args, **kwargs):
         now = patched.now
         dataset = args[0] if args else kwargs.get("dataset")
-        reason = "" if now is None or hasattr(self, "_stats") else _why_torchs(dataset)  # ours have _stats by now
+        is_torchs = now is not None and not reports.is_ours(self)  # ours calls this once more
+        reason = _why_torchs(dataset) if is_torchs else ""
         if now is not None and reason is None:
             from .loader import become
 
@@ -149,7 +150,7 @@ def _patch(module: Any) -> None:
         if now is not None and reason and (now.options["fallback"] == "error" or not now.verbose):
             tell_of_fallback(f"torchvision does the work: {reason}", now.options["fallback"], set())
         original(self, *args, **kwargs)
-        if now is not None and now.verbose and not hasattr(self, "_stats"):
+        if now is not None and now.verbose and is_torchs:
             announce(f"torch's own loader, because {reason or f'no images are seen in {type(dataset).__name__}'}")
         if now is not None and now.report:
             reports.note(self, dataset, reason or "")

@@ -38,10 +38,15 @@ def note(loader: Any, dataset: Any, reason: str = "") -> None:
         _process = os.getpid()
         _noted.clear()
         util.Finalize(None, tell, exitpriority=-100)  # atexit, which spawned processes have not
-    stats = getattr(loader, "_stats", None)
+    stats = loader._stats if is_ours(loader) else None
     one = _Noted(users_line(), type(dataset).__name__, stats, reason)
     if one.stats is not None or one not in _noted:
         _noted.append(one)
+
+
+def is_ours(loader: Any) -> bool:
+    """Without an import where there is none."""
+    return any(kind.__module__ == "dali_compat.loader" for kind in type(loader).__mro__)
 
 
 def tell() -> None:

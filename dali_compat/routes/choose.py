@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from ..data.advice import remedy_of
 from ..data.arrays import holds_arrays
 from ..data.leaves import Images, image_leaves_of, leaves_of
 from ..data.readers import reader_of, transforms_of
@@ -22,6 +21,7 @@ from ..lazy.verdict import Asked, asked
 from ..lower import key_of, lower, plans_ahead
 from ..plan import Call, ImageSpec, Options, Plan
 from ..translate import translate
+from ..translate.pillow import refuse_replaced_pillow
 from .dali import DaliRoute
 from .decoded_cache import DecodedCache
 from .resident import ResidentRoute, resident_route
@@ -33,6 +33,22 @@ _MOST_THREADS = 16
 # Loading alone, 4 threads give 22,000 images/s and 8 give 24,500; beside ResNet-18 training they give .93 and .89 of
 # the speed of synthetic data (H100, benchmarks/results)
 _GPU_JPEG_THREADS = 4
+
+_ON_BATCH = "write it as a transform, and dali_compat.register() what that does on a batch"
+# By the beginning of the reason for which a data set of the user's is not asked: what keeps all that its code does
+_REMEDIES = {
+    "uses the tensor's": "leave the tensor as torchvision gives it, and do the rest in collate_fn, or on the batch",
+    "sets the tensor's": "leave the tensor as torchvision gives it, and do the rest in collate_fn, or on the batch",
+    "gives the tensor to": f"{_ON_BATCH}, or call it in collate_fn",
+    "uses the image's": _ON_BATCH,
+    "loads the image": _ON_BATCH,
+    "sets the image's": _ON_BATCH,
+    "keeps an image": "leave it to the loader to keep decoded images: cache=",
+    "gives an image that is not RGB": "where it is to have three channels, image.convert('RGB')",
+    "gives an image as it was opened": "where it is to have three channels, image.convert('RGB')",
+    "gives an image with random changes": "give the tensors alone",
+    "has __getitems__": "leave __getitems__ out, where __getitem__ gives the same",
+}
 
 
 @dataclass
@@ -55,6 +71,7 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
     device = resolve_device(loader.device, start)
     try:
         if any(map(holds_arrays, leaves_of(loader.dataset))):
+            refuse_replaced_pillow(opens=False)
             return resident_route(loader, device, loader.prefetch_factor or _DEPTH, before, start)
         return _dali_route(loader, device, before)
     except Unsupported as error:
@@ -107,17 +124,18 @@ def planned(dataset) -> tuple[list[Any], Asked | None]:
         leaves = image_leaves_of(dataset)
         for leaf in leaves:
             transforms_of(leaf)
-        return leaves, None
     except Unsupported as error:
         try:
             own = asked(dataset)
         except Unsupported as why:
             (what, _, remedy), (seen, *_) = str(error).partition("; "), str(why).partition("; ")
-            remedy = remedy or remedy_of(seen)
+            remedy = remedy or next((one for begin, one in _REMEDIES.items() if seen.startswith(begin)), "")
             raise Unsupported(f"{what}, and {seen}" + (remedy and f"; {remedy}")) from None
         if own is None:
             raise error from None
         return list(own.chains), own
+    refuse_replaced_pillow(opens=True)
+    return leaves, None
 
 
 def _depth(loader, device: torch.device) -> int:

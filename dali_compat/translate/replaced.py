@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
+from torch import nn
 from torchvision.transforms import functional, v2
 from torchvision.transforms.v2 import functional as functional_v2
 
 from .untranslatable import Untranslatable
 from .wrappers.bytecode import names
-from .wrappers.objects import root
+from .wrappers.objects import modules_are_hooked, root
 
 STANDS_FOR = "_dali_compat_stands_for"  # of a function that has another's place for a while: the other
 _THEIRS = frozenset(("torchvision", "timm"))
@@ -30,6 +31,8 @@ def refuse_replaced(transform: Any) -> None:
         raise Untranslatable(transform, "its forward method was replaced on the instance")
     if any(vars(transform).get(hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks")):
         raise Untranslatable(transform, "it has forward hooks")
+    if isinstance(transform, nn.Module) and modules_are_hooked():
+        raise Untranslatable(transform, "all modules have forward hooks, or torch.nn.Module.__call__ was replaced")
     kind: Any = type(transform)
     if root(kind) not in _THEIRS:
         return

@@ -5,7 +5,8 @@ where the processes have a state of their own. Answers come on a socket of each 
 between. So an interrupt can hit nothing but an exchange, which is then known to be cut short; a process that is killed
 leaves nothing locked; and an interpreter that ends waits for none of them.
 
-A message that is too large for these sockets is sent to the process that asks for it, which reads it at once.
+A message that is too large for these sockets is sent to the process that asks for it, which reads it at once. A large
+answer is a file without a name, which the caller maps.
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from multiprocessing import resource_tracker
+from multiprocessing import reduction, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import Finalize
 
 from ..errors import OutOfStep
+from .shared_memory import in_a_file, mapped
 
 _LARGEST = 1 << 16  # bytes that go through the common socket at once: a third of what Linux lets wait there
 _NUMBER = struct.Struct("<Q")  # of a message, before it and before its answer
+_LARGE = 1 << 20  # bytes of an answer from which on a socket's copies cost more than a file's pages
+_SHARED = b"@"  # an answer that is in a file, which follows; no pickle begins with it
 _LOOK = 1.0  # seconds between looks at processes that send nothing: a child of theirs may hold their socket open
 _GRACE = 5.0  # seconds for what a function does when nobody wants it any more; torch's own
 _TIDY = 1.0  # seconds for what it does when its process is told to end
@@ -198,7 +202,9 @@ class Processes:
         message = connection.recv_bytes()
         (number,) = _NUMBER.unpack_from(message)
         if len(message) > _NUMBER.size:
-            self._awaited.pop(number).message = memoryview(message)[_NUMBER.size :]
+            shared = message[_NUMBER.size :] == _SHARED
+            answer = mapped(reduction.recv_handle(connection)) if shared else memoryview(message)[_NUMBER.size :]
+            self._awaited.pop(number).message = answer
             return True
         connection.send_bytes(self._large.pop(number))
         return False
@@ -239,7 +245,12 @@ def serve(connection: Connection, tasks: socket.socket, answer: Callable[[bytes]
             if not message:
                 connection.send_bytes(number)
                 message = connection.recv_bytes()
-            connection.send_bytes(number + answer(message))
+            made = answer(message)
+            file = in_a_file(made) if len(made) > _LARGE else None
+            connection.send_bytes(number + (made if file is None else _SHARED))
+            if file is not None:
+                with file:
+                    reduction.send_handle(connection, file.fileno(), None)
 
 
 def _obituary(process) -> str:

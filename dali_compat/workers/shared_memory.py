@@ -12,7 +12,7 @@ import os
 import sys
 import weakref
 from multiprocessing import reduction
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import torch
 
@@ -178,6 +178,24 @@ class SlotStore:
             with contextlib.suppress(ValueError):
                 self.slots.remove(slot)
         self._holders.pop(slot, None)
+
+
+def in_a_file(data: bytes) -> BinaryIO | None:
+    """They, where another process may map them; None where the system gives no such memory."""
+    with contextlib.suppress(OSError, AttributeError):  # AttributeError: as above
+        file = open(os.memfd_create("dali_compat"), "wb")
+        file.write(data)
+        file.flush()
+        return file
+    return None
+
+
+def mapped(file: int) -> memoryview:
+    """The bytes of such a file, which it closes."""
+    try:
+        return memoryview(mmap.mmap(file, 0, prot=mmap.PROT_READ))
+    finally:
+        os.close(file)
 
 
 def aligned(size: int) -> int:

@@ -1,17 +1,22 @@
 """The cached index: used where it holds, built again where it does not, wherever it can be written, by several at
 once."""
 
+import fcntl
 import multiprocessing
 import os
 import shutil
 import warnings
+from collections import defaultdict
 
 import numpy as np
 import pytest
+from torchvision.datasets import ImageFolder
 
 from archives.conftest import inside, opened
 from dali_compat import DALIRecordIO, DALITFRecord, ImageReadError
 from dali_compat.archives import index, recordio, saved
+from dali_compat.archives.folder_index import cached_samples
+from dali_compat.data.verdicts import Verdicts
 
 
 @pytest.fixture
@@ -190,13 +195,41 @@ def test_processes_that_start_together_scan_once(rec, tmp_path):
 
 
 def test_without_locks_ranks_build_the_same(rec, monkeypatch):
-    import fcntl
-
     def refuse(*_):
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     assert len(DALIRecordIO(rec)) == 12 and len(caches(rec.parent)) == 1
+
+
+@pytest.mark.parametrize("what", ["archive", "folder", "verdicts"])
+def test_a_lock_that_another_process_keeps(rec, packed, tmp_path, monkeypatch, cache_home, what):
+    """It is stopped, or on a server that is gone: a start goes on without the lock after a while, and says so once."""
+    monkeypatch.setattr(saved, "_patience", defaultdict(lambda: 0.05))
+
+    def use():
+        if what == "archive":
+            assert len(DALIRecordIO(rec)) == 12
+            for cache in caches(rec.parent):
+                os.unlink(os.path.join(rec.parent, cache))
+        elif what == "folder":
+            place = tmp_path / f"lists{len(list(tmp_path.iterdir()))}"
+            assert cached_samples(packed / "images", place=place)[2] == ImageFolder(packed / "images").samples
+        else:
+            Verdicts("engine").share(tmp_path / "list.npz", "samples", 3)
+
+    use()
+    held = [open(lock, "w") for lock in (cache_home / "locks").iterdir()]
+    assert held
+    for file in held:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    with pytest.warns(UserWarning, match=r"another process has held .*dali_compat/locks/.* for 0\.05 s; going on"):
+        use()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        use()
+    for file in held:
+        file.close()
 
 
 def test_only_the_changed_one_of_many_files_is_scanned(rec, scans, tmp_path):

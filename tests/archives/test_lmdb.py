@@ -242,6 +242,37 @@ def test_a_database_that_says_it_has_more(packed, tmp_path):
         DALILMDB(tmp_path / "db")
 
 
+def test_a_page_that_two_branches_lead_to(tmp_path):
+    """As many keys as it says: some of them twice, and others not at all."""
+    path = write(tmp_path / "db", {b"%05d" % i: picture((i, 0, 0), "PNG") for i in range(200)}) / "data.mdb"
+    data = bytearray(path.read_bytes())
+    database = Database(memoryview(data), str(path))
+    begin, _, nodes = database._nodes(database._root)
+    _, second, third, *_ = (begin + node for node in nodes)
+    assert len({len(database._nodes(database._child(begin, node - begin))[2]) for node in (second, third)}) == 1
+    data[second : second + 6] = data[third : third + 6]
+    path.write_bytes(data)
+    with pytest.raises(ImageReadError, match=r"data\.mdb, page \d+: two of its pages or keys lead there"):
+        DALILMDB(tmp_path / "db", labels=0)
+
+
+def test_a_value_that_two_keys_lead_to(tmp_path):
+    large = os.urandom(9000)
+    path = write(tmp_path / "db", {b"a": b"\xff\xd8\xff" + large, b"b": b"\xff\xd8\xff" + large[::-1]}) / "data.mdb"
+    data = bytearray(path.read_bytes())
+    begin = Database(memoryview(data), str(path))._root * 4096
+    page = [
+        at
+        for at in range(begin, begin + 4096 - 8)
+        if data[at - 1 : at] in (b"a", b"b") and data[at + 1 : at + 8] == bytes(7)
+    ]
+    assert len(page) == 2
+    data[page[0] : page[0] + 8] = data[page[1] : page[1] + 8]
+    path.write_bytes(data)
+    with pytest.raises(ImageReadError, match=r"data\.mdb, page \d+: two of its pages or keys lead there"):
+        DALILMDB(tmp_path / "db", labels=0)
+
+
 def test_no_database_at_all(tmp_path):
     path = tmp_path / "db.lmdb"
     path.write_bytes(b"nonsense" * 2000)

@@ -166,7 +166,7 @@ def test_damage_is_named(packed, tmp_path, idx):
     at = offsets[4]
     fails(whole[:at] + b"\0" + whole[at + 1 :], 4, "begins with 0xced72300 instead of 0xced7230a")
     fails(whole[: at + 7] + b"\x60" + whole[at + 8 :], 4, "it is the middle of a record")
-    fails(whole[:-100], 11, "the file ends 9")
+    fails(whole[:-100], 11, "the file ends 100 bytes")
     fails(whole[: offsets[11] + 5], 11, "the file ends there")
 
 
@@ -198,10 +198,22 @@ def test_an_idx_says_which_records_and_in_which_order(packed, stock, tmp_path):
 @pytest.mark.parametrize("text, error, reason", [
     ("0\t0\n1\t12\n", ImageReadError, "record 1 at byte 12: it begins with .*a.idx may belong to another file"),
     ("0\t999999999\n", ImageReadError, "the file ends there; .*a.idx may belong"),
+    ("", ValueError, "a.idx, line 1: it names no record; remove it"),
     ("0\t0\nnonsense\n", ValueError, "a.idx, line 2: 'nonsense' is not a key and an offset"),
 ])  # fmt: skip
 def test_an_idx_of_another_file(packed, tmp_path, text, error, reason):
     shutil.copy(packed / "all.rec", tmp_path / "a.rec")
     (tmp_path / "a.idx").write_text(text)
     with pytest.raises(error, match=reason):
+        DALIRecordIO(tmp_path / "a.rec")
+
+
+def test_a_record_whose_padding_the_file_does_not_have(tmp_path):
+    """It has lost its end, and whatever came behind it."""
+    data = recordio.encode(0, 1, b"image" * 5)
+    assert len(data) % 4 == 0 and data.endswith(b"\0")
+    (tmp_path / "a.rec").write_bytes(data[:-1])
+    with pytest.raises(
+        ImageReadError, match=r"a\.rec, record 0 at byte 0: the file ends 1 bytes before the record does"
+    ):
         DALIRecordIO(tmp_path / "a.rec")

@@ -14,6 +14,7 @@ import pytest
 from dali_compat import DALIWebDataset, ImageReadError
 from dali_compat.archives import tar
 from dali_compat.archives.paths import braces, expand
+from dali_compat.cli import main
 
 
 def write(path: Path, files: dict[str, bytes], format=tarfile.GNU_FORMAT) -> Path:
@@ -219,6 +220,52 @@ def test_damage_is_named(packed, tmp_path):
     fails(whole[: header + 124] + b"z" + whole[header + 125 :], "its checksum is wrong")
     fails(whole[: header + 100], "the file ends inside it")
     fails(whole[: header + 600], "bytes before the member does")
+
+
+def header(kind: bytes, size: int) -> bytes:
+    """Of a member of this type that says to have so many bytes."""
+    made = bytearray(tar.encode("other", b""))
+    made[124:136], made[156:157], made[148:156] = b"%011o\0" % size, kind, b" " * 8
+    made[148:156] = b"%06o\0 " % sum(made)
+    return bytes(made)
+
+
+@pytest.mark.parametrize("kind", [bytes([kind]) for kind in b"0\x007VDMNAZ8"])
+@pytest.mark.parametrize("size", [10**9, 5000, 1100])
+def test_a_member_of_any_type_whose_size_leads_behind_the_end(tmp_path, capsys, kind, size):
+    """tarfile raises ReadError, for all that follows would be lost."""
+    path = tmp_path / "a.tar"
+    files = [tar.encode("a.jpg", b"x"), tar.encode("a.cls", b"1"), header(kind, size), tar.encode("b.jpg", b"y")]
+    path.write_bytes(b"".join(files))
+    with pytest.raises(tarfile.ReadError), tarfile.open(path) as archive:
+        archive.getmembers()
+    for _ in range(2):  # no index of it is kept
+        with pytest.raises(
+            ImageReadError, match=r"a\.tar, header at byte 2048: the file ends \d+ bytes before the mem"
+        ):
+            DALIWebDataset(path)
+    assert main(["check", str(path)]) == 1
+    assert "a.tar, header at byte 2048: the file ends" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("end", [b"", tar.END])
+@pytest.mark.parametrize("kind", [b"x", b"X", b"L", b"K", b"g"])
+def test_a_member_that_is_described_and_not_there(tmp_path, kind, end):
+    path = tmp_path / "a.tar"
+    text = b"12 path=bbb\n" + bytes(500)
+    path.write_bytes(tar.encode("a.jpg", b"x") + tar.encode("a.cls", b"1") + header(kind, 12) + text + end)
+    with pytest.raises(tarfile.ReadError), tarfile.open(path) as archive:
+        archive.getmembers()
+    with pytest.raises(ImageReadError, match=r"a\.tar, header at byte 2048: the file ends before the member that it"):
+        DALIWebDataset(path)
+
+
+def test_extended_headers_of_solaris(tmp_path):
+    (tmp_path / "a.tar").write_bytes(
+        header(b"X", 14) + b"14 path=n.jpg\n".ljust(512, b"\0") + tar.encode("a.jpg", b"x")
+    )
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        assert members(tmp_path / "a.tar") == [(info.name, info.offset_data, info.size) for info in archive]
 
 
 def test_a_file_without_an_end_mark(packed, tmp_path, stock):

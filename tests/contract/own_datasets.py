@@ -423,6 +423,14 @@ class Triplets(Plain):
         return Item(i, anchor, [other, small, self.labels[i]])
 
 
+class LargeMasks(Plain):
+    """Which its own code makes; the image is DALI's."""
+
+    def __getitem__(self, i):
+        mask = np.array(Image.open(self.paths[i]).convert("L").resize((1100, 1000)), np.int64)
+        return self.transform(read_rgb(self.paths[i])), mask, torch.from_numpy(mask[:, ::2].copy())
+
+
 SERVED = [
     Plain,
     OfV2,
@@ -442,7 +450,7 @@ SERVED = [
 ]
 SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs, Ordered, Checked]
 SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured, Resized, Turned, Functional, Segmented]
-SERVED += [Masked, TwoCrops, Triplets]
+SERVED += [Masked, TwoCrops, Triplets, LargeMasks]
 
 
 # ---- which make their samples themselves
@@ -460,13 +468,6 @@ class CutBeyond(Plain):
     def __getitem__(self, i):
         image = read_rgb(self.paths[i])
         return self.transform(image.crop((-1, 0, 18, 18))), self.labels[i]
-
-
-class LargeMasks(Plain):
-    def __getitem__(self, i):
-        return self.transform(read_rgb(self.paths[i])), np.array(
-            Image.open(self.paths[i]).convert("L").resize((1100, 1000))
-        )
 
 
 class Cached(Plain):
@@ -531,7 +532,6 @@ REFUSED = {
     Stacked: "uses the tensor's stack",
     Arrays: "uses the image's pixels",
     CutBeyond: "crops the image",
-    LargeMasks: "uses the image's pixels",
     Cached: "keeps an image",
     CachedTensors: "keeps an image",
     Batched: "has __getitems__ of its own",

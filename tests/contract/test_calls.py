@@ -18,6 +18,7 @@ from contract.both import assert_same_pixels, error_of, python, said, stock
 from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader
 from dali_compat.epoch.dali_batch import DaliBatch
 from dali_compat.workers import calls
+from dali_compat.workers.processes import Answer, Processes, serve
 from dali_compat.workers.samples import dumps, parcel
 from dali_compat.workers.shared_memory import Place, SlotStore
 
@@ -564,3 +565,35 @@ def test_without_workers_a_function_sees_what_the_loop_has_changed(image_root, m
         seen.append((strength.called, images.unique().tolist()))
         strength.value += 1
     assert seen == [(6, [0]), (12, [1]), (18, [2]), (24, [3])]
+
+
+def _many(connection, tasks, number):
+    serve(connection, tasks, lambda message: dumps(_made(*pickle.loads(message))))
+
+
+def _made(count, shared):
+    if not shared:
+        del os.memfd_create  # as of a Python that was built without it
+    return {"tensor": torch.arange(count), "array": np.arange(count)[::-1], "text": str(count)}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_large_answers(shared):
+    """Of tensors and arrays, in a file without a name where the system has any; none stays open."""
+    processes = Processes(torch.multiprocessing.get_context("fork"), 1, _many, ())
+    before = len(os.listdir("/proc/self/fd"))
+    try:
+        for count in (0, 1 << 10, (1 << 20) // 8 - 50, (1 << 20) // 8, 1 << 19) if shared else [1 << 19]:
+            answer = Answer()
+            processes.ask([pickle.dumps((count, shared))], [answer])
+            processes.wait(answer)
+            made = pickle.loads(answer.message)
+            made["tensor"] += 1  # they are the caller's own
+            made["array"] += 1
+            assert torch.equal(made["tensor"], torch.arange(count) + 1) and made["text"] == str(count)
+            assert np.array_equal(made["array"], np.arange(count)[::-1] + 1)
+            assert (len(answer.message) > 1 << 20) == (count > 1 << 16)
+        del answer
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        processes.close()

@@ -1,6 +1,8 @@
 """Bad files and odd files: an error that names the file, the next batches all the same, and PIL's own pixels."""
 
+import copy
 import os
+import pickle
 import threading
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import nvidia.dali as dali
 import pytest
 import torch
 from helpers import interrupted, make_image
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, UnidentifiedImageError
 from torch.utils import data
 from torchvision import transforms as T
 from torchvision.transforms import v2
@@ -17,6 +19,7 @@ from torchvision.transforms import v2
 from contract.both import EXACT, assert_same_pixels, error_of, ours, pixels, stock
 from dali_compat import DALIImageFolder, ImageReadError
 from dali_compat.engine import pil
+from dali_compat.errors import read_error
 
 BAD = 4  # index of the damaged file: the third batch of two
 
@@ -91,14 +94,60 @@ def test_a_bad_file(own_root, damage, transform):
     dataset = DALIImageFolder(own_root, TRANSFORMS[transform], return_index=True)
     DAMAGE[damage](_path(dataset))
     loader = ours(dataset, 2)
-    assert isinstance(error_of(dataset.__getitem__, BAD), OSError)  # torchvision minds, too
+    theirs = error_of(dataset.__getitem__, BAD)
+    assert isinstance(theirs, OSError)  # torchvision minds, too
     for _ in range(2):
         results = _run(loader)
         errors = [result for result in results if isinstance(result, Exception)]
-        assert len(results) == 4 and [type(error) for error in errors] == [ImageReadError]
-        assert isinstance(results[2], OSError)
+        assert len(results) == 4 and len(errors) == 1 and results[2] is errors[0]
+        assert isinstance(errors[0], ImageReadError) and isinstance(errors[0], type(theirs))  # which scripts catch
+        assert (errors[0].errno, errors[0].filename) == (theirs.errno, theirs.filename)
         assert str(_path(dataset)) in str(errors[0]) and f"index {BAD}" in str(errors[0])
         assert [r[2].tolist() for r in results if not isinstance(r, Exception)] == [[0, 1], [2, 3], [6, 7]]
+
+
+REASONS = {
+    "FileNotFoundError": FileNotFoundError(2, "No such file or directory", "a.jpg"),
+    "UnidentifiedImageError": UnidentifiedImageError("cannot identify image file"),
+    "DecompressionBombError": Image.DecompressionBombError("100 pixels"),
+    "ValueError": ValueError("buffer is not large enough"),
+    "of one that is both": read_error("a.jpg", FileNotFoundError(2, "No such file or directory", "a.jpg")),
+}
+
+
+class _Broken(data.Dataset):
+    def __init__(self, reason):
+        self.reason = reason
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        raise read_error("cannot decode a.jpg, index 3", self.reason) from self.reason
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_an_error_is_of_its_reasons_class(name):
+    """In torch's workers, too; classes are made once."""
+    reason = REASONS[name]
+    made = read_error("cannot decode a.jpg, index 3", reason)
+    copies = (
+        pickle.loads(pickle.dumps(made)),
+        copy.deepcopy(made),
+        error_of(list, stock(_Broken(reason), num_workers=1)),
+    )
+    for error in (made, *copies):
+        assert isinstance(error, ImageReadError) and isinstance(error, type(reason))
+        assert type(error) is type(made) and "cannot decode a.jpg, index 3" in str(error)
+    assert str(made) == str(copies[0]) == "cannot decode a.jpg, index 3"
+    assert made.errno == copies[0].errno == getattr(reason, "errno", None)
+
+
+@pytest.mark.parametrize("reason", [SyntaxError("broken PNG file"), IndexError(), StopIteration(), KeyError("a")])
+def test_an_error_is_not_of_every_class(reason):
+    """For loops end at some without a word, and Python makes no class of others."""
+    made = read_error("cannot decode a.jpg", reason)
+    assert type(made) is ImageReadError and str(pickle.loads(pickle.dumps(made))) == "cannot decode a.jpg"
 
 
 @pytest.mark.parametrize("damage", ["zero bytes", "cut at 70 %", "missing", "garbage"])
@@ -312,3 +361,28 @@ def test_a_handlers_error_is_not_an_images(own_root, monkeypatch, on_error):
         list(loader)
     assert loader.errors == []
     assert_same_pixels(pixels(loader), wanted)
+
+
+CUT = {
+    "PNG": lambda image, path: image.save(path, "PNG"),
+    "gray PNG": lambda image, path: image.convert("L").save(path, "PNG"),
+    "TIFF": lambda image, path: image.save(path, "TIFF"),
+    "WebP": lambda image, path: image.save(path, "WEBP", lossless=True),
+    "BMP": lambda image, path: image.save(path, "BMP"),
+}
+
+
+@pytest.mark.parametrize("share", [0.3, 0.98])
+@pytest.mark.parametrize("kind", CUT)
+def test_cut_files_that_pillow_takes_are_not_tried_by_dali(own_root, monkeypatch, capfd, kind, share):
+    """C libraries would write of them to stderr."""
+    dataset = DALIImageFolder(own_root, EXACT)
+    CUT[kind](Image.open(_path(dataset)).convert("RGB"), _path(dataset))
+    _cut(share)(_path(dataset))
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    mine = _run(ours(dataset, 2, device="cpu"))
+    assert capfd.readouterr().err == ""
+    if kind == "WebP":
+        assert [isinstance(one, ImageReadError) for one in mine] == [False, False, True, False]
+    else:
+        assert_same_pixels([images for images, _ in mine], pixels(stock(dataset, 2)))

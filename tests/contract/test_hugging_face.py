@@ -276,10 +276,3 @@ def test_another_data_set_in_its_place(rows):
     with pytest.raises(AttributeError, match="make another DALIHuggingFace"):
         mine.dataset = made(rows)
     assert len(mine) == len(mine.targets) == 4
-
-
-def test_the_warning_names_the_class(rows):
-    dataset = made(rows[:4]).with_format("torch")
-    line = "write dali_compat.DALIHuggingFace(dataset, image='image', transform=...)"
-    assert line in DataLoader(dataset, 2, fallback="silent").explain()
-    assert "DALI" not in DataLoader(dataset.remove_columns("image"), 2, fallback="silent").explain()

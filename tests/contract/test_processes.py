@@ -378,6 +378,37 @@ print(*names)
     assert first == "dali_compat.forked" and len(others) > 3
 
 
+@pytest.mark.parametrize("name", ["dali_compat aside", "dali_compat-each", "dali_compat_"])
+def test_a_program_ends_after_an_interrupt_while_a_thread_starts(image_root, name):
+    """concurrent.futures does not know of such a thread, and Python's end waits for it."""
+    code = """
+import threading
+from types import SimpleNamespace
+from contract.both import EXACT
+from dali_compat import DALIImageFolder, DataLoader
+from dali_compat.engine.kernels.lists import each
+from dali_compat.epoch.dali_epoch import DaliEpoch
+
+start = threading.Thread.start
+
+def interrupted(thread):
+    start(thread)
+    if thread.name.startswith(sys.argv[2]):
+        raise KeyboardInterrupt
+
+threading.Thread.start = interrupted
+if sys.argv[2] == "dali_compat aside":
+    for batch in DataLoader(DALIImageFolder(sys.argv[1], EXACT), 4, fallback="error", device="cpu"):
+        pass
+elif sys.argv[2] == "dali_compat-each":
+    each(len, ["a", "b"])
+else:
+    DaliEpoch.in_thread(SimpleNamespace(_threads=None, route=SimpleNamespace(threads=1)), int)
+"""
+    result = programs.run(code, str(image_root), name, seconds=120)
+    assert result.returncode in (1, -2, 130) and result.stderr.endswith("KeyboardInterrupt\n")
+
+
 @pytest.mark.parametrize("kind, workers", [("files", 0), ("own", 0), ("own", 1), ("torch", 0)])
 def test_a_program_may_end_while_a_daemon_thread_loads(image_root, kind, workers):
     """The thread ends in silence, and its ``finally`` is done, in the middle of an epoch; nothing that it uses is
@@ -424,7 +455,7 @@ def load():
 threading.Thread(target=load, daemon=True).start()
 begun.wait()
 """
-    result = programs.run(code, str(image_root), kind, str(workers), seconds=60)
+    result = programs.run(code, str(image_root), kind, str(workers), seconds=120)
     assert (result.returncode, result.stdout, result.stderr) == (0, "over\n", "")
 
 

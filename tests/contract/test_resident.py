@@ -90,6 +90,28 @@ def test_arrays_of_ones_own(case):
     assert_same_epoch(ours(dataset, 5), stock(dataset, 5))
 
 
+@pytest.mark.parametrize("case", IMAGES)
+def test_one_of_ones_own_read_backwards(case):
+    """NumPy calls the array contiguous, and yet its stride is negative."""
+    images = np.asarray(IMAGES[case]())[:1][::-1]
+    dataset = DALIArrayDataset(images, np.arange(1.0)[::-1], T.PILToTensor())
+    assert_same_epoch(ours(dataset, 5), stock(dataset, 5))
+
+
+ONLY_COLLATE_FN = {
+    "beyond int64": lambda: np.arange(COUNT, dtype=np.uint64) + np.uint64(2**63),
+    "sparse": lambda: torch.eye(COUNT).to_sparse(),
+}
+
+
+@pytest.mark.parametrize("case", ONLY_COLLATE_FN)
+def test_targets_that_default_collate_refuses(case, dataset):
+    """A function of the user's takes them."""
+    dataset.targets = ONLY_COLLATE_FN[case]()
+    options = {"batch_size": 7, "collate_fn": lambda samples: [float(target.sum()) for _, target in samples]}
+    assert list(ours(dataset, **options)) == list(stock(dataset, **options))
+
+
 def test_a_sample_is_as_cifars():
     images = pictures(12, 9, 7, 3)
     dataset = DALIArrayDataset(images, labels(12), target_transform=lambda target: -target)
@@ -133,6 +155,7 @@ TARGETS = {
     "tensor": lambda: torch.tensor(labels()),
     "float tensor": lambda: torch.rand(COUNT, 5),
     "huge": lambda: [2**62, *labels()[1:]],
+    "masked array": lambda: np.ma.masked_array(np.array(labels()), np.arange(COUNT) % 3 == 1),
 }
 
 
@@ -146,7 +169,7 @@ def test_targets_are_collated_as_torchs(case, kind, dataset):
     for mine, theirs in zip(ours(dataset, 7), stock(dataset, 7), strict=True):
         assert type(mine[1]) is type(theirs[1])
         if isinstance(mine[1], torch.Tensor):
-            assert mine[1].dtype == theirs[1].dtype and torch.equal(mine[1], theirs[1])
+            torch.testing.assert_close(mine[1], theirs[1], rtol=0, atol=0, equal_nan=True)
         else:
             assert str(mine[1]) == str(theirs[1])
 

@@ -276,8 +276,19 @@ def test_persistent_workers_of_torch_are_told_of():
     for _ in range(2):
         for _ in one:
             pass
-    with pytest.warns(UserWarning, match="persistent workers draw on"):
-        one.state_dict()
+        with pytest.warns(UserWarning, match="persistent workers draw on"):
+            one.state_dict()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_order_goes_on_with_persistent_workers_of_torch():
+    assert_goes_on(
+        lambda seed=0: loader(Plain(), seed, shuffle=True, num_workers=2, persistent_workers=True), (1, 5, 6, 8, -1)
+    )
+
+
+def test_snapshot_every_n_steps_is_taken():
+    assert loader(arrays(), snapshot_every_n_steps=5).snapshot_every_n_steps == 5
 
 
 def test_iterable_data_sets():
@@ -286,6 +297,187 @@ def test_iterable_data_sets():
             return iter(torch.rand(COUNT))
 
     assert_goes_on(lambda seed=0: loader(Stream(), seed), (1, 3, 6))
+
+
+class Stream(data.IterableDataset):
+    """Says where it is, as people write it: in "epochs" alone, on a "whole" epoch's way, or what it "resumes" at."""
+
+    def __init__(self, kind):
+        self.kind, self.at, self.epoch, self.resume = kind, 0, -(kind == "resumes"), None
+
+    def _order(self):
+        order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(self.epoch + 1)).tolist()
+        info = data.get_worker_info()
+        return order if info is None else order[info.id :: info.num_workers]
+
+    def __iter__(self):
+        if self.kind == "epochs":
+            self.epoch += 1
+            return iter(self._order())
+        return self._resumed() if self.kind == "resumes" else self._whole()
+
+    def _whole(self):
+        order = self._order()
+        while self.at < len(order):
+            self.at += 1
+            yield order[self.at - 1]
+        self.at, self.epoch = 0, self.epoch + 1
+
+    def _resumed(self):
+        self.epoch += self.resume is None
+        self.at, self.resume = self.resume or 0, None
+        for one in self._order()[self.at :]:
+            self.at += 1
+            yield one
+
+    def state_dict(self):
+        return {"epoch": self.epoch} if self.kind == "epochs" else {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state):
+        self.epoch, self.at = state["epoch"], state.get("at", 0)
+        self.resume = self.at if self.kind == "resumes" else None
+
+
+class Counts(Own):
+    """How many samples it has made is a part of each."""
+
+    made = 0
+
+    def __getitem__(self, index):
+        self.made += 1
+        return index, self.made, torch.rand(())
+
+    def state_dict(self):
+        return {"made": self.made}
+
+    def load_state_dict(self, state):
+        self.made = state["made"]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("kind", ["epochs", "whole", "resumes", "map"])
+def test_a_data_set_with_a_state_of_its_own(kind, num_workers):
+    """torchdata's contract."""
+    make = Counts if kind == "map" else lambda: Stream(kind)
+    assert_goes_on(lambda seed=0: loader(make(), seed, num_workers=num_workers), (0, 1, 2, 5, 6, 7, 8, 10, 12))
+
+
+def test_a_stream_of_hugging_faces_is_loaded_again():
+    """Its own state has no shuffle buffer."""
+    table = pytest.importorskip("datasets").Dataset.from_dict({"a": list(range(COUNT))})
+
+    def make():
+        return loader(table.to_iterable_dataset(num_shards=3).shuffle(seed=1, buffer_size=5))
+
+    def values(one, count):
+        return [[batch["a"].tolist() for batch in one] for _ in range(count)]
+
+    whole, one = values(make(), 3), make()
+    for epoch in range(2):
+        for number, _ in enumerate(one, 1):
+            if number == 2:
+                within = one.state_dict()
+        other, third = make(), make()
+        other.load_state_dict(within)
+        assert values(other, 3 - epoch) == [whole[epoch][2:], *whole[epoch + 1 :]]
+        third.load_state_dict(one.state_dict())
+        assert values(third, 2 - epoch) == whole[epoch + 1 :]
+
+
+def test_the_state_of_a_data_set_is_put_into_it():
+    one = loader(Counts())
+    list(one)
+    other = loader(Counts())
+    other.load_state_dict(saved(one.state_dict()))
+    iter(other)
+    assert other.dataset.made == COUNT
+
+
+def test_a_state_dict_that_takes_arguments_is_another_contract():
+    class Counted(Own):
+        def state_dict(self, num_samples):
+            raise AssertionError
+
+        load_state_dict = state_dict
+
+    one = loader(Counted())
+    next(iter(one))
+    other = loader(Counted())
+    other.load_state_dict(one.state_dict())
+    assert len(list(other)) == 4 and one.state_dict()["dataset"] is None
+
+
+@pytest.mark.parametrize("changed", [(0, 2), (2, 0), (2, 1)])
+@pytest.mark.parametrize("kind", ["shuffle", "generator", "sampler", "lazily", "stateful"])
+def test_another_number_of_torchs_workers(kind, changed):
+    """The order is the same; a warning says that what the data set draws is not."""
+    draw = {
+        "shuffle": lambda: {"shuffle": True},
+        "generator": lambda: {"shuffle": True, "generator": torch.Generator().manual_seed(3)},
+        "sampler": lambda: {"sampler": data.RandomSampler(range(COUNT), generator=torch.Generator().manual_seed(4))},
+        "lazily": lambda: {"sampler": Yields(lambda: (random.randrange(COUNT) for _ in range(COUNT)), COUNT)},
+        "stateful": lambda: {"sampler": Stateful()},
+    }[kind]
+    before, after = ({"num_workers": number} for number in changed)
+    whole = epochs(one := loader(Plain(), **before | draw()), states=(states := []))
+    assert len(states) == 2 * 6 and one is not None
+    for epoch, batch, state in (states[1], states[6], states[9]):
+        other = loader(Plain(), 7, **after | draw())
+        with pytest.warns(UserWarning, match=r"not what is drawn for them: route: .*num_workers"):
+            other.load_state_dict(saved(state))
+        assert epochs(other, EPOCHS - epoch) == [whole[epoch][batch:], *whole[epoch + 1 :]]
+
+
+class Plain(Own):
+    def __getitem__(self, index):
+        return index
+
+
+class Opens(data.Dataset):
+    """Whether DALI makes its images depends on more than its arguments, as it may on what a script has drawn."""
+
+    looks = False
+
+    def __init__(self, root):
+        self.paths, self.tf = [path for path, _ in DALIImageFolder(root).samples], T.CenterCrop(16)
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        image = self.tf(T.functional.to_tensor(Image.open(self.paths[index]).convert("RGB")))
+        return (image * 1 if self.looks else image), index
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_state_of_a_data_set_does_not_depend_on_who_loads_it(images, num_workers):
+    def make(looks, seed=0, **changes):
+        dataset = Opens(images)
+        dataset.looks = looks
+        vars(dataset).update(changes)
+        return loader(dataset, seed, shuffle=True, num_workers=num_workers)
+
+    def order(one, count=1):
+        return [[batch[1].tolist() for batch in one] for _ in range(count)]
+
+    for looks in (False, True):
+        whole, one = order(make(looks), 2), make(looks)
+        iterator = iter(one)
+        next(iterator), next(iterator)
+        state, other = saved(one.state_dict()), make(not looks, 7)
+        assert one.explain().startswith("torchvision route") is looks
+        assert other.explain().startswith("torchvision route") is not looks
+        with pytest.warns(UserWarning, match="not what is drawn for them: route"):
+            other.load_state_dict(state)
+        assert order(other, 2) == [whole[0][2:], whole[1]]
+        with pytest.raises(ValueError, match="transforms: it was"):
+            make(looks, tf=T.CenterCrop(8)).load_state_dict(state)
+
+
+def test_another_number_of_workers_that_share_a_stream_is_refused():
+    one = loader(Stream("whole"), num_workers=1)
+    with pytest.raises(ValueError, match="num_workers=2"):
+        loader(Stream("whole"), num_workers=2).load_state_dict(one.state_dict())
 
 
 # ---- when a state is taken
@@ -537,6 +729,59 @@ def test_no_state():
     assert one.state_dict()["epoch"] == under_way["epoch"]  # nothing is lost
     one.load_state_dict({})
     assert len(list(one)) == 5 and state["epoch"] is None
+
+
+def _fields(value, path=()):
+    """Every field of a state, however deep."""
+    if path:
+        yield path
+    if isinstance(value, (dict, list)):
+        for name, one in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _fields(one, (*path, name))
+
+
+def _with(value, path, wrong):
+    if not path:
+        return wrong
+    changed = copy.copy(value)
+    changed[path[0]] = _with(value[path[0]], path[1:], wrong)
+    return changed
+
+
+WRONG = None, "text", -1.5, [], {}, [None], torch.zeros(2)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "route, num_workers", [("folder", 0), ("resident", 0), ("resident", 2), ("fallback", 0), ("fallback", 2)]
+)
+def test_a_field_of_a_wrong_type_is_refused_by_name(images, route, num_workers):
+    """Where a state is taken, an epoch can begin."""
+    dataset, options = ROUTES[route](images)
+    options = options | {"persistent_workers": True} if num_workers else options
+    one = loader(dataset, shuffle=True, num_workers=num_workers, **options)
+    epochs(one, 1)
+    states = [one.state_dict()]
+    iterator = iter(one)
+    next(iterator), next(iterator)
+    states.append(one.state_dict())
+    refused = 0
+    for state in states:
+        for path in _fields(state):
+            for wrong in WRONG:
+                changed = _with(state, path, wrong)
+                try:
+                    one.load_state_dict(changed, strict=False)
+                except ValueError as error:
+                    refused += 1
+                    assert [name for name in path if isinstance(name, str)][-1] in str(error), path
+                    assert one.state_dict()["epoch"] == states[1]["epoch"]  # nothing is lost
+                else:
+                    if not num_workers:
+                        next(iter(one), None)
+                    one.load_state_dict(states[1])
+    assert refused > 250
+    assert len(epochs(one, 1)[0]) == -(-len(dataset) // BATCH) - 2
 
 
 def test_states_are_small_and_quick():

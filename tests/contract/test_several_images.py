@@ -16,6 +16,7 @@ from contract.test_odd_datasets import of
 from contract.test_own_datasets import assert_same, real, seeded
 from dali_compat.data import headers
 from dali_compat.data.header import DALI, PIL, read_header
+from dali_compat.lazy.images import LazyImage, later_of
 
 TENSOR = T.ToTensor()
 CROP = T.Compose([T.RandomCrop(8), TENSOR])
@@ -227,3 +228,19 @@ def test_one_that_cannot_be_read(own_root, workers):
         assert len(rows) == (6 if policy == "skip" else 8)
         for pair, i in rows:
             assert_same(pair, of(folder, get)[i][0])
+
+
+def test_an_image_beside_a_tensor_that_the_data_set_keeps_waits(folder):
+    """As beside one that is left to DALI: whoever looks at it reads it. What was looked at is Pillow's."""
+
+    def get(self, i):
+        image, seen, third = (own.read_rgb(self.paths[i]) for _ in range(3))
+        self.kept = TENSOR(third)
+        return image, seen, self.kept, seen.getpixel((0, 0))
+
+    asker = ours(own.Plain(folder), 2, device="cpu")._route.asker
+    asker.dataset = of(folder, get)
+    [(image, seen, tensor, _)] = [sample.value for sample in asker.ask([1])]
+    assert type(image) is LazyImage and not later_of(image).is_real
+    assert type(seen) is Image.Image and seen.tobytes() == image.tobytes()
+    assert type(tensor) is torch.Tensor and torch.equal(TENSOR(image), tensor)

@@ -508,6 +508,13 @@ def test_a_file_that_another_part_can_read_is_not_skipped(make):
     assert [error.index for error in loader.errors] == [0]
 
 
+def test_gray_images_have_a_plan_of_their_own_where_they_stay_gray(make):
+    dataset = make(caltech256, mode=lambda number: "L", transform=EXACT)
+    paths = [source for source, _ in map(reader_of(dataset).sample, [dataset] * len(dataset), range(len(dataset)))]
+    loader = on_cpu(torch.utils.data.ConcatDataset([dataset, DALIImageList(paths, transform=EXACT)]), 2)
+    assert set(loader._route.gray) == {id(dataset)}
+
+
 @pytest.mark.filterwarnings("ignore:epoch 0")
 def test_replaced_files_are_in_their_modes(make):
     dataset = make(caltech101, mode=mixed, transform=CHAINS["Grayscale"])

@@ -39,8 +39,7 @@ DIFFERS, RELATION, RAISES, LEAKS = "differs", "relation", "raises", "leaks"
 
 class Setting(NamedTuple):
     """How a program is run. ``collate``: by torch's own function; else a batch is a list of samples. ``fallbacks``:
-    where the loader is torch's, too. That gives the same, unless the sample that decides it has left something behind.
-    """
+    where the loader is torch's, too, which gives what torch's gives unless a trial left something behind."""
 
     exact: bool = True
     workers: int = 0

@@ -15,6 +15,7 @@ from dali_compat.data import headers
 from dali_compat.data.header import DALI, GRAY, PIL, STATED, UNREADABLE, read_header
 from dali_compat.data.headers import Headers, marks
 from dali_compat.data.sources import InItsMode, Upright
+from dali_compat.data.verdicts import ENGINES
 
 HEIGHT, WIDTH = 53, 71
 
@@ -270,6 +271,19 @@ def test_another_file_at_an_index_is_read(tmp_path):
     assert sizes_and_kinds(table, [0, 1], paths[::-1])[0].tolist() == [[4, 5], [HEIGHT, WIDTH]]
 
 
+def test_another_file_at_an_index_is_compared_anew(tmp_path):
+    """What other processes know of files that this one has not seen, and of those that cannot be read yet, holds."""
+    paths = [write(tmp_path / f"{i}.jpg", jpeg() if i else b"garbage") for i in range(4)]
+    table, index = Headers(), np.arange(4)
+    verdicts = table.verdicts("one")
+    verdicts.put(index, np.full(4, ENGINES, np.uint64))
+    for _ in range(2):
+        sizes_and_kinds(table, index, paths)
+        assert verdicts.of(4).tolist() == [ENGINES] * 4
+    sizes_and_kinds(table, index, [paths[0], paths[2], paths[1], paths[3]])
+    assert verdicts.of(4).tolist() == [ENGINES, 0, 0, ENGINES]
+
+
 def test_the_same_file_taken_in_another_way_is_read(tmp_path):
     """A data set may be given a loader: its images are in RGB from then on."""
     path, table = write(tmp_path / "a.jpg", jpeg(mode="L")), Headers()
@@ -422,7 +436,8 @@ def test_facts_are_those_of_the_headers(tmp_path):
     wanted = [read_header(path) for path in paths]
     assert found.kinds.tolist() == [one.kind for one in wanted]
     assert found.sizes.tolist() == [[one.height, one.width] for one in wanted]
-    assert found.lengths[:3].tolist() == [len(one) for one in data[:3]] and not found.intact.any()
+    assert found.lengths[:3].tolist() == [len(one) for one in data[:3]]
+    assert found.intact.tolist() == [one.intact for one in wanted] == [False, True, False, False]
     assert found.stated_at.tolist() == [one.at for one in wanted]
     assert found.marks.tolist() == [mark_of(one) for one in wanted]
     assert found.stated_at[0] > 9000 and found.stated_at[2] > 0

@@ -254,6 +254,8 @@ ADDED = {
     "reserved": (segment(0xF7, b"text"), False),
     "number of lines": (segment(0xDC, b"\0\x10"), False),
     "16-bit quantiser": (segment(0xDB, b"\x12" + b"\1\1" * 64), False),
+    "no quantiser": (segment(0xDB, b""), False),
+    "a quantiser and a byte": (segment(0xDB, b"\2" + b"\1" * 64 + b"\3"), False),
     "quantiser with a zero": (segment(0xDB, b"\2" + bytes(64)), False),
     "codes of ones alone": (segment(0xC4, b"\0\2" + bytes(15) + b"\0\1"), False),
     "too many codes": (segment(0xC4, b"\0\3" + bytes(15) + b"\0\1\2"), False),
@@ -267,6 +269,14 @@ ADDED = {
 def test_a_segment_more(name):
     added, known = ADDED[name]
     assert whole(_edited("420.jpg", lambda pieces: pieces.insert(2, (0, added)))) == known
+
+
+def test_quantisers_behind_a_scan():
+    """Decoders differ in which of the coefficients they take them for."""
+    quantiser = (0, segment(0xDB, b"\3" + b"\1" * 64))
+    data = "420 progressive.jpg"
+    assert whole(_edited(data, lambda pieces: pieces.insert(_place(pieces, SOS), quantiser)))
+    assert not whole(_edited(data, lambda pieces: pieces.insert(_place(pieces, SOS) + 1, quantiser)))
 
 
 def test_adobes_marker_behind_the_frame():

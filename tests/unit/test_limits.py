@@ -3,11 +3,13 @@
 import pytest
 
 from dali_compat.cli.limits import (
+    BUSY_MACHINE,
     CPU,
     DECODER,
     DISK,
     HOST,
     MODEL,
+    PYTHON,
     Beside,
     Measured,
     Setting,
@@ -30,6 +32,12 @@ SETTING = Setting("photos", folder=True, cores=16, threads=4, depth=2, batch_siz
         (dict(), DECODER, "disk 10%, calling thread 10%, cores 6%"),
         (dict(gpu=True), DECODER, "the GPU's decoder"),
         (dict(read=0.09, host=0.1, cpu=0.1), HOST, "100%"),  # the larger of two
+        (dict(python=0.085, read=0.09, cpu=1.5), PYTHON, "85% of the time"),  # the first
+        (dict(others=1.2), BUSY_MACHINE, "other programs have 75% of the 16 cores"),
+        (dict(others=1.2, python=0.09), PYTHON, "90% of the time, while other programs have 75%"),
+        (dict(others=1.2, read=0.09), BUSY_MACHINE, "75%"),  # they make reading slow, too
+        (dict(others=0.8, cpu=1.4, threads=16), CPU, "87%"),  # the loader itself has all cores
+        (dict(others=1.0), DECODER, "cores 6%"),  # a third is idle
     ],
 )
 def test_what_limits_alone(measured, limits, why):
@@ -45,6 +53,9 @@ def test_what_limits_alone(measured, limits, why):
         (0.05, 0.1, {}, DECODER, "longer than the step"),
         (0.2, 0.215, {}, HOST, "15.0 ms of a step are lost"),
         (0.2, 0.24, {}, DECODER, "40.0 ms of a step are lost"),
+        (0.2, 0.24, dict(python=0.03, host=0.03), PYTHON, "takes 30.0 ms of work"),
+        (0.2, 0.24, dict(others=1.2), BUSY_MACHINE, "75%"),
+        (0.2, 0.205, dict(others=1.2), MODEL, "98%"),
     ],
 )
 def test_what_limits_beside_a_step(step, together, measured, limits, why):
@@ -63,8 +74,10 @@ def test_what_limits_beside_a_step(step, together, measured, limits, why):
         (CPU, dict(threads=16, cached=True), ["more cores"]),
         (DECODER, dict(exact=True, gpu=True), ["exact=False", "prefetch_factor=4 (now 2)", "cache", "smaller images"]),
         (HOST, {}, ["larger batches (now 256)", "no collate_fn"]),
-        (HOST, dict(python=("Lambda has no translation",)), ["Lambda", "larger batches", "no collate_fn"]),
-        (HOST, dict(fallback="no folder"), ["because no folder", "num_workers=16", "larger batches", "no collate_fn"]),
+        (PYTHON, dict(python=("Lambda has no translation",)), ["Lambda", "num_workers=16 (now 0)"]),
+        (PYTHON, dict(python=("Lambda has no translation",), workers=16), ["Lambda"]),
+        (PYTHON, dict(fallback="no folder"), ["because no folder", "num_workers=16 (now 4)"]),
+        (BUSY_MACHINE, {}, ["measure again when the other programs have ended"]),
         (MODEL, {}, ["nothing"]),
     ],
 )

@@ -25,6 +25,10 @@ def each(function: Callable, *columns) -> list:
             futures = [pool.submit(function, *row) for row in rows]
         except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
             pass
+        except BaseException:
+            pool.shutdown(wait=False)  # as in epoch/aside.py
+            _pool = None
+            raise
         else:
             return [future.result() for future in futures]
     return [function(*row) for row in rows]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules import module
 
 _PLAIN = {int, float, complex, str, bytes, bool, type(None), type(...), range, slice, torch.dtype, torch.memory_format}
 _LIBRARIES = {*sys.stdlib_module_names, "torch", "torchvision", "numpy", "PIL", "cv2"} - {"__main__", "builtins"}
@@ -97,7 +98,7 @@ def is_copyable(kind: type) -> bool:
     """Whether a copy of a class does what the class does: its code is Python's alone, and nothing hides in how it is
     made or how its attributes are found."""
     if kind is nn.Module:
-        return True
+        return not modules_are_hooked()
     if type(kind) not in (type, abc.ABCMeta, type(typing.Protocol)) or not kind.__flags__ & _HEAP_TYPE:
         return False
     if root(kind) in _LIBRARIES - {"torchvision"} or kind.__flags__ & _BASIC:
@@ -107,6 +108,12 @@ def is_copyable(kind: type) -> bool:
     if any(inspect.isdatadescriptor(value) and type(value) not in _DESCRIPTORS for value in vars(kind).values()):
         return False
     return "__getattribute__" not in vars(kind) and all(b in WITHOUT_CODE or is_copyable(b) for b in kind.__bases__)
+
+
+def modules_are_hooked() -> bool:
+    """Whether to call any nn.Module is to call something of the user's besides."""
+    theirs = (getattr(one, "__globals__", None) is vars(module) for one in (nn.Module.__call__, nn.Module._call_impl))
+    return bool(module._global_forward_hooks or module._global_forward_pre_hooks or not all(theirs))
 
 
 def is_slot(value: Any) -> bool:

@@ -38,24 +38,12 @@ CONTAINERS = {
         ],
         0.8,
     ),
-    "order of choices": lambda T: T.RandomOrder(
-        [
-            T.RandomApply([T.RandomSolarize(100), T.RandomEqualize()]),
-            T.RandomChoice([T.ColorJitter(0.3), T.RandomInvert()]),
-        ]
-    ),
 }
 for name, make in CONTAINERS.items():
     of_pil(name, lambda T, m=make: [T.CenterCrop(64), m(T)])
     of_pil(f"{name} ragged", make, most=6)
     case(f"{name} of tensors", lambda T, m=make: [T.CenterCrop(64), T.PILToTensor(), m(T)])
-of_pil("RandomApply of crops", lambda T: [T.RandomApply([T.CenterCrop((50, 60))]), T.RandomHorizontalFlip()])
-of_pil(
-    "RandomChoice of crops",
-    lambda T: [T.RandomChoice([T.CenterCrop((50, 60)), T.RandomCrop((50, 60)), T.Pad(4)]), T.RandomCrop(48)],
-)
 of_pil("RandomChoice of one size", lambda T: [T.RandomChoice([T.CenterCrop(50), T.RandomCrop(50)]), T.RandomInvert()])
-of_pil("RandomOrder of sizes", lambda T: [T.CenterCrop(60), T.RandomOrder([T.Pad(5), T.CenterCrop(50)])])
 
 # ---- several views
 
