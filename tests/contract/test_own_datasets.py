@@ -309,8 +309,9 @@ ANEW = {
 }
 
 
+@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ANEW)
-def test_a_transform_for_each_sample(folder, kind):
+def test_a_transform_for_each_sample(folder, kind, workers):
     """A pipeline for each would take threads and memory without end. The trial does not see it."""
     transform = T.Compose([T.Resize((8, 8)), T.ToTensor()])
 
@@ -318,7 +319,7 @@ def test_a_transform_for_each_sample(folder, kind):
         return transform(ANEW[kind](own.read_rgb(self.paths[i % 24]), 0 if i in (0, 1, 2, 3) else i)), i
 
     dataset = type("Anew", (own.Plain,), {"__getitem__": get, "__len__": lambda self: 200})(folder)
-    loader = ours(dataset, 8, exact=True, device="cpu")
+    loader = ours(dataset, 8, exact=True, device="cpu", num_workers=workers)
     before = len(os.listdir("/proc/self/task"))
     assert_same(list(loader), list(stock(dataset, 8)))
     assert len(os.listdir("/proc/self/task")) < before + 17 * 16
