@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import ctypes
 import random
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +22,8 @@ import torch
 _FEW, _MANY = 1 << 10, 1 << 18  # numbers that the data set's code may have drawn itself, looked for in two steps
 _HEAD = 56  # bytes of torch's state: its seed, its place, and the first numbers of its stream
 _ALIKE = 8  # numbers in sequence that tell one place of a stream from all others
+_SETTERS = frozenset(("graphsafe_set_state", "manual_seed", "seed", "set_state", "setstate"))
+_HERE, _THEIRS = __name__.partition(".")[0], frozenset(("random", "torch"))
 
 
 class Generator(Protocol):
@@ -146,6 +150,32 @@ class Watch:
         for generator in generators:
             self._see(generator, generator.leave())
         return states
+
+
+@contextmanager
+def calls_heard() -> Iterator[set[str]]:
+    """Gives the names of the generators that this thread sets within it, torch's and Python's. A Watch does not see
+    one that goes back behind what the data set's code itself has drawn. It is slow."""
+    names = {id(torch.default_generator): TORCH.name, id(random.seed.__self__): PYTHON.name}  # type: ignore[attr-defined]
+    heard: set[str] = set()
+
+    def profile(frame: Any, event: str, called: Any) -> None:
+        if event == "c_call" and called.__name__ in _SETTERS and id(getattr(called, "__self__", None)) in names:
+            while frame.f_back and _package(frame) in _THEIRS:
+                frame = frame.f_back
+            if _package(frame) != _HERE:
+                heard.add(names[id(called.__self__)])
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        yield heard
+    finally:
+        sys.setprofile(before)
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 @contextmanager

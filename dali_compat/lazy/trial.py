@@ -40,29 +40,31 @@ def in_child(function: Callable[[], Any]) -> Any:
         TrialFailed: it has raised an error, crashed, waited for 5 s or taken 60 s; the text says so of a data set.
     """
     receive, send = os.pipe()
+    child = 0
     with Connection(receive, writable=False) as answer:
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, where there are threads
-                child = os.fork()
-            if not child:
-                _answer(function, send)
-        finally:
-            os.close(send)
-        try:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, where there are threads
+                    child = os.fork()
+                if not child:
+                    _answer(function, send)
+            finally:
+                os.close(send)
             return pickle.loads(_waited_for(answer, child))
         except Exception as error:
             slow = isinstance(error, TimeoutError)
             what = "gives no sample within a minute, or waits," if slow else "ends"
             raise TrialFailed(f"{what} in a forked process, where a few samples are tried") from error
         finally:
-            with suppress(OSError):
-                os.kill(child, 9)
-            with suppress(OSError):
-                os.waitpid(child, 0)
+            if child:
+                with suppress(OSError):
+                    os.kill(child, 9)
+                with suppress(OSError):
+                    os.waitpid(child, 0)
 
 
 def reachable(start: Any) -> Iterator[Any]:

@@ -19,6 +19,7 @@ from ..translate.pillow import refuse_replaced_pillow
 from ..workers.samples import dumps
 from .asker import Asker
 from .chains import Chain
+from .generators import calls_heard
 from .reach import catches_errors
 from .reading import gives_many, may_open, may_use_cuda, signature_of, with_inner
 from .samples import Sample
@@ -53,9 +54,11 @@ class Known:
 
     Attributes:
         roots: the chains without transforms.
+        whole: as Tracer's.
     """
 
     def __init__(self, dataset: Any):
+        self.whole: set[int] = set()
         self.roots = {PATHS: Chain(min(len(dataset), _MOST), PATHS), BYTES: Chain(_IN_MEMORY, BYTES)}
         self._signature: Any = None
         self._verdict = Verdict("")
@@ -132,7 +135,7 @@ def asked(dataset: Any) -> Asked | None:
 def asker_of(dataset: Any, since: int) -> Asker:
     """What asks a data set that can be asked; ``since`` as Asker's."""
     known = _of_dataset.get(dataset, lambda: Known(dataset))
-    return Asker(dataset, known.roots, since, any(map(catches_errors, with_inner(dataset))))
+    return Asker(dataset, known.roots, since, known.whole if any(map(catches_errors, with_inner(dataset))) else None)
 
 
 def give_up(dataset: Any, why: str) -> None:
@@ -180,14 +183,17 @@ def _shown(dataset: Any, roots: dict[str, Chain], known: Container[int]) -> _Sho
     """None where the first sample raises an error. ``known``: the id() of what is no sample's own."""
     asker, count = Asker(dataset, roots, now()), len(dataset)
     samples: list[Sample] = []
+    heard: set[str] = set()
     places = 0, 1, 2, 3, count // 2, count // 2 + 1, count - 2, count - 1
     for number, index in enumerate(sorted({place for place in places if 0 <= place < count})):
         seed_generators(number)
         try:
-            samples += asker.ask([index])
+            with calls_heard() as names:
+                samples += asker.ask([index])
         except Exception:
             if not number:
                 return None
+        heard |= names
         chains = {id(sample.images[0].chain) for sample in samples if sample.images}
         if number >= _ALIKE - 1 and len({bool(sample.images) for sample in samples}) == 1 and len(chains) < _ALIKE:
             break
@@ -196,6 +202,9 @@ def _shown(dataset: Any, roots: dict[str, Chain], known: Container[int]) -> _Sho
         return _Shown("makes another transform for each sample", [])
     if 2 * len(left) < len(samples):
         return _Shown(asker.why or _UNSEEN, [])
+    drawn_from = {one.name for root in roots.values() for one in root.drawn_from}
+    if heard & drawn_from and any(image.chain.is_random for sample in left for image in sample.images):
+        return _Shown(f"seeds {min(heard & drawn_from)}", [])
     images = [(one.chain.given, list(map(_packed, one.chain.transforms))) for one in left[0].images]
     return _Shown("", images, *_kind_and_size(left[0].images[0].source))
 

@@ -88,7 +88,7 @@ class AskedWorkers:
         self._context = loader.multiprocessing_context or torch.multiprocessing.get_context()
         self._count, self._init = loader.num_workers, loader.worker_init_fn
         self._processes: Processes | None = None
-        self._chains: dict[tuple[str, bytes], Chain] = {}
+        self._chains: dict[tuple[str, bytes], Any] = {}  # None beyond those that there may be
 
     def start(self) -> Processes:
         """The processes: best before DALI's threads are at work, for they are forked.
@@ -137,7 +137,13 @@ class AskedWorkers:
         if isinstance(reply, ExceptionWrapper):
             reply.reraise()
         samples = [self._restored(sample, reply.transforms) for sample in reply.samples]
-        self._asker.count(samples, reply.why)
+        late = [row for row, sample in enumerate(samples) if None in [image.chain for image in sample.images]]
+        left = [sample for row, sample in enumerate(samples) if row not in late]
+        self._asker.count(left, reply.why or ("has too many transforms" if late else ""))
+        if late:  # each worker has found as many chains as there may be, and others than the rest
+            again = Request([ticket.request.indices[row] for row in late], ticket.request.seed, really=True)
+            for row, sample in zip(late, self.samples(self.ask(again)), strict=True):
+                samples[row] = sample
         for row, text in reply.failures:
             assert failed is not None  # who asked for them
             failed(row, text)
@@ -157,12 +163,10 @@ class AskedWorkers:
         given = PATHS if isinstance(image.source, str) else BYTES
         key = given, transforms[image.chain]
         if key not in self._chains:
-            chain = self._asker.roots[given].follow(pickle.loads(key[1]))
-            assert chain is not None  # the worker has found one
-            self._chains[key] = chain
+            self._chains[key] = self._asker.roots[given].follow(pickle.loads(key[1]))
         if isinstance(image.source, Record):  # each process counts for itself
             image.source.index = next(numbers)
-        return Wanted(image.paths, self._chains[key], image.source, image.draws, image.windows)
+        return image._replace(chain=self._chains[key])
 
     def _image(self, unread: Unread) -> LazyImage:
         root = self._asker.roots[PATHS if isinstance(unread.source, str) else BYTES]

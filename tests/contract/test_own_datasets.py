@@ -309,16 +309,17 @@ ANEW = {
 }
 
 
-@pytest.mark.parametrize("kind", ANEW)
-def test_a_transform_for_each_sample(folder, kind):
-    """A pipeline for each would take threads and memory without end. The trial does not see it."""
+@pytest.mark.parametrize("kind, workers", [*((kind, 0) for kind in ANEW), ("object", 2)])
+def test_a_transform_for_each_sample(folder, kind, workers):
+    """A pipeline for each would take threads and memory without end. The trial does not see it. Each worker finds
+    others."""
     transform = T.Compose([T.Resize((8, 8)), T.ToTensor()])
 
     def get(self, i):
         return transform(ANEW[kind](own.read_rgb(self.paths[i % 24]), 0 if i in (0, 1, 2, 3) else i)), i
 
     dataset = type("Anew", (own.Plain,), {"__getitem__": get, "__len__": lambda self: 200})(folder)
-    loader = ours(dataset, 8, exact=True, device="cpu")
+    loader = ours(dataset, 8, exact=True, device="cpu", num_workers=workers)
     before = len(os.listdir("/proc/self/task"))
     assert_same(list(loader), list(stock(dataset, 8)))
     assert len(os.listdir("/proc/self/task")) < before + 17 * 16
