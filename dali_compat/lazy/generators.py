@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,30 +26,8 @@ _SETTERS = frozenset(("graphsafe_set_state", "manual_seed", "seed", "set_state",
 _HERE, _THEIRS = __name__.partition(".")[0], frozenset(("random", "torch"))
 
 
-class Generator(Protocol):
-    """One generator. ``name``: for explain()."""
-
-    name: str
-
-    def state(self) -> Any:
-        """Its state."""
-        ...
-
-    def mark(self, state: Any) -> Any:
-        """What tells a state from all others."""
-        ...
-
-    def set(self, state: Any) -> None:
-        """Puts it into a state."""
-        ...
-
-    def numbers(self, state: Any, count: int) -> np.ndarray:
-        """The next numbers of 31 or 32 bits from a state on."""
-        ...
-
-    def leave(self) -> Any:
-        """Goes on in another stream; gives the state of its beginning."""
-        ...
+# Each has: name, for explain(); state(); set(), into one; mark(), what tells a state from all others; numbers(), the
+# next of 31 or 32 bits from a state on; leave(), which goes on in another stream and gives the state of its beginning.
 
 
 class _Torch:
@@ -58,20 +36,20 @@ class _Torch:
     def __init__(self) -> None:
         self._drawn = torch.empty((), dtype=torch.int64, device="cpu")
 
-    def state(self) -> torch.Tensor:
+    def state(self) -> Any:
         return torch.default_generator.get_state()
 
-    def mark(self, state: torch.Tensor) -> bytes:
+    def mark(self, state: Any) -> bytes:
         return ctypes.string_at(state.data_ptr(), _HEAD)
 
-    def set(self, state: torch.Tensor) -> None:
+    def set(self, state: Any) -> None:
         torch.default_generator.set_state(state)
 
-    def numbers(self, state: torch.Tensor, count: int) -> np.ndarray:
+    def numbers(self, state: Any, count: int) -> np.ndarray:
         generator = torch.Generator().set_state(state)
         return torch.empty(count, dtype=torch.int32, device="cpu").random_(generator=generator).numpy()
 
-    def leave(self) -> torch.Tensor:
+    def leave(self) -> Any:
         generator, seed = torch.default_generator, torch.default_generator.initial_seed()
         state = generator.manual_seed(int(self._drawn.random_())).get_state()
         ctypes.c_uint64.from_address(state.data_ptr()).value = seed  # so that torch.initial_seed() stays what it was
@@ -81,8 +59,8 @@ class _Torch:
 
 class _Python:
     name = "Python's generator"
-    state = staticmethod(random.getstate)
-    set = staticmethod(random.setstate)
+    state: Any = staticmethod(random.getstate)
+    set: Any = staticmethod(random.setstate)
 
     def mark(self, state: Any) -> Any:
         return state
@@ -99,8 +77,8 @@ class _Python:
 
 class _NumPy:
     name = "NumPy's generator"
-    state = staticmethod(np.random.get_state)
-    set = staticmethod(np.random.set_state)
+    state: Any = staticmethod(np.random.get_state)
+    set: Any = staticmethod(np.random.set_state)
 
     def mark(self, state: Any) -> Any:
         return state[1].tobytes(), state[2]
@@ -115,8 +93,9 @@ class _NumPy:
         return np.random.get_state()
 
 
-TORCH: Generator = _Torch()
-PYTHON: Generator = _Python()
+Generator = _Torch | _Python | _NumPy
+
+TORCH, PYTHON = _Torch(), _Python()
 ALL: tuple[Generator, ...] = (TORCH, PYTHON, _NumPy())
 
 States = tuple[tuple[Generator, Any], ...]

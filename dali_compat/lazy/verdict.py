@@ -146,15 +146,6 @@ def give_up(dataset: Any, why: str) -> None:
 # ---- a few samples
 
 
-class _Shown(NamedTuple):
-    """The same as a Verdict, from a child: transforms are given by their id(), and pickled, or None."""
-
-    why: str
-    images: list[tuple[str, list[tuple[int, bytes | None]]]]
-    is_jpeg: bool = False
-    is_small: bool = False
-
-
 def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
     """What a few samples show. A forked child asks for them, so that nothing of it is left behind."""
     if any(gives_many(one) for one in with_inner(dataset)):
@@ -165,9 +156,7 @@ def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
     if any(isinstance(one, SynchronizedBase) for one in objects.values()):
         return Verdict("has a value that it shares with other processes")
     try:
-        shown: _Shown | None = in_child(lambda: _shown(dataset, roots, objects.keys()))
-        if shown is None:
-            return Verdict("raises an error", raised=True)
+        shown: Verdict = in_child(lambda: _shown(dataset, roots, objects.keys()))
         images = tuple(
             (given, tuple([objects[at] if at in objects else pickle.loads(packed or b"") for at, packed in transforms]))
             for given, transforms in shown.images
@@ -176,11 +165,12 @@ def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
         return Verdict(str(error))
     except Exception:  # of a transform that is made anew for each sample
         return Verdict("makes transforms that cannot be pickled")
-    return Verdict(shown.why, False, images, shown.is_jpeg, shown.is_small)
+    return shown._replace(images=images)
 
 
-def _shown(dataset: Any, roots: dict[str, Chain], known: Container[int]) -> _Shown | None:
-    """None where the first sample raises an error. ``known``: the id() of what is no sample's own."""
+def _shown(dataset: Any, roots: dict[str, Chain], known: Container[int]) -> Verdict:
+    """In the place of transforms it has their id(), and the pickled transforms, or None. ``known``: the id() of what is
+    no sample's own."""
     asker, count = Asker(dataset, roots, now()), len(dataset)
     samples: list[Sample] = []
     heard: set[str] = set()
@@ -192,21 +182,21 @@ def _shown(dataset: Any, roots: dict[str, Chain], known: Container[int]) -> _Sho
                 samples += asker.ask([index])
         except Exception:
             if not number:
-                return None
+                return Verdict("raises an error", raised=True)
         heard |= names
         chains = {id(sample.images[0].chain) for sample in samples if sample.images}
         if number >= _ALIKE - 1 and len({bool(sample.images) for sample in samples}) == 1 and len(chains) < _ALIKE:
             break
     left = [sample for sample in samples if sample.images]
     if len(chains) > _ALIKE and not all(id(one) in known for one in left[0].images[0].chain.transforms):
-        return _Shown("makes another transform for each sample", [])
+        return Verdict("makes another transform for each sample")
     if 2 * len(left) < len(samples):
-        return _Shown(asker.why or _UNSEEN, [])
+        return Verdict(asker.why or _UNSEEN)
     drawn_from = {one.name for root in roots.values() for one in root.drawn_from}
     if heard & drawn_from and any(image.chain.is_random for sample in left for image in sample.images):
-        return _Shown(f"seeds {min(heard & drawn_from)}", [])
-    images = [(one.chain.given, list(map(_packed, one.chain.transforms))) for one in left[0].images]
-    return _Shown("", images, *_kind_and_size(left[0].images[0].source))
+        return Verdict(f"seeds {min(heard & drawn_from)}")
+    images = tuple((one.chain.given, tuple(map(_packed, one.chain.transforms))) for one in left[0].images)
+    return Verdict("", False, images, *_kind_and_size(left[0].images[0].source))
 
 
 def _packed(transform: Any) -> tuple[int, bytes | None]:
