@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Container
 from contextlib import suppress
-from multiprocessing.sharedctypes import SynchronizedBase
+from multiprocessing.managers import BaseProxy
 from typing import Any, NamedTuple
 
 import torch.utils.data as data
@@ -153,8 +153,8 @@ def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
     if not len(dataset):
         return Verdict("has no samples", raised=True)
     objects = {id(one): one for one in reachable(dataset)}
-    if any(isinstance(one, SynchronizedBase) for one in objects.values()):
-        return Verdict("has a value that it shares with other processes")
+    if any(isinstance(one, BaseProxy) for one in objects.values()):
+        return Verdict("has an object of a multiprocessing.Manager, which a trial would change")
     try:
         shown: Verdict = in_child(lambda: _shown(dataset, roots, objects.keys()))
         images = tuple(
