@@ -8,7 +8,13 @@ from .registry import dictates, draws
 
 
 def real(u, low, high) -> np.ndarray:
-    """``torch.empty(1).uniform_(low, high).item()``: a float32, widened."""
+    """``torch.empty(1).uniform_(low, high).item()``: a float32, widened.
+
+    Raises:
+        RuntimeError: ``low`` is larger than ``high``, as torch's.
+    """
+    if np.any(low > high):
+        raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
     return (low + (high - low) * u).astype(np.float32).astype(np.float64)
 
 

@@ -51,7 +51,7 @@ def in_child(function: Callable[[], Any]) -> Any:
         try:
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, where there are threads
+                    warnings.simplefilter("ignore")  # of Python 3.12 and of libraries, where there are threads
                     child = os.fork()
                 if not child:
                     _answer(function, send)

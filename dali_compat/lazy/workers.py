@@ -88,7 +88,7 @@ class AskedWorkers:
         self._context = loader.multiprocessing_context or torch.multiprocessing.get_context()
         self._count, self._init = loader.num_workers, loader.worker_init_fn
         self._processes: Processes | None = None
-        self._chains: dict[tuple[str, bytes], Any] = {}  # None beyond those that there may be
+        self._chains: dict[tuple[str, bytes], Chain] = {}
 
     def start(self) -> Processes:
         """The processes: best before DALI's threads are at work, for they are forked.
@@ -136,18 +136,25 @@ class AskedWorkers:
         reply = pickle.loads(ticket.answer.message or b"")  # it is there
         if isinstance(reply, ExceptionWrapper):
             reply.reraise()
-        samples = [self._restored(sample, reply.transforms) for sample in reply.samples]
-        late = [row for row, sample in enumerate(samples) if None in [image.chain for image in sample.images]]
-        left = [sample for row, sample in enumerate(samples) if row not in late]
-        self._asker.count(left, reply.why or ("has too many transforms" if late else ""))
-        if late:  # each worker has found as many chains as there may be, and others than the rest
-            again = Request([ticket.request.indices[row] for row in late], ticket.request.seed, really=True)
-            for row, sample in zip(late, self.samples(self.ask(again)), strict=True):
-                samples[row] = sample
+        samples = [
+            self._restored(sample, reply.transforms) or self._real(ticket.request, row, failed)
+            for row, sample in enumerate(reply.samples)
+        ]
+        self._asker.count(samples, reply.why)
         for row, text in reply.failures:
             assert failed is not None  # who asked for them
             failed(row, text)
         return samples
+
+    def _real(self, request: Request, row: int, failed: Callable[[int, str], None] | None) -> Sample:
+        """A sample whose transforms are one too many here: each process has found others."""
+        again = request._replace(indices=[request.indices[row]], covers=(), really=True)
+        try:
+            return self.samples(self.ask(again))[0]
+        except request.covers as error:
+            assert failed is not None  # who asked for them
+            failed(row, f"{type(error).__name__}: {error}")
+            return Sample(None)
 
     def close(self) -> None:
         """They end; the next question starts others."""
@@ -155,18 +162,26 @@ class AskedWorkers:
         if processes is not None:
             processes.close()
 
-    def _restored(self, sample: Sample, transforms: list[bytes]) -> Sample:
-        value = exchanged(sample.value, {Unread}, self._image)
-        return Sample(value, tuple([self._wanted(one, transforms) for one in sample.images]))
+    def _restored(self, sample: Sample, transforms: list[bytes]) -> Sample | None:
+        """None where too many other transforms have come before."""
+        chains = [self._chain(image.source, transforms[image.chain]) for image in sample.images]  # type: ignore[call-overload]  # as Reply says
+        images = []
+        for image, chain in zip(sample.images, chains, strict=True):
+            if chain is None:
+                return None
+            if isinstance(image.source, Record):  # each process counts for itself
+                image.source.index = next(numbers)
+            images.append(image._replace(chain=chain))
+        return Sample(exchanged(sample.value, {Unread}, self._image), tuple(images))
 
-    def _wanted(self, image: Any, transforms: list[bytes]) -> Wanted:
-        given = PATHS if isinstance(image.source, str) else BYTES
-        key = given, transforms[image.chain]
-        if key not in self._chains:
-            self._chains[key] = self._asker.roots[given].follow(pickle.loads(key[1]))
-        if isinstance(image.source, Record):  # each process counts for itself
-            image.source.index = next(numbers)
-        return image._replace(chain=self._chains[key])
+    def _chain(self, source: Source, packed: bytes) -> Chain | None:
+        given = PATHS if isinstance(source, str) else BYTES
+        if (given, packed) not in self._chains:
+            chain = self._asker.roots[given].follow(pickle.loads(packed))
+            if chain is None:
+                return None
+            self._chains[given, packed] = chain
+        return self._chains[given, packed]
 
     def _image(self, unread: Unread) -> LazyImage:
         root = self._asker.roots[PATHS if isinstance(unread.source, str) else BYTES]

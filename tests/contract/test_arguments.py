@@ -21,7 +21,7 @@ OPTIONS = {
     "fallback": "warn",
     "memory_format": torch.contiguous_format,
 } | dict.fromkeys(("cache", "cache_device"))
-OPTIONS |= {"on_error": "raise", "on_error_in_python": False}
+OPTIONS |= {"on_error": "raise", "on_error_in_python": False, "snapshot_every_n_steps": 1}
 
 
 def _parameters(function):

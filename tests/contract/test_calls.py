@@ -594,6 +594,6 @@ def test_large_answers(shared):
             assert np.array_equal(made["array"], np.arange(count)[::-1] + 1)
             assert (len(answer.message) > 1 << 20) == (count > 1 << 16)
         del answer
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/proc/self/fd")) <= before
     finally:
         processes.close()

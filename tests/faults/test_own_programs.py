@@ -14,7 +14,7 @@ from faults.own_cases import CASES, HEADER
 from faults.own_compare import DIFFERS, LEAKS, RAISES, RELATION, Setting
 from faults.own_vocabulary import program
 
-PROGRAMS = 60
+PROGRAMS = 40
 ONE = Setting(batch_size=4)
 
 
