@@ -20,9 +20,10 @@ from ..workers.samples import dumps
 from .asker import Asker
 from .chains import Chain
 from .generators import calls_heard
+from .images import later_of
 from .reach import catches_errors
 from .reading import gives_many, may_open, may_use_cuda, signature_of, with_inner
-from .samples import Sample
+from .samples import Sample, at
 from .tracer import HEARD, WRITTEN, now
 from .trial import TrialFailed, in_child, reachable
 
@@ -183,7 +184,8 @@ def _shown(dataset: Any, roots: dict[str, Chain], known: Container[int]) -> Verd
         except Exception:
             if not number:
                 return Verdict("raises an error", raised=True)
-        heard |= names
+        if names and _is_to_draw(samples[-1]):  # a Watch has not made it real
+            heard |= names
         chains = {id(sample.images[0].chain) for sample in samples if sample.images}
         if number >= _ALIKE - 1 and len({bool(sample.images) for sample in samples}) == 1 and len(chains) < _ALIKE:
             break
@@ -193,10 +195,16 @@ def _shown(dataset: Any, roots: dict[str, Chain], known: Container[int]) -> Verd
     if 2 * len(left) < len(samples):
         return Verdict(asker.why or _UNSEEN)
     drawn_from = {one.name for root in roots.values() for one in root.drawn_from}
-    if heard & drawn_from and any(image.chain.is_random for sample in left for image in sample.images):
+    if heard & drawn_from:
         return Verdict(f"seeds {min(heard & drawn_from)}")
     images = tuple((one.chain.given, tuple(map(_packed, one.chain.transforms))) for one in left[0].images)
     return Verdict("", False, images, *_kind_and_size(left[0].images[0].source))
+
+
+def _is_to_draw(sample: Sample) -> bool:
+    """Whether transforms of its images are to draw numbers later."""
+    images = [later_of(at(sample.value, image.paths[0])) for image in sample.images]
+    return any(later.states for image in images for later in image.line())
 
 
 def _packed(transform: Any) -> tuple[int, bytes | None]:
