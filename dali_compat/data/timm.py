@@ -7,7 +7,8 @@ import sys
 import tarfile
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 from torchvision.datasets import DatasetFolder
@@ -107,7 +108,7 @@ class _Folder(OfTimms, DatasetFolder):
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        return _ButOfNone(found) if name == "target_transform" and found is not None else found
+        return partial(_but_of_none, found) if name == "target_transform" and found is not None else found
 
     def sample(self, index: Any) -> tuple[Any, Any]:
         """Its path, and its target before target_transform."""
@@ -122,13 +123,9 @@ class _Folder(OfTimms, DatasetFolder):
         return paths, targets
 
 
-class _ButOfNone(NamedTuple):
+def _but_of_none(function: Callable[[Any], Any], target: Any) -> Any:
     """A target_transform that no target of None comes to."""
-
-    function: Callable[[Any], Any]
-
-    def __call__(self, target: Any) -> Any:
-        return -1 if target is None else self.function(target)
+    return -1 if target is None else function(target)
 
 
 add_reader(

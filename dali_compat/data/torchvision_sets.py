@@ -109,15 +109,12 @@ def _check_first(dataset: Any, sample: Sample) -> None:
 # ---- one list of paths and one of targets, or one of both
 
 
-def _add_lists(kind: type, paths: str = "_image_files", targets: str = "_labels") -> None:
-    def lists(dataset: Any) -> tuple[Any, Any]:
-        return getattr(dataset, paths), getattr(dataset, targets)
+def _lists(dataset: Any) -> tuple[Any, Any]:
+    return dataset._image_files, dataset._labels
 
-    def sample(dataset: Any, index: Any) -> tuple[Any, Any]:
-        return getattr(dataset, paths)[index], getattr(dataset, targets)[index]
 
-    names = paths, targets
-    add_reader(kind, Reader(checker(EACH | set(names), names, sample), sample, lists, lists))
+def _of_lists(dataset: Any, index: Any) -> tuple[Any, Any]:
+    return dataset._image_files[index], dataset._labels[index]
 
 
 def _add_pairs(kind: type, pairs: str = "_samples", joint: bool = False) -> None:
@@ -138,9 +135,10 @@ def _add_pairs(kind: type, pairs: str = "_samples", joint: bool = False) -> None
 
 
 _kind: type
-for _kind in (datasets.Food101, datasets.Flowers102, datasets.FGVCAircraft, datasets.DTD, datasets.SUN397):
-    _add_lists(_kind)
-_add_lists(datasets.CLEVRClassification)
+_check_lists = checker(EACH | {"_image_files", "_labels"}, ("_image_files", "_labels"), _of_lists)
+_of_two = datasets.CLEVRClassification, datasets.DTD, datasets.FGVCAircraft, datasets.Flowers102, datasets.Food101
+for _kind in (*_of_two, datasets.SUN397):
+    add_reader(_kind, Reader(_check_lists, _of_lists, _lists, _lists))
 for _kind in (datasets.Imagenette, datasets.StanfordCars, datasets.GTSRB, datasets.RenderedSST2):
     _add_pairs(_kind)
 _add_pairs(datasets.Places365, "imgs", joint=True)

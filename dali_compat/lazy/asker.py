@@ -19,17 +19,15 @@ class Asker:
     Args:
         dataset: the user's.
         roots: the chains without transforms, by what images are given as.
-        since: as Tracer's.
-        catches: the data set's code may catch errors.
+        since, whole: as Tracer's.
 
     Attributes:
         asked, real: how many samples so far, and how many of them were made by the data set itself.
         why: what it did with the first of these.
     """
 
-    def __init__(self, dataset: Any, roots: dict[str, Chain], since: int, catches: bool = False):
-        self.dataset, self.roots, self.since = dataset, roots, since
-        self._whole: set[int] | None = set() if catches else None
+    def __init__(self, dataset: Any, roots: dict[str, Chain], since: int, whole: set[int] | None = None):
+        self.dataset, self.roots, self.since, self._whole = dataset, roots, since, whole
         self.asked = self.real = 0
         self.why = ""
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import random
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,32 +22,12 @@ import torch
 _FEW, _MANY = 1 << 10, 1 << 18  # numbers that the data set's code may have drawn itself, looked for in two steps
 _HEAD = 56  # bytes of torch's state: its seed, its place, and the first numbers of its stream
 _ALIKE = 8  # numbers in sequence that tell one place of a stream from all others
+_SETTERS = frozenset(("graphsafe_set_state", "manual_seed", "seed", "set_state", "setstate"))
+_HERE, _THEIRS = __name__.partition(".")[0], frozenset(("random", "torch"))
 
 
-class Generator(Protocol):
-    """One generator. ``name``: for explain()."""
-
-    name: str
-
-    def state(self) -> Any:
-        """Its state."""
-        ...
-
-    def mark(self, state: Any) -> Any:
-        """What tells a state from all others."""
-        ...
-
-    def set(self, state: Any) -> None:
-        """Puts it into a state."""
-        ...
-
-    def numbers(self, state: Any, count: int) -> np.ndarray:
-        """The next numbers of 31 or 32 bits from a state on."""
-        ...
-
-    def leave(self) -> Any:
-        """Goes on in another stream; gives the state of its beginning."""
-        ...
+# Each has: name, for explain(); state(); set(), into one; mark(), what tells a state from all others; numbers(), the
+# next of 31 or 32 bits from a state on; leave(), which goes on in another stream and gives the state of its beginning.
 
 
 class _Torch:
@@ -54,20 +36,20 @@ class _Torch:
     def __init__(self) -> None:
         self._drawn = torch.empty((), dtype=torch.int64, device="cpu")
 
-    def state(self) -> torch.Tensor:
+    def state(self) -> Any:
         return torch.default_generator.get_state()
 
-    def mark(self, state: torch.Tensor) -> bytes:
+    def mark(self, state: Any) -> bytes:
         return ctypes.string_at(state.data_ptr(), _HEAD)
 
-    def set(self, state: torch.Tensor) -> None:
+    def set(self, state: Any) -> None:
         torch.default_generator.set_state(state)
 
-    def numbers(self, state: torch.Tensor, count: int) -> np.ndarray:
+    def numbers(self, state: Any, count: int) -> np.ndarray:
         generator = torch.Generator().set_state(state)
         return torch.empty(count, dtype=torch.int32, device="cpu").random_(generator=generator).numpy()
 
-    def leave(self) -> torch.Tensor:
+    def leave(self) -> Any:
         generator, seed = torch.default_generator, torch.default_generator.initial_seed()
         state = generator.manual_seed(int(self._drawn.random_())).get_state()
         ctypes.c_uint64.from_address(state.data_ptr()).value = seed  # so that torch.initial_seed() stays what it was
@@ -77,8 +59,8 @@ class _Torch:
 
 class _Python:
     name = "Python's generator"
-    state = staticmethod(random.getstate)
-    set = staticmethod(random.setstate)
+    state: Any = staticmethod(random.getstate)
+    set: Any = staticmethod(random.setstate)
 
     def mark(self, state: Any) -> Any:
         return state
@@ -95,8 +77,8 @@ class _Python:
 
 class _NumPy:
     name = "NumPy's generator"
-    state = staticmethod(np.random.get_state)
-    set = staticmethod(np.random.set_state)
+    state: Any = staticmethod(np.random.get_state)
+    set: Any = staticmethod(np.random.set_state)
 
     def mark(self, state: Any) -> Any:
         return state[1].tobytes(), state[2]
@@ -111,8 +93,9 @@ class _NumPy:
         return np.random.get_state()
 
 
-TORCH: Generator = _Torch()
-PYTHON: Generator = _Python()
+Generator = _Torch | _Python | _NumPy
+
+TORCH, PYTHON = _Torch(), _Python()
 ALL: tuple[Generator, ...] = (TORCH, PYTHON, _NumPy())
 
 States = tuple[tuple[Generator, Any], ...]
@@ -146,6 +129,32 @@ class Watch:
         for generator in generators:
             self._see(generator, generator.leave())
         return states
+
+
+@contextmanager
+def calls_heard() -> Iterator[set[str]]:
+    """Gives the names of the generators that this thread sets within it, torch's and Python's. A Watch does not see
+    one that goes back behind what the data set's code itself has drawn. It is slow."""
+    names = {id(torch.default_generator): TORCH.name, id(random.seed.__self__): PYTHON.name}  # type: ignore[attr-defined]
+    heard: set[str] = set()
+
+    def profile(frame: Any, event: str, called: Any) -> None:
+        if event == "c_call" and called.__name__ in _SETTERS and id(getattr(called, "__self__", None)) in names:
+            while frame.f_back and _package(frame) in _THEIRS:
+                frame = frame.f_back
+            if _package(frame) != _HERE:
+                heard.add(names[id(called.__self__)])
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        yield heard
+    finally:
+        sys.setprofile(before)
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 @contextmanager

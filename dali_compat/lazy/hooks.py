@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from PIL import Image
@@ -53,25 +53,9 @@ _here = threading.local()
 _lock = new_lock()
 
 
-class Hooked(Protocol):
-    """Who answers the functions of this module in a thread: a Tracer."""
-
-    def opened(self, file: Any, really: Callable[..., Any]) -> Any:
-        """What Image.open gives of a file; None where ``really`` opening it is what can be done."""
-        ...
-
-    def decoded(self, feature: Any, value: Any, really: Callable[..., Any]) -> Any:
-        """What a feature of Hugging Face's makes of a row's value; None as opened()."""
-        ...
-
-    def applied(self, transform: Any, image: Any, function: Callable[[Any], Any] | None = None) -> Any:
-        """What a transform, or a function that does the same, gives of a stand-in; None where it has to be called."""
-        ...
-
-
 @contextmanager
-def hooked(tracer: Hooked) -> Iterator[None]:
-    """Within it ``tracer`` answers this thread."""
+def hooked(tracer: Any) -> Iterator[None]:
+    """Within it a Tracer answers this thread."""
     before = getattr(_here, "tracer", None)
     try:
         _put_in()
@@ -93,7 +77,7 @@ def unasked() -> Iterator[None]:
         _here.tracer = before
 
 
-def _tracer() -> Hooked | None:
+def _tracer() -> Any:
     """Who answers this thread; None where nobody does."""
     return getattr(_here, "tracer", None)
 

@@ -65,44 +65,29 @@ class LazyImage(Image.Image):
 
     def convert(self, mode: Any = None, *args: Any, **kwargs: Any) -> Image.Image:
         """As PIL's. Conversions to RGB and L wait."""
-        later = later_of(self)
-        made = None if args or kwargs or type(mode) is not str else _converted(later, mode)
-        if made is None:
-            return later.value(f"converts the image to {mode}").convert(mode, *args, **kwargs)
-        return later.notes.made(LazyImage(made))
+        made = None if args or kwargs or type(mode) is not str else _converted(later_of(self), mode)
+        return _made(made) or later_of(self).value(f"converts the image to {mode}").convert(mode, *args, **kwargs)
 
     def resize(self, size: Any, resample: Any = None, *args: Any, **kwargs: Any) -> Image.Image:
         """As PIL's. It waits, for the first few sizes that there are: each has a pipeline."""
-        later = later_of(self)
-        made = None if args or kwargs else _resized(later, size, resample)
-        if made is None:
-            return later.value("resizes the image").resize(size, resample, *args, **kwargs)
-        return later.notes.made(LazyImage(made))
+        made = None if args or kwargs else _resized(later_of(self), size, resample)
+        return _made(made) or later_of(self).value("resizes the image").resize(size, resample, *args, **kwargs)
 
     def crop(self, box: Any = None) -> Image.Image:
         """As PIL's. Windows within the image wait."""
-        later = later_of(self)
-        made = _cropped(later, box)
-        if made is None:
-            return later.value("crops the image").crop(box)
-        return later.notes.made(LazyImage(made))
+        return _made(_cropped(later_of(self), box)) or later_of(self).value("crops the image").crop(box)
 
     def transpose(self, method: Any) -> Image.Image:
         """As PIL's. Flips wait."""
-        later = later_of(self)
-        made = _flipped(later, method)
-        if made is None:
-            return later.value("transposes the image").transpose(method)
-        return later.notes.made(LazyImage(made))
+        return _made(_flipped(later_of(self), method)) or later_of(self).value("transposes the image").transpose(method)
 
     def copy(self) -> Image.Image:
         """As PIL's."""
         later = later_of(self)
         made = later.then(later.chain, lambda image: image.copy())
-        if made is None:
-            return later.value("copies the image").copy()
-        made.is_converted = True  # it has no format any more
-        return later.notes.made(LazyImage(made))
+        if made is not None:
+            made.is_converted = True  # it has no format any more
+        return _made(made) or later.value("copies the image").copy()
 
     def load(self) -> Any:
         """What reads the pixels when somebody asks for one. Of some formats an image becomes another by it: PIL turns a
@@ -178,6 +163,11 @@ def later_of(image: Any) -> Later:
     return later
 
 
+def _made(later: Later | None) -> Any:
+    """The stand-in for what is made later."""
+    return None if later is None else later.notes.made(LazyImage(later))
+
+
 def is_certainly_rgb(later: Later) -> bool:
     """Whether the file's own mode is RGB, or the image was converted. Its header is read for that."""
     if not later.is_rgb and not later.chain.transforms:
@@ -237,8 +227,9 @@ def _resized(later: Later, size: Any, resample: Any) -> Later | None:
     numbers = type(size) in (list, tuple) and [type(one) for one in size] == [int, int] and min(size) > 0
     if not numbers or resample not in _INTERPOLATIONS or not is_certainly_rgb(later) or later.chain.gives.kind != "pil":
         return None
-    chain = later.chain.after(_resize(size[1], size[0], resample))
-    return None if chain is None else later.then(chain, lambda image: image.resize(size, resample))
+    return later.then(
+        later.chain.after(_resize(size[1], size[0], resample)), lambda image: image.resize(size, resample)
+    )
 
 
 @functools.lru_cache(256)
@@ -257,13 +248,9 @@ def _cropped(later: Later, box: Any) -> Later | None:
         return None
     if right - left == 1:  # libjpeg interpolates no chroma for it
         return None
-    chain = later.chain.after(ANY)
-    if chain is None:
-        return None
-    made = later.then(chain, lambda image: image.crop((left, top, right, bottom)))
-    if made is None:
-        return None
-    made.windows = (*later.windows, (chain.last_stream, (top, left, bottom - top, right - left)))
+    made = later.then(later.chain.after(ANY), lambda image: image.crop((left, top, right, bottom)))
+    if made is not None:
+        made.windows = (*later.windows, (made.chain.last_stream, (top, left, bottom - top, right - left)))
     return made
 
 
@@ -272,8 +259,7 @@ def _flipped(later: Later, method: Any) -> Later | None:
     flip = _FLIPS.get(method) if type(method) in (int, Image.Transpose) else None
     if flip is None or not is_certainly_rgb(later) or later.chain.gives.kind != "pil":
         return None
-    chain = later.chain.after(flip)
-    return None if chain is None else later.then(chain, lambda image: image.transpose(method))
+    return later.then(later.chain.after(flip), lambda image: image.transpose(method))
 
 
 def _exif(later: Later) -> Any:
@@ -301,8 +287,6 @@ def _converted(later: Later, mode: str) -> Later | None:
         chain = later.chain.after(CONVERTS[mode])
     elif mode == "L":  # of an image in L it makes the same, by way of RGB
         chain = later.chain.after(CONVERTS[mode]) if _own_mode(later) in ("RGB", "L") else None
-    if chain is None:
-        return None
     made = later.then(chain, lambda image: image.convert(mode))
     if made is not None:
         made.is_rgb = made.is_converted = True

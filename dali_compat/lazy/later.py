@@ -152,10 +152,11 @@ class Later:
             yield later
             later = later._before
 
-    def then(self, chain: Chain, make: Callable[[Any], Any]) -> Later | None:
-        """What ``make`` gives of it, later; None where it is real, and may have been changed in place since."""
+    def then(self, chain: Chain | None, make: Callable[[Any], Any]) -> Later | None:
+        """What ``make`` gives of it, later; None without a chain, and where it is real, and may have been changed in
+        place since."""
         with _lock:
-            if self.is_real:
+            if chain is None or self.is_real:
                 return None
             self.is_loaded = True
             made = Later(self.source, chain, self.notes, make, self, self.is_rgb)

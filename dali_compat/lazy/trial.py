@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import ctypes
 import fcntl
 import gc
+import mmap
 import os
 import pickle
 import stat
@@ -25,6 +27,9 @@ from ..workers.worker import stay_with_the_parent
 from .reach import names_of
 
 _SECONDS, _IDLE = 60, 5  # that a child may take, and that it may do nothing: what it waits for may not be there
+_SHARED = 64 << 20  # bytes of shared memory of which a child has a copy
+_MEMORY = "/dev/shm/", "/dev/zero"
+_FIXED = 0x10  # MAP_FIXED
 _SMALL = 1000  # entries of a container that is looked into
 _OBJECTS = 10_000
 
@@ -40,29 +45,29 @@ def in_child(function: Callable[[], Any]) -> Any:
         TrialFailed: it has raised an error, crashed, waited for 5 s or taken 60 s; the text says so of a data set.
     """
     receive, send = os.pipe()
+    child = 0
     with Connection(receive, writable=False) as answer:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
+        _flush()
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of Python 3.12 and of libraries, where there are threads
-                child = os.fork()
-            if not child:
-                _answer(function, send)
-        finally:
-            os.close(send)
-        try:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of Python 3.12 and of libraries, where there are threads
+                    child = os.fork()
+                if not child:
+                    _answer(function, send)
+            finally:
+                os.close(send)
             return pickle.loads(_waited_for(answer, child))
         except Exception as error:
             slow = isinstance(error, TimeoutError)
             what = "gives no sample within a minute, or waits," if slow else "ends"
             raise TrialFailed(f"{what} in a forked process, where a few samples are tried") from error
         finally:
-            with suppress(OSError):
-                os.kill(child, 9)
-            with suppress(OSError):
-                os.waitpid(child, 0)
+            if child:
+                with suppress(OSError):
+                    os.kill(child, 9)
+                with suppress(OSError):
+                    os.waitpid(child, 0)
 
 
 def reachable(start: Any) -> Iterator[Any]:
@@ -89,6 +94,12 @@ def _leads_to(one: Any, kind: type) -> list[Any]:
     if kind in (list, tuple, dict, set, collections.deque) and len(one) > _SMALL:
         return []
     return gc.get_referents(one)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
 
 
 def _waited_for(answer: Connection, child: int) -> bytes:
@@ -121,12 +132,11 @@ def _answer(function: Callable[[], Any], send: int) -> None:
             if number > 2 and number != send:
                 with suppress(OSError):  # the listing's own
                     _make_own(number)
+        _make_memory_own()
         with Connection(send, readable=False) as connection:
             connection.send_bytes(dumps(function()))
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
+        _flush()
         os._exit(0)
 
 
@@ -142,3 +152,17 @@ def _make_own(number: int) -> None:
         return
     os.dup2(own, number)
     os.close(own)
+
+
+def _make_memory_own() -> None:
+    """Memory that is shared with other processes, of a tensor's or a memory map's, becomes a copy at the same place."""
+    system = ctypes.CDLL(None)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, flags, *_, name = [*line.split(None, 5), ""][:6]
+        begin, end = (int(number, 16) for number in place.split("-"))
+        is_device = not name.startswith("/") or (name.startswith("/dev/") and not name.startswith(_MEMORY))
+        if flags == "rw-s" and not is_device and end - begin <= _SHARED:
+            held = ctypes.string_at(begin, end - begin)
+            how = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _FIXED
+            system.mmap(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), *how, -1, ctypes.c_long(0))
+            ctypes.memmove(begin, held, len(held))

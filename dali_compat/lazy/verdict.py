@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Container
 from contextlib import suppress
-from multiprocessing.sharedctypes import SynchronizedBase
+from multiprocessing.managers import BaseProxy
 from typing import Any, NamedTuple
 
 import torch.utils.data as data
@@ -19,9 +19,11 @@ from ..translate.pillow import refuse_replaced_pillow
 from ..workers.samples import dumps
 from .asker import Asker
 from .chains import Chain
+from .generators import calls_heard
+from .images import later_of
 from .reach import catches_errors
 from .reading import gives_many, may_open, may_use_cuda, signature_of, with_inner
-from .samples import Sample
+from .samples import Sample, at
 from .tracer import HEARD, WRITTEN, now
 from .trial import TrialFailed, in_child, reachable
 
@@ -53,9 +55,11 @@ class Known:
 
     Attributes:
         roots: the chains without transforms.
+        whole: as Tracer's.
     """
 
     def __init__(self, dataset: Any):
+        self.whole: set[int] = set()
         self.roots = {PATHS: Chain(min(len(dataset), _MOST), PATHS), BYTES: Chain(_IN_MEMORY, BYTES)}
         self._signature: Any = None
         self._verdict = Verdict("")
@@ -132,7 +136,7 @@ def asked(dataset: Any) -> Asked | None:
 def asker_of(dataset: Any, since: int) -> Asker:
     """What asks a data set that can be asked; ``since`` as Asker's."""
     known = _of_dataset.get(dataset, lambda: Known(dataset))
-    return Asker(dataset, known.roots, since, any(map(catches_errors, with_inner(dataset))))
+    return Asker(dataset, known.roots, since, known.whole if any(map(catches_errors, with_inner(dataset))) else None)
 
 
 def give_up(dataset: Any, why: str) -> None:
@@ -143,15 +147,6 @@ def give_up(dataset: Any, why: str) -> None:
 # ---- a few samples
 
 
-class _Shown(NamedTuple):
-    """The same as a Verdict, from a child: transforms are given by their id(), and pickled, or None."""
-
-    why: str
-    images: list[tuple[str, list[tuple[int, bytes | None]]]]
-    is_jpeg: bool = False
-    is_small: bool = False
-
-
 def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
     """What a few samples show. A forked child asks for them, so that nothing of it is left behind."""
     if any(gives_many(one) for one in with_inner(dataset)):
@@ -159,12 +154,10 @@ def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
     if not len(dataset):
         return Verdict("has no samples", raised=True)
     objects = {id(one): one for one in reachable(dataset)}
-    if any(isinstance(one, SynchronizedBase) for one in objects.values()):
-        return Verdict("has a value that it shares with other processes")
+    if any(isinstance(one, BaseProxy) for one in objects.values()):
+        return Verdict("has an object of a multiprocessing.Manager, which a trial would change")
     try:
-        shown: _Shown | None = in_child(lambda: _shown(dataset, roots, objects.keys()))
-        if shown is None:
-            return Verdict("raises an error", raised=True)
+        shown: Verdict = in_child(lambda: _shown(dataset, roots, objects.keys()))
         images = tuple(
             (given, tuple([objects[at] if at in objects else pickle.loads(packed or b"") for at, packed in transforms]))
             for given, transforms in shown.images
@@ -173,31 +166,45 @@ def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
         return Verdict(str(error))
     except Exception:  # of a transform that is made anew for each sample
         return Verdict("makes transforms that cannot be pickled")
-    return Verdict(shown.why, False, images, shown.is_jpeg, shown.is_small)
+    return shown._replace(images=images)
 
 
-def _shown(dataset: Any, roots: dict[str, Chain], known: Container[int]) -> _Shown | None:
-    """None where the first sample raises an error. ``known``: the id() of what is no sample's own."""
+def _shown(dataset: Any, roots: dict[str, Chain], known: Container[int]) -> Verdict:
+    """In the place of transforms it has their id(), and the pickled transforms, or None. ``known``: the id() of what is
+    no sample's own."""
     asker, count = Asker(dataset, roots, now()), len(dataset)
     samples: list[Sample] = []
+    heard: set[str] = set()
     places = 0, 1, 2, 3, count // 2, count // 2 + 1, count - 2, count - 1
     for number, index in enumerate(sorted({place for place in places if 0 <= place < count})):
         seed_generators(number)
         try:
-            samples += asker.ask([index])
+            with calls_heard() as names:
+                samples += asker.ask([index])
         except Exception:
             if not number:
-                return None
+                return Verdict("raises an error", raised=True)
+        if names and _is_to_draw(samples[-1]):  # a Watch has not made it real
+            heard |= names
         chains = {id(sample.images[0].chain) for sample in samples if sample.images}
         if number >= _ALIKE - 1 and len({bool(sample.images) for sample in samples}) == 1 and len(chains) < _ALIKE:
             break
     left = [sample for sample in samples if sample.images]
     if len(chains) > _ALIKE and not all(id(one) in known for one in left[0].images[0].chain.transforms):
-        return _Shown("makes another transform for each sample", [])
+        return Verdict("makes another transform for each sample")
     if 2 * len(left) < len(samples):
-        return _Shown(asker.why or _UNSEEN, [])
-    images = [(one.chain.given, list(map(_packed, one.chain.transforms))) for one in left[0].images]
-    return _Shown("", images, *_kind_and_size(left[0].images[0].source))
+        return Verdict(asker.why or _UNSEEN)
+    drawn_from = {one.name for root in roots.values() for one in root.drawn_from}
+    if heard & drawn_from:
+        return Verdict(f"seeds {min(heard & drawn_from)}")
+    images = tuple((one.chain.given, tuple(map(_packed, one.chain.transforms))) for one in left[0].images)
+    return Verdict("", False, images, *_kind_and_size(left[0].images[0].source))
+
+
+def _is_to_draw(sample: Sample) -> bool:
+    """Whether transforms of its images are to draw numbers later."""
+    images = [later_of(at(sample.value, image.paths[0])) for image in sample.images]
+    return any(later.states for image in images for later in image.line())
 
 
 def _packed(transform: Any) -> tuple[int, bytes | None]:

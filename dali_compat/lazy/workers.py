@@ -88,7 +88,7 @@ class AskedWorkers:
         self._context = loader.multiprocessing_context or torch.multiprocessing.get_context()
         self._count, self._init = loader.num_workers, loader.worker_init_fn
         self._processes: Processes | None = None
-        self._chains: dict[tuple[str, bytes], Chain] = {}
+        self._chains: dict[tuple[str, bytes], Any] = {}  # None of what is one too many
 
     def start(self) -> Processes:
         """The processes: best before DALI's threads are at work, for they are forked.
@@ -107,7 +107,7 @@ class AskedWorkers:
 
     def begin_again(self, asker: Asker) -> None:
         """Another epoch, for which this one counts. What the data set has changed of itself there stays."""
-        self._asker = asker
+        self._asker, self._chains = asker, {}
         if self._processes is not None:
             self._processes.begin_again()
 
@@ -164,24 +164,19 @@ class AskedWorkers:
 
     def _restored(self, sample: Sample, transforms: list[bytes]) -> Sample | None:
         """None where too many other transforms have come before."""
-        chains = [self._chain(image.source, transforms[image.chain]) for image in sample.images]  # type: ignore[call-overload]  # as Reply says
-        images = []
-        for image, chain in zip(sample.images, chains, strict=True):
-            if chain is None:
-                return None
-            if isinstance(image.source, Record):  # each process counts for itself
-                image.source.index = next(numbers)
-            images.append(image._replace(chain=chain))
-        return Sample(exchanged(sample.value, {Unread}, self._image), tuple(images))
+        images = tuple([self._wanted(one, transforms) for one in sample.images])
+        if None in [image.chain for image in images]:
+            return None
+        return Sample(exchanged(sample.value, {Unread}, self._image), images)
 
-    def _chain(self, source: Source, packed: bytes) -> Chain | None:
-        given = PATHS if isinstance(source, str) else BYTES
-        if (given, packed) not in self._chains:
-            chain = self._asker.roots[given].follow(pickle.loads(packed))
-            if chain is None:
-                return None
-            self._chains[given, packed] = chain
-        return self._chains[given, packed]
+    def _wanted(self, image: Any, transforms: list[bytes]) -> Wanted:
+        given = PATHS if isinstance(image.source, str) else BYTES
+        key = given, transforms[image.chain]
+        if key not in self._chains:
+            self._chains[key] = self._asker.roots[given].follow(pickle.loads(key[1]))
+        if isinstance(image.source, Record):  # each process counts for itself
+            image.source.index = next(numbers)
+        return image._replace(chain=self._chains[key])
 
     def _image(self, unread: Unread) -> LazyImage:
         root = self._asker.roots[PATHS if isinstance(unread.source, str) else BYTES]

@@ -35,19 +35,19 @@ _MOST_THREADS = 16
 _GPU_JPEG_THREADS = 4
 
 _ON_BATCH = "write it as a transform, and dali_compat.register() what that does on a batch"
-# By the beginning of the reason for which a data set of the user's is not asked: what keeps all that its code does
+_AFTERWARDS = "leave the tensor as torchvision gives it, and do the rest in collate_fn, or on the batch"
+# By beginnings of the reason for which a data set of the user's is not asked: what keeps all that its code does
 _REMEDIES = {
-    "uses the tensor's": "leave the tensor as torchvision gives it, and do the rest in collate_fn, or on the batch",
-    "sets the tensor's": "leave the tensor as torchvision gives it, and do the rest in collate_fn, or on the batch",
-    "gives the tensor to": f"{_ON_BATCH}, or call it in collate_fn",
-    "uses the image's": _ON_BATCH,
-    "loads the image": _ON_BATCH,
-    "sets the image's": _ON_BATCH,
-    "keeps an image": "leave it to the loader to keep decoded images: cache=",
-    "gives an image that is not RGB": "where it is to have three channels, image.convert('RGB')",
-    "gives an image as it was opened": "where it is to have three channels, image.convert('RGB')",
-    "gives an image with random changes": "give the tensors alone",
-    "has __getitems__": "leave __getitems__ out, where __getitem__ gives the same",
+    (
+        "uses the tensor's",
+        "sets the tensor's",
+    ): "leave the tensor as it is, and do the rest in collate_fn, or on the batch",
+    ("gives the tensor to",): f"{_ON_BATCH}, or call it in collate_fn",
+    ("uses the image's", "loads the image", "sets the image's"): _ON_BATCH,
+    ("keeps an image",): "leave it to the loader to keep decoded images: cache=",
+    ("gives an image that is", "gives an image as it"): "where it is to have three channels, image.convert('RGB')",
+    ("gives an image with",): "give the tensors alone",
+    ("has __getitems__",): "leave __getitems__ out, where __getitem__ gives the same",
 }
 
 
@@ -129,7 +129,7 @@ def planned(dataset) -> tuple[list[Any], Asked | None]:
             own = asked(dataset)
         except Unsupported as why:
             (what, _, remedy), (seen, *_) = str(error).partition("; "), str(why).partition("; ")
-            remedy = remedy or next((one for begin, one in _REMEDIES.items() if seen.startswith(begin)), "")
+            remedy = remedy or next((one for begins, one in _REMEDIES.items() if seen.startswith(begins)), "")
             raise Unsupported(f"{what}, and {seen}" + (remedy and f"; {remedy}")) from None
         if own is None:
             raise error from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,16 +24,6 @@ if TYPE_CHECKING:
 
 
 _READERS = 4  # threads that read files, where nothing else is to do
-
-
-class Borrower(Protocol):
-    """Who has pipelines for a while: an epoch.
-
-    Attributes:
-        over: they may serve another.
-    """
-
-    over: bool
 
 
 @dataclass
@@ -87,8 +77,9 @@ class DaliRoute:
         """Those that turned up later, and those for images of one channel, too."""
         return list(dict.fromkeys([*self.plans, *(plan for _, plan in self._plan_of.values()), *self.gray.values()]))
 
-    def borrow(self, plan: Plan, batch_size: int, form: Form, borrower: Borrower) -> DecodePipeline:
-        """An idle pipeline for the plan, or a new one. It is idle again when the epoch is over, or gone."""
+    def borrow(self, plan: Plan, batch_size: int, form: Form, borrower: Any) -> DecodePipeline:
+        """An idle pipeline for the plan, or a new one. It is idle again when the epoch that borrows it is over, or
+        gone."""
         from ..engine.dali.pipeline import DecodePipeline
 
         batch_size = max(batch_size, self.batch_size)

@@ -136,6 +136,18 @@ class Own(Files):
         mask = crop(Image.open(self.masks[i]).convert("L").convert("RGB"))
         return T.ToTensor()(image), T.ToTensor()(mask)
 """,
+    "a state before what the program draws itself": """
+class Own(Files):
+    def __init__(self, paths, masks):
+        super().__init__(paths, masks)
+        self.first = T.Compose([lambda image: image.point(lambda value: value), T.RandomCrop(40), T.ToTensor()])
+        self.t = T.Compose([T.RandomCrop(40), T.ToTensor()])
+
+    def __getitem__(self, i):
+        with torch.random.fork_rng(devices=[]):
+            image = self.first(Image.open(self.masks[i]).convert("RGB"))
+        return image, self.t(Image.open(self.masks[i]).convert("RGB"))
+""",
     # settings that are others for each sample
     "an angle for each image": """
 class Own(Files):
