@@ -172,11 +172,10 @@ def _try(dataset: Any, roots: dict[str, Chain]) -> Verdict:
 def _shown(dataset: Any, roots: dict[str, Chain], known: Container[int]) -> Verdict:
     """In the place of transforms it has their id(), and the pickled transforms, or None. ``known``: the id() of what is
     no sample's own."""
-    asker, count = Asker(dataset, roots, now()), len(dataset)
+    asker = Asker(dataset, roots, now())
     samples: list[Sample] = []
     heard: set[str] = set()
-    places = 0, 1, 2, 3, count // 2, count // 2 + 1, count - 2, count - 1
-    for number, index in enumerate(sorted({place for place in places if 0 <= place < count})):
+    for number, index in enumerate(_tried(len(dataset))):
         seed_generators(number)
         try:
             with calls_heard() as names:
@@ -199,6 +198,12 @@ def _shown(dataset: Any, roots: dict[str, Chain], known: Container[int]) -> Verd
         return Verdict(f"seeds {min(heard & drawn_from)}")
     images = tuple((one.chain.given, tuple(map(_packed, one.chain.transforms))) for one in left[0].images)
     return Verdict("", False, images, *_kind_and_size(left[0].images[0].source))
+
+
+def _tried(count: int) -> list[int]:
+    """The indices of the samples that are tried, of ``count``."""
+    indices = 0, 1, 2, 3, count // 2, count // 2 + 1, count - 2, count - 1
+    return sorted({index for index in indices if 0 <= index < count})
 
 
 def _is_to_draw(sample: Sample) -> bool:
