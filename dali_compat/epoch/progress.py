@@ -36,8 +36,7 @@ class Progress:
         drawn: batches of the sampler so far.
         left_out: numbers of those of which on_error has left nothing: the caller does not count them.
         exhausted: whether the sampler has come to its end; over: whether the caller has.
-        last: indices of the last batch that the caller has had, where it is known; expected: its fingerprint() in a
-            state.
+        last: indices of the caller's last batch, where they are known; expected: its fingerprint() in a state.
         again: whether indices are drawn again; strict: and must be the same.
         later: states of ``now_from`` once they are drawn; None where nothing changes then.
         users: states of the user's own sampler and data set before iter().
