@@ -10,6 +10,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -157,7 +158,8 @@ class Tracer:
             pending, self._random = self._random, []
             for ref in pending:
                 if (later := ref()) is not None:
-                    later.value(f"seeds {self._set}")
+                    with suppress(Exception):  # a damaged file's: that sample meets it again
+                        later.value(f"seeds {self._set}")
 
     def _source(self, file: Any) -> Source | None:
         if type(file) is io.BytesIO:
