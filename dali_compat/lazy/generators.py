@@ -135,7 +135,7 @@ class Watch:
 def calls_heard() -> Iterator[set[str]]:
     """Gives the names of the generators that this thread sets within it, torch's and Python's. A Watch does not see
     one that goes back behind what the data set's code itself has drawn. It is slow."""
-    names = {id(torch.default_generator): TORCH.name, id(random.seed.__self__): PYTHON.name}  # type: ignore[attr-defined]
+    names = {id(torch.default_generator): TORCH.name, id(random.seed.__self__): PYTHON.name}  # type: ignore[attr-defined]  # of a method
     heard: set[str] = set()
 
     def profile(frame: Any, event: str, called: Any) -> None:
