@@ -79,17 +79,19 @@ setup(
     packages=find_packages(include=["dali_compat", "dali_compat.*"]),
     package_data={"dali_compat": ["py.typed"]},
     python_requires=">=3.10",
-    install_requires=["torch", "torchvision>=0.20", "numpy", "pillow", "tqdm", "filelock", "braceexpand"],
+    install_requires=[
+        *("torch", "torchvision>=0.20", "numpy", "pillow"),
+        *("tqdm", "filelock", "braceexpand", "google-crc32c"),
+    ],
     extras_require={
         # 1.53 is the oldest DALI that is tested; the CUDA 11 builds ended at 1.50.
         "cuda110": ["nvidia-dali-cuda110"],
         "cuda120": ["nvidia-dali-cuda120>=1.53"],
         "cuda130": ["nvidia-dali-cuda130>=1.53"],
-        # lmdb: to write LMDB; google-crc32c: TFRecord's checksums, 9 times faster
-        "archives": ["lmdb", "google-crc32c"],
+        "archives": ["lmdb"],  # to write LMDB
         "test": [
             *("pytest", "pytest-timeout", "pytest-xdist", "lightning", "accelerate", "timm", "pytorch-ignite"),
-            *("lmdb", "google-crc32c", "tfrecord", "webdataset", "datasets", "pandas", "torchdata"),
+            *("lmdb", "tfrecord", "webdataset", "datasets", "pandas", "torchdata"),
             *("transformers", "ray[train]", "nbclient", "ipykernel"),
             *("pyyaml", "tensorboard"),  # of examples/
             *("mypy", "ruff", "setuptools>=77", "readme_renderer[md]"),

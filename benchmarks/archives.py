@@ -7,7 +7,7 @@ turns over --rounds rounds, --parts of:
   images: --warmup batches, then --batches or --seconds. Indices are random with replacement, so no epoch ends
   meanwhile. cpu_ms is processor time of all threads an image, warm-up included, which others on the machine disturb
   less.
-- index: a new data set without and with a cached index; for TFRecord also with NumPy's checksums, for tar also Python's
+- index: a new data set without and with a cached index; for tar also Python's
   tarfile. The archive is in the page cache.
 - read: 256 random images by each way below, from the page cache (hot) and after the archive was dropped from it (cold).
   views: Archive.read() and a touch of each page, as a decoder does; views_no_advice: the same without posix_fadvise;
@@ -49,7 +49,6 @@ from torch.utils.data import RandomSampler
 from torchvision.datasets import ImageFolder
 
 import dali_compat
-from dali_compat.archives import checksum
 from dali_compat.archives.pack import pack
 
 KINDS = {"rec": "DALIRecordIO", "tfrecord": "DALITFRecord", "lmdb": "DALILMDB", "tar": "DALIWebDataset"}
@@ -80,11 +79,6 @@ def index(path):
     """{case: seconds}"""
     forget_index(path)
     made = {"first": seconds(lambda: opened(path)), "again": seconds(lambda: opened(path))}
-    if path.suffix == ".tfrecord":
-        forget_index(path)
-        fast, checksum._implementation = checksum._implementation, lambda: checksum.numpy_crc32c
-        made["numpy_checksums"] = seconds(lambda: opened(path))
-        checksum._implementation = fast
     if path.suffix == ".tar":
         made["tarfile"] = seconds(lambda: tarfile.open(path).getmembers())
     return made

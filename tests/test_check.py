@@ -25,7 +25,7 @@ from tqdm import tqdm
 from dali_compat import cli
 from dali_compat.archives.pack import pack
 from dali_compat.check import places, wording
-from dali_compat.check import spread as workers
+from dali_compat.check import process_map as workers
 from dali_compat.check.looking import decode
 
 ARCHIVES = {"rec": "DALIRecordIO", "tfrecord": "DALITFRecord", "lmdb": "DALILMDB", "tar": "DALIWebDataset"}
@@ -526,7 +526,7 @@ def test_results_come_in_order_however_long_they_take():
         time.sleep(0.003 * (item % 7 == 0))
         return -item
 
-    assert list(workers.spread(slow, range(300), 3)) == [(item, -item) for item in range(300)]
+    assert list(workers.process_map(slow, range(300), 3)) == [(item, -item) for item in range(300)]
 
 
 def test_few_items_are_taken_ahead():
@@ -537,8 +537,8 @@ def test_few_items_are_taken_ahead():
         for asked in range(10_000):  # noqa: UP028  (the test reads it)
             yield asked
 
-    for seen, _ in enumerate(workers.spread(abs, items(), 2)):
-        assert asked - seen <= (workers._AHEAD * 2 + 1) * workers._MOST
+    for seen, _ in enumerate(workers.process_map(abs, items(), 2)):
+        assert asked - seen <= (workers._AHEAD * 2 + 1) * workers._CHUNK
     assert seen == 9_999
 
 

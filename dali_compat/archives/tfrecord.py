@@ -14,9 +14,10 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
+import google_crc32c
+
 from . import protobuf
 from .archive import Archive
-from .checksum import masked_crc32c
 from .index import Progress
 from .paths import PathLike
 from .protobuf import BYTES, Malformed
@@ -106,6 +107,12 @@ class DALITFRecord(Archive):
         if labels[0] != "int64s" or len(labels[1]) != 1:
             raise refused(path, where, f"{self.label_key!r} is {len(labels[1])} {labels[0]}, not one int64")
         return *images[1][0], labels[1][0]
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The CRC-32C as TFRecord stores it: rotated right by 15 bits, plus a constant."""
+    crc: int = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _record(file: BinaryIO, path: str, where: str, left: int) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .looking import FileSeen
-from .spread import Crash
+from .process_map import Crash
 
 _LISTS = ("broken", "pillow", "not_images", "unlisted", "bombs")
 _SIDES = ("height", "width", "bytes")

@@ -96,13 +96,13 @@ def _run(args) -> int:
 
 def _check(place, findings, workers: int) -> bool:
     """Look at everything. Returns whether it came to the end."""
-    from ..check.spread import spread
+    from ..check.process_map import process_map
 
     if not place.total:
         return True
     with (
         _interrupts() as interrupted,
-        closing(spread(place.look, place, min(workers, place.total), interrupted)) as results,
+        closing(process_map(place.look, place, min(workers, place.total), interrupted)) as results,
         tqdm(total=place.total, desc="checking", unit="file", miniters=1) as bar,
     ):
         for item, seen in results:
@@ -188,8 +188,8 @@ def archive_class(path: str) -> str | None:
 
 
 def _by_content(path: str) -> str | None:
-    from ..archives.checksum import masked_crc32c
     from ..archives.recordio import MAGIC
+    from ..archives.tfrecord import masked_crc32c
 
     with open(path, "rb") as file:
         head = file.read(512)

@@ -5,8 +5,8 @@ In the order to read them:
 - registry: who translates a class, and what a translator returns. color is one of the kinds, each with its translators.
 - chain: a whole transform, containers included, up to what has no translation.
 - wrappers/: what a callable of the user's does, if it only applies transforms that have a translation.
-- fidelity: how far a step is from torchvision, in words. untranslatable: why there is no translation. hints: what to
-  write instead. several: views(). of_views: what torchvision refuses of several images.
+- fidelity: how far a step is from torchvision, in words. untranslatable: why there is no translation. several: views().
+  of_views: what torchvision refuses of several images.
 - timm, timm_policies: timm's transforms; imported when one comes.
 """
 

@@ -9,7 +9,6 @@ from typing import Any
 from ..draws import is_random
 from ..plan import Gate, ImageSpec, Step
 from .fidelity import EXACT
-from .hints import instead
 from .of_views import refuse_of_views
 from .registry import Gated, Nested, as_known, behaves_as, translated_base, translation
 from .untranslatable import Untranslatable, describe
@@ -135,10 +134,8 @@ def _looked_through(transform: Any) -> Nested | Seen:
     except Unseen as unseen:
         why = f", and {unseen}" if str(unseen) else ""
     # not within the block above: an error's context has frames, and these have all that the caller holds
-    written = instead(transform)
-    reason = _why_unknown(transform) + (f", but for {written}" if written else why)
     remedy = "to have it run on batches, dali_compat.register() a translation"
-    raise Untranslatable(transform, reason, remedy)
+    raise Untranslatable(transform, _why_unknown(transform) + why, remedy)
 
 
 def _why_unknown(transform: Any) -> str:

@@ -294,16 +294,6 @@ def test_one_view_has_a_function(image_root):
         assert_equal_batches(loader, stock(dataset, 7))
 
 
-def test_explain_shows_what_to_write_instead(image_root):
-    transform = TwoCrops(T.Compose([T.RandomResizedCrop(24), OwnBlur(), T.ToTensor()]))
-    with pytest.warns(FallbackWarning, match=r"OwnBlur: .* but for T.GaussianBlur\(13, sigma=\(0.1, 2\)\)"):
-        loader = DataLoader(ImageFolder(image_root, transform), 4, device="cpu")
-    said = loader.explain()
-    assert "TwoCrops" in said and "2 views of one image" in said and "views 1, 2:" in said and "0x" not in said
-    line = next(line for line in said.splitlines() if "OwnBlur" in line)
-    assert "Python, sample by sample" in line and "but for T.GaussianBlur(13, sigma=(0.1, 2))" in line
-
-
 class Preset:
     def __init__(self):
         self.chain = T.Compose([T.Resize(24), T.CenterCrop(20), T.ToTensor()])

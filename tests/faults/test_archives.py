@@ -18,8 +18,8 @@ from torchvision.datasets import ImageFolder
 import dali_compat
 from dali_compat import ImageReadError
 from dali_compat.archives import folder_index, saved, tar
-from dali_compat.archives.checksum import masked_crc32c
 from dali_compat.archives.pack import pack
+from dali_compat.archives.tfrecord import masked_crc32c
 
 KINDS = {".rec": "DALIRecordIO", ".tfrecord": "DALITFRecord", ".lmdb": "DALILMDB", ".tar": "DALIWebDataset"}
 COUNT = 300 if ALL else 100  # mutations of each kind
