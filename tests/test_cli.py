@@ -14,7 +14,6 @@ from PIL import Image
 
 from dali_compat import cli, installation
 from dali_compat.cli import demo, doctor, pictures
-from dali_compat.engine.planes.nvjpeg import EngineError
 
 
 @pytest.fixture
@@ -144,49 +143,15 @@ def test_missing_or_old_torchvision(machine, monkeypatch):
     assert "older than 0.20" in check("torchvision").problem
 
 
-class JpegEngine:
-    """One that takes so long for a call, by the clock ``now``, or that does not do it."""
-
-    device, kinds, now = torch.device("cpu"), "gray", 100.0
-
-    def __init__(self, seconds=0.0, error=None):
-        self.seconds, self.error, self.given = seconds, error, []
-
-    def submit(self, files, places):
-        self.given.append((len(files), places.sizes.tolist()[0], places.chroma[0, 2:].tolist()))
-        return self
-
-    def result(self):
-        self.now += self.seconds
-        if self.error:
-            raise self.error
-
-
-def test_the_speed_of_an_engine_is_measured(machine, monkeypatch):
-    """After a first call, of images of 4:2:0; what fails is told."""
-    machine(gpu_names=["A", "B"])
-    engines = [JpegEngine(0.01), JpegEngine(error=EngineError("nvjpegDecodeBatched: not supported"))]
-    monkeypatch.setattr(doctor.time, "perf_counter", lambda: engines[0].now)
-    monkeypatch.setattr(installation, "has_hardware_jpeg_decoder", lambda index: True)
-    monkeypatch.setattr(doctor, "engine_of", lambda device: engines[device.index])
-    monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "1")
-    found = re.search(r"counts them\), ([\d,]+) images/s of 500 x 375, 1: yes, (.*)", check("hardware JPEG").value)
-    assert found[1] == "12,800"
-    assert found[2].endswith("; its speed was not measured: nvjpegDecodeBatched: not supported")
-    assert engines[0].given == [(128, [375, 500], [2, 2])] * 5
-
-
 def test_hardware_decoder_is_told_for_each_gpu(machine, monkeypatch):
     machine(gpu_names=["A", "B", "C", "D"])
     answers = [True, True, False, None]
     engines = [types.SimpleNamespace(kinds="gray, 4:4:4"), "its planes are not libjpeg's"]
-    monkeypatch.setattr(doctor, "_images_per_second", lambda engine: 20000)
     monkeypatch.setattr(installation, "has_hardware_jpeg_decoder", lambda index: answers[index])
     monkeypatch.setattr(doctor, "engine_of", lambda device: engines[device.index])
     monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "1")
     said = "0: yes, with exact=True for files (gray, 4:4:4) that were compared with Pillow's pixels"
-    said += " (explain() counts them)"
-    said += ", 20,000 images/s of 500 x 375, 1: yes, but not with exact=True: its planes are not libjpeg's"
+    said += ", 1: yes, but not with exact=True: its planes are not libjpeg's"
     assert check("hardware JPEG").value == f"{said}, 2: no: CUDA and CPU threads decode, 3: unknown"
     monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "0")
     assert check("hardware JPEG").value == "0: yes, 1: yes, 2: no: CUDA and CPU threads decode, 3: unknown"

@@ -1,30 +1,18 @@
 """Print versions, drivers and GPUs, and what is wrong with a way to mend it."""
 
 import importlib.metadata
-import io
 import os
 import platform
-import time
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from PIL import Image
 
 from dali_compat import installation
 from dali_compat.cli.cores import usable_cores
-from dali_compat.cli.pictures import make_photo
-from dali_compat.data.header import read_header
-from dali_compat.engine.planes.engine import EngineSilent
 from dali_compat.engine.planes.engines import engine_of, is_wanted
-from dali_compat.engine.planes.files import Files
-from dali_compat.engine.planes.geometry import pixels_of, planes_of
-from dali_compat.engine.planes.nvjpeg import EngineError, EngineMemoryError
-from dali_compat.engine.planes.verified import VerifiedEngine
 
 OLDEST_TESTED_DALI = (1, 53)
 OLDEST_TORCHVISION = (0, 20)
-_HEIGHT, _WIDTH, _BATCH, _CALLS = 375, 500, 128, 4  # of the images by which an engine's speed is measured
 
 
 @dataclass(frozen=True)
@@ -190,27 +178,7 @@ def _exact_engine(index: int) -> str:
     engine = engine_of(torch.device("cuda", index))
     if isinstance(engine, str):
         return f"yes, but not with exact=True: {engine}"
-    which = f"files ({engine.kinds}) that were compared with Pillow's pixels (explain() counts them)"
-    said = f"yes, with exact=True for {which}"
-    try:
-        return f"{said}, {_images_per_second(engine):,.0f} images/s of {_WIDTH} x {_HEIGHT}"
-    except (EngineError, EngineMemoryError, EngineSilent, torch.OutOfMemoryError) as error:
-        return f"{said}; its speed was not measured: {error}"
-
-
-def _images_per_second(engine: VerifiedEngine) -> float:
-    """Of planes alone, a batch at a time, 4:2:0. The first call makes room, and does not count."""
-    encoded = io.BytesIO()
-    Image.fromarray(make_photo(np.random.default_rng(0), _HEIGHT, _WIDTH)).save(encoded, "JPEG", subsampling=2)
-    photo = np.frombuffer(encoded.getvalue(), np.uint8)
-    chroma = np.full(_BATCH, read_header(photo).chroma)
-    files = Files.of([photo] * _BATCH, engine.device)
-    places = planes_of(np.tile((_HEIGHT, _WIDTH), (_BATCH, 1)), *pixels_of(chroma))
-    engine.submit(files, places).result()
-    begin = time.perf_counter()
-    for _ in range(_CALLS):
-        engine.submit(files, places).result()
-    return _CALLS * _BATCH / (time.perf_counter() - begin)
+    return f"yes, with exact=True for files ({engine.kinds}) that were compared with Pillow's pixels"
 
 
 def _connections() -> Check:
