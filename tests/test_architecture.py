@@ -37,7 +37,7 @@ ROOMS: dict[str, set[str]] = {
     "loader": {"data", "epoch", "patched", "routes", *COMMON},
     "patch": {"data", "patched", "lazy", "loader", "routes", *COMMON},
     "parity": {"data", "draws", "engine", "loader", "lower", "routes", "translate", "workers", *COMMON},
-    "check": {"archives", "data", *COMMON},
+    "check": {"archives", "data", "workers", *COMMON},
     "cli": {"archives", "check", "data", "engine", "installation", "parity", "patch", "routes", "translate", *COMMON},
 }
 # Commands use the package as users do, by its name.
