@@ -18,10 +18,10 @@ from torch.utils.data import RandomSampler, Subset
 
 from dali_compat.cli.chart import Bar, save_bars
 from dali_compat.cli.check import TABLE, add_options, archive_class, open_table
-from dali_compat.cli.cores import usable_cores
 from dali_compat.cli.limits import Beside, Measured, Setting, advice, limit, limit_beside
 from dali_compat.cli.parity import transform_of
 from dali_compat.cli.timing import Passes, SampledFiles, memory
+from dali_compat.cores import usable_cores
 from dali_compat.routes.choose import StockRoute, in_python
 from dali_compat.text import in_columns
 

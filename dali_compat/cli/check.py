@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 
 from tqdm import tqdm
 
-from dali_compat.cli.cores import usable_cores
+from dali_compat.cores import usable_cores
 
 TABLE = "DALIImageTable"
 _ENDINGS = {

@@ -15,8 +15,8 @@ from PIL import Image, ImageDraw
 from tqdm import tqdm
 
 from dali_compat import installation
-from dali_compat.cli.cores import usable_cores
 from dali_compat.cli.pictures import write_folder
+from dali_compat.cores import usable_cores
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PICTURE_COLUMNS = 8

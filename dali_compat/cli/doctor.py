@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from dali_compat import installation
-from dali_compat.cli.cores import usable_cores
+from dali_compat.cores import cpu_quota, usable_cores
 from dali_compat.engine.planes.engines import engine_of, is_wanted
 
 OLDEST_TESTED_DALI = (1, 53)
@@ -194,7 +194,8 @@ def _connections() -> Check:
 
 def _cores() -> Check:
     total, usable = os.cpu_count(), usable_cores()
-    return Check("CPU cores", str(usable) if usable == total else f"{usable} of {total}")
+    quota = f" (a CPU quota of {cpu_quota():.3g})" if cpu_quota() < (total or 1) else ""
+    return Check("CPU cores", (str(usable) if usable == total else f"{usable} of {total}") + quota)
 
 
 def _version(package: str) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..cores import usable_cores
 from ..data.arrays import holds_arrays
 from ..data.leaves import Images, image_leaves_of, leaves_of
 from ..data.readers import reader_of, transforms_of
@@ -221,7 +222,7 @@ def available_threads(loader) -> int:
         return loader.num_workers
     told = os.environ.get("LOCAL_WORLD_SIZE", "")
     processes = max(1, int(told) if told.isdigit() else 1)
-    return max(1, min(len(os.sched_getaffinity(0)) // processes, _MOST_THREADS))
+    return max(1, min(usable_cores() // processes, _MOST_THREADS))
 
 
 def _threads(loader, device: torch.device, leaves: list[Any], own: Asked | None = None) -> int:

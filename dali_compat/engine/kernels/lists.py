@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
+from ...cores import usable_cores
 from ..device import to_device
 
 _pool: ThreadPoolExecutor | None = None
@@ -20,7 +21,7 @@ def each(function: Callable, *columns) -> list:
     global _pool
     rows = list(zip(*columns, strict=True))
     if len(rows) > 1:
-        pool = _pool = _pool or ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="dali_compat-each")
+        pool = _pool = _pool or ThreadPoolExecutor(usable_cores(), thread_name_prefix="dali_compat-each")
         try:
             futures = [pool.submit(function, *row) for row in rows]
         except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on

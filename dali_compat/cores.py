@@ -1,0 +1,44 @@
+"""How many CPU cores this process may use."""
+
+from __future__ import annotations
+
+import math
+import os
+from contextlib import suppress
+from pathlib import Path
+
+_PROCESS, _MOUNTED = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+
+
+def usable_cores() -> int:
+    """Returns the number of cores that the process may run on; fewer where a container has a CPU quota, as by
+    ``docker run --cpus=4`` or a CPU limit of Kubernetes, rounded up."""
+    allowed, quota = len(os.sched_getaffinity(0)), cpu_quota()
+    return allowed if quota >= allowed else max(1, math.ceil(quota))
+
+
+def cpu_quota() -> float:
+    """Returns how many CPUs' time the control groups of the process allow; infinity where they set no limit.
+
+    Sources: Linux's Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst (cpu.cfs_quota_us).
+    """
+    quotas = [math.inf]
+    with suppress(OSError):
+        for line in _PROCESS.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers == "" or "cpu" in controllers.split(","):
+                root = _MOUNTED / ("cpu" if controllers else "")
+                # a container without a namespace of groups has the path of its host, and its own group at the root
+                within = Path(path.lstrip("/"))
+                quotas += [_quota(root / part) for part in (within, *within.parents)]
+    return min(quotas)
+
+
+def _quota(group: Path) -> float:
+    with suppress(OSError, ValueError):
+        limit, period = (group / "cpu.max").read_text().split()
+        return int(limit) / int(period)  # a ValueError where it is "max"
+    with suppress(OSError, ValueError):
+        limit, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return int(limit) / int(period) if int(limit) > 0 else math.inf
+    return math.inf

@@ -1,0 +1,86 @@
+"""The cores that a process may use: its own, and what a container's CPU quota allows."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dali_compat import cores
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A function of the process's groups, as /proc/self/cgroup has them, and of files below the groups' mount."""
+
+    def make(groups: str, files: dict[str, str], allowed: int = 64) -> None:
+        (tmp_path / "process").write_text(groups)
+        for name, text in files.items():
+            path = tmp_path / "mounted" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        monkeypatch.setattr(cores, "_PROCESS", tmp_path / "process")
+        monkeypatch.setattr(cores, "_MOUNTED", tmp_path / "mounted")
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(allowed)))
+
+    return make
+
+
+POD = "kubepods/burstable/pod1"
+
+
+@pytest.mark.parametrize("groups, files, quota, usable", [
+    ("0::/\n", {"cpu.max": "400000 100000\n"}, 4, 4),
+    ("0::/\n", {"cpu.max": "max 100000\n"}, math.inf, 64),
+    ("0::/\n", {"cpu.max": "350000 100000\n"}, 3.5, 4),
+    ("0::/\n", {"cpu.max": "10000 100000\n"}, 0.1, 1),
+    ("0::/\n", {}, math.inf, 64),
+    (f"0::/{POD}\n", {f"{POD}/cpu.max": "max 100000", "kubepods/cpu.max": "800000 100000"}, 8, 8),
+    (f"0::/{POD}\n", {f"{POD}/cpu.max": "200000 100000", "kubepods/cpu.max": "800000 100000"}, 2, 2),
+    ("0::/docker/1\n", {"cpu.max": "200000 100000"}, 2, 2),  # seen from within, where the path is the host's
+    (f"5:cpuset:/\n4:cpu,cpuacct:/{POD}\n", {f"cpu/{POD}/cpu.cfs_quota_us": "300000\n",
+                                             f"cpu/{POD}/cpu.cfs_period_us": "100000\n"}, 3, 3),
+    ("4:cpuacct,cpu:/docker/1\n0::/\n", {"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "25000"}, 2, 2),
+    ("4:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, math.inf, 64),
+    ("4:cpuset:/\n", {"cpu.max": "100000 100000"}, math.inf, 64),
+    ("", {"cpu.max": "100000 100000"}, math.inf, 64),
+    ("0::/\n", {"cpu.max": "damaged"}, math.inf, 64),
+])  # fmt: skip
+def test_a_quota_counts_as_cores(machine, groups, files, quota, usable):
+    machine(groups, files)
+    assert (cores.cpu_quota(), cores.usable_cores()) == (quota, usable)
+
+
+def test_a_quota_above_what_the_process_may_run_on_changes_nothing(machine):
+    machine("0::/\n", {"cpu.max": "400000 100000\n"}, allowed=2)
+    assert cores.usable_cores() == 2
+
+
+def test_without_groups_all_cores_count(machine, tmp_path, monkeypatch):
+    machine("", {})
+    monkeypatch.setattr(cores, "_PROCESS", tmp_path / "nothing")
+    assert cores.usable_cores() == 64
+
+
+@pytest.mark.skipif(not os.access("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", os.W_OK), reason="no group can be made here")
+def test_a_process_in_a_group_of_its_own():
+    group = Path("/sys/fs/cgroup/cpu/dali_compat_test")
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(str(error))
+    try:
+        (group / "cpu.cfs_quota_us").write_text("100000")
+        (group / "cpu.cfs_period_us").write_text("100000")
+        code = f"""
+import os, pathlib
+pathlib.Path({str(group / "cgroup.procs")!r}).write_text(str(os.getpid()))
+from dali_compat.cores import cpu_quota, usable_cores
+print(cpu_quota(), usable_cores())
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.stdout.split() == ["1.0", "1"], done.stderr
+    finally:
+        group.rmdir()
