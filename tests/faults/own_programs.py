@@ -169,7 +169,7 @@ def _confirmed(outcome: Outcome, root: str) -> Outcome:
 def prepare() -> None:
     """The server of processes has imported what takes long."""
     mp.get_context("forkserver").set_forkserver_preload(
-        ["torch", "nvidia.dali.fn", "dali_compat", "faults.own_compare"]
+        ["torchvision.transforms.v2", "nvidia.dali.fn", "nvidia.dali.plugin.base_iterator", "dali_compat.loader"]
     )
 
 

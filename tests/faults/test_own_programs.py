@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+from helpers import ALL
 from torch.utils import data
 
 from faults import own_compare
@@ -39,12 +40,13 @@ def test_random_programs(root, seed):
     assert sum(outcome.route == "DALI" for outcome in outcomes) >= PROGRAMS // 5
 
 
-@pytest.mark.alike
-@pytest.mark.parametrize("setting", own.SETTINGS, ids=["exact", "default", "workers"])
-@pytest.mark.parametrize("name", CASES)
-def test_once_wrong(root, name, setting):
-    outcomes = own.results([own.Job(0, HEADER + CASES[name], setting)], str(root))
-    assert not _wrong(outcomes), _wrong(outcomes)
+@pytest.mark.parametrize("number", range(len(own.SETTINGS)), ids=["exact", "default", "workers"])
+def test_once_wrong(root, number):
+    """Each under one of the settings, or all of them with REPETITIONS=all."""
+    step = 1 if ALL else len(own.SETTINGS)
+    jobs = [own.Job(0, HEADER + source, own.SETTINGS[number]) for source in [*CASES.values()][number::step]]
+    outcomes = own.results(jobs, str(root))
+    assert len(outcomes) == len(jobs) and not _wrong(outcomes), _wrong(outcomes)
 
 
 def test_programs_are_python():
