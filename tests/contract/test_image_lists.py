@@ -171,6 +171,7 @@ MUTABLE = {
 }
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("case", MUTABLE)
 @pytest.mark.parametrize(
     "options", [{"batch_size": 9, "collate_fn": _in_place}, {"batch_size": None}, {"batch_size": 9}]

@@ -91,6 +91,7 @@ def test_a_sampler_that_fills_one_tensor_time_and_again(folder):
     assert outlines(mine) == outlines(theirs)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4])
@@ -186,6 +187,7 @@ def _states(loader, epochs: int = 2) -> list[bytes]:
 _RNG_CASES = ["plain", "shuffle", "generator", "random sampler", "replacement", "weighted", "batch sampler"]
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"prefetch_factor": 1}, {"prefetch_factor": 4}])
 @pytest.mark.parametrize("case", [*_RNG_CASES, "draws in the sampler"])
 def test_global_rng_as_with_workers(random_folder, case, options):

@@ -415,6 +415,7 @@ def test_a_state_dict_that_takes_arguments_is_another_contract():
     assert len(list(other)) == 4 and one.state_dict()["dataset"] is None
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("changed", [(0, 2), (2, 0), (2, 1)])
 @pytest.mark.parametrize("kind", ["shuffle", "generator", "sampler", "lazily", "stateful"])
 def test_another_number_of_torchs_workers(kind, changed):

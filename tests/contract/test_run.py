@@ -1,11 +1,13 @@
 """python -m dali_compat run: the program runs as python runs it."""
 
+import functools
 import json
 import os
 import subprocess
 import sys
 import types
 
+import programs
 import pytest
 import torch
 
@@ -154,19 +156,19 @@ print(next(iter(loader)).shape[0])
 
 
 @pytest.mark.parametrize("program", [OWN, "import torchvision\n" + OWN], ids=["without torchvision", "with it"])
-def test_a_data_set_that_looks_at_its_images_is_told(tmp_path, image_root, program):
+def test_a_data_set_that_looks_at_its_images_is_told(tmp_path, monkeypatch, image_root, program):
     (tmp_path / "own.py").write_text(program)
     image = str(next(image_root.rglob("*.png")))
 
-    def run(*options, **environment):
-        command = "-m", "dali_compat", "run", "--device", "cpu", *options, "own.py", image
-        return python(*command, cwd=tmp_path, **environment)
+    def run(*options, python=programs.python):
+        return python("-m", "dali_compat", "run", "--device", "cpu", *options, "own.py", image)
 
+    monkeypatch.chdir(tmp_path)
     line = program.count("\n", 0, program.index("loader =")) + 1
     reason = (
         "because Own is not an image folder or an archive of images, nor a Subset or ConcatDataset of such, and uses"
     )
-    done = run()
+    done = run(python=functools.partial(python, cwd=tmp_path))  # which has imported nothing
     assert f"own.py:{line} runs on torch's own loader, {reason}" in done.stderr and done.stdout == "3\n"
     assert "FallbackWarning" not in done.stderr
     done = run("--quiet", "--report")
@@ -177,7 +179,8 @@ def test_a_data_set_that_looks_at_its_images_is_told(tmp_path, image_root, progr
     assert f"  own.py:{line}: Own: torch's own loader, {reason}" in done.stderr
     done = run("--fallback", "error")
     assert done.returncode == 1 and "RuntimeError: fallback='error', but torchvision does the work: Own" in done.stderr
-    assert "runs on" not in run(RANK="1").stderr
+    monkeypatch.setenv("RANK", "1")
+    assert "runs on" not in run().stderr
 
 
 ON_A_GPU = """
@@ -198,9 +201,10 @@ WANTS_THE_CPU = [  # in torch's own words
 ]
 
 
-def test_a_program_that_wants_batches_on_the_cpu_is_told_how(tmp_path, image_root):
+def test_a_program_that_wants_batches_on_the_cpu_is_told_how(tmp_path, monkeypatch, image_root):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(ON_A_GPU.format(repr(WANTS_THE_CPU[0])))
-    done = python("-m", "dali_compat", "run", "--device", "cpu", "train.py", str(image_root), "cuda:0", cwd=tmp_path)
+    done = programs.python("-m", "dali_compat", "run", "--device", "cpu", "train.py", image_root, "cuda:0")
     *_, theirs, ours = done.stderr.splitlines()
     assert done.returncode == 1 and theirs == f"TypeError: {NUMPY}"
     assert "batches on cuda:0 already" in ours and ours.endswith("run it with --device cpu")

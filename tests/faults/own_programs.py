@@ -30,6 +30,7 @@ if __name__ == "__main__":
 
 from faults.own_compare import MEAN, Found, Setting, compare, files_of, make_files
 from faults.own_vocabulary import program
+from faults.run import forks
 
 CHUNK = 20  # programs of a process
 SECONDS = 100  # a program that takes longer hangs
@@ -113,7 +114,7 @@ def _child(jobs: list[Job], root: str, connection, log: str) -> None:
 
 def attempt(jobs: list[Job], root: str, seconds: float = SECONDS) -> list[Outcome]:
     """What came of each, up to one that crashed or hung."""
-    context = mp.get_context("forkserver")
+    context = forks()
     receiver, sender = context.Pipe(duplex=False)
     descriptor, log = tempfile.mkstemp(prefix="dali_compat_own_")
     os.close(descriptor)
@@ -164,13 +165,6 @@ def _confirmed(outcome: Outcome, root: str) -> Outcome:
     if again.found or not kinds & {CRASHED, HUNG}:
         return again
     return outcome._replace(found=tuple(Found(one.kind, one.text + " (not alone)") for one in outcome.found))
-
-
-def prepare() -> None:
-    """The server of processes has imported what takes long."""
-    mp.get_context("forkserver").set_forkserver_preload(
-        ["torchvision.transforms.v2", "nvidia.dali.fn", "nvidia.dali.plugin.base_iterator", "dali_compat.loader"]
-    )
 
 
 def hunt(jobs: Iterator[Job], root: str, seconds: float, processes: int = 1) -> Iterator[Outcome]:
@@ -281,7 +275,6 @@ def main() -> int:
     parser.add_argument("--whole", action="store_true", help="programs are not made shorter")
     parser.add_argument("--save", type=Path, default=Path(tempfile.gettempdir()) / "dali_compat_own_programs")
     options = parser.parse_args()
-    prepare()
     begin, count, wrong = time.monotonic(), 0, 0
     routes: collections.Counter[str] = collections.Counter()
     jobs = jobs_of(options.seed)

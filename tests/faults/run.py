@@ -69,10 +69,20 @@ def _child(job: Job, connection) -> None:
     connection.send(None)
 
 
+def forks() -> mp.context.ForkServerContext:
+    """Of processes, whose server has imported what takes long. It does not know the folder of the tests."""
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["torchvision.transforms.v2", "nvidia.dali.fn", "nvidia.dali.plugin.base_iterator", "dali_compat.loader"]
+    )
+    return context
+
+
 def _attempt(job: Job) -> tuple[list[Outcome], bool]:
     """What the job's process said, and whether it ended well."""
-    receiver, sender = mp.get_context("forkserver").Pipe(duplex=False)
-    process = mp.get_context("forkserver").Process(target=_child, args=(job, sender))
+    context = forks()
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(job, sender))
     process.start()
     sender.close()
     found = []
@@ -109,7 +119,6 @@ def hunt(
 ) -> Iterator[Outcome]:
     """Every other chunk is decoded whole, every other a window of each image; with an ``engine``, which makes images of
     one size, all are windows."""
-    mp.get_context("forkserver").set_forkserver_preload(["torch", "nvidia.dali.fn", "dali_compat", "faults.compare"])
     jobs = [
         Job(
             tuple(range(begin, min(begin + CHUNK, count))),

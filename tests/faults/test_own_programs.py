@@ -21,7 +21,6 @@ ONE = Setting(batch_size=4)
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    own.prepare()
     root = tmp_path_factory.mktemp("own")
     own_compare.make_files(root)
     time.sleep(0.05)  # what was written just now is read by the data set itself
