@@ -37,6 +37,7 @@ def _cases(condition=lambda case: True):
     return pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in CASES if condition(c)])
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize(("case", "exact"), list(_fidelities()))
 def test_images_are_torchvisions(case, exact, device, pictures):
     options = {"most": case.most, "fallback": "silent" if case.calls else "error"}
@@ -47,6 +48,7 @@ def test_images_are_torchvisions(case, exact, device, pictures):
     assert found.within(*limits), f"{found}, limits {limits}"
 
 
+@pytest.mark.alike
 @_cases(lambda case: not case.calls)
 def test_pil_is_torchvision_bit_by_bit(case, image_root):
     """What goes through PIL one by one. But for sums in another order: PIL images are blurred as in v1 in both

@@ -72,6 +72,7 @@ def _cases():
             yield pytest.param(case, "L 28", id=f"L 28-{case.name}")
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize(("case", "name"), list(_cases()))
 def test_images_are_torchvisions(case, name, device):
     pictures, transform = PICTURES[name], case.make()

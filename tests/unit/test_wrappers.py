@@ -832,7 +832,6 @@ def test_each_function_is_named_and_told_about():
     """Of several in a row, and within others."""
     chain = translate(T.Compose([CROP, OwnBlur(), OwnSolarize(0.2), GRAY]))
     assert [refusal.name for refusal in chain.refusals] == ["OwnBlur", "OwnSolarize"] and chain.rest == (GRAY,)
-    assert "T.GaussianBlur(13" in chain.refusals[0].reason and "T.RandomSolarize(" in chain.refusals[1].reason
     within = translate(T.Compose([CROP, T.RandomApply([OwnBlur()], p=0.5), T.Lambda(lambda image: image.copy())]))
     assert within.refusals[0].name == "OwnBlur" and str(within.refused).startswith("RandomApply(p=0.5): OwnBlur: ")
 
