@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
@@ -66,7 +67,7 @@ class Chain:
         self.is_random, self.streams = False, self.translation.streams
         self.packed: bytes | None = None
         # by id(): (the transform, kept alive, its settings, and its chain)
-        self._after: dict[int, tuple[Any, Any, Chain | None]] = {}
+        self._after: dict[int, tuple[Any, _Settings, Chain | None]] = {}
         self._root, self._count_of_root, self._in_vain, self._is_used = self, 0, 0, True
         self._of_steps: dict[Any, Chain] = {}
         self._behind: list[Chain] = []
@@ -83,16 +84,16 @@ class Chain:
     def after(self, transform: Any) -> Chain | None:
         """The chain that goes on with a transform; None where that has no translation, gives several images, was
         changed since look_again(), or where too many others have come before."""
-        known, settings = self._after.get(id(transform)), _settings(transform)
+        known = self._after.get(id(transform))
         if known is None:
             if self._in_vain >= _MOST_OBJECTS:
                 return None
-            made = self._made(transform)
+            settings, made = _Settings(transform), self._made(transform)
             self._in_vain += made is None
             while len(self._after) >= _MOST_OBJECTS:  # one of the user's may refer to the data set
                 del self._after[next(iter(self._after))]
             known = self._after[id(transform)] = transform, settings, made
-        chain = known[2] if known[1] == settings else None
+        chain = known[2] if known[1].are_same() else None
         if chain is not None:
             chain._is_used = True
         return chain
@@ -164,33 +165,60 @@ class Chain:
         return chain
 
 
-def _settings(transform: Any, depth: int = _DEEP) -> Any:
-    """What changes where somebody gives a transform, or one within it, other settings."""
-    kind = type(transform)
-    if kind in _NUMBERS:
-        return transform
-    if kind in _SEQUENCES:
-        return [_settings(one, depth) for one in transform]
-    if isinstance(transform, dict):
-        return [(_Itself(key), _settings(one, depth)) for key, one in transform.items()]
-    if kind in _ARRAYS and len(numbers := transform.reshape(-1)) <= _FEW:
-        return numbers.tolist()
-    if kind is functools.partial:
-        return [_Itself(transform), _settings([transform.args, transform.keywords], depth)]
-    if not depth or not callable(transform):
-        return _Itself(transform)
-    own = attributes(transform)
-    return [_Itself(transform), [_settings(value, depth - 1) for name, value in own.items() if name not in _OF_ALL]]
+class _Settings:
+    """The settings of a transform and of those within it: attributes of objects, elements of containers, and numbers
+    of small arrays, as they are now."""
+
+    def __init__(self, transform: Any):
+        self._held: list[tuple[Any, Any]] = []  # each that may change, and a copy
+        self._hold(transform, _DEEP)
+
+    def are_same(self) -> bool:
+        """Whether none has changed since."""
+        return all(_is_same(now, then) for now, then in self._held)
+
+    def _hold(self, one: Any, depth: int) -> None:
+        kind = type(one)
+        if kind in _ARRAYS:
+            if len(one.reshape(-1)) <= _FEW:
+                self._held.append((one, one.reshape(-1).tolist()))
+        elif kind is functools.partial:
+            self._hold((one.args, one.keywords), depth)
+        elif kind in _SEQUENCES:
+            if kind is list:
+                self._held.append((one, [*one]))
+            for value in one:
+                self._hold(value, depth)
+        elif isinstance(one, dict):
+            self._held.append((one, {**one}))
+            for value in one.values():
+                self._hold(value, depth)
+        elif depth and callable(one) and (own := attributes(one)):
+            self._held.append((own, {**own}))
+            for value in [value for name, value in own.items() if name not in _OF_ALL]:
+                self._hold(value, depth - 1)
 
 
-class _Itself:
-    """An object, equal to itself alone. Its id() would not do: that may be another's when it is gone."""
+def _is_same(now: Any, then: Any) -> bool:
+    """This is what asking for each image costs; an object that was not replaced is the same, without a look at it."""
+    if type(now) in _ARRAYS:
+        return bool(now.reshape(-1).tolist() == then)
+    if len(now) == len(then):
+        both = (now.values(), then.values()) if isinstance(now, dict) else (now, then)
+        if all(map(operator.is_, *both)):
+            return True
+    return _is_equal(now, then)
 
-    def __init__(self, one: Any):
-        self.one = one
 
-    def __eq__(self, other: object) -> bool:
-        return type(other) is _Itself and other.one is self.one
+def _is_equal(a: Any, b: Any) -> bool:
+    if type(a) in _NUMBERS:
+        return type(b) in _NUMBERS and a == b
+    if type(a) in _SEQUENCES:
+        return type(a) is type(b) and len(a) == len(b) and all(map(_is_equal, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        names = a.keys() - _OF_ALL
+        return names == b.keys() - _OF_ALL and all(_is_equal(a[name], b[name]) for name in names)
+    return a is b
 
 
 def _apart(transform: Any, depth: int = _DEEP) -> Any:

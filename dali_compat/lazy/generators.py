@@ -9,6 +9,7 @@ itself shows that, whatever function has done it.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import random
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,14 +28,12 @@ _HERE, _THEIRS = __name__.partition(".")[0], frozenset(("random", "torch"))
 
 
 # Each has: name, for explain(); state(); set(), into one; mark(), what tells a state from all others; numbers(), the
-# next of 31 or 32 bits from a state on; leave(), which goes on in another stream and gives the state of its beginning.
+# next of 31 or 32 bits from a state on; leave(), which goes on in a stream derived from a mark or the next numbers, and
+# gives the state of its beginning.
 
 
 class _Torch:
     name = "torch's generator"
-
-    def __init__(self) -> None:
-        self._drawn = torch.empty((), dtype=torch.int64, device="cpu")
 
     def state(self) -> Any:
         return torch.default_generator.get_state()
@@ -49,9 +48,11 @@ class _Torch:
         generator = torch.Generator().set_state(state)
         return torch.empty(count, dtype=torch.int32, device="cpu").random_(generator=generator).numpy()
 
-    def leave(self) -> Any:
+    def leave(self, mark: Any) -> Any:
         generator, seed = torch.default_generator, torch.default_generator.initial_seed()
-        state = generator.manual_seed(int(self._drawn.random_())).get_state()
+        # a number that was drawn would take five times as long: the first one after a seed makes 624
+        other = int.from_bytes(hashlib.blake2b(mark, digest_size=7).digest(), "little")
+        state = generator.manual_seed(other).get_state()
         ctypes.c_uint64.from_address(state.data_ptr()).value = seed  # so that torch.initial_seed() stays what it was
         generator.set_state(state)
         return state
@@ -70,7 +71,7 @@ class _Python:
         generator.setstate(state)
         return np.frombuffer(generator.getrandbits(32 * count).to_bytes(4 * count, "little"), np.uint32)
 
-    def leave(self) -> Any:
+    def leave(self, mark: Any) -> Any:
         random.seed(random.getrandbits(64))
         return random.getstate()
 
@@ -88,7 +89,7 @@ class _NumPy:
         generator.set_state(state)
         return np.frombuffer(generator.bytes(4 * count), np.uint32)
 
-    def leave(self) -> Any:
+    def leave(self, mark: Any) -> Any:
         np.random.seed(int.from_bytes(np.random.bytes(4), "little"))
         return np.random.get_state()
 
@@ -125,9 +126,12 @@ class Watch:
 
     def reserved(self, generators: Sequence[Generator]) -> States:
         """The states from which somebody will draw later. They are as moved() has just seen them."""
-        states = tuple((one, self._last[one][0] if one in self._last else one.state()) for one in generators)
         for generator in generators:
-            self._see(generator, generator.leave())
+            if generator not in self._last:
+                self._see(generator, generator.state())
+        states = tuple((one, self._last[one][0]) for one in generators)
+        for generator in generators:
+            self._see(generator, generator.leave(self._last[generator][1]))
         return states
 
 

@@ -212,4 +212,5 @@ def _showing() -> Any:
 
 def _path(file: Any) -> str:
     """A path that leads to a file from any working directory."""
-    return within(current_folder(), os.fsdecode(file))
+    path = os.fsdecode(file)
+    return path if path[:1] == "/" else within(current_folder(), path)
