@@ -187,6 +187,7 @@ SHAPES = [(37, 51), (90, 33), (20, 20), (64, 128), (3, 90), (120, 7)]
 STEPS = [(2, 2), (2, 1), (1, 1), (0, 0), (2, 2), (1, 2)]
 
 
+@pytest.mark.alike
 @runs
 @pytest.mark.parametrize("interpolation", PILLOWS)
 @pytest.mark.parametrize("size", [(24, 24), (40, 17)])
@@ -206,6 +207,7 @@ def test_windows_are_resized_as_pillow_does(interpolation, size):
     assert torch.equal(made.rendered(windows, size, interpolation), tensors(expected))
 
 
+@pytest.mark.alike
 @runs
 @pytest.mark.parametrize("like", ["pil", "v2"])
 @pytest.mark.parametrize("interpolation", PILLOWS)
@@ -225,6 +227,7 @@ def test_a_window_of_what_was_resized(like, interpolation):
     assert torch.equal(result, torch.stack(expected))
 
 
+@pytest.mark.alike
 @runs
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
@@ -244,6 +247,7 @@ def test_conversions(dtype, channels_last):
     assert torch.equal(result, table[torch.arange(3).view(1, 3, 1, 1), plain.long()])
 
 
+@pytest.mark.alike
 @runs
 @pytest.mark.parametrize("steps", [(0, 0), (1, 1), (2, 1), (2, 2), (1, 2)])
 def test_windows_at_every_offset(steps, monkeypatch):
