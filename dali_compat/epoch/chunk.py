@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import chain, islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,22 +21,6 @@ from .part import Part, in_format
 from .samplers import Indices
 
 
-class ChunkBatch(Protocol):
-    """What a chunk asks of each of its batches."""
-
-    indices: Indices
-
-    def __len__(self) -> int: ...
-
-    def position(self, row: int) -> int:
-        """How many samples of the epoch come before this row."""
-        ...
-
-    def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
-        """What leaves.places() gives, one index after another."""
-        ...
-
-
 class Chunk:
     """Consecutive batches, computed together.
 
@@ -47,7 +31,7 @@ class Chunk:
 
     _done: torch.cuda.Event  # of the stream
 
-    def __init__(self, epoch: Epoch[ResidentRoute], held: dict[int, Held], batches: Sequence[ChunkBatch]):
+    def __init__(self, epoch: Epoch[ResidentRoute], held: dict[int, Held], batches: Sequence[Any]):
         self.epoch, self._position = epoch, batches[0].position(0)
         self._indices = [batch.indices for batch in batches]
         self._lengths = [len(batch) for batch in batches]
@@ -123,7 +107,7 @@ class Chunk:
             index = list(chain.from_iterable(self._indices))[np.arange(len(self))[rows][error.row]]
             raise ValueError(f"{error} (index {index})") from None
 
-    def _held_rows(self, held: dict[int, Held], batches: Sequence[ChunkBatch]) -> list[_HeldRows]:
+    def _held_rows(self, held: dict[int, Held], batches: Sequence[Any]) -> list[_HeldRows]:
         device = self.epoch.route.device
         try:
             indices = np.concatenate([_whole_numbers(given) for given in self._indices])

@@ -198,25 +198,11 @@ def keeps_info(plan: Plan) -> bool:
     return plan.gives.kind == "pil" and all(step.op in _KEEP_INFO for step in plan.steps)
 
 
-class Outcome(Protocol):
-    """What gives images of some rows.
-
-    Attributes:
-        rows: which; without those that are given up, once there are images.
-    """
-
-    rows: Sequence[int]
-
-    def outcome(self) -> Any:
-        """Their images, waiting for them."""
-        ...
-
-
 def taken(stack: list[Any]) -> list[tuple[Sequence[int], Any]]:
-    """(rows, images) of every Outcome on a stack, which is empty then. One that fails stays there, to be discarded."""
+    """(rows, images) of every group on a stack, which is empty then. One that fails stays there, to be discarded."""
     made = []
     while stack:
-        one: Outcome = stack[-1]
+        one = stack[-1]
         images = one.outcome()
         stack.pop()
         if one.rows:

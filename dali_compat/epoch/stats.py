@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from time import perf_counter, thread_time
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import default_collate, default_convert
@@ -70,28 +70,6 @@ class LoaderStats(NamedTuple):
         return "; ".join(parts)
 
 
-class Iterator(Protocol):
-    """What is asked of an iterator.
-
-    Attributes:
-        in_flight: batches under way.
-    """
-
-    @property
-    def in_flight(self) -> int: ...
-
-
-class KeepsPixels(Protocol):
-    """What is asked of a route.
-
-    Attributes:
-        memory: bytes of pixels that it keeps.
-    """
-
-    @property
-    def memory(self) -> int: ...
-
-
 class Meter:
     """Counts for one iteration. One thread at a time writes; any may read.
 
@@ -103,13 +81,13 @@ class Meter:
     def __init__(self, stats: Stats, number: int, plain: bool):
         self.dali, self.ahead = 0.0, 0
         self._stats, self._number, self._plain = stats, number, plain
-        self._iterator: weakref.ref[Iterator] | None = None
+        self._iterator: weakref.ref[Any] | None = None
         self._closed = self._told = False
         self._caller = 0  # the thread that is in next(), or was
         self._batches = self._images = self._bytes = 0
         self._inside = self._host = self._begin = self._end = 0.0
 
-    def follow(self, iterator: Iterator) -> None:
+    def follow(self, iterator: Any) -> None:
         """The iteration that it counts for."""
         self._iterator = weakref.ref(iterator)
 
@@ -140,12 +118,12 @@ class Meter:
             first = next(iter(first.values()), None)
         self._bytes += _bytes(first, self._plain)
 
-    def holds(self, ahead: int, route: KeepsPixels) -> None:
+    def holds(self, ahead: int, route: Any) -> None:
         """So many bytes were computed ahead."""
         self.ahead = ahead
         self._stats.hold(route)
 
-    def exhausted(self, route: KeepsPixels | None = None) -> None:
+    def exhausted(self, route: Any = None) -> None:
         """The iteration has come to its end. Once."""
         if self._told:
             return
@@ -209,13 +187,13 @@ class Stats:
             self._begun += 1
             return meter
 
-    def hold(self, route: KeepsPixels | None) -> int:
+    def hold(self, route: Any) -> int:
         """Bytes that are held now; a route of torch's own loader keeps none."""
         held = (0 if route is None else route.memory) + sum(meter.ahead for meter in self._meters)
         self._peak = max(self._peak, held)
         return held
 
-    def read(self, route: KeepsPixels | None, reset: bool) -> LoaderStats:
+    def read(self, route: Any, reset: bool) -> LoaderStats:
         """The counts; ``reset``: and begin anew."""
         with self._lock:
             held = self.hold(route)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -14,48 +14,15 @@ from .on_error import ATTEMPTS, reason_of
 from .part import in_order
 
 
-class BatchOfOne(Protocol):
-    """A batch of one."""
-
-    indices: list
-    targets: Any
-
-    @property
-    def places(self) -> list:
-        """(leaf of the data set, index there)."""
-        ...
-
-    @property
-    def sources(self) -> Sequence:
-        """Where its encoded image is."""
-        ...
-
-    def start(self) -> None:
-        """Set DALI or PIL to work."""
-        ...
-
-    def alone(self) -> Any:
-        """The image, before it is collated."""
-        ...
-
-    def discard(self) -> None:
-        """Nobody wants it."""
-        ...
-
-    def forget_errors(self) -> None:
-        """They refer to their tracebacks."""
-        ...
-
-
 class Substitute:
     """Samples of the data set that stand in, one after another until one can be read, for the one at a position of the
     epoch. Which ones depends on the epoch's seed and the position alone. ``make`` gives the batch of an index."""
 
-    def __init__(self, epoch: Epoch, position: int, make: Callable[[Any], BatchOfOne]):
+    def __init__(self, epoch: Epoch, position: int, make: Callable[[Any], Any]):
         self._epoch, self._position, self._make, self._attempts = epoch, position, make, 0
         self._try_another()
 
-    def outcome(self) -> tuple[BatchOfOne, Any]:
+    def outcome(self) -> tuple[Any, Any]:
         """The batch of one that stands in, and its image.
 
         Raises:

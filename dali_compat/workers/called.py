@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch._utils import ExceptionWrapper
 
 from ..plan import ImageSpec
 from .images import Packed, as_tensor, copy, infos_of, kind_of, pack, split
-from .processes import Answer
 from .samples import Parcel
 from .shared_memory import Place, Slot
-
-
-class Receiver(Protocol):
-    """Who waits for the answers of processes: a Pool."""
-
-    def receive(self, answer: Answer, count: int) -> Packed | Parcel | ExceptionWrapper:
-        """What a process has made of ``count`` samples."""
-        ...
 
 
 class Called:
@@ -32,7 +23,7 @@ class Called:
         infos: of each of its images() the ``info``, once these were asked for; empty where they have none.
     """
 
-    def __init__(self, answers: list, counts: list[int], pool: Receiver | None = None, slot: Slot | None = None):
+    def __init__(self, answers: list, counts: list[int], pool: Any = None, slot: Slot | None = None):
         self._answers, self._counts, self._pool, self._slot = answers, counts, pool, slot
         self._made: list[Packed | Parcel | list] = []  # of the first answers
         self._over = False

@@ -12,43 +12,16 @@ import gc
 import os
 import threading
 import weakref
-from typing import Protocol
+from typing import Any
 
 import nvidia.dali as dali
 import torch
 
-from ...data.sources import Form
 from ...ending import wait_for_daemons
 from ...forked import keep
 
-
-class Parents(Protocol):
-    """A pipeline that a fork may leave in two processes.
-
-    Attributes:
-        batch_size: the most samples that a batch may have.
-        form: what it is given, and hands out.
-    """
-
-    batch_size: int
-    form: Form
-
-    @property
-    def usable(self) -> bool:
-        """Whether it can run."""
-        ...
-
-    def forget(self) -> None:
-        """This process is a child: the pipeline is its parent's."""
-        ...
-
-    def close(self) -> None:
-        """It is not needed any more."""
-        ...
-
-
-live: weakref.WeakSet[Parents] = weakref.WeakSet()
-"""All of this process."""
+live: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The pipelines of this process."""
 
 _held: dict[int, list] = {}  # pipelines, by the thread in which a fork is under way
 

@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import nvidia.dali as dali
@@ -44,12 +44,6 @@ class PipelineError(RuntimeError):
     """DALI could not produce a batch; the text is DALI's."""
 
 
-class Meter(Protocol):
-    """Counts the time that the caller of next() waits."""
-
-    def waited_for_dali(self, seconds: float) -> None: ...
-
-
 class DecodePipeline:
     """Runs ``plan.dali`` on batches of images.
 
@@ -68,7 +62,7 @@ class DecodePipeline:
     """
 
     borrower: weakref.ref | None = None
-    meter: Meter | None = None
+    meter: Any = None
 
     def __init__(
         self, plan: Plan, device: torch.device, threads: int, depth: int, batch_size: int, form: Form = Form(PATHS)

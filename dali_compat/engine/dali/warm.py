@@ -15,7 +15,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -25,20 +25,12 @@ _PATIENCE = 60  # seconds, of a fork
 _BACKENDS = 3, 0  # the JPEG engine, and for GPUs without one whatever they have
 
 
-class Opened(Protocol):
-    """What has started."""
-
-    def close(self) -> None:
-        """Free it; from any thread."""
-        ...
-
-
 class _Start:
     """The start on one device: a thread, and what it leaves."""
 
-    def __init__(self, make: Callable[[int], Opened], index: int):
+    def __init__(self, make: Callable[[int], Any], index: int):
         self._make, self._index = make, index
-        self._made: Opened | None = None
+        self._made: Any = None  # its close() frees it, from any thread
         self._dropped = False
         self._lock = threading.Lock()
         self.thread = threading.Thread(target=self._run, name="dali_compat nvJPEG's start")
@@ -54,7 +46,7 @@ class _Start:
                 return
         made.close()
 
-    def take(self) -> Opened | None:
+    def take(self) -> Any:
         """What it has left, or None; what comes later is closed."""
         with self._lock:
             self._dropped = True
@@ -66,7 +58,7 @@ _starts: dict[int, _Start] = {}  # of this process, by the index of the device
 _closing: list[threading.Thread] = []
 
 
-def begin(index: int, make: Callable[[int], Opened] | None = None) -> None:
+def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
     """A thread calls ``make``, which is Handle unless it is given; once a process and device."""
     if index not in _starts:
         start = _Start(make or Handle, index)
