@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from PIL import Image
@@ -13,7 +13,6 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from ..draws import Randoms
 from ..lower import plans_ahead
-from ..plan import Plan
 from ..workers.calls import Calls
 from .progress import Progress
 from .samplers import indices_among
@@ -29,29 +28,7 @@ def _is_torchs() -> bool:
     return not any(issubclass(one, kind) for kind in others for one in _SAMPLED)
 
 
-class EpochRoute(Protocol):
-    """What an epoch asks of its route.
-
-    Attributes:
-        device: where batches come out.
-        depth: batches in flight.
-        plans: one a distinct transform.
-        all_plans: with those for images of one channel among others of three.
-        memory: bytes of pixels that are kept.
-    """
-
-    device: torch.device
-    depth: int
-    plans: list[Plan]
-
-    @property
-    def all_plans(self) -> list[Plan]: ...
-
-    @property
-    def memory(self) -> int: ...
-
-
-R = TypeVar("R", bound=EpochRoute)
+R = TypeVar("R", bound=Any)  # a DaliRoute or a ResidentRoute
 
 
 class Epoch(Generic[R]):
