@@ -19,15 +19,18 @@ class Asker:
     Args:
         dataset: the user's.
         roots: the chains without transforms, by what images are given as.
-        since, whole: as Tracer's.
+        since, whole, sets: as Tracer's.
 
     Attributes:
         asked, real: how many samples so far, and how many of them were made by the data set itself.
         why: what it did with the first of these.
+        sets: as Tracer's, by now.
     """
 
-    def __init__(self, dataset: Any, roots: dict[str, Chain], since: int, whole: set[int] | None = None):
-        self.dataset, self.roots, self.since, self._whole = dataset, roots, since, whole
+    def __init__(
+        self, dataset: Any, roots: dict[str, Chain], since: int, whole: set[int] | None = None, sets: str = ""
+    ):
+        self.dataset, self.roots, self.since, self._whole, self.sets = dataset, roots, since, whole, sets
         self.asked = self.real = 0
         self.why = ""
 
@@ -37,7 +40,7 @@ class Asker:
         Raises:
             Exception: what the data set raises.
         """
-        tracer = Tracer(self.roots, self.since, self._whole)
+        tracer = Tracer(self.roots, self.since, self._whole, self.sets)
         with hooked(tracer):
             many = getattr(self.dataset, "__getitems__", None)
             if many and bad is None:
@@ -45,6 +48,7 @@ class Asker:
             else:
                 samples = [self._one(tracer, row, index, bad) for row, index in enumerate(indices)]
             tracer.look()
+            self.sets = tracer.sets
             samples = list(map(settled, samples))
         self.count(samples, tracer.notes.why)
         return samples

@@ -3,7 +3,7 @@
 A random transform that is not computed yet keeps the states of the generators that it would draw from, and draws from
 these when it becomes real. Each generator continues in another stream, derived from its own. So an earlier state comes
 again only where the data set's code sets a generator back, to give two images the same numbers, or seeds it. The state
-itself shows that, whatever function has done it.
+itself shows that, whatever function has done it. A data set that was seen to do so draws at once from then on.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 
 _FEW, _MANY = 1 << 10, 1 << 18  # numbers that the data set's code may have drawn itself, looked for in two steps
 _HEAD = 56  # bytes of torch's state: its seed, its place, and the first numbers of its stream
+_RECENT = 8  # reserved states, of which one may lead to that to which a generator was set
 _ALIKE = 8  # numbers in sequence that tell one place of a stream from all others
 _SETTERS = frozenset(("graphsafe_set_state", "manual_seed", "seed", "set_state", "setstate"))
 _HERE, _THEIRS = __name__.partition(".")[0], frozenset(("random", "torch"))
@@ -99,7 +100,33 @@ Generator = _Torch | _Python | _NumPy
 TORCH, PYTHON = _Torch(), _Python()
 ALL: tuple[Generator, ...] = (TORCH, PYTHON, _NumPy())
 
-States = tuple[tuple[Generator, Any], ...]
+
+class Reserved:
+    """States of generators from which a transform draws when its image becomes real.
+
+    Args:
+        states: of each generator its state, and the mark of the stream in which it went on.
+        ends: by generators and such marks, states behind what was drawn before they went on; of all of a Watch. Where a
+            mark is there beforehand, the generator was set back to it.
+    """
+
+    def __init__(self, states: Sequence[tuple[Generator, Any, Any]], ends: dict[tuple[Generator, Any], Any]):
+        self._states, self._ends = states, ends
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Within it generators draw from these states; where nobody has drawn since the transform before, from where
+        that ended. So they draw one after another, as in torch's loader. After it they are where they were."""
+        now = [generator.state() for generator, _, _ in self._states]
+        try:
+            for generator, state, _ in self._states:
+                generator.set(self._ends.get((generator, generator.mark(state)), state))
+            yield
+            for generator, _, left in self._states:
+                self._ends.setdefault((generator, left), generator.state())
+        finally:
+            for (generator, _, _), state in zip(self._states, now, strict=True):
+                generator.set(state)
 
 
 class Watch:
@@ -107,6 +134,8 @@ class Watch:
 
     def __init__(self, generators: Iterable[Generator] = ALL):
         self._last: dict[Generator, tuple[Any, Any]] = {}  # states, and their marks
+        self._ends: dict[tuple[Generator, Any], Any] = {}  # as Reserved's
+        self._reserved: list[tuple[Generator, Any, Any]] = []  # generators, states and marks
         for generator in generators:
             self._see(generator, generator.state())
 
@@ -121,18 +150,30 @@ class Watch:
                 continue
             self._see(generator, now)
             if not _leads_to(generator, before, now):
+                self._was_set(generator, now)
                 return generator.name
         return ""
 
-    def reserved(self, generators: Sequence[Generator]) -> States:
+    def _was_set(self, generator: Generator, now: Any) -> None:
+        """Who comes next draws from the state to which a generator was set back; so does what was to draw from that."""
+        mark = generator.mark(now)
+        known = [one[1:] for one in self._reserved if one[0] is generator]
+        back = [(state, before) for state, before in known if before == mark]
+        back = back or [one for one in known[-_RECENT:] if _leads_to(generator, one[0], now)][-1:]
+        self._ends.update({(generator, before): state for state, before in back})
+
+    def reserved(self, generators: Sequence[Generator]) -> Reserved:
         """The states from which somebody will draw later. They are as moved() has just seen them."""
         for generator in generators:
             if generator not in self._last:
                 self._see(generator, generator.state())
-        states = tuple((one, self._last[one][0]) for one in generators)
+        states = []
         for generator in generators:
-            self._see(generator, generator.leave(self._last[generator][1]))
-        return states
+            state, mark = self._last[generator]
+            self._reserved.append((generator, state, mark))
+            self._see(generator, generator.leave(mark))
+            states.append((generator, state, self._last[generator][1]))
+        return Reserved(states, self._ends)
 
 
 @contextmanager
@@ -159,19 +200,6 @@ def calls_heard() -> Iterator[set[str]]:
 
 def _package(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__")).partition(".")[0]
-
-
-@contextmanager
-def drawing_from(states: States) -> Iterator[None]:
-    """Within it generators draw from these states; after it they are where they were."""
-    now = [(generator, generator.state()) for generator, _ in states]
-    try:
-        for generator, state in states:
-            generator.set(state)
-        yield
-    finally:
-        for generator, state in now:
-            generator.set(state)
 
 
 def _leads_to(generator: Generator, before: Any, now: Any) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
 from ..locks import new_lock
-from .generators import States, drawing_from
+from .generators import Reserved
 
 if TYPE_CHECKING:
     from ..data.sources import Source
@@ -69,7 +70,7 @@ class Later:
         is_loaded: whether its pixels were read, or used: PIL has then done to it what it does of itself.
         header: mode, size and format of the image as it was opened, where somebody has asked.
         exif: what PIL's getexif() gives of it, where somebody has asked.
-        states: of the generators that its last transform would have drawn from, where that is random.
+        states: of the generators that its last transform draws from when it becomes real, where that is random.
         windows: of each window of its chain, the random stream of its step and (top, left, height, width).
     """
 
@@ -104,7 +105,7 @@ class Later:
         self.is_converted = self.is_loaded = False
         self.header: tuple[str, tuple[int, int], str | None] | None = None
         self.exif: Any = None
-        self.states: States = ()
+        self.states: Reserved | None = None
         self.windows: Windows = ()
         self._make: Callable[[Any], Any] | None = make
         self._before, self._real = before, None
@@ -127,7 +128,7 @@ class Later:
     def _become_real(self, why: str) -> None:
         if self._make is not None:
             before, make = self._before, self._make
-            with drawing_from(self.states):
+            with nullcontext() if self.states is None else self.states.drawing():
                 self._real = make(None if before is None else before._real)
             if self.is_loaded and isinstance(self._real, Image.Image):
                 self._real.load()

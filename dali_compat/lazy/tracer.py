@@ -20,7 +20,7 @@ import torch
 from ..data.intact import is_intact
 from ..data.sources import BYTES, PATHS, Record, Source, Upright, current_folder, opened, within
 from .chains import Chain
-from .generators import States, Watch
+from .generators import Watch
 from .hooks import original_call, unasked
 from .images import LazyImage, is_certainly_rgb, later_of
 from .later import Later, Notes
@@ -73,15 +73,18 @@ class Tracer:
         since: now() of a time from which on files are not to have changed: they may change again before they are read.
         whole: files that are known not to be damaged, where the data set's code may catch the error of one that is, and
             so has to meet it at once; else None.
+        sets: the name of a generator that the data set's code is known to set; "" of none.
+
+    Attributes:
+        sets: the same, as it is known by now. Random transforms draw at once then, as they do in torch's loader.
     """
 
-    def __init__(self, roots: dict[str, Chain], since: int, whole: set[int] | None = None):
-        self.notes = Notes()
+    def __init__(self, roots: dict[str, Chain], since: int, whole: set[int] | None = None, sets: str = ""):
+        self.notes, self.sets = Notes(), sets
         self._roots, self._since, self._whole = roots, since - _TICK, whole
         self._watch, self._dtype = Watch(roots[PATHS].drawn_from | roots[BYTES].drawn_from), torch.get_default_dtype()
         self._showing = _showing()
         self._random: list[weakref.ref[Later]] = []  # which draw when they become real
-        self._set = ""  # the generator that the user's code has set
 
     def opened(self, file: Any, really: Callable[..., Any]) -> Any:
         """The image of a file, not read yet; None where ``really`` opening it is what can be done."""
@@ -132,18 +135,18 @@ class Tracer:
             chain = later.chain.after(transform)
         if chain is None:
             return None
-        states: States = ()
+        states = None
         if chain.generators and function is None:
             self.look()
-            if self._set:  # the user's code gives each image its numbers
-                self.notes.became_real(f"seeds {self._set}")
+            if self.sets:  # the user's code gives each image its numbers
+                self.notes.became_real(f"seeds {self.sets}")
                 return None
             states = self._watch.reserved(chain.generators)
         made = later.then(chain, function or original_call(chain.copies[-1]))
         if made is None:
             return None
         made.states = states
-        if states:
+        if states is not None:
             self._random.append(weakref.ref(made))
         if chain.gives.kind == "pil":
             return self.notes.made(LazyImage(made))
@@ -151,15 +154,15 @@ class Tracer:
 
     def look(self) -> None:
         """Where the user's code has set a generator, what was to draw from it draws now, from where it was."""
-        if self._set:
+        if self.sets:
             return
-        self._set = self._watch.moved()
-        if self._set:
+        self.sets = self._watch.moved()
+        if self.sets:
             pending, self._random = self._random, []
             for ref in pending:
                 if (later := ref()) is not None:
                     with suppress(Exception):  # a damaged file's: that sample meets it again
-                        later.value(f"seeds {self._set}")
+                        later.value(f"seeds {self.sets}")
 
     def _source(self, file: Any) -> Source | None:
         if type(file) is io.BytesIO:

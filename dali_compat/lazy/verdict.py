@@ -41,6 +41,7 @@ class Verdict(NamedTuple):
         raised: there was none; torch's loader says what is wrong.
         images: of the first that is left to DALI: PATHS or BYTES, and the transforms that each image goes through.
         is_jpeg, is_small: of the first encoded image.
+        sets: as Tracer's.
     """
 
     why: str
@@ -48,6 +49,7 @@ class Verdict(NamedTuple):
     images: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     is_jpeg: bool = False
     is_small: bool = False
+    sets: str = ""
 
 
 class Known:
@@ -130,13 +132,14 @@ def asked(dataset: Any) -> Asked | None:
         return None
     if verdict.why or len(chains) < len(verdict.images):
         raise Unsupported(verdict.why or "has a transform of which a copy has no translation")
-    return Asked(asker_of(dataset, now()), chains, verdict.is_jpeg, verdict.is_small)
+    return Asked(asker_of(dataset, now(), verdict.sets), chains, verdict.is_jpeg, verdict.is_small)
 
 
-def asker_of(dataset: Any, since: int) -> Asker:
-    """What asks a data set that can be asked; ``since`` as Asker's."""
+def asker_of(dataset: Any, since: int, sets: str = "") -> Asker:
+    """What asks a data set that can be asked; ``since`` and ``sets`` as Asker's."""
     known = _of_dataset.get(dataset, lambda: Known(dataset))
-    return Asker(dataset, known.roots, since, known.whole if any(map(catches_errors, with_inner(dataset))) else None)
+    whole = known.whole if any(map(catches_errors, with_inner(dataset))) else None
+    return Asker(dataset, known.roots, since, whole, sets)
 
 
 def give_up(dataset: Any, why: str) -> None:
@@ -197,7 +200,7 @@ def _shown(dataset: Any, roots: dict[str, Chain], known: Container[int]) -> Verd
     if heard & drawn_from:
         return Verdict(f"seeds {min(heard & drawn_from)}")
     images = tuple((one.chain.given, tuple(map(_packed, one.chain.transforms))) for one in left[0].images)
-    return Verdict("", False, images, *_kind_and_size(left[0].images[0].source))
+    return Verdict("", False, images, *_kind_and_size(left[0].images[0].source), asker.sets)
 
 
 def _tried(count: int) -> list[int]:

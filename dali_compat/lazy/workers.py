@@ -101,7 +101,7 @@ class AskedWorkers:
             if self._processes.trouble:
                 self.close()
         if self._processes is None:
-            arguments = self._seed, self._asker.dataset, self._asker.since, self._count, self._init
+            arguments = self._seed, self._asker.dataset, self._asker.since, self._asker.sets, self._count, self._init
             self._processes = Processes(self._context, self._count, _work, arguments, in_turn=True)
         return self._processes
 
@@ -201,6 +201,7 @@ def _work(
     seed: int,
     dataset: Any,
     since: int,
+    sets: str,
     count: int,
     init: Any,
 ) -> None:
@@ -208,7 +209,7 @@ def _work(
 
     stay_with_the_parent()
     error = begin(number, seed, count, init, dataset)
-    asker = asker_of(dataset, since)
+    asker = asker_of(dataset, since, sets)
     serve(connection, tasks, lambda message: dumped(error or _reply(asker, pickle.loads(message))))
 
 

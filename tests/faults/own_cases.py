@@ -28,6 +28,42 @@ class Files(Dataset):
 """
 
 CASES = {
+    "a state before two transforms": """
+class Own(Files):
+    flip, crop = T.RandomHorizontalFlip(), T.RandomCrop(30, pad_if_needed=True)
+
+    def __getitem__(self, i):
+        state = torch.default_generator.get_state()
+        a = self.crop(self.flip(self.rgb(i)))
+        torch.Generator.set_state(torch.default_generator, state)
+        return T.ToTensor()(a), T.ToTensor()(self.crop(self.flip(self.rgb(i))))
+""",
+    "a state before two transforms and a number": """
+class Own(Files):
+    flip, crop = T.RandomHorizontalFlip(), T.RandomCrop(30, pad_if_needed=True)
+
+    def changed(self, image):
+        image = self.flip(image)
+        return T.ToTensor()(self.crop(F.rotate(image, 40 * float(torch.rand(1)))))
+
+    def __getitem__(self, i):
+        state = torch.get_rng_state()
+        a = self.changed(self.rgb(i))
+        torch.set_rng_state(state)
+        return a, self.changed(self.rgb(i))
+""",
+    "a state before two transforms, of few samples": """
+class Own(Files):
+    flip, crop = T.RandomHorizontalFlip(), T.RandomCrop(30, pad_if_needed=True)
+
+    def __getitem__(self, i):
+        state = torch.get_rng_state()
+        a = self.crop(self.flip(self.rgb(i)))
+        if i in (4, 5, 8):
+            torch.set_rng_state(state)
+        b = self.crop(self.flip(self.rgb(i)))
+        return (T.ToTensor()(a), T.ToTensor()(b)) if i not in (4, 5, 8) else ((a == b) or T.ToTensor()(a), i)
+""",
     # windows behind a size that varies
     "half of a flipped image": """
 class Own(Files):
