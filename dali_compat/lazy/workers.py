@@ -72,6 +72,7 @@ class Unread(NamedTuple):
 
     source: Source
     is_rgb: bool
+    is_converted: bool
 
 
 class AskedWorkers:
@@ -180,7 +181,9 @@ class AskedWorkers:
 
     def _image(self, unread: Unread) -> LazyImage:
         root = self._asker.roots[PATHS if isinstance(unread.source, str) else BYTES]
-        return LazyImage(Later(unread.source, root, Notes(), lambda before: _read(unread)))
+        later = Later(unread.source, root, Notes(), lambda before: _read(unread), is_rgb=unread.is_rgb)
+        later.is_converted = unread.is_converted
+        return LazyImage(later)
 
 
 def _read(unread: Unread) -> Image.Image:
@@ -263,4 +266,4 @@ def _add(transforms: list[bytes], chain: Chain) -> int:
 def _unread(image: LazyImage) -> Any:
     later = later_of(image)
     plain = not later.is_real and not later.chain.transforms
-    return Unread(later.source, later.is_rgb) if plain else later.value("")
+    return Unread(later.source, later.is_rgb, later.is_converted) if plain else later.value("")

@@ -28,6 +28,12 @@ class Files(Dataset):
 """
 
 CASES = {
+    "a converted image beside its tensor": """
+class Own(Files):
+    def __getitem__(self, i):
+        image = self.rgb(i)
+        return F.to_tensor(image), image
+""",
     "a state before two transforms": """
 class Own(Files):
     flip, crop = T.RandomHorizontalFlip(), T.RandomCrop(30, pad_if_needed=True)
