@@ -1,4 +1,4 @@
-"""How many CPU cores this process may use."""
+"""Counts the CPU cores that this process may use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cpu_quota() -> float:
     Sources: Linux's Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst (cpu.cfs_quota_us).
     """
     quotas = [math.inf]
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         for line in _PROCESS.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers == "" or "cpu" in controllers.split(","):

@@ -292,7 +292,7 @@ def users_of(loader) -> dict[str, Any]:
 
 
 def users_states(loader) -> dict[str, Any]:
-    """Where they are."""
+    """Returns the states of users_of()."""
     return {name: _state(one) for name, one in users_of(loader).items()}
 
 
@@ -307,7 +307,7 @@ def set_users(loader, states: dict[str, Any]) -> bool:
 
 
 def _state(one: Any) -> Any:
-    """Where it is; some cannot say before their first sample."""
+    """Returns its state; None where it has none before its first sample."""
     with contextlib.suppress(Exception):
         return copy.deepcopy(one.state_dict())
 

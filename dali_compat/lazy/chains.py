@@ -174,7 +174,7 @@ class _Settings:
         self._hold(transform, _DEEP)
 
     def are_same(self) -> bool:
-        """Whether none has changed since."""
+        """Returns whether none has changed since."""
         return all(_is_same(now, then) for now, then in self._held)
 
     def _hold(self, one: Any, depth: int) -> None:
@@ -200,7 +200,7 @@ class _Settings:
 
 
 def _is_same(now: Any, then: Any) -> bool:
-    """This is what asking for each image costs; an object that was not replaced is the same, without a look at it."""
+    """Compares by identity first, which is nearly always enough: this runs for each image."""
     if type(now) in _ARRAYS:
         return bool(now.reshape(-1).tolist() == then)
     if len(now) == len(then):

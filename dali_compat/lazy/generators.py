@@ -155,7 +155,7 @@ class Watch:
         return ""
 
     def _was_set(self, generator: Generator, now: Any) -> None:
-        """Who comes next draws from the state to which a generator was set back; so does what was to draw from that."""
+        """Notes the state to which a generator was set back: what was to draw from that state still does."""
         mark = generator.mark(now)
         known = [one[1:] for one in self._reserved if one[0] is generator]
         back = [(state, before) for state, before in known if before == mark]

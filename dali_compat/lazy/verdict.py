@@ -136,7 +136,7 @@ def asked(dataset: Any) -> Asked | None:
 
 
 def asker_of(dataset: Any, since: int, sets: str = "") -> Asker:
-    """What asks a data set that can be asked; ``since`` and ``sets`` as Asker's."""
+    """Returns the Asker of a data set that can be asked; ``since`` and ``sets`` as there."""
     known = _of_dataset.get(dataset, lambda: Known(dataset))
     whole = known.whole if any(map(catches_errors, with_inner(dataset))) else None
     return Asker(dataset, known.roots, since, whole, sets)

@@ -27,8 +27,7 @@ _PROGRAMS = 128  # an image, at most: one that is larger than the others must no
 
 def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torch.Tensor | None, out: torch.Tensor):
     """``out`` (N, C, H, W), in any memory format, from ``planes`` (bytes,) uint8 and ``rows`` (N, len(COLUMNS)) int64.
-    ``table`` (C, 256) is what each value becomes; None where ``out`` is uint8. All are on one GPU; it waits for
-    nothing."""
+    ``table`` (C, 256) is what each value becomes; None where ``out`` is uint8. All are on one GPU; nothing waits."""
     count, (height, width), device = len(rows), out.shape[-2:], planes.device
     region = torch.empty(layout.region_bytes, dtype=torch.uint8, device=device)
     half = torch.empty(layout.half_bytes, dtype=torch.uint8, device=device)
