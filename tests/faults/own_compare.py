@@ -48,6 +48,7 @@ class Setting(NamedTuple):
     shuffle: bool = False
     persistent: bool = False
     fallbacks: bool = True
+    device: str = "cpu"
 
 
 class Found(NamedTuple):
@@ -147,10 +148,10 @@ def ran(file: Path, files: tuple, setting: Setting, make: Callable[..., Any], se
     return Ran(epochs, error, route, _threads())
 
 
-def _route(file: Path, files: tuple) -> str:
+def _route(file: Path, files: tuple, device: str) -> str:
     try:
         dataset = imported(file).Own(*map(list, files))
-        return DataLoader(dataset, device="cpu", fallback="silent").explain().partition(" ")[0]
+        return DataLoader(dataset, device=device, fallback="silent").explain().partition(" ")[0]
     except Exception as error:
         return type(error).__name__
 
@@ -174,9 +175,9 @@ def _values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         for number, one in enumerate(value):
             yield from _values(one, f"{path}[{number}]")
     elif isinstance(value, torch.Tensor):
-        plain = value.as_subclass(torch.Tensor)
-        yield f"{path}#kind", (_name(value), tuple(plain.shape), str(plain.dtype), str(plain.device))
-        yield path, plain.detach().clone()
+        plain = value.as_subclass(torch.Tensor).detach()
+        yield f"{path}#kind", (_name(value), tuple(plain.shape), str(plain.dtype))
+        yield path, plain.to("cpu", copy=True)
     elif isinstance(value, np.ndarray):
         yield f"{path}#kind", ("ndarray", value.shape, str(value.dtype))
         yield path, torch.from_numpy(np.array(value)) if value.dtype.kind in "uifb" else value.tolist()
@@ -200,7 +201,7 @@ def _name(tensor: torch.Tensor) -> str:
 def compare(file: Path, files: tuple, setting: Setting, limit: float = MEAN) -> tuple[list[Found], str]:
     """What is wrong with a program, and the route that it took."""
     warnings.simplefilter("ignore")
-    if not setting.fallbacks and (route := _route(file, files)) == "torchvision":
+    if not setting.fallbacks and (route := _route(file, files, setting.device)) == "torchvision":
         return [], route
     one = ran(file, files, setting, data.DataLoader, (1, 1))
     # without workers Python's generators go on where the program set them, and transforms draw from torch's
@@ -210,7 +211,7 @@ def compare(file: Path, files: tuple, setting: Setting, limit: float = MEAN) -> 
         return [], "random errors"
 
     def make(*args: Any, **options: Any) -> DataLoader:
-        return DataLoader(*args, exact=setting.exact, device="cpu", fallback="silent", **options)
+        return DataLoader(*args, exact=setting.exact, device=setting.device, fallback="silent", **options)
 
     mine = ran(file, files, setting, make, (1, 1))
     found = list(_differences(one, other, mine, setting, limit))

@@ -1,6 +1,6 @@
 """Random data sets of one's own through torch's loader and ours, in processes that may crash or hang:
 
-    python tests/faults/own_programs.py --seconds 3600 [--seed 1] [--processes 1] [--save FOLDER]
+    python tests/faults/own_programs.py --seconds 3600 [--seed 1] [--processes 1] [--device cuda] [--save FOLDER]
     python tests/faults/own_programs.py --program saved.py ...
 
 Prints the source of each program that is wrong, as short as it gets, with what was expected and what came, and saves
@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
     route: str = ""
 
 
-def jobs_of(seed: int) -> Iterator[Job]:
+def jobs_of(seed: int, device: str = "cpu") -> Iterator[Job]:
     """Programs without end, each with a setting."""
     number = seed * 1_000_000
     while True:
@@ -64,6 +64,7 @@ def jobs_of(seed: int) -> Iterator[Job]:
             shuffle=rng.random() < 0.3,
             persistent=rng.random() < 0.3,
             fallbacks=number % 4 == 0,
+            device=device,
         )
         source = program(number)
         torn = any(word in source for word in _TEARS)
@@ -271,17 +272,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, help="the number of the first program, instead of a seed's")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--program", type=Path, nargs="*", default=[], help="saved programs, instead of random ones")
     parser.add_argument("--whole", action="store_true", help="programs are not made shorter")
     parser.add_argument("--save", type=Path, default=Path(tempfile.gettempdir()) / "dali_compat_own_programs")
     options = parser.parse_args()
     begin, count, wrong = time.monotonic(), 0, 0
     routes: collections.Counter[str] = collections.Counter()
-    jobs = jobs_of(options.seed)
+    jobs = jobs_of(options.seed, options.device)
     if options.first is not None:
-        jobs = (job for job in jobs_of(options.first // 1_000_000) if job.number >= options.first)
+        seed = options.first // 1_000_000
+        jobs = (job for job in jobs_of(seed, options.device) if job.number >= options.first)
     if options.program:
-        jobs = iter([Job(at, file.read_text(), one) for at, file in enumerate(options.program) for one in SETTINGS])
+        settings = [one._replace(device=options.device) for one in SETTINGS]
+        jobs = iter([Job(at, file.read_text(), one) for at, file in enumerate(options.program) for one in settings])
     with tempfile.TemporaryDirectory(prefix="dali_compat_own_") as root:
         make_files(Path(root))
         for outcome in hunt(jobs, root, options.seconds, options.processes):

@@ -48,6 +48,17 @@ def test_once_wrong(root, number):
     assert len(outcomes) == len(jobs) and not _wrong(outcomes), _wrong(outcomes)
 
 
+@pytest.mark.gpu
+def test_once_wrong_on_a_gpu(root):
+    jobs = [
+        own.Job(0, HEADER + source, setting._replace(device="cuda"))
+        for source in CASES.values()
+        for setting in own.SETTINGS
+    ]
+    outcomes = own.results(jobs, str(root))
+    assert len(outcomes) == len(jobs) and not _wrong(outcomes), _wrong(outcomes)
+
+
 def test_programs_are_python():
     for number in range(300):
         ast.parse(program(number))
