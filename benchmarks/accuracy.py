@@ -22,6 +22,7 @@ import contextlib
 import os
 import statistics
 
+import cases
 import common
 import loaders
 import resnet9
@@ -37,7 +38,6 @@ TEST = {
     "Resize(40), CenterCrop(32)": T.Compose([T.Resize(40), T.CenterCrop(32), *TAIL]),
 }
 
-SWITCH = "DALI_COMPAT_JPEG_ENGINE"
 MODES = ("default", False, False), ("exact=True", True, False), ("exact=True, JPEG engine", True, True)
 
 
@@ -67,13 +67,8 @@ def loader(case, root, transform, device, workers, train, batch_size=512, compar
 @contextlib.contextmanager
 def engine(wanted):
     """exact=True decodes on a GPU's JPEG engine, or not."""
-    before = os.environ.get(SWITCH)
-    os.environ[SWITCH] = str(int(wanted))
-    try:
+    with cases.constants({} if wanted else {"DALI_COMPAT_JPEG_ENGINE": 0}):
         yield
-    finally:
-        os.environ.pop(SWITCH)
-        os.environ |= {} if before is None else {SWITCH: before}
 
 
 def train(case, seed, args, device):

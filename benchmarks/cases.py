@@ -4,17 +4,20 @@
     ours:8:4                                num_workers=8, prefetch_factor=4
     ours@_GPU_JPEG_THREADS=8,exact=True     a constant of dali_compat, and an argument of its DataLoader
     ours:0@_DEPTH=3                         without num_workers; with them torch sets prefetch_factor=2, not _DEPTH
+    ours@DALI_COMPAT_JPEG_ENGINE=0          a variable of the environment: as on a GPU without a JPEG engine
     handwritten:4:5@hw_decoder_load=1.0     4 threads, 5 batches in flight, and an argument of handwritten_loader()
     handwritten:3@pipelines=3               three pipelines in turn
 
 Constants are for tuning: a value that proves itself belongs into the package. They are in capitals. One that several
-modules define with different values takes a module's name, too: decoded_cache._SHARE.
+modules define with different values takes a module's name, too: decoded_cache._SHARE. Results from before 1.1 have
+@BY_DEFAULT=False where it is @DALI_COMPAT_JPEG_ENGINE=0 now, and @BY_DEFAULT=True where it is nothing.
 """
 
 import ast
 import contextlib
 import importlib
 import itertools
+import os
 import pkgutil
 from dataclasses import dataclass, field
 
@@ -23,6 +26,8 @@ import loaders
 import torch
 import training_step
 from torch.utils.data import DistributedSampler
+
+_VARIABLES = "DALI_COMPAT_"
 
 
 @dataclass
@@ -49,7 +54,8 @@ def parse(text, workers):
             raise ValueError(f"{text}: {assignment} is nothing that {case.name} takes")
         (case.constants if capitals else case.arguments)[key] = ast.literal_eval(value)
     for key in case.constants:
-        places(key)
+        if not key.startswith(_VARIABLES):
+            places(key)
     return case
 
 
@@ -73,16 +79,21 @@ def places(key):
 
 @contextlib.contextmanager
 def constants(values):
-    """dali_compat with these values of its constants."""
-    before = []
+    """dali_compat with these values of its constants, and of variables of the environment."""
+    before, environment = [], dict(os.environ)
     try:
         for key, value in values.items():
+            if key.startswith(_VARIABLES):
+                os.environ[key] = str(value)
+                continue
             modules, name = places(key)
             before += [(module, name, getattr(module, name)) for module in modules]
             for module in modules:
                 setattr(module, name, value)
         yield
     finally:
+        os.environ.clear()
+        os.environ.update(environment)
         for module, name, value in before:
             setattr(module, name, value)
 

@@ -11,13 +11,13 @@ from iter() to the second epoch's first batch.
 
 Cases: torchvision (--workers processes), handwritten (NVIDIA's ResNet-50 example, --workers threads), ours, and, if
 asked for, ours_exact (exact=True) and ours_channels_last. NAME:K runs a case with K workers, NAME:K:D with D batches
-in flight; cases.py says what else a name may have. ours_exact@BY_DEFAULT=True has a GPU's JPEG engine,
-ours_exact@BY_DEFAULT=False has not, where DALI_COMPAT_JPEG_ENGINE is not set.
+in flight; cases.py says what else a name may have. With @DALI_COMPAT_JPEG_ENGINE=0 a case of ours is as on a GPU
+without a JPEG engine.
 
 With --seen all turns of ours are in later epochs than the first: whole ones come before the rounds, until all files are
 compared, where the engine decodes. To ask what few cores do, the whole command runs on them:
     taskset -c 0-3 python benchmarks/imagefolder.py --data PHOTOS --replicate 300 --seen --json OUT.json \\
-        --cases torchvision ours ours_exact@BY_DEFAULT=False ours_exact@BY_DEFAULT=True
+        --cases torchvision ours ours_exact@DALI_COMPAT_JPEG_ENGINE=0 ours_exact
 
 Confounders.
 - Nothing consumes the batches. Beside a training step other things matter: training.py.

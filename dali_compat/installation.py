@@ -6,10 +6,12 @@ import functools
 import glob
 import importlib
 import importlib.metadata
+import math
 import os
 import platform
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -19,9 +21,11 @@ CUDA_DEFAULT_CONNECTIONS = 8
 OLDEST_DRIVER = {11: "450.80", 12: "525.60", 13: "580"}
 """Oldest NVIDIA driver for each CUDA major version, from DALI's installation guide."""
 
-_NVJPEG_BACKEND_HARDWARE = 3
-_NVJPEG_SUCCESS = 0
-_NVJPEG_ARCH_MISMATCH = 7
+JPEG_ENGINE = "DALI_COMPAT_JPEG_ENGINE"
+_WITH_JPEG_ENGINES = (8, 0), (9, 0), (10, 0), (10, 3)
+"""Compute capabilities of A100 and A30, H100 and H200, B200, B300."""
+_VIDEO_LIBRARY = "libnvcuvid.so.1"
+"""Part of the driver; NVIDIA's container runtime gives it only with the capability `video`."""
 
 
 @dataclass(frozen=True)
@@ -156,21 +160,30 @@ def gpu_names() -> list[str]:
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
-def has_hardware_jpeg_decoder(device_index: int = 0) -> bool | None:
-    """Whether GPU device_index has a hardware JPEG engine that nvJPEG can use; None when that cannot be found out.
+def most_jpeg_engines() -> float:
+    """How many JPEG engines of a GPU may be used: the number in the variable DALI_COMPAT_JPEG_ENGINE; infinity without
+    one."""
+    value = os.environ.get(JPEG_ENGINE, "").strip()
+    return int(value) if value.isdigit() else math.inf
 
-    nvJPEG itself is asked, as DALI's decoder asks it. A table of compute capabilities would age (of Ampere, A100 and
-    A30 alone have the engine) and cannot know about MIG slices. Starts CUDA on that GPU.
-    """
-    if not torch.cuda.is_available() or device_index >= torch.cuda.device_count():
+
+def hidden_jpeg_engines(index: int) -> Problem | None:
+    """Why nvJPEG finds no JPEG engine on a GPU that has some, where a container is the cause; None elsewhere."""
+    if not torch.cuda.is_available():
         return None
-    with torch.cuda.device(device_index):
-        try:
-            torch.zeros(1, device="cuda")  # nvJPEG uses the thread's current CUDA context
-        except RuntimeError:  # out of memory, or the GPU belongs to another process
-            return None
-        answers = (_ask_nvjpeg(library) for library in nvjpeg_libraries())
-        return next((answer for answer in answers if answer is not None), None)
+    name, capability = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
+    if capability not in _WITH_JPEG_ENGINES or " MIG " in name:  # a part of an A100 has none
+        return None
+    with suppress(OSError):
+        ctypes.CDLL(_VIDEO_LIBRARY)
+        return None
+    given = os.environ.get("NVIDIA_DRIVER_CAPABILITIES", "not set")
+    return Problem(
+        f"the JPEG engines of {name} are hidden: the container lacks the driver's capability `video` "
+        f"(NVIDIA_DRIVER_CAPABILITIES is {given})",
+        "start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility,video in its environment "
+        "(docker run -e ..., or env: in a Kubernetes pod)",
+    )
 
 
 def max_connections() -> int:
@@ -220,24 +233,3 @@ def nvjpeg_libraries():
             yield ctypes.CDLL(path)
         except OSError:
             continue
-
-
-def _ask_nvjpeg(library) -> bool | None:
-    """Whether nvJPEG finds a JPEG engine on the current device; None when it gives no answer."""
-    try:
-        engine_info = library.nvjpegGetHardwareDecoderInfo
-    except AttributeError:  # nvJPEG before 11.9
-        engine_info = None
-    handle = ctypes.c_void_p()
-    status = library.nvjpegCreateEx(_NVJPEG_BACKEND_HARDWARE, None, None, 0, ctypes.byref(handle))
-    if status != _NVJPEG_SUCCESS:
-        return False if status == _NVJPEG_ARCH_MISMATCH else None
-    try:
-        if engine_info is None:
-            return True  # the hardware back end opened
-        engines, cores = ctypes.c_uint(), ctypes.c_uint()
-        if engine_info(handle, ctypes.byref(engines), ctypes.byref(cores)) != _NVJPEG_SUCCESS:
-            return None
-        return engines.value > 0
-    finally:
-        library.nvjpegDestroy(handle)

@@ -56,8 +56,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     Args:
         dataset: as torch's; see above.
         batch_size, shuffle, sampler, batch_sampler, drop_last, generator: as torch's.
-        num_workers: DALI's CPU threads. 0: one a core, 16 at most. Where a GPU decodes JPEG, 4 at most. A transform
-            without a translation, and a data set of your own, run in so many processes; with 0 in this one.
+        num_workers: DALI's CPU threads. 0: one a core, 16 at most. Where a GPU's JPEG engines decode, 4 at most. A
+            transform without a translation, and a data set of your own, run in so many processes; with 0 in this one.
         collate_fn: takes the list of (image, target) samples, images on ``device``. None is default_collate.
         prefetch_factor: batches in flight. None: four on a GPU, two on the CPU.
         timeout, worker_init_fn, multiprocessing_context: of worker processes, where there are any.

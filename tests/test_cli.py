@@ -14,6 +14,7 @@ from PIL import Image
 
 from dali_compat import cli, installation
 from dali_compat.cli import demo, doctor, pictures
+from dali_compat.engine.dali import warm
 
 
 @pytest.fixture
@@ -32,9 +33,11 @@ def machine(monkeypatch):
         dali_distributions={"nvidia-dali-cuda130": True},
         driver_cuda=(13, 0),
         gpu_names=["NVIDIA H100"],
-        has_hardware_jpeg_decoder=True,
+        hidden_jpeg_engines=None,
         max_connections_note=None,
     )
+    monkeypatch.setattr(warm, "jpeg_engines", lambda index: 7)
+    monkeypatch.setattr(doctor, "engine_of", lambda device: "no Triton")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.version, "cuda", "13.2")
     return pretend
@@ -54,7 +57,14 @@ def problems():
 def test_healthy_machine_has_no_problem(machine, capsys):
     assert cli.main(["doctor"]) == 0
     said = capsys.readouterr().out
-    for fact in ("2.4.0", "nvidia-dali-cuda130", "CUDA 13.0", "NVIDIA H100", "0: yes", torch.__version__):
+    for fact in (
+        "2.4.0",
+        "nvidia-dali-cuda130",
+        "CUDA 13.0",
+        "NVIDIA H100",
+        "0: 7, but not with exact=True: no Triton",
+        torch.__version__,
+    ):
         assert fact in said
     assert problems() == []
     assert said.rstrip().endswith("DALI works here, on the GPU.")
@@ -143,18 +153,20 @@ def test_missing_or_old_torchvision(machine, monkeypatch):
     assert "older than 0.20" in check("torchvision").problem
 
 
-def test_hardware_decoder_is_told_for_each_gpu(machine, monkeypatch):
-    machine(gpu_names=["A", "B", "C", "D"])
-    answers = [True, True, False, None]
-    engines = [types.SimpleNamespace(kinds="gray, 4:4:4"), "its planes are not libjpeg's"]
-    monkeypatch.setattr(installation, "has_hardware_jpeg_decoder", lambda index: answers[index])
+def test_jpeg_engines_are_told_for_each_gpu(machine, monkeypatch):
+    machine(gpu_names=["A", "B", "C"])
+    counts, engines = [7, 1, 0], [types.SimpleNamespace(kinds="gray, 4:4:4"), "its planes are not libjpeg's"]
+    monkeypatch.setattr(warm, "jpeg_engines", lambda index: counts[index])
     monkeypatch.setattr(doctor, "engine_of", lambda device: engines[device.index])
-    monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "1")
-    said = "0: yes, with exact=True for files (gray, 4:4:4) that were compared with Pillow's pixels"
-    said += ", 1: yes, but not with exact=True: its planes are not libjpeg's"
-    assert check("hardware JPEG").value == f"{said}, 2: no: CUDA and CPU threads decode, 3: unknown"
+    said = "0: 7, with exact=True for files (gray, 4:4:4) that were compared with Pillow's pixels"
+    said += ", 1: 1, but not with exact=True: its planes are not libjpeg's"
+    found = check("JPEG engines")
+    assert found.value == f"{said}, 2: none, CUDA and CPU threads decode" and found.problem is None
+    machine(gpu_names=["A", "B", "C"], hidden_jpeg_engines=installation.Problem("hidden", "add video"))
+    found = check("JPEG engines")
+    assert (found.problem, found.remedy, found.stops_dali) == ("hidden", "add video", False)
     monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", "0")
-    assert check("hardware JPEG").value == "0: yes, 1: yes, 2: no: CUDA and CPU threads decode, 3: unknown"
+    assert check("JPEG engines").problem is None
 
 
 def test_every_problem_comes_with_a_remedy_and_checks_are_frozen(machine):

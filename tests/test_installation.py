@@ -198,54 +198,33 @@ def test_driver_version_is_decoded(monkeypatch, number, expected):
     assert installation.driver_cuda() == expected
 
 
-# --- hardware JPEG decoder -----------------------------------------------------------------------------------------
-
-
-class FakeNvjpeg:
-    def __init__(self, create=0, info=0, engines=1):
-        self.create, self.info, self.engines, self.open = create, info, engines, 0
-
-    def nvjpegCreateEx(self, backend, device_allocator, pinned_allocator, flags, handle):
-        assert backend == 3  # NVJPEG_BACKEND_HARDWARE
-        self.open += self.create == 0
-        return self.create
-
-    def nvjpegGetHardwareDecoderInfo(self, handle, engines, cores):
-        engines._obj.value = self.engines
-        return self.info
-
-    def nvjpegDestroy(self, handle):
-        self.open -= 1
+# --- JPEG engines --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "library, answer",
+    "name, capability, is_there, is_hidden",
     [
-        (FakeNvjpeg(engines=8), True),
-        (FakeNvjpeg(engines=0), False),
-        (FakeNvjpeg(create=7), False),  # NVJPEG_STATUS_ARCH_MISMATCH
-        (FakeNvjpeg(create=6), None),
-        (FakeNvjpeg(info=9), None),
+        ("NVIDIA H100", (9, 0), False, True),
+        ("NVIDIA H100", (9, 0), True, False),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", (8, 0), False, False),
+        ("Tesla T4", (7, 5), False, False),
+        ("NVIDIA GeForce RTX 3090", (8, 6), False, False),
     ],
 )
-def test_nvjpeg_is_asked_and_closed(library, answer):
-    assert installation._ask_nvjpeg(library) is answer
-    assert library.open == 0
+def test_engines_that_a_container_hides(monkeypatch, name, capability, is_there, is_hidden):
+    def load(library):
+        if not is_there:
+            raise OSError(library)
 
-
-def test_hardware_decoder_is_unknown_without_cuda(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert installation.has_hardware_jpeg_decoder(0) is None
-
-
-@pytest.mark.gpu
-def test_hardware_decoder_of_this_gpu():
-    assert installation.has_hardware_jpeg_decoder(torch.cuda.device_count()) is None
-    answer = installation.has_hardware_jpeg_decoder(0)
-    if any(model in torch.cuda.get_device_name(0) for model in ("A100", "H100", "H200", "B200")):
-        assert answer is True
-    else:
-        assert answer in (True, False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capability)
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    monkeypatch.setenv("NVIDIA_DRIVER_CAPABILITIES", "compute,utility")
+    hidden = installation.hidden_jpeg_engines(0)
+    assert (hidden is not None) == is_hidden
+    if hidden is not None:
+        assert name in hidden.reason and "compute,utility)" in hidden.reason and "video" in hidden.remedy
 
 
 # --- CUDA's queues -------------------------------------------------------------------------------------------------

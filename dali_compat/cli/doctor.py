@@ -9,7 +9,8 @@ import torch
 
 from dali_compat import installation
 from dali_compat.cores import cpu_quota, usable_cores
-from dali_compat.engine.planes.engines import engine_of, is_wanted
+from dali_compat.engine.dali import warm
+from dali_compat.engine.planes.engines import engine_of
 
 OLDEST_TESTED_DALI = (1, 53)
 OLDEST_TORCHVISION = (0, 20)
@@ -53,7 +54,7 @@ def checks() -> list[Check]:
         _package(),
         _driver(),
         _gpus(),
-        _jpeg_decoder(),
+        _jpeg_engines(),
         _connections(),
         _cores(),
     ]
@@ -162,23 +163,25 @@ def _gpus() -> Check:
     return Check("GPU", "none: CPU mode" + (f" (CUDA_VISIBLE_DEVICES is {hidden!r})" if hidden is not None else ""))
 
 
-def _jpeg_decoder() -> Check:
-    words = {False: "no: CUDA and CPU threads decode", None: "unknown"}
-    answers = []
+def _jpeg_engines() -> Check:
+    """How many each GPU has, and what they decode."""
+    answers, hidden = [], None
     for index in range(len(installation.gpu_names())):
-        there = installation.has_hardware_jpeg_decoder(index)
-        answers.append(f"{index}: {_exact_engine(index) if there else words[there]}")
-    return Check("hardware JPEG", ", ".join(answers) or "none: CPU mode")
+        count = warm.jpeg_engines(index)
+        said = f"{count}, {_exact_engine(index)}" if count else "none, CUDA and CPU threads decode"
+        answers.append(f"{index}: {said}")
+        if not count and installation.most_jpeg_engines():
+            hidden = hidden or installation.hidden_jpeg_engines(index)
+    problem, remedy = (hidden.reason, hidden.remedy) if hidden else (None, None)
+    return Check("JPEG engines", ", ".join(answers) or "none: CPU mode", problem, remedy)
 
 
 def _exact_engine(index: int) -> str:
-    """Whether exact=True decodes there, where that is wanted."""
-    if not is_wanted():
-        return "yes"
+    """Whether exact=True decodes there."""
     engine = engine_of(torch.device("cuda", index))
     if isinstance(engine, str):
-        return f"yes, but not with exact=True: {engine}"
-    return f"yes, with exact=True for files ({engine.kinds}) that were compared with Pillow's pixels"
+        return f"but not with exact=True: {engine}"
+    return f"with exact=True for files ({engine.kinds}) that were compared with Pillow's pixels"
 
 
 def _connections() -> Check:

@@ -31,9 +31,6 @@ _DEPTH = 2  # batches in flight; on the CPU deeper queues measured no faster
 # Beside a compiled ResNet-18 a hand-written pipeline has .64 of the speed of synthetic data with 2, .78 with 5 (H200)
 _GPU_DEPTH = 4
 _MOST_THREADS = 16
-# Loading alone, 4 threads give 22,000 images/s and 8 give 24,500; beside ResNet-18 training they give .93 and .89 of
-# the speed of synthetic data (H100, benchmarks/results)
-_GPU_JPEG_THREADS = 4
 
 _ON_BATCH = "write it as a transform, and dali_compat.register() what that does on a batch"
 _AFTERWARDS = "leave the tensor as torchvision gives it, and do the rest in collate_fn, or on the batch"
@@ -93,14 +90,16 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
     same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
     known = {key_of(plan): plan for plan in same.all_plans} if same is not None else {}
     plan_of, gray = _plans(leaves, loader, device, known)
+    on_gpu = device.type == "cuda" and not loader.exact
     route = DaliRoute(
         device,
-        threads=_threads(loader, device, leaves, own),
+        available=available_threads(loader),
         depth=depth,
         batch_size=loader.batch_size or 1,
         plans=list(dict.fromkeys(plan for _, plan in plan_of.values())),
         _plan_of=plan_of,
-        fancy=device.type == "cuda" and not loader.exact and (own.is_small if own else mostly_small(leaves)),
+        gpu_jpegs=on_gpu and (own.is_jpeg if own else mostly_jpeg(leaves)),
+        fancy=on_gpu and (own.is_small if own else mostly_small(leaves)),
         cache=_cache(loader, device, before),
         gray=gray,
     )
@@ -109,7 +108,7 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
             route.cache = None
         route.images = [route.plan_of(chain) for chain in own.chains]
         route.asker, route.plan_later = own.asker, partial(_plan, options=_options(loader, device), known=known)
-    if same is not None and same.threads == route.threads:
+    if same is not None and same.available == route.available:
         route.take_over(same)
     return route
 
@@ -223,10 +222,3 @@ def available_threads(loader) -> int:
     told = os.environ.get("LOCAL_WORLD_SIZE", "")
     processes = max(1, int(told) if told.isdigit() else 1)
     return max(1, min(usable_cores() // processes, _MOST_THREADS))
-
-
-def _threads(loader, device: torch.device, leaves: list[Any], own: Asked | None = None) -> int:
-    """CPU threads of a pipeline. Where the GPU decodes, few load as fast as many and disturb a training step less."""
-    available = available_threads(loader)
-    on_gpu = device.type == "cuda" and not loader.exact and (own.is_jpeg if own else mostly_jpeg(leaves))
-    return min(available, _GPU_JPEG_THREADS) if on_gpu else available

@@ -7,13 +7,13 @@ import re
 import torch
 from torch.utils.data import IterableDataset
 
-from ..installation import dali_version, max_connections, max_connections_note
+from ..installation import dali_version, hidden_jpeg_engines, max_connections, max_connections_note
 from ..lower import plans_ahead
 from ..plan import Plan
 from ..text import in_columns
 from ..translate.untranslatable import describe
-from .choose import Route, StockRoute, available_threads, in_python, names_in_python
-from .dali import DaliRoute
+from .choose import Route, StockRoute, in_python, names_in_python
+from .dali import _GPU_JPEG_THREADS, DaliRoute
 from .resident import ResidentRoute
 
 _COLUMN = 44  # characters of a transform, unless explain(wide=True)
@@ -57,10 +57,8 @@ def _of_resident(loader, route: ResidentRoute, wide: bool) -> tuple[list[str], l
 
 
 def _of_dali(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[str]]:
-    threads = f"{route.threads} CPU threads"
-    if route.threads < available_threads(loader):
-        threads += f" (of {available_threads(loader)}: the GPU decodes JPEG, and more would slow a training step)"
-    depth = f"{threads}, {route.depth} {'batch' if route.depth == 1 else 'batches'} in flight, DALI {dali_version()}"
+    batches = f"{route.depth} {'batch' if route.depth == 1 else 'batches'} in flight"
+    depth = f"{_threads(route)}, {batches}, DALI {dali_version()}"
     kernels = "exact=True" if loader.exact else "exact=False, the fastest kernels"
     lines = [f"DALI route on {route.device}: {depth}; {kernels}"]
     lines += _plan_lines(route, wide, _decode_fidelity(route, loader.exact))
@@ -79,6 +77,21 @@ def _of_dali(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[str]
     if route.cache is not None:
         lines.append(f"  {route.cache}")
     return lines, _without_effect(loader, route)
+
+
+def _threads(route: DaliRoute) -> str:
+    """Their number, and why, where a GPU decodes."""
+    threads = f"{route.threads} CPU threads"
+    if not route.gpu_jpegs:
+        return threads
+    if route.jpeg_engines is None:
+        return f"{threads}, or {_GPU_JPEG_THREADS} where the GPU has JPEG engines enough"
+    if not route.jpeg_engines and (hidden := hidden_jpeg_engines(route.device.index)):
+        return f"{threads} ({hidden})"
+    found = f"the GPU has {route.jpeg_engines or 'no'} JPEG engine{'s' * (route.jpeg_engines != 1)}"
+    if route.threads < route.available:
+        return f"{threads} (of {route.available}: {found}, and more threads would slow a training step)"
+    return f"{threads} ({found})"
 
 
 def summary(route: Route) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torchvision
 
 from dali_compat import __version__
-from dali_compat.routes.choose import _GPU_JPEG_THREADS
+from dali_compat.routes.dali import _GPU_JPEG_THREADS
 from docs.pages import ROOT
 from docs.results import median, of_medians, read, rounds, spread, within
 

@@ -35,7 +35,10 @@ def settings(cases, images, case, **options):
         ("ours:4:3", ("ours", 4, 3, {}, {})),
         ("ours@_GPU_JPEG_THREADS=8,exact=True", ("ours", 7, None, {"exact": True}, {"_GPU_JPEG_THREADS": 8})),
         ("ours@choose._DEPTH=3", ("ours", 7, None, {}, {"choose._DEPTH": 3})),
-        ("ours_exact:2@BY_DEFAULT=True", ("ours_exact", 2, None, {}, {"BY_DEFAULT": True})),
+        (
+            "ours_exact:2@DALI_COMPAT_JPEG_ENGINE=0",
+            ("ours_exact", 2, None, {}, {"DALI_COMPAT_JPEG_ENGINE": 0}),
+        ),
         ("handwritten:4:5@pipelines=3", ("handwritten", 4, 5, {"pipelines": 3}, {})),
     ],
 )

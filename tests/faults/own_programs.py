@@ -25,9 +25,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 if __name__ == "__main__":
     sys.path[:0] = map(str, (Path(__file__).parents[2], Path(__file__).parents[1]))
 
+from dali_compat.engine.dali import warm
 from faults.own_compare import MEAN, Found, Setting, compare, files_of, make_files
 from faults.own_vocabulary import program
 from faults.run import forks
@@ -90,6 +93,8 @@ _TEARS = (
 
 # ---- processes
 
+_held: list[warm.Handle] = []  # of this process
+
 
 def _child(jobs: list[Job], root: str, connection, log: str) -> None:
     """Sends what came of each program."""
@@ -97,6 +102,8 @@ def _child(jobs: list[Job], root: str, connection, log: str) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     faulthandler.enable()
+    if jobs[0].setting.device == "cuda":  # the JPEG engine stays open: the driver takes long to open it again
+        _held.append(warm.Handle(torch.cuda.current_device()))
     mp.set_start_method("fork", force=True)  # of the loaders, which is that of their process otherwise
     from torch.utils.data import _utils
 

@@ -39,22 +39,12 @@ def test_random_programs(root, seed):
     assert sum(outcome.route == "DALI" for outcome in outcomes) >= PROGRAMS // 5
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("number", range(len(own.SETTINGS)), ids=["exact", "default", "workers"])
-def test_once_wrong(root, number):
+def test_once_wrong(root, number, device):
     """Each under one of the settings, or all of them with REPETITIONS=all."""
-    step = 1 if ALL else len(own.SETTINGS)
-    jobs = [own.Job(0, HEADER + source, own.SETTINGS[number]) for source in [*CASES.values()][number::step]]
-    outcomes = own.results(jobs, str(root))
-    assert len(outcomes) == len(jobs) and not _wrong(outcomes), _wrong(outcomes)
-
-
-@pytest.mark.gpu
-def test_once_wrong_on_a_gpu(root):
-    jobs = [
-        own.Job(0, HEADER + source, setting._replace(device="cuda"))
-        for source in CASES.values()
-        for setting in own.SETTINGS
-    ]
+    step, setting = 1 if ALL else len(own.SETTINGS), own.SETTINGS[number]._replace(device=device)
+    jobs = [own.Job(0, HEADER + source, setting) for source in [*CASES.values()][number::step]]
     outcomes = own.results(jobs, str(root))
     assert len(outcomes) == len(jobs) and not _wrong(outcomes), _wrong(outcomes)
 

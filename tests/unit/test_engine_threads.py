@@ -235,7 +235,6 @@ MISSING = {
 @pytest.mark.parametrize("lacks", MISSING)
 def test_where_something_is_missing_the_cpu_decodes(engine, libraries, monkeypatch, lacks):
     """And explain() and doctor say why."""
-    monkeypatch.setenv(one.SWITCH, "1")
     monkeypatch.setattr(engines, "_engines", {})
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace(total_memory=2**34))
     monkeypatch.setattr(one, "Decoder", real_decoder)
@@ -253,12 +252,11 @@ def test_where_something_is_missing_the_cpu_decodes(engine, libraries, monkeypat
     assert route.jpeg_engine() is None
     assert route.jpegs.startswith(f"exact, on the CPU, not on a JPEG engine: {MISSING[lacks]}")
     assert not route.compared_jpegs
-    assert doctor._exact_engine(GPU.index).startswith(f"yes, but not with exact=True: {MISSING[lacks]}")
+    assert doctor._exact_engine(GPU.index).startswith(f"but not with exact=True: {MISSING[lacks]}")
 
 
 def test_a_loader_without_a_gpu_asks_for_none(monkeypatch):
     """torch without CUDA, for example."""
-    monkeypatch.setenv(one.SWITCH, "1")
     monkeypatch.setattr(engines, "engine_of", lambda device: pytest.fail("somebody asks"))
     monkeypatch.setattr(engines, "begin", lambda device: pytest.fail("somebody asks"))
     plan = lower(translate(T.RandomResizedCrop(8)), Options(exact=True, channels_last=False, gpu=False))
@@ -305,16 +303,6 @@ def test_a_sampling_that_it_refuses_leaves_the_others(kernels):
 def test_a_comparison_that_always_says_the_same_is_of_no_use(kernels, monkeypatch, blind):
     monkeypatch.setattr(kernels, "differs", lambda *args: torch.tensor([blind]))
     assert not any(dict(engines.compared(Pillow())).values())
-
-
-def test_who_wants_it(monkeypatch):
-    for default in (False, True):
-        monkeypatch.setattr(engines, "BY_DEFAULT", default)
-        for said in ("0", "1"):
-            monkeypatch.setenv(one.SWITCH, said)
-            assert engines.is_wanted() == (said == "1")
-        monkeypatch.delenv(one.SWITCH)
-        assert engines.is_wanted() == default
 
 
 class Library:

@@ -146,16 +146,24 @@ def test_threads_are_this_processs_share_of_the_cores(image_root, monkeypatch, c
 
 
 @pytest.mark.parametrize(
-    "exact, workers, threads", [(False, 0, 4), (False, 3, 3), (False, 9, 4), (True, 0, 12), (True, 9, 9)]
+    "engines, available, threads, load, said",
+    [
+        (None, 12, 12, 1, "12 CPU threads, or 4 where the GPU has JPEG engines enough"),
+        (7, 12, 4, 1, "4 CPU threads (of 12: the GPU has 7 JPEG engines, and more threads would slow a training step)"),
+        (8, 3, 3, 1, "3 CPU threads (the GPU has 8 JPEG engines)"),
+        (1, 15, 15, 0.25, "15 CPU threads (the GPU has 1 JPEG engine)"),
+        (0, 12, 12, 0, "12 CPU threads (the GPU has no JPEG engines)"),
+    ],
 )
-def test_few_threads_where_a_gpu_decodes_jpeg(image_root, monkeypatch, exact, workers, threads):
-    """More would slow a training step. The CPU decodes what has to be exact."""
-    from dali_compat import DALIImageFolder, DataLoader
-    from dali_compat.routes import choose as route
+def test_threads_follow_from_the_jpeg_engines(monkeypatch, engines, available, threads, load, said):
+    """With many, more threads would slow a training step; without, the threads decode."""
+    from dali_compat.engine.dali import warm
+    from dali_compat.routes import explain
+    from dali_compat.routes.dali import DaliRoute
 
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)))
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    dataset = DALIImageFolder(image_root)
-    loader = DataLoader(dataset, device="cpu", exact=exact, num_workers=workers)
-    assert route._threads(loader, torch.device("cuda", 0), [dataset]) == threads
-    assert route._threads(loader, torch.device("cpu"), [dataset]) == (workers or 12)
+    monkeypatch.setattr(warm, "known_jpeg_engines", lambda index: engines)
+    monkeypatch.setattr(explain, "hidden_jpeg_engines", lambda index: None)
+    route = DaliRoute(torch.device("cuda", 0), available, 4, 256, [], {}, gpu_jpegs=True)
+    assert (route.threads, route.load, explain._threads(route)) == (threads, load, said)
+    other = DaliRoute(torch.device("cuda", 0), available, 4, 256, [], {})  # PNG, or exact=True
+    assert (other.threads, other.load, explain._threads(other)) == (available, 1, f"{available} CPU threads")

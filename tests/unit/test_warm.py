@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import threading
+import types
 
 import programs
 import pytest
@@ -29,6 +30,8 @@ class Made:
         calls: indices of devices that it was made for.
         closed: how often it was closed.
     """
+
+    engines = 7
 
     def __init__(self):
         self.calls, self.closed, self.go, self.begun = [], 0, threading.Event(), threading.Event()
@@ -90,7 +93,8 @@ def test_who_waits_has_it():
     made = Made()
     threading.Timer(0.2, made.go.set).start()
     warm.begin(0, made)
-    warm.wait(0)
+    assert warm.known_jpeg_engines(0) is None
+    assert warm.jpeg_engines(0) == 7
     assert warm._starts[0]._made is made and made.calls == [0]
 
 
@@ -98,8 +102,7 @@ def test_who_waits_begins_it(monkeypatch):
     made = Made()
     made.go.set()
     monkeypatch.setattr(warm, "Handle", made)
-    warm.wait(1)
-    warm.wait(1)
+    assert warm.jpeg_engines(1) == warm.jpeg_engines(1) == 7
     assert warm._starts[1]._made is made and made.calls == [1]
 
 
@@ -118,7 +121,73 @@ def test_an_error_is_left_to_the_first_pipeline(monkeypatch):
     warm.begin(0, fail)
     warm.finish()
     warm.drop(0)
-    assert told == []
+    assert told == [] and warm.jpeg_engines(0) == 0
+
+
+class Nvjpeg:
+    """nvJPEG's library: the status of opening each backend, and what it says of its engines."""
+
+    def __init__(self, hardware=0, default=0, info=0, engines=7, parts=1):
+        self.statuses, self.info, self.engines, self.parts, self.open = (
+            {3: hardware, 0: default},
+            info,
+            engines,
+            parts,
+            0,
+        )
+
+    def nvjpegCreateEx(self, backend, device_allocator, pinned_allocator, flags, handle):
+        status = self.statuses[backend]
+        self.open += status == 0
+        handle._obj.value = 1
+        return status
+
+    def nvjpegGetHardwareDecoderInfo(self, handle, engines, parts):
+        engines._obj.value, parts._obj.value = self.engines, self.parts
+        return self.info
+
+    def nvjpegDestroy(self, handle):
+        self.open -= 1
+
+
+@pytest.mark.parametrize(
+    "library, engines",
+    [
+        (Nvjpeg(), 7),
+        (Nvjpeg(engines=1, parts=5), 5),
+        (Nvjpeg(engines=8, parts=0), 8),
+        (Nvjpeg(engines=0), 0),
+        (Nvjpeg(hardware=7), 0),  # NVJPEG_STATUS_ARCH_MISMATCH
+        (Nvjpeg(info=9), 1),  # it opened, but does not tell
+    ],
+)
+def test_nvjpeg_says_how_many_engines_there_are(monkeypatch, library, engines):
+    monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([library]))
+    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: types.SimpleNamespace(synchronize=lambda: None))
+    handle = warm.Handle(0)
+    assert handle.engines == engines and library.open == 1
+    handle.close()
+    handle.close()
+    assert library.open == 0
+
+
+@pytest.mark.parametrize("said, engines", [("0", 0), ("2", 2), ("9", 7), ("", 7), ("all", 7)])
+def test_fewer_engines_by_a_variable(monkeypatch, said, engines):
+    monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", said)
+    made = Made()
+    made.go.set()
+    warm.begin(0, made)
+    assert warm.jpeg_engines(0) == engines
+
+
+@pytest.mark.gpu
+def test_the_engines_of_this_gpu(monkeypatch):
+    monkeypatch.delenv("DALI_COMPAT_JPEG_ENGINE", raising=False)
+    made = warm.Handle(0)
+    made.close()
+    many = any(model in torch.cuda.get_device_name(0) for model in ("A100", "H100", "H200", "B200"))
+    assert made.engines >= 5 if many else made.engines >= 0
 
 
 def test_the_end_of_the_program_closes_it():
@@ -204,6 +273,8 @@ from dali_compat.engine.dali import warm
 go = threading.Event()
 
 class Opened:
+    engines = 0
+
     def __init__(self, index):
         go.wait()
 

@@ -24,12 +24,14 @@ def states(form: Form) -> bool:
     return form.given == PATHS and not form.reads
 
 
-def define(plan: Plan, form: Form, device: torch.device, feed: Feed, template: list[Arrays]) -> dict[str, Any]:
+def define(
+    plan: Plan, form: Form, device: torch.device, feed: Feed, template: list[Arrays], load: float
+) -> dict[str, Any]:
     """The nodes of a pipeline's outputs, by the names that Received.of() knows; the last, "numbers", of its samples.
     It is called while DALI's pipeline is the current one.
 
     Args:
-        plan, form, device: as DecodePipeline's.
+        plan, form, device, load: as DecodePipeline's.
         feed: gives its inputs.
         template: the arguments of some batch's steps: how many inputs there are, and their types.
     """
@@ -46,7 +48,7 @@ def define(plan: Plan, form: Form, device: torch.device, feed: Feed, template: l
     if states(form):
         outputs["stated"] = graph.part_of(images, next(rest), STATED)
     if not form.reads:
-        outputs |= _pixels(plan, form, device, images, nodes)
+        outputs |= _pixels(plan, form, device, images, nodes, load)
     outputs["numbers"] = numbers
     return outputs
 
@@ -66,7 +68,9 @@ def _inputs(form: Form, device: torch.device, feed: Feed, arrays: list[np.ndarra
     return images + feed.source(dtypes[1:], ndim[1:], layout[1:])
 
 
-def _pixels(plan: Plan, form: Form, device: torch.device, given: Any, nodes: list[dict[str, Any]]) -> dict[str, Any]:
+def _pixels(
+    plan: Plan, form: Form, device: torch.device, given: Any, nodes: list[dict[str, Any]], load: float
+) -> dict[str, Any]:
     """The outputs that are pixels: what the steps make of the images, ``nodes`` being those of their arguments."""
     rest = iter(nodes)
     chains = [[(step, next(rest)) for step in chain.dali] for chain in plan.chains]
@@ -75,15 +79,14 @@ def _pixels(plan: Plan, form: Form, device: torch.device, given: Any, nodes: lis
     if _begins_with_a_window(steps):
         window = steps.pop(0)[1]
     kept = {}
-    capability = torch.cuda.get_device_capability(device) if where == "mixed" else (0, 0)
     if form.given in DECODED:
         images = graph.decoded(given, where, form.given == PIXELS_ON_GPU, window)
     elif form.keep or form.fancy:  # nvJPEG before 13.2 warns of every window that it decodes so
-        images = graph.decode(given, where, plan.exact, form.fancy, capability=capability)
+        images = graph.decode(given, where, plan.exact, form.fancy, load=load)
         kept = {"decoded": images} if form.keep else {}
         images = images if window is None else graph.crop(images, window, inside=True)
     else:
-        images = graph.decode(given, where, plan.exact, window=window, capability=capability)
+        images = graph.decode(given, where, plan.exact, window=window, load=load)
     made = [_view(images, chain, where) if plan.views else _after(images, chain) for chain in chains]
     return {f"{IMAGES}{number}": one for number, one in enumerate(made)} | kept
 

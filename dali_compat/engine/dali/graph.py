@@ -26,10 +26,6 @@ _FILTERS = {
     "bicubic": types.INTERP_CUBIC,
     "lanczos": types.INTERP_LANCZOS3,
 }
-# Share of JPEGs for the hardware decoder; CUDA takes the rest. Hopper's has room for all of them and leaves CUDA to the
-# model; the fewer engines before it have not.
-HARDWARE_DECODER_LOAD, _OLDER_DECODER_LOAD = 1.0, 0.75
-_HOPPER = 9, 0
 _POLICIES = {"constant": "pad", "edge": "clamp", "reflect": "reflect_101", "symmetric": "reflect_1001"}
 
 
@@ -50,16 +46,16 @@ def _slice_has_border_modes() -> bool:
     return "reflect_101" in (inspect.getdoc(fn.slice) or "")
 
 
-def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None, capability=_HOPPER):
+def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None, load: float = 1.0):
     """RGB uint8 HWC; where ``window`` (the arrays of a crop) is given, that part alone.
 
     adjust_orientation is off because torchvision's loader does not rotate either. A GPU's decoder differs from libjpeg
     by .2 levels on average, and by .01 where it interpolates chroma as libjpeg does (``fancy``), at half the speed
-    (small images: at the same; data/survey.py). exact decodes on the CPU, to the last bit. ``capability`` is the GPU's.
+    (small images: at the same; data/survey.py). exact decodes on the CPU, to the last bit. ``load`` is the share
+    of JPEGs for the JPEG engine; CUDA and the threads take the rest.
     """
     options = {"device": "cpu" if exact else device, "output_type": types.RGB, "adjust_orientation": False}
     if options["device"] == "mixed":
-        load = HARDWARE_DECODER_LOAD if capability >= _HOPPER else _OLDER_DECODER_LOAD
         options.update(jpeg_fancy_upsampling=fancy, hw_decoder_load=load)
     if window is None:
         images = _decoders.image(encoded, **options)

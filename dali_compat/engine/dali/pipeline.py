@@ -54,6 +54,7 @@ class DecodePipeline:
         threads: CPU threads of DALI.
         depth: batches in flight.
         batch_size: the most samples that a batch may have.
+        load: the share of JPEGs for a GPU's JPEG engines.
 
     Attributes:
         in_step: no call was stopped in its middle.
@@ -65,9 +66,16 @@ class DecodePipeline:
     meter: Any = None
 
     def __init__(
-        self, plan: Plan, device: torch.device, threads: int, depth: int, batch_size: int, form: Form = Form(PATHS)
+        self,
+        plan: Plan,
+        device: torch.device,
+        threads: int,
+        depth: int,
+        batch_size: int,
+        form: Form = Form(PATHS),
+        load: float = 1.0,
     ):
-        self.form = form
+        self.form, self.load = form, load
         self.plan, self.device, self.threads, self.depth, self.batch_size = plan, device, threads, depth, batch_size
         self._pipe: Any = None
         self._feed = Feed()
@@ -237,7 +245,7 @@ class DecodePipeline:
         _allow_open_files()
         decodes_on_gpu = self.device.type == "cuda" and not self.plan.exact and self.form.given not in DECODED
         if decodes_on_gpu:
-            warm.wait(self.device.index)
+            warm.jpeg_engines(self.device.index)
         device_id = self.device.index if self.device.type == "cuda" else None
         near_gpu = device_id is not None and affinity.near_gpu(affinity.allowed(), affinity.numa_nodes())
         pipe = dali.Pipeline(
@@ -249,7 +257,7 @@ class DecodePipeline:
             set_affinity=near_gpu,
         )
         with pipe:
-            outputs = define(self.plan, self.form, self.device, self._feed, template)
+            outputs = define(self.plan, self.form, self.device, self._feed, template, self.load)
             pipe.set_outputs(*outputs.values())  # the samples' numbers are the last: _take() looks there
         pipe.build()
         self._pipe, self._outputs = pipe, list(outputs)

@@ -3,7 +3,7 @@
 DALI's decoder opens the JPEG engine three times, to look for encoders and decoders and for itself, and the driver takes
 some .5 s each time that nothing has it open. So nvJPEG is opened here, once, before the first pipeline is made: that
 takes one of the three, and may pass beside the user's program. It stays open until the pipeline exists, which keeps the
-engine open for others.
+engine open for others. It also says how many engines there are, which decides how many threads decode.
 
 The thread is no daemon: a program that ends meanwhile waits for it. So does a fork, which must not copy a lock.
 """
@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from ...installation import nvjpeg_libraries
+from ...installation import most_jpeg_engines, nvjpeg_libraries
 
 _PATIENCE = 60  # seconds, of a fork
-_BACKENDS = 3, 0  # the JPEG engine, and for GPUs without one whatever they have
+_HARDWARE, _DEFAULT = 3, 0  # backends of nvJPEG: the JPEG engine, and for GPUs without one whatever they have
 
 
 class _Start:
@@ -31,6 +31,7 @@ class _Start:
     def __init__(self, make: Callable[[int], Any], index: int):
         self._make, self._index = make, index
         self._made: Any = None  # its close() frees it, from any thread
+        self.engines = 0
         self._dropped = False
         self._lock = threading.Lock()
         self.thread = threading.Thread(target=self._run, name="dali_compat nvJPEG's start")
@@ -40,6 +41,7 @@ class _Start:
             made = self._make(self._index)
         except Exception:  # the first pipeline meets the same, and whoever asked for it is told
             return
+        self.engines = made.engines
         with self._lock:
             if not self._dropped:
                 self._made = made
@@ -66,10 +68,18 @@ def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
             start.thread.start()
 
 
-def wait(index: int) -> None:
-    """Until nvJPEG has started on the device; begins it where nobody has."""
+def jpeg_engines(index: int) -> int:
+    """The number of JPEG engines of the device that nvJPEG may use; 0 where it cannot be asked. Waits until nvJPEG has
+    started, and begins that where nobody has."""
     begin(index)
     _starts[index].thread.join()
+    return known_jpeg_engines(index) or 0
+
+
+def known_jpeg_engines(index: int) -> int | None:
+    """The same, without waiting; None where nvJPEG has not started yet."""
+    start = _starts.get(index)
+    return None if start is None or start.thread.is_alive() else int(min(start.engines, most_jpeg_engines()))
 
 
 def drop(index: int) -> None:
@@ -97,6 +107,9 @@ def finish(seconds: float | None = None) -> None:
 class Handle:
     """nvJPEG, open on a GPU. Its calls leave the interpreter unlocked.
 
+    Attributes:
+        engines: how many JPEG engines it has found.
+
     Raises:
         RuntimeError: nvJPEG is not there, or cannot be opened.
     """
@@ -109,11 +122,20 @@ class Handle:
         self._index, self._handle = index, ctypes.c_void_p()
         with torch.cuda.device(index):
             torch.cuda.current_stream().synchronize()  # CUDA runs in this thread
-            for backend in _BACKENDS:
+            for backend in (_HARDWARE, _DEFAULT):
                 status = library.nvjpegCreateEx(backend, None, None, 0, ctypes.byref(self._handle))
                 if status == 0:
+                    self.engines = self._count() if backend == _HARDWARE else 0
                     return
         raise RuntimeError(f"nvjpegCreateEx: status {status}")
+
+    def _count(self) -> int:
+        """Of A100's one engine the five parts count, each of which decodes an image."""
+        ask = getattr(self._library, "nvjpegGetHardwareDecoderInfo", None)  # not in nvJPEG before 11.9
+        engines, parts = ctypes.c_uint(), ctypes.c_uint()
+        if ask is None or ask(self._handle, ctypes.byref(engines), ctypes.byref(parts)) != 0:
+            return 1
+        return engines.value * max(1, parts.value)
 
     def close(self) -> None:
         handle, self._handle = self._handle, ctypes.c_void_p()

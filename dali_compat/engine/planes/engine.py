@@ -18,13 +18,12 @@ import numpy as np
 import torch
 
 from ... import __version__
-from ...installation import dali_version, driver_cuda
+from ...installation import JPEG_ENGINE, dali_version, driver_cuda
 from ..device import working_on
 from .files import Files, UncheckedFiles
 from .geometry import Planes
 from .nvjpeg import EngineError, Nvjpeg, calls_of
 
-SWITCH = "DALI_COMPAT_JPEG_ENGINE"
 _GRAIN = 2**25  # bytes, of which memory for planes is a multiple: batches find that of others
 _IN_FLIGHT, _SHARE = 2**31, 32  # bytes of planes, and as a part of the GPU's, beyond which no more are begun ahead
 _CALLS = 2  # at a time: beside a model one waits for its kernels, and for the interpreter's lock after each batch
@@ -218,7 +217,7 @@ class JpegEngine:
             return
         self.given_up, self.exact[:] = why, False
         warnings.warn(
-            f"the JPEG engine of {self.device} is not used any more: {why}; JPEGs are decoded as with {SWITCH}=0",
+            f"the JPEG engine of {self.device} is not used any more: {why}; JPEGs are decoded as with {JPEG_ENGINE}=0",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -20,16 +20,16 @@ from PIL import Image
 
 from ...data.header import GRAY_JPEG, read_header
 from ...forked import keep
+from ...installation import hidden_jpeg_engines
 from ...locks import new_lock
 from ..device import to_device
 from ..kernels.resample import resize
-from .engine import SWITCH, first_line
+from .engine import first_line
 from .files import Files
 from .geometry import Windows, pixels_of, planes_of, rows_of, whole_rows_of
 from .nvjpeg import EngineError
 from .verified import VerifiedEngine
 
-BY_DEFAULT = True  # without the variable SWITCH: whether exact=True decodes there
 _PATIENCE = 60  # seconds, of a fork
 _SIZES = (37, 51), (64, 48), (5, 4)  # of the images that are compared
 
@@ -37,11 +37,6 @@ _SIZES = (37, 51), (64, 48), (5, 4)  # of the images that are compared
 _engines: dict[int, VerifiedEngine | str] = {}  # of this process, by the index of the device
 _starts: dict[int, threading.Thread] = {}  # in the background
 _making = new_lock()
-
-
-def is_wanted() -> bool:
-    """Whether exact=True decodes there, where a GPU has one: as the variable SWITCH says, "1" or "0"."""
-    return os.environ.get(SWITCH, str(int(BY_DEFAULT))) == "1"
 
 
 def engine_of(device: torch.device) -> VerifiedEngine | str:
@@ -80,7 +75,8 @@ def _new(device: torch.device) -> VerifiedEngine | str:
         for chroma, alike in compared(engine):
             engine.exact[chroma] = alike
     except Exception as error:  # a driver's, a compiler's, nvJPEG's: who decodes as before needs none of them
-        return first_line(error)
+        hidden = None if device.index is None else hidden_jpeg_engines(device.index)
+        return first_line(error) if hidden is None else str(hidden)
     return engine if engine.exact.any() else "its planes are not libjpeg's"
 
 
