@@ -1,6 +1,7 @@
 """What the benchmarks share: the machine's facts, a large folder made of few photos, tables of medians, and JSON."""
 
 import argparse
+import concurrent.futures
 import contextlib
 import importlib.metadata
 import json
@@ -66,8 +67,8 @@ def in_turn(cases, rounds):
 
 
 @contextlib.contextmanager
-def folder(root, copies, again=os.link):
-    """root itself, or a temporary folder in memory with every image `copies` times.
+def folder(root, copies, again=os.link, megapixels=None):
+    """root itself, or a temporary folder in memory with every image `copies` times, enlarged to `megapixels`.
 
     Files are hard links to one copy of each image; again=shutil.copyfile makes each a file of its own. Every class
     holds all images, so that a reader which shuffles only within a window (DALI's does) still sees every image equally
@@ -85,6 +86,9 @@ def folder(root, copies, again=os.link):
         for number, path in enumerate(sorted(p for p in root.glob("*/*") if p.is_file())):
             originals.append(made / "originals" / f"{number:05d}{path.suffix}")
             shutil.copyfile(path, originals[-1])
+        if megapixels:
+            with concurrent.futures.ProcessPoolExecutor() as pool:
+                list(pool.map(_enlarge, originals, [megapixels] * len(originals)))
         for copy in range(copies):
             label = made / "images" / f"class_{copy % MOST_CLASSES:04d}"
             label.mkdir(parents=True, exist_ok=True)
@@ -95,9 +99,23 @@ def folder(root, copies, again=os.link):
         shutil.rmtree(made)
 
 
+def _enlarge(path, megapixels):
+    """A JPEG as of a camera: 4:2:0, with a sensor's noise, without which it would have a fifth of the bytes."""
+    import numpy as np
+    from PIL import Image
+
+    image = Image.open(path).convert("RGB")
+    scale = (megapixels * 1e6 / (image.width * image.height)) ** 0.5
+    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
+    noise = np.random.default_rng(0).normal(0, 3, (image.height, image.width, 1))
+    Image.fromarray((np.asarray(image) + noise).clip(0, 255).astype(np.uint8)).save(path, "JPEG", quality=90)
+
+
 def describe(root, given):
     """What the images are: how many files, and how many bytes an original has."""
-    sizes = [p.stat().st_size for p in pathlib.Path(given).glob("*/*") if p.is_file()]
+    enlarged = pathlib.Path(root).parent / "originals"  # of folder()
+    originals = enlarged.glob("*") if enlarged.is_dir() else pathlib.Path(given).glob("*/*")
+    sizes = [p.stat().st_size for p in originals if p.is_file()]
     return {
         "given": str(given),
         "files": sum(len(files) for _, _, files in os.walk(root)),

@@ -21,6 +21,7 @@ compared, where the engine decodes. To ask what few cores do, the whole command 
 
 Confounders.
 - Nothing consumes the batches. Beside a training step other things matter: training.py.
+- Photos of --megapixels are enlarged ones with noise: they have a camera's bytes, and not its detail.
 - With --replicate the files come from memory and few bytes are different: no disk, warm caches, for every case.
 - torchvision's workers finish in bursts: its warm-up is at least two batches a worker, and its count a multiple of
   workers.
@@ -168,6 +169,7 @@ def main():
     options.add_argument("--warmup", type=int, default=20, help="batches before counting starts")
     options.add_argument("--batches", type=int, default=400, help="batches to count in a turn, at most")
     options.add_argument("--seconds", type=float, default=6, help="time to count for in a turn, at most")
+    options.add_argument("--megapixels", type=float, help="enlarge the images of --replicate, as a camera's photos")
     options.add_argument("--seen", action="store_true", help="all turns are in later epochs than a data set's first")
     args = options.parse_args()
     try:
@@ -179,7 +181,7 @@ def main():
     device = loaders.device_of(args)
     torch.zeros(1, device=device)  # CUDA's own start is nobody's start-up time
 
-    with common.folder(args.data, args.replicate) as root:
+    with common.folder(args.data, args.replicate, megapixels=args.megapixels) as root:
         images = common.describe(root, args.data)
         result = common.begun("imagefolder", args, images=images, listing_s={}, plans={})
         epoch = images["files"] // args.batch_size

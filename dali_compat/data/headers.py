@@ -176,6 +176,11 @@ def headers_of(dataset) -> Headers:
     return _of_dataset.get(dataset, Headers)
 
 
+def share_headers(dataset, other) -> None:
+    """Give a data set the headers of another, which has the same files."""
+    _of_dataset.put(dataset, headers_of(other))
+
+
 def marks(stated: np.ndarray) -> np.ndarray:
     """(N,) uint64, a checksum of each row of ``stated``, (N, STATED) uint8. Rows that differ in one of their words of
     eight bytes have different ones; those that differ in more nearly always."""

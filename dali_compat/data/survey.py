@@ -9,24 +9,21 @@ from typing import Any
 from ..archives.archive import Archive
 from .leaves import Images, is_store, sample
 
-# Bytes: up to about 128 pixels a side. Of such images an H100's decoder is not what limits the speed: it takes as long
-# with libjpeg's interpolation of chroma (1.7 times the speed at 32 pixels, .9 to 1.04 at 64 to 160, .5 for photos).
-_SMALL = 8 << 10
-
 
 def mostly_jpeg(leaves: list[Images]) -> bool:
     """Whether most of the leaves' images are JPEG."""
     return 2 * sum(len(leaf) for leaf in leaves if _is_mostly_jpeg(leaf)) > sum(map(len, leaves))
 
 
-def mostly_small(leaves: list[Images]) -> bool:
-    """Whether most of the leaves' images are small."""
-    return 2 * sum(len(leaf) for leaf in leaves if _is_mostly_small(leaf)) > sum(map(len, leaves))
-
-
-def is_small(size: float) -> bool:
-    """Whether an encoded image of so many bytes is."""
-    return size <= _SMALL
+def typical_size(leaves: list[Images]) -> float:
+    """Bytes of an encoded image: the median of the leaves' medians, of which each counts as often as it has images."""
+    medians = sorted((_median_size(leaf), len(leaf)) for leaf in leaves if len(leaf))
+    seen, images = 0, sum(count for _, count in medians)
+    for size, count in medians:
+        seen += count
+        if 2 * seen > images:
+            return size
+    return 0
 
 
 def _is_mostly_jpeg(leaf: Images) -> bool:
@@ -40,16 +37,14 @@ def _is_mostly_jpeg(leaf: Images) -> bool:
     return 2 * sum(name.lower().endswith((".jpg", ".jpeg")) for name in names) > len(names)
 
 
-def _is_mostly_small(leaf: Images) -> bool:
-    if not len(leaf):
-        return False
+def _median_size(leaf: Images) -> float:
     if isinstance(leaf, Archive):
         sizes = leaf.locations(_some(leaf))[2].tolist()
     elif is_store(leaf):
         sizes = list(map(len, leaf.read(_some(leaf))))
     else:
         sizes = [file_size(sample(leaf, index)[0]) for index in _some(leaf)]
-    return is_small(statistics.median(sizes))
+    return statistics.median(sizes)
 
 
 def file_size(path: Any) -> int:

@@ -65,7 +65,7 @@ class BatchHeaders:
             if not len(found.rows):
                 continue
             facts = found.headers.facts(found.index, found.keys, partial(self._source_of, found.rows))
-            if by_pil:
+            if by_pil or getattr(found.leaf, "by_pil", False):
                 facts.kinds[facts.kinds != GRAY] = PIL
             if len(found.rows) == self._count:  # in order
                 self.facts = facts

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torchvision import transforms as v1
 
+from ..data.headers import share_headers
 from ..draws import is_random
 from ..translate import translate
 from ..translate.chain import Chain as Translation
@@ -53,9 +54,11 @@ class Chain:
         drawn_from: torch's, and those from which any chain of the same root draws.
         streams: how many random streams they have.
         packed: the copies are pickled; None before that is first asked for.
+        by_pil: there are too many others: PIL makes its images, without a pipeline.
     """
 
     target_transform = None
+    by_pil = False
 
     def __init__(self, count: int, given: str, translation: Translation | None = None):
         self.translation = translate(None) if translation is None else translation
@@ -125,10 +128,24 @@ class Chain:
         """For a sample's image of this number: behind the first, 0, a chain of its own, which does the same, so that
         each image has a header of its own."""
         while len(self._behind) < number:
-            made = Chain(self._count, self.given, self.translation)
-            made.transforms, made.copies, made.is_random = self.transforms, self.copies, self.is_random
+            made = self._like(self.translation, self.transforms, self.copies)
+            if self.by_pil:
+                made.by_pil = True
+                share_headers(made, self._root.of_image(len(self._behind) + 1))
             self._behind.append(made)
         return self._behind[number - 1] if number else self
+
+    def beyond(self, transforms: tuple[Any, ...]) -> Chain:
+        """The chain after several, where follow() has too many others."""
+        made = self._like(translate(transforms, views=True), transforms, transforms)
+        made.by_pil, made._root = True, self
+        share_headers(made, self)
+        return made
+
+    def _like(self, translation: Translation, transforms: tuple[Any, ...], copies: tuple[Any, ...]) -> Chain:
+        made = Chain(self._count, self.given, translation)
+        made.transforms, made.copies, made.is_random = transforms, copies, self.is_random
+        return made
 
     def look_again(self) -> None:
         """Transforms may have changed. Chains that nobody has asked for since are forgotten."""
@@ -142,6 +159,8 @@ class Chain:
 
     def _made(self, transform: Any) -> Chain | None:
         if not _is_fixed(transform) or (self.gives.kind != "pil" and _is_in_place(transform)):
+            return None
+        if self.gives.kind == "Image" and any(map(_is_v1, _within(transform))):  # gives a plain tensor, or the same one
             return None
         made = translate((*self.copies, transform), views=True)
         several = made.views or any(step.gives.views for entry in made.translated for step in entry.steps)
@@ -263,6 +282,11 @@ def _is_fixed(transform: Any) -> bool:
         if one is None or (root(kind) not in _LIBRARIES and behaves_as(type(one)) is None):
             return False
     return True
+
+
+def _is_v1(transform: Any) -> bool:
+    module = type(transform).__module__
+    return module.startswith("torchvision.transforms.") and not module.startswith("torchvision.transforms.v2")
 
 
 def _generators_of(transform: Any) -> tuple[Generator, ...]:

@@ -12,7 +12,7 @@ import torch.utils.data as data
 
 from ..data.per_object import PerObject
 from ..data.sources import BYTES, PATHS, Record
-from ..data.survey import file_size, is_small
+from ..data.survey import file_size
 from ..draws import seed_generators
 from ..errors import Unsupported
 from ..translate.pillow import refuse_replaced_pillow
@@ -40,7 +40,7 @@ class Verdict(NamedTuple):
         why: the data set makes its samples itself; "" where it can be asked.
         raised: there was none; torch's loader says what is wrong.
         images: of the first that is left to DALI: PATHS or BYTES, and the transforms that each image goes through.
-        is_jpeg, is_small: of the first encoded image.
+        is_jpeg, size: of the first encoded image; in bytes.
         sets: as Tracer's.
     """
 
@@ -48,7 +48,7 @@ class Verdict(NamedTuple):
     raised: bool = False
     images: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     is_jpeg: bool = False
-    is_small: bool = False
+    size: int = 0
     sets: str = ""
 
 
@@ -102,13 +102,13 @@ class Asked(NamedTuple):
     Attributes:
         asker: asks it.
         chains: what the images of its samples go through, as far as one has shown.
-        is_jpeg, is_small: of that sample's first encoded image.
+        is_jpeg, size: of that sample's first encoded image; in bytes.
     """
 
     asker: Asker
     chains: list[Any]
     is_jpeg: bool
-    is_small: bool
+    size: int
 
 
 def asked(dataset: Any) -> Asked | None:
@@ -132,7 +132,7 @@ def asked(dataset: Any) -> Asked | None:
         return None
     if verdict.why or len(chains) < len(verdict.images):
         raise Unsupported(verdict.why or "has a transform of which a copy has no translation")
-    return Asked(asker_of(dataset, now(), verdict.sets), chains, verdict.is_jpeg, verdict.is_small)
+    return Asked(asker_of(dataset, now(), verdict.sets), chains, verdict.is_jpeg, verdict.size)
 
 
 def asker_of(dataset: Any, since: int, sets: str = "") -> Asker:
@@ -221,9 +221,9 @@ def _packed(transform: Any) -> tuple[int, bytes | None]:
     return id(transform), None
 
 
-def _kind_and_size(source: Any) -> tuple[bool, bool]:
-    """Whether an encoded image is a JPEG, and small."""
+def _kind_and_size(source: Any) -> tuple[bool, int]:
+    """Whether an encoded image is a JPEG, and its bytes."""
     if isinstance(source, Record):
         encoded = source.archive.copied(source.index)
-        return encoded[:2] == b"\xff\xd8", is_small(len(encoded))
-    return source.lower().endswith((".jpg", ".jpeg")), is_small(file_size(source))
+        return encoded[:2] == b"\xff\xd8", len(encoded)
+    return source.lower().endswith((".jpg", ".jpeg")), file_size(source)

@@ -89,7 +89,7 @@ class AskedWorkers:
         self._context = loader.multiprocessing_context or torch.multiprocessing.get_context()
         self._count, self._init = loader.num_workers, loader.worker_init_fn
         self._processes: Processes | None = None
-        self._chains: dict[tuple[str, bytes], Any] = {}  # None of what is one too many
+        self._chains: dict[tuple[str, bytes], Chain] = {}
 
     def start(self) -> Processes:
         """The processes: best before DALI's threads are at work, for they are forked.
@@ -137,25 +137,12 @@ class AskedWorkers:
         reply = pickle.loads(ticket.answer.message or b"")  # it is there
         if isinstance(reply, ExceptionWrapper):
             reply.reraise()
-        samples = [
-            self._restored(sample, reply.transforms) or self._real(ticket.request, row, failed)
-            for row, sample in enumerate(reply.samples)
-        ]
+        samples = [self._restored(sample, reply.transforms) for sample in reply.samples]
         self._asker.count(samples, reply.why)
         for row, text in reply.failures:
             assert failed is not None  # who asked for them
             failed(row, text)
         return samples
-
-    def _real(self, request: Request, row: int, failed: Callable[[int, str], None] | None) -> Sample:
-        """A sample whose transforms are one too many here: each process has found others."""
-        again = request._replace(indices=[request.indices[row]], covers=(), really=True)
-        try:
-            return self.samples(self.ask(again))[0]
-        except request.covers as error:
-            assert failed is not None  # who asked for them
-            failed(row, f"{type(error).__name__}: {error}")
-            return Sample(None)
 
     def close(self) -> None:
         """They end; the next question starts others."""
@@ -163,18 +150,17 @@ class AskedWorkers:
         if processes is not None:
             processes.close()
 
-    def _restored(self, sample: Sample, transforms: list[bytes]) -> Sample | None:
-        """None where too many other transforms have come before."""
+    def _restored(self, sample: Sample, transforms: list[bytes]) -> Sample:
         images = tuple([self._wanted(one, transforms) for one in sample.images])
-        if None in [image.chain for image in images]:
-            return None
         return Sample(exchanged(sample.value, {Unread}, self._image), images)
 
     def _wanted(self, image: Any, transforms: list[bytes]) -> Wanted:
         given = PATHS if isinstance(image.source, str) else BYTES
         key = given, transforms[image.chain]
         if key not in self._chains:
-            self._chains[key] = self._asker.roots[given].follow(pickle.loads(key[1]))
+            root, several = self._asker.roots[given], pickle.loads(key[1])
+            chain = root.follow(several)
+            self._chains[key] = root.beyond(several) if chain is None else chain  # each process has found others
         if isinstance(image.source, Record):  # each process counts for itself
             image.source.index = next(numbers)
         return image._replace(chain=self._chains[key])

@@ -14,7 +14,7 @@ from ..data.arrays import holds_arrays
 from ..data.leaves import Images, image_leaves_of, leaves_of
 from ..data.readers import reader_of, transforms_of
 from ..data.sources import BYTES, InItsMode
-from ..data.survey import mostly_jpeg, mostly_small
+from ..data.survey import mostly_jpeg, typical_size
 from ..errors import Unsupported
 from ..installation import dali_problem
 from ..lazy.chains import Chain
@@ -31,6 +31,11 @@ _DEPTH = 2  # batches in flight; on the CPU deeper queues measured no faster
 # Beside a compiled ResNet-18 a hand-written pipeline has .64 of the speed of synthetic data with 2, .78 with 5 (H200)
 _GPU_DEPTH = 4
 _MOST_THREADS = 16
+# Bytes: up to about 128 pixels a side. Of such images an H100's decoder is not what limits the speed: it takes as long
+# with libjpeg's interpolation of chroma (1.7 times the speed at 32 pixels, .9 to 1.04 at 64 to 160, .5 for photos).
+_SMALL = 8 << 10
+# Bytes: of a megapixel, 240 KB, an H100's engines decode as many as with the threads' help, of 4 more (routes/dali.py)
+_LARGE = 256 << 10
 
 _ON_BATCH = "write it as a transform, and dali_compat.register() what that does on a batch"
 _AFTERWARDS = "leave the tensor as torchvision gives it, and do the rest in collate_fn, or on the batch"
@@ -91,6 +96,7 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
     known = {key_of(plan): plan for plan in same.all_plans} if same is not None else {}
     plan_of, gray = _plans(leaves, loader, device, known)
     on_gpu = device.type == "cuda" and not loader.exact
+    size = (own.size if own else typical_size(leaves)) if on_gpu else 0
     route = DaliRoute(
         device,
         available=available_threads(loader),
@@ -99,7 +105,8 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
         plans=list(dict.fromkeys(plan for _, plan in plan_of.values())),
         _plan_of=plan_of,
         gpu_jpegs=on_gpu and (own.is_jpeg if own else mostly_jpeg(leaves)),
-        fancy=on_gpu and (own.is_small if own else mostly_small(leaves)),
+        fancy=on_gpu and size <= _SMALL,
+        large=size >= _LARGE,
         cache=_cache(loader, device, before),
         gray=gray,
     )

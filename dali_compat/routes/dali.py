@@ -26,10 +26,14 @@ if TYPE_CHECKING:
 
 
 _READERS = 4  # threads that read files, where nothing else is to do
-# With so many JPEG engines few threads do: an H100 has 7. Loading alone, 4 threads give 22,000 images/s and 8 give
-# 24,500; beside ResNet-18 training they give .93 and .89 of the speed of synthetic data (H100, benchmarks/results)
+# With so many JPEG engines few threads do, but for large images: an H100 has 7. Loading alone, 4 threads give 22,000
+# images/s and 8 give 24,500; beside ResNet-18 training they give .93 and .89 of the speed of synthetic data (H100,
+# benchmarks/results)
 _MANY_ENGINES, _GPU_JPEG_THREADS = 7, 4
-_PER_ENGINE = 5  # threads that decode as fast, with CUDA: 570 images/s each, an engine 2,800 (H100, 500 x 375 pixels)
+# Threads that decode as fast as an engine, with CUDA: an H100's engine decodes 2,800 images/s of 500 x 375 pixels, a thread
+# 600. Of 4 megapixels all together give 3,660 images/s with that share for the engines, 2,940 with all and 4 threads, of 12
+# megapixels 1,680 and 1,080.
+_PER_ENGINE = 4
 
 
 @dataclass
@@ -44,6 +48,7 @@ class DaliRoute:
         plans: one a distinct transform, in the order of the data set's leaves.
         gpu_jpegs: whether most images are JPEGs, and a GPU decodes them.
         fancy: whether a GPU's decoder interpolates chroma as libjpeg does.
+        large: whether most images have a megapixel or more.
         cache: of decoded images, where the loader has one.
         gray: for images of one channel, by the id() of leaves that do not convert to RGB.
         asker: asks the data set, where it is the user's; plan_later: gives the plan of a leaf that turns up then.
@@ -58,6 +63,7 @@ class DaliRoute:
     _plan_of: dict[int, tuple[Images, Plan]] = field(repr=False)
     gpu_jpegs: bool = False
     fancy: bool = False
+    large: bool = False
     cache: DecodedCache | None = None
     gray: dict[int, Plan] = field(default_factory=dict, repr=False)
     asker: Asker | None = field(default=None, repr=False)
@@ -97,17 +103,20 @@ class DaliRoute:
     def threads(self) -> int:
         """CPU threads of a pipeline. Where many engines decode, few load as fast as many and disturb a training step
         less."""
-        few = (self.jpeg_engines or 0) >= _MANY_ENGINES
-        return min(self.available, _GPU_JPEG_THREADS) if few else self.available
+        return min(self.available, _GPU_JPEG_THREADS) if self.engines_do else self.available
 
     @property
     def load(self) -> float:
         """The share of JPEGs for the JPEG engines. Where they are few, the threads take what they do in the same time,
         with CUDA."""
-        engines = self.jpeg_engines
-        if engines is None or engines >= _MANY_ENGINES:
+        if self.jpeg_engines is None or self.engines_do:
             return 1.0
-        return _PER_ENGINE * engines / (_PER_ENGINE * engines + self.available)
+        return self.jpeg_engines * _PER_ENGINE / (self.jpeg_engines * _PER_ENGINE + self.available)
+
+    @property
+    def engines_do(self) -> bool:
+        """Whether JPEG engines decode all."""
+        return (self.jpeg_engines or 0) >= _MANY_ENGINES and not self.large
 
     def borrow(self, plan: Plan, batch_size: int, form: Form, borrower: Any) -> DecodePipeline:
         """An idle pipeline for the plan, or a new one. It is idle again when the epoch that borrows it is over, or

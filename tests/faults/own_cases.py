@@ -28,6 +28,22 @@ class Files(Dataset):
 """
 
 CASES = {
+    "more sizes than each worker has, and a count": """
+class Turn:
+    count = 0
+
+    def next(self):
+        self.count += 1
+        return self.count
+
+
+class Own(Files):
+    turn = Turn()
+
+    def __getitem__(self, i):
+        count = self.turn.next()
+        return count, [T.ToTensor()(F.resize(self.rgb(i), (30 + 2 * i + more, 40))) for more in range(2)]
+""",
     "a converted image beside its tensor": """
 class Own(Files):
     def __getitem__(self, i):

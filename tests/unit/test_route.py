@@ -151,7 +151,7 @@ def test_threads_are_this_processs_share_of_the_cores(image_root, monkeypatch, c
         (None, 12, 12, 1, "12 CPU threads, or 4 where the GPU has JPEG engines enough"),
         (7, 12, 4, 1, "4 CPU threads (of 12: the GPU has 7 JPEG engines, and more threads would slow a training step)"),
         (8, 3, 3, 1, "3 CPU threads (the GPU has 8 JPEG engines)"),
-        (1, 15, 15, 0.25, "15 CPU threads (the GPU has 1 JPEG engine)"),
+        (1, 12, 12, 0.25, "12 CPU threads (the GPU has 1 JPEG engine)"),
         (0, 12, 12, 0, "12 CPU threads (the GPU has no JPEG engines)"),
     ],
 )
@@ -165,5 +165,8 @@ def test_threads_follow_from_the_jpeg_engines(monkeypatch, engines, available, t
     monkeypatch.setattr(explain, "hidden_jpeg_engines", lambda index: None)
     route = DaliRoute(torch.device("cuda", 0), available, 4, 256, [], {}, gpu_jpegs=True)
     assert (route.threads, route.load, explain._threads(route)) == (threads, load, said)
+    if engines == 7:  # which are bound by pixels
+        large = DaliRoute(torch.device("cuda", 0), 12, 4, 256, [], {}, gpu_jpegs=True, large=True)
+        assert (large.threads, large.load) == (12, 0.7)
     other = DaliRoute(torch.device("cuda", 0), available, 4, 256, [], {})  # PNG, or exact=True
     assert (other.threads, other.load, explain._threads(other)) == (available, 1, f"{available} CPU threads")

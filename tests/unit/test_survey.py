@@ -1,6 +1,7 @@
 """Data sets of small images are decoded with libjpeg's interpolation of chroma, where a GPU decodes."""
 
 import os
+import statistics
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from PIL import Image
 from torchvision import transforms as T
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.data.survey import mostly_jpeg, mostly_small
+from dali_compat.data.survey import mostly_jpeg, typical_size
 
 
 def folder(root, side: int, ending: str = "jpg", count: int = 20) -> DALIImageFolder:
@@ -23,12 +24,14 @@ def folder(root, side: int, ending: str = "jpg", count: int = 20) -> DALIImageFo
 
 def test_what_a_folder_holds(tmp_path):
     small, large, png = folder(tmp_path / "a", 32), folder(tmp_path / "b", 400), folder(tmp_path / "c", 20, "png", 50)
-    assert mostly_small([small]) and not mostly_small([large]) and mostly_small([small, large, png])
+    sizes = [os.path.getsize(path) for path, _ in large.samples]
+    assert typical_size([small]) < 2000 < typical_size([large]) == statistics.median(sizes)
+    assert typical_size([small, large, png]) < 2000 and typical_size([]) == 0
     assert mostly_jpeg([small]) and not mostly_jpeg([png]) and not mostly_jpeg([small, png])
     assert mostly_jpeg([folder(tmp_path / "d", 20, count=120), png, png]) and not mostly_jpeg([png, small, small])
     os.remove(small.samples[0][0])
     small.samples.append(("/nowhere", 0))
-    assert mostly_small([small])
+    assert typical_size([small]) < 2000
 
 
 @pytest.mark.gpu
