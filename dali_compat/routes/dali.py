@@ -30,9 +30,9 @@ _READERS = 4  # threads that read files, where nothing else is to do
 # images/s and 8 give 24,500; beside ResNet-18 training they give .93 and .89 of the speed of synthetic data (H100,
 # benchmarks/results)
 _MANY_ENGINES, _GPU_JPEG_THREADS = 7, 4
-# Threads that decode as fast as an engine, with CUDA: an H100's engine decodes 2,800 images/s of 500 x 375 pixels, a thread
-# 600. Of 4 megapixels all together give 3,660 images/s with that share for the engines, 2,940 with all and 4 threads, of 12
-# megapixels 1,680 and 1,080.
+# Threads that decode as fast as an engine, with CUDA: of 500 x 375 pixels an H100's engine decodes 2,800 a second, a
+# thread 600. With that share for the engines, both give 3,660 images/s of 4 megapixels and 1,680 of 12; with all
+# for the engines and 4 threads, 2,940 and 1,080.
 _PER_ENGINE = 4
 
 
