@@ -10,9 +10,9 @@ batches (4 at least): from the call of the loader's constructor to its first bat
 from iter() to the second epoch's first batch.
 
 Cases: torchvision (--workers processes), handwritten (NVIDIA's ResNet-50 example, --workers threads), ours, and, if
-asked for, ours_exact (exact=True) and ours_channels_last. NAME:K runs a case with K workers, NAME:K:D with D batches
-in flight; cases.py says what else a name may have. With @DALI_COMPAT_JPEG_ENGINE=0 a case of ours is as on a GPU
-without a JPEG engine.
+asked for, ours_exact (exact=True), ours_channels_last and, where it is installed, turboloader (from a tar, without
+labels). NAME:K runs a case with K workers, NAME:K:D with D batches in flight; cases.py says what else a name may have.
+With @DALI_COMPAT_JPEG_ENGINE=0 a case of ours is as on a GPU without a JPEG engine.
 
 With --seen all turns of ours are in later epochs than the first: whole ones come before the rounds, until all files are
 compared, where the engine decodes. To ask what few cores do, the whole command runs on them:

@@ -6,6 +6,9 @@ RandomResizedCrop from torchvision's ranges: scale (.08, 1), ratio (3/4, 4/3).
 
 import gc
 import itertools
+import pathlib
+import tarfile
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -196,9 +199,45 @@ def handwritten_loader(settings, data=None, sampler=None, pipelines=1, hw_decode
     return Opened(epoch, lambda: None)
 
 
+def turboloader_loader(settings, data=None, sampler=None):
+    """TurboLoader, where it is installed, over a tar of the folder's files, with the antialiasing of torchvision's
+    resize. Its tars have no labels; their place is taken."""
+    import turboloader
+
+    if settings.recipe != "train" or sampler is not None:
+        raise ValueError("TurboLoader's case is RandomResizedCrop, of all files")
+    place = tempfile.TemporaryDirectory(dir=pathlib.Path(settings.root).parent)
+    archive = pathlib.Path(place.name) / "images.tar"
+    with tarfile.open(archive, "w") as tar:
+        for number, path in enumerate(sorted(pathlib.Path(settings.root).glob("*/*"))):
+            tar.add(path.resolve(), f"{number:07d}{path.suffix}")
+    loader = turboloader.DataLoader(
+        str(archive),
+        settings.batch_size,
+        settings.workers,
+        shuffle=True,
+        drop_last=True,
+        train_aug=True,
+        antialias=True,
+        image_size=CROP,
+        transform=turboloader.ImageNetNormalize(),
+        output_format="pytorch",
+    )
+    epochs = itertools.count()
+
+    def epoch():
+        loader.set_epoch(next(epochs))
+        for images, _ in loader:
+            images = torch.as_tensor(images).to(settings.device)
+            yield images, torch.zeros(len(images), dtype=torch.int64, device=settings.device)
+
+    return Opened(epoch, place.cleanup)
+
+
 OPEN = {
     "torchvision": torchvision_loader,
     "handwritten": handwritten_loader,
+    "turboloader": turboloader_loader,
     "ours": ours_loader,
     "ours_exact": ours_exact,
     "ours_channels_last": ours_channels_last,
