@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import nn
 from torchvision import transforms as v1
@@ -54,6 +55,8 @@ def _one(transform, plan: Plan, image, numbers: _Numbers, seed: int, position: i
 
     def called(call, image):
         numbers.finish()
+        if isinstance(image, torch.Tensor):  # randn_like() draws in the order of memory
+            image = image.clone(memory_format=torch.contiguous_format)
         with numbers.silent(), own_generators(*call.seed(seed), position):
             for function in call.functions:
                 image = function(image)
