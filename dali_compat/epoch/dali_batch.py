@@ -238,6 +238,8 @@ class DaliBatch(FileBatch):
         for found, kinds in self.headers.look(self.bad, by_pil=self._stands_in):
             for kind, given, chosen in self._kinds(found, kinds):
                 plan = self.epoch.route.plan_of(found.leaf, gray=kind == GRAY)
+                if kind == DALI and not self.epoch.may_have_pipeline(plan):
+                    kind, given = PIL, ""
                 by_plan.setdefault(plan, {}).setdefault((kind, given), []).append(chosen)
         for plan, by_kind in by_plan.items():
             self._under_way.append(DaliPart(self, plan))

@@ -17,7 +17,7 @@ from ..lazy.workers import AskedWorkers
 from ..lower import plans_ahead
 from ..plan import Plan
 from ..routes.choose import available_threads
-from ..routes.dali import DaliRoute
+from ..routes.dali import MOST_PIPELINES, DaliRoute
 from .epoch import Epoch
 from .progress import Progress
 
@@ -48,6 +48,7 @@ class DaliEpoch(Epoch[DaliRoute]):
     asked_workers: AskedWorkers | None
 
     def __init__(self, loader, route: DaliRoute, progress: Progress, workers: AskedWorkers | None):
+        self._for_dali: list[Plan] = []  # of a data set of the user's
         self._pipelines: dict[tuple[Plan, Form], list[DecodePipeline]] = {}  # the last of a list is the one in use
         self._threads: ThreadPoolExecutor | None = None
         super().__init__(loader, route, progress)
@@ -108,6 +109,15 @@ class DaliEpoch(Epoch[DaliRoute]):
             pipelines.append(self.route.borrow(plan, 2 * batch_size if larger else batch_size, form, self))
             pipelines[-1].meter = self.meter
         return pipelines[-1]
+
+    def may_have_pipeline(self, plan: Plan) -> bool:
+        """Whether DALI makes a plan's images. Each pipeline has threads of its own, and a data set of the user's may
+        come with other transforms for ever: what is one too many is PIL's."""
+        if self.asker is None or any(one is plan for one in self._for_dali):
+            return True
+        if len(self._for_dali) < MOST_PIPELINES:
+            self._for_dali.append(plan)
+        return self._for_dali[-1] is plan
 
     def check_open(self) -> None:
         """Looks whether the loader was closed meanwhile.

@@ -22,7 +22,7 @@ class Asker:
         since, whole, sets: as Tracer's.
 
     Attributes:
-        asked, real: how many samples so far, and how many of them were made by the data set itself.
+        asked, real: how many samples so far, and how many of them were made by the data set itself, or by PIL.
         why: what it did with the first of these.
         sets: as Tracer's, by now.
     """
@@ -56,7 +56,7 @@ class Asker:
     def count(self, samples: list[Sample], why: str) -> None:
         """These samples came; ``why`` one of them is real."""
         self.asked += len(samples)
-        self.real += sum(not sample.images for sample in samples)
+        self.real += sum(not one.images or any(image.chain.by_pil for image in one.images) for one in samples)
         self.why = self.why or why
 
     def really(self, index: Any) -> Sample:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..engine.planes.verified import VerifiedEngine
 
 
+MOST_PIPELINES = 16  # of a data set of the user's: each has a dozen threads
 _READERS = 4  # threads that read files, where nothing else is to do
 # With so many JPEG engines few threads do, but for large images: an H100 has 7. Loading alone, 4 threads give 22,000
 # images/s and 8 give 24,500; beside ResNet-18 training they give .93 and .89 of the speed of synthetic data (H100,
@@ -142,6 +143,10 @@ class DaliRoute:
             device, threads = self.device, self.threads
             if form.reads:
                 device, threads = torch.device("cpu"), min(threads, _READERS)
+            for idle in [one for one in self._pipelines if one.idle and self.asker is not None]:
+                if len(self._pipelines) >= MOST_PIPELINES:
+                    self._pipelines.remove(idle)
+                    idle.close()
             pipeline = DecodePipeline(plan, device, threads, self.depth, batch_size, form, self.load)
             pipeline.borrower = weakref.ref(borrower)
             self._pipelines.append(pipeline)

@@ -22,6 +22,7 @@ import dali_compat
 from contract import own_datasets as own
 from contract.both import error_of, ours, stock
 from dali_compat import DALIImageFolder, DataLoader
+from dali_compat.routes.dali import MOST_PIPELINES
 
 
 @pytest.fixture
@@ -324,9 +325,28 @@ def test_a_transform_for_each_sample(folder, kind, workers):
     before = len(os.listdir("/proc/self/task"))
     assert_same(list(loader), list(stock(dataset, 8)))
     assert len(os.listdir("/proc/self/task")) < before + 17 * 16
+
     assert 150 < real(loader) < 200
     with pytest.warns(match="in most samples"):
         list(DataLoader(dataset, 8, exact=True, device="cpu"))
+
+
+def test_images_of_many_sizes(folder):
+    """Of which each has transforms of its own. Those that get no pipeline are as torch's loader has them, too. The trial
+    does not see it."""
+    to_tensor, turns = T.ToTensor(), (F.hflip, F.vflip, F.invert)
+
+    def get(self, i):
+        images = [turn(own.read_rgb(self.paths[i])) for turn in turns]
+        return [to_tensor(image.resize((20 + i // 3, 9))) for image in images]
+
+    dataset = type("Sizes", (own.Plain,), {"__getitem__": get})(folder)
+    before = len(os.listdir("/proc/self/task"))
+    loader = ours(dataset, 8, exact=True, device="cpu", collate_fn=list)
+    for _ in range(2):
+        assert_same(list(loader), list(stock(dataset, 8, collate_fn=list)))
+    assert len(loader._route._pipelines) == MOST_PIPELINES
+    assert len(os.listdir("/proc/self/task")) < before + 12 * MOST_PIPELINES
 
 
 def test_another_size_for_each_sample(folder):
