@@ -332,8 +332,7 @@ def test_a_transform_for_each_sample(folder, kind, workers):
 
 
 def test_images_of_many_sizes(folder):
-    """Of which each has transforms of its own. Those that get no pipeline are as torch's loader has them, too. The trial
-    does not see it."""
+    """Of which each has transforms of its own. Those that get no pipeline are as torch's loader has them, too."""
     to_tensor, turns = T.ToTensor(), (F.hflip, F.vflip, F.invert)
 
     def get(self, i):

@@ -14,6 +14,7 @@ import numbers
 import os
 import random
 import re
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -93,6 +94,11 @@ def make_files(root: Path, count: int = 12) -> None:
         else:
             picture.save(stem.with_suffix(".png" if number == 9 else ".jpg"), **options)
         gray.save(root / f"mask_{number:02d}.png")
+    for stem in sorted(root.iterdir()):
+        if stem.name[:2].isdigit():
+            place = root / "folder" / f"class_{int(stem.name[:2]) % 3}"
+            place.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(stem, place)
     (root / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 not an image")
 
 

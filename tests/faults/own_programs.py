@@ -68,6 +68,7 @@ def jobs_of(seed: int, device: str = "cpu") -> Iterator[Job]:
             persistent=rng.random() < 0.3,
             fallbacks=number % 4 == 0,
             device=device,
+            collate=rng.random() < 0.15,
         )
         source = program(number)
         torn = any(word in source for word in _TEARS)

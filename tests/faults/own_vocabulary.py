@@ -26,9 +26,11 @@ import numpy as np
 import PIL.Image
 import torch
 import torchvision
+from concurrent.futures import ThreadPoolExecutor
 from PIL import Image, ImageChops, ImageDraw, ImageEnhance, ImageFilter, ImageOps
-from torch.utils.data import Dataset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 from torchvision import transforms as T
+from torchvision.datasets import DatasetFolder, ImageFolder
 from torchvision.datasets.folder import default_loader, pil_loader
 from torchvision.transforms import functional as F
 from torchvision.transforms import v2
@@ -865,6 +867,63 @@ class Writer:
         )
         return [*lines, call, f"return {self.given('F.to_tensor(a)', ['F.to_tensor(b)'])}"]
 
+    def around(self) -> list[str]:
+        """A data set around another."""
+        self.init.append('self.base = ImageFolder(Path(paths[0]).with_name("folder"))')
+        if self.chance(0.4):
+            self.init.append(f"self.base.{self.rng.choice(['loader = pil_loader', 'loader = self.load'])}")
+        elif self.chance(0.4):
+            sure = [self.filled(self.rng.choice(SURE[:12])).replace("V.", "T.") for _ in range(self.rng.randint(1, 2))]
+            self.init.append(f"self.base.transform = T.Compose([{', '.join(sure)}])".replace("A", "5"))
+            self.sides = Sides(26, 150)
+        if self.chance(0.4):
+            self.init.append(
+                self.rng.choice(
+                    ["self.base = Subset(self.base, range(9, -1, -1))", "self.base = ConcatDataset([self.base] * 2)"]
+                )
+            )
+        plain = "ConcatDataset" not in self.init[-1] and "Subset" not in self.init[-1]
+        lines = ["image, label = self.base[i % len(self.base)]"]
+        if plain and self.chance(0.4):
+            lines = ["path, label = self.base.samples[i % len(self.base)]", "image = self.base.loader(path)"]
+        lines += self.steps("image", self.rng.randint(0, 3))
+        return [*lines, *self.tensor("x", "image", self.rng.choice([0, 0, 1])), f"return {self.given('x', ['label'])}"]
+
+    def mosaic(self) -> list[str]:
+        """One image of several."""
+        inner = self.opened("f", "self.paths[(i + j) % len(self.paths)]") + self.steps("f", self.rng.randint(0, 1))
+        lines = ["canvas = Image.new('RGB', (64, 64){|, 99})", "for j in range(4):"]
+        lines += [
+            "    " + line for line in [*inner, "f = {f.resize((32, 32))|T.Resize((32, 32))(f)|F.resize(f, [32, 32])}"]
+        ]
+        lines.append("    canvas.paste(f, ({32 * (j % 2), 32 * (j // 2)|j * 9, 5}))")
+        return [*map(self.filled, lines), *self.tensor("x", "canvas", 0), f"return {self.given('x', [])}"]
+
+    def mixed(self) -> list[str]:
+        """Two images in one tensor, or side by side."""
+        lines = []
+        for name, at in (("a", "i"), ("b", "(i * 5 + 1) % len(self.paths)")):
+            lines += self.opened(name, f"self.paths[{at}]") + self.steps(name, self.rng.randint(0, 2))
+            lines.append(f"{name} = {self.rng.choice(['T.ToTensor()', 'F.to_tensor'])}(F.resize({name}, [24, 24]))")
+        end = self.filled(
+            "{a * .3 + b * .7|torch.lerp(a, b, .25)|torch.cat([a, b])|torch.stack([a, b])|torch.where(a > b, a, b)"
+            "|torch.cat([a[:, :12], b[:, 12:]], 1)|torch.max(a, b)|[a, b]|dict(one=a, other=dict(b=b))|(a, (b,))}"
+        )
+        return [*lines, f"return {self.given(end, [])}"]
+
+    def threaded(self) -> list[str]:
+        """Images that threads of the program's open."""
+        end = self.one(
+            ["T.ToTensor()(F.resize(m, [24, 24]))", "m.resize((20, {20:30}))", "to_tensor(m.crop((0, 0, 30, 22)))"]
+        )
+        opens = 'Image.open(path).convert("RGB")'
+        lines = ["def made(path):", f"    m = {opens}", f"    return {end}"]
+        lines += [
+            "with ThreadPoolExecutor({1:3}) as pool:",
+            "    some = list(pool.map(made, [self.paths[i], self.masks[i]]))",
+        ]
+        return [*map(self.filled, lines), f"return {self.given('some[0]', ['some[1]'])}"]
+
     def _counted(self, body: list[str]) -> list[str]:
         """A sample that depends on how many there were, or on numbers of the program's own."""
         init, number = self.rng.choice(COUNTS)
@@ -880,7 +939,8 @@ class Writer:
     def program(self) -> str:
         """Its source."""
         kinds = [self.single, self.pair, self.shared, self.views, self.frames, self.cached, self.retried, self.joint]
-        body = self.rng.choices(kinds, [8, 5, 3, 4, 2, 2, 2, 1])[0]()
+        kinds += [self.around, self.mosaic, self.mixed, self.threaded]
+        body = self.rng.choices(kinds, [8, 5, 3, 4, 2, 2, 2, 1, 4, 1, 2, 1])[0]()
         reader = READERS[self.rng.choices(list(READERS), [6, 1, 1, 1])[0]].strip()
         if self.chance(0.25):
             body = self._counted(body)
