@@ -208,7 +208,7 @@ def turboloader_loader(settings, data=None, sampler=None):
         raise ValueError("TurboLoader's case is RandomResizedCrop, of all files")
     place = tempfile.TemporaryDirectory(dir=pathlib.Path(settings.root).parent)
     archive = pathlib.Path(place.name) / "images.tar"
-    with tarfile.open(archive, "w") as tar:
+    with tarfile.open(archive, "w", dereference=True) as tar:  # hard links, too
         for number, path in enumerate(sorted(pathlib.Path(settings.root).glob("*/*"))):
             tar.add(path.resolve(), f"{number:07d}{path.suffix}")
     loader = turboloader.DataLoader(
