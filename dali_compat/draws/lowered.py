@@ -39,6 +39,20 @@ def resize_lowered(sizes, u, *, resize, crop, passes):
     return {name: array.astype(np.float32) for name, array in calls.items()}, shape
 
 
+@draws(uniforms=lambda resize, crop, mirror: max(lookup(one)[0] for one in (resize, crop, mirror) if one))
+def resized_window(sizes, u, *, resize, crop, mirror):
+    """A resize, of its image perhaps the window of a crop, and perhaps mirrored; one of them may be random. ``size``,
+    ``start`` and ``shape`` are (N, 2), ``mirror`` is (N,)."""
+    _, full = run(resize, sizes, u)
+    start, shape = np.zeros_like(full), full
+    if crop is not None:
+        window, shape = run(crop, full, u)
+        start = window["start"]
+    flags = np.zeros(len(sizes), np.int32) if mirror is None else run(mirror, shape, u)[0].get("flag", np.int32(1))
+    mirrors = np.broadcast_to(flags, len(sizes))
+    return {"size": full, "start": start, "shape": shape, "mirror": mirrors}, shape
+
+
 def vertical_first(sizes, new) -> np.ndarray:
     """Pillow resizes in two passes; which one goes first depends on its version and the sizes (measured). From
     13 on the C code takes the cheaper order; before, Image.resize began with the height of what is 100 times as tall as

@@ -2,13 +2,46 @@
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import programs
 import pytest
 import torch
 
-from dali_compat.engine.kernels.lists import each, uniform
+from dali_compat.engine.kernels import lists
+from dali_compat.engine.kernels.lists import each, float_batch, uniform
+
+
+def test_memory_of_batches_that_are_gone_is_used_again():
+    """And of no others, whoever has a part of them."""
+    lists._spare.clear()
+    first = float_batch((2, 3, 4, 5))
+    at = first.data_ptr()
+    part = first[1, 0]
+    numbers = first.numpy()[0, 0]
+    del first
+    assert float_batch((2, 3, 4, 5)).data_ptr() != at
+    del part
+    assert float_batch((2, 3, 4, 5)).data_ptr() != at
+    del numbers
+    made = [float_batch((2, 3, 4, 5)) for _ in range(9)]
+    assert sum(one.data_ptr() == at for one in made) == 1 and len({one.data_ptr() for one in made}) == 9
+    assert len(lists._spare) <= 4 and float_batch((1, 3, 4, 5)).shape == (1, 3, 4, 5)
+
+
+def test_threads_get_memory_of_their_own():
+    lists._spare.clear()
+
+    def filled(number: int) -> bool:
+        batches = []
+        for _ in range(200):
+            batches = [float_batch((1, 1, 8, 8)), *batches[:2]]
+            batches[0].fill_(number)
+        return all(bool((batch == number).all()) for batch in batches)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(filled, range(64)))
 
 
 def test_rows_come_in_order_and_from_several_threads():

@@ -15,6 +15,7 @@ from dali_compat.draws import ImageTooSmall, Randoms, compute, lowered, own_gene
 from dali_compat.lower import lower
 from dali_compat.plan import Gate, ImageSpec, Options, Step, draw
 from dali_compat.translate import translate
+from dali_compat.versions import resizes_in_whole_numbers
 
 RNG = np.random.default_rng(0)
 SIZES = np.concatenate(
@@ -228,7 +229,7 @@ def test_streams_survive_lowering(exact):
         ]
     )
     plan, sizes, randoms = (
-        lower(translate(transform), Options(exact)),
+        lower(translate(transform), Options(exact, gpu=True)),
         RNG.integers(60, 90, (64, 2)),
         Randoms(5, 128, 64),
     )
@@ -247,6 +248,22 @@ def test_streams_survive_lowering(exact):
     resized = next(a for s, a in zip(lowered, arrays, strict=True) if s.op == "resize")
     if not exact:
         assert np.allclose(resized["roi_start"], chain[1]["start"] * sizes / chain[0]["size"], atol=1e-3)
+
+
+@pytest.mark.skipif(not resizes_in_whole_numbers("bilinear"), reason="DALI resizes")
+@pytest.mark.parametrize("middle", [[v1.RandomCrop(40)], [v1.CenterCrop(40), v1.RandomHorizontalFlip()], []])
+def test_a_cpus_resize_with_what_follows_draws_the_same(middle):
+    transform = v1.Compose([v1.Resize(60) if middle else v1.Resize((60, 50)), *middle, v1.ToTensor()])
+    plan, sizes, randoms = lower(translate(transform)), RNG.integers(60, 90, (64, 2)), Randoms(5, 128, 64)
+    (step,) = plan.batch
+    (arrays,) = compute(plan.batch, sizes, randoms, slice(None))
+    chain = compute(plan.steps, sizes, randoms, slice(None))
+    of = {s.op: values for s, values in zip(plan.steps, chain, strict=True)}
+    assert step.op == "resize_mirror_normalize" and not plan.dali
+    assert np.array_equal(arrays["size"], of["resize"]["size"])
+    assert np.array_equal(arrays["start"], of["crop"]["start"] if "crop" in of else np.zeros((64, 2)))
+    assert np.array_equal(arrays["mirror"], of["flip"]["flag"] if "flip" in of else np.zeros(64))
+    assert (arrays["shape"] == (40 if "crop" in of else (60, 50))).all()
 
 
 def test_steps_after_a_gate_see_the_sizes_behind_it():

@@ -29,6 +29,9 @@ NORMALIZE = f"Normalize(mean={MEAN}, std={STD})"
 V2_RRC, V2_NORMALIZE = (" ".join(repr(t).split()) for t in (v2.RandomResizedCrop(224), v2.Normalize(MEAN, STD)))
 DECODE = ["(decode)", "decode", CPU, "exact"]
 
+WHOLE = resizes_in_whole_numbers("bilinear")
+NEAR = "mean error .001 of 255 (exact=True: 0)"
+
 # recipe, exact: rows of the account
 ACCOUNTS = {
     ("train", False): [
@@ -68,6 +71,25 @@ ACCOUNTS = {
         [V2_NORMALIZE, "normalize", BATCH, "exact"],
     ],
 }
+if WHOLE:  # else DALI resizes
+    ACCOUNTS["train", False] = [
+        [RRC.format(1.3333), "crop (random_resized_crop), resize", f"{CPU} + {EACH}", NEAR],
+        ["RandomHorizontalFlip(p=0.5)", "flip", BATCH, "exact"],
+        ["ToTensor()", "to_dtype", BATCH, "within 1e-6"],
+        [NORMALIZE, "normalize", BATCH, "within 1e-6"],
+    ]
+    ACCOUNTS["val", False] = [
+        [RESIZE, "resize", EACH, NEAR],
+        ["CenterCrop(size=(224, 224))", "crop (center_crop)", EACH, "exact"],
+        ["ToTensor()", "to_dtype", BATCH, "within 1e-6"],
+        [NORMALIZE, "normalize", BATCH, "within 1e-6"],
+    ]
+    ACCOUNTS["idiom", False] = [
+        ["ToImage()", "nothing to do", "-", "exact"],
+        [V2_RRC, "crop (random_resized_crop), resize", f"{CPU} + {EACH}", NEAR],
+        ["ToDtype(scale=True)", "to_dtype", BATCH, "within 1e-6"],
+        [V2_NORMALIZE, "normalize", BATCH, "within 1e-6"],
+    ]
 # recipe, exact: operators of DALI with what gives their arguments, and torch's operations on the batch
 LOWERED = {
     ("train", False): ("crop(random_resized_crop) resize(resize_lowered) crop_mirror_normalize(bernoulli)", ""),
@@ -77,6 +99,13 @@ LOWERED = {
     ("idiom", False): ("crop(random_resized_crop) resize(resize_lowered) crop_mirror_normalize()", ""),
     ("idiom", True): ("crop(random_resized_crop)", "resize(resize) to_dtype() normalize()"),
 }
+LOWERED_GPU = {name: LOWERED[name, False] for name in ("train", "val", "idiom")}
+if WHOLE:
+    LOWERED["train", False] = LOWERED["idiom", False] = (
+        "crop(random_resized_crop)",
+        "resize_mirror_normalize(resized_window)",
+    )
+    LOWERED["val", False] = "", "resize_mirror_normalize(resized_window)"
 RECIPES = {"train": TRAIN, "val": VAL, "idiom": IDIOM}
 
 each = pytest.mark.parametrize("name, exact", ACCOUNTS, ids=lambda value: str(value))
@@ -95,6 +124,12 @@ def test_lowered_operators(name, exact):
     plan = lower(translate(RECIPES[name]), Options(exact))
     assert (_outline(plan.dali), _outline(plan.batch)) == LOWERED[name, exact]
     assert plan.gives.dtype == torch.float32 and plan.gives.size == (224, 224)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_operators_of_a_gpu(name):
+    plan = lower(translate(RECIPES[name]), Options(gpu=True))
+    assert (_outline(plan.dali), _outline(plan.batch)) == LOWERED_GPU[name]
 
 
 @each
@@ -129,7 +164,7 @@ def test_a_gpu_chain_without_random_steps_resizes_as_pillow_does():
         plan = lower(translate(transform), Options(**options))
         return next(dict(s.draw.args)["passes"] for s in plan.dali if s.op == "resize")
 
-    assert passes(VAL) == passes(TRAIN) == passes(TRAIN, gpu=True) == passes(IDIOM, gpu=True) == "one"
+    assert passes(TRAIN, gpu=True) == passes(IDIOM, gpu=True) == "one"
     assert passes(VAL, gpu=True) == "as Pillow"
     on_tensors = "width first" if resizes_in_whole_numbers("bilinear") else "one"
     assert passes(v2.Compose([v2.ToImage(), v2.Resize(256)]), gpu=True) == on_tensors
@@ -191,7 +226,8 @@ def test_what_a_gpu_resizes_in_floating_point_is_not_called_exact():
 
 def test_a_crop_becomes_a_resizes_window_only_where_it_lies_within():
     def ops(*transforms):
-        return [s.op for s in lower(translate(v1.Compose([*transforms, v1.PILToTensor()]))).dali]
+        plan = lower(translate(v1.Compose([*transforms, v1.PILToTensor()])), Options(gpu=True))
+        return [s.op for s in plan.dali]
 
     assert ops(v1.Resize(256), v1.CenterCrop(224)) == ops(v1.Resize(256), v1.CenterCrop(256)) == ["resize"]
     assert ops(v1.Resize((50, 60)), v1.CenterCrop((50, 60))) == ops(v1.Resize(50), v1.RandomCrop(90)) == ["resize"]

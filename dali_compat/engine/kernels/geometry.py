@@ -8,11 +8,12 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2
 
+from ...cores import usable_cores
 from ...versions import resizes_in_whole_numbers
 from . import resample, transform
 from .grids import on_device_of
 from .images import functions, ints, on_tensor
-from .lists import each, uniform
+from .lists import each, float_batch, uniform
 from .registry import image_kernel, kernel, ragged_kernel
 
 
@@ -100,6 +101,35 @@ def resize_each(images, arrays, *, interpolation, like, antialias=True):
     if images[0].is_cuda:
         return [resize_one(*row) for row in zip(images, sizes, strict=True)]
     return each(resize_one, images, sizes)
+
+
+@ragged_kernel("resize_mirror_normalize")
+@kernel
+def resize_mirror_normalize(images, arrays, *, interpolation, mean, std):
+    """uint8 images (C, H, W) of a CPU, resized, of these a window, mirrored or not, float32 and normalized: each goes
+    through a thread's cache once. Within 7e-7 of PyTorch's resize of bytes, and torchvision's functions after it."""
+    sizes, starts, mirrors = (arrays[name].astype(np.int64).tolist() for name in ("size", "start", "mirror"))
+    height, width = arrays["shape"][0].astype(np.int64).tolist()
+    made = float_batch((len(images), len(images[0]), height, width))
+    mean, std = (np.array(values, np.float32)[:, None, None] for values in (mean, std))
+    scale, shift = 1 / (255 * std), -mean / std
+    resized = getattr(torch.ops.aten, f"_upsample_{interpolation}2d_aa")
+
+    def convert(first: int, end: int) -> None:
+        for image, size, (top, left), mirror, out in rows[first:end]:
+            if size == [1, 1]:
+                image = resample.resize(image[None], (1, 1), interpolation, "v2")
+            else:
+                image = resized(image[None], size, False)
+            window = image[0].numpy()[:, top : top + height, left : left + width]
+            out[...] = window[:, :, ::-1] if mirror else window
+            np.multiply(out, scale, out=out)
+            np.add(out, shift, out=out)
+
+    rows = list(zip(images, sizes, starts, mirrors, made.numpy(), strict=True))
+    bounds = np.linspace(0, len(rows), min(len(rows), 2 * usable_cores()) + 1).astype(int).tolist()
+    each(convert, bounds[:-1], bounds[1:])
+    return made
 
 
 def _resize(images, size, *, interpolation, like, antialias):
