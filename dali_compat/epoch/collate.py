@@ -50,7 +50,7 @@ class UserCollate:
         before = torch.get_rng_state(), random.getstate(), np.random.get_state()
         try:
             with generators(), _place(function, device):
-                made = function(samples(mapped(images, torch.clone)))  # it may change them before it raises
+                made = function(samples(mapped(images, torch.Tensor.clone)))  # it may change them before it raises
             self._known, self._on_cpu = function, False
             return made
         except (RuntimeError, TypeError, ValueError) as error:

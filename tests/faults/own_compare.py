@@ -28,11 +28,13 @@ from PIL import Image
 from torch.utils import data
 
 from dali_compat import DataLoader
+from dali_compat.cores import usable_cores
+from dali_compat.routes.dali import MOST_PIPELINES
 
 MEAN = 0.03  # of an image's range, by which the default's may differ on average: these are small, nearly all rim
 EXACT_MEAN = 1e-4  # with exact=True, of floats: blurs, warps and elastic fields add in another order
 EPOCHS = 2
-THREADS = 200  # of a process, beyond which somebody starts some for each sample
+THREADS = MOST_PIPELINES * (12 + usable_cores())  # of a process, beyond which somebody starts some for each sample
 _TELLS = 0.3  # a share of samples whose images differ clearly
 
 DIFFERS, RELATION, RAISES, LEAKS = "differs", "relation", "raises", "leaks"

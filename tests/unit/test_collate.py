@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
+from torchvision import tv_tensors
 
 from dali_compat import FallbackWarning
 from dali_compat.epoch.collate import UserCollate
@@ -54,6 +55,14 @@ def test_it_gets_the_same_batch_again_with_the_same_draws(error):
     assert picky.seen[0][1] == plain.seen[0][1] and len(picky.seen) == 1
     call(collate, picky, torch.ones(2, 3))  # says nothing again: warnings are errors
     assert torch.equal(picky.seen[1][0], torch.ones(2, 3))
+
+
+def test_images_keep_their_class():
+    images = [tv_tensors.Image(torch.zeros(3, 4, 5)) for _ in range(2)]
+    collate = UserCollate("warn")
+    for _ in range(2):
+        made = collate(list, list, images, GPU, nullcontext)
+        assert [type(image) for image in made] == [tv_tensors.Image] * 2
 
 
 def test_another_function_is_tried_anew():
