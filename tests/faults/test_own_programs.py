@@ -5,7 +5,6 @@ import itertools
 import time
 
 import pytest
-import torch
 from helpers import ALL
 from torch.utils import data
 
