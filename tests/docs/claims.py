@@ -122,6 +122,42 @@ claim(
     "Two CPU cores and no GPU: {:.1f} times torchvision ({:.1f} to {:.1f})",
     *spread(within(CPU, "ours", "torchvision")),
 )
+claim(
+    MEASURED,
+    "loads {:,.0f} images/s: dali_compat has {:.2f} ({:.2f} - {:.2f}) of its speed",
+    median(CPU, "turboloader"),
+    *spread(within(CPU, "ours", "turboloader")),
+)
+_NO_ENGINE, _BY_HAND = "ours@DALI_COMPAT_JPEG_ENGINE=0", "handwritten:{}@hw_decoder_load=0.0"
+for name, cores in (("imagefolder_no_engine_h100", 16), ("imagefolder_no_engine_4_h100", 4)):
+    assert len(within(name, _NO_ENGINE, "torchvision")) == 4
+    claim(
+        MEASURED,
+        f"| {cores} cores | {{:,.0f}} | {{:,.0f}} | {{:,.0f}} "
+        "| {:.2f} ({:.2f} - {:.2f}) | {:.2f} ({:.2f} - {:.2f}) |",
+        *(median(name, case) for case in ("torchvision", _BY_HAND.format(cores), _NO_ENGINE)),
+        *spread(within(name, _NO_ENGINE, "torchvision")),
+        *spread(within(name, _NO_ENGINE, _BY_HAND.format(cores))),
+    )
+
+
+def _beside(case: str) -> list[float]:
+    models = ("resnet18", "resnet50")
+    return [x for m in models for x in spread(within("training_no_engine_h100", case, "synthetic", model=m))]
+
+
+claim(
+    MEASURED,
+    "eager ResNet-18 at {:.3f} ({:.3f} - {:.3f}) of its speed on synthetic data, "
+    "and ResNet-50 at {:.3f} ({:.3f} - {:.3f})",
+    *_beside(_NO_ENGINE),
+)
+claim(MEASURED, "hand at {:.3f} ({:.3f} - {:.3f}) and {:.3f} ({:.3f} - {:.3f}) (batch", *_beside(_BY_HAND.format(16)))
+claim(
+    MEASURED,
+    "load at {:,.0f} images/s, {:,.0f} by hand, and {:,.0f} without engines",
+    *(median("imagefolder_4mp_h100", case) for case in ("ours", "handwritten:16@hw_decoder_load=0.75", _NO_ENGINE)),
+)
 for name, machine, workers in ((GPU, "H100, 16 cores", 16), (CPU, "2 cores, no GPU", 2)):
     assert {row["workers"] for row in read(name)["rounds"]} == {workers}
     claim(
@@ -739,6 +775,7 @@ NOT_MEASURED = {
         r"torchvision from 0\.20",
         r"PrefetchLoader does from 1\.0\.30",
         r"DALI 2\.4",
+        r"TurboLoader 2\.39",
     ),
     "arguments": (
         r"RandomResizedCrop\(224\)",
