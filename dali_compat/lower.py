@@ -224,26 +224,24 @@ def _in_whole_numbers(s: Step) -> Step:
 
 def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """resize [crop] [flip] uint8 to_dtype(float32) [normalize] to one size -> resize_mirror_normalize."""
-    if not steps or steps[0].op != "resize" or steps[0].gives.dtype != torch.uint8:
+    if not steps or steps[0].op != "resize" or not _is_in_whole_numbers(steps[0]) or steps[0].kwargs["like"] != "v2":
         return steps
-    rest = list(steps[1:])
-    crop = rest.pop(0) if rest and rest[0].op == "crop" and _is_inside(steps[0].draw, rest[0]) else None
+    resize, *rest = steps
+    crop = rest.pop(0) if rest and rest[0].op == "crop" and _is_inside(resize.draw, rest[0]) else None
     mirror = rest.pop(0) if rest and rest[0].op == "flip" and rest[0].kwargs["axis"] == "horizontal" else None
-    drawn = [one for one in (steps[0], crop, mirror) if one is not None and is_random(one)]
-    convert = rest.pop(0) if rest and rest[0].op == "to_dtype" else None
-    if len(drawn) > 1 or convert is None or convert.when or convert.kwargs["like"] == "cast":
-        return steps
-    if convert.gives.dtype != torch.float32 or convert.gives.size is None:
+    convert = rest.pop(0) if rest and rest[0].op == "to_dtype" and rest[0].kwargs["like"] != "cast" else None
+    if convert is None or convert.gives.dtype != torch.float32 or convert.gives.size is None:
         return steps
     normalize = rest.pop(0) if rest and rest[0].op == "normalize" and not rest[0].when else None
-    channels = convert.gives.channels
-    values = normalize.kwargs if normalize else {"mean": (0.0,) * channels, "std": (1.0,) * channels}
-    args = (("interpolation", steps[0].kwargs["interpolation"]), *values.items())
-    parts = {"crop": None if crop is None else crop.draw, "mirror": None if mirror is None else mirror.draw}
-    stream = (drawn or [steps[0]])[0].stream
-    numbers = draw("resized_window", resize=steps[0].draw, **parts)
-    made = Step("resize_mirror_normalize", (normalize or convert).gives, args, numbers, stream=stream)
-    return (made, *rest)
+    done = [one for one in (resize, crop, mirror, convert) if one is not None]
+    drawn = [one for one in done if is_random(one)]
+    if len(drawn) > 1 or any(one.when for one in done):
+        return steps
+    values = normalize.kwargs if normalize else {"mean": (0.0,), "std": (1.0,)}
+    args = (("interpolation", resize.kwargs["interpolation"]), *values.items())
+    parts = {"crop": crop and crop.draw, "mirror": mirror and mirror.draw}
+    numbers, stream = draw("resized_window", resize=resize.draw, **parts), (drawn or [resize])[0].stream
+    return (Step("resize_mirror_normalize", (normalize or convert).gives, args, numbers, stream=stream), *rest)
 
 
 def _dali_can(steps, i: int, options: Options) -> bool:
