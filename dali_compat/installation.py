@@ -161,14 +161,14 @@ def gpu_names() -> list[str]:
 
 
 def most_jpeg_engines() -> float:
-    """How many JPEG engines of a GPU may be used: the number in the variable DALI_COMPAT_JPEG_ENGINE; infinity without
-    one."""
+    """Returns how many JPEG engines of a GPU may be used: the number in the variable DALI_COMPAT_JPEG_ENGINE; infinity
+    without one."""
     value = os.environ.get(JPEG_ENGINE, "").strip()
     return int(value) if value.isdigit() else math.inf
 
 
 def hidden_jpeg_engines(index: int) -> Problem | None:
-    """Why nvJPEG finds no JPEG engine on a GPU that has some, where a container is the cause; None elsewhere."""
+    """Says why nvJPEG finds no JPEG engine on a GPU that has some, where a container is the cause; None elsewhere."""
     if not torch.cuda.is_available():
         return None
     name, capability = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)

@@ -211,7 +211,7 @@ def _first_resize(steps, split: int) -> int:
 
 
 def _is_in_whole_numbers(s: Step) -> bool:
-    """Whether PyTorch resizes as Pillow does, but for the rounding of weights."""
+    """Returns whether PyTorch resizes as Pillow does, but for the rounding of weights."""
     how = s.kwargs
     if s.when or s.gives.dtype != torch.uint8 or how["interpolation"] not in ("bilinear", "bicubic"):
         return False

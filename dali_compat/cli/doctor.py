@@ -164,7 +164,7 @@ def _gpus() -> Check:
 
 
 def _jpeg_engines() -> Check:
-    """How many each GPU has, and what they decode."""
+    """Counts those of each GPU, and says what they decode."""
     answers, hidden = [], None
     for index in range(len(installation.gpu_names())):
         count = warm.jpeg_engines(index)
@@ -177,7 +177,7 @@ def _jpeg_engines() -> Check:
 
 
 def _exact_engine(index: int) -> str:
-    """Whether exact=True decodes there."""
+    """Says whether exact=True decodes there."""
     engine = engine_of(torch.device("cuda", index))
     if isinstance(engine, str):
         return f"but not with exact=True: {engine}"

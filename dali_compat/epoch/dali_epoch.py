@@ -111,8 +111,8 @@ class DaliEpoch(Epoch[DaliRoute]):
         return pipelines[-1]
 
     def may_have_pipeline(self, plan: Plan) -> bool:
-        """Whether DALI makes a plan's images. Each pipeline has threads of its own, and a data set of the user's may
-        come with other transforms for ever: what is one too many is PIL's."""
+        """Returns whether DALI makes a plan's images, and not PIL. Each pipeline has threads of its own, and a data set
+        of the user's may come with other transforms for ever."""
         if self.asker is None or any(one is plan for one in self._for_dali):
             return True
         if len(self._for_dali) < MOST_PIPELINES:

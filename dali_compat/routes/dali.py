@@ -31,9 +31,8 @@ _READERS = 4  # threads that read files, where nothing else is to do
 # images/s and 8 give 24,500; beside ResNet-18 training they give .93 and .89 of the speed of synthetic data (H100,
 # benchmarks/results)
 _MANY_ENGINES, _GPU_JPEG_THREADS = 7, 4
-# Threads that decode as fast as an engine, with CUDA: of 500 x 375 pixels an H100's engine decodes 2,800 a second, a
-# thread 600. With that share for the engines, both give 3,660 images/s of 4 megapixels and 1,680 of 12; with all
-# for the engines and 4 threads, 2,940 and 1,080.
+# Threads that decode as fast as an engine, with CUDA (H100). With that share for the engines, large photos load faster
+# than in a pipeline by hand (imagefolder_4mp_h100 and imagefolder_12mp_h100 in benchmarks/results).
 _PER_ENGINE = 4
 
 
@@ -94,7 +93,7 @@ class DaliRoute:
 
     @property
     def jpeg_engines(self) -> int | None:
-        """How many JPEG engines decode its images; None where no GPU does that, or before nvJPEG has started."""
+        """Returns the number of JPEG engines that decode its images; None before nvJPEG starts, or without one."""
         from ..engine.dali import warm
 
         index = self.device.index
@@ -102,8 +101,7 @@ class DaliRoute:
 
     @property
     def threads(self) -> int:
-        """CPU threads of a pipeline. Where many engines decode, few load as fast as many and disturb a training step
-        less."""
+        """Returns the CPU threads of a pipeline: few where many engines decode, for more would slow a training step."""
         return min(self.available, _GPU_JPEG_THREADS) if self.engines_do else self.available
 
     @property
@@ -116,7 +114,7 @@ class DaliRoute:
 
     @property
     def engines_do(self) -> bool:
-        """Whether JPEG engines decode all."""
+        """Returns whether JPEG engines decode all images."""
         return (self.jpeg_engines or 0) >= _MANY_ENGINES and not self.large
 
     def borrow(self, plan: Plan, batch_size: int, form: Form, borrower: Any) -> DecodePipeline:
