@@ -17,7 +17,7 @@ from ..locks import new_lock
 from .header import DALI, PIL, STATED, UNKNOWN, UNREADABLE, Header, read_header
 from .per_object import PerObject
 from .sources import Source
-from .verdicts import ENGINES, PILLOWS, Verdicts
+from .verdicts import ENGINES, LIKELY, PILLOWS, Verdicts
 
 _SAMPLE, _SLOW, _THREADS = 16, 200e-6, 32  # files to time, seconds a file, threads
 _FACTORS = np.random.default_rng(0).integers(0, 1 << 63, STATED // 8, np.uint64) * np.uint64(2) + np.uint64(1)
@@ -67,6 +67,7 @@ class JpegCounts(NamedTuple):
 
     Attributes:
         engines: it gives Pillow's pixels of these.
+        likely: it decodes them, too, and they are to be compared.
         others: it gives others, or refuses them.
         waiting: they are to be compared.
         large: they have too many pixels.
@@ -74,6 +75,7 @@ class JpegCounts(NamedTuple):
     """
 
     engines: int
+    likely: int
     others: int
     waiting: int
     large: int
@@ -158,7 +160,7 @@ class Headers:
         takes = (known.kinds == DALI) & chroma[known.chroma] & (verdicts == 0)
         large = takes & (known.sizes.astype(np.int64).prod(1) > most)
         unseen = (known.kinds == UNKNOWN) & (verdicts == 0)
-        found = verdicts == ENGINES, verdicts == PILLOWS, takes & ~large, large, unseen
+        found = verdicts == ENGINES, verdicts == LIKELY, verdicts == PILLOWS, takes & ~large, large, unseen
         return JpegCounts(*(int(np.count_nonzero(one)) for one in found))
 
     def _allocate(self, count: int) -> None:

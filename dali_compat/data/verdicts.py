@@ -1,4 +1,5 @@
-"""Which files a GPU's JPEG engine may decode: those that it was seen to decode to Pillow's pixels, all of them.
+"""Which files a GPU's JPEG engine may decode: those that it was seen to decode to Pillow's pixels, and those that are
+like many of these (engine/planes/verified.py).
 
 A verdict is about bytes. It is kept in one word with a checksum of every byte of the file and of what its header says,
 and it holds for bytes of that checksum alone. So a file that was changed, damaged or replaced meanwhile has none, by
@@ -15,7 +16,7 @@ import numpy as np
 from ..archives import saved
 from ..locks import new_lock
 
-ENGINES, PILLOWS = 1, 2  # who decodes it; 0: they were not compared yet
+ENGINES, PILLOWS, LIKELY = 1, 2, 3  # who decodes it; LIKELY: the engine, and it is still to be compared; 0: not known
 _VERDICT = np.uint64(3)  # bits of a word
 _FACTORS = np.random.default_rng(1).integers(0, 1 << 63, 3, np.uint64) * np.uint64(2) + np.uint64(1)
 _ALL = ~np.uint64(0)
@@ -47,7 +48,7 @@ class Verdicts:
         self.put(np.atleast_1d(index), np.zeros(1, np.uint64))
 
     def of(self, count: int) -> np.ndarray:
-        """(count,) uint8 of the first files: ENGINES, PILLOWS or 0."""
+        """(count,) uint8 of the first files: ENGINES, PILLOWS, LIKELY or 0."""
         return decoders(self.words(np.arange(count)))
 
     def share(self, index_file: Path, samples: str, count: int) -> None:

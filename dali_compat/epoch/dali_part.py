@@ -12,7 +12,6 @@ import torch
 from ..data.header import DALI
 from ..data.info import Info
 from ..data.sources import DECODED
-from ..data.verdicts import ENGINES, decoders
 from ..engine.views import Views
 from ..plan import Plan
 from .dali_group import DaliGroup
@@ -44,15 +43,13 @@ class DaliPart(Part[DaliOwner]):
                 self._add(PilGroup(self.owner, self.plan, rows.tolist()))
 
     def _start_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
-        """A GPU's JPEG engine gets what it is known to decode to Pillow's pixels, and, beside DALI, some of what nobody
-        has compared yet. The rows that are left."""
+        """A GPU's JPEG engine gets what it decodes to Pillow's pixels, and, beside DALI, some of what is to be
+        compared. Returns the rows that are left."""
         engine, facts = self.owner.epoch.engine, self.owner.headers.facts
         if engine is None or given in DECODED or not self.plan.from_planes:
             return rows
-        takes = engine.takes(facts.chroma[rows], facts.sizes[rows])
-        decided = decoders(self.owner.headers.words[rows])
-        known = rows[takes & (decided == ENGINES)]
-        new = rows[takes & (decided == 0)]
+        takes = rows[engine.takes(facts.chroma[rows], facts.sizes[rows])]
+        known, new = engine.shared_out(takes, facts.chroma[takes], self.owner.headers.words[takes])
         if len(new):
             new = as_many_as_fit(new, facts, engine.room)
         for several in bounded(known, facts, engine.memory):

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..data.headers import Facts, marks
+from ..data.headers import Facts
 from ..data.sources import PATHS, Form, overwritten
+from ..data.verdicts import LIKELY
 from ..draws import Arrays
 from ..engine.kernels import rows_of
-from ..engine.planes.engine import Decoding, EngineSilent, JpegEngine, first_line
+from ..engine.planes.engine import Decoding, EngineSilent, first_line
 from ..engine.planes.files import Files, UncheckedFiles
 from ..engine.planes.geometry import Planes, pixels_of, planes_of
 from ..engine.planes.nvjpeg import EngineError, EngineMemoryError
@@ -50,7 +51,7 @@ class Compared(DaliGroup):
             return
         facts = self._facts.take(np.array(sure))
         files = Files.of([np.asarray(encoded[i]) for i in sure], self._engine.device)
-        if self._given != PATHS and (overwritten(self._sources).any() or not self._as_known(files, facts)):
+        if self._given != PATHS and (overwritten(self._sources).any() or not files.as_known(facts).all()):
             self.batch.headers.forget([self.rows[i] for i in sure])  # somebody has written to the memory of their store
             return
         images = [decoded[i] for i in sure]
@@ -58,23 +59,16 @@ class Compared(DaliGroup):
             return
         put = self.batch.headers.words_to([self.rows[i] for i in sure])
         self._engine.compare(
-            files, _places(facts), images, lambda decoders: put(files.checksums(facts.marks) | decoders)
+            files, _places(facts), facts.chroma, images, lambda decoders: put(files.checksums(facts.marks) | decoders)
         )
-
-    @staticmethod
-    def _as_known(files: Files, facts: Facts) -> bool:
-        """Whether these bytes' headers are those that are known: the engine makes planes of the sides that they state,
-        and room is made by what is known."""
-        alike = (files.lengths == facts.lengths) & (marks(files.stated(facts.stated_at)) == facts.marks)
-        return bool(alike.all())
 
 
 class PlanesGroup:
-    """Rows that the engine decodes. No other bytes reach it than those that it was seen to decode to Pillow's pixels:
-    of others it might make anything, and write more pixels than there is room for. Where a file has others, PIL takes
-    it, and it is looked at anew."""
+    """Rows that the engine decodes. No other bytes reach it than those that it was seen to decode to Pillow's pixels,
+    and intact ones that are like these: of others it might make anything, and write more pixels than there is room for.
+    Where a file has others, PIL takes it, and it is looked at anew."""
 
-    def __init__(self, batch: DaliOwner, plan: Plan, rows: list[int], given: str, engine: JpegEngine):
+    def __init__(self, batch: DaliOwner, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self.batch, self.plan, self.rows, self._given, self._engine = batch, plan, rows, given, engine
         if not rows:
             return
@@ -85,6 +79,7 @@ class PlanesGroup:
         self._begun = False
         self._mine: np.ndarray = np.arange(len(rows))  # of the rows: those that the engine has
         self._planes: Decoding | None = None
+        self._unchecked: UncheckedFiles | None = None
         self._others: DaliGroup | PilGroup | None = None
         if given == PATHS:
             self._pipeline = batch.epoch.pipeline(plan, len(rows), Form(PATHS, reads=True))
@@ -108,7 +103,8 @@ class PlanesGroup:
     def _submit(self, copy: Callable[[], Files]) -> None:
         """Has the engine begin."""
         try:
-            self._planes = self._engine.submit(UncheckedFiles(copy, self._words, self._facts.marks), self._places)
+            self._unchecked = UncheckedFiles(copy, self._words, self._facts)
+            self._planes = self._engine.submit(self._unchecked, self._places)
         except torch.OutOfMemoryError:
             self._engine.give_up(_NO_MEMORY)
 
@@ -145,9 +141,11 @@ class PlanesGroup:
         try:
             planes = self._planes.result()
             self._leave_out_changed()
+            self._keep_likely()
             return planes
         except EngineError:  # comparing them anew tells of which file
             self._leave_out_changed()
+            self._engine.doubt(self._facts.chroma[self._mine])
             self.batch.headers.words_to([self.rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
         except EngineMemoryError:
             self._engine.give_up(_NO_MEMORY)
@@ -164,6 +162,13 @@ class PlanesGroup:
         self._mine = self._planes.chosen
         self.batch.headers.forget(changed)
         self._others = PilGroup(self.batch, self.plan, changed)
+
+    def _keep_likely(self) -> None:
+        """The bytes that were decoded at their first sight are known from now on."""
+        new = self._mine[self._words[self._mine] == 0]
+        if len(new):
+            assert self._unchecked is not None
+            self.batch.headers.words_to([self.rows[i] for i in new.tolist()])(self._unchecked.checksums[new] | LIKELY)
 
     def _as_before(self) -> list[DaliGroup | PilGroup]:
         """What makes those rows without the engine; PIL says what is wrong with what somebody has overwritten."""

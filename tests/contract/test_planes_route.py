@@ -7,6 +7,7 @@ import os
 import threading
 import warnings
 import weakref
+from pathlib import Path
 
 import interpreted
 import numpy as np
@@ -232,7 +233,7 @@ def test_explain_counts(folder, engine, monkeypatch):
     )
 
 
-ALL = {"engines": 8, "others": 0, "waiting": 0, "large": 0, "unseen": 0}
+ALL = {"engines": 8, "likely": 0, "others": 0, "waiting": 0, "large": 0, "unseen": 0}
 
 
 @interpreted.runs_interpreted
@@ -648,6 +649,101 @@ def test_a_later_run_begins_with_what_is_known(folder, engine, monkeypatch, tmp_
     assert_alike(loaded(fourth), expected(monkeypatch, fourth))
     engine.settle(60)
     assert sum(engine.calls) == 2 * 9  # to compare each twice
+
+
+# ---- files that are like those which were compared
+
+
+@pytest.fixture
+def many(tmp_path):
+    """Twenty files of one kind."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "class").mkdir()
+    for number in range(20):
+        picture(rng, *rng.integers(9, 20, 2).tolist()).save(tmp_path / "class" / f"{number:02}.jpg", subsampling=0)
+    return tmp_path
+
+
+@pytest.fixture
+def likely(many, engine, monkeypatch):
+    """A data set of them, of which the first four were compared; the engine has that for enough, and compares one of
+    four of the others."""
+    monkeypatch.setattr(verified, "_ENOUGH", 4)
+    monkeypatch.setattr(verified, "_PARTS", 4)
+    dataset = DALIImageFolder(many, EVALUATION)
+    compared(engine, data.Subset(dataset, range(4)), shuffle=False)
+    assert counts(engine, dataset) == ALL | {"engines": 4, "unseen": 16}
+    return dataset
+
+
+@interpreted.runs_interpreted
+def test_the_engine_decodes_what_is_like_them_at_first_sight(likely, engine, monkeypatch):
+    wanted = expected(monkeypatch, likely, batch_size=10)
+    for seen in (4 + 2 + 3, 4 + 4 + 5):  # one of four, of six and ten that are to be compared
+        assert_alike(loaded(likely, batch_size=10), wanted)
+        engine.settle(60)
+        found = counts(engine, likely)
+        assert found["engines"] + found["likely"] == 20 and abs(found["engines"] - seen) <= 1
+    assert_alike(loaded(likely, batch_size=10), wanted)
+    for _ in range(4):
+        compared(engine, likely, batch_size=10)
+    assert counts(engine, likely) == ALL | {"engines": 20}
+    assert_alike(loaded(likely, batch_size=10), wanted)
+    assert sum(engine.calls) == 20
+
+
+@interpreted.runs_interpreted
+def test_one_that_is_other_ends_it(likely, engine, monkeypatch):
+    """All files are compared from then on, those that it has decoded so far, too."""
+    wanted = expected(monkeypatch, likely, batch_size=20, shuffle=False)
+    engine.spoilt = bytes_of(Path(likely.root), 4)
+    assert_alike(compared(engine, likely, batch_size=20, shuffle=False), wanted)  # the fourth is compared among others
+    found = counts(engine, likely)
+    assert found["others"] == 1 and found["likely"] == 12
+    assert_alike(compared(engine, likely, batch_size=20, shuffle=False), wanted)
+    assert counts(engine, likely) == ALL | {"engines": 19, "others": 1}
+
+
+@interpreted.runs_interpreted
+@pytest.mark.parametrize("known", [False, True])
+def test_damage_that_structure_shows_does_not_reach_it(likely, engine, monkeypatch, known):
+    """At the first sight of such a file, and later."""
+    if known:
+        compared(engine, likely, batch_size=20, shuffle=False)
+        assert counts(engine, likely)["likely"]
+    path = likely.samples[19][0]
+    with open(path, "rb") as file:
+        damaged = bytearray(file.read())
+    damaged[-40:-30] = b"\xff\xd0\xff\xc0\x00\x01\xff\xd9\x00\x00"
+    with open(path, "wb") as file:
+        file.write(damaged)
+    options = {"on_error": "skip", "shuffle": False, "batch_size": 20}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted = expected(monkeypatch, DALIImageFolder(likely.root, EVALUATION), **options)
+        for _ in range(2):
+            assert_alike(compared(engine, likely, **options), wanted)
+
+
+@interpreted.runs_interpreted
+def test_one_that_it_refuses_is_found(likely, engine, monkeypatch):
+    wanted = expected(monkeypatch, likely, batch_size=20, shuffle=False)
+    with open(likely.samples[19][0], "rb") as file:
+        engine.refuses = {file.read()}
+    assert_alike(compared(engine, likely, batch_size=20, shuffle=False), wanted)
+    monkeypatch.setattr(verified, "_ENOUGH", 1000)  # more than there are: they are compared one by one
+    for _ in range(2):
+        assert_alike(compared(engine, likely, batch_size=20, shuffle=False), wanted)
+    assert counts(engine, likely) == ALL | {"engines": 19, "others": 1}
+
+
+@interpreted.runs_interpreted
+def test_one_that_changes_is_looked_at_anew(likely, engine, monkeypatch):
+    compared(engine, likely, batch_size=20, shuffle=False)
+    picture(np.random.default_rng(7), 30, 28).save(likely.samples[19][0], subsampling=0)
+    wanted = expected(monkeypatch, DALIImageFolder(likely.root, EVALUATION), batch_size=20, shuffle=False)
+    for _ in range(2):
+        assert_alike(compared(engine, likely, batch_size=20, shuffle=False), wanted)
 
 
 # ---- bytes, and answers

@@ -105,8 +105,8 @@ def test_more_callers_than_decoders(engine, monkeypatch):
 
 def unchecked(copy, known=True):
     """Of FILES; ``known``: whether these are the bytes that they should have."""
-    marks = np.zeros(1, np.uint64)
-    return UncheckedFiles(copy, FILES.checksums(marks) ^ np.uint64(0 if known else 4), marks)
+    facts = Facts.empty(1)
+    return UncheckedFiles(copy, FILES.checksums(facts.marks) ^ np.uint64(0 if known else 4), facts)
 
 
 def test_files_are_copied_meanwhile(engine, held):
@@ -498,7 +498,7 @@ def test_a_fork_waits_for_comparisons(engine, monkeypatch):
     done = []
     monkeypatch.setattr(engine, "_alike", lambda *args: done.append(time.sleep(0.3)) or np.ones(1, bool))
     monkeypatch.setitem(engines._engines, 7, engine)
-    engine.compare(FILES, PLACES, [torch.zeros(8, 8, 3, dtype=torch.uint8)], done.append)
+    engine.compare(FILES, PLACES, np.zeros(1, np.uint8), [torch.zeros(8, 8, 3, dtype=torch.uint8)], done.append)
     child = os.fork()
     if not child:
         os._exit(0)
@@ -515,7 +515,7 @@ def test_a_fork_waits_for_what_an_aside_begins_meanwhile(engine, monkeypatch):
 
     def begin():
         time.sleep(0.2)  # engines have been waited for
-        engine.compare(FILES, PLACES, [torch.zeros(8, 8, 3, dtype=torch.uint8)], done.append)
+        engine.compare(FILES, PLACES, np.zeros(1, np.uint8), [torch.zeros(8, 8, 3, dtype=torch.uint8)], done.append)
 
     late = aside.Aside(CPU)
     late.do(begin)

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 
 from ...data.header import STATED
+from ...data.headers import Facts, marks
+from ...data.intact import is_intact
 from ...data.verdicts import checksums, hold
 
 _BEHIND = 16  # bytes behind the last file, for checksums()
@@ -72,9 +74,17 @@ class Files:
         inside = places < self.lengths[:, None]
         return np.where(inside, self.memory[np.where(inside, self.begins[:, None] + places, 0)], 0).astype(np.uint8)
 
-    def checksums(self, marks: np.ndarray) -> np.ndarray:
-        """As data/verdicts has them, of these files and the ``marks`` of what their headers state."""
-        return checksums(self.memory, self.begins, self.lengths, marks)
+    def as_known(self, facts: Facts) -> np.ndarray:
+        """Returns (N,) bool, which are intact and have the headers that are known: an engine makes planes of the sides
+        that they state, and room is made by what is known."""
+        alike = (self.lengths == facts.lengths) & (marks(self.stated(facts.stated_at)) == facts.marks)
+        for i in np.flatnonzero(alike).tolist():
+            alike[i] = is_intact(self.memory[self.begins[i] : self.begins[i] + self.lengths[i]])
+        return alike
+
+    def checksums(self, stated: np.ndarray) -> np.ndarray:
+        """As data/verdicts has them, of these files and the marks of what their headers have ``stated``."""
+        return checksums(self.memory, self.begins, self.lengths, stated)
 
 
 class UncheckedFiles:
@@ -83,18 +93,29 @@ class UncheckedFiles:
 
     Args:
         copy: makes Files of them.
-        words: (N,) uint64, as data/verdicts.py has them, about the bytes that they should have.
-        marks: (N,) of what their headers state.
+        words: (N,) uint64, as data/verdicts.py has them, about the bytes that they should have; 0 of files that are at
+            their first sight.
+        facts: what is known of them.
+
+    Attributes:
+        checksums: (N,) uint64, of their bytes, once they are looked at.
     """
 
-    def __init__(self, copy: Callable[[], Files], words: np.ndarray, marks: np.ndarray):
-        self._copy, self._words, self._marks = copy, words, marks
+    checksums: np.ndarray
+
+    def __init__(self, copy: Callable[[], Files], words: np.ndarray, facts: Facts):
+        self._copy, self._words, self._facts = copy, words, facts
 
     def checked(self) -> tuple[Files, np.ndarray]:
-        """Those that have these bytes, and which they are, (M,) int64."""
+        """Returns those that have these bytes, and which they are, (M,) int64; at their first sight those that are
+        intact, and have the headers that are known."""
         files = self._copy()
-        same = np.flatnonzero(hold(self._words, files.checksums(self._marks)))
-        return files if len(same) == len(files) else files.only(same), same
+        self.checksums = files.checksums(self._facts.marks)
+        same = hold(self._words, self.checksums)
+        if len(new := np.flatnonzero(self._words == 0)):
+            same[new] = files.only(new).as_known(self._facts.take(new))
+        chosen = np.flatnonzero(same)
+        return files if len(chosen) == len(files) else files.only(chosen), chosen
 
 
 def _pinned(size: int, device: torch.device) -> np.ndarray | None:

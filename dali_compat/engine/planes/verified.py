@@ -7,6 +7,10 @@ not only the window that the batch takes of it; so these images are decoded whol
 data/verdicts.py. Nobody waits for it: until it is there, a file counts as not compared.
 
 The engine is asked twice, in two orders: what it makes of damaged data might hang on what lay in its memory before.
+
+A sound file's pixels are decided by its kind of chroma: an engine's inverse DCT is libjpeg's or it is not. So once
+_ENOUGH files of a kind were alike, and none was not, the engine decodes the others of it from their first sight on, if
+their structure is intact. Of each batch a part of these is compared still, so that after _PARTS epochs all are.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import torch
 
 from ...data.header import GRAY_JPEG
 from ...data.headers import Headers, JpegCounts
-from ...data.verdicts import ENGINES, PILLOWS
+from ...data.verdicts import ENGINES, LIKELY, PILLOWS, decoders
 from ..device import to_device, working_on
 from .engine import EngineSilent, JpegEngine, first_line
 from .files import Files
@@ -33,6 +37,8 @@ _WAITING = 2**30  # bytes of pixels that wait to be compared, at most
 _PER_BATCH = 2**29  # those of them that one batch may bring
 _KINDS = {GRAY_JPEG: "gray", 0x11: "4:4:4", 0x21: "4:2:2", 0x22: "4:2:0", 0x12: "4:4:0"}  # by Header's chroma
 _FREE = 8  # times as much is free on the GPU, at least
+_ENOUGH = 1024  # files of a kind that are alike: of its sound ones fewer than .3 % are others then, with 95 % certainty
+_PARTS = 16  # of a batch's files that are still to be compared, one is
 
 
 class VerifiedEngine(JpegEngine):
@@ -48,6 +54,7 @@ class VerifiedEngine(JpegEngine):
         self._comparing = ThreadPoolExecutor(1, "dali_compat JPEG comparison", *how)
         self._compares = torch.cuda.Stream(device) if on_gpu else None
         self._pending: dict[Future, int] = {}  # with bytes of pixels
+        self._alike_of = np.zeros(256, np.int64)  # files of each chroma since the last that was not
 
     @property
     def kinds(self) -> str:
@@ -58,13 +65,29 @@ class VerifiedEngine(JpegEngine):
         """(N,) bool: which files may be for it, by what Facts has of them."""
         return self.exact[chroma] & (sizes.prod(1) <= MOST_PIXELS)
 
+    def shared_out(self, rows: np.ndarray, chroma: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns which rows it decodes, and which others are to be compared; ``chroma`` and ``words`` of each."""
+        decided, likely = decoders(words), self._alike_of[chroma] >= _ENOUGH
+        open_ = np.flatnonzero((decided == 0) | (decided == LIKELY))
+        compared = np.zeros(len(rows), bool)
+        compared[open_[~likely[open_]]] = True
+        compared[open_[likely[open_]][: -(-len(open_) // _PARTS)]] = True
+        own = ((decided == ENGINES) | (likely & (decided != PILLOWS))) & ~compared
+        return rows[own], rows[compared]
+
+    def doubt(self, chroma: np.ndarray) -> None:
+        """Compares all files of these kinds again, until enough of them are alike."""
+        self._alike_of[chroma] = 0
+
     def account(self, known: Iterable[tuple[Headers, int]]) -> str:
         """How many files it decodes, and why not more; ``known`` of each part of a data set, and its length."""
-        counts = JpegCounts(0, 0, 0, 0, 0)
+        counts = JpegCounts(0, 0, 0, 0, 0, 0)
         for headers, count in known:
             found = headers.jpegs(self.name, self.exact, MOST_PIXELS, count)
             counts = JpegCounts(*map(sum, zip(counts, found, strict=True)))
         text = f"the JPEG engine decodes {counts.engines:,} files, whose pixels were compared with Pillow's"
+        if counts.likely:
+            text += f", and {counts.likely:,} that are like these and are compared later"
         not_these = []
         if counts.others:
             not_these.append(f"{counts.others:,} because its pixels are others")
@@ -92,12 +115,18 @@ class VerifiedEngine(JpegEngine):
         return sum(bytes_ for future, bytes_ in pending if not future.done())
 
     def compare(
-        self, files: Files, places: Planes, pixels: list[torch.Tensor], tell: Callable[[np.ndarray], None]
+        self,
+        files: Files,
+        places: Planes,
+        chroma: np.ndarray,
+        pixels: list[torch.Tensor],
+        tell: Callable[[np.ndarray], None],
     ) -> None:
         """Begins with N intact files.
 
         Args:
             places: where their planes are to be, by their sizes.
+            chroma: of each, as Facts has it.
             pixels: what Pillow makes of them, (height, width, 3) uint8 each, on the device.
             tell: is called with who decodes each from now on, (N,) uint8 (data/verdicts.py), in another thread; never
                 where the engine fails.
@@ -111,7 +140,7 @@ class VerifiedEngine(JpegEngine):
             self._compares.wait_stream(torch.cuda.current_stream(self.device))
             wanted.record_stream(self._compares)
         with suppress(RuntimeError):  # the main thread has ended, and with it every executor
-            future = self._comparing.submit(self._compare, files, places, wanted, tell)
+            future = self._comparing.submit(self._compare, files, places, chroma, wanted, tell)
             self._pending[future] = len(wanted)
             future.add_done_callback(self._pending.pop)
 
@@ -119,10 +148,20 @@ class VerifiedEngine(JpegEngine):
         """Wait until everything so far is compared, so long at most."""
         futures_wait(list(self._pending), seconds)
 
-    def _compare(self, files: Files, places: Planes, wanted: torch.Tensor, tell: Callable[[np.ndarray], None]) -> None:
+    def _compare(
+        self,
+        files: Files,
+        places: Planes,
+        chroma: np.ndarray,
+        wanted: torch.Tensor,
+        tell: Callable[[np.ndarray], None],
+    ) -> None:
         try:
             with nullcontext() if self._compares is None else working_on(self._compares):
-                tell(np.where(self._alike(files, places, wanted), ENGINES, PILLOWS).astype(np.uint8))
+                alike = self._alike(files, places, wanted)
+            self._alike_of += np.bincount(chroma[alike], minlength=256)
+            self.doubt(chroma[~alike])
+            tell(np.where(alike, ENGINES, PILLOWS).astype(np.uint8))
         except EngineSilent:
             self.give_up()
         except Exception as error:
