@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..engine.dali.pipeline import DecodePipeline
 
 
+_ALONE = 128  # batches
 _MANY, _PROCESSES = 4096, 4  # unseen files that are worth a process, and how many processes at most
 
 
@@ -49,7 +50,9 @@ class DaliEpoch(Epoch[DaliRoute]):
 
     def __init__(self, loader, route: DaliRoute, progress: Progress, workers: AskedWorkers | None):
         self._for_dali: list[Plan] = []  # of a data set of the user's
-        self._pipelines: dict[tuple[Plan, Form], list[DecodePipeline]] = {}  # the last of a list is the one in use
+        # by their turn, too; the last of a list is the one in use
+        self._pipelines: dict[tuple[Plan, Form, int], list[DecodePipeline]] = {}
+        self._turns: dict[tuple[Plan, Form], int] = {}  # batches so far
         self._threads: ThreadPoolExecutor | None = None
         super().__init__(loader, route, progress)
         self.asker, self.asked_workers = route.asker, None
@@ -101,14 +104,23 @@ class DaliEpoch(Epoch[DaliRoute]):
         return substitutes and is_plain(self.dataset, self.tables)
 
     def pipeline(self, plan: Plan, batch_size: int, form: Form) -> DecodePipeline:
-        """This epoch's pipeline for a plan, large enough for the batch."""
-        pipelines = self._pipelines.setdefault((plan, form), [])
+        """This epoch's pipeline for a plan whose turn it is, large enough for the batch."""
+        pipelines = self._pipelines.setdefault((plan, form, self._turn(plan, form)), [])
         larger = any(pipeline.in_step for pipeline in pipelines)
         pipelines[:] = [pipeline for pipeline in pipelines if pipeline.in_step]
         if not pipelines or pipelines[-1].batch_size < batch_size:
             pipelines.append(self.route.borrow(plan, 2 * batch_size if larger else batch_size, form, self))
             pipelines[-1].meter = self.meter
         return pipelines[-1]
+
+    def _turn(self, plan: Plan, form: Form) -> int:
+        """Returns which of the pipelines that take turns has the next batch. Opening a second one takes half a second,
+        so the first has the first batches alone, where an earlier epoch has left no two."""
+        several = self.route.in_turn(form)
+        if (plan, form) not in self._turns:
+            self._turns[plan, form] = _ALONE if len(self.route.idle(plan, form)) >= several else 0
+        self._turns[plan, form] = count = self._turns[plan, form] + 1
+        return count % several if count > _ALONE else 0
 
     def may_have_pipeline(self, plan: Plan) -> bool:
         """Returns whether DALI makes a plan's images, and not PIL. Each pipeline has threads of its own, and a data set

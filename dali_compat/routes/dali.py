@@ -11,6 +11,7 @@ import torch
 
 from ..data.headers import headers_of
 from ..data.leaves import Images
+from ..data.sources import DECODED
 from ..installation import hidden_jpeg_engines, most_jpeg_engines
 from ..lazy.asker import Asker
 from ..locks import new_lock
@@ -31,6 +32,7 @@ _READERS = 4  # threads that read files, where nothing else is to do
 # images/s and 8 give 24,500; beside ResNet-18 training they give .93 and .89 of the speed of synthetic data (H100,
 # benchmarks/results)
 _MANY_ENGINES, _GPU_JPEG_THREADS = 7, 4
+_IN_TURN = 2  # pipelines, where engines decode: one of them begins with a batch while those of the other end
 # Threads that decode as fast as an engine, with CUDA (H100). With that share for the engines, large photos load faster
 # than in a pipeline by hand (imagefolder_4mp_h100 and imagefolder_12mp_h100 in benchmarks/results).
 _PER_ENGINE = 4
@@ -117,6 +119,15 @@ class DaliRoute:
         """Returns whether JPEG engines decode all images."""
         return (self.jpeg_engines or 0) >= _MANY_ENGINES and not self.large
 
+    def in_turn(self, form: Form) -> int:
+        """Returns how many pipelines for one plan take turns. For a data set of the user's, which may have many plans,
+        one does it all."""
+        return _IN_TURN if self.engines_do and form.given not in DECODED and self.asker is None else 1
+
+    def idle(self, plan: Plan, form: Form) -> list[DecodePipeline]:
+        """Returns the pipelines that no epoch has."""
+        return [one for one in self._pipelines if one.plan is plan and one.form == form and one.idle]
+
     def borrow(self, plan: Plan, batch_size: int, form: Form, borrower: Any) -> DecodePipeline:
         """An idle pipeline for the plan, or a new one. It is idle again when the epoch that borrows it is over, or
         gone."""
@@ -131,9 +142,8 @@ class DaliRoute:
         batch_size = max(batch_size, self.batch_size)
         with self._lock:
             self._tidy()
-            for pipeline in list(self._pipelines):
-                same = pipeline.plan is plan and pipeline.form == form
-                if same and pipeline.idle and pipeline.batch_size >= batch_size:
+            for pipeline in self.idle(plan, form):
+                if pipeline.batch_size >= batch_size:
                     pipeline.borrower = weakref.ref(borrower)
                     pipeline.discard_all()  # of the epoch before
                     if pipeline.usable:  # another epoch may have ended just now, as garbage, and closed it
@@ -211,14 +221,12 @@ class DaliRoute:
                     pipeline.close()
 
     def epoch_is_over(self) -> None:
-        """Keeps one idle pipeline a plan for the next epoch and frees the rest."""
+        """Keeps the idle pipelines of a plan that the next epoch needs, which are the last ones, and frees the rest."""
         with self._lock:
-            kept: dict[tuple[Plan, Form], DecodePipeline] = {}
             for pipeline in [pipeline for pipeline in self._pipelines if pipeline.idle]:
-                smaller = kept.get((pipeline.plan, pipeline.form))
-                if smaller is not None:
-                    smaller.close()
-                kept[pipeline.plan, pipeline.form] = pipeline
+                alike = self.idle(pipeline.plan, pipeline.form)
+                if pipeline not in alike[-self.in_turn(pipeline.form) :]:
+                    pipeline.close()
             self._tidy()
 
     def _tidy(self) -> None:

@@ -1,12 +1,16 @@
 """Which device a loader's batches come out on; its pipelines, and their threads."""
 
 import os
+from itertools import pairwise
 
 import pytest
 import torch
 
 from dali_compat.data.sources import BYTES, PATHS, Form
+from dali_compat.engine.dali.pipeline import DecodePipeline
+from dali_compat.epoch import dali_epoch
 from dali_compat.routes.choose import resolve_device
+from dali_compat.routes.dali import DaliRoute
 
 
 @pytest.fixture
@@ -93,6 +97,27 @@ def test_a_pipeline_is_lent_for_its_plan_and_form_alone(loader):
     assert route.borrow(plan, 4, Form(BYTES), other) is not idle
     assert route.borrow(plan.__class__(**vars(plan)), 4, Form(PATHS), other) is not idle
     assert route.borrow(plan, 4, Form(PATHS), other) is idle
+
+
+def test_pipelines_take_turns_where_engines_decode(loader, monkeypatch):
+    """The first one has the first batches alone. The next epoch begins with both."""
+    wanted = [images for images, _ in loader]
+    assert len(wanted) > 4 and len(loader._route._pipelines) == 1
+    loader.close()
+    monkeypatch.setattr(DaliRoute, "engines_do", True)
+    monkeypatch.setattr(dali_epoch, "_ALONE", 2)
+    used, submit = [], DecodePipeline.submit
+    monkeypatch.setattr(DecodePipeline, "submit", lambda self, *args: used.append(self) or submit(self, *args))
+    for alone in (2, 0):
+        used.clear()
+        assert all(map(torch.equal, wanted, (images for images, _ in loader)))
+        one, other = loader._route._pipelines
+        assert len(used) == len(wanted) and set(used[:alone]) <= {one}
+        assert all(a is not b and {a, b} == {one, other} for a, b in pairwise(used[alone:]))
+    for _ in loader:
+        break  # a broken epoch leaves both, too
+    assert all(map(torch.equal, wanted, (images for images, _ in loader)))
+    assert {one, other} == set(loader._route._pipelines)
 
 
 def test_idle_pipelines_of_old_plans_go(loader):

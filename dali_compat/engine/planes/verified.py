@@ -10,11 +10,12 @@ The engine is asked twice, in two orders: what it makes of damaged data might ha
 
 A sound file's pixels are decided by its kind of chroma: an engine's inverse DCT is libjpeg's or it is not. So once
 _ENOUGH files of a kind were alike, and none was not, the engine decodes the others of it from their first sight on, if
-their structure is intact. Of each batch a part of these is compared still, so that after _PARTS epochs all are.
+their structure is intact. A part of these is still compared, one of _EVERY ** 2 in an epoch, so that later all are.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as futures_wait
@@ -38,7 +39,7 @@ _PER_BATCH = 2**29  # those of them that one batch may bring
 _KINDS = {GRAY_JPEG: "gray", 0x11: "4:4:4", 0x21: "4:2:2", 0x22: "4:2:0", 0x12: "4:4:0"}  # by Header's chroma
 _FREE = 8  # times as much is free on the GPU, at least
 _ENOUGH = 1024  # files of a kind that are alike: of its sound ones fewer than .3 % are others then, with 95 % certainty
-_PARTS = 16  # of a batch's files that are still to be compared, one is
+_EVERY = 4  # batches: one of so many, by chance, compares such a part of its files that are still to be compared
 
 
 class VerifiedEngine(JpegEngine):
@@ -54,6 +55,7 @@ class VerifiedEngine(JpegEngine):
         self._comparing = ThreadPoolExecutor(1, "dali_compat JPEG comparison", *how)
         self._compares = torch.cuda.Stream(device) if on_gpu else None
         self._pending: dict[Future, int] = {}  # with bytes of pixels
+        self._chance = random.Random(0).random  # a period of its own might always leave out the same batches
         self._alike_of = np.zeros(256, np.int64)  # files of each chroma since the last that was not
 
     @property
@@ -71,7 +73,8 @@ class VerifiedEngine(JpegEngine):
         open_ = np.flatnonzero((decided == 0) | (decided == LIKELY))
         compared = np.zeros(len(rows), bool)
         compared[open_[~likely[open_]]] = True
-        compared[open_[likely[open_]][: -(-len(open_) // _PARTS)]] = True
+        if self._chance() < 1 / _EVERY:  # for few at a time would take nearly as long as for many
+            compared[open_[likely[open_]][: -(-len(open_) // _EVERY)]] = True
         own = ((decided == ENGINES) | (likely & (decided != PILLOWS))) & ~compared
         return rows[own], rows[compared]
 
