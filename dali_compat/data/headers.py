@@ -67,7 +67,7 @@ class JpegCounts(NamedTuple):
 
     Attributes:
         engines: it gives Pillow's pixels of these.
-        likely: it decodes them, too, and they are to be compared.
+        likely: it decodes them, too, for they are like these.
         others: it gives others, or refuses them.
         waiting: they are to be compared.
         large: they have too many pixels.

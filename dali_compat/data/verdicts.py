@@ -16,7 +16,7 @@ import numpy as np
 from ..archives import saved
 from ..locks import new_lock
 
-ENGINES, PILLOWS, LIKELY = 1, 2, 3  # who decodes it; LIKELY: the engine, and it is still to be compared; 0: not known
+ENGINES, PILLOWS, LIKELY = 1, 2, 3  # who decodes it; LIKELY: the engine, though it was not compared; 0: nobody knows
 _VERDICT = np.uint64(3)  # bits of a word
 _FACTORS = np.random.default_rng(1).integers(0, 1 << 63, 3, np.uint64) * np.uint64(2) + np.uint64(1)
 _ALL = ~np.uint64(0)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..engine.dali.pipeline import DecodePipeline
 
 
-_ALONE = 128  # batches
+_ALONE = 16  # batches, before a second pipeline is opened: a short epoch needs none
 _MANY, _PROCESSES = 4096, 4  # unseen files that are worth a process, and how many processes at most
 
 
@@ -114,13 +114,16 @@ class DaliEpoch(Epoch[DaliRoute]):
         return pipelines[-1]
 
     def _turn(self, plan: Plan, form: Form) -> int:
-        """Returns which of the pipelines that take turns has the next batch. Opening a second one takes half a second,
-        so the first has the first batches alone, where an earlier epoch has left no two."""
-        several = self.route.in_turn(form)
-        if (plan, form) not in self._turns:
-            self._turns[plan, form] = _ALONE if len(self.route.idle(plan, form)) >= several else 0
-        self._turns[plan, form] = count = self._turns[plan, form] + 1
-        return count % several if count > _ALONE else 0
+        """Returns which of the pipelines that take turns has the next batch: the first one has all, until a second one
+        is open."""
+        self._turns[plan, form] = count = self._turns.get((plan, form), -1) + 1
+        if self.route.in_turn(form) == 1:
+            return 0
+        if (plan, form, 1) not in self._pipelines and not self.route.idle(plan, form):
+            if count == _ALONE:
+                self.route.open_another(self._pipelines[plan, form, 0][-1])
+            return 0
+        return count % 2
 
     def may_have_pipeline(self, plan: Plan) -> bool:
         """Returns whether DALI makes a plan's images, and not PIL. Each pipeline has threads of its own, and a data set

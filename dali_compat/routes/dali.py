@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,6 @@ _READERS = 4  # threads that read files, where nothing else is to do
 # images/s and 8 give 24,500; beside ResNet-18 training they give .93 and .89 of the speed of synthetic data (H100,
 # benchmarks/results)
 _MANY_ENGINES, _GPU_JPEG_THREADS = 7, 4
-_IN_TURN = 2  # pipelines, where engines decode: one of them begins with a batch while those of the other end
 # Threads that decode as fast as an engine, with CUDA (H100). With that share for the engines, large photos load faster
 # than in a pipeline by hand (imagefolder_4mp_h100 and imagefolder_12mp_h100 in benchmarks/results).
 _PER_ENGINE = 4
@@ -122,7 +122,23 @@ class DaliRoute:
     def in_turn(self, form: Form) -> int:
         """Returns how many pipelines for one plan take turns. For a data set of the user's, which may have many plans,
         one does it all."""
-        return _IN_TURN if self.engines_do and form.given not in DECODED and self.asker is None else 1
+        return 2 if self.engines_do and form.given not in DECODED and self.asker is None else 1
+
+    def open_another(self, pipeline: DecodePipeline) -> None:
+        """Opens a pipeline like this one in the background; idle() gives it then. Where that fails, as without memory,
+        there is none."""
+        from ..engine.dali import warm
+
+        def opened() -> None:
+            with suppress(Exception):
+                another = pipeline.another()
+                with self._lock:
+                    if pipeline in self._pipelines:
+                        self._pipelines.append(another)
+                        return
+                another.close()  # as the loader is
+
+        warm.in_background(opened)
 
     def idle(self, plan: Plan, form: Form) -> list[DecodePipeline]:
         """Returns the pipelines that no epoch has."""

@@ -680,17 +680,12 @@ def likely(many, engine, monkeypatch):
 @interpreted.runs_interpreted
 def test_the_engine_decodes_what_is_like_them_at_first_sight(likely, engine, monkeypatch):
     wanted = expected(monkeypatch, likely, batch_size=10)
-    left = []
-    while not left or left[-1]:
-        assert_alike(loaded(likely, batch_size=10), wanted)
-        engine.settle(60)
+    for _ in range(3):
+        assert_alike(compared(engine, likely, batch_size=10), wanted)
         found = counts(engine, likely)
-        left.append(found["likely"])
-        assert found["engines"] + found["likely"] == 20 and len(left) < 30
-    assert 8 < left[0] < 16 and left == sorted(left, reverse=True)
-    engine.calls.clear()
+        assert found["engines"] + found["likely"] == 20 and 8 < found["likely"] < 16  # of a batch half
     assert_alike(loaded(likely, batch_size=10), wanted)
-    assert sum(engine.calls) == 20
+    assert sum(engine.calls) == 20  # and nothing more is compared
 
 
 @interpreted.runs_interpreted

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from dali_compat.data.sources import BYTES, PATHS, Form
+from dali_compat.engine.dali import warm
+from dali_compat.engine.dali.forks import live
 from dali_compat.engine.dali.pipeline import DecodePipeline
 from dali_compat.epoch import dali_epoch
 from dali_compat.routes.choose import resolve_device
@@ -99,25 +101,54 @@ def test_a_pipeline_is_lent_for_its_plan_and_form_alone(loader):
     assert route.borrow(plan, 4, Form(PATHS), other) is idle
 
 
-def test_pipelines_take_turns_where_engines_decode(loader, monkeypatch):
-    """The first one has the first batches alone. The next epoch begins with both."""
-    wanted = [images for images, _ in loader]
-    assert len(wanted) > 4 and len(loader._route._pipelines) == 1
-    loader.close()
+@pytest.fixture
+def turns(loader, monkeypatch):
+    """Its pipelines, in the order in which they get batches, where a second one is opened at the second."""
     monkeypatch.setattr(DaliRoute, "engines_do", True)
-    monkeypatch.setattr(dali_epoch, "_ALONE", 2)
+    monkeypatch.setattr(dali_epoch, "_ALONE", 1)
+    monkeypatch.setattr(warm, "in_background", lambda function: function())
     used, submit = [], DecodePipeline.submit
     monkeypatch.setattr(DecodePipeline, "submit", lambda self, *args: used.append(self) or submit(self, *args))
-    for alone in (2, 0):
-        used.clear()
+    return used
+
+
+def test_pipelines_take_turns_where_engines_decode(loader, monkeypatch, turns):
+    with monkeypatch.context() as patch:
+        patch.setattr(DaliRoute, "engines_do", False)
+        wanted = [images for images, _ in loader]
+        assert len(wanted) > 4 and len(set(turns)) == 1
+    for _ in range(2):  # the second epoch begins with both
+        turns.clear()
         assert all(map(torch.equal, wanted, (images for images, _ in loader)))
         one, other = loader._route._pipelines
-        assert len(used) == len(wanted) and set(used[:alone]) <= {one}
-        assert all(a is not b and {a, b} == {one, other} for a, b in pairwise(used[alone:]))
+        assert len(turns) == len(wanted) and {*turns} == {one, other}
+        assert all(a is not b for a, b in pairwise(turns[2:]))
     for _ in loader:
         break  # a broken epoch leaves both, too
     assert all(map(torch.equal, wanted, (images for images, _ in loader)))
     assert {one, other} == set(loader._route._pipelines)
+
+
+def test_a_second_pipeline_that_cannot_be_opened(loader, monkeypatch, turns):
+    def another(self):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(DecodePipeline, "another", another)
+    for _ in range(2):
+        assert sum(len(images) for images, _ in loader) == len(loader.dataset)
+    assert len(set(turns)) == 1
+
+
+def test_a_second_pipeline_comes_when_the_loader_is_closed(loader, monkeypatch, turns):
+    later = []
+    monkeypatch.setattr(warm, "in_background", later.append)
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    (open_another,), route = later, loader._route
+    loader.close()
+    open_another()
+    assert not route._pipelines and not any(pipeline.usable for pipeline in live)
 
 
 def test_idle_pipelines_of_old_plans_go(loader):

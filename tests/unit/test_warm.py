@@ -20,7 +20,7 @@ SECONDS = 280
 def nothing_started(monkeypatch):
     """As in a new process."""
     monkeypatch.setattr(warm, "_starts", {})
-    monkeypatch.setattr(warm, "_closing", [])
+    monkeypatch.setattr(warm, "_others", [])
 
 
 class Made:

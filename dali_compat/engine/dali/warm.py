@@ -15,6 +15,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ class _Start:
 
 
 _starts: dict[int, _Start] = {}  # of this process, by the index of the device
-_closing: list[threading.Thread] = []
+_others: list[threading.Thread] = []
 
 
 def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
@@ -88,20 +89,27 @@ def drop(index: int) -> None:
     made = None if start is None else start.take()
     if made is None:
         return
-    thread = threading.Thread(target=made.close, name="dali_compat nvJPEG's end")  # it may take as long as a batch
-    _closing.append(thread)
-    try:
-        thread.start()
-    except RuntimeError:  # the program ends: no thread begins any more
+    if not in_background(made.close):  # which may take as long as a batch
         made.close()
+
+
+def in_background(function: Callable[[], None]) -> bool:
+    """Calls it in a thread, for which forks and the program's end wait. Returns False where the program ends, and no
+    thread begins any more."""
+    thread = threading.Thread(target=function, name="dali_compat nvJPEG")
+    _others.append(thread)
+    with suppress(RuntimeError):
+        thread.start()
+        return True
+    return False
 
 
 def finish(seconds: float | None = None) -> None:
     """Wait until nothing happens in the background."""
-    for thread in [*(start.thread for start in list(_starts.values())), *_closing]:
+    for thread in [*(start.thread for start in list(_starts.values())), *_others]:
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(seconds)
-    _closing[:] = [thread for thread in _closing if thread.is_alive()]
+    _others[:] = [thread for thread in _others if thread.is_alive()]
 
 
 class Handle:
@@ -156,7 +164,7 @@ def _end() -> None:
 def _after_fork_in_child() -> None:
     """What there is belongs to the parent: nothing of it is closed."""
     _starts.clear()
-    _closing.clear()
+    _others.clear()
 
 
 def _before_fork() -> None:

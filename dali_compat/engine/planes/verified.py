@@ -10,7 +10,8 @@ The engine is asked twice, in two orders: what it makes of damaged data might ha
 
 A sound file's pixels are decided by its kind of chroma: an engine's inverse DCT is libjpeg's or it is not. So once
 _ENOUGH files of a kind were alike, and none was not, the engine decodes the others of it from their first sight on, if
-their structure is intact. A part of these is still compared, one of _EVERY ** 2 in an epoch, so that later all are.
+their structure is intact. Of these one of _EVERY ** 2 is compared at its first sight, by chance. Where its pixels are
+others, all of its kind are compared again.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _PER_BATCH = 2**29  # those of them that one batch may bring
 _KINDS = {GRAY_JPEG: "gray", 0x11: "4:4:4", 0x21: "4:2:2", 0x22: "4:2:0", 0x12: "4:4:0"}  # by Header's chroma
 _FREE = 8  # times as much is free on the GPU, at least
 _ENOUGH = 1024  # files of a kind that are alike: of its sound ones fewer than .3 % are others then, with 95 % certainty
-_EVERY = 4  # batches: one of so many, by chance, compares such a part of its files that are still to be compared
+_EVERY = 6  # batches: one of so many, by chance, compares such a part of its new files
 
 
 class VerifiedEngine(JpegEngine):
@@ -70,11 +71,10 @@ class VerifiedEngine(JpegEngine):
     def shared_out(self, rows: np.ndarray, chroma: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns which rows it decodes, and which others are to be compared; ``chroma`` and ``words`` of each."""
         decided, likely = decoders(words), self._alike_of[chroma] >= _ENOUGH
-        open_ = np.flatnonzero((decided == 0) | (decided == LIKELY))
-        compared = np.zeros(len(rows), bool)
-        compared[open_[~likely[open_]]] = True
+        compared = ~likely & ((decided == 0) | (decided == LIKELY))
         if self._chance() < 1 / _EVERY:  # for few at a time would take nearly as long as for many
-            compared[open_[likely[open_]][: -(-len(open_) // _EVERY)]] = True
+            new = np.flatnonzero(likely & (decided == 0))
+            compared[new[: -(-len(new) // _EVERY)]] = True
         own = ((decided == ENGINES) | (likely & (decided != PILLOWS))) & ~compared
         return rows[own], rows[compared]
 
@@ -90,7 +90,7 @@ class VerifiedEngine(JpegEngine):
             counts = JpegCounts(*map(sum, zip(counts, found, strict=True)))
         text = f"the JPEG engine decodes {counts.engines:,} files, whose pixels were compared with Pillow's"
         if counts.likely:
-            text += f", and {counts.likely:,} that are like these and are compared later"
+            text += f", and {counts.likely:,} that are like these"
         not_these = []
         if counts.others:
             not_these.append(f"{counts.others:,} because its pixels are others")
