@@ -158,6 +158,42 @@ claim(
     "load at {:,.0f} images/s, {:,.0f} by hand, and {:,.0f} without engines",
     *(median("imagefolder_4mp_h100", case) for case in ("ours", "handwritten:16@hw_decoder_load=0.75", _NO_ENGINE)),
 )
+_IN_TURN, _TWO = "imagefolder_in_turn_h100", "handwritten:3@pipelines=2,hw_decoder_load=1.0"
+claim(
+    MEASURED,
+    "alone, {:,.0f} images/s in {} rounds ({:,.0f} - {:,.0f}); one pipeline by hand {:,.0f}, two by hand in turn {:,.0f}. "
+    "`` loads {:,.0f}, and without engines {:,.0f}",
+    median(_IN_TURN, "ours"),
+    len(rounds(_IN_TURN, "ours")),
+    *spread(list(rounds(_IN_TURN, "ours").values()))[1:],
+    *(median(_IN_TURN, case) for case in ("handwritten:16", _TWO, "ours_exact", f"ours_exact@{_NO_ENGINE[5:]}")),
+)
+_TURNS_E, _TURNS_C, _4_5 = "training_in_turn_eager_h100", "training_in_turn_h100", "handwritten:4:5@hw_decoder_load=1.0"
+for name, words in ((_TURNS_E, "Eager ResNet-18 has"), (_TURNS_C, "Compiled, it has")):
+    claim(
+        MEASURED,
+        words + " {:.3f} ({:.3f} - {:.3f}) of its speed on synthetic data, {:.3f} ({:.3f} - {:.3f}) with ``, and {:.3f} "
+        "({:.3f} - {:.3f}) by hand",
+        *(x for case in ("ours", "ours_exact", _4_5) for x in spread(within(name, case, "synthetic"))),
+    )
+claim(
+    MEASURED,
+    "without engines {:.3f} ({:.3f} - {:.3f}), and {:.3f} ({:.3f} - {:.3f}) by hand",
+    *(x for case in (_NO_ENGINE, _BY_HAND.format(16)) for x in spread(within(_TURNS_C, case, "synthetic"))),
+)
+for cores in (8, 2):
+    name = f"imagefolder_no_engine_{cores}_h100"
+    cases = f"ours:{cores}@{_NO_ENGINE[5:]}", f"{_BY_HAND.format(cores)}", f"torchvision:{cores}"
+    claim(
+        MEASURED,
+        f"{cores} cores load {{:,.0f}} images/s, {{:,.0f}} by hand and {{:,.0f}} with torchvision",
+        *(median(name, case) for case in cases),
+    )
+claim(
+    MEASURED,
+    "24 megapixels load at {:,.0f} images/s, {:,.0f} by hand, and {:,.0f} without engines",
+    *(median("imagefolder_24mp_h100", case) for case in ("ours", "handwritten:16", _NO_ENGINE)),
+)
 for name, machine, workers in ((GPU, "H100, 16 cores", 16), (CPU, "2 cores, no GPU", 2)):
     assert {row["workers"] for row in read(name)["rounds"]} == {workers}
     claim(
