@@ -161,8 +161,8 @@ claim(
 _IN_TURN, _TWO = "imagefolder_in_turn_h100", "handwritten:3@pipelines=2,hw_decoder_load=1.0"
 claim(
     MEASURED,
-    "alone, {:,.0f} images/s in {} rounds ({:,.0f} - {:,.0f}); one pipeline by hand {:,.0f}, two by hand in turn {:,.0f}. "
-    "`` loads {:,.0f}, and without engines {:,.0f}",
+    "alone, {:,.0f} images/s in {} rounds ({:,.0f} - {:,.0f}); one pipeline by hand {:,.0f}, "
+    "two by hand in turn {:,.0f}. `` loads {:,.0f}, and without engines {:,.0f}",
     median(_IN_TURN, "ours"),
     len(rounds(_IN_TURN, "ours")),
     *spread(list(rounds(_IN_TURN, "ours").values()))[1:],
@@ -172,8 +172,8 @@ _TURNS_E, _TURNS_C, _4_5 = "training_in_turn_eager_h100", "training_in_turn_h100
 for name, words in ((_TURNS_E, "Eager ResNet-18 has"), (_TURNS_C, "Compiled, it has")):
     claim(
         MEASURED,
-        words + " {:.3f} ({:.3f} - {:.3f}) of its speed on synthetic data, {:.3f} ({:.3f} - {:.3f}) with ``, and {:.3f} "
-        "({:.3f} - {:.3f}) by hand",
+        words + " {:.3f} ({:.3f} - {:.3f}) of its speed on synthetic data, {:.3f} ({:.3f} - {:.3f}) with ``, "
+        "and {:.3f} ({:.3f} - {:.3f}) by hand",
         *(x for case in ("ours", "ours_exact", _4_5) for x in spread(within(name, case, "synthetic"))),
     )
 claim(
