@@ -18,7 +18,7 @@ from torchvision.datasets import VisionDataset
 
 from ..errors import read_error
 from ..ours import OurDataset
-from .files import Files
+from .files import MappedFiles
 from .index import Progress, indexed
 from .paths import PathLike, expand
 from .table import GAP, Rows, Table
@@ -67,14 +67,14 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         self._table = Table(rows)
         if not len(self._table):
             raise ValueError(f"{path} holds no image")
-        self._files = Files(self.files, [(size, time) for size, time, _ in marks])
+        self._files = MappedFiles(self.files, [(size, time) for size, time, _ in marks])
         self._target_list: list[int] | None = None
         self.classes = _classes_beside(path)
         self.class_to_idx = self.classes and {name: number for number, name in enumerate(self.classes)}
         self._indexed(rows)
 
     def _file(self, name: str) -> str:
-        """The file that holds the images, of a name that the user gave."""
+        """Returns the file that holds the images of a path that the user gave."""
         return name
 
     def _options(self, path: str) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
 
     @property
     def targets(self) -> list[int]:
-        """The target of every sample, before target_transform. A list; to change it changes nothing."""
+        """The targets of all samples, before target_transform. Changes to this list have no effect."""
         targets = self._target_list
         if targets is None:
             targets = self._target_list = self._table.targets.tolist()
@@ -104,7 +104,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         return (image, target, index) if self.return_index else (image, target)
 
     def target(self, index: int) -> int:
-        """The target of the sample at ``index``, before target_transform.
+        """Returns the target of the sample at ``index``, before target_transform.
 
         Raises:
             IndexError: as a list does.
@@ -113,12 +113,12 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
 
     @functools.cached_property
     def mostly_jpeg(self) -> bool:
-        """By the first bytes of up to a hundred images."""
+        """True if most images are JPEGs, by the first bytes of up to a hundred of them."""
         found = [self.head(index, 2) == b"\xff\xd8" for index in range(0, len(self), len(self) // 100 + 1)]
         return 2 * sum(found) > len(found)
 
     def locations(self, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Where the images at ``indices`` lie: numbers into ``files`` (N,) int32, byte offsets (N,) int64 and lengths
+        """Locates the images at ``indices``: numbers into ``files`` (N,) int32, byte offsets (N,) int64 and lengths
         (N,) int64.
 
         An image that RecordIO keeps in several parts does not lie in one piece there; read() gives it whole.
@@ -130,8 +130,8 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         return self._table.files[rows], self._table.offsets[rows], self._table.lengths[rows]
 
     def read(self, indices: Sequence[int]) -> list[NDArray[Any]]:
-        """The encoded bytes of the images at ``indices``: read-only uint8 arrays of shape (length,), views of the
-        mapped files.
+        """Returns the encoded bytes of the images at ``indices``: read-only uint8 arrays of shape (length,), views of
+        the mapped files.
 
         Returns at once: what is not in memory is being read from disk meanwhile, and waited for where it is touched.
         An image that RecordIO keeps in several parts is copied once, and waited for. A file that is overwritten later
@@ -155,8 +155,8 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         return views
 
     def changed(self, indices: Sequence[int]) -> NDArray[Any]:
-        """(N,) bool, of the images at ``indices``: whose files have been written to since they were indexed, or cannot
-        be opened any more. It costs one system call a file.
+        """Returns (N,) bool: True for images at ``indices`` whose files have been written to since they were indexed,
+        or cannot be opened any more. This costs one system call a file.
 
         Raises:
             IndexError: as a list does.
@@ -166,7 +166,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         return np.isin(files, list(changed)) if changed else np.zeros(len(files), bool)
 
     def copied(self, index: int) -> bytes:
-        """The encoded bytes of the image at ``index``; other than read()'s they stay what they are.
+        """Returns a copy of the encoded bytes of the image at ``index``.
 
         Raises:
             IndexError: as a list does.
@@ -175,13 +175,13 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         return self._bytes(self._row(index))
 
     def head(self, index: int, count: int) -> bytes:
-        """The first ``count`` bytes of the image at ``index``, or all where it is shorter. Other threads run
+        """Returns the first ``count`` bytes of the image at ``index``, or all if it is shorter. Other threads run
         meanwhile."""
         return self.part(index, 0, count)
 
     def part(self, index: int, start: int, count: int) -> bytes:
-        """Up to ``count`` bytes of the encoded image at ``index``, from ``start`` on; a negative ``start`` counts from
-        its end, as slices do.
+        """Returns up to ``count`` bytes of the encoded image at ``index``, from ``start`` on; a negative ``start``
+        counts from its end, as slices do.
 
         Raises:
             IndexError: as a list does.
@@ -196,16 +196,16 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         return self._files.bytes(int(self._table.files[row]), int(self._table.offsets[row]) + start, count)
 
     def place(self, index: int) -> str:
-        """Of the image at ``index``, for messages: file and byte."""
+        """Returns file and byte of the image at ``index``, for messages."""
         row = self._row(index)
         return f"{self.files[self._table.files[row]]}, byte {self._table.offsets[row]}"
 
     def name(self, index: int) -> str:
-        """Of the image at ``index``, for messages: file, byte and index."""
+        """Returns file, byte and index of the image at ``index``, for messages."""
         return f"{self.place(index)}, index {self._row(index)}"
 
     def extra_repr(self) -> str:
-        """What torchvision's repr() adds."""
+        """Returns a line for torchvision's repr()."""
         return f"Files: {len(self.files)}" if len(self.files) > 1 else ""
 
     def _image(self, row: int) -> Image.Image:
@@ -224,7 +224,11 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         return b"".join(_pieces(data, gaps)) if gaps else data
 
     def _row(self, index: int) -> int:
-        """As lists do."""
+        """Returns a position of 0 or more for an index, which may be negative.
+
+        Raises:
+            IndexError: as a list does.
+        """
         index, count = operator.index(index), len(self._table)
         if not -count <= index < count:
             raise IndexError(f"index {index} is out of range for {count} images")
@@ -238,14 +242,14 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
 
 
 def _pieces(data: Any, gaps: Sequence[int]) -> list[Any]:
-    """Slices of what lies in the file, without the gaps; they are at these positions of the image itself."""
+    """Cuts the gaps, at these positions of the image itself, out of its bytes in the file."""
     ends = [position + GAP * i for i, position in enumerate(gaps)]
     starts = [0, *(end + GAP for end in ends)]
     return [data[start:end] for start, end in zip(starts, [*ends, len(data)], strict=True)]
 
 
 def classes_file(path: PathLike) -> Path:
-    """Where the pack command writes the class names of an archive, one a line."""
+    """Returns the path of the file in which the pack command writes the class names of an archive, one a line."""
     return Path(f"{os.path.abspath(os.path.expanduser(path))}.classes.txt")
 
 

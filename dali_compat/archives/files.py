@@ -1,6 +1,6 @@
-"""Reading parts of files: opened at first use in each process, and never more than the system lets a process open.
+"""Reads parts of files, opened at first use in each process, and never more than the system lets a process open.
 
-Whole batches are handed out as views of the mapped files; single images are copied by pread, which lets other Python
+Whole batches are views of the mapped files; single images are copied by pread, which lets other Python
 threads run while the disk works. 256 photos of 105 KB on 2 cores (benchmarks/archives.py, medians): from
 the page cache, views with every page touched take 1.7 ms, preads 33 ms and preads shared by 8 threads 17 ms, for they
 copy, into memory that the system has to clear first. From disk, views take 20 ms if the kernel is told beforehand what
@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import mmap
 import os
+import resource
 from collections import deque
 from collections.abc import Iterable
 
@@ -19,10 +20,8 @@ import numpy as np
 
 from ..errors import ImageReadError, read_error
 
-_FALLBACK_LIMIT = 256
 
-
-class Files:
+class MappedFiles:
     """``paths``, and the (size in bytes, modification time in ns) that each must still have when it is opened."""
 
     def __init__(self, paths: list[str], stats: list[tuple[int, int]]):
@@ -30,7 +29,7 @@ class Files:
         self._forget()
 
     def bytes(self, number: int, offset: int, length: int) -> bytes:
-        """A copy of a part of a file.
+        """Returns a copy of a part of a file.
 
         Raises:
             ImageReadError: the file is missing, has changed, or ends early.
@@ -46,8 +45,8 @@ class Files:
         return data
 
     def views(self, numbers: list[int], offsets: list[int], lengths: list[int]) -> list[np.ndarray]:
-        """Read-only uint8 views, (length,) each, of the mapped files. Disks begin to read what is not in memory.
-        A file that is overwritten later shows its new bytes in them: whoever has used them asks changed() thereafter.
+        """Returns read-only uint8 views, (length,) each, of the mapped files. Disks begin to read what is not in
+        memory. A file that is overwritten later shows its new bytes in them: call changed() after using them.
 
         Raises:
             ImageReadError: a file is missing or has changed. To touch a view beyond its file's end kills the process.
@@ -63,8 +62,8 @@ class Files:
         return views
 
     def changed(self, numbers: Iterable[int]) -> set[int]:
-        """Which of the files are missing, or are no longer as they were: what views have shown may be of neither state.
-        One that another has replaced or that was deleted stays as it was, for as long as it is open."""
+        """Returns those of the files that are missing or have been written to: views of them may show a mixture. A file
+        that was replaced or deleted keeps its old bytes for as long as it is open."""
         found = set()
         for number in numbers:
             try:
@@ -127,21 +126,17 @@ class _File:
         return stat.st_size, stat.st_mtime_ns
 
     def mapped(self) -> np.ndarray:
-        """The whole file, read-only uint8; views of it keep the map alive."""
+        """Returns the whole file, read-only uint8; views of it keep the map alive."""
         if self._mapped is None:
             self._mapped = np.frombuffer(mmap.mmap(self.stream.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
         return self._mapped
 
 
 def _limit() -> int:
-    """Files to keep open. Each has two descriptors, one of them the map's; half of the process's are left to others."""
-    try:
-        import resource
-
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return max(1, soft // 4) if soft != resource.RLIM_INFINITY else 1 << 16
-    except ImportError:
-        return _FALLBACK_LIMIT
+    """Returns how many files to keep open. Each has two descriptors, one of them the map's; half of the process's are
+    left to others."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max(1, soft // 4) if soft != resource.RLIM_INFINITY else 1 << 16
 
 
 def _changed(path: str) -> str:

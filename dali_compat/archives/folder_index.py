@@ -1,4 +1,4 @@
-"""The list of a folder's images, cached: an ImageFolder of 1.28 million files starts in a second.
+"""Caches the list of a folder's images: an ImageFolder of 1.28 million files starts in a second.
 
 What is cached are names; whether they still hold is told by the modification time and inode of the root and of every
 folder below it, which change when a file or folder is added, removed or renamed. Files whose contents change stay in
@@ -40,8 +40,8 @@ def cached_samples(
     allow_empty: bool = False,
     place: str | Path | None = None,
 ) -> FolderSamples:
-    """(classes, class_to_idx, samples) of a folder of class folders: torchvision's find_classes() and make_dataset(),
-    equal in content and order, from a cached list where that still holds.
+    """Returns (classes, class_to_idx, samples) of a folder of class folders, equal in content and order to
+    torchvision's find_classes() and make_dataset(), from a cached list if that still holds.
 
     Args:
         root: the folder. The cache belongs to its real path; paths in ``samples`` begin with it as given.
@@ -71,13 +71,13 @@ def cached_samples(
 def index_file(
     root: str | Path, extensions: str | tuple[str, ...] = IMG_EXTENSIONS, place: str | Path | None = None
 ) -> Path:
-    """Where cached_samples() keeps the list of a folder."""
+    """Returns the path of the list that cached_samples() keeps of a folder."""
     name = saved.digest(os.path.realpath(os.path.expanduser(root)), extensions, _LAYOUT)
     return Path(os.path.expanduser(place or saved.cache_folder() / "folders")) / f"{name}.npz"
 
 
 def listed_samples(root: str | Path, extensions: str | tuple[str, ...] = IMG_EXTENSIONS) -> FolderSamples:
-    """The same without a cache."""
+    """Returns what cached_samples() returns, without a cache."""
     root = os.path.expanduser(root)
     return _assemble(_list(root, extensions), root, extensions, allow_empty=False)
 
@@ -141,7 +141,7 @@ def _mark(path: str) -> tuple[int, int]:
 
 
 def _load(place: Path, root: str, asked: int) -> _Listing | None:
-    """The cached listing, if it holds for who has ``asked`` for it then (ns)."""
+    """Returns the cached listing if it holds for a caller who ``asked`` then (ns)."""
     stored = saved.load(place)
     if stored is None:
         return None
@@ -157,7 +157,7 @@ def _load(place: Path, root: str, asked: int) -> _Listing | None:
 
 
 def _listing(meta: dict, arrays: dict[str, np.ndarray]) -> _Listing:
-    """What _save() stored.
+    """Checks and returns what _save() stored.
 
     Raises:
         ValueError, KeyError, TypeError: it is no listing, or names what does not lie below the root.
@@ -185,7 +185,7 @@ def _save(place: Path, listing: _Listing) -> None:
 
 
 def _joined(names: list[str]) -> np.ndarray:
-    """Names, each with a zero byte behind it, which no name has."""
+    """Returns the names, each with a zero byte behind it, which no name has."""
     return np.frombuffer("".join(f"{name}\0" for name in names).encode("utf-8", "surrogateescape"), np.uint8)
 
 
@@ -194,7 +194,7 @@ def _split(joined: np.ndarray) -> list[str]:
 
 
 def _assemble(listing: _Listing, root: str, extensions, allow_empty: bool) -> FolderSamples:
-    """torchvision's results and errors."""
+    """Returns torchvision's results, or raises its errors."""
     classes = listing.classes
     if not classes:
         raise FileNotFoundError(f"Couldn't find any class folder in {root}.")

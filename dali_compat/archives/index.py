@@ -1,4 +1,4 @@
-"""The index of an archive file: scanned once, cached beside the file or in the user's cache folder.
+"""Indexes archive files: scanned once, cached beside the file or in the user's cache folder.
 
 The cached index of ``train.rec`` is ``.train.rec.<digits>.dali_compat-index.npz``: its name begins with a dot, so that
 patterns such as ``train*`` do not match it. The digits stand for what the scan depends on, its options and this version
@@ -30,11 +30,21 @@ _THREADS = 8
 _SLOW = 1.0  # seconds before a progress bar shows
 
 Progress = Callable[[int], None]
-"""Told the position in the file, in bytes, from time to time."""
+"""Called with the position in the file, in bytes, from time to time."""
+
+
+def corrupt(path: str, where: str, reason: str) -> ImageReadError:
+    """Returns the error of a damaged file: it names the file, the place in it and the reason."""
+    return ImageReadError(f"{path}, {where}: {reason}")
+
+
+def refused(path: str, where: str, reason: str) -> ValueError:
+    """Returns the error of a sound file of a kind that cannot be used; its text is like corrupt()'s."""
+    return ValueError(f"{path}, {where}: {reason}")
 
 
 def fingerprint(path: str) -> list[int]:
-    """[size, modification time in ns, CRC-32 of the first and last 8 KB]."""
+    """Returns [size, modification time in ns, CRC-32 of the first and last 8 KB]."""
     with open(path, "rb") as file:
         stat = os.fstat(file.fileno())
         ends = zlib.crc32(file.read(_ENDS))
@@ -45,7 +55,7 @@ def fingerprint(path: str) -> list[int]:
 def indexed(
     paths: list[str], options: Callable[[str], dict], scan: Callable[[str, Progress], Rows]
 ) -> tuple[list[Rows], list[list[int]]]:
-    """The rows of each file, from its cached index or by scanning it, and the fingerprints that they belong to.
+    """Returns the rows of each file, from its cached index or by scanning it, and the fingerprints of the files.
 
     Args:
         paths: the files.

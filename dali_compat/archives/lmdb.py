@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 
 from . import protobuf
 from .archive import Archive
-from .index import Progress
+from .index import Progress, corrupt, refused
 from .lmdb_pages import Database
 from .paths import PathLike
 from .protobuf import BYTES, VARINT, Malformed
-from .table import Rows, RowsBuilder
-from .trouble import corrupt, is_target, refused
+from .table import Rows, RowsBuilder, is_target
 
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)
 _SPECIAL = re.compile(rb"__.*__")
@@ -107,7 +106,7 @@ class DALILMDB(Archive):
         return built.rows()
 
     def _indexed(self, rows: list[Rows]) -> None:
-        """The targets that the user's arguments say."""
+        """Takes the targets from the user's arguments."""
         if self._labels is None and self.label_pattern is None:
             if (self._table.targets == _NO_LABEL).any():
                 raise ValueError(
@@ -162,7 +161,7 @@ def _by_labels(labels: int | Mapping[str, int] | Sequence[int], keys: list[str])
 
 
 def _image(value: memoryview, path: str, where: str) -> tuple[int, int, int]:
-    """(begin of the image in ``value``, its end, label)."""
+    """Returns (begin of the image in ``value``, its end, label)."""
     head = bytes(value[:_HEAD])
     if _IMAGE.match(head):
         return 0, len(value), _NO_LABEL
@@ -188,5 +187,5 @@ def _image(value: memoryview, path: str, where: str) -> tuple[int, int, int]:
 
 
 def encode(label: int, image: bytes) -> bytes:
-    """The Datum of an encoded image, as Caffe's convert_imageset --encoded writes it."""
+    """Returns the Datum of an encoded image, as Caffe's convert_imageset --encoded writes it."""
     return protobuf.encode(_DATA, image) + protobuf.encode(_LABEL, label) + protobuf.encode(_ENCODED, 1)

@@ -1,4 +1,4 @@
-"""A folder of images becomes one archive, byte for byte; an interrupted run continues where it was.
+"""Packs a folder of images into one archive, byte for byte; an interrupted run continues where it was.
 
 Work goes on in ``OUT.partial``: the unfinished archive and ``journal.json``, which says what it is of and how much is
 safely on disk. The archive gets its name when it is whole.
@@ -19,14 +19,14 @@ from pathlib import Path
 
 from .archive import classes_file
 from .folder_index import listed_samples
-from .writers import WRITERS, Sample
+from .writers import WRITERS, ImageFile
 
 _THREADS, _AHEAD = 8, 64  # files read at once, files read ahead
 _SECONDS = 2.0  # between checkpoints
 
 
 class CannotPack(Exception):
-    """The text says why, and what to do."""
+    """Raised if a folder cannot be packed; the text says why, and what to do."""
 
 
 def _nothing(*_: int) -> None:
@@ -103,7 +103,7 @@ def _write(source: _Source, writer, journal: _Journal, done: Callable[[], object
 
 
 class _Source:
-    """The images to pack, in the order of an ImageFolder's samples."""
+    """Reads the images to pack, in the order of an ImageFolder's samples."""
 
     def __init__(self, folder: str | Path):
         self._root = os.path.join(os.path.expanduser(folder), "")
@@ -122,25 +122,25 @@ class _Source:
     def __len__(self) -> int:
         return len(self._samples)
 
-    def samples(self, first: int) -> Iterator[Sample]:
-        """From number ``first`` on; files are read ahead, for on a network each is a round trip."""
+    def samples(self, first: int) -> Iterator[ImageFile]:
+        """Yields the images from number ``first`` on; files are read ahead, as on a network each is a round trip."""
         with ThreadPoolExecutor(_THREADS) as pool:
             for begin in range(first, len(self), _AHEAD):
                 yield from pool.map(self._sample, range(begin, min(begin + _AHEAD, len(self))))
 
-    def _sample(self, number: int) -> Sample:
+    def _sample(self, number: int) -> ImageFile:
         path, target = self._samples[number]
         data = Path(path).read_bytes()
         if len(data) != self._sizes[number]:
             raise OSError(f"{path} has changed while the folder was packed")
-        return Sample(number, self._name(path), target, self.classes[target], data)
+        return ImageFile(number, self._name(path), target, self.classes[target], data)
 
     def _name(self, path: str) -> str:
         return path[len(self._root) :]
 
 
 class _Journal:
-    """What an unfinished archive is of, and the writer's state; None at first."""
+    """Keeps a digest of the folder that an unfinished archive is of, and the writer's state; None at first."""
 
     def __init__(self, path: Path, digest: str):
         self._path, self._digest = path, digest
@@ -159,7 +159,7 @@ class _Journal:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Only one process packs into a folder."""
+    """Locks a folder: only one process packs into it."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

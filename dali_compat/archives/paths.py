@@ -1,4 +1,4 @@
-"""Names of archives as users write them: a path, a pattern, a brace expression, or a list of these."""
+"""Expands names of archives as users write them: a path, a pattern, a brace expression, or a list of these."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ PathLike = str | Path
 
 
 def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
-    """The files that are meant, in order: a list's as given, a pattern's (``*``, ``?``, ``[``) sorted, and those of
-    braces (``{000..127}``, ``{train,val}``) as a shell has them. A name that exists is taken literally.
+    """Returns the files in order: a list's as given, a pattern's (``*``, ``?``, ``[``) sorted, and those of braces
+    (``{000..127}``, ``{train,val}``) as a shell has them. A name that exists is taken literally.
 
     Raises:
         FileNotFoundError: nothing has that name.
@@ -34,8 +34,8 @@ def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
 
 
 def braces(name: str) -> list[str]:
-    """A shell's brace expansion: ``a{1,2}{08..10}`` gives a108, a109, a110, a208 and so on. A brace that nothing closes
-    is taken literally, as a shell has it."""
+    """Expands braces as a shell does: ``a{1,2}{08..10}`` gives a108, a109, a110, a208 and so on. A brace that nothing
+    closes is taken literally, as a shell has it."""
     if "{" not in name:
         return [name]
     from braceexpand import braceexpand

@@ -1,4 +1,4 @@
-"""The wire format of protocol buffers, as far as tf.train.Example and Caffe's Datum need it.
+"""Reads and writes the wire format of protocol buffers, as far as tf.train.Example and Caffe's Datum need it.
 
 Source: https://protobuf.dev/programming-guides/encoding
 """
@@ -16,9 +16,9 @@ class Malformed(ValueError):
 
 
 def fields(data, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of a message that lies in ``data[begin:end]`` (bytes or a memoryview of them).
+    """Yields the fields of a message that lies in ``data[begin:end]`` (bytes or a memoryview of them).
 
-    Yields (field number, wire type, value, 0) for VARINT, and (field number, wire type, begin, end) of the content in
+    They are (field number, wire type, value, 0) for VARINT, and (field number, wire type, begin, end) of the content in
     ``data`` for the others.
 
     Raises:
@@ -45,7 +45,7 @@ def fields(data, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def varint(data, at: int, end: int) -> tuple[int, int]:
-    """(the unsigned number at ``at``, where it ends)."""
+    """Returns (the unsigned number at ``at``, where it ends)."""
     value = shift = 0
     while at < end and shift < 70:
         byte = data[at]
@@ -58,7 +58,7 @@ def varint(data, at: int, end: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """int32 and int64 are written as the two's complement of 64 bits."""
+    """Returns an int32 or int64, which are written as the two's complement of 64 bits."""
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >> 63 else value
 
@@ -74,7 +74,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def encode(number: int, value: int | bytes) -> bytes:
-    """One field: an int as VARINT, bytes as BYTES."""
+    """Returns one field: an int as VARINT, bytes as BYTES."""
     if isinstance(value, int):
         return encode_varint(number << 3 | VARINT) + encode_varint(value)
     return encode_varint(number << 3 | BYTES) + encode_varint(len(value)) + value

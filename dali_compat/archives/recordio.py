@@ -17,9 +17,8 @@ import struct
 from typing import Any
 
 from .archive import Archive
-from .index import Progress, fingerprint
-from .table import GAP, Rows, RowsBuilder
-from .trouble import corrupt, is_target, refused
+from .index import Progress, corrupt, fingerprint, refused
+from .table import GAP, Rows, RowsBuilder, is_target
 
 MAGIC = 0xCED7230A
 _MAGIC_BYTES = struct.pack("<I", MAGIC)
@@ -96,7 +95,7 @@ def _idx_of(path: str) -> str | None:
 
 
 def _idx_offsets(path: str) -> list[int]:
-    """The second column; the first is the record's key."""
+    """Returns the second column; the first is the record's key."""
     offsets = []
     with open(path, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(iter(lambda: file.readline(_LINE), "")):
@@ -149,7 +148,7 @@ def _add(built: RowsBuilder, fd: int, path: str, size: int, number: int, offset:
 
 
 def _label(path: str, where: str, data: bytes) -> tuple[int, int]:
-    """(bytes before the image, label)."""
+    """Returns (bytes before the image, label)."""
     flag, label, _, _ = _IMAGE_HEADER.unpack_from(data)
     begin = _IMAGE_HEADER.size
     if flag > 1:
@@ -168,7 +167,8 @@ def _blame(idx: str | None) -> str:
 
 
 def encode(number: int, label: int, image: bytes) -> bytes:
-    """The record of an image, as MXNet's recordio.pack and dmlc's RecordIOWriter write it; ``number`` is its id."""
+    """Returns the record of an image, as MXNet's recordio.pack and dmlc's RecordIOWriter write it; ``number`` is its
+    id."""
     data = _IMAGE_HEADER.pack(0, label, number, 0) + image
     parts, begin, at = [], 0, data.find(_MAGIC_BYTES)
     while at != -1:

@@ -1,4 +1,4 @@
-"""Files that spare a later start its work: written whole or not at all, and by one process at a time."""
+"""Saves what a later start would compute again: written whole or not at all, and by one process at a time."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _patience: dict[Path, float] = defaultdict(lambda: 60.0)
 
 
 def cache_folder() -> Path:
-    """The user's cache folder of dali_compat; it may not exist yet."""
+    """Returns the user's cache folder of dali_compat; it may not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "dali_compat"
 
 
 def digest(*values) -> str:
-    """32 hexadecimal digits for values that JSON can hold."""
+    """Returns 32 hexadecimal digits for values that JSON can hold."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray], mode: int = 0o600) -> None:
-    """Write ``meta`` (of what JSON can hold) and arrays; nobody ever sees half of the file. ``mode``: who may read it.
+    """Writes ``meta`` (of what JSON can hold) and arrays; nobody ever sees half of the file. ``mode``: who may read it.
 
     Raises:
         OSError: the folder cannot be written, or is full.
@@ -53,8 +53,8 @@ def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray], mode: int 
 
 
 def load(path: str | Path, owners: tuple[int, ...] = ()) -> tuple[dict, dict[str, np.ndarray]] | None:
-    """What save() wrote, or None where there is no such file, it is damaged, or others may have written it: it has to
-    be this user's, or that of one of the ``owners`` (user ids), and nobody else's to write."""
+    """Returns what save() wrote, or None if there is no such file, it is damaged, or others may have written it: it has
+    to be owned by this user or one of the ``owners`` (user ids), and writable by nobody else."""
     try:
         with open(path, "rb") as file:
             stat = os.fstat(file.fileno())

@@ -1,4 +1,4 @@
-"""Where the images of an archive lie: rows of (offset, length, target) of one file, and the table of all files."""
+"""The table of an archive's images: rows of (offset, length, target) of each file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 GAP = 4  # bytes; see Rows.gaps
 
+_LIMIT = 1 << 63
 _DTYPES = {"offsets": np.int64, "lengths": np.int64, "targets": np.int64, "gaps": np.int64, "keys": np.uint8}
 
 
@@ -36,7 +37,11 @@ class Rows:
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray], size: int) -> Rows:
-        """Raises ValueError or KeyError where the arrays are not those of rows of a file of ``size`` bytes."""
+        """Checks and returns rows.
+
+        Raises:
+            ValueError, KeyError: the arrays are not those of rows of a file of ``size`` bytes.
+        """
         rows = cls(**{name: arrays[name] for name in _DTYPES})
         n = len(rows.offsets)
         shapes = {"offsets": (n,), "lengths": (n,), "targets": (n,), "gaps": (len(rows.gaps), 2)}
@@ -49,14 +54,14 @@ class Rows:
         return rows
 
     def _within(self, size: int) -> bool:
-        """Whether all that is said lies in a file of ``size`` bytes."""
+        """True if all images lie within a file of ``size`` bytes."""
         if not (_in(self.gaps[:, 0], len(self.offsets) - 1) and _in(self.gaps[:, 1], size) and _in(self.offsets, size)):
             return False
         room = size - self.offsets - GAP * np.bincount(self.gaps[:, 0], minlength=len(self.offsets))
         return _in(self.lengths, room)
 
     def key_list(self) -> list[bytes]:
-        """One a row; fewer or more where a cached index is damaged."""
+        """Returns one key a row; fewer or more if a cached index is damaged."""
         keys, blob, end = [], self.keys.tobytes(), len(self.keys)
         while end > 0:
             size = int.from_bytes(blob[end - 4 : end], "little")
@@ -66,12 +71,17 @@ class Rows:
 
 
 def _in(values: np.ndarray, most: int | np.ndarray) -> bool:
-    """Whether all are from 0 to ``most``."""
+    """True if all values are from 0 to ``most``."""
     return bool(((values >= 0) & (values <= most)).all())
 
 
+def is_target(label: float) -> bool:
+    """True if a number of a file fits into an int64, as targets do."""
+    return -_LIMIT <= label < _LIMIT
+
+
 class RowsBuilder:
-    """Collects rows one by one; a list of a million Python ints would take five times the memory."""
+    """Collects rows one by one. A list of a million Python ints would take five times the memory."""
 
     def __init__(self) -> None:
         self._columns = array("q"), array("q"), array("q")

@@ -1,6 +1,7 @@
-"""The members of a tar file, by its headers alone: where each one's bytes lie.
+"""Finds the members of a tar file by its headers alone.
 
-Python's tarfile keeps an object for every member and takes 40 us each here; this walk takes 8 and keeps nothing.
+Python's tarfile would be no replacement: where a header is damaged it ends without an error, so that a data set loses
+the rest of its images unnoticed. It also keeps an object for every member, and takes five times as long.
 
 Sources: POSIX.1-2017, pax (ustar and pax formats); GNU tar manual, "Basic Tar Format".
 """
@@ -8,10 +9,11 @@ Sources: POSIX.1-2017, pax (ustar and pax formats); GNU tar manual, "Basic Tar F
 from __future__ import annotations
 
 import os
+import tarfile
 import zlib
 from collections.abc import Iterator
 
-from .trouble import corrupt, refused
+from .index import corrupt, refused
 
 BLOCK = 512
 END = bytes(2 * BLOCK)
@@ -84,14 +86,14 @@ def _refuse_compressed(header: bytes, path: str) -> None:
 
 
 def _sound(header: bytes) -> bool:
-    """Whether the sum of the header's bytes, with its checksum as spaces, is its checksum; modulo 65521, for the low
+    """True if the sum of the header's bytes, with its checksum as spaces, is its checksum; modulo 65521, as the low
     half of Adler-32 is one more than that sum and 20 times as fast as Python's."""
     blank = header[: _CHECKSUM.start] + b" " * 8 + header[_CHECKSUM.stop :]
     return (zlib.adler32(blank) & 0xFFFF) == (_number(header[_CHECKSUM]) + 1) % 65521
 
 
 def _number(field: bytes) -> int:
-    """Octal digits, or GNU's base 256 where the first bit is set; -1 where it is neither."""
+    """Reads octal digits, or GNU's base 256 if the first bit is set; -1 if it is neither."""
     if field[0] & 0x80:
         return int.from_bytes(field, "big") & ~(0x80 << 8 * (len(field) - 1))
     try:
@@ -110,7 +112,7 @@ def _text(field: bytes) -> str:
 
 
 def _pax(data: bytes, path: str, where: str) -> dict[str, str]:
-    """Records of "length key=value newline", where length counts all of the record."""
+    """Reads records of "length key=value newline", where length counts all of the record."""
     said, at = {}, 0
     while at < len(data) and data[at]:
         digits, _, _ = data[at : at + _DIGITS].partition(b" ")
@@ -127,18 +129,7 @@ def _pax(data: bytes, path: str, where: str) -> dict[str, str]:
 
 
 def encode(name: str, data: bytes) -> bytes:
-    """A regular file as a member: ustar header, data, zeros to a multiple of 512. ``name`` has at most 100 bytes."""
-    fields = {
-        0: name.encode(),
-        100: b"0000644\0" + b"0000000\0" * 2,
-        124: b"%011o\0" % len(data),
-        136: b"%011o\0" % 0,  # modification time: one input, one output
-        148: b" " * 8,
-        156: b"0",
-        257: b"ustar\x0000",
-    }
-    header = bytearray(BLOCK)
-    for at, value in fields.items():
-        header[at : at + len(value)] = value
-    header[_CHECKSUM] = b"%06o\0 " % sum(header)
-    return bytes(header) + data + bytes(-len(data) % BLOCK)
+    """Returns a regular file as a member, without times and owners. ``name`` has at most 100 bytes."""
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    return info.tobuf(tarfile.USTAR_FORMAT, "utf-8") + data + bytes(-len(data) % BLOCK)

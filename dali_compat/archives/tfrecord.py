@@ -18,11 +18,10 @@ import google_crc32c
 
 from . import protobuf
 from .archive import Archive
-from .index import Progress
+from .index import Progress, corrupt, refused
 from .paths import PathLike
 from .protobuf import BYTES, Malformed
 from .table import Rows, RowsBuilder
-from .trouble import corrupt, refused
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
@@ -96,7 +95,7 @@ class DALITFRecord(Archive):
         return built.rows()
 
     def _find(self, data: bytes, path: str, where: str) -> tuple[int, int, int]:
-        """(begin of the image in ``data``, its end, label)."""
+        """Returns (begin of the image in ``data``, its end, label)."""
         features = _features(data)
         for key in (self.image_key, self.label_key):
             if key not in features:
@@ -110,13 +109,13 @@ class DALITFRecord(Archive):
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The CRC-32C as TFRecord stores it: rotated right by 15 bits, plus a constant."""
+    """Returns the CRC-32C as TFRecord stores it: rotated right by 15 bits, plus a constant."""
     crc: int = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _record(file: BinaryIO, path: str, where: str, left: int) -> bytes:
-    """The data of the record that begins where ``file`` stands, checked."""
+    """Reads and checks the data of the record at the file's position."""
     head = file.read(_HEAD)
     if len(head) < _HEAD:
         raise corrupt(path, where, "the file ends inside it")
@@ -134,7 +133,7 @@ def _record(file: BinaryIO, path: str, where: str, left: int) -> bytes:
 
 
 def _features(data: bytes) -> dict[str, tuple[int, int]]:
-    """Where each Feature of an Example lies; of two with one name the last counts, as in protobuf."""
+    """Finds each Feature of an Example; of two with one name the last counts, as in protobuf."""
     found = {}
     for number, kind, begin, end in protobuf.fields(data, 0, len(data)):
         if (number, kind) != (1, BYTES):
@@ -153,7 +152,8 @@ def _features(data: bytes) -> dict[str, tuple[int, int]]:
 
 
 def _list(data: bytes, begin: int, end: int) -> tuple[str, list[Any]]:
-    """A Feature's kind and values: (begin, end) of bytes, ints of int64s; of floats only how many fields hold them."""
+    """Returns a Feature's kind and values: (begin, end) of bytes, ints of int64s; of floats only how many fields hold
+    them."""
     name: str = "nothing"
     values: list[Any] = []
     for number, kind, a, b in protobuf.fields(data, begin, end):
@@ -173,7 +173,7 @@ def _list(data: bytes, begin: int, end: int) -> tuple[str, list[Any]]:
 
 
 def encode(features: dict[str, int | bytes]) -> bytes:
-    """The record of an Example whose features have one int64 or one of bytes each."""
+    """Returns the record of an Example whose features have one int64 or one of bytes each."""
     entries = b""
     for name, value in features.items():
         if isinstance(value, int):

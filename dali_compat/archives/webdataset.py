@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .archive import Archive
-from .index import Progress
+from .index import Progress, refused
 from .paths import PathLike
-from .table import Rows, RowsBuilder
+from .table import Rows, RowsBuilder, is_target
 from .tar import encode as member
 from .tar import members
-from .trouble import is_target, refused
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp")
 """torchvision's IMG_EXTENSIONS without the dots."""
@@ -97,7 +96,7 @@ class DALIWebDataset(Archive):
         return built.rows()
 
     def _add(self, built: RowsBuilder, fd: int, path: str, key: str | None, sample: dict[str, tuple[int, int]]) -> None:
-        """One sample: {extension: (offset, size)}."""
+        """Adds one sample: {extension: (offset, size)}."""
         if key is None:
             return
         where = f"sample {key!r} at byte {min(sample.values())[0]}"
@@ -130,7 +129,7 @@ class DALIWebDataset(Archive):
 
 
 def encode(number: int, extension: str, label: int, image: bytes) -> bytes:
-    """The members of a sample: the image and its .cls file. The sample's name is its number, for names of files may
-    have dots, which part the name from the extension here."""
+    """Returns the members of a sample: the image and its .cls file. The sample's name is its number, as names of files
+    may have dots, which part the name from the extension here."""
     key = f"{number:09d}"
     return member(f"{key}.{extension}", image) + member(f"{key}.cls", str(label).encode())

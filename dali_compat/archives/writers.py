@@ -1,4 +1,4 @@
-"""Writing archives so that the writing can be interrupted at any time and continued: one writer a format.
+"""Writes archives in a way that can be interrupted at any time and continued: one writer a format.
 
 A writer works in a folder of its own, on ``data`` and the files beside it that ``endings`` names. ``done`` counts the
 images that are written whole; ``checkpoint()`` puts them on disk and returns what ``__init__`` wants as ``state`` to
@@ -21,8 +21,9 @@ _LONGEST_KEY = 511  # LMDB's limit
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One image: its number from 0, its path below the folder, its class's number and name, and the file's bytes."""
+class ImageFile:
+    """One image to pack: its number from 0, its path below the folder, its class's number and name, and the file's
+    bytes."""
 
     number: int
     name: str
@@ -36,7 +37,7 @@ class Sample:
 
 
 class FileWriter:
-    """Formats that are records one after another; subclasses say what is appended to which file."""
+    """Writes formats that are records one after another; subclasses say what is appended to which file."""
 
     endings: dict[str, str] = {}
     """Files beside ``data``, and with what ending of its own the finished archive has them beside it."""
@@ -55,7 +56,7 @@ class FileWriter:
     def done(self) -> int:
         return self._state["done"]
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: ImageFile) -> None:
         sizes = dict(self._state["sizes"])
         for name, data in self._encode(sample, sizes["data"]).items():
             self._files[name].write(data)
@@ -76,8 +77,8 @@ class FileWriter:
         for file in self._files.values():
             file.close()
 
-    def _encode(self, sample: Sample, offset: int) -> dict[str, bytes]:
-        """What is appended to each file; ``offset`` is where that begins in ``data``."""
+    def _encode(self, sample: ImageFile, offset: int) -> dict[str, bytes]:
+        """Returns what is appended to each file; ``offset`` is its begin in ``data``."""
         raise NotImplementedError
 
 
@@ -86,15 +87,15 @@ class RecordIOWriter(FileWriter):
 
     endings = {"idx": ".idx"}
 
-    def _encode(self, sample: Sample, offset: int) -> dict[str, bytes]:
+    def _encode(self, sample: ImageFile, offset: int) -> dict[str, bytes]:
         record = recordio.encode(sample.number, sample.target, sample.data)
         return {"data": record, "idx": b"%d\t%d\n" % (sample.number, offset)}
 
 
 class TFRecordWriter(FileWriter):
-    """The features of TensorFlow's ImageNet script that do not need the image to be decoded."""
+    """Writes the features of TensorFlow's ImageNet script that do not need the image to be decoded."""
 
-    def _encode(self, sample: Sample, offset: int) -> dict[str, bytes]:
+    def _encode(self, sample: ImageFile, offset: int) -> dict[str, bytes]:
         features: dict[str, int | bytes] = {
             "image/encoded": sample.data,
             "image/class/label": sample.target,
@@ -108,7 +109,7 @@ class TFRecordWriter(FileWriter):
 class TarWriter(FileWriter):
     """A shard for WebDataset."""
 
-    def _encode(self, sample: Sample, offset: int) -> dict[str, bytes]:
+    def _encode(self, sample: ImageFile, offset: int) -> dict[str, bytes]:
         return {"data": webdataset.encode(sample.number, sample.extension, sample.target, sample.data)}
 
     def finish(self) -> None:
@@ -132,7 +133,7 @@ class LMDBWriter:
             self.done = transaction.stat()["entries"]
         self._transaction = self._env.begin(write=True)
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: ImageFile) -> None:
         key = b"%08d_" % sample.number + os.fsencode(sample.name)
         self._transaction.put(key[:_LONGEST_KEY], datum.encode(sample.target, sample.data), append=True)
         self.done = sample.number + 1

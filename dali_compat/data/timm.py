@@ -15,7 +15,7 @@ from torchvision.datasets import DatasetFolder
 from torchvision.datasets.folder import pil_loader
 
 from ..archives.archive import Archive
-from ..archives.files import Files
+from ..archives.files import MappedFiles
 from ..archives.table import Rows, Table
 from ..errors import Unsupported
 from .original import is_original
@@ -162,7 +162,7 @@ class _Tars(OfTimms, Archive):
         self._table, self._target_list = Table([_rows(members, targets)]), None
         self._table.files = np.array([numbers[path] for path in paths], np.int32)
         stats = [os.stat(path) for path in numbers]
-        self._files = Files(self.files, [(stat.st_size, stat.st_mtime_ns) for stat in stats])
+        self._files = MappedFiles(self.files, [(stat.st_size, stat.st_mtime_ns) for stat in stats])
 
 
 def _rows(members: list[tuple[Any, str | None, Any]], targets: Any) -> Rows:
