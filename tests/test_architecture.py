@@ -37,12 +37,11 @@ ROOMS: dict[str, set[str]] = {
     "epoch": {"data", "draws", "engine", "lazy", "lower", "routes", "workers", *COMMON},
     "loader": {"data", "epoch", "patched", "routes", *COMMON},
     "patch": {"data", "patched", "lazy", "loader", "routes", *COMMON},
-    "parity": {"data", "draws", "engine", "loader", "lower", "routes", "translate", "workers", *COMMON},
     "check": {"archives", "data", "workers", *COMMON},
-    "cli": {"archives", "check", "data", "engine", "installation", "parity", "patch", "routes", "translate", *COMMON},
+    "cli": {"archives", "check", "data", "engine", "installation", "patch", "routes", "translate", *COMMON},
 }
 # Commands use the package as users do, by its name.
-BY_NAME = {"cli", "parity", "__main__"}
+BY_NAME = {"cli", "__main__"}
 
 
 def _name(path: Path) -> str:

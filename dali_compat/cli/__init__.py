@@ -13,7 +13,6 @@ COMMANDS = {
     "bench": "say how fast your data loads, what limits it, what to change",
     "check": "find damaged files of a folder or an archive before a training",
     "pack": "make a RecordIO, TFRecord, LMDB or tar file of a folder",
-    "parity": "measure how far transforms, or your own, are from torchvision",
 }
 _ABOUT = """\
 A drop-in replacement for PyTorch's image loading that decodes and transforms

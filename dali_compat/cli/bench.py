@@ -10,22 +10,32 @@ a limit is named are those of limit() and limit_beside() in dali_compat/cli/limi
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
+import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
+import torchvision.transforms as T
 from torch.utils.data import RandomSampler, Subset
+from torchvision.transforms import v2
 
 from dali_compat.cli.chart import Bar, save_bars
 from dali_compat.cli.check import TABLE, add_options, archive_class, open_table
 from dali_compat.cli.limits import Beside, Measured, Setting, advice, limit, limit_beside
-from dali_compat.cli.parity import transform_of
 from dali_compat.cli.timing import Passes, SampledFiles, memory
 from dali_compat.cores import usable_cores
 from dali_compat.routes.choose import StockRoute, in_python
 from dali_compat.text import in_columns
 
-RECIPES = {"train": "ImageNet, training", "eval": "ImageNet, evaluation"}
+RECIPES = {
+    "train": [T.RandomResizedCrop(224), T.RandomHorizontalFlip()],
+    "eval": [T.Resize(256), T.CenterCrop(224)],
+}
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 LOADS, STEPS, ALONE = "#1b7f4d", "#9aa5b1", "#2f6fb0"
 
 
@@ -38,7 +48,7 @@ def add_arguments(parser) -> None:
         "--transform",
         default="train",
         metavar="SPEC",
-        help="train or eval (ImageNet's, the default is train), or as parity's: module:name, file.py:name, or an "
+        help="train or eval (ImageNet's, the default is train), or module:name, file.py:name, or an "
         "expression of T (torchvision.transforms) and v2",
     )
     parser.add_argument(
@@ -131,10 +141,8 @@ def open_dataset(args):
     """The data set that the path names, with the transform."""
     import dali_compat
     from dali_compat.archives.paths import expand
-    from dali_compat.parity.catalogue import RECIPES as CATALOGUE
 
-    known = RECIPES.get(args.transform)
-    transform = CATALOGUE[known].made("v1") if known else transform_of(args.transform, "bench")
+    transform = transform_of(args.transform)
     try:
         files = expand(args.path)
         kinds = {archive_class(file) for file in files}
@@ -155,6 +163,34 @@ def open_dataset(args):
     if not len(dataset):
         raise SystemExit(f"bench: {' '.join(args.path)}: no images")
     return dataset
+
+
+def transform_of(spec: str, command: str = "bench") -> Any:
+    """Returns the transform that --transform of a command names."""
+    if spec in RECIPES:
+        return T.Compose([*RECIPES[spec], T.ToTensor(), T.Normalize(MEAN, STD)])
+    try:
+        match = re.fullmatch(r"([\w./~-]+):(\w+)", spec)
+        if not match:
+            return eval(spec, {"T": T, "v2": v2, "torch": torch, "nn": torch.nn})
+        place, name = match.groups()
+        made = getattr(_module(place), name)
+        return made() if isinstance(made, type) else made
+    except Exception as error:
+        raise SystemExit(f"{command}: --transform {spec}: {type(error).__name__}: {error}") from None
+
+
+def _module(place: str):
+    if not place.endswith(".py"):
+        sys.path.insert(0, os.getcwd())
+        return importlib.import_module(place)
+    found = importlib.util.spec_from_file_location(Path(place).stem, Path(place).expanduser())
+    if found is None or found.loader is None:
+        raise ImportError(f"cannot import {place}")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[module.__name__] = module  # where worker processes look for its functions
+    found.loader.exec_module(module)
+    return module
 
 
 def make_loader(dataset, args, device: torch.device):

@@ -11,7 +11,7 @@ from ..versions import resizes_in_whole_numbers
 
 EXACT = "exact"
 OTHER_ORDER = "exact but for the order of additions"
-OWN = "yours, not measured: python -m dali_compat parity does"
+OWN = "yours, not measured"
 BLURRED = "mean error .0001 of 255"
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torchvision.transforms.functional as F
 import torchvision.transforms.v2.functional as F2
+from parity.catalogue import TRANSFORMS
 from PIL import Image, ImageFile, JpegImagePlugin
 from torch import nn
 from torch.nn.modules import module
@@ -33,7 +34,6 @@ from dali_compat import (
     DataLoader,
 )
 from dali_compat.archives.pack import pack
-from dali_compat.parity.catalogue import TRANSFORMS
 from dali_compat.translate.pillow import looked_at
 from dali_compat.translate.replaced import _functions, function_of
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import make_folder
+from parity.reference import reference
 from PIL import Image, ImageFilter, ImageOps
 from torch.utils import data
 from torch.utils._pytree import tree_leaves, tree_map
@@ -22,7 +23,6 @@ from contract.both import EXACT, error_of, ours, outlines, stock
 from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader, FallbackWarning, views
 from dali_compat.draws import Randoms, compute
 from dali_compat.engine.dali import graph
-from dali_compat.parity.reference import reference
 
 SMALL = T.Compose([T.Resize((16, 12)), T.PILToTensor()])
 CROPPED = T.Compose([T.CenterCrop(40), T.ToTensor(), T.Normalize((0.5,) * 3, (0.5,) * 3)])

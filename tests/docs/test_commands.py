@@ -6,6 +6,7 @@ import shlex
 import sys
 
 import pytest
+from parity import measure
 
 from dali_compat import cli
 from docs.pages import PAGES, ROOT, commands
@@ -27,11 +28,11 @@ NOT_RUN = {
     r"DATA=/path/to/photos pytest tests/parity": "needs the reader's photos",
     r"ruff .*": "it looks at all files: .ci/run does it",
     r"mypy": "it takes half a minute: tests/test_types.py runs it",
-    r"python -m dali_compat parity --only GaussianBlur .*": "would write into the committed results",
+    r"python tests/parity/measure.py --only GaussianBlur .*": "would write into the committed results",
     r"(python|torchrun .*) -m dali_compat run .*": "it would be pytest's __main__: tests/contract/test_run.py does it",
     r"(python|torchrun --nproc-per-node 8) examples/imagenet/train.py .*": "tests/examples/test_imagenet.py does it",
     r"python examples/imagenet/data.py DATA": "the job script's step: tests/examples/test_imagenet.py runs that",
-    r"python -m dali_compat( (bench|check|pack|parity))?": "the name of a command, in a sentence",
+    r"python -m dali_compat( (bench|check|pack))?": "the name of a command, in a sentence",
     r"python tests/faults/crash.py --kills 100": "takes an hour; tests/faults/test_crash.py does it with fewer kills",
     r"python tests/parity/chains.py --seconds 600": "takes ten minutes; tests/parity/test_chains.py tries fewer",
     r"python tests/faults/run.py --files 100000": "takes hours; tests/faults/test_faults.py does it with fewer files",
@@ -41,8 +42,8 @@ SHORTER = {
     "python -m dali_compat demo": "--images 8 --epochs 1 --workers 1 --batch-size 4 --device cpu",
     "python -m dali_compat bench imagenet/train": "--batches 2 --batch-size 2 --step 5 --workers 1 --device cpu",
     "python -m dali_compat check imagenet/train": "--workers 1",
-    "python -m dali_compat parity --data photos": "--most 2 --device cpu",
-    "python -m dali_compat parity --only": "--most 2 --device cpu",
+    "python tests/parity/measure.py --data photos": "--most 2 --device cpu",
+    "python tests/parity/measure.py --only": "--most 2 --device cpu",
     "python benchmarks/imagefolder.py": "--replicate 2 --rounds 1 --warmup 1 --batches 2 --batch-size 2 --workers 1 "
     "--cases ours --device cpu",
     "python benchmarks/scale.py --ranks": "--ranks 2 --images 20 --epochs 1",
@@ -73,6 +74,9 @@ def test_a_command_runs(command, here, monkeypatch):
         file.unlink()  # which the command makes
     if words[:2] == ["-m", "dali_compat"]:
         assert cli.main(words[2:]) == 0
+        return
+    if words[0] == "tests/parity/measure.py":
+        assert measure.main(words[1:]) == 0
         return
     assert words[0].startswith("benchmarks/")
     monkeypatch.setattr(sys, "argv", words)

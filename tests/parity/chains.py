@@ -32,9 +32,9 @@ from torchvision.transforms import InterpolationMode, v2
 from unit.test_headers import FILES
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.parity.dictation import Disagreement
-from dali_compat.parity.measure import PixelErrors, levels
-from dali_compat.parity.reference import reference
+from parity.dictation import Disagreement
+from parity.difference import PixelErrors, levels
+from parity.reference import reference
 from parity.run import plan_of
 
 BILINEAR, NEAREST, BICUBIC = InterpolationMode.BILINEAR, InterpolationMode.NEAREST, InterpolationMode.BICUBIC

@@ -4,9 +4,9 @@ import torch
 
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.lower import lower
-from dali_compat.parity.reference import reference
 from dali_compat.plan import Options
 from dali_compat.translate import translate
+from parity.reference import reference
 
 from .compare import as_tensors
 

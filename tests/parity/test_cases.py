@@ -11,12 +11,12 @@ from torch import nn
 from dali_compat import DALIImageFolder
 from dali_compat.draws import Randoms, compute
 from dali_compat.engine.pil import load
-from dali_compat.parity import catalogue
-from dali_compat.parity.measure import Pictures, measure
-from dali_compat.parity.reference import reference
+from parity import catalogue
 from parity.cases import CASES
 from parity.cases.case import NEAR
 from parity.compare import as_tensors, assert_same, error
+from parity.difference import Pictures, measure
+from parity.reference import reference
 from parity.run import epoch_of_either, ours, plan_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:The transform `ToTensor:UserWarning", "ignore:RandomErasing")

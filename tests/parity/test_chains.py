@@ -11,8 +11,8 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from dali_compat.draws import registry
-from dali_compat.parity.catalogue import TRANSFORMS
 from parity import chains
+from parity.catalogue import TRANSFORMS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of images that do not suit a transform, and of fallbacks
 

@@ -13,12 +13,13 @@ from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from dali_compat import DALIImageFolder, cli
-from dali_compat.parity import catalogue
-from dali_compat.parity.dictation import Disagreement, _sources
-from dali_compat.parity.measure import Pictures, PixelErrors, measure
-from dali_compat.parity.reference import _Numbers, reference
+from dali_compat import DALIImageFolder
+from parity import catalogue
 from parity.compare import Error, as_tensors, assert_same, error
+from parity.dictation import Disagreement, _sources
+from parity.difference import Pictures, PixelErrors, measure
+from parity.measure import main
+from parity.reference import _Numbers, reference
 from parity.run import epoch, plan_of
 
 
@@ -78,7 +79,7 @@ def test_the_worst_image_of_the_command():
 
 def test_the_command_makes_the_folder_of_its_results(tmp_path):
     path, first = tmp_path / "a" / "new" / "results.json", catalogue.TRANSFORMS[0]
-    assert cli.main(["parity", "--only", first.name, "--most", "2", "--device", "cpu", "--json", str(path)]) == 0
+    assert main(["--only", first.name, "--most", "2", "--device", "cpu", "--json", str(path)]) == 0
     result = json.loads(path.read_text())
     assert [row["of"] for row in result["transforms"]] == [first.expression]
     assert result["images"]["images"] == 2 and not result["recipes"]
@@ -87,7 +88,7 @@ def test_the_command_makes_the_folder_of_its_results(tmp_path):
 @pytest.mark.parametrize("spec", ["T.Compose(", "T.Blink()", "nowhere:made", "nowhere.py:made", "json:nothing"])
 def test_the_command_says_what_is_wrong_with_a_transform(spec):
     with pytest.raises(SystemExit, match=f"^parity: --transform {re.escape(spec)}: \\w+: .") as raised:
-        cli.main(["parity", "--device", "cpu", "--transform", spec])
+        main(["--device", "cpu", "--transform", spec])
     assert raised.value.__cause__ is None
 
 

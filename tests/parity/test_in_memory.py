@@ -12,9 +12,9 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from dali_compat import DALIArrayDataset, DataLoader
-from dali_compat.parity.reference import reference
 from parity.cases import CASES
 from parity.compare import as_tensors, assert_same, error
+from parity.reference import reference
 from parity.run import _images
 
 pytestmark = pytest.mark.filterwarnings("ignore:The transform `ToTensor:UserWarning", "ignore:RandomErasing")

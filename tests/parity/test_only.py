@@ -1,18 +1,17 @@
-"""`parity --only` measures one row, and puts it into results that are there."""
+"""`measure.py --only` measures one row, and puts it into results that are there."""
 
 import json
 
 import pytest
 
-from dali_compat import cli
-from dali_compat.parity import results
-from dali_compat.parity.catalogue import TRANSFORMS
+from parity import measure, results
+from parity.catalogue import TRANSFORMS
 
 ROWS = {entry.name: entry.expression for entry in TRANSFORMS}
 
 
 def only(name, *words):
-    return cli.main(["parity", "--device", "cpu", "--most", "2", "--only", name, *map(str, words)])
+    return measure.main(["--device", "cpu", "--most", "2", "--only", name, *map(str, words)])
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def test_a_row_takes_the_place_of_the_old_one(file, capsys):
     assert [row["of"] for row in after["transforms"]] == list(ROWS.values())
     new = next(row for row in after["transforms"] if row["name"] == "GaussianBlur")
     assert new["default"]["mean"] < 1 and new["measured"]["images"]["images"] == 2
-    assert new["measured"]["facts"]["date"] > "1999" and "dali_compat" in new["measured"]["facts"]["command"]
+    assert new["measured"]["facts"]["date"] > "1999" and "parity" in new["measured"]["facts"]["command"]
     for old, row in zip(before["transforms"], after["transforms"], strict=True):
         assert row is new or row["name"] == "GaussianBlur" or row == old
     assert after["facts"] == before["facts"]

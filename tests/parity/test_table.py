@@ -12,9 +12,9 @@ from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from dali_compat.parity import catalogue
-from dali_compat.parity import table as readme
 from dali_compat.translate.registry import _TRANSLATORS
+from parity import catalogue
+from parity import table as readme
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "transforms.md"
@@ -74,7 +74,7 @@ def test_results_say_where_they_come_from():
         result = json.loads(path.read_text())
         facts = result["facts"]
         assert all(facts[name] for name in ("date", "command", "DALI", "torch", "torchvision", "Pillow", "processor"))
-        assert "dali_compat parity" in facts["command"] and result["images"]["images"] >= 54
+        assert "parity" in facts["command"] and result["images"]["images"] >= 54
         rows = result["transforms"] + result["recipes"]
         assert not [row for row in rows if "error" in row]
         alone = [row for row in rows if "measured" in row]  # by --only
@@ -90,9 +90,7 @@ def test_every_transform_of_torchvision_is_in_one_table_or_the_other():
             name: kind for name, kind in vars(version).items() if not name.startswith("_") and inspect.isclass(kind)
         }
         transforms = {name for name, kind in public.items() if not issubclass(kind, enum.Enum) and callable(kind)}
-        unknown = (
-            f"translate them (translate/, parity/catalogue.py), or say why not (OTHERS there): {transforms - known}"
-        )
+        unknown = f"write translators and rows of catalogue.py, or say why not (OTHERS there): {transforms - known}"
         assert len(transforms) > 30 and transforms <= known, unknown
 
 
@@ -132,7 +130,7 @@ def test_what_a_gpu_lacks_is_not_measured_yet(tmp_path):
     cpu, gpu = results()[0], _changed(tmp_path, without_a_row)
     assert f"| {readme.NOT_YET} | {readme.NOT_YET} |" in readme.written(PAGE, [cpu, gpu])
     assert readme.missing([cpu]) == [] and "--only 'GaussianBlur'" in readme.missing([cpu, gpu])[0]
-    with pytest.raises(ValueError, match="not measured: python -m dali_compat parity --only 'GaussianBlur'"):
+    with pytest.raises(ValueError, match=r"not measured: python tests/parity/measure\.py --only 'GaussianBlur'"):
         readme.written(PAGE, [gpu])
 
 

@@ -91,7 +91,9 @@ def test_every_draw_is_here():
     }
     del of_steps["given_window"]  # which a data set's own code draws
     unknown = set(of_steps) - {name for name, _ in DRAWS}
-    assert not unknown, [f"no row of parity/catalogue.py draws {name} of draws/{of_steps[name]}.py" for name in unknown]
+    assert not unknown, [
+        f"no row of tests/parity/catalogue.py draws {name} of draws/{of_steps[name]}.py" for name in unknown
+    ]
 
 
 @pytest.mark.parametrize("name, args", DRAWS, ids=IDS)

@@ -18,12 +18,12 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 import torch
+from parity import catalogue
 from parity.run import plan_of
 from PIL import Image
 
 from dali_compat import DALIArrayDataset, DataLoader
 from dali_compat.draws import is_random, registry
-from dali_compat.parity import catalogue
 from unit.test_kinds import ROWS
 
 MANY = 800  # of torchvision's images; of ours twice as many

@@ -1,41 +1,56 @@
-"""Measure how far each transform, or your own, is from torchvision: the table of docs/transforms.md.
+"""Measures how far each transform, or your own, is from torchvision: the table of docs/transforms.md.
+
+    python tests/parity/measure.py [--only GaussianBlur] [--transform SPEC] [--data photos] [--device cuda]
 
 The images go through a DataLoader of this package, by default and with exact=True, and through torchvision's own
 transform objects with the same random numbers. Errors are mean and maximum over all values, in levels of 0..255.
+
+- catalogue: the transforms and recipes that are measured.
+- reference: torchvision's own transform objects, which get the numbers that a plan has drawn (dictation).
+- difference: the pixels of both, compared. results: kept as JSON. table: the table of docs/transforms.md.
 """
 
+import argparse
 import contextlib
-import importlib
-import importlib.util
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+if __name__ == "__main__":
+    sys.path[:0] = map(str, (Path(__file__).parents[2], Path(__file__).parents[1]))
 
 import numpy as np
 import PIL.features
 import torch
 from torch.utils._pytree import tree_leaves
+from torchvision.transforms import v2
 from tqdm import tqdm
 
-from dali_compat import installation
+from dali_compat import DataLoader, installation
 from dali_compat.cli import demo, doctor
+from dali_compat.cli.bench import transform_of
 from dali_compat.cli.pictures import write_folder
-from dali_compat.parity.table import numbers, rewrite
 from dali_compat.routes.choose import resolve_device
 from dali_compat.text import in_columns
+from dali_compat.translate.untranslatable import describe
+from parity import results
+from parity.difference import Mismatch, Pictures, along, as_tensor, levels, measure
+from parity.table import numbers, rewrite
 
 DRAWN_PICTURES = 64
 PICTURE_COLUMNS, PICTURE_SIDE = 8, 384
 AMPLIFICATION = 100
 
 
-def add_arguments(parser) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the table, or one transform's lines. Returns 0, or 1 if something could not be measured."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, help="a folder of images, in class folders or not (default: drawn ones)")
     parser.add_argument("--most", type=int, help="how many images of it, evenly chosen (default all)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: the GPU if there is one)")
@@ -55,10 +70,7 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--results", type=Path, nargs="+", metavar="JSON", help="with --readme: what --json has written"
     )
-
-
-def run(args) -> int:
-    """Print the table, or one transform's lines. Returns 0, or 1 where something could not be measured."""
+    args = parser.parse_args(argv)
     if args.readme or args.results:
         if not (args.readme and args.results):
             raise SystemExit("parity: --readme and --results go together")
@@ -73,12 +85,8 @@ def run(args) -> int:
     problem = installation.dali_problem(gpu=torch.cuda.is_available() and args.device != "cpu")
     if problem:
         raise SystemExit(f"parity: {problem}")
-    transform = args.transform and transform_of(args.transform)
-    from dali_compat.parity import results
-    from dali_compat.parity.measure import Pictures
-
+    transform = args.transform and transform_of(args.transform, "parity")
     results.rows(args.only)  # or there is none
-
     with tempfile.TemporaryDirectory(prefix="dali_compat_parity_") as drawn:
         if args.data is None:
             write_folder(drawn, min(args.most or DRAWN_PICTURES, DRAWN_PICTURES))
@@ -90,9 +98,7 @@ def run(args) -> int:
 
 
 def everything(pictures, args) -> int:
-    """Measure every transform that translates, and the recipes; or those rows that --only names."""
-    from dali_compat.parity import results
-
+    """Measures every transform that translates, and the recipes; or those rows that --only names."""
     device = resolve_device(args.device, start=True)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     result = {"facts": facts(), "images": pictures.facts(), "device": name, "transforms": [], "recipes": []}
@@ -114,11 +120,7 @@ def everything(pictures, args) -> int:
 
 
 def measured(pictures, entry, versions: list[str], device: str | None) -> dict[str, Any]:
-    """Errors of an entry in these versions, where it runs, and what torchvision itself differs by on tensors."""
-    from torchvision.transforms import v2
-
-    from dali_compat.parity.measure import measure
-
+    """Returns the errors of an entry in these versions, where it runs, and torchvision's own on tensors."""
     on_tensors = "v2" in versions and entry.takes in ("photo", "crop")
     tensors = entry.made("v2", (v2.ToImage(),)) if on_tensors else None
     found, plans = measure(pictures, [entry.made(version) for version in versions], device, tensors)
@@ -142,11 +144,7 @@ def text_rows(result) -> list[tuple[str, ...]]:
 
 
 def one(pictures, transform, args) -> int:
-    """Measure a transform, and with --steps each beginning of it."""
-    from dali_compat import DataLoader
-    from dali_compat.parity.measure import Mismatch, levels, measure
-    from dali_compat.translate.untranslatable import describe
-
+    """Measures a transform, and with --steps each beginning of it."""
     print(DataLoader(pictures.dataset(transform), 16, device=args.device, fallback="silent").explain() + "\n")
     ways = {"the whole": transform}
     if args.steps and hasattr(transform, "transforms"):
@@ -174,37 +172,8 @@ def one(pictures, transform, args) -> int:
     return 0
 
 
-def transform_of(spec: str, command: str = "parity") -> Any:
-    """What --transform of a command names."""
-    try:
-        match = re.fullmatch(r"([\w./~-]+):(\w+)", spec)
-        if not match:
-            import torchvision.transforms as T
-
-            return eval(spec, {"T": T, "v2": T.v2, "torch": torch, "nn": torch.nn})
-        place, name = match.groups()
-        made = getattr(_module(place), name)
-        return made() if isinstance(made, type) else made
-    except Exception as error:
-        raise SystemExit(f"{command}: --transform {spec}: {type(error).__name__}: {error}") from None
-
-
-def _module(place: str):
-    if not place.endswith(".py"):
-        sys.path.insert(0, os.getcwd())
-        return importlib.import_module(place)
-    found = importlib.util.spec_from_file_location(Path(place).stem, Path(place).expanduser())
-    if found is None or found.loader is None:
-        raise ImportError(f"cannot import {place}")
-    module = importlib.util.module_from_spec(found)
-    sys.modules[module.__name__] = module  # where worker processes look for its functions
-    found.loader.exec_module(module)
-    return module
-
-
 def save_picture(out: str, pairs: list, unit, offset) -> None:
-    """torchvision's images above ours above the amplified difference; of large ones a corner, of small ones no more."""
-    from dali_compat.parity.measure import along, as_tensor
+    """Saves torchvision's images above ours above the amplified difference; of large ones a corner."""
 
     def shown(image) -> np.ndarray:
         image = as_tensor(tree_leaves(image)[0])
@@ -232,14 +201,14 @@ def save_picture(out: str, pairs: list, unit, offset) -> None:
 
 
 def facts() -> dict[str, Any]:
-    """Hardware and versions."""
+    """Returns hardware and versions."""
     here = Path(__file__).parent
     commit = subprocess.run(
         ["git", "-C", here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     )
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "command": " ".join(["python -m dali_compat", *sys.argv[1:]]),
+        "command": " ".join(["python tests/parity/measure.py", *sys.argv[1:]]),
         "commit": commit.stdout.strip() or None,
         "processor": _processor(),
         **{check.name: check.value for check in doctor.checks()},
@@ -253,3 +222,7 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -22,10 +22,11 @@ from torchvision import transforms as v1
 from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import v2
 
-from ..draws import Randoms, compute, is_random, own_generators, registry
-from ..lower import continued
-from ..plan import Plan, Step
-from ..workers.images import spec_of
+from dali_compat.draws import Randoms, compute, is_random, own_generators, registry
+from dali_compat.lower import continued
+from dali_compat.plan import Plan, Step
+from dali_compat.workers.images import spec_of
+
 from .dictation import Disagreement, dictated
 
 

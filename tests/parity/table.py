@@ -1,4 +1,4 @@
-"""The table of docs/transforms.md: what `parity` has measured, between two comments."""
+"""The table of docs/transforms.md: what measure.py has measured, between two comments."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from .catalogue import OTHERS
 from .results import KINDS
 from .results import rows as catalogued
 
-BEGIN = "<!-- written, in this folder, by: python -m dali_compat parity --readme transforms.md --results "
+BEGIN = "<!-- written, in this folder, by: python ../tests/parity/measure.py --readme transforms.md --results "
 END = "<!-- until here -->"
 NOT_YET = "not measured yet"
 
@@ -71,7 +71,9 @@ def _check(path: Path, result: dict[str, Any], complete: bool) -> None:
         wrong += [f"{row['of']}: {row['error']}" for row in result[kind] if "error" in row]
         known = {entry.expression for of_kind, _, entry in catalogued() if of_kind == kind}
         wrong += [
-            f"{row['of']} is not in parity/catalogue.py" for row in result[kind] if complete and row["of"] not in known
+            f"{row['of']} is not in tests/parity/catalogue.py"
+            for row in result[kind]
+            if complete and row["of"] not in known
         ]
     wrong += [f"not measured: {of}" for of in (_missing(path, result) if complete else [])]
     if wrong:
@@ -85,7 +87,7 @@ def missing(results: list[Path]) -> list[str]:
 
 def _missing(path: Path, result: dict[str, Any]) -> list[str]:
     return [
-        f"python -m dali_compat parity --only '{name}' --data PHOTOS --json {path} ({_short_name(result['device'])})"
+        f"python tests/parity/measure.py --only '{name}' --data PHOTOS --json {path} ({_short_name(result['device'])})"
         for kind, name, entry in catalogued()
         if entry.expression not in {row["of"] for row in result[kind]}
     ]

@@ -1,4 +1,4 @@
-"""What `parity --json` writes: the rows to measure, and how one of them gets into results that are there."""
+"""What `measure.py --json` writes: the rows to measure, and how one of them gets into results that are there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rows(only: str | None = None) -> list[tuple[str, str, Entry]]:
     of_all += [("recipes", name, entry) for name, entry in RECIPES.items()]
     chosen = [row for row in of_all if only in (None, row[1])]
     if not chosen:
-        why = OTHERS.get(str(only)) or "dali_compat/parity/catalogue.py has no row of that name"
+        why = OTHERS.get(str(only)) or "tests/parity/catalogue.py has no row of that name"
         raise SystemExit(f"parity: --only {only}: {why}")
     return chosen
 

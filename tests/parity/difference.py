@@ -19,13 +19,14 @@ from torch.utils._pytree import tree_leaves
 from torchvision import transforms as v1
 from torchvision.datasets.folder import IMG_EXTENSIONS, pil_loader
 
-from ..data.folder import DALIImageFolder
-from ..engine.planes.engines import known_engine
-from ..loader import DataLoader
-from ..lower import plans_ahead
-from ..plan import Plan
-from ..routes.choose import StockRoute
-from ..routes.dali import DaliRoute
+from dali_compat.data.folder import DALIImageFolder
+from dali_compat.engine.planes.engines import known_engine
+from dali_compat.loader import DataLoader
+from dali_compat.lower import plans_ahead
+from dali_compat.plan import Plan
+from dali_compat.routes.choose import StockRoute
+from dali_compat.routes.dali import DaliRoute
+
 from .reference import reference
 
 BATCH = 16
