@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def in_columns(rows: Sequence[tuple[str, ...]]) -> str:
-    """One line a row, its cells aligned with those of the others."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+def in_columns(rows: Sequence[tuple[str, ...]], left: int | None = None) -> str:
+    """Returns one line a row, in aligned columns: the first ``left`` (default all) to the left, the others right."""
+    aligned = [
+        [f"{cell:{'<' if left is None or number < left else '>'}{max(map(len, column))}}" for cell in column]
+        for number, column in enumerate(zip(*rows, strict=True))
+    ]
+    return "\n".join("  ".join(row).rstrip() for row in zip(*aligned, strict=True))
 
 
 def in_bytes(count: float) -> str:

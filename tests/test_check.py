@@ -24,9 +24,10 @@ from tqdm import tqdm
 
 from dali_compat import cli
 from dali_compat.archives.pack import pack
-from dali_compat.check import places, wording
+from dali_compat.check import file_sources
 from dali_compat.check import process_map as workers
-from dali_compat.check.looking import decode
+from dali_compat.check.inspect_file import decode
+from dali_compat.check.report import text as text_of
 
 ARCHIVES = {"rec": "DALIRecordIO", "tfrecord": "DALITFRecord", "lmdb": "DALILMDB", "tar": "DALIWebDataset"}
 KEYS = {
@@ -359,6 +360,9 @@ def test_an_archive_that_is_cut_short(archive, capsys):
     code, report = checked(capsys, archive)
     assert code == 1 and str(inside) in report["error"] and report["counts"]["images"] == 0
     assert f"{archive} cannot be opened: " in said(capsys, archive)[1].splitlines()[-1]
+    pattern = f"{archive.parent}/al[l]{archive.suffix}"
+    code, report = checked(capsys, pattern)
+    assert code == 1 and report["kind"] == ARCHIVES[archive.suffix[1:]] and report["path"] == pattern
 
 
 def test_options_reach_the_archives_class(good, tmp_path, capsys):
@@ -428,7 +432,8 @@ def test_the_text(good, capsys):
     assert lines[2:4] == ["size    min  median    max", "height   50      60     60"]
     assert lines[7:9] == ["format  mode  images  DALI  Pillow  broken", "JPEG    RGB        5     4       0       1"]
     assert lines[lines.index("Broken (1):") + 1].startswith(f"  {good}/a/bad.jpg  OSError: image file is truncated")
-    assert "Not listed by ImageFolder, for their extension (1):" in lines and f"  {good}/a/notes.txt  text" in lines
+    assert "Not listed by ImageFolder, because of their extension (1):" in lines
+    assert f"  {good}/a/notes.txt  text" in lines
     assert lines[lines.index("Folders (1):") + 1] == f"  {good}/empty  no image in it"
     assert f"  {good}/b/deep.png  PNG I;16" in lines
     assert "DALI decodes 5 of 7 images (71.4%)." in lines
@@ -444,7 +449,7 @@ def test_the_text_of_a_good_folder(good, capsys):
 @pytest.mark.parametrize("share, shown", [(1, "100%"), (0.99999, "99.9%"), (0.5, "50.0%")])
 def test_all_is_said_where_it_is_all(good, capsys, share, shown):
     report = checked(capsys, good)[1] | {"dali_share": share}
-    assert f"DALI decodes 5 of 5 images ({shown})." in wording.text(report, 5, 0)
+    assert f"DALI decodes 5 of 5 images ({shown})." in text_of(report, 5, 0)
 
 
 @pytest.mark.parametrize("limit, shown", [("0", 8), ("3", 3), ("8", 8), ("20", 8)])
@@ -486,7 +491,7 @@ def test_nothing_to_read(good, monkeypatch, capsys, argv):
 
 def replace_decode(monkeypatch, function) -> None:
     """function(path) runs before a file is decoded, in the worker, which is forked."""
-    monkeypatch.setattr(places, "decode", lambda path: function(path) or decode(path))
+    monkeypatch.setattr(file_sources, "decode", lambda path: function(path) or decode(path))
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])

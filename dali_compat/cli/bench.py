@@ -24,7 +24,7 @@ from torch.utils.data import RandomSampler, Subset
 from torchvision.transforms import v2
 
 from dali_compat.cli.chart import Bar, save_bars
-from dali_compat.cli.check import TABLE, add_options, archive_class, open_table
+from dali_compat.cli.datasets import add_options, dataset_class, open_dataset
 from dali_compat.cli.limits import Beside, Measured, Setting, advice, limit, limit_beside
 from dali_compat.cli.timing import Passes, SampledFiles, memory
 from dali_compat.cores import usable_cores
@@ -78,7 +78,7 @@ def run(args) -> int:
         args.batch_size = 256 if device.type == "cuda" else 64
     if min(args.batch_size, args.batches) < 1 or args.workers < 0 or min(args.step or [1]) <= 0:
         raise SystemExit("bench: --batch-size and --batches start at 1, --workers at 0, and --step is above 0")
-    dataset = open_dataset(args)
+    dataset = _dataset(args)
     files = SampledFiles(dataset, args.batch_size * args.batches)
     loader = make_loader(Subset(dataset, files.indices), args, device)
     print(f"{loader.explain()}\n")
@@ -137,31 +137,19 @@ class Speeds:
         return Bar(name, self._batch_size / seconds, self.rate(seconds), color)
 
 
-def open_dataset(args):
-    """The data set that the path names, with the transform."""
-    import dali_compat
-    from dali_compat.archives.paths import expand
+def _dataset(args):
+    """Returns the data set that the path names, with the transform."""
+    from dali_compat import DALIImageFolder
 
-    transform = transform_of(args.transform)
+    transform, name = transform_of(args.transform), " ".join(args.path)
     try:
-        files = expand(args.path)
-        kinds = {archive_class(file) for file in files}
-        if kinds == {None} and len(files) == 1:
-            dataset: Any = dali_compat.DALIImageFolder(files[0], transform)
-        elif len(kinds) == 1 and None not in kinds:
-            kind, options = kinds.pop() or "", dict(args.option)
-            if kind == "DALILMDB":
-                options.setdefault("labels", 0)
-            if kind == TABLE:
-                dataset = open_table(files, options, transform=transform)
-            else:
-                dataset = getattr(dali_compat, kind)(args.path, transform, **options)
-        else:
-            raise ValueError("neither one folder, nor a CSV table, nor archives of one kind")
+        dataset = open_dataset(
+            args.path, args.option, lambda path: DALIImageFolder(path, transform), {}, transform=transform
+        )
     except (OSError, ImportError, TypeError, ValueError) as error:
-        raise SystemExit(f"bench: {' '.join(args.path)}: {error}") from None
+        raise SystemExit(f"bench: {name}: {error}") from None
     if not len(dataset):
-        raise SystemExit(f"bench: {' '.join(args.path)}: no images")
+        raise SystemExit(f"bench: {name}: no images")
     return dataset
 
 
@@ -250,7 +238,7 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
     )
     setting = Setting(
         path=" ".join(args.path),
-        folder=os.path.isdir(args.path[0]) and archive_class(args.path[0]) is None,
+        folder=os.path.isdir(args.path[0]) and dataset_class(args.path[0]) is None,
         cores=cores,
         threads=threads,
         depth=depth,

@@ -9,6 +9,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from dali_compat.cli.datasets import dataset_class
+
 
 def add_arguments(parser) -> None:
     parser.add_argument("folder", help="of class folders of images, as torchvision's ImageFolder takes it")
@@ -55,11 +57,10 @@ def run(args) -> int:
 
 
 def _reader(out: str):
-    """The data set over an archive; making it builds the index, so that training starts at once."""
+    """Returns the data set of an archive; making it builds the index, so that training starts at once."""
     import dali_compat
 
-    names = {".rec": "DALIRecordIO", ".tfrecord": "DALITFRecord", ".lmdb": "DALILMDB", ".tar": "DALIWebDataset"}
-    return getattr(dali_compat, names[os.path.splitext(out)[1]])(out)
+    return getattr(dali_compat, dataset_class(out) or "")(out)
 
 
 def _size(out: str) -> int:

@@ -1,0 +1,104 @@
+"""Opens the data set that a command names: a folder, a CSV table, or archives of one kind."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Any
+
+TABLE = "DALIImageTable"
+_ENDINGS = {
+    ".csv": TABLE,
+    ".rec": "DALIRecordIO",
+    **dict.fromkeys((".tar", ".tgz", ".gz"), "DALIWebDataset"),
+    **dict.fromkeys((".tfrecord", ".tfrecords"), "DALITFRecord"),
+    **dict.fromkeys((".lmdb", ".mdb"), "DALILMDB"),
+}
+_LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, "little")  # at byte 16 of the first page
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds --option, which ``open_dataset`` takes."""
+    parser.add_argument(
+        "--option",
+        type=_option,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an argument of the class that reads it, as image=path and root=photos of a table, json_field=cls of a "
+        "tar file, or image_key=jpg of a TFRecord",
+    )
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def open_dataset(
+    paths: list[str], options: list[tuple[str, str]], folder: Callable[[str], Any], table: dict[str, Any], **more: Any
+) -> Any:
+    """Returns ``folder(path)`` of one folder, else the data set of a table or of archives.
+
+    Args:
+        paths: as the user gave them: paths, patterns, braces.
+        options: of --option.
+        table: arguments of a table's class.
+        more: arguments of any class.
+
+    Raises:
+        ImageReadError: an archive is damaged.
+        OSError, ImportError, TypeError, ValueError: there is no such file, or it is of another kind.
+    """
+    import dali_compat
+
+    from ..archives.paths import expand
+
+    files, named = expand(paths), dict(options)
+    kinds = {dataset_class(file) for file in files}
+    if kinds == {None} and len(files) == 1 and os.path.isdir(files[0]) and not options:
+        return folder(files[0])
+    kind = kinds.pop()
+    if kinds or kind is None:
+        raise ValueError("neither one folder, nor a CSV table, nor archives of one kind (.rec, TFRecord, LMDB, tar)")
+    if kind != TABLE:
+        labels = {"labels": 0} if kind == "DALILMDB" else {}  # without them LMDB of plain images does not open
+        return getattr(dali_compat, kind)(paths, **{**labels, **named, **more})
+    if len(files) > 1:
+        raise ValueError(f"{len(files)} tables: give one")
+    try:
+        return dali_compat.DALIImageTable(files[0], **{"target": None, **named, **table, **more})
+    except ValueError as error:
+        hint = "" if "image" in named else "; --option image=NAME says which column has the files"
+        raise ValueError(f"{error}{hint}") from None
+
+
+def dataset_class(path: str) -> str | None:
+    """Returns the name of the class of an archive or a table, by its ending or its first bytes; None of others.
+
+    Raises:
+        ValueError: it is a pipe or a device.
+    """
+    if os.path.isdir(path):
+        return "DALILMDB" if os.path.isfile(os.path.join(path, "data.mdb")) else None
+    if not os.path.isfile(path):
+        raise ValueError(f"{path} is neither a file nor a folder")  # to open a pipe waits for ever
+    return _ENDINGS.get(os.path.splitext(path)[1].lower()) or _by_content(path)
+
+
+def _by_content(path: str) -> str | None:
+    from ..archives.recordio import MAGIC
+    from ..archives.tfrecord import masked_crc32c
+
+    with open(path, "rb") as file:
+        head = file.read(512)
+    if head[:4] == MAGIC.to_bytes(4, "little"):
+        return "DALIRecordIO"
+    if head[257:262] == b"ustar":
+        return "DALIWebDataset"
+    if head[16:20] == _LMDB_MAGIC:
+        return "DALILMDB"
+    return "DALITFRecord" if head[8:12] == masked_crc32c(head[:8]).to_bytes(4, "little") else None
