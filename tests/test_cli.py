@@ -279,7 +279,7 @@ def test_levels_undo_to_tensor():
 
 def test_rows_lie_below_each_other(tmp_path):
     rows = {str(value): np.full((2, 10, 20, 3), value, np.uint8) for value in (50, 100, 150)}
-    demo.save_rows(tmp_path / "sheet.png", rows)
+    pictures.save_rows(tmp_path / "sheet.png", rows)
     sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
     assert sheet.shape == (3 * 26, 44, 3)
     assert [int(sheet[16 + row * 26 + 5, 30, 0]) for row in range(3)] == [50, 100, 150]

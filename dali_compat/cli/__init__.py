@@ -1,4 +1,4 @@
-"""The commands of `python -m dali_compat`: one module each, with add_arguments(parser) and run(args) -> exit code."""
+"""Runs the commands of `python -m dali_compat`: modules with add_arguments(parser) and run(args) -> exit code."""
 
 import argparse
 import importlib
@@ -9,7 +9,7 @@ from importlib import metadata
 COMMANDS = {
     "demo": "load images made on the spot through both loaders, and compare",
     "doctor": "say what is wrong with the installation, and how to mend it",
-    "run": "run a script as it is, with the loader over images being ours",
+    "run": "run a script as it is, with dali_compat's loader over images",
     "bench": "say how fast your data loads, what limits it, what to change",
     "check": "find damaged files of a folder or an archive before a training",
     "pack": "make a RecordIO, TFRecord, LMDB or tar file of a folder",
@@ -40,7 +40,7 @@ _RAW = argparse.RawDescriptionHelpFormatter
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. argv: the arguments after the program's name; default sys.argv's."""
+    """Runs one command and returns its exit code. ``argv`` are the arguments after the program's name."""
     argv = sys.argv[1:] if argv is None else argv
     more = _MORE.format(pages=_pages())
     parser = argparse.ArgumentParser("python -m dali_compat", description=_ABOUT, epilog=more, formatter_class=_RAW)
@@ -58,12 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _first_line(text: str | None) -> str | None:
-    """Of a docstring; None where Python leaves these out (-OO)."""
+    """Returns the first line of a docstring; None if Python leaves these out (-OO)."""
     return text and text.partition("\n")[0]
 
 
 def _pages() -> str:
-    """Where the documentation is: its address, where the package was published with one."""
+    """Returns the documentation's address, if the package was published with one, or says where it is."""
     try:
         found = metadata.metadata("dali_compat").get_all("Project-URL") or []
     except metadata.PackageNotFoundError:  # run from a checkout that is not installed

@@ -1,41 +1,37 @@
 """Measure how fast your data loads, alone and beside a synthetic step, what limits it, and what to change.
 
-What is loaded are batches of random images of the data set, each once before anything is timed. Loading alone, the step
+It loads batches of random images of the data set, each once before anything is timed. Loading alone, the step
 alone and both together are timed over the same number of batches. On a GPU the step is a row of matrix products, as
 many as take so long; on the CPU it sleeps, as if another device were at work. The bytes of the same files are read
 alone, too, with the loader's number of threads: from the disk, where the system follows the request to drop them from
-its memory, and again. What counts is the former where the data set is larger than the free memory. The rules by which
-a limit is named are those of limit() and limit_beside() in dali_compat/cli/limits.py.
+its memory, and again. The former counts if the data set is larger than the free memory. limit() and limit_beside() of
+dali_compat/cli/limits.py name the limit.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
-import re
-import sys
-from pathlib import Path
-from typing import Any
 
 import torch
-import torchvision.transforms as T
 from torch.utils.data import RandomSampler, Subset
-from torchvision.transforms import v2
 
+from dali_compat.cli.arguments import (
+    add_device,
+    add_options,
+    budget,
+    dataset_class,
+    device_of,
+    imagenet,
+    open_dataset,
+    transform_of,
+)
 from dali_compat.cli.chart import Bar, save_bars
-from dali_compat.cli.datasets import add_options, dataset_class, open_dataset
-from dali_compat.cli.limits import Beside, Measured, Setting, advice, limit, limit_beside
+from dali_compat.cli.limits import Beside, Measured, advice, limit, limit_beside
 from dali_compat.cli.timing import Passes, SampledFiles, memory
 from dali_compat.cores import usable_cores
 from dali_compat.routes.choose import StockRoute, in_python
 from dali_compat.text import in_columns
 
-RECIPES = {
-    "train": [T.RandomResizedCrop(224), T.RandomHorizontalFlip()],
-    "eval": [T.Resize(256), T.CenterCrop(224)],
-}
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 LOADS, STEPS, ALONE = "#1b7f4d", "#9aa5b1", "#2f6fb0"
 
 
@@ -59,23 +55,20 @@ def add_arguments(parser) -> None:
         help="length of the synthetic step in milliseconds, one or several (default: half, once and twice what loading "
         "a batch takes)",
     )
-    parser.add_argument("--batch-size", type=int, help="images in a batch (default 256 on a GPU, 64 on the CPU)")
     parser.add_argument("--batches", type=int, default=30, help="how many are timed in each case (default %(default)s)")
     parser.add_argument("--workers", type=int, default=0, help="num_workers (default: the loader's choice)")
     parser.add_argument("--prefetch-factor", type=int, help="batches in flight (default: the loader's choice)")
     parser.add_argument("--exact", action="store_true", help="exact=True")
-    parser.add_argument("--cache", type=_budget, help="cache=: bytes, or a share of the free memory, such as 0.5")
-    parser.add_argument("--device", help="where batches go: cpu, cuda, cuda:1 (default: the GPU if there is one)")
+    parser.add_argument("--cache", type=budget, help="cache=: bytes, or a share of the free memory, such as 0.5")
+    add_device(parser)
     parser.add_argument(
         "--out", default="dali_compat_bench.png", help="where to save the chart (default ./%(default)s)"
     )
 
 
 def run(args) -> int:
-    """Measure, print what limits and what to change, save the chart. Returns 0."""
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if args.batch_size is None:
-        args.batch_size = 256 if device.type == "cuda" else 64
+    """Measures, prints what limits and what to change, saves the chart. Returns 0."""
+    device = device_of(args)
     if min(args.batch_size, args.batches) < 1 or args.workers < 0 or min(args.step or [1]) <= 0:
         raise SystemExit("bench: --batch-size and --batches start at 1, --workers at 0, and --step is above 0")
     dataset = _dataset(args)
@@ -83,7 +76,7 @@ def run(args) -> int:
     loader = make_loader(Subset(dataset, files.indices), args, device)
     print(f"{loader.explain()}\n")
     passes = Passes(loader, args.batches, _ahead(args), device)
-    measured, setting, speeds = measure(loader, passes, files, args)
+    measured, speeds = measure(loader, passes, files, args)
     found = limit(measured)
     rows = [("", "images/s", "what limits"), *speeds.rows, ("loading alone", speeds.rate(measured.alone), found.limit)]
     limits, bars = [found], speeds.bars(measured.alone)
@@ -100,9 +93,9 @@ def run(args) -> int:
         print(f"{verdict.limit}: {verdict.why}")
     print("\nWhat to change:")
     for name in dict.fromkeys(verdict.limit for verdict in limits):
-        for line in advice(name, setting):
+        for line in advice(name, measured):
             print(f"  {name}: {line}")
-    save_bars(args.out, f"{setting.path}: images/s, batch {args.batch_size}", bars, f"alone, {found.limit} limits")
+    save_bars(args.out, f"{measured.path}: images/s, batch {args.batch_size}", bars, f"alone, {found.limit} limits")
     print(f"\nchart: {os.path.abspath(args.out)}")
     loader.close()
     return 0
@@ -123,7 +116,7 @@ class Speeds:
         return [(name, self.rate(seconds), "") for name, seconds in self._parts.items()]
 
     def bars(self, alone: float) -> list[Bar]:
-        """Of loading alone. Its parts are text, for some are a hundred times as fast."""
+        """Returns the bar of loading alone. Its parts are text, as some are a hundred times as fast."""
         return [self._bar("loading alone", alone, ALONE)]
 
     def bars_beside(self, beside: Beside) -> list[Bar]:
@@ -141,7 +134,8 @@ def _dataset(args):
     """Returns the data set that the path names, with the transform."""
     from dali_compat import DALIImageFolder
 
-    transform, name = transform_of(args.transform), " ".join(args.path)
+    spec, name = args.transform, " ".join(args.path)
+    transform = imagenet(spec) if spec in ("train", "eval") else transform_of(spec, "bench")
     try:
         dataset = open_dataset(
             args.path, args.option, lambda path: DALIImageFolder(path, transform), {}, transform=transform
@@ -153,36 +147,8 @@ def _dataset(args):
     return dataset
 
 
-def transform_of(spec: str, command: str = "bench") -> Any:
-    """Returns the transform that --transform of a command names."""
-    if spec in RECIPES:
-        return T.Compose([*RECIPES[spec], T.ToTensor(), T.Normalize(MEAN, STD)])
-    try:
-        match = re.fullmatch(r"([\w./~-]+):(\w+)", spec)
-        if not match:
-            return eval(spec, {"T": T, "v2": v2, "torch": torch, "nn": torch.nn})
-        place, name = match.groups()
-        made = getattr(_module(place), name)
-        return made() if isinstance(made, type) else made
-    except Exception as error:
-        raise SystemExit(f"{command}: --transform {spec}: {type(error).__name__}: {error}") from None
-
-
-def _module(place: str):
-    if not place.endswith(".py"):
-        sys.path.insert(0, os.getcwd())
-        return importlib.import_module(place)
-    found = importlib.util.spec_from_file_location(Path(place).stem, Path(place).expanduser())
-    if found is None or found.loader is None:
-        raise ImportError(f"cannot import {place}")
-    module = importlib.util.module_from_spec(found)
-    sys.modules[module.__name__] = module  # where worker processes look for its functions
-    found.loader.exec_module(module)
-    return module
-
-
 def make_loader(dataset, args, device: torch.device):
-    """Of batches enough for a pass."""
+    """Returns a loader with enough batches for a pass."""
     from dali_compat import DataLoader
 
     prefetch = {"prefetch_factor": args.prefetch_factor} if args.prefetch_factor else {}
@@ -203,17 +169,16 @@ def make_loader(dataset, args, device: torch.device):
 
 
 def _ahead(args) -> int:
-    """Batches that are not timed: those in flight when an epoch begins, and one more."""
+    """Returns how many batches are not timed: those in flight when an epoch begins, and one more."""
     return 1 + max(2, args.workers * (args.prefetch_factor or 2))
 
 
-def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured, Setting, Speeds]:
-    """Reading, and loading alone."""
+def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured, Speeds]:
+    """Measures reading, and loading alone."""
     from dali_compat.engine.device import free_memory
 
     passes.one()  # which looks at every file's header
     route = loader._route
-    cores = usable_cores()
     threads, depth = getattr(route, "threads", max(1, args.workers)), getattr(route, "depth", args.prefetch_factor or 2)
     per_batch = args.batch_size / len(files)
     files.drop()
@@ -226,36 +191,27 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
     read = cold if encoded > free else warm
     python = () if stock else tuple(in_python(route))
     measured = Measured(
-        alone.seconds,
-        read,
-        alone.host,
-        alone.cpu,
-        cores,
-        threads,
-        gpu=passes.device.type == "cuda",
+        alone=alone.seconds,
+        read=read,
+        host=alone.host,
+        cpu=alone.cpu,
+        cores=usable_cores(),
+        threads=threads,
         python=alone.waited + alone.host if stock or python else 0.0,
+        called=python,
         others=alone.others,
-    )
-    setting = Setting(
         path=" ".join(args.path),
         folder=os.path.isdir(args.path[0]) and dataset_class(args.path[0]) is None,
-        cores=cores,
-        threads=threads,
         depth=depth,
         batch_size=args.batch_size,
         workers=args.workers,
         exact=args.exact,
-        gpu=measured.gpu,
+        gpu=passes.device.type == "cuda",
         gpu_there=torch.cuda.is_available(),
         encoded=encoded,
         decoded=files.pixels() / files.share,
         free=free,
         cached=args.cache is not None,
         fallback=route.reason if stock else "",
-        python=python,
     )
-    return measured, setting, Speeds(args.batch_size, cold, warm, alone.host)
-
-
-def _budget(text: str) -> int | float:
-    return int(text) if text.isdecimal() else float(text)
+    return measured, Speeds(args.batch_size, cold, warm, alone.host)

@@ -1,4 +1,4 @@
-"""A chart of bars, as a PNG."""
+"""Draws a chart of bars, as a PNG."""
 
 from typing import NamedTuple
 

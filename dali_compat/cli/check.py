@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 
 from tqdm import tqdm
 
-from dali_compat.cli.datasets import TABLE, add_options, dataset_class, open_dataset
+from dali_compat.cli.arguments import TABLE, add_options, dataset_class, open_dataset
 from dali_compat.cores import usable_cores
 
 

@@ -11,18 +11,21 @@ from dali_compat import installation
 from dali_compat.cores import cpu_quota, usable_cores
 from dali_compat.engine.dali import warm
 from dali_compat.engine.planes.engines import engine_of
+from dali_compat.text import in_columns
 
 OLDEST_TESTED_DALI = (1, 53)
 OLDEST_TORCHVISION = (0, 20)
+_TORCH = "https://pytorch.org/get-started/locally"
 
 
 @dataclass(frozen=True)
 class Check:
     """One fact about this machine.
 
-    name, value: what was looked at and what was found.
-    problem, remedy: what is wrong with it and how to mend it; both None when nothing is wrong.
-    stops_dali: True when the problem keeps DALI from working, so that torchvision does the work instead.
+    Attributes:
+        name, value: what was looked at and what was found.
+        problem, remedy: what is wrong with it and how to mend it; both None if nothing is wrong.
+        stops_dali: True if the problem keeps DALI from working, so that torchvision does the work instead.
     """
 
     name: str
@@ -37,14 +40,14 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    """Print every check, then the problems. Returns 1 when a problem stops DALI, otherwise 0."""
+    """Prints every check, then the problems. Returns 1 if a problem stops DALI, otherwise 0."""
     results = checks()
     print(report(results))
     return int(any(check.stops_dali for check in results))
 
 
 def checks() -> list[Check]:
-    """Look at this machine. Starts CUDA where there is a GPU."""
+    """Looks at this machine. Starts CUDA if there is a GPU."""
     return [
         Check("Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}"),
         _torch(),
@@ -61,23 +64,19 @@ def checks() -> list[Check]:
 
 
 def report(results: list[Check]) -> str:
-    """The checks as text: one line each, then what is wrong and how to mend it."""
-    width = max(len(check.name) for check in results)
-    lines = [f"{check.name:<{width}}  {check.value}" for check in results] + [""]
+    """Returns the checks as text: one line each, then what is wrong and how to mend it."""
+    lines = [in_columns([(check.name, check.value) for check in results]), ""]
     wrong = [check for check in results if check.problem]
     for check in wrong:
         mark = "WRONG" if check.stops_dali else "NOTE"
         lines += [f"{mark}  {check.name}: {check.problem}", f"       mend: {check.remedy}"]
     if any(check.stops_dali for check in wrong):
-        lines.append(
-            "Until what is WRONG is mended, DALI cannot be relied on here; without DALI, torchvision does the work."
-        )
+        end = "Until what is WRONG is mended, DALI cannot be relied on here; without DALI, torchvision does the work."
+    elif any(check.name == "GPU" and not check.value.startswith("none") for check in results):
+        end = "DALI works here, on the GPU."
     else:
-        has_gpu = any(check.name == "GPU" and not check.value.startswith("none") for check in results)
-        lines.append(
-            "DALI works here, on the GPU." if has_gpu else "DALI works here, on the CPU: there is no GPU to use."
-        )
-    return "\n".join(lines)
+        end = "DALI works here, on the CPU: there is no GPU to use."
+    return "\n".join([*lines, end])
 
 
 def _torch() -> Check:
@@ -85,21 +84,13 @@ def _torch() -> Check:
     value = f"{torch.__version__} ({f'CUDA {built_for}' if built_for else 'CPU only'})"
     if driver is None or torch.cuda.is_available():
         return Check("torch", value)
-    offered = f"{driver[0]}.{driver[1]}"
+    offered = f"CUDA {driver[0]}.{driver[1]}"
     if built_for is None:
-        return Check(
-            "torch",
-            value,
-            f"it is the CPU-only build, but there is an NVIDIA driver (CUDA {offered})",
-            "install a CUDA build of torch: https://pytorch.org/get-started/locally",
-        )
+        problem = f"it is the CPU-only build, but there is an NVIDIA driver ({offered})"
+        return Check("torch", value, problem, f"install a CUDA build of torch: {_TORCH}")
     if int(built_for.split(".")[0]) > driver[0]:
-        return Check(
-            "torch",
-            value,
-            f"it is built for CUDA {built_for}, the NVIDIA driver offers CUDA {offered}",
-            "install a newer NVIDIA driver, or torch for an older CUDA: https://pytorch.org/get-started/locally",
-        )
+        problem = f"it is built for CUDA {built_for}, the NVIDIA driver offers {offered}"
+        return Check("torch", value, problem, f"install a newer NVIDIA driver, or torch for an older CUDA: {_TORCH}")
     return Check("torch", value)
 
 
@@ -117,18 +108,13 @@ def _dali() -> Check:
     if problem is not None:
         return Check("DALI", "does not work", problem.reason, problem.remedy, stops_dali=True)
     version = installation.dali_version() or "unknown"
-    if _numbers(version) < OLDEST_TESTED_DALI:
-        oldest = ".".join(map(str, OLDEST_TESTED_DALI))
-        newer = (
-            "cuda120" if installation.dali_cuda_major() == 11 else installation.wanted_variant()
-        )  # CUDA 11 ended at 1.50
-        return Check(
-            "DALI",
-            version,
-            f"it is older than {oldest}, the oldest version that was tested",
-            installation.install_command(newer),
-        )
-    return Check("DALI", version)
+    if _numbers(version) >= OLDEST_TESTED_DALI:
+        return Check("DALI", version)
+    oldest = ".".join(map(str, OLDEST_TESTED_DALI))
+    # CUDA 11 ended at 1.50
+    newer = "cuda120" if installation.dali_cuda_major() == 11 else installation.wanted_variant()
+    problem_text = f"it is older than {oldest}, the oldest version that was tested"
+    return Check("DALI", version, problem_text, installation.install_command(newer))
 
 
 def _package() -> Check:
@@ -138,9 +124,8 @@ def _package() -> Check:
     if len(real) > 1:
         command = installation.install_command(installation.wanted_variant())
         remedy = f"pip uninstall -y {' '.join(sorted(found))} && {command}"
-        return Check(
-            "DALI package", value, "several are installed and overwrite each other's files", remedy, stops_dali=True
-        )
+        problem = "several are installed and overwrite each other's files"
+        return Check("DALI package", value, problem, remedy, stops_dali=True)
     if real and len(found) > 1:
         names = " ".join(sorted(set(found) - set(real)))
         return Check("DALI package", value, f"{names} is a placeholder without DALI in it", f"pip uninstall -y {names}")
@@ -156,11 +141,10 @@ def _driver() -> Check:
 
 
 def _gpus() -> Check:
-    names = installation.gpu_names()
-    if names:
-        return Check("GPU", ", ".join(f"{index}: {name}" for index, name in enumerate(names)))
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return Check("GPU", "none: CPU mode" + (f" (CUDA_VISIBLE_DEVICES is {hidden!r})" if hidden is not None else ""))
+    names, hidden = installation.gpu_names(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = ", ".join(f"{index}: {name}" for index, name in enumerate(names))
+    none = "none: CPU mode" + (f" (CUDA_VISIBLE_DEVICES is {hidden!r})" if hidden is not None else "")
+    return Check("GPU", found or none)
 
 
 def _jpeg_engines() -> Check:
@@ -177,7 +161,7 @@ def _jpeg_engines() -> Check:
 
 
 def _exact_engine(index: int) -> str:
-    """Says whether exact=True decodes there."""
+    """Says if exact=True decodes there."""
     engine = engine_of(torch.device("cuda", index))
     if isinstance(engine, str):
         return f"but not with exact=True: {engine}"
@@ -185,14 +169,10 @@ def _exact_engine(index: int) -> str:
 
 
 def _connections() -> Check:
-    value = os.environ.get(
-        "CUDA_DEVICE_MAX_CONNECTIONS", f"not set (CUDA's default is {installation.CUDA_DEFAULT_CONNECTIONS})"
-    )
+    name, default = "CUDA_DEVICE_MAX_CONNECTIONS", installation.CUDA_DEFAULT_CONNECTIONS
     note = installation.max_connections_note()
-    if note is None:
-        return Check("CUDA_DEVICE_MAX_CONNECTIONS", value)
-    problem, remedy = note.split(": ", 1)
-    return Check("CUDA_DEVICE_MAX_CONNECTIONS", value, problem, remedy)
+    problem, remedy = note.split(": ", 1) if note else (None, None)
+    return Check(name, os.environ.get(name, f"not set (CUDA's default is {default})"), problem, remedy)
 
 
 def _cores() -> Check:
@@ -209,6 +189,6 @@ def _version(package: str) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """(1, 53) of '1.53.0'; enough to compare releases."""
+    """Returns (1, 53) of '1.53.0'; enough to compare releases."""
     parts = version.split(".")[:2]
     return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in parts)

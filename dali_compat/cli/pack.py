@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from dali_compat.cli.datasets import dataset_class
+from dali_compat.cli.arguments import dataset_class
 
 
 def add_arguments(parser) -> None:
@@ -18,7 +18,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    """Pack, then index what was packed. Returns 0, 1 if it cannot be done, 130 after Ctrl-C."""
+    """Packs, then indexes what was packed. Returns 0, 1 if it cannot be done, 130 after Ctrl-C."""
     from dali_compat.archives.pack import CannotPack, pack
 
     bar: Any = None

@@ -1,4 +1,4 @@
-"""Pictures to try a loader on, made from random numbers: smooth light, shapes and fine texture, as photos have."""
+"""Pictures to try a loader on, with smooth light, shapes and fine texture as photos have, and sheets of pictures."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 
 
 def make_photo(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """A photo-like picture: uint8, (height, width, 3), RGB. The same rng state gives the same picture."""
+    """Returns a photo-like picture: uint8, (height, width, 3), RGB. The same rng state gives the same picture."""
     light = Image.fromarray(rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)).resize(
         (width, height), Image.Resampling.BICUBIC
     )
@@ -28,9 +28,8 @@ def make_photo(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
 def write_folder(
     root: str | Path, count: int, classes: int = 8, seed: int = 0, done: Callable[[], object] = int
 ) -> None:
-    """Write `count` JPEGs of about 500 x 400 pixels (quality 90) as root/class_0/0000.jpg and so on, class by turn.
-
-    done: called after each picture. One seed always gives the same files.
+    """Writes `count` JPEGs of about 500 x 400 pixels (quality 90) as root/class_0/0000.jpg and so on, class by turn.
+    One seed always gives the same files. ``done`` is called after each picture.
     """
     root = Path(root)
     for label in range(classes):
@@ -45,3 +44,17 @@ def write_folder(
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(write, range(count)):
             done()
+
+
+def save_rows(out: str, rows: dict[str, np.ndarray]) -> None:
+    """Saves a PNG with one titled row for each {title: uint8 images (N, H, W, 3)}. Rows have one shape."""
+    title, gap = 16, 4
+    count, height, width, _ = next(iter(rows.values())).shape
+    sheet = Image.new("RGB", (count * (width + gap) - gap, len(rows) * (height + title)), "white")
+    draw = ImageDraw.Draw(sheet)
+    for row, (text, images) in enumerate(rows.items()):
+        top = row * (height + title)
+        draw.text((2, top + 2), text, fill="black")
+        for column, image in enumerate(images):
+            sheet.paste(Image.fromarray(image), (column * (width + gap), top + title))
+    sheet.save(out, format="PNG")

@@ -1,4 +1,4 @@
-"""Run a program with torch.utils.data.DataLoader being dali_compat's, where it is over images.
+"""Run a program with dali_compat's DataLoader in place of torch.utils.data's over images.
 
 The program is a script, or a module after -m, with its own arguments; nothing of it has to change.
 """
@@ -15,12 +15,13 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 import dali_compat
+from dali_compat.cli.arguments import budget
 
 
 def add_arguments(parser) -> None:
     parser.add_argument("--exact", action="store_true", help="torchvision's pixels, instead of the fastest kernels")
     parser.add_argument("--device", help="where batches go: cpu, cuda, cuda:1 (default: the GPU if there is one)")
-    parser.add_argument("--cache", type=_budget, help="memory for decoded images: bytes, or a share such as 0.5")
+    parser.add_argument("--cache", type=budget, help="memory for decoded images: bytes, or a share such as 0.5")
     parser.add_argument(
         "--fallback", choices=("warn", "silent", "error"), default="warn", help="what a loader does without DALI"
     )
@@ -31,12 +32,8 @@ def add_arguments(parser) -> None:
     parser.usage = f"{parser.prog} [options] (script | -m module) [arguments of the program]"
 
 
-def _budget(text: str) -> int | float:
-    return int(text) if text.isdigit() else float(text)
-
-
 def run(args) -> int:
-    """Run the program as python does. Returns 0, or 2 where there is none; what it raises goes through."""
+    """Runs the program as python does. Returns 0, or 2 if there is none; its exceptions pass through."""
     if not args.program:
         print(f"{os.path.basename(sys.executable)} -m dali_compat run: a script is missing, or -m module")
         return 2
@@ -90,8 +87,8 @@ def _begin_path_with(folder: str) -> None:
 
 
 def _of_the_program_alone(hook: Any) -> Any:
-    """An excepthook that leaves the calls up to the program's first out of the traceback, and says what to do where it
-    is batches on a GPU that the program did not expect."""
+    """Returns an excepthook that leaves the calls up to the program's first out of the traceback, and says what to do
+    if the cause is batches on a GPU that the program did not expect."""
 
     def excepthook(kind: Any, error: BaseException, trace: TracebackType | None) -> None:
         following, ours = trace, None
@@ -109,7 +106,7 @@ def _of_the_program_alone(hook: Any) -> Any:
 
 
 def _remedy(error: BaseException) -> str:
-    """Without an import of torch where the program had none."""
+    """Says what to do, without an import of torch if the program had none."""
     if "dali_compat.patch.loader" not in sys.modules:
         return ""
     from dali_compat.patch.devices import remedy

@@ -1,4 +1,4 @@
-"""How `bench` measures: reading a data set's files, and passes over a loader, alone and beside a synthetic step."""
+"""Measures for `bench`: reading a data set's files, and passes over a loader, alone and beside a synthetic step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SampledFiles:
         return len(self.indices)
 
     def drop(self) -> None:
-        """Ask the system to forget the files' contents. Archives are mapped, and stay."""
+        """Asks the system to forget the files' contents. Archives are mapped, and stay."""
         for index in self.indices:
             source = self._source(index)
             if isinstance(source, str) and hasattr(os, "posix_fadvise"):
@@ -52,14 +52,14 @@ class SampledFiles:
                     os.close(file)
 
     def read(self, threads: int) -> float:
-        """Seconds that reading all of them takes."""
+        """Reads all of them. Returns the seconds that it takes."""
         begin = time.perf_counter()
         with ThreadPoolExecutor(threads) as pool:
             self.bytes = sum(pool.map(self._read, self.indices))
         return time.perf_counter() - begin
 
     def pixels(self) -> int:
-        """Bytes of all of them when decoded, estimated from some."""
+        """Estimates the bytes of all of them when decoded, from some."""
         from dali_compat.data.sources import opened
 
         chosen, total = self.indices[:LOOKED_AT], 0
@@ -107,7 +107,7 @@ class Passes:
         self._loader, self._batches, self._ahead, self.device = loader, batches, ahead, device
 
     def beside(self, milliseconds: float) -> Beside:
-        """A step alone, and with batches of the loader."""
+        """Times a step alone, and with batches of the loader."""
         step = synthetic_step(milliseconds, self.device)
         begin = time.perf_counter()
         for _ in range(self._batches):
@@ -117,7 +117,7 @@ class Passes:
         return Beside(alone, self.one(step).seconds)
 
     def one(self, step: Callable[[Any], None] | None = None) -> Pass:
-        """Iterate once; timed from where the batches that were in flight at the beginning are gone."""
+        """Iterates once; timed from when the batches that were in flight at the beginning are gone."""
         begin, cpu, all_cpu = 0.0, 0.0, 0.0
         for number, batch in enumerate(self._loader, 1):
             if step is not None:
@@ -134,7 +134,7 @@ class Passes:
 
 
 def synthetic_step(milliseconds: float, device: torch.device) -> Callable[[Any], None]:
-    """A function that takes a batch's images, or None, and keeps the device busy for about so long."""
+    """Returns a function that takes a batch's images, or None, and keeps the device busy for about so long."""
     if device.type != "cuda":
         return lambda images: time.sleep(milliseconds / 1e3)
     a, out = (torch.randn(SIDE, SIDE, device=device, dtype=torch.float16) for _ in range(2))
@@ -160,7 +160,7 @@ def synthetic_step(milliseconds: float, device: torch.device) -> Callable[[Any],
 
 
 def memory(device: torch.device) -> str:
-    """What this process has held at most, and what of the GPU is in use, by whomever."""
+    """Says how much memory this process has held at most, and how much of the GPU all processes use."""
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     text = f"memory: {peak / 1e6:,.0f} MB of the host at most"
     if device.type == "cuda":
@@ -170,7 +170,7 @@ def memory(device: torch.device) -> str:
 
 
 def _processor_time() -> float:
-    """Of this process, of its workers, and of those that it has waited for."""
+    """Returns the processor time of this process, of its workers, and of those that it has waited for."""
     workers = 0.0
     for process in multiprocessing.active_children():
         with suppress(OSError):  # it has ended
@@ -181,11 +181,11 @@ def _processor_time() -> float:
 
 
 def _everybodys_time() -> float:
-    """Processor time of whoever is at work on the cores that this process may use; 0 where nobody tells."""
+    """Returns the processor time of all programs on the cores that this process may use; 0 if it is unknown."""
     cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     with suppress(OSError):
         rows = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
-        # but for those idle, and waiting for a disk
+        # without those idle, and waiting for a disk
         ticks = [int(row[column]) for row in rows if row[0] in cores for column in (1, 2, 3, 6, 7, 8)]
         return sum(ticks) / os.sysconf("SC_CLK_TCK")
     return 0.0

@@ -33,9 +33,9 @@ from torchvision.transforms import v2
 from tqdm import tqdm
 
 from dali_compat import DataLoader, installation
-from dali_compat.cli import demo, doctor
-from dali_compat.cli.bench import transform_of
-from dali_compat.cli.pictures import write_folder
+from dali_compat.cli import doctor
+from dali_compat.cli.arguments import transform_of
+from dali_compat.cli.pictures import save_rows, write_folder
 from dali_compat.routes.choose import resolve_device
 from dali_compat.text import in_columns
 from dali_compat.translate.untranslatable import describe
@@ -194,7 +194,7 @@ def save_picture(out: str, pairs: list, unit, offset) -> None:
         sheets[title] = np.zeros((len(images), height, width, 3), np.uint8)
         for sheet, image in zip(sheets[title], images, strict=True):
             sheet[: image.shape[0], : image.shape[1]] = image.round().clip(0, 255)
-    demo.save_rows(out, sheets)
+    save_rows(out, sheets)
 
 
 # ---- where results come from

@@ -1,5 +1,7 @@
 """What bench says that limits, and what it says to change, as functions of what was measured."""
 
+from dataclasses import replace
+
 import pytest
 
 from dali_compat.cli.limits import (
@@ -12,14 +14,13 @@ from dali_compat.cli.limits import (
     PYTHON,
     Beside,
     Measured,
-    Setting,
     advice,
     limit,
     limit_beside,
 )
 
-IDLE = Measured(alone=0.1, read=0.01, host=0.01, cpu=0.1, cores=16, threads=4, gpu=False)
-SETTING = Setting("photos", folder=True, cores=16, threads=4, depth=2, batch_size=256, free=1e9, decoded=1e8)
+IDLE = Measured(alone=0.1, read=0.01, host=0.01, cpu=0.1, cores=16, threads=4)
+FOLDER = replace(IDLE, path="photos", folder=True, depth=2, batch_size=256, free=1e9, decoded=1e8)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ SETTING = Setting("photos", folder=True, cores=16, threads=4, depth=2, batch_siz
     ],
 )
 def test_what_limits_alone(measured, limits, why):
-    verdict = limit(IDLE._replace(**measured))
+    verdict = limit(replace(IDLE, **measured))
     assert verdict.limit == limits and why in verdict.why
 
 
@@ -59,7 +60,7 @@ def test_what_limits_alone(measured, limits, why):
     ],
 )
 def test_what_limits_beside_a_step(step, together, measured, limits, why):
-    verdict = limit_beside(IDLE._replace(**measured), Beside(step, together))
+    verdict = limit_beside(replace(IDLE, **measured), Beside(step, together))
     assert verdict.limit == limits and why in verdict.why
 
 
@@ -74,14 +75,14 @@ def test_what_limits_beside_a_step(step, together, measured, limits, why):
         (CPU, dict(threads=16, cached=True), ["more cores"]),
         (DECODER, dict(exact=True, gpu=True), ["exact=False", "prefetch_factor=4 (now 2)", "cache", "smaller images"]),
         (HOST, {}, ["larger batches (now 256)", "no collate_fn"]),
-        (PYTHON, dict(python=("Lambda has no translation",)), ["Lambda", "num_workers=16 (now 0)"]),
-        (PYTHON, dict(python=("Lambda has no translation",), workers=16), ["Lambda"]),
+        (PYTHON, dict(called=("Lambda has no translation",)), ["Lambda", "num_workers=16 (now 0)"]),
+        (PYTHON, dict(called=("Lambda has no translation",), workers=16), ["Lambda"]),
         (PYTHON, dict(fallback="no folder"), ["because no folder", "num_workers=16 (now 4)"]),
         (BUSY_MACHINE, {}, ["measure again when the other programs have ended"]),
         (MODEL, {}, ["nothing"]),
     ],
 )
 def test_what_to_change(limits, setting, words):
-    lines = advice(limits, Setting(**{**vars(SETTING), **setting}))
+    lines = advice(limits, replace(FOLDER, **setting))
     assert len(lines) == len(words)
     assert all(word in line for word, line in zip(words, lines, strict=True)), lines

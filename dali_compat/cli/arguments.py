@@ -1,10 +1,15 @@
-"""Opens the data set that a command names: a folder, a CSV table, or archives of one kind."""
+"""Arguments that several commands take: a data set, a transform, a device, memory."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import os
+import re
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 TABLE = "DALIImageTable"
@@ -102,3 +107,63 @@ def _by_content(path: str) -> str | None:
     if head[16:20] == _LMDB_MAGIC:
         return "DALILMDB"
     return "DALITFRecord" if head[8:12] == masked_crc32c(head[:8]).to_bytes(4, "little") else None
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Adds --batch-size and --device; device_of() has their defaults."""
+    parser.add_argument("--batch-size", type=int, help="images in a batch (default 256 on a GPU, 64 on the CPU)")
+    parser.add_argument("--device", help="where batches go: cpu, cuda, cuda:1 (default: the GPU if there is one)")
+
+
+def device_of(args: argparse.Namespace) -> Any:
+    """Returns the torch.device of --device, and sets the batch size if there is none."""
+    import torch
+
+    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if args.batch_size is None:
+        args.batch_size = 256 if device.type == "cuda" else 64
+    return device
+
+
+def budget(text: str) -> int | float:
+    """Returns a number of bytes, or a share of the free memory."""
+    return int(text) if text.isdecimal() else float(text)
+
+
+def imagenet(which: str) -> Any:
+    """Returns ImageNet's transform to "train", or to evaluate."""
+    import torchvision.transforms as T
+
+    first = (
+        [T.RandomResizedCrop(224), T.RandomHorizontalFlip()] if which == "train" else [T.Resize(256), T.CenterCrop(224)]
+    )
+    return T.Compose([*first, T.ToTensor(), T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])
+
+
+def transform_of(spec: str, command: str) -> Any:
+    """Returns the transform that --transform of a command names."""
+    try:
+        match = re.fullmatch(r"([\w./~-]+):(\w+)", spec)
+        if not match:
+            import torch
+            import torchvision.transforms as T
+
+            return eval(spec, {"T": T, "v2": T.v2, "torch": torch, "nn": torch.nn})
+        place, name = match.groups()
+        made = getattr(_module(place), name)
+        return made() if isinstance(made, type) else made
+    except Exception as error:
+        raise SystemExit(f"{command}: --transform {spec}: {type(error).__name__}: {error}") from None
+
+
+def _module(place: str):
+    if not place.endswith(".py"):
+        sys.path.insert(0, os.getcwd())
+        return importlib.import_module(place)
+    found = importlib.util.spec_from_file_location(Path(place).stem, Path(place).expanduser())
+    if found is None or found.loader is None:
+        raise ImportError(f"cannot import {place}")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[module.__name__] = module  # where worker processes look for its functions
+    found.loader.exec_module(module)
+    return module
