@@ -25,14 +25,11 @@ from dali_compat.cli.arguments import (
     open_dataset,
     transform_of,
 )
-from dali_compat.cli.chart import Bar, save_bars
-from dali_compat.cli.limits import Beside, Measured, advice, limit, limit_beside
+from dali_compat.cli.limits import Measured, advice, limit, limit_beside
 from dali_compat.cli.timing import Passes, SampledFiles, memory
 from dali_compat.cores import usable_cores
 from dali_compat.routes.choose import StockRoute, in_python
 from dali_compat.text import in_columns
-
-LOADS, STEPS, ALONE = "#1b7f4d", "#9aa5b1", "#2f6fb0"
 
 
 def add_arguments(parser) -> None:
@@ -61,13 +58,10 @@ def add_arguments(parser) -> None:
     parser.add_argument("--exact", action="store_true", help="exact=True")
     parser.add_argument("--cache", type=budget, help="cache=: bytes, or a share of the free memory, such as 0.5")
     add_device(parser)
-    parser.add_argument(
-        "--out", default="dali_compat_bench.png", help="where to save the chart (default ./%(default)s)"
-    )
 
 
 def run(args) -> int:
-    """Measures, prints what limits and what to change, saves the chart. Returns 0."""
+    """Measures, prints what limits and what to change. Returns 0."""
     device = device_of(args)
     if min(args.batch_size, args.batches) < 1 or args.workers < 0 or min(args.step or [1]) <= 0:
         raise SystemExit("bench: --batch-size and --batches start at 1, --workers at 0, and --step is above 0")
@@ -76,58 +70,28 @@ def run(args) -> int:
     loader = make_loader(Subset(dataset, files.indices), args, device)
     print(f"{loader.explain()}\n")
     passes = Passes(loader, args.batches, _ahead(args), device)
-    measured, speeds = measure(loader, passes, files, args)
-    found = limit(measured)
-    rows = [("", "images/s", "what limits"), *speeds.rows, ("loading alone", speeds.rate(measured.alone), found.limit)]
-    limits, bars = [found], speeds.bars(measured.alone)
+    measured, parts = measure(loader, passes, files, args)
+
+    def rate(seconds: float) -> str:
+        return f"{args.batch_size / seconds:,.0f}" if seconds else "-"
+
+    found = [limit(measured)]
+    rows = [("", "images/s", "what limits"), *((name, rate(seconds), "") for name, seconds in parts.items())]
+    rows.append(("loading alone", rate(measured.alone), found[0].limit))
     for milliseconds in args.step or [500 * measured.alone, 1000 * measured.alone, 2000 * measured.alone]:
         beside = passes.beside(milliseconds)
-        verdict = limit_beside(measured, beside)
-        limits.append(verdict)
-        rate = f"{speeds.rate(beside.together)} of {speeds.rate(beside.step)}"
-        rows.append((f"beside a step of {1e3 * beside.step:.1f} ms", rate, verdict.limit))
-        bars += speeds.bars_beside(beside)
-    print(in_columns(rows))
-    print(f"\n{memory(device)}\n")
-    for verdict in dict.fromkeys(limits):
-        print(f"{verdict.limit}: {verdict.why}")
+        found.append(limit_beside(measured, beside))
+        both = f"{rate(beside.together)} of {rate(beside.step)}"
+        rows.append((f"beside a step of {1e3 * beside.step:.1f} ms", both, found[-1].limit))
+    print(f"{in_columns(rows)}\n\n{memory(device)}\n")
+    for one in dict.fromkeys(found):
+        print(f"{one.limit}: {one.why}")
     print("\nWhat to change:")
-    for name in dict.fromkeys(verdict.limit for verdict in limits):
+    for name in dict.fromkeys(one.limit for one in found):
         for line in advice(name, measured):
             print(f"  {name}: {line}")
-    save_bars(args.out, f"{measured.path}: images/s, batch {args.batch_size}", bars, f"alone, {found.limit} limits")
-    print(f"\nchart: {os.path.abspath(args.out)}")
     loader.close()
     return 0
-
-
-class Speeds:
-    """Seconds for a batch as images/s, in rows and bars."""
-
-    def __init__(self, batch_size: int, cold: float, warm: float, host: float):
-        self._batch_size = batch_size
-        self._parts = {"reading, memory asked to forget": cold, "reading again": warm, "the host's part alone": host}
-
-    def rate(self, seconds: float) -> str:
-        return f"{self._batch_size / seconds:,.0f}" if seconds else "-"
-
-    @property
-    def rows(self) -> list[tuple[str, str, str]]:
-        return [(name, self.rate(seconds), "") for name, seconds in self._parts.items()]
-
-    def bars(self, alone: float) -> list[Bar]:
-        """Returns the bar of loading alone. Its parts are text, as some are a hundred times as fast."""
-        return [self._bar("loading alone", alone, ALONE)]
-
-    def bars_beside(self, beside: Beside) -> list[Bar]:
-        name = f"{1e3 * beside.step:.1f} ms step"
-        return [
-            self._bar(f"{name}, synthetic", beside.step, STEPS),
-            self._bar(f"{name}, loaded", beside.together, LOADS),
-        ]
-
-    def _bar(self, name: str, seconds: float, color: str) -> Bar:
-        return Bar(name, self._batch_size / seconds, self.rate(seconds), color)
 
 
 def _dataset(args):
@@ -173,8 +137,8 @@ def _ahead(args) -> int:
     return 1 + max(2, args.workers * (args.prefetch_factor or 2))
 
 
-def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured, Speeds]:
-    """Measures reading, and loading alone."""
+def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured, dict[str, float]]:
+    """Measures reading, and loading alone. Returns also the seconds of parts of a batch's loading."""
     from dali_compat.engine.device import free_memory
 
     passes.one()  # which looks at every file's header
@@ -214,4 +178,5 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
         cached=args.cache is not None,
         fallback=route.reason if stock else "",
     )
-    return measured, Speeds(args.batch_size, cold, warm, alone.host)
+    parts = {"reading, memory asked to forget": cold, "reading again": warm, "the host's part alone": alone.host}
+    return measured, parts
