@@ -27,7 +27,7 @@ from .table import GAP, Rows, Table
 class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type: ignore[type-arg]  # of new torchvisions
     """Images and targets of one or more archive files, with random access.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))``, with the index as a third item where
+    ``dataset[i]`` is ``(transform(image), target_transform(target))``, with the index as a third item if
     ``return_index`` is set. The image is a PIL image in RGB, as torchvision.datasets.ImageFolder gives for a file of
     the same bytes.
 
@@ -42,8 +42,8 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
 
     Attributes:
         files: paths of the files that hold the images.
-        classes, class_to_idx: names of the targets, where a file ``<path>.classes.txt`` has them (the pack command
-            writes it); None elsewhere.
+        classes, class_to_idx: names of the targets, if a file ``<path>.classes.txt`` has them (the pack command
+            writes it); else None.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -133,9 +133,9 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         """Returns the encoded bytes of the images at ``indices``: read-only uint8 arrays of shape (length,), views of
         the mapped files.
 
-        Returns at once: what is not in memory is being read from disk meanwhile, and waited for where it is touched.
-        An image that RecordIO keeps in several parts is copied once, and waited for. A file that is overwritten later
-        shows its new bytes in them: ask changed() when they have been used.
+        Returns at once: what is not in memory is read from disk meanwhile, and waited for at the first access. An image
+        that RecordIO keeps in several parts is copied, and waited for. A file that is overwritten later shows its new
+        bytes in them: call changed() after using them.
 
         Raises:
             IndexError: as a list does.

@@ -3,8 +3,8 @@
 Whole batches are views of the mapped files; single images are copied by pread, which lets other Python
 threads run while the disk works. 256 photos of 105 KB on 2 cores (benchmarks/archives.py, medians): from
 the page cache, views with every page touched take 1.7 ms, preads 33 ms and preads shared by 8 threads 17 ms, for they
-copy, into memory that the system has to clear first. From disk, views take 20 ms if the kernel is told beforehand what
-will be wanted (posix_fadvise), 490 ms if not; preads 78 ms, by 8 threads 46 ms.
+copy, into memory that the system has to clear first. From disk, views take 20 ms if the kernel is asked beforehand to
+read them (posix_fadvise), 490 ms if not; preads 78 ms, by 8 threads 46 ms.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class MappedFiles:
     def _check(self, number: int, file: _File) -> None:
         """
         Raises:
-            ImageReadError: somebody has written to the file.
+            ImageReadError: the file has been written to.
         """
         if file.state() != self._stats[number]:
             raise ImageReadError(_changed(self.paths[number]))
 
     def _file(self, number: int) -> _File:
-        """Opens the file if it is not open, and drops the oldest where many are. No lock: a fork would copy a held one.
+        """Opens the file if it is not open, and drops the oldest of many. No lock: a fork would copy a held one.
         Whoever uses a dropped file keeps it open until done."""
         file = self._open[number]
         if file is None:
@@ -110,8 +110,8 @@ class MappedFiles:
 
 
 class _File:
-    """An open file and, once somebody asks, its map. It is closed with this object: a stream that is garbage warns that
-    nobody has closed it."""
+    """An open file and, from its first use on, its map. It is closed with this object, as a stream that is collected
+    while open warns of that."""
 
     def __init__(self, stream: io.FileIO):
         self.stream = stream
@@ -121,7 +121,7 @@ class _File:
         self.stream.close()
 
     def state(self) -> tuple[int, int]:
-        """(size in bytes, modification time in ns), as they are now. Some 1 us."""
+        """Returns (size in bytes, modification time in ns), as they are now. Some 1 us."""
         stat = os.fstat(self.stream.fileno())
         return stat.st_size, stat.st_mtime_ns
 

@@ -1,10 +1,10 @@
 """Caches the list of a folder's images: an ImageFolder of 1.28 million files starts in a second.
 
-What is cached are names; whether they still hold is told by the modification time and inode of the root and of every
-folder below it, which change when a file or folder is added, removed or renamed. Files whose contents change stay in
-the list, as they should. A folder that was modified within two seconds before it was listed is not trusted the next
-time: it may have changed again within one tick of the file system's clock. Who asked before that listing began gets it
-all the same, so that ranks that start at once over a new folder do not list it one after another. The cached list is
+Only names are cached. They are valid while the modification time and inode of the root and of every folder below it are
+the same: these change when a file or folder is added, removed or renamed. Files whose contents change stay in the list,
+as they should. If a folder was modified within two seconds before it was listed, the next start lists it again: it may
+have changed again within one tick of the file system's clock. A caller who asked before that listing began gets it all
+the same, so that ranks that start together over a new folder do not list it one after another. The cached list is
 its user's alone (mode 0600); one that others may have written (saved.py), or that names what is not below the root, is
 made anew.
 """

@@ -2,8 +2,8 @@
 
 The cached index of ``train.rec`` is ``.train.rec.<digits>.dali_compat-index.npz``: its name begins with a dot, so that
 patterns such as ``train*`` do not match it. The digits stand for what the scan depends on, its options and this version
-of the layout. A file that has changed is noticed by its fingerprint and scanned again. An index is believed where it is
-this user's or that of the archive's owner, nobody else may write it, and its rows lie within the file.
+of the layout. A file that has changed is noticed by its fingerprint and scanned again. An index is used only if it
+belongs to this user or the archive's owner, nobody else may write it, and its rows lie within the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from . import saved
 from .table import Rows
 
 _LAYOUT = 1  # of the cached arrays; another number leaves older caches alone
-_MODE = 0o644  # whoever may read the archive may use its index
+_MODE = 0o644  # who may read the archive may use its index
 _ENDS = 8192  # bytes; the first 8 KB of an LMDB file change with every transaction
 _THREADS = 8
 _SLOW = 1.0  # seconds before a progress bar shows
@@ -60,7 +60,7 @@ def indexed(
     Args:
         paths: the files.
         options: what the scan of a file depends on besides the file; JSON can hold it.
-        scan: finds the images of a file; called in several threads where several files need it.
+        scan: finds the images of a file; called in several threads if several files need it.
 
     Raises:
         ImageReadError, ValueError: as ``scan`` does; the first of them.

@@ -33,7 +33,7 @@ _SMALLEST, _LARGEST = 512, 1 << 16  # sizes of a page
 
 
 class Database:
-    """``data`` is the whole file (mapped). Raises ImageReadError where it is damaged, ValueError where it has what
+    """The whole file, ``data`` (mapped). Raises ImageReadError if it is damaged, ValueError if it is of a kind that
     cannot be used.
 
     Attributes:

@@ -39,7 +39,7 @@ def pack(
     begun: Callable[[int, int], object] = _nothing,
     done: Callable[[], object] = _nothing,
 ) -> int:
-    """Pack an ImageFolder's images, in its order, with its class numbers, into ``out``, whose ending says the format.
+    """Packs an ImageFolder's images, in its order, with its class numbers, into ``out``, whose ending says the format.
 
     Beside ``out``, its class names go to ``out.classes.txt``, and a .rec gets its .idx.
 

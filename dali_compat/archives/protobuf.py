@@ -22,7 +22,7 @@ def fields(data, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     ``data`` for the others.
 
     Raises:
-        Malformed: where reading comes to what cannot be a message.
+        Malformed: at the first bytes that cannot be a message.
     """
     at = begin
     while at < end:

@@ -51,8 +51,8 @@ class DALIRecordIO(Archive):
     Attributes:
         files: paths of the files that hold the images.
         targets: list of ints, before target_transform.
-        classes, class_to_idx: names of the targets, where a file ``<path>.classes.txt`` has them (the pack command
-            writes it); None elsewhere.
+        classes, class_to_idx: names of the targets, if a file ``<path>.classes.txt`` has them (the pack command
+            writes it); else None.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -33,7 +33,8 @@ def digest(*values) -> str:
 
 
 def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray], mode: int = 0o600) -> None:
-    """Writes ``meta`` (of what JSON can hold) and arrays; nobody ever sees half of the file. ``mode``: who may read it.
+    """Writes ``meta`` (of what JSON can hold) and arrays; the file appears complete or not at all. ``mode``: its
+    permissions.
 
     Raises:
         OSError: the folder cannot be written, or is full.
@@ -69,8 +70,8 @@ def load(path: str | Path, owners: tuple[int, ...] = ()) -> tuple[dict, dict[str
 
 @contextlib.contextmanager
 def lock(name: str) -> Iterator[None]:
-    """Held by one process of this machine at a time, so that the ranks of a training job do not all do the same work.
-    Where locks do not work, or another holds this one for long, nothing is held: save() keeps the result right."""
+    """Locks a name for one process of this machine at a time, so that ranks of a training do not all do the same work.
+    If locks do not work, or another holds this one for long, nothing is locked: save() keeps the result right."""
     path = cache_folder() / "locks" / name
     with contextlib.ExitStack() as stack:
         try:

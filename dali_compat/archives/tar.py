@@ -1,7 +1,7 @@
 """Finds the members of a tar file by its headers alone.
 
-Python's tarfile would be no replacement: where a header is damaged it ends without an error, so that a data set loses
-the rest of its images unnoticed. It also keeps an object for every member, and takes five times as long.
+Python's tarfile is no replacement: it ends at a damaged header without an error, so that a data set would lose the rest
+of its images unnoticed. It also keeps an object for every member, and takes five times as long.
 
 Sources: POSIX.1-2017, pax (ustar and pax formats); GNU tar manual, "Basic Tar Format".
 """
@@ -20,7 +20,7 @@ END = bytes(2 * BLOCK)
 _REGULAR = b"0\x007"
 _NO_DATA = b"123456"  # links, devices, folders, pipes: their size says nothing about the file
 _LONG_NAME, _LONG_LINK, _PAX, _SOLARIS_PAX, _PAX_GLOBAL, _SPARSE = b"LKxXgS"
-_SAYING = b"LKxXg"  # what they say is told by the bytes behind them
+_SAYING = b"LKxXg"  # the bytes behind them describe the next member
 _OTHER_FORMATS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _MAGIC = slice(257, 263)
 _CHECKSUM = slice(148, 156)

@@ -3,8 +3,8 @@
 It loads batches of random images of the data set, each once before anything is timed. Loading alone, the step
 alone and both together are timed over the same number of batches. On a GPU the step is a row of matrix products, as
 many as take so long; on the CPU it sleeps, as if another device were at work. The bytes of the same files are read
-alone, too, with the loader's number of threads: from the disk, where the system follows the request to drop them from
-its memory, and again. The former counts if the data set is larger than the free memory. limit() and limit_beside() of
+alone, too, with the loader's number of threads: from the disk, if the system drops them from its memory as
+requested, and again. The former counts if the data set is larger than the free memory. limit() and limit_beside() of
 dali_compat/cli/limits.py name the limit.
 """
 

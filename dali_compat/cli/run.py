@@ -98,9 +98,8 @@ def _of_the_program_alone(hook: Any) -> Any:
             following = following.tb_next
         trace = trace if ours is None else ours.tb_next
         hook(kind, error.with_traceback(trace), trace)
-        told = _remedy(error)
-        if told:
-            print(told, file=sys.stderr)
+        if remedy := _remedy(error):
+            print(remedy, file=sys.stderr)
 
     return excepthook
 
