@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..callers import stack_level
 from ..data.headers import headers_of
 from ..data.leaves import Images
 from ..data.sources import DECODED
@@ -154,7 +155,7 @@ class DaliRoute:
             engines = warm.jpeg_engines(self.device.index)
             hidden = hidden_jpeg_engines(self.device.index) if not engines and most_jpeg_engines() else None
             if hidden is not None:
-                warnings.warn(str(hidden), stacklevel=2)
+                warnings.warn(str(hidden), stacklevel=stack_level())
         batch_size = max(batch_size, self.batch_size)
         with self._lock:
             self._tidy()
