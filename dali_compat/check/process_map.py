@@ -43,7 +43,8 @@ def process_map(
             while len(pending) < _AHEAD * processes and (chunk := list(islice(items, _CHUNK))):
                 try:
                     future = pool.submit(_apply, chunk)
-                except BrokenProcessPool:  # which has ended its processes
+                except BrokenProcessPool:
+                    _kill(pool)
                     pool = _pool(function, processes)
                     future = pool.submit(_apply, chunk)
                 pending.append((chunk, future))
@@ -66,7 +67,6 @@ def _alone(function: Callable, chunk: list) -> list:
         (process,) = pool._processes.values()
         if not future.exception():
             return future.result()
-        pool.shutdown()  # whose thread waits for the process, too: only then its exit code is known
     finally:
         _kill(pool)
     if len(chunk) > 1:
@@ -81,11 +81,9 @@ def _pool(function: Callable, processes: int) -> ProcessPoolExecutor:
 
 def _kill(pool: ProcessPoolExecutor) -> None:
     """Ends a pool at once: its processes write nothing."""
-    processes = list((pool._processes or {}).values())
-    pool.shutdown(wait=False, cancel_futures=True)
-    for process in processes:
+    for process in list((pool._processes or {}).values()):
         process.kill()
-        process.join()
+    pool.shutdown(cancel_futures=True)  # when its thread has ended, all exit codes are known
 
 
 # ---- in the processes
