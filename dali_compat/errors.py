@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import os
+from traceback import walk_tb
 from typing import Any
 
 
@@ -60,3 +62,21 @@ class FallbackWarning(UserWarning):
 
 class BadImageWarning(UserWarning):
     """Samples were replaced or skipped, as ``on_error`` says. ``loader.errors`` lists them."""
+
+
+def file_of(error: BaseException | None) -> str:
+    """The file that the system could not open, or PIL could not read; "" where nothing names it."""
+    met: list[BaseException] = []  # "raise error from error" is a circle
+    while error is not None and error not in met:
+        met.append(error)
+        found = [getattr(error, "filename", None)]
+        for frame, _ in walk_tb(error.__traceback__):
+            if str(frame.f_globals.get("__name__")).startswith("PIL."):
+                image, file = (frame.f_locals.get(name) for name in ("self", "fp"))
+                files = image, file, getattr(image, "fp", None)
+                found += [getattr(one, name, None) for one in files for name in ("filename", "name")]
+        known = [os.fsdecode(one) for one in found if one and isinstance(one, (str, bytes, os.PathLike))]
+        if known:
+            return known[-1]
+        error = error.__cause__ or error.__context__
+    return ""

@@ -17,8 +17,10 @@ import torch
 
 from .account import NOWHERE, lines_of
 from .draws import is_random
+from .draws.given import is_given
 from .plan import CONVERSIONS, Call, Draw, ImageSpec, Line, Options, Plan, Step, draw
 from .translate.chain import Chain, translate
+from .translate.fidelity import EXACT
 from .translate.registry import as_kernels_do
 from .versions import resizes_in_whole_numbers
 
@@ -47,6 +49,8 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
         return Plan((), (), (), *shared, lines=(line,), views=views, structure=chain.structure)
     steps = tuple(s for t in chain.translated for s in t.steps)
     ordered = tuple(map(as_kernels_do, _geometry_first(steps)))
+    if options.exact:
+        ordered = tuple(map(_by_torchvision, ordered))
     split = 0 if decoded else _first_batch_step(ordered, options)
     if not options.exact and not options.gpu and not decoded and (first := _first_resize(ordered, split)) < split:
         by_torch = map(_in_whole_numbers, ordered[first:split])
@@ -54,7 +58,7 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     elif not options.exact and not decoded:
         split = _after_float32(ordered, split)
     dali = tuple(s for s in ordered[:split] if s.op not in _NO_KERNEL)
-    two_pass = options.gpu and not any(map(is_random, steps))
+    two_pass = options.gpu and not any(is_random(s) and not is_given(s) for s in steps)
     dali = tuple(map(_warp_in_dali, _lower_resize(dali, two_pass)))
     if not options.exact:
         dali = _fuse_tail(dali, "HWC" if options.channels_last else "CHW")
@@ -206,8 +210,17 @@ def _first_resize(steps, split: int) -> int:
     """Index of the first resize before ``split`` that a CPU's torch does better, and all that follows as well as DALI;
     ``split`` where there is none."""
     at = next((i for i, s in enumerate(steps[:split]) if s.op == "resize" and _is_in_whole_numbers(s)), split)
-    after = (s.op in (*_BATCH_OPS, "crop") or (s.op == "resize" and _is_in_whole_numbers(s)) for s in steps[at:split])
+    after = (
+        s.op in (*_BATCH_OPS, "crop", "pad") or (s.op == "resize" and _is_in_whole_numbers(s)) for s in steps[at:split]
+    )
     return at if all(after) else split
+
+
+def _by_torchvision(s: Step) -> Step:
+    """What only torchvision's own function does to the last bit."""
+    if s.op != "gaussian_blur" or not is_given(s):
+        return s
+    return s.but(args=(*s.args, ("by_torchvision", True)), fidelity=EXACT)
 
 
 def _is_in_whole_numbers(s: Step) -> bool:
@@ -223,23 +236,26 @@ def _in_whole_numbers(s: Step) -> Step:
 
 
 def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """resize [crop] [flip] uint8 to_dtype(float32) [normalize] to one size -> resize_mirror_normalize."""
+    """resize [pad] [crop] [flip] uint8 to_dtype(float32) [normalize] to one size -> resize_mirror_normalize."""
     if not steps or steps[0].op != "resize" or not _is_in_whole_numbers(steps[0]) or steps[0].kwargs["like"] != "v2":
         return steps
     resize, *rest = steps
-    crop = rest.pop(0) if rest and rest[0].op == "crop" and _is_inside(resize.draw, rest[0]) else None
+    pad = rest.pop(0) if rest and rest[0].op == "pad" and rest[0].kwargs["mode"] == "constant" else None
+    inside = rest and rest[0].op == "crop" and (rest[0].kwargs["inside"] if pad else _is_inside(resize.draw, rest[0]))
+    crop = rest.pop(0) if inside else None
     mirror = rest.pop(0) if rest and rest[0].op == "flip" and rest[0].kwargs["axis"] == "horizontal" else None
     convert = rest.pop(0) if rest and rest[0].op == "to_dtype" and rest[0].kwargs["like"] != "cast" else None
     if convert is None or convert.gives.dtype != torch.float32 or convert.gives.size is None:
         return steps
     normalize = rest.pop(0) if rest and rest[0].op == "normalize" and not rest[0].when else None
-    done = [one for one in (resize, crop, mirror, convert) if one is not None]
+    done = [one for one in (resize, pad, crop, mirror, convert) if one is not None]
     drawn = [one for one in done if is_random(one)]
-    if len(drawn) > 1 or any(one.when for one in done):
+    if (len(drawn) > 1 and not all(map(is_given, drawn))) or any(one.when for one in done):
         return steps
     values = normalize.kwargs if normalize else {"mean": (0.0,), "std": (1.0,)}
-    args = (("interpolation", resize.kwargs["interpolation"]), *values.items())
-    parts = {"crop": crop and crop.draw, "mirror": mirror and mirror.draw}
+    fill = pad.kwargs["fill"] if pad else ()
+    args = (("interpolation", resize.kwargs["interpolation"]), *values.items(), ("fill", fill))
+    parts = {"pad": pad and pad.draw, "crop": crop and crop.draw, "mirror": mirror and mirror.draw}
     numbers, stream = draw("resized_window", resize=resize.draw, **parts), (drawn or [resize])[0].stream
     return (Step("resize_mirror_normalize", (normalize or convert).gives, args, numbers, stream=stream), *rest)
 
@@ -254,6 +270,8 @@ def _dali_can(steps, i: int, options: Options) -> bool:
         return False
     if s.op == "resize_by_choice" and options.exact:
         return False
+    if is_given(s) and str(s.kwargs.get("interpolation")).startswith("nearest"):
+        return False  # it may be a mask: DALI takes another pixel at times, which may be of another class
     if s.op.startswith("warp_") and (options.exact or s.kwargs["like"] != "pil"):
         return False
     if s.op == "jpeg" and (s.gives.channels != 3 or (options.exact and options.gpu)):
@@ -320,7 +338,9 @@ def _passes(s: Step) -> str:
 
 def _crops_inside(resize: Step, crop: Step) -> bool:
     args = dict(resize.draw.args)  # type: ignore[union-attr]  # a resize has one
-    if crop.op != "crop" or args["crop"] is not None or is_random(resize):
+    if crop.op != "crop" or args["crop"] is not None:
+        return False
+    if is_random(resize) and not (is_given(crop) and args["resize"].name.startswith("given")):
         return False
     return _is_inside(args["resize"], crop)
 

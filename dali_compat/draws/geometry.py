@@ -84,17 +84,6 @@ def random_crop_answers(row, step):
     return [("window", row)]
 
 
-@draws(uniforms=4)
-def given_window(sizes, u):
-    """(top, left, height, width), which are given in the place of random numbers."""
-    start, shape = u[:, :2], u[:, 2:]
-    outside = ((start < 0) | (shape < 1) | (start + shape > sizes)).any(1)
-    if outside.any():  # another image has come to its place
-        row = int(outside.argmax())
-        raise ImageTooSmall(row, f"an image of {tuple(sizes[row].tolist())} has no window {tuple(u[row].tolist())}")
-    return window(start, shape)
-
-
 @draws(uniforms=22)
 def random_resized_crop(sizes, u, *, scale, ratio):
     """torchvision.transforms.RandomResizedCrop.get_params: ten tries, then a central crop within ``ratio``."""

@@ -9,14 +9,14 @@ import numpy as np
 from .registry import draws, lookup, run
 
 
-@draws(uniforms=lambda resize, crop, passes: lookup(crop or resize)[0])
+@draws(uniforms=lambda resize, crop, passes: max(lookup(one)[0] for one in (resize, crop) if one))
 def resize_lowered(sizes, u, *, resize, crop, passes):
     """A resize, of which perhaps only the window of a crop is wanted, as one or two calls of DALI's resize.
 
     A call takes an output ``size`` and the region of its input that this size covers, in (fractional) pixels.
     ``passes`` is "one", or for one axis after the other "as Pillow" or "width first".
     """
-    _, full = run(resize, sizes, u if crop is None else None)  # a random resize has no crop
+    _, full = run(resize, sizes, u)  # only one of them is random, unless all numbers are given
     start, shape = np.zeros_like(full), full
     if crop is not None:
         window, shape = run(crop, full, u)
@@ -39,15 +39,15 @@ def resize_lowered(sizes, u, *, resize, crop, passes):
     return {name: array.astype(np.float32) for name, array in calls.items()}, shape
 
 
-@draws(uniforms=lambda resize, crop, mirror: max(lookup(one)[0] for one in (resize, crop, mirror) if one))
-def resized_window(sizes, u, *, resize, crop, mirror):
-    """A resize, of its image perhaps the window of a crop, and perhaps mirrored; one of them may be random. ``size``,
-    ``start`` and ``shape`` are (N, 2), ``mirror`` is (N,)."""
+@draws(uniforms=lambda **parts: max(lookup(one)[0] for one in parts.values() if one))
+def resized_window(sizes, u, *, resize, pad, crop, mirror):
+    """A resize, of its image, perhaps padded, perhaps the window of a crop, and perhaps mirrored; one of them may be
+    random. ``size``, ``start`` and ``shape`` are (N, 2), ``mirror`` is (N,)."""
     _, full = run(resize, sizes, u)
     start, shape = np.zeros_like(full), full
-    if crop is not None:
-        window, shape = run(crop, full, u)
-        start = window["start"]
+    for window in filter(None, (pad, crop)):
+        values, shape = run(window, shape, u)
+        start = start + values["start"]
     flags = np.zeros(len(sizes), np.int32) if mirror is None else run(mirror, shape, u)[0].get("flag", np.int32(1))
     mirrors = np.broadcast_to(flags, len(sizes))
     return {"size": full, "start": start, "shape": shape, "mirror": mirrors}, shape

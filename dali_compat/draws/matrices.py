@@ -34,7 +34,12 @@ def rotation_matrix(sizes, u, *, of, center, like):
         matrix = np.array([rotation(angle, size, new, center) for angle, size, new in rows])
     else:
         matrix = np.array([rotation_of_tensors(angle, size, new, center, like) for angle, size, new in rows])
-    return {"matrix": matrix.reshape(-1, 6), "size": after.astype(np.int32)}, after
+    return _matrices(values, matrix, after)
+
+
+def _matrices(values, matrix, after):
+    flag = {"flag": values["flag"]} if "flag" in values else {}
+    return {"matrix": matrix.reshape(-1, 6), "size": after.astype(np.int32), **flag}, after
 
 
 def rotation(angle: float, size, new_size, center=None) -> list[float]:
@@ -85,7 +90,7 @@ def affine_matrix(sizes, u, *, of, center, like):
         *(values[name].tolist() for name in ("angle", "translate", "scale", "shear")), sizes.tolist(), strict=True
     )
     matrix = np.array([affine(a, t, scale, shear, size, center, like, version) for a, t, scale, shear, size in rows])
-    return {"matrix": matrix.reshape(-1, 6), "size": after.astype(np.int32)}, after
+    return _matrices(values, matrix, after)
 
 
 def affine(angle, translate, scale, shear, size, center=None, like: str = "pil", version: str = "v1") -> list[float]:

@@ -21,6 +21,13 @@ def rotation(sizes, u, *, degrees, expand, center, like):
     return {"angle": angle}, sizes
 
 
+def size_of_rotation(size: tuple[int, int], angle: float, center, like: str) -> tuple[int, int]:
+    """(height, width) of one image, as rotation() has it with ``expand``."""
+    sizes, angles = np.array([size]), np.array([angle])
+    rotated = _rotated_as_pillow(sizes, angles, center) if like == "pil" else _rotated(sizes, angles, center, like)
+    return tuple(rotated[0].tolist())
+
+
 @dictates(rotation)
 def rotation_answers(row, step):
     return [("uniform", row["angle"])]

@@ -1,8 +1,9 @@
 """One batch of a data set of the user's, whose own code says what its samples are made of (lazy/).
 
-The data set is asked in worker processes, or, without any, in the thread that iterates. DALI makes the images of
-samples that are left to it; others are as the data set has made them. A sample of which an image cannot be made is
-asked for once more, and its own code makes it, or raises torch's error.
+The data set is asked in worker processes, or, without any, in the thread that iterates. It gives what was done to each
+image, with which numbers. DALI does that to those of which it can do all; of others, masks for example, torchvision's
+own functions do it once more, in threads. A sample of which an image cannot be made is asked for once more, and its own
+code makes it, or raises torch's error.
 
 Rows are images here: a sample may have several (told.py).
 """
@@ -10,6 +11,7 @@ Rows are images here: a sample may have several (told.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +20,7 @@ import torch
 
 from ..engine.device import mapped, moved
 from ..engine.views import Views
-from ..errors import ImageReadError, OutOfStep
+from ..errors import ImageReadError, OutOfStep, read_error
 from ..lazy.samples import Sample, at, put
 from ..lazy.workers import Request, Ticket
 from .batch import collated
@@ -37,6 +39,7 @@ class AskedBatch(DaliBatch):
     _files: Mapping[int, str] = {}  # of samples that the data set could not make
     _settled = False  # whether the data set itself was asked for those that are bad
     _asked_of: Ticket | None = None  # what workers are to answer
+    _replays: dict[int, Future] | None = None  # by their rows
 
     @property
     def count(self) -> int:
@@ -57,21 +60,24 @@ class AskedBatch(DaliBatch):
         workers = self.epoch.asked_workers
         if workers is not None and self._asked_of is None and not self._located:
             try:
-                self._asked_of = workers.ask(self._request(self.indices))
+                self._asked_of = workers.ask(self._request(self.indices, self._places()))
             except TimeoutError:  # a signal's handler has raised it
                 raise
             except (OutOfStep, RuntimeError, OSError):  # which _look_up() meets again
                 pass
 
-    def _request(self, indices: list[Any], really: bool = False) -> Request:
+    def _request(self, indices: list[Any], places: list[int], really: bool = False) -> Request:
         errors = self.epoch.errors
         covers = (Exception,) if errors.in_python else UNREADABLE
-        seed = self.epoch.seed, self.position(0)
-        return Request(indices, seed, () if really or errors.policy == "raise" else covers, really)
+        return Request(indices, self.epoch.seed, places, () if really or errors.policy == "raise" else covers, really)
+
+    def _places(self) -> list[int]:
+        return [self.position(row) for row in range(len(self.indices))]
 
     def _look_up(self) -> Told:
         samples = self._samples_here() if self.epoch.asked_workers is None else self._samples_there()
-        return Told(samples, self.indices, self._named)
+        assert self.epoch.asker is not None  # whose batch this is
+        return Told(samples, self.indices, self._named, self.epoch.asker)
 
     def _named(self, row: int) -> str:
         """For messages, what stands for the image of a sample that has none."""
@@ -90,7 +96,7 @@ class AskedBatch(DaliBatch):
         workers = self.epoch.asked_workers
         assert workers is not None
         if self._asked_of is None:
-            self._asked_of = workers.ask(self._request(self.indices))
+            self._asked_of = workers.ask(self._request(self.indices, self._places()))
         return workers.samples(self._asked_of, self._failed)
 
     def _failed_here(self, row: int, error: Exception) -> None:
@@ -99,11 +105,14 @@ class AskedBatch(DaliBatch):
         self._files = {**self._files, row: path_of(self.epoch.dataset, self.indices[row], error)}
         self._failed(row, reason_of(error))
 
-    def _failed(self, row: int, reason: str) -> None:
+    def _failed(self, row: int, reason: str, file: str = "") -> None:
         """The data set has raised that."""
+        if file:
+            self._files = {**self._files, row: file}
         self.bad[row] = reason
         if self._stands_in:
-            self._samples_of = Told([Sample(None)], self.indices, self._named)  # for who lists it
+            assert self.epoch.asker is not None
+            self._samples_of = Told([Sample(None)], self.indices, self._named, self.epoch.asker)  # for who lists it
             raise ImageReadError(f"cannot make index {self.indices[row]}: {reason}")
 
     def _really(self, row: int) -> Sample:
@@ -111,14 +120,41 @@ class AskedBatch(DaliBatch):
         asker, workers = self.epoch.asker, self.epoch.asked_workers
         assert asker is not None
         if workers is not None:
-            return workers.samples(workers.ask(self._request([self.indices[row]], really=True)))[0]
+            return workers.samples(workers.ask(self._request([self.indices[row]], [self.position(row)], really=True)))[
+                0
+            ]
         with self._as_in_a_worker():
             return asker.really(self.indices[row])
 
     def _randoms(self, begin: int, count: int) -> Callable[[int, int], np.ndarray]:
-        told = self._samples_of
-        of_samples = self.epoch.randoms(self.position(told.of[begin]), 1 if count == 1 else len(self))
-        return told.randoms(of_samples, begin, count)
+        return self._samples_of.randoms(begin, count)
+
+    def _group(self) -> None:
+        super()._group()
+        if self._replays is None:
+            threads = self.epoch.in_thread
+            self._replays = {row: threads(one.made) for row, one in self._samples_of.replayed.items()}
+
+    def _made(self) -> list[tuple[Sequence[int], Any]]:
+        return super()._made() + self._replayed()
+
+    def _replayed(self) -> list[tuple[Sequence[int], Any]]:
+        """(rows, images) that torchvision's own functions have made."""
+        made: dict[int, Any] = {}
+        for row, future in (self._replays or {}).items():
+            error = future.exception()
+            if error is None:
+                made[row] = future.result()
+            elif row not in self.bad:
+                self.give_up(row, read_error(f"cannot make {self.name(row)}: {error}", error))
+        self._replays = {}
+        return [(list(made), list(made.values()))] if made else []
+
+    def discard(self) -> None:
+        super().discard()
+        for future in (self._replays or {}).values():
+            future.cancel()
+        self._replays = {}
 
     def _images(self) -> Any:
         """As a batch of files has them, of samples with one image; Views where all have several. Else a list, with a
@@ -144,7 +180,7 @@ class AskedBatch(DaliBatch):
         if not epoch.default_collate:
             return self._collated_by_the_user(images)
         layouts = {one.layout for one in samples}
-        columns = images.batches if isinstance(images, Views) else [images]
+        columns = [_stacked(one) for one in (images.batches if isinstance(images, Views) else [images])]
         if len(layouts) == 1 and all(isinstance(column, torch.Tensor) for column in columns):
             return _collated(samples, columns, layouts.pop(), epoch.route.device)
         made = moved(collated(_filled(samples, images, epoch.route.device, len(layouts) > 1)), epoch.route.device)
@@ -189,6 +225,14 @@ class AskedBatch(DaliBatch):
             self._samples_of.put(row, sample)
             made.insert(sum(other not in self.bad for other in range(row)), None)
         return images if len(made) == len(images) else made
+
+
+def _stacked(images: Any) -> Any:
+    """One tensor of images that torchvision's own functions have made, where they are alike; else as they are."""
+    if isinstance(images, torch.Tensor) or not images or not all(isinstance(one, torch.Tensor) for one in images):
+        return images
+    alike = len({(one.shape, one.dtype, one.device) for one in images}) == 1
+    return collated(images) if alike else images
 
 
 def _filled(samples: Sequence[Sample], images: Any, device: torch.device, mixed: bool = False) -> list[Any]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
 from collections import deque
 from collections.abc import Iterator
-from traceback import walk_tb
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +20,7 @@ from ..data.leaves import locate, sample
 from ..draws import replacement
 from ..ending import until_the_end
 from ..engine.device import moved
+from ..errors import file_of
 from ..ours import QuietWorker
 from .on_error import ATTEMPTS, NOTHING, UNREADABLE, Errors
 from .progress import Progress, set_users
@@ -325,22 +324,4 @@ def path_of(dataset: Any, index: Any, error: BaseException | None = None) -> str
     try:
         return str(sample(*locate(dataset, index))[0])
     except Exception:
-        return _file_of(error) or type(dataset).__name__
-
-
-def _file_of(error: BaseException | None) -> str:
-    """The file that the system could not open, or PIL could not read; "" where nothing names it."""
-    met: list[BaseException] = []  # "raise error from error" is a circle
-    while error is not None and error not in met:
-        met.append(error)
-        found = [getattr(error, "filename", None)]
-        for frame, _ in walk_tb(error.__traceback__):
-            if str(frame.f_globals.get("__name__")).startswith("PIL."):
-                image, file = (frame.f_locals.get(name) for name in ("self", "fp"))
-                files = image, file, getattr(image, "fp", None)
-                found += [getattr(one, name, None) for one in files for name in ("filename", "name")]
-        known = [os.fsdecode(one) for one in found if one and isinstance(one, (str, bytes, os.PathLike))]
-        if known:
-            return known[-1]
-        error = error.__cause__ or error.__context__
-    return ""
+        return file_of(error) or type(dataset).__name__

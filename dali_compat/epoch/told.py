@@ -12,11 +12,9 @@ import torch
 
 from ..data.lookup import Found, Listed
 from ..data.sources import is_record
-from ..draws import Randoms
+from ..lazy.asker import Asker
+from ..lazy.record import Recording
 from ..lazy.samples import Sample, Wanted
-
-_FIRST = ((0, 0),)  # the draws of a sample's first image
-_STREAMS = 32  # bits of a stream's number
 
 
 class Told(Listed):
@@ -27,38 +25,42 @@ class Told(Listed):
         samples: as the data set gave them.
         indices: of each.
         named: for messages, what stands for the image of a sample that has none.
+        asker: who has asked for them.
 
     Attributes:
         targets: a Sample each.
         of: of each row its sample.
+        replayed: the images that DALI does not make, by their rows.
     """
 
-    def __init__(self, samples: list[Sample], indices: Sequence[Any], named: Callable[[int], str]):
-        of_samples = [one.images for one in samples]
-        first = [images[0] if images else None for images in of_samples]
-        places: list[Any] = [
-            (None, 0) if image is None else (image.chain, _place(image, index))
-            for image, index in zip(first, indices, strict=True)
-        ]
-        sources = [named(row) if image is None else image.source for row, image in enumerate(first)]
-        super().__init__(places, sources, samples)
-        self.of: Sequence[int] = range(len(samples))
-        self._images = first
-        self._most = max(map(len, of_samples), default=0)
-        self._drawn_apart = self._most > 1 or any(
-            image is not None and (image.draws != _FIRST or image.windows) for image in first
-        )
-        for number in range(1, self._most):
-            self._add_images(number, indices)
+    def __init__(self, samples: list[Sample], indices: Sequence[Any], named: Callable[[int], str], asker: Asker):
+        self.of: list[int] = []
+        self.replayed: dict[int, Recording] = {}
+        self._most = max([len(one.images) for one in samples], default=0)
+        self._asker, self._numbers = asker, list[tuple[float, ...]]()
+        super().__init__([], [], samples)
+        for number in range(max(1, self._most)):
+            for sample, index in enumerate(indices):
+                images = samples[sample].images
+                if len(images) > number:
+                    self._add(sample, images[number], number, index)
+                elif not number:
+                    self._put(sample, None, 0, named(sample), ())
+        by_dali = {self.of[row] for row, (chain, _) in enumerate(self.places) if _is_for_dali(chain)}
+        there = sum(bool(one.images) or one.value is not None for one in samples)  # others it could not make
+        asker.count(there, len(by_dali))
 
-    def _add_images(self, number: int, indices: Sequence[Any]) -> None:
-        rows = [row for row, sample in enumerate(self.targets) if len(sample.images) > number]
-        images = [self.targets[row].images[number] for row in rows]
-        self.places += [
-            (image.chain.of_image(number), _place(image, indices[row])) for row, image in zip(rows, images, strict=True)
-        ]
-        self.sources += [image.source for image in images]
-        self.of, self._images = [*self.of, *rows], [*self._images, *images]
+    def _add(self, sample: int, image: Wanted, number: int, index: Any) -> None:
+        chain, numbers = self._asker.place(image.record)
+        if chain.is_replayed:
+            self.replayed[len(self.of)] = image.record
+        self._put(sample, chain, _place(image.record, number, index, len(chain)), image.record.source, numbers)
+
+    def _put(self, sample: int, chain: Any, place: int, source: Any, numbers: tuple[float, ...]) -> None:
+        self.places.append((chain, place))
+        self.sources.append(source)
+        self.of.append(sample)
+        self._numbers.append(numbers)
 
     @property
     def leaves(self) -> list[Any]:
@@ -66,10 +68,10 @@ class Told(Listed):
         return [chain for chain in super().leaves if chain is not None]
 
     def found(self) -> list[Found]:
-        """Rows by their chains, without those that are real."""
+        """Rows by their chains, without those that are real, or replayed."""
         rows_of: dict[int, list[int]] = {}
         for row, (chain, _) in enumerate(self.places):
-            if chain is not None:
+            if _is_for_dali(chain):
                 rows_of.setdefault(id(chain), []).append(row)
         found = []
         for rows in rows_of.values():
@@ -82,13 +84,15 @@ class Told(Listed):
         """A real sample takes a row's place."""
         self.places[row] = (None, 0)  # type: ignore[assignment]  # nobody asks for it any more
         self.targets[row] = sample
+        self.replayed.pop(row, None)
 
-    def randoms(self, of_samples: Randoms, begin: int, count: int) -> Callable[[int, int], np.ndarray]:
-        """The random numbers of rows from ``begin`` on; ``of_samples`` from the first one's sample on."""
-        if not self._drawn_apart:
-            return of_samples
-        samples = np.array(self.of[begin : begin + count])
-        return ImageRandoms(of_samples, samples - samples[0], self._images[begin : begin + count])
+    def randoms(self, begin: int, count: int) -> Callable[[int, int], np.ndarray]:
+        """In the place of random numbers those that the rows from ``begin`` on were given."""
+        given = self._numbers[begin : begin + count]
+        made = np.zeros((count, max(map(len, given), default=0)))
+        for row, numbers in enumerate(given):
+            made[row, : len(numbers)] = numbers
+        return lambda stream, k: made[:, :k]
 
     def columns(self, made: Sequence[tuple[Sequence[int], Any]]) -> list[Any] | None:
         """Of (rows, images) of all rows: the first image of every sample, the second one, and so on, (N, C, H, W) each,
@@ -108,49 +112,19 @@ class Told(Listed):
         return [several[0] if len(several) == 1 else tuple(several) or None for several in by_sample]
 
 
-class ImageRandoms:
-    """As Randoms, of images instead of samples, and with the windows that their samples' own code has chosen.
-
-    Args:
-        of_samples: the random numbers of the samples' first images.
-        samples: (N,) int64, whose each image is, as a row of these.
-        images: which have draws and windows.
-    """
-
-    def __init__(self, of_samples: Randoms, samples: np.ndarray, images: Sequence[Wanted | None]):
-        self._of_samples, self._samples = of_samples, samples
-        draws = [_FIRST if image is None else image.draws for image in images]
-        self._draws = {one: number for number, one in enumerate(dict.fromkeys(draws))}
-        self._kinds = np.array([self._draws[one] for one in draws])
-        self._windows: dict[int, dict[int, tuple[int, ...]]] = {}  # by stream, then by row
-        for row, image in enumerate(images):
-            for stream, window in () if image is None else image.windows:
-                self._windows.setdefault(stream, {})[row] = window
-
-    def __call__(self, stream: int, k: int) -> np.ndarray:
-        """(N, k) float64, of a step's stream."""
-        of_kinds = [next(number for first, number in reversed(one) if first <= stream) for one in self._draws]
-        numbers = np.array(of_kinds)[self._kinds]
-        made = np.empty((len(numbers), k), order="F")
-        for number in set(of_kinds):
-            rows = np.flatnonzero(numbers == number)
-            made[rows] = self._of_samples((number << _STREAMS) + stream, k)[self._samples[rows]]
-        windows = self._windows.get(stream)
-        if windows:
-            numbers = np.array(list(windows.values()))[:, :k]  # of other chains' rows a step may draw fewer
-            made[list(windows), : numbers.shape[1]] = numbers
-        return made
+def _is_for_dali(chain: Any) -> bool:
+    return chain is not None and not chain.is_replayed
 
 
-def _place(image: Wanted, index: Any) -> int:
-    """An image's place among the headers of its chain. What is in memory is another image each time."""
-    if is_record(image.source):
-        return image.source.index % len(image.chain)
+def _place(recording: Recording, number: int, index: Any, count: int) -> int:
+    """The place of a sample's image of this number among the headers. What is in memory is another image each time."""
+    if is_record(recording.source):
+        return recording.source.index % count
     try:
-        place = operator.index(index)
+        place = operator.index(index) * 4 + number
     except TypeError:  # a sampler of the user's may give anything
-        place = hash(image.source)
-    return place % len(image.chain)
+        place = hash(recording.source)
+    return place % count
 
 
 def _run(made: Sequence[tuple[Sequence[int], Any]], begin: int, count: int) -> Any:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .chains import Chain
+from ..data.sources import BYTES, PATHS
+from ..translate.wrappers.objects import root
 from .hooks import hooked, unasked
+from .recipes import Chain, Recipes
+from .record import Recording
 from .samples import Sample, settled, taken
 from .tracer import Tracer
 
@@ -18,46 +21,54 @@ class Asker:
 
     Args:
         dataset: the user's.
-        roots: the chains without transforms, by what images are given as.
-        since, whole, sets: as Tracer's.
+        recipes: of its images, by what they are read from, PATHS or BYTES.
+        since, whole: as Tracer's.
 
     Attributes:
-        asked, real: how many samples so far, and how many of them were made by the data set itself, or by PIL.
-        why: what it did with the first of these.
-        sets: as Tracer's, by now.
+        asked, real: how many samples so far, and how many of them have no image that goes through DALI.
+        why: what the data set did with the first of these.
     """
 
-    def __init__(
-        self, dataset: Any, roots: dict[str, Chain], since: int, whole: set[int] | None = None, sets: str = ""
-    ):
-        self.dataset, self.roots, self.since, self._whole, self.sets = dataset, roots, since, whole, sets
+    def __init__(self, dataset: Any, recipes: dict[str, Recipes], since: int, whole: set[int] | None = None):
+        self.dataset, self.since = dataset, since
+        self._recipes, self._whole = recipes, whole
         self.asked = self.real = 0
         self.why = ""
 
-    def ask(self, indices: Sequence[Any], bad: Callable[[int, Exception], None] | None = None) -> list[Sample]:
-        """The samples of a batch. ``bad`` takes what a sample raises, and its row; the sample is empty then.
+    def ask(
+        self,
+        indices: Sequence[Any],
+        bad: Callable[[int, Exception], None] | None = None,
+        seed: Callable[[int], None] | None = None,
+    ) -> list[Sample]:
+        """The samples of a batch. ``bad`` takes what a sample raises, and its row; the sample is empty then. ``seed``
+        sets the generators before the sample of a row.
 
         Raises:
             Exception: what the data set raises.
         """
-        tracer = Tracer(self.roots, self.since, self._whole, self.sets)
+        tracer = Tracer(self.since, self._whole)
         with hooked(tracer):
             many = getattr(self.dataset, "__getitems__", None)
-            if many and bad is None:
+            if many and bad is None and (seed is None or root(getattr(many, "__func__", many)) != "torch"):
+                if seed is not None:
+                    seed(0)
                 samples = taken(list(many(list(indices))), tracer.notes)
             else:
-                samples = [self._one(tracer, row, index, bad) for row, index in enumerate(indices)]
-            tracer.look()
-            self.sets = tracer.sets
+                samples = [self._one(tracer, row, index, bad, seed) for row, index in enumerate(indices)]
             samples = list(map(settled, samples))
-        self.count(samples, tracer.notes.why)
+        self.why = self.why or tracer.notes.why
         return samples
 
-    def count(self, samples: list[Sample], why: str) -> None:
-        """These samples came; ``why`` one of them is real."""
-        self.asked += len(samples)
-        self.real += sum(not one.images or any(image.chain.by_pil for image in one.images) for one in samples)
-        self.why = self.why or why
+    def place(self, recording: Recording) -> tuple[Chain, tuple[float, ...]]:
+        """The chain that an image goes through, and its numbers there."""
+        given = PATHS if isinstance(recording.source, str) else BYTES
+        return self._recipes[given].place(recording.steps, recording.size)
+
+    def count(self, samples: int, by_dali: int) -> None:
+        """So many samples came, and so many of them have images for DALI."""
+        self.asked += samples
+        self.real += samples - by_dali
 
     def really(self, index: Any) -> Sample:
         """A sample that the data set makes itself."""
@@ -68,8 +79,17 @@ class Asker:
         """Whether most samples are left to DALI."""
         return self.asked < _FEW or self.real <= _SHARE * self.asked
 
-    def _one(self, tracer: Tracer, row: int, index: Any, bad: Callable[[int, Exception], None] | None) -> Sample:
+    def _one(
+        self,
+        tracer: Tracer,
+        row: int,
+        index: Any,
+        bad: Callable[[int, Exception], None] | None,
+        seed: Callable[[int], None] | None,
+    ) -> Sample:
         before, met = tracer.notes.count, None
+        if seed is not None:
+            seed(row)
         try:
             (sample,) = taken([self.dataset[index]], tracer.notes)
             return sample

@@ -4,12 +4,15 @@
 that thread's tracer for a stand-in. In every other thread, and where the tracer gives None, they call the original.
 
 - ``PIL.Image.open``, and what decodes for Hugging Face's datasets, give an image that is not read.
-- ``__call__`` of the transforms that have a translation gives an image or a tensor that is not computed. So do those
-  functions of ``torchvision.transforms.functional`` that do what such a transform does.
+- ``torchvision.transforms.functional``, by which the transforms of v1 do all that they do, take stand-ins; and so do
+  functions of v2 that have no kernels (kernels.py has those of the others).
+- ``tv_tensors.Image``, ``Mask`` and ``wrap`` give stand-ins of stand-ins. What v2's transforms look up by the very
+  class of an image they find by the real one's.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import threading
@@ -17,37 +20,32 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from PIL import Image
-from torchvision import transforms as v1
-from torchvision.transforms import functional
+from torchvision import tv_tensors
+from torchvision.transforms import functional, v2
+from torchvision.transforms.v2 import _auto_augment, _geometry
+from torchvision.transforms.v2 import functional as functional_v2
 
 from ..locks import new_lock
 from ..translate.registry import behaves_as, known_types
 from ..translate.replaced import STANDS_FOR
-from ..translate.wrappers.objects import is_plain, root
-from .images import later_of
-from .samples import STAND_INS, TENSORS, exchanged, stand_ins
+from ..translate.wrappers.objects import root
+from .kernels import applied, registered, state_of
+from .samples import STAND_INS, TENSORS
 
 _FEATURES = "datasets.features.image"  # where Hugging Face's datasets decode
-
-# what they do to an image is the same for each object of a subclass
-_WITHOUT_SETTINGS: dict[type, Any] = {v1.ToTensor: v1.ToTensor(), v1.PILToTensor: v1.PILToTensor()}
-
-# by a function's name: what takes its further arguments, and makes a transform that does the same
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "center_crop": lambda output_size: v1.CenterCrop(output_size),
-    "convert_image_dtype": lambda dtype=torch.float32: v1.ConvertImageDtype(dtype),
-    "hflip": lambda: v1.RandomHorizontalFlip(1),
-    "normalize": v1.Normalize,
-    "pad": v1.Pad,
-    "pil_to_tensor": v1.PILToTensor,
-    "resize": v1.Resize,
-    "rgb_to_grayscale": v1.Grayscale,
-    "to_tensor": v1.ToTensor,
-    "vflip": lambda: v1.RandomVerticalFlip(1),
+_FUNCTIONS = (
+    *("adjust_brightness", "adjust_contrast", "adjust_gamma", "adjust_hue", "adjust_saturation", "adjust_sharpness"),
+    *("affine", "autocontrast", "center_crop", "convert_image_dtype", "crop", "elastic_transform", "equalize", "erase"),
+    *("gaussian_blur", "hflip", "invert", "normalize", "pad", "perspective", "pil_to_tensor", "posterize", "resize"),
+    *("rgb_to_grayscale", "rotate", "solarize", "to_grayscale", "to_pil_image", "to_tensor", "vflip"),
+)
+_WITHOUT_KERNELS = "pil_to_tensor", "to_image", "to_pil_image"
+_ANSWERS: dict[str, Callable[[Any], Any]] = {
+    "get_dimensions": lambda s: [s.channels if len(s.shape) > 2 else 1, *s.size],
+    "get_image_num_channels": lambda s: s.channels if len(s.shape) > 2 else 1,
+    "get_image_size": lambda s: [*s.size[::-1]],
 }
-_KEPT = 256  # of these transforms
 
 _here = threading.local()
 _lock = new_lock()
@@ -82,13 +80,6 @@ def _tracer() -> Any:
     return getattr(_here, "tracer", None)
 
 
-def original_call(transform: Any) -> Callable[[Any], Any]:
-    """What a transform's class does where it is not hooked."""
-    known = _known.get((type(transform), "__call__"))
-    really = type(transform).__call__ if known is None else known[0]
-    return lambda image: really(transform, image)
-
-
 # ---- putting them in, and taking them out
 
 _users = 0
@@ -100,16 +91,28 @@ def _put_in() -> None:
     global _users
     with _lock:
         _users += 1
-        if _users == 1:
-            _replace(Image, "open", _open_hook)
-            for kind in known_types():
-                if root(kind) not in ("torch", __name__.partition(".")[0]):
-                    _replace(kind, "__call__", functools.partial(_call_hook, kind))
-            for name in _FUNCTIONS:
-                _replace(functional, name, functools.partial(_function_hook, name))
-            feature = getattr(sys.modules.get(_FEATURES), "Image", None)
-            if hasattr(feature, "decode_example"):
-                _replace(feature, "decode_example", _decode_hook)
+        if _users > 1:
+            return
+        _replace(Image, "open", _open_hook)
+        for name in _FUNCTIONS:
+            _replace(functional, name, functools.partial(_function_hook, "v1", name))
+        for name in _WITHOUT_KERNELS:
+            if hasattr(functional_v2, name):
+                _replace(functional_v2, name, functools.partial(_function_hook, "v2", name))
+        for name in _ANSWERS:
+            _replace(functional, name, functools.partial(_answer_hook, name))
+        for tv_tensor, name in ((tv_tensors.Image, "to_image"), (tv_tensors.Mask, "to_mask")):
+            _replace(tv_tensor, "__new__", functools.partial(_new_hook, tv_tensor, name))
+        _replace(tv_tensors, "wrap", _wrap_hook)
+        for module in (_geometry, _auto_augment):
+            _replace(module, "_get_fill", _fill_hook)
+        _replace(v2.ToDtype, "transform" if hasattr(v2.Transform, "transform") else "_transform", _to_dtype_hook)
+        for kind in known_types():
+            if root(kind) not in ("torch", "torchvision", __name__.partition(".")[0]):
+                _replace(kind, "__call__", functools.partial(_call_hook, kind))
+        feature = getattr(sys.modules.get(_FEATURES), "Image", None)
+        if hasattr(feature, "decode_example"):
+            _replace(feature, "decode_example", _decode_hook)
 
 
 def _take_out() -> None:
@@ -121,17 +124,21 @@ def _take_out() -> None:
 
 
 def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Another function takes the place of an attribute. What somebody puts there meanwhile stays."""
+    """Another function takes the place of an attribute. What somebody puts there meanwhile stays, and what the user has
+    put there in the place of torchvision's is the user's affair."""
     own, there = vars(owner).get(name), getattr(owner, name)
+    if name != "__call__" and owner is not Image and root(there) not in ("torchvision", "datasets"):
+        return
     original, hook = _known.get((owner, name), (None, None))
     if original is not there:
         hook = make(there)
         setattr(hook, STANDS_FOR, there)
         _known[owner, name] = there, hook
-    setattr(owner, name, hook)
+    setattr(owner, name, staticmethod(hook) if isinstance(own, staticmethod) else hook)
+    mine = vars(owner)[name]
 
     def undo() -> None:
-        if vars(owner).get(name) is not hook:
+        if vars(owner).get(name) is not mine:
             return
         if own is None:
             delattr(owner, name)
@@ -167,54 +174,75 @@ def _decode_hook(really: Any) -> Any:
 def _call_hook(kind: type, really: Any) -> Any:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         # a subclass calls super().__call__()
-        plain = self if behaves_as(type(self)) is kind else _WITHOUT_SETTINGS.get(kind)
-        if len(args) == 1 and not kwargs and plain is not None and type(args[0]) in STAND_INS:
-            tracer = _tracer()
-            made = None if tracer is None else tracer.applied(plain, args[0])
+        if behaves_as(type(self)) is kind and len(args) == 1 and not kwargs and type(args[0]) in STAND_INS:
+            made = registered(self, args[0])
             if made is not None:
                 return made
-        if any(type(one) in TENSORS for one in stand_ins(args)):  # functions of v2 ask of what class a tensor is
-            args = exchanged(args, TENSORS, lambda one: later_of(one).value(f"gives the tensor to {kind.__name__}"))
         return really(self, *args, **kwargs)
 
     return __call__
 
 
-def _function_hook(name: str, really: Any) -> Any:
+def _function_hook(owner: str, name: str, really: Any) -> Any:
     @functools.wraps(really)
     def function(*args: Any, **kwargs: Any) -> Any:
-        tracer = _tracer()
-        if tracer is not None and args and type(args[0]) in STAND_INS:
-            further = args[1:]  # "args" would keep the stand-in alive
-            transform = _transform_of(name, further, kwargs)
-            if transform is not None:
-                made = tracer.applied(transform, args[0], lambda image: really(image, *further, **kwargs))
-                if made is not None:
-                    return made
+        if args and type(args[0]) in STAND_INS:
+            made = applied(owner, name, args[0], args[1:], kwargs)
+            if made is not None:
+                return made
         return really(*args, **kwargs)
 
     return function
 
 
-_transforms: dict[str, Any] = {}
+def _answer_hook(name: str, really: Any) -> Any:
+    @functools.wraps(really)
+    def function(img: Any) -> Any:
+        state = state_of(img) if type(img) in STAND_INS else None
+        return really(img) if state is None else _ANSWERS[name](state)
+
+    return function
 
 
-def _transform_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What does the same as a function with these arguments; None where there is none, or they may change."""
-    if not all(map(_are_plain, (*args, *kwargs.values()))):
-        return None
-    key = f"{name} {args} {kwargs}"
-    made = _transforms.get(key)
-    if made is None:
-        if len(_transforms) >= _KEPT:
-            _transforms.clear()
-        try:
-            made = _transforms[key] = _FUNCTIONS[name](*args, **kwargs)
-        except (TypeError, ValueError):  # the function says it
-            return None
-    return made
+def _new_hook(kind: type, name: str, really: Any) -> Any:
+    @functools.wraps(really)
+    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if cls is kind and len(args) == 1 and type(args[0]) in STAND_INS and not any(kwargs.values()):
+            made = applied("type", name, args[0], (), {})
+            if made is not None:
+                return made
+        return really(cls, *args, **kwargs)
+
+    return __new__
 
 
-def _are_plain(value: Any) -> bool:
-    """Whether a value, or each in a list or tuple, is."""
-    return all(map(is_plain, value)) if type(value) in (list, tuple) else is_plain(value)
+def _wrap_hook(really: Any) -> Any:
+    @functools.wraps(really)
+    def wrap(wrappee: Any, *, like: Any, **kwargs: Any) -> Any:
+        return (
+            wrappee.as_subclass(type(like)._real_class)
+            if type(like) in TENSORS
+            else really(wrappee, like=like, **kwargs)
+        )
+
+    return wrap
+
+
+def _fill_hook(really: Any) -> Any:
+    @functools.wraps(really)
+    def _get_fill(fill_dict: Any, inpt_type: Any) -> Any:
+        return really(fill_dict, getattr(inpt_type, "_real_class", inpt_type))
+
+    return _get_fill
+
+
+def _to_dtype_hook(really: Any) -> Any:
+    @functools.wraps(really)
+    def transform(self: Any, inpt: Any, params: Any) -> Any:
+        kind = type(inpt)
+        if kind in TENSORS and isinstance(self.dtype, dict) and kind._real_class in self.dtype:
+            self = copy.copy(self)
+            self.dtype = {**self.dtype, kind: self.dtype[kind._real_class]}
+        return really(self, inpt, params)
+
+    return transform

@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 import copy
-import functools
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from PIL import Image, ImageMode
-from torchvision import transforms as v1
+from PIL import Image, ImageFile, ImageMode
 
-from ..data.sources import is_upright, opened
-from ..translate.windows import ANY, has_any_size
-from ..translate.wrappers.standins import CONVERTS
+from ..data.sources import Source, is_upright, opened
+from ..translate.geometry import interpolation_named
+from .geometry import resized
 from .later import Later
-
-if TYPE_CHECKING:
-    from .chains import Chain
+from .operations import OPERATIONS, Outcome, State
+from .record import Call, Header, kept
 
 _really_open = Image.open  # before anything takes its place
 _OWN = frozenset(
-    ("convert", "copy", "crop", "load", "resize", "transpose", "getbands", "getexif", "close", "__enter__", "__exit__")
+    (
+        *("convert", "copy", "crop", "load", "resize", "rotate", "transpose", "getbands", "getexif", "close"),
+        *("__enter__", "__exit__"),
+    )
 )
-_OF_HEADER = frozenset(("mode", "size", "width", "height"))
-_INTERPOLATIONS = {None: v1.InterpolationMode.BICUBIC, 0: v1.InterpolationMode.NEAREST}
-_INTERPOLATIONS |= {1: v1.InterpolationMode.LANCZOS, 2: v1.InterpolationMode.BILINEAR, 3: v1.InterpolationMode.BICUBIC}
-_FLIPS = {
-    Image.Transpose.FLIP_LEFT_RIGHT: v1.RandomHorizontalFlip(1),
-    Image.Transpose.FLIP_TOP_BOTTOM: v1.RandomVerticalFlip(1),
-}
+_OF_STATE = frozenset(("mode", "size", "width", "height"))
 _OF_EXIF = b"eXIf", b"exif", b"adobe.xmp"
-_OF_ONE_SIZE = frozenset(("BMP", "JPEG", "PNG", "PPM", "WEBP"))  # formats that are as large as their header says
+_FORMATS = frozenset(("BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"))  # of which the header says enough
+_MODES = frozenset(("RGB", "L", "P", "1", "RGBA", "LA", "CMYK"))
+_ORIENTATION, _TURNED = 274, (5, 6, 7, 8)  # a tag of EXIF, and where its image lies on its side
 
 
 class LazyImage(Image.Image):
     """A PIL image that opens its file when somebody looks at it. Until then it can be converted, resized, cropped,
-    flipped, copied, loaded, closed, asked what its header says, and given to a transform; all else goes to the real
-    image."""
+    turned, copied, loaded, closed, asked what its header says, and given to torchvision's functions; all else goes to
+    the real image."""
+
+    _real_class: type[Image.Image] = Image.Image
 
     def __init__(self, later: Later):
         object.__setattr__(self, "_later", later)
@@ -47,8 +46,11 @@ class LazyImage(Image.Image):
             return _own_class(later)
         if name in _OWN and not later.is_real:
             return object.__getattribute__(self, name)
-        if name in _OF_HEADER and not later.is_real and (found := _of_header(later, name)) is not None:
-            return found
+        if name in _OF_STATE and (state := later.state) is not None:
+            height, width = state.size
+            return {"mode": state.mode, "size": (width, height), "width": width, "height": height}[name]
+        if name == "format" and later.header is not None and not later.is_real:
+            return later.header.format if later.is_file else None
         if name == "getexif" and later.exif is not None:
             return lambda: later.exif
         what = "pixels" if name.startswith("__array") else name.removeprefix("__").removesuffix("__")
@@ -63,38 +65,35 @@ class LazyImage(Image.Image):
     # The image may become real between the look-up of a method and its call: m.resize((m.width // 2, 9)). Later.then()
     # gives None then.
 
-    def convert(self, mode: Any = None, *args: Any, **kwargs: Any) -> Image.Image:
-        """As PIL's. Conversions to RGB and L wait."""
-        made = None if args or kwargs or type(mode) is not str else _converted(later_of(self), mode)
-        return _made(made) or later_of(self).value(f"converts the image to {mode}").convert(mode, *args, **kwargs)
+    def convert(self, *args: Any, **kwargs: Any) -> Image.Image:
+        """As PIL's."""
+        return _called(self, "convert", _converted, args, kwargs, "converts the image to another mode")
 
-    def resize(self, size: Any, resample: Any = None, *args: Any, **kwargs: Any) -> Image.Image:
-        """As PIL's. It waits, for the first few sizes that there are: each has a pipeline."""
-        made = None if args or kwargs else _resized(later_of(self), size, resample)
-        return _made(made) or later_of(self).value("resizes the image").resize(size, resample, *args, **kwargs)
+    def resize(self, *args: Any, **kwargs: Any) -> Image.Image:
+        """As PIL's."""
+        return _called(self, "resize", _resized, args, kwargs, "resizes the image")
 
-    def crop(self, box: Any = None) -> Image.Image:
-        """As PIL's. Windows within the image wait."""
-        return _made(_cropped(later_of(self), box)) or later_of(self).value("crops the image").crop(box)
+    def crop(self, *args: Any, **kwargs: Any) -> Image.Image:
+        """As PIL's."""
+        return _called(self, "crop", _cropped, args, kwargs, "crops the image")
 
-    def transpose(self, method: Any) -> Image.Image:
-        """As PIL's. Flips wait."""
-        return _made(_flipped(later_of(self), method)) or later_of(self).value("transposes the image").transpose(method)
+    def rotate(self, *args: Any, **kwargs: Any) -> Image.Image:
+        """As PIL's."""
+        return _called(self, "rotate", _rotated, args, kwargs, "rotates the image")
+
+    def transpose(self, *args: Any, **kwargs: Any) -> Image.Image:
+        """As PIL's."""
+        return _called(self, "transpose", OPERATIONS["transpose"], args, kwargs, "transposes the image")
 
     def copy(self) -> Image.Image:
         """As PIL's."""
-        later = later_of(self)
-        made = later.then(later.chain, lambda image: image.copy())
-        if made is not None:
-            made.is_converted = True  # it has no format any more
-        return _made(made) or later.value("copies the image").copy()
+        return _called(self, "copy", lambda s, like: Outcome(s, ()), (), {}, "copies the image")
 
     def load(self) -> Any:
         """What reads the pixels when somebody asks for one. Of some formats an image becomes another by it: PIL turns a
         TIFF, and says no more that it is to be turned."""
         later = later_of(self)
-        is_file = not later.chain.transforms and not later.is_converted
-        if later.is_real or (is_file and _header(later)[2] not in _OF_ONE_SIZE):
+        if later.state is None:
             return later.value("loads the image").load()
         later.is_loaded = True
         return _Pixels(self)
@@ -102,8 +101,10 @@ class LazyImage(Image.Image):
     def getbands(self) -> tuple[str, ...]:
         """As PIL's."""
         later = later_of(self)
-        mode = None if later.is_real else _of_header(later, "mode")
-        return later.value("uses the image's bands").getbands() if mode is None else ImageMode.getmode(mode).bands
+        state = later.state
+        return (
+            later.value("uses the image's bands").getbands() if state is None else ImageMode.getmode(state.mode).bands
+        )
 
     def getexif(self) -> Any:
         """As PIL's, of what the header of a JPEG has, and of a PNG without."""
@@ -137,11 +138,17 @@ class LazyImage(Image.Image):
         return copy.deepcopy(later_of(self).value("copies the image"), memo)
 
     def __eq__(self, other: object) -> bool:
-        other = later_of(other).value("compares images") if type(other) is LazyImage else other
+        other = later_of(other).value("compares images") if issubclass(type(other), LazyImage) else other
         return bool(later_of(self).value("compares images") == other)
 
     def __repr__(self) -> str:
         return repr(later_of(self).value("prints the image"))
+
+
+class LazyFile(LazyImage):
+    """The same, of an image that was only opened: PIL has a class for each format."""
+
+    _real_class = ImageFile.ImageFile
 
 
 class _Pixels:
@@ -158,7 +165,7 @@ class _Pixels:
 
 
 def later_of(image: Any) -> Later:
-    """Of a LazyImage: what it stands for."""
+    """What a stand-in stands for."""
     later: Later = object.__getattribute__(image, "_later")
     return later
 
@@ -168,19 +175,29 @@ def _made(later: Later | None) -> Any:
     return None if later is None else later.notes.made(LazyImage(later))
 
 
-def is_certainly_rgb(later: Later) -> bool:
-    """Whether the file's own mode is RGB, or the image was converted. Its header is read for that."""
-    if not later.is_rgb and not later.chain.transforms:
-        later.is_rgb = _own_mode(later) == "RGB"
-    return later.is_rgb
+def _called(image: LazyImage, name: str, gives: Callable[..., Outcome], args: Any, kwargs: Any, why: str) -> Any:
+    """What a method of an image's gives, later if possible."""
+    later = later_of(image)
+    state, outcome = later.state, None
+    if state is not None:
+        try:
+            outcome = gives(state, "pil", *args, **kwargs)
+        except Exception:  # PIL's own method says what is wrong
+            outcome = None
+        if outcome is not None and min(outcome.state.size) < 1:
+            outcome = None
+    made = later.then(Call("", name, kept(args), kept(kwargs)), outcome)
+    return _made(made) or getattr(later.value(why), name)(*args, **kwargs)
 
 
 def _own_class(later: Later) -> type:
     """The class of the real image: of one that was only opened its format's."""
     if later.is_real:
         return type(later.value(""))
-    if later.is_converted or later.chain.transforms:
+    if not later.is_file:
         return Image.Image
+    if later.header is not None:
+        return later.header.kind
     try:
         with opened(later.source) as file, _really_open(file) as image:
             return type(image)
@@ -188,106 +205,85 @@ def _own_class(later: Later) -> type:
         return Image.Image
 
 
-def _of_header(later: Later, name: str) -> Any:
-    """Its mode or size, of its header or behind transforms that give all images one; None where only the real image
-    says it."""
-    gives = later.chain.gives
-    if later.chain.transforms:
-        known = later.windows[-1][1][2:] if has_any_size(later.chain.transforms[-1]) else later.sized().gives.size
-        mode, size = {1: "L", 3: "RGB"}.get(gives.channels), known and known[::-1]
-        return mode if name == "mode" else size and {"size": size, "width": size[0], "height": size[1]}[name]
-    if is_upright(later.source):
-        return None
-    if name == "mode" and later.is_converted and later.is_rgb:
-        return "RGB"
-    mode, size, format = _header(later)
-    if not mode or ((later.is_converted or later.is_loaded) and format not in _OF_ONE_SIZE):
-        return None
-    return {"mode": mode, "size": size, "width": size[0], "height": size[1]}[name]
-
-
-def _own_mode(later: Later) -> str:
-    """The mode of an image as it was opened; "" where it cannot be."""
-    return _header(later)[0]
-
-
-def _header(later: Later) -> tuple[str, tuple[int, int], str | None]:
-    """Mode, size and format of an image as it was opened; "" for the mode where it cannot be."""
-    if later.header is None:
-        try:
-            with opened(later.source) as file, _really_open(file) as image:
-                later.header = str(image.mode), image.size, image.format
-        except Exception:  # whoever needs the image says it
-            return "", (0, 0), None
-    return later.header
-
-
-def _resized(later: Later, size: Any, resample: Any) -> Later | None:
-    """The image of another size; None where only PIL can say what that gives."""
-    numbers = type(size) in (list, tuple) and [type(one) for one in size] == [int, int] and min(size) > 0
-    if not numbers or resample not in _INTERPOLATIONS or not is_certainly_rgb(later) or later.chain.gives.kind != "pil":
-        return None
-    return later.then(
-        later.chain.after(_resize(size[1], size[0], resample)), lambda image: image.resize(size, resample)
-    )
-
-
-@functools.lru_cache(256)
-def _resize(height: int, width: int, resample: int | None) -> v1.Resize:
-    return v1.Resize((height, width), _INTERPOLATIONS[resample])
-
-
-def _cropped(later: Later, box: Any) -> Later | None:
-    """A window of the image; None where it is not within it, or only PIL can say so."""
-    size = _of_header(later, "size") if is_certainly_rgb(later) and later.chain.gives.kind == "pil" else None
+def header_of(source: Source) -> Header | None:
+    """What the file's header says; None where only the real image says what it is."""
     try:
-        left, top, right, bottom = (operator.index(round(edge)) for edge in box)  # as PIL does
-    except (TypeError, ValueError, OverflowError):
-        return None
-    if size is None or not (0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]):
-        return None
-    if right - left == 1:  # libjpeg interpolates no chroma for it
-        return None
-    made = later.then(later.chain.after(ANY), lambda image: image.crop((left, top, right, bottom)))
-    if made is not None:
-        made.windows = (*later.windows, (made.chain.last_stream, (top, left, bottom - top, right - left)))
-    return made
-
-
-def _flipped(later: Later, method: Any) -> Later | None:
-    """The image, flipped; None where only PIL can say what that gives."""
-    flip = _FLIPS.get(method) if type(method) in (int, Image.Transpose) else None
-    if flip is None or not is_certainly_rgb(later) or later.chain.gives.kind != "pil":
-        return None
-    return later.then(later.chain.after(flip), lambda image: image.transpose(method))
-
-
-def _exif(later: Later) -> Any:
-    """What the header says of an image that is not transformed; None where only the real one says it."""
-    if later.chain.transforms or is_upright(later.source):
-        return None
-    format = _header(later)[2]
-    try:
-        with opened(later.source) as file:
-            if format == "PNG":  # which may have it behind the pixels
-                data = file.read()
-                return None if any(word in data for word in _OF_EXIF) else Image.Exif()
-            with _really_open(file) as image:
-                return image.getexif() if format == "JPEG" else None
+        with opened(source) as file, _really_open(file) as image:
+            if image.format not in _FORMATS or image.mode not in _MODES:
+                return None
+            if image.format == "TIFF" and image.getexif().get(_ORIENTATION, 1) != 1:  # PIL turns it when it is read
+                return None
+            width, height = image.size
+            state = State("pil", image.mode, (len(image.getbands()), height, width))
+            if not is_upright(source):
+                return Header(state, type(image), image.format)
+            turned = image.getexif().get(_ORIENTATION) in _TURNED
+            return Header(state.sized((width, height)) if turned else state, Image.Image, None)
     except Exception:  # whoever needs the image says it
         return None
 
 
-def _converted(later: Later, mode: str) -> Later | None:
-    """The image in another mode; None where only PIL can say what that gives."""
-    if mode not in CONVERTS:
+def _exif(later: Later) -> Any:
+    """What the header says of an image that was only opened; None where only the real one says it."""
+    if later.record is None or is_upright(later.source):
         return None
-    chain: Chain | None = later.chain
-    if later.is_rgb or later.chain.transforms:
-        chain = later.chain.after(CONVERTS[mode])
-    elif mode == "L":  # of an image in L it makes the same, by way of RGB
-        chain = later.chain.after(CONVERTS[mode]) if _own_mode(later) in ("RGB", "L") else None
-    made = later.then(chain, lambda image: image.convert(mode))
-    if made is not None:
-        made.is_rgb = made.is_converted = True
-    return made
+    if any(call.name not in ("convert", "copy") for call in later.record.calls):
+        return None
+    try:
+        with opened(later.source) as file, _really_open(file) as image:
+            if image.format == "PNG":  # which may have it behind the pixels
+                with opened(later.source) as whole:
+                    data = whole.read()
+                return None if any(word in data for word in _OF_EXIF) else Image.Exif()
+            return image.getexif() if image.format == "JPEG" else None
+    except Exception:  # whoever needs the image says it
+        return None
+
+
+# ---- what PIL's methods give
+
+
+def _converted(s: State, like: str, mode: str) -> Outcome:
+    if mode == s.mode:
+        return Outcome(s, ())
+    if mode == "RGB":
+        after = State("pil", "RGB", (3, *s.size))
+        repeated = OPERATIONS["grayscale_to_rgb"](s, like).steps if s.mode == "L" else None
+        return Outcome(after, repeated)
+    if mode != "L":
+        raise ValueError(mode)
+    after = State("pil", "L", (1, *s.size))
+    return Outcome(after, OPERATIONS["to_grayscale"](s, like, 1).steps if s.mode == "RGB" else None)
+
+
+def _resized(
+    s: State, like: str, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None
+) -> Outcome:
+    width, height = map(operator.index, size)
+    if box is not None or reducing_gap is not None:
+        return Outcome(s.sized((height, width)))
+    if (height, width) == s.size:
+        return Outcome(s, ())
+    return resized(s, like, (height, width), interpolation_named(3 if resample is None else resample))
+
+
+def _cropped(s: State, like: str, box: Any = None) -> Outcome:
+    if box is None:
+        return Outcome(s, ())
+    left, top, right, bottom = (operator.index(round(edge)) for edge in box)  # as PIL does
+    return OPERATIONS["crop"](s, like, top, left, bottom - top, right - left)
+
+
+def _rotated(
+    s: State,
+    like: str,
+    angle: Any,
+    resample: Any = 0,
+    expand: Any = False,
+    center: Any = None,
+    translate: Any = None,
+    fillcolor: Any = None,
+) -> Outcome:
+    if translate is not None:
+        raise ValueError(translate)
+    return OPERATIONS["rotate"](s, like, angle, resample, bool(expand), center, fillcolor)

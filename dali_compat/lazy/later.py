@@ -1,23 +1,17 @@
-"""What is not made yet, and how it would be."""
+"""What is not made yet, and becoming real."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from PIL import Image
 
+from ..data.sources import Source
 from ..locks import new_lock
-from .generators import Reserved
-
-if TYPE_CHECKING:
-    from ..data.sources import Source
-    from .chains import Chain
-
-
-Windows = tuple[tuple[int, tuple[int, int, int, int]], ...]
+from .operations import Outcome, State
+from .record import Call, Header, Recording
 
 _lock = new_lock()  # several threads of the user's may look at once
 
@@ -56,58 +50,50 @@ class Notes:
 
 
 class Later:
-    """An image, or what transforms make of it, before anybody needs it.
+    """An image, or what operations make of it, before anybody needs it.
 
     Args:
         source: where the encoded image is.
-        chain: the transforms that it has gone through.
         notes: where it says that it became real.
         make: gives the real one, of that ``before`` it where there is one.
-        is_rgb: whether the image was certainly in RGB before all transforms.
+        record: what it is; None where nobody has read its header.
+        read: gives the header of an image that was only opened; None where only the real image says what it is.
 
     Attributes:
-        is_converted: whether it was asked to be, or copied: it has no format any more.
         is_loaded: whether its pixels were read, or used: PIL has then done to it what it does of itself.
-        header: mode, size and format of the image as it was opened, where somebody has asked.
         exif: what PIL's getexif() gives of it, where somebody has asked.
-        states: of the generators that its last transform draws from when it becomes real, where that is random.
-        windows: of each window of its chain, the random stream of its step and (top, left, height, width).
     """
 
     __slots__ = (
         "__weakref__",
         "_after",
         "_before",
+        "_header",
         "_make",
+        "_read",
         "_real",
-        "chain",
+        "_record",
         "exif",
-        "header",
-        "is_converted",
         "is_loaded",
-        "is_rgb",
         "notes",
         "source",
-        "states",
-        "windows",
     )
 
     def __init__(
         self,
         source: Source,
-        chain: Chain,
         notes: Notes,
         make: Callable[[Any], Any],
+        record: Recording | None = None,
         before: Later | None = None,
-        is_rgb: bool = False,
+        read: Callable[[], Header | None] | None = None,
     ):
-        self.source, self.chain, self.notes, self.is_rgb = source, chain, notes, is_rgb
-        self.is_converted = self.is_loaded = False
-        self.header: tuple[str, tuple[int, int], str | None] | None = None
+        self.source, self.notes = source, notes
+        self.is_loaded = False
         self.exif: Any = None
-        self.states: Reserved | None = None
-        self.windows: Windows = ()
         self._make: Callable[[Any], Any] | None = make
+        self._record, self._read = record, read
+        self._header: Header | None = None
         self._before, self._real = before, None
         self._after: list[weakref.ref[Later]] = []
 
@@ -115,10 +101,40 @@ class Later:
     def is_real(self) -> bool:
         return self._make is None
 
+    @property
+    def header(self) -> Header | None:
+        """Of an image that was only opened, what its file's header says; None where only the real one says it."""
+        read, self._read = self._read, None
+        if read is not None:
+            self._header = read()
+            if self._header is not None:
+                state = self._header.state
+                steps, why = ((), "") if state.mode == "RGB" else (None, f"opens images in mode {state.mode}")
+                self._record = Recording(self.source, state.size, state, (), steps, why)
+        return self._header
+
+    @property
+    def record(self) -> Recording | None:
+        """What it is; None where only the real one says it."""
+        if self._read is not None:
+            _ = self.header
+        return self._record
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the image was only opened."""
+        return self._before is None and not (self._record is not None and self._record.calls)
+
+    @property
+    def state(self) -> State | None:
+        """What is known of it; None where it is real, or only the real one says it."""
+        record = None if self.is_real else self.record
+        return None if record is None else record.state
+
     def value(self, why: str) -> Any:
         """The real one; ``why`` is for explain(). What is not real becomes so now, with all that it was made of and all
         that was made of it: who gets this may change it in place, and what was made of it before must not have that
-        change, and must have the same draws. Raises whatever making it raises."""
+        change. Raises whatever making it raises."""
         with _lock:
             if self._before is not None:
                 self._before.value(why)
@@ -128,8 +144,7 @@ class Later:
     def _become_real(self, why: str) -> None:
         if self._make is not None:
             before, make = self._before, self._make
-            with nullcontext() if self.states is None else self.states.drawing():
-                self._real = make(None if before is None else before._real)
+            self._real = make(None if before is None else before._real)
             if self.is_loaded and isinstance(self._real, Image.Image):
                 self._real.load()
             self._make = self._before = None
@@ -139,28 +154,23 @@ class Later:
             if (later := ref()) is not None:
                 later._become_real(why)
 
-    def sized(self) -> Chain:
-        """Its chain; where its windows have sizes that give images of one size, the chain for these sizes."""
-        if not self.windows:
-            return self.chain
-        *_, first = self.line()
-        return self.chain.of_sizes(first.chain, tuple((height, width) for _, (_, _, height, width) in self.windows))
-
-    def line(self) -> Iterator[Later]:
-        """Itself, what it is made of, and so on."""
-        later: Later | None = self
-        while later is not None:
-            yield later
-            later = later._before
-
-    def then(self, chain: Chain | None, make: Callable[[Any], Any]) -> Later | None:
-        """What ``make`` gives of it, later; None without a chain, and where it is real, and may have been changed in
-        place since."""
+    def then(self, call: Call, outcome: Outcome | None) -> Later | None:
+        """What a call gives, later; None without an outcome, and where it is real, and may have been changed in place
+        since."""
         with _lock:
-            if chain is None or self.is_real:
+            if outcome is None or self.is_real or self.record is None:
                 return None
             self.is_loaded = True
-            made = Later(self.source, chain, self.notes, make, self, self.is_rgb)
-            made.header, made.windows = self.header, self.windows
+            source, size, state, calls, steps, why = self.record
+            if call.name == "convert" and outcome.state.mode == "RGB" and all(one.name == "copy" for one in calls):
+                steps, why = (), ""  # as all decoders give it
+            elif steps is not None and outcome.steps is not None:
+                steps = (*steps, *outcome.steps)
+            elif steps is not None:
+                steps, why = None, f"uses the {'image' if state.kind == 'pil' else 'tensor'}'s {call.name.strip('_')}"
+            if steps is None and any(one.owner == "called" for one in (*calls, call)):
+                return None  # in this thread
+            record = Recording(source, size, outcome.state, (*calls, call), steps, why)
+            made = Later(self.source, self.notes, call.on, record, self)
             self._after.append(weakref.ref(made))
             return made

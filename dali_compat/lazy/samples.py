@@ -4,40 +4,33 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator
 from typing import Any, NamedTuple
 
-from ..data.sources import Source
-from .chains import Chain
-from .images import LazyImage, is_certainly_rgb, later_of
-from .later import Later, Notes, Windows
-from .tensors import LazyTensor, LazyTVImage
+from .images import LazyFile, LazyImage, later_of
+from .later import Later, Notes
+from .record import Recording
+from .tensors import KINDS
 
-TENSORS = {LazyTensor, LazyTVImage}
-STAND_INS = TENSORS | {LazyImage}
+TENSORS = set(KINDS.values())
+IMAGES = {LazyImage, LazyFile}
+STAND_INS = TENSORS | IMAGES
 _DICTS = {dict, OrderedDict}
 _OWN_REFERENCES = 2  # of what is in a container, and an argument
 
 Path = tuple[Any, ...]
-Draws = tuple[tuple[int, int], ...]
 
 
 class Wanted(NamedTuple):
-    """An image of a sample that DALI is to make.
+    """An image of a sample that is to be made.
 
     Attributes:
         paths: to its places in the sample, as a rule one: indices and keys; () is the sample itself.
-        chain, source: what makes the image, and of what.
-        draws: (first random stream, number) of its steps: those of equal numbers draw the same. Each image of a sample
-            has a number of its own, 0 and up, but for what it has gone through together with one before it.
-        windows: as Later's.
+        record: what it is.
     """
 
     paths: tuple[Path, ...]
-    chain: Chain
-    source: Source
-    draws: Draws = ((0, 0),)
-    windows: Windows = ()
+    record: Recording
 
 
 class Sample(NamedTuple):
@@ -45,7 +38,7 @@ class Sample(NamedTuple):
 
     Attributes:
         value: of it; in the places of ``images`` others may be put.
-        images: those that DALI is to make; () where all is real.
+        images: those that are to be made; () where all is real.
     """
 
     value: Any
@@ -132,64 +125,42 @@ def _with(value: Any, images: tuple[Wanted, ...]) -> Sample:
 def _sample(given: list[Any], number: int) -> Sample:
     """A sample, with its stand-ins where those are not real."""
     found = list(_found(given, number, ()))
-    if len(found) == 1:  # as a rule
-        later = later_of(found[0].stand_in)
-        _refuse(later, found)
-        image = Wanted((found[0].path,), later.sized(), later.source, windows=later.windows)
-        return _with(given[number], ()) if later.is_real else Sample(given[number], (image,))
-    waiting = [one for one in found if not later_of(one.stand_in).is_real]
-    tensors = [one for one in waiting if type(one.stand_in) is not LazyImage]
     places: dict[int, list[_Place]] = {}
-    for place in tensors or waiting:
+    for place in found:
         places.setdefault(id(place.stand_in), []).append(place)
+    tensors = any(type(place.stand_in) in TENSORS for place in found)
     for several in places.values():
-        _refuse(later_of(several[0].stand_in), several)
-    for place in waiting:  # an image beside tensors is read when somebody looks: it would draw otherwise than they
-        later = later_of(place.stand_in)
-        if id(place.stand_in) not in places and later.chain.is_random:
-            later.value("gives an image with random changes beside tensors")
-    left = [several for several in places.values() if not later_of(several[0].stand_in).is_real]
-    if not left:
-        return _with(given[number], ())
-    laters = [later_of(several[0].stand_in) for several in left]
+        _refuse(later_of(several[0].stand_in), several, beside=tensors and type(several[0].stand_in) in IMAGES)
+    if tensors:  # images beside tensors wait until somebody looks
+        places = {key: several for key, several in places.items() if type(several[0].stand_in) in TENSORS}
+    records = [_record(later_of(several[0].stand_in)) for several in places.values()]
     images = tuple(
-        Wanted(tuple(place.path for place in several), later.sized(), later.source, draws, later.windows)
-        for several, later, draws in zip(left, laters, _draws(laters), strict=True)
+        Wanted(tuple([place.path for place in several]), record)
+        for several, record in zip(places.values(), records, strict=True)
+        if record is not None
     )
-    if any(later_of(one.stand_in).is_real for one in found):
-        return _with(given[number], images)
-    return Sample(given[number], images)
+    is_some_real = any(later_of(place.stand_in).is_real for place in found)
+    return _with(given[number], images) if is_some_real else Sample(given[number], images)
 
 
-def _refuse(later: Later, places: list[_Place]) -> None:
-    """A stand-in is made real, where DALI cannot make it. ``places``: all of the sample that it has."""
+def _record(later: Later) -> Recording | None:
+    return None if later.is_real else later.record
+
+
+def _refuse(later: Later, places: list[_Place], beside: bool) -> None:
+    """A stand-in is made real where it has to be. ``places``: all of the sample that it has. ``beside``: it is an image
+    beside tensors."""
     if (
         places[0].references > _OWN_REFERENCES + len(places) - 1
         or max([one.around for one in places]) > _OWN_REFERENCES
     ):
         later.value("keeps an image")
-    if not later.chain.transforms and not later.is_converted:  # which has a class, a format and a filename
+    if beside:
+        return
+    if later.is_file:  # which has a class, a format and a filename
         later.value("gives an image as it was opened")
-    if not later.is_real and not is_certainly_rgb(later):
-        later.value("gives an image that is not RGB")
-
-
-def _draws(laters: Sequence[Later]) -> list[Draws]:
-    """Of each image of a sample, as Wanted has them."""
-    if len(laters) == 1:
-        return [((0, 0),)]
-    known: dict[int, Draws] = {}
-    made = []
-    for number, later in enumerate(laters):
-        line = list(later.line())
-        shared = next((one for one in line if id(one) in known), None)
-        first = 0 if shared is None else shared.chain.streams
-        before = () if shared is None else known[id(shared)]
-        draws = (*(one for one in before if one[0] < first), (first, number))
-        for one in line:
-            known.setdefault(id(one), draws)
-        made.append(draws)
-    return made
+    if _record(later) is None:
+        later.value("gives an image of which the header does not say enough")
 
 
 class _Place(NamedTuple):

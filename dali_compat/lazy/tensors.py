@@ -1,4 +1,4 @@
-"""LazyTensor: what transforms give of an image, before anybody needs it."""
+"""LazyTensor: what operations give of an image, before anybody needs it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,31 @@ import torch
 from torchvision import tv_tensors
 
 from .later import Later
+from .operations import Outcome, State, outcome_of
+from .record import Call, kept
 
-_OWN = frozenset(("_later", "__torch_function__", "__torch_dispatch__", "float"))
+_METHODS = frozenset(("as_subclass", "clone", "contiguous", "dim", "element_size", "float", "int", "long", "numel"))
+_METHODS |= {"is_floating_point", "nelement", "size", "squeeze", "to", "type", "unsqueeze", "detach"}
+_OWN = _METHODS | {"_later", "__torch_function__", "__torch_dispatch__"}
+_CPU = torch.device("cpu")
 
 
 class LazyTensor(torch.Tensor):
     """A tensor that is computed when somebody looks at it, or at anything of it: through Python, or, past
-    __torch_function__, in C++."""
+    __torch_function__, in C++. It knows its shape and dtype."""
 
     _later: Later
     _real_class: type[torch.Tensor] = torch.Tensor
 
     def __getattribute__(self, name: str) -> Any:
-        if name in _OWN:
-            return object.__getattribute__(self, name)
         if name == "__class__":  # which isinstance() asks for
             return type(self)._real_class
-        return getattr(self._later.value(f"uses the tensor's {name.strip('_')}"), name)
+        if name in _OWN:
+            return object.__getattribute__(self, name)
+        later = self._later
+        if (state := later.state) is not None and name in _OF_STATE:
+            return _OF_STATE[name](state)
+        return getattr(later.value(f"uses the tensor's {name.strip('_')}"), name)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -37,32 +45,51 @@ class LazyTensor(torch.Tensor):
     ) -> Any:
         return cls.__torch_function__(func, types, args, kwargs)
 
-    def float(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """As torch's: of a float32 tensor itself."""
-        later = self._later
-        if not later.is_real and not args and not kwargs and later.chain.gives.dtype == torch.float32:
-            return self
-        return later.value("uses the tensor's float").float(*args, **kwargs)
-
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_later":
             object.__setattr__(self, name, value)
         else:
             setattr(self._later.value(f"sets the tensor's {name}"), name, value)
 
+    def __getitem__(self, place: Any) -> Any:
+        return _called(self, "__getitem__", (place,), {})
+
+    def __len__(self) -> int:
+        state = self._later.state
+        return len(self._later.value("")) if state is None else state.shape[0]
+
+
+def _method(name: str) -> Any:
+    return lambda self, *args, **kwargs: _called(self, name, args, kwargs)
+
+
+for _one in _METHODS:
+    setattr(LazyTensor, _one, _method(_one))
+
 
 class LazyTVImage(LazyTensor):
-    """The same, of transforms that give torchvision's tv_tensors.Image."""
+    """The same, of what gives torchvision's tv_tensors.Image."""
 
     _real_class = tv_tensors.Image
 
 
-def lazy_tensor(kind: type[LazyTensor], later: Later) -> LazyTensor:
-    """A tensor of one of these classes."""
+class LazyMask(LazyTensor):
+    """The same, of what gives torchvision's tv_tensors.Mask."""
+
+    _real_class = tv_tensors.Mask
+
+
+KINDS: dict[str, type[LazyTensor]] = {"tensor": LazyTensor, "Image": LazyTVImage, "Mask": LazyMask}
+
+
+def lazy_tensor(later: Later) -> LazyTensor:
+    """The stand-in for a tensor that is made later."""
+    state = later.state
+    assert state is not None  # nobody has seen it
     made = torch.Tensor._make_wrapper_subclass(
-        kind,
-        (0,),
-        dtype=later.chain.gives.dtype,  # which compiled code takes from here
+        KINDS[state.kind],
+        state.shape,
+        dtype=state.dtype,  # which compiled code takes from here
         dispatch_sizes_strides_policy="sizes",
         dispatch_device=True,
         dispatch_layout=True,
@@ -70,6 +97,121 @@ def lazy_tensor(kind: type[LazyTensor], later: Later) -> LazyTensor:
     torch._C._set_throw_on_mutable_data_ptr(made)  # there are no data yet
     made._later = later
     return made
+
+
+# ---- what is known without the pixels
+
+_OF_STATE: dict[str, Any] = {
+    "shape": lambda s: torch.Size(s.shape),
+    "ndim": lambda s: len(s.shape),
+    "dtype": lambda s: s.dtype,
+    "device": lambda s: _CPU,
+    "is_cuda": lambda s: False,
+    "requires_grad": lambda s: False,
+    "is_sparse": lambda s: False,
+    "is_quantized": lambda s: False,
+}
+
+
+def _size(s: State, dim: Any = None) -> Any:
+    return torch.Size(s.shape) if dim is None else s.shape[dim]
+
+
+_ANSWERS: dict[str, Any] = {
+    "dim": lambda s: len(s.shape),
+    "size": _size,
+    "numel": lambda s: torch.Size(s.shape).numel(),
+    "nelement": lambda s: torch.Size(s.shape).numel(),
+    "element_size": lambda s: s.dtype.itemsize,
+    "is_floating_point": lambda s: s.dtype.is_floating_point,
+}
+
+
+def _to(s: State, target: Any) -> Outcome:
+    if isinstance(target, torch.dtype):
+        made = outcome_of("to_dtype", s._replace(kind="tensor"), "v1", (target,), {})
+        assert made is not None  # else the tensor says so
+        known = made.steps is not None and s.kind == "tensor"
+        return Outcome(s._replace(dtype=target), made.steps if known else None, made.same)
+    if torch.device(target) != _CPU:
+        raise ValueError
+    return Outcome(s, (), same=True)
+
+
+def _cast(s: State, dtype: torch.dtype) -> Outcome:
+    """Methods of tv_tensors give a plain tensor, but for a few."""
+    made = _to(s, dtype)
+    return made if s.kind == "tensor" else Outcome(made.state._replace(kind="tensor"))
+
+
+def _squeezed(s: State, dim: Any = None) -> Outcome:
+    """Of one plane: its lines."""
+    if len(s.shape) != 3 or s.shape[0] != 1 or 1 in s.shape[1:] or dim not in (None, 0, -3):
+        raise ValueError
+    return Outcome(s._replace(shape=s.shape[1:], kind="tensor"))
+
+
+def _unsqueezed(s: State, dim: int) -> Outcome:
+    if dim != 0:
+        raise ValueError
+    return Outcome(s._replace(shape=(1, *s.shape), kind="tensor"))
+
+
+def _item(s: State, place: Any) -> Outcome:
+    if place is None:
+        return _unsqueezed(s, 0)
+    if type(place) is torch.Tensor and place.dtype == torch.bool and place.ndim == 1 and int(place.sum()):
+        _refuse_length(s, len(place))
+        return Outcome(s._replace(shape=(int(place.sum()), *s.shape[1:]), kind="tensor"))
+    if type(place) is not int or len(s.shape) != 3 or not -s.shape[0] <= place < s.shape[0]:
+        raise IndexError
+    return Outcome(s._replace(shape=s.shape[1:], kind="tensor"))
+
+
+class _OtherLength(IndexError):
+    """As torch's."""
+
+
+def _refuse_length(s: State, length: int) -> None:
+    if length != s.shape[0]:
+        shapes = f"{[length]} at index 0 does not match the shape of the indexed tensor {list(s.shape)} at index 0"
+        raise _OtherLength(f"The shape of the mask {shapes}")
+
+
+_MADE: dict[str, Any] = {
+    "__getitem__": _item,
+    "as_subclass": lambda s, kind: outcome_of("as_subclass", s, "v1", (kind,), {}),
+    "clone": lambda s: Outcome(s, ()),
+    "contiguous": lambda s: Outcome(s._replace(kind="tensor"), ()),
+    "detach": lambda s: Outcome(s, ()),
+    "float": lambda s: _cast(s, torch.float32),
+    "int": lambda s: _cast(s, torch.int32),
+    "long": lambda s: _cast(s, torch.int64),
+    "squeeze": _squeezed,
+    "to": _to,
+    "unsqueeze": _unsqueezed,
+}
+
+
+def _called(tensor: LazyTensor, name: str, args: Any, kwargs: Any) -> Any:
+    """What a method gives, later if possible."""
+    later = tensor._later
+    state = later.state
+    if state is not None:
+        try:
+            if name in _ANSWERS:
+                return _ANSWERS[name](state, *args, **kwargs)
+            outcome = _MADE[name](state, *args, **kwargs)
+        except _OtherLength:
+            raise
+        except Exception:  # the tensor's own method says what is wrong, or gives something else
+            outcome = None
+        if outcome is not None and outcome.same:
+            return tensor
+        made = later.then(Call("", name, kept(args), kept(kwargs)), outcome)
+        if made is not None:
+            return later.notes.made(lazy_tensor(made))
+    return getattr(later.value(f"uses the tensor's {name.strip('_')}"), name)(*args, **kwargs)
 
 
 def _real(value: Any, why: str) -> Any:

@@ -8,23 +8,17 @@ import stat
 import sys
 import time
 import warnings
-import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import count
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..data.intact import is_intact
-from ..data.sources import BYTES, PATHS, Record, Source, Upright, current_folder, opened, within
-from .chains import Chain
-from .generators import Watch
-from .hooks import original_call, unasked
-from .images import LazyImage, is_certainly_rgb, later_of
+from ..data.sources import Record, Source, Upright, current_folder, opened, within
+from .images import LazyFile, LazyImage, header_of
 from .later import Later, Notes
-from .tensors import LazyTensor, LazyTVImage, lazy_tensor
+from .record import Call, Recording
 
 _COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, from which it takes the times of files
 _MOST_WHOLE = 1 << 20  # files of which it is known
@@ -69,22 +63,15 @@ class Tracer:
     and torchvision's code; where one gives None, the original runs.
 
     Args:
-        roots: the chains without transforms, by what images are given as.
         since: now() of a time from which on files are not to have changed: they may change again before they are read.
         whole: files that are known not to be damaged, where the data set's code may catch the error of one that is, and
             so has to meet it at once; else None.
-        sets: the name of a generator that the data set's code is known to set; "" of none.
-
-    Attributes:
-        sets: the same, as it is known by now. Random transforms draw at once then, as they do in torch's loader.
     """
 
-    def __init__(self, roots: dict[str, Chain], since: int, whole: set[int] | None = None, sets: str = ""):
-        self.notes, self.sets = Notes(), sets
-        self._roots, self._since, self._whole = roots, since - _TICK, whole
-        self._watch, self._dtype = Watch(roots[PATHS].drawn_from | roots[BYTES].drawn_from), torch.get_default_dtype()
+    def __init__(self, since: int, whole: set[int] | None = None):
+        self.notes = Notes()
+        self._since, self._whole = since - _TICK, whole
         self._showing = _showing()
-        self._random: list[weakref.ref[Later]] = []  # which draw when they become real
 
     def opened(self, file: Any, really: Callable[..., Any]) -> Any:
         """The image of a file, not read yet; None where ``really`` opening it is what can be done."""
@@ -102,8 +89,7 @@ class Tracer:
             with opened(source) as whole:
                 return really(io.BytesIO(whole.read()))
 
-        chain = self._roots[PATHS if isinstance(source, str) else BYTES]
-        return self.notes.made(LazyImage(Later(source, chain, self.notes, make)))
+        return self.notes.made(LazyFile(Later(source, self.notes, make, read=lambda: header_of(source))))
 
     def decoded(self, feature: Any, value: Any, really: Callable[..., Any]) -> Any:
         """The image of a row of Hugging Face's; None as opened()."""
@@ -118,51 +104,17 @@ class Tracer:
             source = None if found is None else Upright(found)
         if source is None:
             return None
-        chain = self._roots[PATHS if isinstance(source, str) else BYTES]
-        later = Later(source, chain, self.notes, lambda before: really(feature, value))
-        later.is_rgb = feature.mode == "RGB"
-        return self.notes.made(LazyImage(later))
+        later = Later(source, self.notes, lambda before: really(feature, value), read=lambda: header_of(source))
+        return self.notes.made(LazyFile(later)) if feature.mode is None else self._in_rgb(later)
 
-    def applied(
-        self, transform: Any, image: LazyImage | LazyTensor, function: Callable[[Any], Any] | None = None
-    ) -> Any:
-        """What a transform, or a function that does the same, gives of a stand-in, not computed yet; None where it has
-        to be."""
-        later = later_of(image)
-        if later.is_real or not is_certainly_rgb(later) or torch.get_default_dtype() != self._dtype:
+    def _in_rgb(self, later: Later) -> Any:
+        """The same of Hugging Face's ``mode``, which converts it where it has to be."""
+        state = later.state
+        if state is None:
             return None
-        with unasked():  # a translation may try the transform, under generators of its own
-            chain = later.chain.after(transform)
-        if chain is None:
-            return None
-        states = None
-        if chain.generators and function is None:
-            self.look()
-            if self.sets:  # the user's code gives each image its numbers
-                self.notes.became_real(f"seeds {self.sets}")
-                return None
-            states = self._watch.reserved(chain.generators)
-        made = later.then(chain, function or original_call(chain.copies[-1]))
-        if made is None:
-            return None
-        made.states = states
-        if states is not None:
-            self._random.append(weakref.ref(made))
-        if chain.gives.kind == "pil":
-            return self.notes.made(LazyImage(made))
-        return self.notes.made(lazy_tensor(LazyTVImage if chain.gives.kind == "Image" else LazyTensor, made))
-
-    def look(self) -> None:
-        """Where the user's code has set a generator, what was to draw from it draws now, from where it was."""
-        if self.sets:
-            return
-        self.sets = self._watch.moved()
-        if self.sets:
-            pending, self._random = self._random, []
-            for ref in pending:
-                if (later := ref()) is not None:
-                    with suppress(Exception):  # a damaged file's: that sample meets it again
-                        later.value(f"seeds {self.sets}")
+        rgb = state._replace(mode="RGB", shape=(3, *state.size))
+        record = Recording(later.source, state.size, rgb, (Call("", "convert", ("RGB",)),))
+        return self.notes.made(LazyImage(Later(later.source, self.notes, lambda before: later.value(""), record)))
 
     def _source(self, file: Any) -> Source | None:
         if type(file) is io.BytesIO:

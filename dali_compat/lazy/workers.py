@@ -6,23 +6,24 @@ from __future__ import annotations
 import pickle
 import socket
 from collections.abc import Callable, Sequence
+from enum import Enum
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import torch
-from PIL import Image, ImageOps
 from torch._utils import ExceptionWrapper
 
-from ..data.sources import BYTES, PATHS, Record, Source, is_upright, opened
+from ..data.sources import Record
 from ..draws import seed_generators
+from ..errors import file_of
 from ..workers.processes import Answer, Processes, serve
 from ..workers.samples import dumps
 from ..workers.worker import begin, dumped, stay_with_the_parent, wrapped
 from .asker import Asker
-from .chains import Chain
-from .images import LazyImage, later_of
+from .images import LazyFile, LazyImage, later_of
 from .later import Later, Notes
-from .samples import Sample, Wanted, all_real, exchanged
+from .record import Recording
+from .samples import IMAGES, Sample, all_real, exchanged
 from .tracer import numbers
 
 
@@ -31,13 +32,15 @@ class Request(NamedTuple):
 
     Attributes:
         indices: of samples.
-        seed: of the generators: the epoch's seed, and the place of the first sample.
+        seed: of the generators: the epoch's.
+        places: of the samples in the epoch, by which the generators are seeded before each.
         covers: errors that are a sample's own; others end the batch.
         really: no image is left to anybody.
     """
 
     indices: list[Any]
-    seed: tuple[int, ...]
+    seed: int
+    places: list[int]
     covers: tuple[type[Exception], ...] = ()
     really: bool = False
 
@@ -46,16 +49,13 @@ class Reply(NamedTuple):
     """What it answers.
 
     Attributes:
-        samples: without stand-ins: None where images are to be, and an Unread for other images. In the place of an
-            image's chain is the number of its transforms among ``transforms``.
-        transforms: pickled.
-        failures: (row, error) of samples that there are not.
+        samples: without stand-ins: None where images are to be, and the Recording of others.
+        failures: (row, error, file) of samples that there are not.
         why: as Asker's.
     """
 
     samples: list[Sample]
-    transforms: list[bytes]
-    failures: list[tuple[int, str]]
+    failures: list[tuple[int, str, str]]
     why: str
 
 
@@ -65,14 +65,6 @@ class Ticket(NamedTuple):
     request: Request
     answer: Answer
     processes: Processes
-
-
-class Unread(NamedTuple):
-    """An image that nobody has read."""
-
-    source: Source
-    is_rgb: bool
-    is_converted: bool
 
 
 class AskedWorkers:
@@ -89,7 +81,6 @@ class AskedWorkers:
         self._context = loader.multiprocessing_context or torch.multiprocessing.get_context()
         self._count, self._init = loader.num_workers, loader.worker_init_fn
         self._processes: Processes | None = None
-        self._chains: dict[tuple[str, bytes], Chain] = {}
 
     def start(self) -> Processes:
         """The processes: best before DALI's threads are at work, for they are forked.
@@ -102,13 +93,13 @@ class AskedWorkers:
             if self._processes.trouble:
                 self.close()
         if self._processes is None:
-            arguments = self._seed, self._asker.dataset, self._asker.since, self._asker.sets, self._count, self._init
+            arguments = self._seed, self._asker.dataset, self._asker.since, self._count, self._init
             self._processes = Processes(self._context, self._count, _work, arguments, in_turn=True)
         return self._processes
 
     def begin_again(self, asker: Asker) -> None:
         """Another epoch, for which this one counts. What the data set has changed of itself there stays."""
-        self._asker, self._chains = asker, {}
+        self._asker = asker
         if self._processes is not None:
             self._processes.begin_again()
 
@@ -118,8 +109,9 @@ class AskedWorkers:
         processes.ask([dumps(request)], [answer])
         return Ticket(request, answer, processes)
 
-    def samples(self, ticket: Ticket, failed: Callable[[int, str], None] | None = None) -> list[Sample]:
-        """What they answer. ``failed`` takes rows and errors of samples that there are not.
+    def samples(self, ticket: Ticket, failed: Callable[[int, str, str], None] | None = None) -> list[Sample]:
+        """What they answer. ``failed`` takes rows, errors and files of samples that there
+        are not.
 
         Raises:
             Exception: what the data set raises, with the worker's traceback in its text, as torch's loader raises it.
@@ -137,11 +129,14 @@ class AskedWorkers:
         reply = pickle.loads(ticket.answer.message or b"")  # it is there
         if isinstance(reply, ExceptionWrapper):
             reply.reraise()
-        samples = [self._restored(sample, reply.transforms) for sample in reply.samples]
-        self._asker.count(samples, reply.why)
-        for row, text in reply.failures:
+        for image in [image for sample in reply.samples for image in sample.images]:
+            if isinstance(image.record.source, Record):  # each process counts for itself
+                image.record.source.index = next(numbers)
+        samples = [one._replace(value=exchanged(one.value, {Recording}, _waiting)) for one in reply.samples]
+        self._asker.why = self._asker.why or reply.why
+        for failure in reply.failures:
             assert failed is not None  # who asked for them
-            failed(row, text)
+            failed(*failure)
         return samples
 
     def close(self) -> None:
@@ -150,34 +145,11 @@ class AskedWorkers:
         if processes is not None:
             processes.close()
 
-    def _restored(self, sample: Sample, transforms: list[bytes]) -> Sample:
-        images = tuple([self._wanted(one, transforms) for one in sample.images])
-        return Sample(exchanged(sample.value, {Unread}, self._image), images)
 
-    def _wanted(self, image: Any, transforms: list[bytes]) -> Wanted:
-        given = PATHS if isinstance(image.source, str) else BYTES
-        key = given, transforms[image.chain]
-        if key not in self._chains:
-            root, several = self._asker.roots[given], pickle.loads(key[1])
-            chain = root.follow(several)
-            self._chains[key] = root.beyond(several) if chain is None else chain  # each process has found others
-        if isinstance(image.source, Record):  # each process counts for itself
-            image.source.index = next(numbers)
-        return image._replace(chain=self._chains[key])
-
-    def _image(self, unread: Unread) -> LazyImage:
-        root = self._asker.roots[PATHS if isinstance(unread.source, str) else BYTES]
-        later = Later(unread.source, root, Notes(), lambda before: _read(unread), is_rgb=unread.is_rgb)
-        later.is_converted = unread.is_converted
-        return LazyImage(later)
-
-
-def _read(unread: Unread) -> Image.Image:
-    with opened(unread.source) as file:
-        image: Any = Image.open(file)
-        image.load()
-    image = ImageOps.exif_transpose(image) if is_upright(unread.source) else image
-    return image.convert("RGB") if unread.is_rgb else image
+def _waiting(recording: Recording) -> LazyImage:
+    return (LazyImage if recording.calls else LazyFile)(
+        Later(recording.source, Notes(), lambda before: recording.made(), recording)
+    )
 
 
 # ---- in a worker
@@ -190,7 +162,6 @@ def _work(
     seed: int,
     dataset: Any,
     since: int,
-    sets: str,
     count: int,
     init: Any,
 ) -> None:
@@ -198,58 +169,64 @@ def _work(
 
     stay_with_the_parent()
     error = begin(number, seed, count, init, dataset)
-    asker = asker_of(dataset, since, sets)
+    asker = asker_of(dataset, since)
     serve(connection, tasks, lambda message: dumped(error or _reply(asker, pickle.loads(message))))
 
 
 def _reply(asker: Asker, request: Request) -> Reply | ExceptionWrapper:
     try:
-        seed_generators(*request.seed)
-        failures: list[tuple[int, str]] = []
+        failures: list[tuple[int, str, str]] = []
 
         def failed(row: int, error: Exception) -> None:
             if not isinstance(error, request.covers):
                 raise error
-            failures.append((row, f"{type(error).__name__}: {error}"))
+            failures.append((row, f"{type(error).__name__}: {error}", file_of(error)))
+
+        def seeded(row: int) -> None:
+            seed_generators(request.seed, request.places[row])
 
         if request.really:
+            seeded(0)
             samples = [asker.really(index) for index in request.indices]
         else:
-            samples = asker.ask(request.indices, failed if request.covers else None)
+            samples = asker.ask(request.indices, failed if request.covers else None, seeded)
         return _portable(samples, failures, asker.why)
     except Exception:
         return wrapped()
 
 
-def _portable(samples: Sequence[Sample], failures: list[tuple[int, str]], why: str) -> Reply:
-    numbers: dict[int, int] = {}
-    transforms: list[bytes] = []
-    made = []
-    for sample in samples:
-        images: list[Any] = []
-        for paths, chain, *others in sample.images:
-            if id(chain) not in numbers:
-                numbers[id(chain)] = _add(transforms, chain)
-            images.append(Wanted(paths, numbers[id(chain)], *others))  # type: ignore[arg-type]  # as Reply says
-        if -1 in [image.chain for image in images]:
-            sample, images = all_real(sample), []
-        value = exchanged(sample.filled(*[None] * len(images)), {LazyImage}, _unread)
-        made.append(Sample(value, tuple(images)))
-    return Reply(made, transforms, failures, why)
+def _portable(samples: Sequence[Sample], failures: list[tuple[int, str, str]], why: str) -> Reply:
+    return Reply([_without_stand_ins(sample) for sample in samples], failures, why)
 
 
-def _add(transforms: list[bytes], chain: Chain) -> int:
-    """The number of a chain's transforms; -1 where they do not travel."""
-    try:
-        if chain.packed is None:
-            chain.packed = dumps(chain.copies)
-        transforms.append(chain.packed)
-    except Exception:  # of a class that pickle does not find, say
-        return -1
-    return len(transforms) - 1
+def _without_stand_ins(sample: Sample) -> Sample:
+    """A sample that travels."""
+    if not all(_travels(image.record) for image in sample.images):
+        sample = all_real(sample)
+    value = exchanged(sample.filled(*[None] * len(sample.images)), IMAGES, _recording)
+    return Sample(value, sample.images)
 
 
-def _unread(image: LazyImage) -> Any:
+def _recording(image: LazyImage) -> Any:
     later = later_of(image)
-    plain = not later.is_real and not later.chain.transforms
-    return Unread(later.source, later.is_rgb, later.is_converted) if plain else later.value("")
+    recording = None if later.is_real else later.record
+    return later.value("") if recording is None or not _travels(recording) else recording
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) in (list, tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str, torch.dtype, Enum)) or type(value) is torch.Tensor
+
+
+def _travels(recording: Recording) -> bool:
+    """Whether pickle takes what the user's code has called operations with."""
+    if all(
+        call.owner != "called" and all(map(_is_plain, (*call.args, *call.kwargs.values()))) for call in recording.calls
+    ):
+        return True
+    try:
+        dumps(recording)
+    except Exception:
+        return False
+    return True

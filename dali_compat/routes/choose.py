@@ -17,7 +17,7 @@ from ..data.sources import BYTES, InItsMode
 from ..data.survey import mostly_jpeg, typical_size
 from ..errors import Unsupported
 from ..installation import dali_problem
-from ..lazy.chains import Chain
+from ..lazy.recipes import Chain
 from ..lazy.verdict import Asked, asked
 from ..lower import key_of, lower, plans_ahead
 from ..plan import Call, ImageSpec, Options, Plan
@@ -111,9 +111,9 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
         gray=gray,
     )
     if own is not None:
-        if any(chain.given == BYTES for chain in own.chains):  # which are new ones each time
+        if any(chain.given == BYTES for chain in leaves):  # which are new ones each time
             route.cache = None
-        route.images = [route.plan_of(chain) for chain in own.chains]
+        route.images = [None if chain.is_replayed else route.plan_of(chain) for chain in own.chains]
         route.asker, route.plan_later = own.asker, partial(_plan, options=_options(loader, device), known=known)
     if same is not None and same.available == route.available:
         route.take_over(same)
@@ -140,7 +140,7 @@ def planned(dataset) -> tuple[list[Any], Asked | None]:
             raise Unsupported(f"{what}, and {seen}" + (remedy and f"; {remedy}")) from None
         if own is None:
             raise error from None
-        return list(own.chains), own
+        return [chain for chain in own.chains if not chain.is_replayed], own
     refuse_replaced_pillow(opens=True)
     return leaves, None
 

@@ -55,7 +55,7 @@ class DaliRoute:
         cache: of decoded images, where the loader has one.
         gray: for images of one channel, by the id() of leaves that do not convert to RGB.
         asker: asks the data set, where it is the user's; plan_later: gives the plan of a leaf that turns up then.
-        images: the plan of each image of its first sample.
+        images: the plan of each image of its first sample; None of one that torchvision's own functions make.
     """
 
     device: torch.device
@@ -70,7 +70,7 @@ class DaliRoute:
     cache: DecodedCache | None = None
     gray: dict[int, Plan] = field(default_factory=dict, repr=False)
     asker: Asker | None = field(default=None, repr=False)
-    images: list[Plan] = field(default_factory=list, repr=False)
+    images: list[Plan | None] = field(default_factory=list, repr=False)
     plan_later: Callable[[Any], Plan] | None = field(default=None, repr=False)
     # owns all pipelines, lent ones too: whatever an iterator's end looks like, it cannot take one with it
     _pipelines: list[DecodePipeline] = field(default_factory=list, repr=False)

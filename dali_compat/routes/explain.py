@@ -70,6 +70,10 @@ def _of_dali(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[str]
         where = f"{loader.num_workers} processes" if loader.num_workers else "your thread"
         several = f"; the first sample has {len(route.images)} images" if len(route.images) > 1 else ""
         lines.append(f"  {name} is asked for each sample in {where}, without the pixels: these DALI makes{several}")
+        others = [number for number, plan in enumerate(route.images, 1) if plan is None]
+        if others:
+            what = f"image{'s' * (len(others) > 1)} {_listed(others)}"
+            lines.append(f"  of {what} torchvision's own functions make the pixels, in threads")
     lines += [
         f"  {name} does not convert to RGB: gray files have one channel, and go through PIL"
         for name in route.unconverted
@@ -117,7 +121,7 @@ def _plan_lines(route: DaliRoute | ResidentRoute, wide: bool, decode: str | None
 
 def _part(route: DaliRoute | ResidentRoute, plan: Plan, number: int) -> str:
     """What a plan is for, the route's plan of this number."""
-    if isinstance(route, ResidentRoute) or not route.images:
+    if isinstance(route, ResidentRoute) or plan not in route.images:
         return f"part {number} of the data set"
     images = [number for number, one in enumerate(route.images, 1) if one is plan]
     return f"{'images' if len(images) > 1 else 'image'} {_listed(images)} of a sample"

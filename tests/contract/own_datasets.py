@@ -431,6 +431,12 @@ class LargeMasks(Plain):
         return self.transform(read_rgb(self.paths[i])), mask, torch.from_numpy(mask[:, ::2].copy())
 
 
+class CutBeyond(Plain):
+    def __getitem__(self, i):
+        image = read_rgb(self.paths[i])
+        return self.transform(image.crop((-1, 0, 18, 18))), self.labels[i]
+
+
 SERVED = [
     Plain,
     OfV2,
@@ -450,7 +456,7 @@ SERVED = [
 ]
 SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs, Ordered, Checked]
 SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured, Resized, Turned, Functional, Segmented]
-SERVED += [Masked, TwoCrops, Triplets, LargeMasks]
+SERVED += [Masked, TwoCrops, Triplets, LargeMasks, CutBeyond]
 
 
 # ---- which make their samples themselves
@@ -462,12 +468,6 @@ class Arrays(Plain):
     def __getitem__(self, i):
         image = np.array(read_rgb(self.paths[i]))[:16, :16]
         return torch.from_numpy(image).permute(2, 0, 1), self.labels[i]
-
-
-class CutBeyond(Plain):
-    def __getitem__(self, i):
-        image = read_rgb(self.paths[i])
-        return self.transform(image.crop((-1, 0, 18, 18))), self.labels[i]
 
 
 class Cached(Plain):
@@ -531,7 +531,6 @@ class Untranslated(Plain):
 REFUSED = {
     Stacked: "uses the tensor's stack",
     Arrays: "uses the image's pixels",
-    CutBeyond: "crops the image",
     Cached: "keeps an image",
     CachedTensors: "keeps an image",
     Batched: "has __getitems__ of its own",

@@ -446,7 +446,7 @@ def test_who_indexes_is_told_nothing(image_root, nothing_said):
 
 def test_what_has_been_told_is_not_told_again(image_root, nothing_said):
     """A loader of ours that falls back has said why."""
-    dataset = DALIImageFolder(image_root, SMALL, loader=lambda path: pil_loader(path).rotate(0))
+    dataset = DALIImageFolder(image_root, SMALL, loader=lambda path: pil_loader(path).quantize(8))
     with pytest.warns(FallbackWarning) as told:
         list(dali_compat.DataLoader(dataset, 5))
     assert len(told) == 1 and "loader of its own" in str(told[0].message)

@@ -29,9 +29,7 @@ from contract import own_datasets as own
 from contract.both import ours, stock
 from contract.test_own_datasets import assert_same, seeded
 from dali_compat import DataLoader
-from dali_compat.data.sources import PATHS
 from dali_compat.lazy import verdict
-from dali_compat.lazy.chains import Chain
 from dali_compat.lazy.later import Later, Notes
 
 X = T.Compose([T.Resize((20, 24)), T.CenterCrop(16), T.ToTensor()])
@@ -796,7 +794,7 @@ def test_threads_that_look_at_one_image():
         time.sleep(0.2)
         return object()
 
-    later = Later("", Chain(1, PATHS), Notes(), make)
+    later = Later("", Notes(), make)
 
     def look(_):
         together.wait()

@@ -39,13 +39,20 @@ def _drawn(folder, get, batch, **options):
 
 
 def test_draws(folder):
-    """Each image has its own, which nothing but the seed changes."""
-    first, second, order = _drawn(folder, _two_crops, 5, exact=True)
+    """Each image has its own. In workers nothing but the seed and the sample's place changes them."""
+    first, second, order = _drawn(folder, _two_crops, 5, exact=True, num_workers=1)
     differ = (first != second).flatten(1).any(1)
     assert differ.sum() > 12
     assert_same(_drawn(folder, _two_crops, 4, exact=True, num_workers=2, prefetch_factor=3), [first, second, order])
-    alone, _ = _drawn(folder, lambda self, i: (CROP(own.read_rgb(self.paths[i])), i), 5, exact=True)
+    alone, _ = _drawn(folder, lambda self, i: (CROP(own.read_rgb(self.paths[i])), i), 5, exact=True, num_workers=2)
     assert torch.equal(alone, first)
+
+
+def test_draws_are_torchs(folder):
+    """Without workers, where the program's generators draw, as in torch's loader."""
+    mine = _drawn(folder, _two_crops, 5, exact=True)
+    theirs = seeded(of(folder, _two_crops), 5, shuffle=True)(stock)
+    assert_same(mine, [torch.cat(column) for column in zip(*theirs, strict=True)])
 
 
 def test_draws_that_images_share(folder):
@@ -86,7 +93,8 @@ def test_resume(folder):
         again = ours(of(folder, _two_crops), 4, shuffle=True, device="cpu", num_workers=workers)
         again.load_state_dict(state)
         assert_same(list(again), rest)
-        assert_same(again.replay(3), rest[1])
+        if workers:  # without, they are drawn anew
+            assert_same(again.replay(3), rest[1])
 
 
 def _any_number(self, i):
@@ -198,8 +206,10 @@ def test_headers_are_read_once(folder, monkeypatch):
 
 
 def test_explain(folder):
-    text = ours(own.Masked(folder), 5, device="cpu").explain()
+    text = ours(of(folder, own.TwoCrops.__getitem__), 5, device="cpu").explain()
     assert "image 1 of a sample:" in text and "image 2 of a sample:" in text and "first sample has 2 images" in text
+    text = ours(own.Masked(folder), 5, device="cpu").explain()
+    assert "of image 2 torchvision's own functions make the pixels" in text and "first sample has 2 images" in text
     text = ours(of(folder, _two_crops), 5, device="cpu").explain()
     assert "of a sample:" not in text and "first sample has 2 images" in text
 

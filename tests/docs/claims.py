@@ -834,8 +834,6 @@ NOT_MEASURED = {
         r"have probability 1 ",
         r"`` is 1, `` is 0",
         r"a column of `` alone is 1\.",
-        r"to 16 sizes at most",
-        r"After 16 of them in an epoch",
         r"beyond 64 bits",
         r"up to 64 MiB each",
     ),

@@ -1,8 +1,8 @@
 """One program - the source of a Dataset ``Own(paths, masks)`` - through torch's loader and ours.
 
-Transforms draw other numbers here than with torch's loader. So torch's is run under two seeds: what is the same each
-time is compared with ours, value by value; of everything else what holds between the values of one sample: whether two
-images of it are always the same one.
+Without workers a program draws the numbers here that it draws with torch's loader: all values are compared. With
+workers they are others. So torch's is run under two seeds: what is the same each time is compared with ours, value by
+value; of everything else what holds between the values of one sample: whether two images of it are always the same one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import itertools
 import numbers
 import os
 import random
-import re
 import shutil
 import sys
 import warnings
@@ -212,9 +211,8 @@ def compare(file: Path, files: tuple, setting: Setting, limit: float = MEAN) -> 
     if not setting.fallbacks and (route := _route(file, files, setting.device)) == "torchvision":
         return [], route
     one = ran(file, files, setting, data.DataLoader, (1, 1))
-    # without workers Python's generators go on where the program set them, and transforms draw from torch's
-    same = not setting.workers and not re.search("RandomChoice|RandomOrder", file.read_text())  # but for these of v1
-    other = ran(file, files, setting, data.DataLoader, (2, 1 if same else 2))
+    # without workers all numbers are those that torch's loader draws
+    other = ran(file, files, setting, data.DataLoader, (2, 2)) if setting.workers else one
     if one.error.partition(":")[0] != other.error.partition(":")[0]:
         return [], "random errors"
 

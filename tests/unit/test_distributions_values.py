@@ -89,7 +89,7 @@ def test_every_draw_is_here():
         and kind_of(function) not in {"lowered", *LATER}  # of packages that may not be there: test_timm.py
         and "of" not in inspect.signature(function).parameters
     }
-    del of_steps["given_window"]  # which a data set's own code draws
+    del of_steps["given"]  # which a data set's own code draws
     unknown = set(of_steps) - {name for name, _ in DRAWS}
     assert not unknown, [
         f"no row of tests/parity/catalogue.py draws {name} of draws/{of_steps[name]}.py" for name in unknown

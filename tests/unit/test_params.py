@@ -50,12 +50,14 @@ def test_resize_is_torchvisions(size, max_size):
             run("resize", SIZES[[row]], size=size, max_size=max_size)
 
 
-@pytest.mark.parametrize(
-    "window", [(0, 0, 0, 5), (0, 0, 5, 0), (2, 0, -1, 5), (-1, 0, 4, 4), (8, 0, 4, 4), (0, 8, 4, 4)]
-)
-def test_no_window_without_pixels_or_beyond_the_image(window):
-    step = Step("crop", ImageSpec(), draw=draw("given_window"))
-    randoms = np.array([[0, 0, 10, 10], window], float)
+@pytest.mark.parametrize("numbers", [(10, 10, 0, 5), (10, 10, 5, 0), (9, 10, 4, 4), (10, 11, 4, 4)])
+def test_no_numbers_for_an_image_of_another_size(numbers):
+    """Nor without pixels. (height, width) before and after."""
+    layout = (("start", (2,), "int32"),)
+    step = Step("crop", ImageSpec(), draw=draw("given", at=1, layout=layout, sized=True))
+    randoms = np.array([[7, 10, 10, 4, 4, 1, 2], [7, *numbers, 1, 2]], float)
+    (made,) = compute((step,), np.array([[10, 10]]), lambda stream, k: randoms[:1], slice(None))
+    assert made["start"].tolist() == [[1, 2]] and made["start"].dtype == np.int32
     with pytest.raises(ImageTooSmall) as raised:
         compute((step,), np.array([[10, 10], [10, 10]]), lambda stream, k: randoms, slice(None))
     assert raised.value.row == 1

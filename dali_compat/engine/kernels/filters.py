@@ -45,9 +45,10 @@ def sharpness(images, arrays, *, like):
 
 @kernel
 @in_parts
-def gaussian_blur(images, arrays, *, kernel_size, like):
-    """gaussian_blur: torchvision's product of two kernels is applied as one after the other, in float32."""
-    if is_half(images):
+def gaussian_blur(images, arrays, *, kernel_size, like, by_torchvision=False):
+    """gaussian_blur: torchvision's product of two kernels is applied as one after the other, in float32; or by its own
+    function, image by image."""
+    if by_torchvision or is_half(images):
         blur = functions(like).gaussian_blur
         return one_by_one(lambda image, *sigma: blur(image, kernel_size, sigma), images, *arrays["sigma"].T)
     x = images.to(torch.promote_types(images.dtype, torch.float32))
@@ -83,5 +84,5 @@ def sharpness_image(image, row, *, like):
 
 
 @image_kernel("gaussian_blur")
-def gaussian_blur_image(image, row, *, kernel_size, like):
+def gaussian_blur_image(image, row, *, kernel_size, like, by_torchvision=False):
     return functions(like).gaussian_blur(image, list(kernel_size), [float(s) for s in row["sigma"]])

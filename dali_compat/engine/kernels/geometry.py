@@ -50,6 +50,8 @@ def _window(images, start, size, mode, fill):
     if same and inside:
         (top, left), (height, width) = start[0], size
         return images[..., top : top + height, left : left + width]
+    if mode == "constant" and (same or not images.is_cuda):
+        return _placed(images, start[:1] if same else start, size, fill)
     lines = [(start[:1] if same else start)[:, [i]] + np.arange(size[i]) for i in (0, 1)]
     y, x = (on_device_of(border(line, n, mode), images) for line, n in zip(lines, shape, strict=True))
     made = (
@@ -61,6 +63,19 @@ def _window(images, start, size, mode, fill):
         return made
     in_y, in_x = (on_device_of((line >= 0) & (line < n), images) for line, n in zip(lines, shape, strict=True))
     return torch.where((in_y[:, :, None] & in_x[:, None, :])[:, None], made, transform.fill_like(images, fill))
+
+
+def _placed(images, start, size, fill):
+    """The same of constant borders, by copying what lies within: of all images at once where ``start`` is one row."""
+    made = transform.fill_like(images, fill).expand(len(images), images.shape[-3], *size).contiguous()
+    for row, (top, left) in enumerate(start.tolist()):
+        rows = slice(None) if len(start) == 1 else slice(row, row + 1)
+        height, width = images.shape[-2:]
+        y, x = slice(max(0, top), min(height, top + size[0])), slice(max(0, left), min(width, left + size[1]))
+        if y.start < y.stop and x.start < x.stop:
+            there = made[rows, :, y.start - top : y.stop - top, x.start - left : x.stop - left]
+            there.copy_(images[rows, :, y, x])
+    return made
 
 
 def border(index: np.ndarray, size: int, mode: str) -> np.ndarray:
@@ -105,14 +120,16 @@ def resize_each(images, arrays, *, interpolation, like, antialias=True):
 
 @ragged_kernel("resize_mirror_normalize")
 @kernel
-def resize_mirror_normalize(images, arrays, *, interpolation, mean, std):
+def resize_mirror_normalize(images, arrays, *, interpolation, mean, std, fill=()):
     """uint8 images (C, H, W) of a CPU, resized, of these a window, mirrored or not, float32 and normalized: each goes
-    through a thread's cache once. Within 7e-7 of PyTorch's resize of bytes, and torchvision's functions after it."""
+    through a thread's cache once. Around the image is the ``fill``. Within 7e-7 of PyTorch's resize of bytes, and
+    torchvision's functions after it."""
     sizes, starts, mirrors = (arrays[name].astype(np.int64).tolist() for name in ("size", "start", "mirror"))
     height, width = arrays["shape"][0].astype(np.int64).tolist()
     made = float_batch((len(images), len(images[0]), height, width))
     mean, std = (np.array(values, np.float32)[:, None, None] for values in (mean, std))
     scale, shift = 1 / (255 * std), -mean / std
+    border = np.array(fill or (0,), np.float32)[:, None, None]
     resized = getattr(torch.ops.aten, f"_upsample_{interpolation}2d_aa")
 
     def convert(first: int, end: int) -> None:
@@ -121,8 +138,12 @@ def resize_mirror_normalize(images, arrays, *, interpolation, mean, std):
                 image = resample.resize(image[None], (1, 1), interpolation, "v2")
             else:
                 image = resized(image[None], size, False)
-            window = image[0].numpy()[:, top : top + height, left : left + width]
-            out[...] = window[:, :, ::-1] if mirror else window
+            whole, there = image[0].numpy(), out[:, :, ::-1] if mirror else out
+            window = whole[:, max(0, top) : max(0, top + height), max(0, left) : max(0, left + width)]
+            if window.shape != there.shape:
+                there[...] = border
+                there = there[:, max(0, -top) :, max(0, -left) :][:, : window.shape[1], : window.shape[2]]
+            there[...] = window
             np.multiply(out, scale, out=out)
             np.add(out, shift, out=out)
 

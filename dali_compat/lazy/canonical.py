@@ -1,0 +1,52 @@
+"""Steps of an image in an order in which less is computed, and which more images have in common: a window of a window
+is one window, and a flip comes after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .operations import Numbers, Step
+
+_WINDOWS = ("crop", "pad")
+
+
+def canonical(steps: Sequence[Step]) -> list[Step]:
+    """Steps that give the same, to the last bit."""
+    made: list[Step] = []
+    for step in steps:
+        if step[0].op in _WINDOWS:
+            _add_window(made, step)
+        else:
+            made.append(step)
+    return made
+
+
+def _add_window(made: list[Step], step: Step) -> None:
+    """Takes a window before the flips that precede it, and together with a window before these."""
+    at = len(made)
+    while at and made[at - 1][0].op == "flip":
+        at -= 1
+        step = step[0], _mirrored(step[1], dict(made[at][0].args)["axis"])
+    if at and made[at - 1][0].op in _WINDOWS and is_inside(step[1]):
+        before, numbers = made[at - 1]
+        made[at - 1] = before, _combined(numbers, step[1])
+    else:
+        made.insert(at, step)
+
+
+def _mirrored(numbers: Numbers, axis: str) -> Numbers:
+    height, width, h, w, top, left, *_ = numbers
+    if axis == "horizontal":
+        return height, width, h, w, top, width - left - w, h, w
+    return height, width, h, w, height - top - h, left, h, w
+
+
+def _combined(first: Numbers, second: Numbers) -> Numbers:
+    _, _, h, w, top, left, *_ = second
+    return *first[:2], h, w, first[4] + top, first[5] + left, h, w
+
+
+def is_inside(numbers: Numbers) -> bool:
+    """Whether a window lies within the image."""
+    height, width, _, _, top, left, h, w = numbers
+    return top >= 0 and left >= 0 and top + h <= height and left + w <= width

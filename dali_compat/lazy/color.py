@@ -1,0 +1,153 @@
+"""Operations that change values and leave every pixel where it is, and filters: the steps that do the same."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+import torch
+
+from .geometry import whole
+from .operations import Outcome, State, Step, Unknown, flagged, is_plain, operation, step
+
+_FACTOR = (("factor", (), "float64"),)
+
+
+def _enhanced(s: State, like: str, op: str, factor: Any) -> Outcome:
+    if factor < 0 and (op != "brightness" or s.kind != "pil"):  # which Pillow alone takes
+        raise Unknown
+    return Outcome(s, _changed(s, like, op, (factor,), _FACTOR))
+
+
+def _changed(s: State, like: str, op: str, numbers: Any = (), layout: Any = ()) -> tuple[Step, ...] | None:
+    """A step that changes the values of images that are neither normalised nor of whole numbers but bytes."""
+    fits = is_plain(s) and not s.normalized and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
+    fits = fits and (s.kind != "pil" or s.mode in ("RGB", "L"))
+    return flagged(op, s, numbers, layout, like=like) if fits else None
+
+
+@operation("adjust_brightness")
+def brightness(s: State, like: str, brightness_factor: Any) -> Outcome:
+    return _enhanced(s, like, "brightness", brightness_factor)
+
+
+@operation("adjust_contrast")
+def contrast(s: State, like: str, contrast_factor: Any) -> Outcome:
+    return _enhanced(s, like, "contrast", contrast_factor)
+
+
+@operation("adjust_saturation")
+def saturation(s: State, like: str, saturation_factor: Any) -> Outcome:
+    return _enhanced(s, like, "saturation", saturation_factor)
+
+
+@operation("adjust_sharpness")
+def sharpness(s: State, like: str, sharpness_factor: Any) -> Outcome:
+    return _enhanced(s, like, "sharpness", sharpness_factor)
+
+
+@operation("adjust_hue")
+def hue(s: State, like: str, hue_factor: Any) -> Outcome:
+    if not -0.5 <= hue_factor <= 0.5:
+        raise Unknown
+    if s.kind == "pil" and s.mode == "L":
+        return Outcome(s, (), same=True)
+    return Outcome(s, _changed(s, like, "hue", (hue_factor,), _FACTOR))
+
+
+@operation("adjust_gamma")
+def gamma(s: State, like: str, gamma: Any, gain: Any = 1) -> Outcome:
+    return Outcome(s)
+
+
+@operation("posterize")
+def posterize(s: State, like: str, bits: Any) -> Outcome:
+    (bits,) = whole(bits)
+    fits = 1 <= bits <= 8 and s.dtype == torch.uint8
+    return Outcome(s, _changed(s, like, "posterize", (bits,), (("bits", (), "int32"),)) if fits else None)
+
+
+@operation("solarize")
+def solarize(s: State, like: str, threshold: Any) -> Outcome:
+    fits = s.kind == "pil" or 0 <= threshold <= (255 if s.dtype == torch.uint8 else 1)
+    return Outcome(s, _changed(s, like, "solarize", (threshold,), (("threshold", (), "float64"),)) if fits else None)
+
+
+@operation("autocontrast")
+def autocontrast(s: State, like: str) -> Outcome:
+    return Outcome(s, _changed(s, like, "autocontrast"))
+
+
+@operation("equalize")
+def equalize(s: State, like: str) -> Outcome:
+    return Outcome(s, _changed(s, like, "equalize") if s.dtype == torch.uint8 else None)
+
+
+@operation("invert")
+def invert(s: State, like: str) -> Outcome:
+    return Outcome(s, _changed(s, like, "invert"))
+
+
+@operation("permute_channels")
+def permute_channels(s: State, like: str, permutation: Any) -> Outcome:
+    order = whole(*(permutation.tolist() if isinstance(permutation, torch.Tensor) else permutation))
+    if sorted(order) != list(range(s.channels)):
+        raise Unknown
+    fits = is_plain(s) and s.channels == 3
+    return Outcome(s, flagged("permute_channels", s, order, (("order", (3,), "int32"),)) if fits else None)
+
+
+@operation("gaussian_blur")
+def gaussian_blur(s: State, like: str, kernel_size: Any, sigma: Any = None) -> Outcome:
+    sides = whole(*((kernel_size,) * 2 if isinstance(kernel_size, Integral) else kernel_size))
+    if sigma is None:
+        sigma = [side * 0.15 + 0.35 for side in sides]
+    sigmas = [sigma] if isinstance(sigma, (int, float)) else list(sigma)
+    sigmas = sigmas * 2 if len(sigmas) == 1 else sigmas
+    if len(sides) != 2 or len(sigmas) != 2 or min(sides) < 1 or not sides[0] % 2 == sides[1] % 2 == 1:
+        raise Unknown
+    fits = is_plain(s) and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
+    if not fits or min(sigmas) <= 0 or sides[0] // 2 >= s.size[1] or sides[1] // 2 >= s.size[0]:
+        return Outcome(s)
+    return Outcome(s, flagged("gaussian_blur", s, sigmas, (("sigma", (2,), "float64"),), kernel_size=sides, like=like))
+
+
+@operation("jpeg")
+def jpeg(s: State, like: str, quality: Any) -> Outcome:
+    fits = is_plain(s) and s.dtype == torch.uint8 and 1 <= quality <= 100
+    layout = (("quality", (), "int32"),)
+    return Outcome(s, (step("jpeg", s, whole(quality), layout, like=like),) if fits else None)
+
+
+@operation("erase")
+def erase(s: State, like: str, i: Any, j: Any, h: Any, w: Any, v: Any, inplace: Any = False) -> Outcome:
+    i, j, h, w = whole(i, j, h, w)
+    if inplace or not isinstance(v, torch.Tensor):
+        raise Unknown
+    values, (height, width) = v.flatten().tolist(), s.size
+    fits = (
+        is_plain(s) and s.kind != "pil" and tuple(v.shape) in ((1, 1, 1), (s.channels, 1, 1)) and min(i, j, h, w) >= 0
+    )
+    if not fits or i + h > height or j + w > width or v.dtype != torch.float32:
+        return Outcome(s)
+    layout = ("start", (2,), "int32"), ("shape", (2,), "int32")
+    value = tuple(values * (s.channels // len(values)))
+    return Outcome(s, flagged("erase", s, (i, j, h, w), layout, value=value))
+
+
+@operation("to_grayscale", "rgb_to_grayscale")
+def grayscale(s: State, like: str, num_output_channels: Any = 1) -> Outcome:
+    if num_output_channels not in (1, 3) or not is_plain(s):
+        raise Unknown
+    after = s._replace(shape=(num_output_channels, *s.shape[1:]), mode="L" if num_output_channels == 1 else "RGB")
+    if s.channels == 1 or s.normalized:
+        return Outcome(after) if s.kind == "pil" else _unknown()
+    formula = "pil" if s.kind == "pil" else "float" if s.dtype.is_floating_point else "tensor"
+    args = {"formula": formula, "channels": num_output_channels}
+    if num_output_channels == 3:
+        return Outcome(after, flagged("grayscale", after, **args))
+    return Outcome(after, (step("grayscale", after, **args),))
+
+
+def _unknown() -> Outcome:
+    raise Unknown

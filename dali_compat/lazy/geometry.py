@@ -1,0 +1,230 @@
+"""Operations that move pixels: torchvision's arithmetic on sizes, and the steps that do the same."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+from PIL import Image
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as v1
+from torchvision.transforms.v2.functional import _geometry as v2
+
+from ..draws.warp import size_of_rotation
+from ..translate.geometry import interpolation_named
+from .operations import SIZED, Outcome, State, Step, Unknown, flagged, is_plain, operation, step
+
+_WINDOW = ("start", (2,), "int32"), ("shape", (2,), "int32")
+_BILINEAR, _NEAREST = InterpolationMode.BILINEAR, InterpolationMode.NEAREST
+_FILTERS = "bilinear", "bicubic"  # of tensors
+_OF_PIL, _OF_TENSORS = ("nearest", "nearest-exact", "bilinear", "bicubic"), ("nearest", "bilinear")  # warps
+
+
+@operation("crop")
+def crop(s: State, like: str, top: Any, left: Any, height: Any, width: Any) -> Outcome:
+    top, left, height, width = whole(top, left, height, width)
+    after = s.sized((height, width))
+    h, w = s.size
+    meets = top < h and left < w and top + height > 0 and left + width > 0  # of others tensors have odd slices
+    if s.kind != "pil" and not meets:
+        raise Unknown
+    inside = top >= 0 and left >= 0 and top + height <= h and left + width <= w
+    fits = is_plain(s) and (inside or (meets and not s.normalized))
+    if width == 1 and s.kind == "pil":  # libjpeg interpolates no chroma for a window of one column
+        fits = False
+    return Outcome(after, (window("crop", s, after, top, left),) if fits else None)
+
+
+def window(op: str, before: State, after: State, top: int, left: int, **args: Any) -> Step:
+    """A step that gives a window of the image, which may lie beyond its edges."""
+    numbers = (*before.size, *after.size, top, left, *after.size)
+    return step(op, after, numbers, _WINDOW, SIZED, **args)
+
+
+@operation("center_crop")
+def center_crop(s: State, like: str, output_size: Any) -> Outcome:
+    size = (output_size,) * 2 if isinstance(output_size, Integral) else tuple(output_size)
+    height, width = whole(*(size * 2 if len(size) == 1 else size))
+    (h, w), after = s.size, s.sized((height, width))
+    room = h - height, w - width
+    # half to even within the image, and zeros around it where that is too small
+    top, left = (round(one / 2) if one >= 0 else -(-one // 2) for one in room)
+    fits = is_plain(s) and (min(room) >= 0 or not s.normalized) and width > 1
+    return Outcome(after, (window("crop", s, after, top, left),) if fits else None)
+
+
+@operation("resize")
+def resize(
+    s: State, like: str, size: Any, interpolation: Any = _BILINEAR, max_size: Any = None, antialias: Any = True
+) -> Outcome:
+    size = list(size) if isinstance(size, (list, tuple)) else size
+    if like == "v2" or size is None:
+        new = v2._compute_resized_output_size(s.size, size=size, max_size=max_size)
+    else:
+        if isinstance(size, list) and (len(size) not in (1, 2) or (max_size is not None and len(size) != 1)):
+            raise Unknown
+        size = [size] if isinstance(size, int) else size
+        new = v1._compute_resized_output_size(s.size, size, max_size)
+    if tuple(new) == s.size:
+        return Outcome(s, (), same=True)
+    return resized(s, like, tuple(whole(*new)), interpolation_named(interpolation), antialias)
+
+
+def resized(s: State, like: str, size: tuple[int, ...], interpolation: str, antialias: Any = True) -> Outcome:
+    """The image of another size. The nearest pixels of one channel are PIL's affair, or torchvision's: it may be a
+    mask, and that is cheap."""
+    after = s.sized(size)
+    nearest = interpolation.startswith("nearest")
+    if not is_plain(s) or (nearest and s.channels == 1) or not (like == "pil" or nearest or interpolation in _FILTERS):
+        return Outcome(after)
+    args = {"interpolation": interpolation, "like": like, "antialias": like == "pil" or bool(antialias)}
+    numbers = (*s.size, *after.size, *after.size)
+    return Outcome(after, (step("resize", after, numbers, (("size", (2,), "float32"),), SIZED, **args),))
+
+
+@operation("hflip", "horizontal_flip")
+def hflip(s: State, like: str) -> Outcome:
+    return Outcome(s, flagged("flip", s, axis="horizontal") if is_plain(s) else None)
+
+
+@operation("vflip", "vertical_flip")
+def vflip(s: State, like: str) -> Outcome:
+    return Outcome(s, flagged("flip", s, axis="vertical") if is_plain(s) else None)
+
+
+@operation("pad")
+def pad(s: State, like: str, padding: Any, fill: Any = 0, padding_mode: Any = "constant") -> Outcome:
+    several = (padding,) if isinstance(padding, Integral) else tuple(padding)
+    if len(several) not in (1, 2, 4):
+        raise Unknown
+    left, top, right, bottom = whole(*several * (4 // len(several)))
+    after = s.sized((s.size[0] + top + bottom, s.size[1] + left + right))
+    mode = getattr(padding_mode, "value", padding_mode)
+    if mode not in ("constant", "edge", "reflect", "symmetric") or min(left, top, right, bottom) < 0:
+        raise Unknown
+    if like == "v1" and not isinstance(fill, (int, float)):
+        raise Unknown
+    filled = _fill(s, fill)
+    fits = is_plain(s) and (mode in ("constant", "edge") or s.kind == "pil") and filled is not None
+    if fits and mode == "constant" and s.dtype.is_floating_point:
+        fits = not any(filled or ()) and not s.normalized
+    if not fits:
+        return Outcome(after)
+    return Outcome(after, (window("pad", s, after, -top, -left, mode=mode, fill=filled or (0,) * s.channels),))
+
+
+@operation("rotate")
+def rotate(
+    s: State,
+    like: str,
+    angle: Any,
+    interpolation: Any = _NEAREST,
+    expand: Any = False,
+    center: Any = None,
+    fill: Any = None,
+) -> Outcome:
+    angle, how = float(angle), _warp(s, like, interpolation, fill)
+    center = None if center is None else tuple(map(float, center))
+    after = s.sized(size_of_rotation(s.size, angle, center, like)) if expand else s
+    if how is None:
+        return Outcome(after)
+    args = {"expand": bool(expand), "center": center, **how}
+    return Outcome(after, _warped("rotate", s, after, (angle,), (("angle", (), "float64"),), **args))
+
+
+@operation("affine")
+def affine(
+    s: State,
+    like: str,
+    angle: Any,
+    translate: Any,
+    scale: Any,
+    shear: Any,
+    interpolation: Any = _NEAREST,
+    fill: Any = None,
+    center: Any = None,
+    version: str = "v1",
+) -> Outcome:
+    how = _warp(s, like, interpolation, fill)
+    shears = [shear, 0.0] if isinstance(shear, (int, float)) else [float(one) for one in shear]
+    shears = shears * 2 if len(shears) == 1 else shears
+    moved = [float(one) for one in translate]
+    if how is None or not all(map(float.is_integer, moved)) or len(shears) != 2 or scale <= 0:
+        return Outcome(s)
+    center = None if center is None else tuple(map(float, center))
+    layout = (
+        ("angle", (), "float64"),
+        ("translate", (2,), "int32"),
+        ("scale", (), "float64"),
+        ("shear", (2,), "float64"),
+    )
+    numbers = float(angle), *moved, float(scale), *shears
+    return Outcome(s, _warped("affine", s, s, numbers, layout, center=center, version=version, **how))
+
+
+@operation("perspective")
+def perspective(
+    s: State,
+    like: str,
+    startpoints: Any,
+    endpoints: Any,
+    interpolation: Any = _BILINEAR,
+    fill: Any = None,
+    coefficients: Any = None,
+) -> Outcome:
+    how, (height, width) = _warp(s, like, interpolation, fill), s.size
+    corners = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
+    if how is None or coefficients is not None or [list(point) for point in startpoints] != corners:
+        return Outcome(s)
+    numbers = whole(*(one for point in endpoints for one in point))
+    return Outcome(s, _warped("perspective", s, s, numbers, (("endpoints", (4, 2), "int32"),), **how))
+
+
+@operation("elastic_transform", "elastic")
+def elastic(s: State, like: str, displacement: Any, interpolation: Any = _BILINEAR, fill: Any = None) -> Outcome:
+    return Outcome(s)
+
+
+@operation("transpose")
+def transpose(s: State, like: str, method: Any) -> Outcome:
+    """PIL's."""
+    found = Image.Transpose(method)
+    if found in _FLIPS:
+        return Outcome(s, flagged("flip", s, axis=_FLIPS[found]) if is_plain(s) else None)
+    return Outcome(s if found == Image.Transpose.ROTATE_180 else s.sized(s.size[::-1]))
+
+
+_FLIPS = {Image.Transpose.FLIP_LEFT_RIGHT: "horizontal", Image.Transpose.FLIP_TOP_BOTTOM: "vertical"}
+
+
+def _warped(op: str, before: State, after: State, numbers: Any, layout: Any, **args: Any) -> tuple[Step, ...]:
+    """A warp, which other images may do without."""
+    ((made, own),) = flagged(op, after, numbers, layout, **args)
+    return ((made, (*map(float, (*before.size, *after.size)), *own)),)
+
+
+def _warp(s: State, like: str, interpolation: Any, fill: Any) -> dict[str, Any] | None:
+    """Arguments that all warps have; None where kernels do not do it."""
+    name, filled = interpolation_named(interpolation), _fill(s, fill)
+    fits = is_plain(s) and name in (_OF_PIL if like == "pil" else _OF_TENSORS) and filled is not None
+    fits = fits and (s.channels == 3 or not name.startswith("nearest"))  # it may be a mask
+    return {"interpolation": name, "fill": filled or None, "like": like} if fits else None
+
+
+def _fill(s: State, fill: Any) -> tuple[float, ...] | None:
+    """One value a channel; () of none; None where it is not for such an image."""
+    if fill is None:
+        return ()
+    several = tuple(fill) if isinstance(fill, (list, tuple)) else (fill,)
+    several *= s.channels if len(several) == 1 else 1
+    fits = len(several) == s.channels and all(isinstance(one, (int, float)) for one in several)
+    if fits and not s.dtype.is_floating_point:
+        fits = all(0 <= one <= 255 and float(one).is_integer() for one in several)
+    return tuple(int(one) if float(one).is_integer() else float(one) for one in several) if fits else None
+
+
+def whole(*numbers: Any) -> tuple[int, ...]:
+    """Whole numbers as ints. Raises Unknown where one is none."""
+    if not all(isinstance(one, Integral) for one in numbers):
+        raise Unknown
+    return tuple(map(int, numbers))

@@ -1,0 +1,150 @@
+"""torchvision's functions on stand-ins: what they give is made later. Those of v2 look their kernels up by the class of
+an image, so stand-ins have kernels of their own there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torchvision import tv_tensors
+from torchvision.transforms.v2 import functional as v2
+from torchvision.transforms.v2.functional import _utils
+
+from ..draws import compute
+from ..draws.registry import lookup
+from ..plan import ImageSpec, Step
+from ..translate import translate
+from . import color, convert, geometry  # noqa: F401 - they register what is known of operations
+from .images import LazyImage, later_of
+from .later import Later
+from .operations import OPERATIONS, Given, Outcome, State, is_plain, outcome_of
+from .record import Call, kept
+from .tensors import KINDS, LazyMask, lazy_tensor
+
+
+def state_of(stand_in: Any) -> State | None:
+    """What is known of it; None where it is real, or only the real one says it."""
+    return later_of(stand_in).state
+
+
+def applied(owner: str, name: str, stand_in: Any, args: Any, kwargs: Any) -> Any:
+    """What a function of torchvision's gives of a stand-in, not made yet; None where it has to be. ``owner``, ``name``:
+    as Call's."""
+    later = later_of(stand_in)
+    state = later.state
+    if state is None or (owner == "v1" and state.kind in ("Image", "Mask")):  # of which it gives one or another class
+        return None
+    extra = {"version": owner} if name == "affine" else {}
+    outcome = outcome_of(name, state, owner, args, {**kwargs, **extra})
+    if outcome is not None and outcome.same:
+        return stand_in
+    return stand_in_for(later.then(Call(owner, name, kept(args), kept(kwargs)), outcome))
+
+
+def stand_in_for(later: Later | None) -> Any:
+    """A new stand-in."""
+    if later is None:
+        return None
+    state = later.state
+    made = LazyImage(later) if state is not None and state.kind == "pil" else lazy_tensor(later)
+    return later.notes.made(made)
+
+
+def registered(transform: Any, stand_in: Any) -> Any:
+    """What a transform gives that neither torch nor torchvision has, and that has a translation; None where it has to
+    be called. Its random numbers are drawn here, from torch's generator."""
+    later = later_of(stand_in)
+    state = later.state
+    if state is None or not is_plain(state) or (state.kind == "pil" and state.mode not in ("RGB", "L")):
+        return None
+    spec = ImageSpec(state.kind, state.dtype, state.normalized, state.channels)
+    chain = translate((transform,), spec)
+    steps = [step for entry in chain.translated for step in entry.steps]
+    if chain.functions or chain.views or any(_is_conditional(step) for step in steps):
+        return None
+    counts: dict[int, int] = {}
+    for one in steps:
+        counts[one.stream] = max(counts.get(one.stream, 0), _uniforms(one))
+    numbers = {stream: torch.rand(count, dtype=torch.float64).numpy() for stream, count in counts.items()}
+    made, size = [], state.size
+    for one in steps:
+        computed = compute((one,), np.array([size]), lambda stream, k: numbers[stream][None, :k], [0])
+        after = int(computed.sizes[0, 0]), int(computed.sizes[0, 1])
+        gives = one.gives.kind, one.gives.dtype, one.gives.normalized, one.gives.channels
+        drawn = numbers[one.stream][: _uniforms(one)].tolist()
+        given = Given(one.op, tuple(pair for pair in one.args if pair[0] != "inside"), gives, draw=one.draw)
+        made.append((given, () if one.draw is None else (*map(float, (*size, *after)), *drawn)))
+        size = after
+    try:
+        hash(tuple(made))
+    except TypeError:  # of an argument
+        return None
+    if chain.gives.kind not in ("pil", *KINDS):
+        return None
+    shape = (chain.gives.channels, *size)
+    mode = {1: "L", 3: "RGB"}[chain.gives.channels]
+    given_state = State(chain.gives.kind, mode, shape, chain.gives.dtype, chain.gives.normalized)
+    return stand_in_for(later.then(Call("called", "", (transform,)), Outcome(given_state, tuple(made))))
+
+
+def _is_conditional(step: Step) -> bool:
+    """Whether it is for some images alone, or gives several."""
+    return bool(step.when) or step.op == "choose" or step.gives.views > 0
+
+
+def _uniforms(step: Step) -> int:
+    return 0 if step.draw is None else lookup(step.draw)[0]
+
+
+# ---- kernels of v2
+
+
+def _kernel(function: Any, name: str) -> Callable[..., Any]:
+    def kernel(inpt: Any, *args: Any, **kwargs: Any) -> Any:
+        made = applied("v2", name, inpt, args, kwargs) if name in OPERATIONS else None
+        return function(later_of(inpt).value(f"gives the image to {name}"), *args, **kwargs) if made is None else made
+
+    return kernel
+
+
+def _resized_crop(inpt: Any, top: Any, left: Any, height: Any, width: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
+    return v2.resize(v2.crop(inpt, top, left, height, width), size, *args, **kwargs)
+
+
+def _answer(function: Any, answer: Callable[[State], Any]) -> Callable[..., Any]:
+    def kernel(inpt: Any) -> Any:
+        state = state_of(inpt)
+        return function(later_of(inpt).value("")) if state is None else answer(state)
+
+    return kernel
+
+
+def _passed(inpt: Any, *args: Any, **kwargs: Any) -> Any:
+    """v2's transforms leave a mask as it is where they have no kernel for masks."""
+    return inpt
+
+
+_ANSWERS: dict[str, Callable[[State], Any]] = {
+    "get_dimensions": lambda s: [s.channels if len(s.shape) > 2 else 1, *s.size],
+    "get_num_channels": lambda s: s.channels if len(s.shape) > 2 else 1,
+    "get_size": lambda s: [*s.size],
+}
+
+
+def _register() -> None:
+    for function, registry in _utils._KERNEL_REGISTRY.items():
+        name = function.__name__
+        if name in _ANSWERS:
+            made = _answer(function, _ANSWERS[name])
+        else:
+            made = _resized_crop if name == "resized_crop" else _kernel(function, name)
+        registry[LazyImage] = made
+        for kind in KINDS.values():
+            registry[kind] = made
+        if tv_tensors.Mask not in registry:
+            registry[LazyMask] = _passed
+
+
+_register()

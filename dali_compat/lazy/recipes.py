@@ -1,0 +1,208 @@
+"""Which images are made together: those to which the same kinds of steps were done, with whatever numbers.
+
+A recipe is a sequence of steps. An image follows it if its own steps are in it, in their order, and it can pass the
+others as it is: a flip that it did without, say. Where an image follows none, a recipe takes up its steps, or a new one
+begins. So there are few, whatever a data set draws, and each has a pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..data.headers import share_headers
+from ..draws.given import width_of
+from ..draws.registry import lookup
+from ..plan import Draw, ImageSpec
+from ..plan import Step as PlanStep
+from ..translate.chain import Chain as Translation
+from ..translate.chain import Translated
+from ..translate.fidelity import BLURRED, EXACT, coded, converted, resized, warped
+from .canonical import canonical, is_inside
+from .operations import FLAG, NEVER, Given, Numbers, Size, Step
+
+_MOST, _MOST_CHAINS = 12, 48  # recipes of a data set, and how often they may grow
+_MOST_KNOWN = 4096  # sequences of steps whose places are known
+_LONGEST = 16  # steps that some images do without
+_FIDELITY: dict[str, Any] = {
+    "resize": resized,
+    "to_dtype": converted,
+    "normalize": converted,
+    "rotate": warped,
+    "affine": warped,
+    "perspective": warped,
+    "jpeg": coded,
+    "gaussian_blur": BLURRED,
+}
+
+
+class Chain:
+    """To the loader a data set: of the images, among the samples of a user's, that follow one recipe.
+
+    Args:
+        count: how many images have a header of their own.
+        given: what the images are read from, PATHS or BYTES.
+        steps: what is done to them, (step, size afterwards of all images or None, whether windows are all inside) each;
+            None where torchvision's own functions do it, image by image.
+    """
+
+    target_transform = transform = None
+
+    def __init__(self, count: int, given: str, steps: Sequence[tuple[Given, Size | None, bool]] | None = ()):
+        self._count, self.given, self.is_replayed = count, given, steps is None
+        self.translation = Translation(ImageSpec(), tuple(_translated(steps or ())))
+
+    def __len__(self) -> int:
+        return self._count
+
+
+def _translated(steps: Sequence[tuple[Given, Size | None, bool]]) -> list[Translated]:
+    made, at = [], 0
+    for stream, (given, size, inside) in enumerate(steps):
+        drawn = None
+        if given.draw is not None:
+            drawn = Draw("given_uniforms", (("at", at), ("of", given.draw)))
+            at += lookup(drawn)[0] - at
+        elif given.layout:
+            drawn = Draw("given", (("at", at), ("layout", given.layout), ("sized", given.sized)))
+            at += width_of(given.layout, given.sized)
+        args = (*given.args, ("inside", inside)) if given.op == "crop" else given.args
+        fidelity = _FIDELITY.get(given.op, EXACT)
+        step = PlanStep(given.op, given.spec(size), args, drawn, stream=stream, fidelity=fidelity)
+        made.append(Translated(given.op, (step,)))
+    return made
+
+
+class _Recipe:
+    """Steps, and what all images have had in common after them."""
+
+    def __init__(self, givens: list[Given]):
+        self.givens = givens
+        self.sizes: list[Any] = [()] * len(givens)  # (), one size, or None for several
+        self.inside = [True] * len(givens)
+        self.chain: Chain | None = None
+
+
+class Recipes:
+    """Those of a data set's images that are read from one kind of source.
+
+    Args:
+        count, given: as Chain's.
+    """
+
+    def __init__(self, count: int, given: str):
+        self._count, self._given = count, given
+        self._root, self.replayed = Chain(count, given), Chain(count, given, None)
+        self._recipes: list[_Recipe] = []
+        self._places: dict[tuple[Given, ...], tuple[_Recipe, list[int]] | None] = {}
+        self._chains = 0
+
+    def place(self, steps: Sequence[Step] | None, size: Size) -> tuple[Chain, Numbers]:
+        """The chain that an image of this size goes through, and its numbers there; ``replayed`` without numbers where
+        it follows none."""
+        if steps is None:
+            return self.replayed, ()
+        steps = canonical(steps)
+        kinds = tuple([given for given, _ in steps])
+        if kinds not in self._places:
+            if len(self._places) >= _MOST_KNOWN:
+                self._places.clear()
+            found = self._find(kinds)
+            self._places[kinds] = found
+        found = self._places[kinds]
+        if found is None:
+            return self.replayed, ()
+        recipe, places = found
+        numbers = self._numbers(recipe, dict(zip(places, steps, strict=True)), size)
+        if recipe.chain is None:
+            if self._chains >= _MOST_CHAINS:
+                return self.replayed, ()
+            self._chains += 1
+            known = zip(recipe.givens, [size or None for size in recipe.sizes], recipe.inside, strict=True)
+            recipe.chain = Chain(self._count, self._given, list(known))
+            share_headers(recipe.chain, self._root)
+        return recipe.chain, numbers
+
+    def _find(self, kinds: tuple[Given, ...]) -> tuple[_Recipe, list[int]] | None:
+        """A recipe that has these steps, and their places there; None where there are too many others."""
+        for recipe in self._recipes:
+            merged = _merged(recipe.givens, list(kinds))
+            if merged is None:
+                continue
+            givens, old, places = merged
+            if len(givens) - len(kinds) > _LONGEST or len(givens) - len(old) > _LONGEST:
+                continue
+            if len(givens) > len(recipe.givens):
+                if self._chains >= _MOST_CHAINS:
+                    return None
+                self._grow(recipe, givens, old)
+            return recipe, places
+        if len(self._recipes) >= _MOST or self._chains >= _MOST_CHAINS:
+            return None
+        self._recipes.append(_Recipe(list(kinds)))
+        return self._recipes[-1], list(range(len(kinds)))
+
+    def _grow(self, recipe: _Recipe, givens: list[Given], old: list[int]) -> None:
+        """A recipe takes up steps."""
+        kept = {place: number for number, place in enumerate(old)}
+        recipe.sizes = [recipe.sizes[kept[i]] if i in kept else () for i in range(len(givens))]
+        recipe.inside = [recipe.inside[kept[i]] if i in kept else True for i in range(len(givens))]
+        recipe.givens, recipe.chain = givens, None
+        self._places = {kinds: found for kinds, found in self._places.items() if found and found[0] is not recipe}
+
+    def _numbers(self, recipe: _Recipe, own: dict[int, Step], size: Size) -> Numbers:
+        """Those of an image at all places; what it shows of sizes and windows is noted."""
+        numbers: list[float] = []
+        for place, given in enumerate(recipe.givens):
+            if place in own:
+                values = own[place][1]
+                if given.sized:
+                    size = int(values[2]), int(values[3])
+                    if given.op == "crop" and recipe.inside[place] and not is_inside(values):
+                        recipe.inside[place], recipe.chain = False, None
+            else:
+                values = _off(given, size)
+            numbers += values
+            known = recipe.sizes[place]
+            if known == ():
+                recipe.sizes[place], recipe.chain = size, None
+            elif known is not None and known != size:
+                recipe.sizes[place], recipe.chain = None, None
+        return tuple(numbers)
+
+
+def _off(given: Given, size: Size) -> Numbers:
+    """The numbers of a step that leaves an image of this size as it is."""
+    count = width_of(given.layout, False)
+    if given.off == FLAG:
+        off = (0.0, *[1.0] * (count - 1))
+        return (*size, *size, *off) if given.sized else off
+    return (*size, *size, *size) if given.op == "resize" else (*size, *size, 0.0, 0.0, *size)
+
+
+def _merged(a: list[Given], b: list[Given]) -> tuple[list[Given], list[int], list[int]] | None:
+    """A shortest sequence that has both, and the places there of each; None where there would be a step that not all
+    images can pass, or do without."""
+    best: list[list[int]] = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]  # of the rest, the longest in common
+    for i in reversed(range(len(a))):
+        for j in reversed(range(len(b))):
+            best[i][j] = 1 + best[i + 1][j + 1] if a[i] == b[j] else max(best[i + 1][j], best[i][j + 1])
+    made: list[Given] = []
+    of_a, of_b, i, j = [], [], 0, 0
+    while i < len(a) or j < len(b):
+        if i < len(a) and j < len(b) and a[i] == b[j]:
+            of_a.append(len(made))
+            of_b.append(len(made))
+            made.append(a[i])
+            i, j = i + 1, j + 1
+            continue
+        if j == len(b) or (i < len(a) and best[i + 1][j] >= best[i][j + 1]):
+            one, i = a[i], i + 1
+            of_a.append(len(made))
+        else:
+            one, j = b[j], j + 1
+            of_b.append(len(made))
+        if one.off == NEVER:
+            return None
+        made.append(one)
+    return made, of_a, of_b

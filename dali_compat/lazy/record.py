@@ -1,0 +1,110 @@
+"""What was done to an image, in order, and the same once more: by torchvision's own functions, on the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image, ImageOps
+from torchvision import tv_tensors
+from torchvision.transforms import functional as v1
+from torchvision.transforms.v2 import functional as v2
+
+from ..data.sources import Source, is_upright, opened
+from .operations import Size, State, Step
+
+
+class Call(NamedTuple):
+    """An operation.
+
+    Attributes:
+        owner, name: "v1" or "v2", and the name of a function of torchvision's; "type" and that of one of its classes;
+            "" and that of the image's own method; "called", where the first argument is called with the image.
+        args, kwargs: further arguments.
+    """
+
+    owner: str
+    name: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+
+    def on(self, image: Any) -> Any:
+        """What it gives of a real image."""
+        return _FUNCTIONS[self.owner](self.name)(image, *self.args, **self.kwargs)
+
+
+class Header(NamedTuple):
+    """What the header of a file says of its image: what is known of that, PIL's class, and the format's name."""
+
+    state: State
+    kind: type
+    format: str | None
+
+
+class Recording(NamedTuple):
+    """An image that is not made yet.
+
+    Attributes:
+        source, size: where its file is, and the (height, width) of the image there.
+        state: what is known of it.
+        calls: what was done to it.
+        steps: that do the same on a batch; None where no kernels are known to, and ``why``.
+    """
+
+    source: Source
+    size: Size
+    state: State
+    calls: tuple[Call, ...] = ()
+    steps: tuple[Step, ...] | None = ()
+    why: str = ""
+
+    def made(self) -> Any:
+        """The image, as torchvision makes it of the file.
+
+        Raises:
+            ValueError: it is not as the record says: another image has come to the file's place; or a function of the
+                user's is called, which may not be for this thread.
+        """
+        if any(call.owner == "called" for call in self.calls):
+            raise ValueError("a function that is not torchvision's is called with it")
+        with opened(self.source) as file:
+            image = upright(Image.open(file), self.source)
+            image.load()
+        for call in self.calls:
+            image = call.on(image)
+        shape = (len(image.getbands()), *image.size[::-1]) if isinstance(image, Image.Image) else tuple(image.shape)
+        if shape != self.state.shape or getattr(image, "dtype", self.state.dtype) != self.state.dtype:
+            raise ValueError(f"it became an image of {shape}, not {self.state.shape}")
+        return image
+
+
+def kept(value: Any) -> Any:
+    """An argument that stays as it is, whatever becomes of the caller's."""
+    if type(value) in (list, tuple):
+        return type(value)([kept(one) for one in value])
+    if type(value) is dict:
+        return {name: kept(one) for name, one in value.items()}
+    return value.clone() if type(value) is torch.Tensor else value
+
+
+def upright(image: Image.Image, source: Source) -> Image.Image:
+    """An image as it was opened; turned as its EXIF says where its source asks for that."""
+    return ImageOps.exif_transpose(image) if is_upright(source) else image
+
+
+_ORIGINALS = {"v1": dict(vars(v1)), "v2": dict(vars(v2))}  # before anything takes their places
+_TYPES = {"to_mask": tv_tensors.Mask, "to_image": _ORIGINALS["v2"]["to_image"]}
+
+
+def _method(name: str) -> Callable[..., Any]:
+    return lambda image, *args, **kwargs: getattr(image, name)(*args, **kwargs)
+
+
+_FUNCTIONS: dict[str, Callable[[str], Callable[..., Any]]] = {
+    "": _method,
+    "v1": _ORIGINALS["v1"].__getitem__,
+    "v2": _ORIGINALS["v2"].__getitem__,
+    "type": _TYPES.__getitem__,
+    "called": lambda name: lambda image, transform: transform(image),
+}
