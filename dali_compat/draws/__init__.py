@@ -8,7 +8,7 @@ geometry is torchvision's own arithmetic, vectorised with numpy, and the engines
 import importlib
 import pkgutil
 
-from .randoms import Randoms, own_generators, replacement, seed_generators
+from .randoms import Randoms, generator_states, own_generators, replacement, seed_generators, set_generators
 from .registry import Arrays, Computed, ImageTooSmall, compute, is_random
 
 __all__ = [
@@ -17,10 +17,12 @@ __all__ = [
     "ImageTooSmall",
     "Randoms",
     "compute",
+    "generator_states",
     "is_random",
     "own_generators",
     "replacement",
     "seed_generators",
+    "set_generators",
 ]
 
 for _module in pkgutil.iter_modules(__path__):  # each kind registers its draws

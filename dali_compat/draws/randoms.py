@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,14 +60,24 @@ def replacement(seed: int, position: int, attempt: int, count: int) -> int:
 def own_generators(*key: int):
     """Within it torch (CPU), random and numpy draw from generators seeded by whole numbers; after it they are where
     they were. So a user's function leaves the sampler's next order alone, as it does in torch's workers."""
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    before = generator_states()
     try:
         seed_generators(*key)
         yield
     finally:
-        torch.set_rng_state(before[0])
-        random.setstate(before[1])
-        np.random.set_state(before[2])
+        set_generators(before)
+
+
+def generator_states() -> tuple[Any, ...]:
+    """Those of torch's (CPU), Python's and NumPy's global generators."""
+    return torch.get_rng_state(), random.getstate(), np.random.get_state()
+
+
+def set_generators(states: tuple[Any, ...]) -> None:
+    """Puts them where generator_states() has found them."""
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    np.random.set_state(states[2])
 
 
 def seed_generators(*key: int) -> None:

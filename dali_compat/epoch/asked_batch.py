@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..draws import generator_states, set_generators
 from ..engine.device import mapped, moved
 from ..engine.views import Views
 from ..errors import ImageReadError, OutOfStep, read_error
@@ -40,6 +41,10 @@ class AskedBatch(DaliBatch):
     _settled = False  # whether the data set itself was asked for those that are bad
     _asked_of: Ticket | None = None  # what workers are to answer
     _replays: dict[int, Future] | None = None  # by their rows
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._states: dict[int, Any] = {}  # of the generators, before each sample
 
     @property
     def count(self) -> int:
@@ -90,7 +95,14 @@ class AskedBatch(DaliBatch):
         asker, tolerant = self.epoch.asker, self.epoch.errors.policy != "raise"
         assert asker is not None  # whose batch this is
         with self._as_in_a_worker():
-            return asker.ask(self.indices, self._failed_here if tolerant else None)
+            return asker.ask(self.indices, self._failed_here if tolerant else None, self._begin)
+
+    def _begin(self, row: int) -> None:
+        """A sample that is asked for once more draws the same numbers."""
+        if row in self._states:
+            set_generators(self._states[row])
+        else:
+            self._states[row] = generator_states()
 
     def _samples_there(self) -> list[Sample]:
         workers = self.epoch.asked_workers
@@ -123,8 +135,13 @@ class AskedBatch(DaliBatch):
             return workers.samples(workers.ask(self._request([self.indices[row]], [self.position(row)], really=True)))[
                 0
             ]
-        with self._as_in_a_worker():
-            return asker.really(self.indices[row])
+        now = generator_states()
+        try:
+            with self._as_in_a_worker():
+                self._begin(row)
+                return asker.really(self.indices[row])
+        finally:
+            set_generators(now)
 
     def _randoms(self, begin: int, count: int) -> Callable[[int, int], np.ndarray]:
         return self._samples_of.randoms(begin, count)

@@ -39,10 +39,10 @@ class Asker:
         self,
         indices: Sequence[Any],
         bad: Callable[[int, Exception], None] | None = None,
-        seed: Callable[[int], None] | None = None,
+        begin: Callable[[int], None] = lambda row: None,
     ) -> list[Sample]:
-        """The samples of a batch. ``bad`` takes what a sample raises, and its row; the sample is empty then. ``seed``
-        sets the generators before the sample of a row.
+        """The samples of a batch. ``bad`` takes what a sample raises, and its row; the sample is empty then. ``begin``
+        sets the generators before the sample of a row, to the same where it is called twice.
 
         Raises:
             Exception: what the data set raises.
@@ -50,12 +50,11 @@ class Asker:
         tracer = Tracer(self.since, self._whole)
         with hooked(tracer):
             many = getattr(self.dataset, "__getitems__", None)
-            if many and bad is None and (seed is None or root(getattr(many, "__func__", many)) != "torch"):
-                if seed is not None:
-                    seed(0)
+            if many and bad is None and root(getattr(many, "__func__", many)) != "torch":
+                begin(0)
                 samples = taken(list(many(list(indices))), tracer.notes)
             else:
-                samples = [self._one(tracer, row, index, bad, seed) for row, index in enumerate(indices)]
+                samples = [self._one(tracer, row, index, bad, begin) for row, index in enumerate(indices)]
             samples = list(map(settled, samples))
         self.why = self.why or tracer.notes.why
         return samples
@@ -85,11 +84,10 @@ class Asker:
         row: int,
         index: Any,
         bad: Callable[[int, Exception], None] | None,
-        seed: Callable[[int], None] | None,
+        begin: Callable[[int], None],
     ) -> Sample:
         before, met = tracer.notes.count, None
-        if seed is not None:
-            seed(row)
+        begin(row)
         try:
             (sample,) = taken([self.dataset[index]], tracer.notes)
             return sample
@@ -98,6 +96,7 @@ class Asker:
         try:
             if tracer.notes.count == before:
                 raise met
+            begin(row)
             with unasked():  # its stand-in may not have been what the user's code needs
                 return self.really(index)
         except Exception as error:

@@ -6,44 +6,58 @@ from numbers import Integral
 from typing import Any
 
 import torch
+from PIL import Image
+from torchvision import tv_tensors
 
-from .geometry import whole
+from ..draws.policy import AUGMENTATIONS
+from .geometry import warp, whole
 from .operations import Outcome, State, Step, Unknown, flagged, is_plain, operation, step
 
-_FACTOR = (("factor", (), "float64"),)
+_JITTER = "brightness", "contrast", "saturation", "hue"  # as kernels/jitter.py counts them
+_OF_JITTER = ("order", (1,), "int32"), *((name, (), "float64") for name in _JITTER)
 
 
-def _enhanced(s: State, like: str, op: str, factor: Any) -> Outcome:
-    if factor < 0 and (op != "brightness" or s.kind != "pil"):  # which Pillow alone takes
+def _jittered(s: State, like: str, op: str, factor: Any) -> Outcome:
+    """One of these four: all are one kind of step, so the order in which they come makes no other kind."""
+    factor = float(factor)
+    if factor < 0 and op != "hue":
         raise Unknown
-    return Outcome(s, _changed(s, like, op, (factor,), _FACTOR))
+    return Outcome(s, _changed(s, like, "color_jitter", (_JITTER.index(op), *(factor,) * 4), _OF_JITTER))
 
 
 def _changed(s: State, like: str, op: str, numbers: Any = (), layout: Any = ()) -> tuple[Step, ...] | None:
     """A step that changes the values of images that are neither normalised nor of whole numbers but bytes."""
+    _refuse_palettes(s)
     fits = is_plain(s) and not s.normalized and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
-    fits = fits and (s.kind != "pil" or s.mode in ("RGB", "L"))
     return flagged(op, s, numbers, layout, like=like) if fits else None
+
+
+def _refuse_palettes(s: State) -> None:
+    """Of which Pillow makes images in another mode, or none."""
+    if s.kind == "pil" and s.mode not in ("RGB", "L"):
+        raise Unknown
 
 
 @operation("adjust_brightness")
 def brightness(s: State, like: str, brightness_factor: Any) -> Outcome:
-    return _enhanced(s, like, "brightness", brightness_factor)
+    return _jittered(s, like, "brightness", brightness_factor)
 
 
 @operation("adjust_contrast")
 def contrast(s: State, like: str, contrast_factor: Any) -> Outcome:
-    return _enhanced(s, like, "contrast", contrast_factor)
+    return _jittered(s, like, "contrast", contrast_factor)
 
 
 @operation("adjust_saturation")
 def saturation(s: State, like: str, saturation_factor: Any) -> Outcome:
-    return _enhanced(s, like, "saturation", saturation_factor)
+    return _jittered(s, like, "saturation", saturation_factor)
 
 
 @operation("adjust_sharpness")
 def sharpness(s: State, like: str, sharpness_factor: Any) -> Outcome:
-    return _enhanced(s, like, "sharpness", sharpness_factor)
+    if sharpness_factor < 0:
+        raise Unknown
+    return Outcome(s, _changed(s, like, "sharpness", (sharpness_factor,), (("factor", (), "float64"),)))
 
 
 @operation("adjust_hue")
@@ -52,16 +66,18 @@ def hue(s: State, like: str, hue_factor: Any) -> Outcome:
         raise Unknown
     if s.kind == "pil" and s.mode == "L":
         return Outcome(s, (), same=True)
-    return Outcome(s, _changed(s, like, "hue", (hue_factor,), _FACTOR))
+    return _jittered(s, like, "hue", hue_factor)
 
 
 @operation("adjust_gamma")
 def gamma(s: State, like: str, gamma: Any, gain: Any = 1) -> Outcome:
+    _refuse_palettes(s)
     return Outcome(s)
 
 
 @operation("posterize")
 def posterize(s: State, like: str, bits: Any) -> Outcome:
+    _refuse_palettes(s)
     (bits,) = whole(bits)
     fits = 1 <= bits <= 8 and s.dtype == torch.uint8
     return Outcome(s, _changed(s, like, "posterize", (bits,), (("bits", (), "int32"),)) if fits else None)
@@ -69,6 +85,7 @@ def posterize(s: State, like: str, bits: Any) -> Outcome:
 
 @operation("solarize")
 def solarize(s: State, like: str, threshold: Any) -> Outcome:
+    _refuse_palettes(s)
     fits = s.kind == "pil" or 0 <= threshold <= (255 if s.dtype == torch.uint8 else 1)
     return Outcome(s, _changed(s, like, "solarize", (threshold,), (("threshold", (), "float64"),)) if fits else None)
 
@@ -80,6 +97,7 @@ def autocontrast(s: State, like: str) -> Outcome:
 
 @operation("equalize")
 def equalize(s: State, like: str) -> Outcome:
+    _refuse_palettes(s)
     return Outcome(s, _changed(s, like, "equalize") if s.dtype == torch.uint8 else None)
 
 
@@ -90,6 +108,7 @@ def invert(s: State, like: str) -> Outcome:
 
 @operation("permute_channels")
 def permute_channels(s: State, like: str, permutation: Any) -> Outcome:
+    _refuse_palettes(s)
     order = whole(*(permutation.tolist() if isinstance(permutation, torch.Tensor) else permutation))
     if sorted(order) != list(range(s.channels)):
         raise Unknown
@@ -98,7 +117,8 @@ def permute_channels(s: State, like: str, permutation: Any) -> Outcome:
 
 
 @operation("gaussian_blur")
-def gaussian_blur(s: State, like: str, kernel_size: Any, sigma: Any = None) -> Outcome:
+def gaussian_blur(s: State, like: str, kernel_size: Any, sigma: Any = None, version: str = "v1") -> Outcome:
+    _refuse_palettes(s)
     sides = whole(*((kernel_size,) * 2 if isinstance(kernel_size, Integral) else kernel_size))
     if sigma is None:
         sigma = [side * 0.15 + 0.35 for side in sides]
@@ -109,11 +129,38 @@ def gaussian_blur(s: State, like: str, kernel_size: Any, sigma: Any = None) -> O
     fits = is_plain(s) and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
     if not fits or min(sigmas) <= 0 or sides[0] // 2 >= s.size[1] or sides[1] // 2 >= s.size[0]:
         return Outcome(s)
-    return Outcome(s, flagged("gaussian_blur", s, sigmas, (("sigma", (2,), "float64"),), kernel_size=sides, like=like))
+    return Outcome(
+        s, flagged("gaussian_blur", s, sigmas, (("sigma", (2,), "float64"),), kernel_size=sides, like=version)
+    )
+
+
+@operation("augment")
+def augment(
+    s: State, like: str, op_name: str, magnitude: Any, interpolation: Any, fill: Any, version: str = "v1"
+) -> Outcome:
+    """One of AutoAugment's operations, and of the other policies'."""
+    if op_name == "Identity":
+        return Outcome(s, (), same=True)
+    _refuse_palettes(s)
+    how = warp(s, like, interpolation, _fill_of(s, fill) if isinstance(fill, dict) else fill)
+    if how is None or s.dtype != torch.uint8 or s.channels != 3:
+        return Outcome(s)
+    layout = ("which", (), "int32"), ("magnitude", (), "float64")
+    numbers = AUGMENTATIONS.index(op_name), float(magnitude)
+    return Outcome(s, flagged("augment", s, numbers, layout, names=AUGMENTATIONS, version=version, **how))
+
+
+def _fill_of(s: State, fills: dict[Any, Any]) -> Any:
+    """What v2 has for the very class of an image."""
+    if any(isinstance(kind, type) and issubclass(kind, Image.Image) for kind in fills):
+        raise Unknown
+    kind = tv_tensors.Image if s.kind == "Image" else torch.Tensor
+    return fills[kind] if s.kind != "pil" and kind in fills else fills["others"]
 
 
 @operation("jpeg")
 def jpeg(s: State, like: str, quality: Any) -> Outcome:
+    _refuse_palettes(s)
     fits = is_plain(s) and s.dtype == torch.uint8 and 1 <= quality <= 100
     layout = (("quality", (), "int32"),)
     return Outcome(s, (step("jpeg", s, whole(quality), layout, like=like),) if fits else None)
@@ -121,6 +168,7 @@ def jpeg(s: State, like: str, quality: Any) -> Outcome:
 
 @operation("erase")
 def erase(s: State, like: str, i: Any, j: Any, h: Any, w: Any, v: Any, inplace: Any = False) -> Outcome:
+    _refuse_palettes(s)
     i, j, h, w = whole(i, j, h, w)
     if inplace or not isinstance(v, torch.Tensor):
         raise Unknown

@@ -123,10 +123,10 @@ def rotate(
     center: Any = None,
     fill: Any = None,
 ) -> Outcome:
-    angle, how = float(angle), _warp(s, like, interpolation, fill)
+    angle, how = float(angle), warp(s, like, interpolation, fill)
     center = None if center is None else tuple(map(float, center))
     after = s.sized(size_of_rotation(s.size, angle, center, like)) if expand else s
-    if how is None:
+    if how is None or (like == "v2" and center is None and angle % 90 == 0):  # which is a transposition there
         return Outcome(after)
     args = {"expand": bool(expand), "center": center, **how}
     return Outcome(after, _warped("rotate", s, after, (angle,), (("angle", (), "float64"),), **args))
@@ -145,7 +145,7 @@ def affine(
     center: Any = None,
     version: str = "v1",
 ) -> Outcome:
-    how = _warp(s, like, interpolation, fill)
+    how = warp(s, like, interpolation, fill)
     shears = [shear, 0.0] if isinstance(shear, (int, float)) else [float(one) for one in shear]
     shears = shears * 2 if len(shears) == 1 else shears
     moved = [float(one) for one in translate]
@@ -172,7 +172,7 @@ def perspective(
     fill: Any = None,
     coefficients: Any = None,
 ) -> Outcome:
-    how, (height, width) = _warp(s, like, interpolation, fill), s.size
+    how, (height, width) = warp(s, like, interpolation, fill), s.size
     corners = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
     if how is None or coefficients is not None or [list(point) for point in startpoints] != corners:
         return Outcome(s)
@@ -203,7 +203,7 @@ def _warped(op: str, before: State, after: State, numbers: Any, layout: Any, **a
     return ((made, (*map(float, (*before.size, *after.size)), *own)),)
 
 
-def _warp(s: State, like: str, interpolation: Any, fill: Any) -> dict[str, Any] | None:
+def warp(s: State, like: str, interpolation: Any, fill: Any) -> dict[str, Any] | None:
     """Arguments that all warps have; None where kernels do not do it."""
     name, filled = interpolation_named(interpolation), _fill(s, fill)
     fits = is_plain(s) and name in (_OF_PIL if like == "pil" else _OF_TENSORS) and filled is not None

@@ -22,7 +22,7 @@ from typing import Any
 
 from PIL import Image
 from torchvision import tv_tensors
-from torchvision.transforms import functional, v2
+from torchvision.transforms import autoaugment, functional, v2
 from torchvision.transforms.v2 import _auto_augment, _geometry
 from torchvision.transforms.v2 import functional as functional_v2
 
@@ -104,6 +104,8 @@ def _put_in() -> None:
         for tv_tensor, name in ((tv_tensors.Image, "to_image"), (tv_tensors.Mask, "to_mask")):
             _replace(tv_tensor, "__new__", functools.partial(_new_hook, tv_tensor, name))
         _replace(tv_tensors, "wrap", _wrap_hook)
+        _replace(autoaugment, "_apply_op", functools.partial(_function_hook, "v1", "augment"))
+        _replace(_auto_augment._AutoAugmentBase, "_apply_image_or_video_transform", _augment_hook)
         for module in (_geometry, _auto_augment):
             _replace(module, "_get_fill", _fill_hook)
         _replace(v2.ToDtype, "transform" if hasattr(v2.Transform, "transform") else "_transform", _to_dtype_hook)
@@ -193,6 +195,18 @@ def _function_hook(owner: str, name: str, really: Any) -> Any:
         return really(*args, **kwargs)
 
     return function
+
+
+def _augment_hook(really: Any) -> Any:
+    @functools.wraps(really)
+    def _apply_image_or_video_transform(self: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(image) in STAND_INS:
+            made = applied("v2", "augment", image, args, kwargs)
+            if made is not None:
+                return made
+        return really(self, image, *args, **kwargs)
+
+    return _apply_image_or_video_transform
 
 
 def _answer_hook(name: str, really: Any) -> Any:

@@ -36,7 +36,7 @@ def applied(owner: str, name: str, stand_in: Any, args: Any, kwargs: Any) -> Any
     state = later.state
     if state is None or (owner == "v1" and state.kind in ("Image", "Mask")):  # of which it gives one or another class
         return None
-    extra = {"version": owner} if name == "affine" else {}
+    extra = {"version": owner} if name in ("affine", "augment", "gaussian_blur") else {}
     outcome = outcome_of(name, state, owner, args, {**kwargs, **extra})
     if outcome is not None and outcome.same:
         return stand_in

@@ -13,6 +13,7 @@ from typing import Any
 from ..data.headers import share_headers
 from ..draws.given import width_of
 from ..draws.registry import lookup
+from ..locks import new_lock
 from ..plan import Draw, ImageSpec
 from ..plan import Step as PlanStep
 from ..translate.chain import Chain as Translation
@@ -96,13 +97,17 @@ class Recipes:
         self._recipes: list[_Recipe] = []
         self._places: dict[tuple[Given, ...], tuple[_Recipe, list[int]] | None] = {}
         self._chains = 0
+        self._lock = new_lock()
 
     def place(self, steps: Sequence[Step] | None, size: Size) -> tuple[Chain, Numbers]:
         """The chain that an image of this size goes through, and its numbers there; ``replayed`` without numbers where
         it follows none."""
         if steps is None:
             return self.replayed, ()
-        steps = canonical(steps)
+        with self._lock:  # several loaders over one data set
+            return self._place(canonical(steps), size)
+
+    def _place(self, steps: Sequence[Step], size: Size) -> tuple[Chain, Numbers]:
         kinds = tuple([given for given, _ in steps])
         if kinds not in self._places:
             if len(self._places) >= _MOST_KNOWN:

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image, ImageOps
 from torchvision import tv_tensors
+from torchvision.transforms import autoaugment
 from torchvision.transforms import functional as v1
+from torchvision.transforms.v2 import _auto_augment
 from torchvision.transforms.v2 import functional as v2
 
 from ..data.sources import Source, is_upright, opened
@@ -69,7 +71,7 @@ class Recording(NamedTuple):
         if any(call.owner == "called" for call in self.calls):
             raise ValueError("a function that is not torchvision's is called with it")
         with opened(self.source) as file:
-            image = upright(Image.open(file), self.source)
+            image = upright(_really_open(file), self.source)
             image.load()
         for call in self.calls:
             image = call.on(image)
@@ -93,7 +95,10 @@ def upright(image: Image.Image, source: Source) -> Image.Image:
     return ImageOps.exif_transpose(image) if is_upright(source) else image
 
 
+_really_open = Image.open
 _ORIGINALS = {"v1": dict(vars(v1)), "v2": dict(vars(v2))}  # before anything takes their places
+_ORIGINALS["v1"]["augment"] = autoaugment._apply_op
+_ORIGINALS["v2"]["augment"] = _auto_augment._AutoAugmentBase()._apply_image_or_video_transform
 _TYPES = {"to_mask": tv_tensors.Mask, "to_image": _ORIGINALS["v2"]["to_image"]}
 
 

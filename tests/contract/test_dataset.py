@@ -156,7 +156,7 @@ def test_a_plain_dataset_folder(image_root):
 
 
 def gray(path):
-    return default_loader(path).rotate(0).convert("L")
+    return default_loader(path).point(lambda value: value).convert("L")
 
 
 def test_a_loader_of_ones_own_falls_back(image_root):
@@ -184,7 +184,7 @@ def test_the_remedy_for_a_loader_is_one_that_can_be_taken(image_root):
 
 
 def turned_gray(image):
-    return image.rotate(0).convert("L")
+    return image.point(lambda value: value).convert("L")
 
 
 def _of(dataset, other):
