@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers import each_of
 from PIL import Image
+from torch.utils.data import Subset
 from torchvision import transforms as T
 from torchvision.transforms import v2
 
@@ -20,7 +21,7 @@ from dali_compat.cli import main
 from dali_compat.data.header import read_header
 from dali_compat.data.headers import headers_of
 from dali_compat.data.verdicts import ENGINES
-from dali_compat.engine.planes import engines, nvjpeg
+from dali_compat.engine.planes import engines, nvjpeg, verified
 from dali_compat.engine.planes.engine import Decoder
 from dali_compat.engine.planes.nvjpeg import EngineError, Nvjpeg
 
@@ -57,6 +58,7 @@ def engine(monkeypatch):
     found = engines.engine_of(torch.device("cuda", torch.cuda.current_device()))
     if isinstance(found, str):
         pytest.skip(f"this GPU's engine is not used: {found}")
+    monkeypatch.setattr(verified, "_ENOUGH", 10**9)  # every file is compared
     yield found
     found.settle(60)  # before the next test counts its calls
 
@@ -186,6 +188,22 @@ def test_photos(photos_or_images, engine, decoded, name):
         assert_alike(loaded(dataset, "cuda", memory_format=torch.channels_last), expected)
         engine.settle(60)
     assert decoded
+
+
+def test_files_like_those_that_agreed(varied, engine, decoded, monkeypatch):
+    """They are decoded at their first sight, all but a few, and have Pillow's pixels."""
+    dataset = DALIImageFolder(varied, CHAINS["train"])
+    expected = loaded(dataset, "cpu", shuffle=False)
+    engine.doubt(np.arange(256))
+    monkeypatch.setattr(verified, "_ENOUGH", 8)
+    monkeypatch.setattr(engine, "_chance", lambda: 1.0)  # none of them is compared
+    loaded(Subset(dataset, range(60)), "cuda")
+    engine.settle(60)
+    for _ in range(2):
+        assert_alike(loaded(dataset, "cuda", shuffle=False), expected)
+        engine.settle(60)
+    found = headers_of(dataset).jpegs(engine.name, engine.exact, 10**6, len(dataset))
+    assert found.engines >= 40 and found.likely >= 30 and found.others == 0
 
 
 def test_every_sampling_is_compared(engine):

@@ -147,7 +147,7 @@ class Several(data.Dataset):
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_several_images_of_a_sample_are_the_cpus(photos_or_images, num_workers):
     dataset = Several(photos_or_images)
-    on_cpu = batches(ours(dataset, 5, device="cpu", exact=True))
+    on_cpu = batches(ours(dataset, 5, device="cpu", exact=True, num_workers=num_workers))
     for epoch in range(2):  # in the second one a JPEG engine may decode
         loader = ours(dataset, 5, exact=True, num_workers=num_workers)
         made = batches(loader)
