@@ -15,7 +15,7 @@ import torch
 
 from ...plan import Step
 from ..device import on_the_cpu, to_device
-from .lists import of_similar_size, put, uniform
+from .lists import each, of_similar_size, put, uniform
 from .registry import kernel_of, ragged_kernel_of
 
 for _module in pkgutil.iter_modules(__path__):  # each kind registers its kernels
@@ -24,6 +24,11 @@ for _module in pkgutil.iter_modules(__path__):  # each kind registers its kernel
 # What framed() may do: it works pixel by pixel and leaves black as it is. Contrast needs the mean of an image without
 # its frame: it is told each image's own number of pixels ("area").
 _FRAMED = {"brightness", "contrast", "saturation", "hue", "color_jitter", "photometric_distort"}
+
+
+# Of images of several sizes threads do these at once, on a CPU: torch's own threads would wait for each image
+_IN_THREADS = _FRAMED | {"sharpness", "posterize", "solarize", "autocontrast", "equalize", "invert", "permute_channels"}
+_IN_THREADS |= {"gaussian_blur", "grayscale", "crop", "pad", "flip"}
 
 
 def run(step: Step, images, arrays: dict[str, np.ndarray]):
@@ -74,10 +79,18 @@ def _all(step: Step, images, arrays):
     for row, image in enumerate(images):
         by_shape.setdefault((image.dtype, *image.shape), []).append(row)
     changed: list = [None] * len(images)
-    for rows in by_shape.values():
+
+    def change(rows):
         same = images[rows[0]][None] if len(rows) == 1 else uniform([images[row] for row in rows])
         for row, image in zip(rows, _same_size(step, same, rows_of(arrays, rows)), strict=True):
             changed[row] = image
+
+    groups = [*by_shape.values()]
+    if step.op in _IN_THREADS and not images[0].is_cuda:
+        each(change, groups)
+    else:
+        for rows in groups:
+            change(rows)
     return uniform(changed)
 
 
