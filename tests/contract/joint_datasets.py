@@ -57,7 +57,9 @@ class AsDict(Joint):
     def __getitem__(self, i):
         image = self.image(i)
         width, height = image.size
-        points = tv_tensors.KeyPoints(torch.tensor([[3.0, 4.0], [width / 2, height / 3]]), canvas_size=(height, width))
+        points = torch.tensor([[3.0, 4.0], [width / 2, height / 3]])
+        if hasattr(tv_tensors, "KeyPoints"):  # not in older torchvisions
+            points = tv_tensors.KeyPoints(points, canvas_size=(height, width))
         sample = {
             "image": image,
             "mask": tv_tensors.Mask(Image.open(self.masks[i])),
