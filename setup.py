@@ -23,6 +23,8 @@ PLACES = {
     "Issues": "/issues",
 }
 
+EXAMPLES = ["lightning", "accelerate", "timm", "pytorch-ignite", "transformers", "ray[train]", "pyyaml", "tensorboard"]
+
 
 def for_index(readme: str) -> str:
     """README as a package index shows it, where relative links lead nowhere. They become links into the repository at
@@ -79,6 +81,7 @@ setup(
     packages=find_packages(include=["dali_compat", "dali_compat.*"]),
     package_data={"dali_compat": ["py.typed"]},
     python_requires=">=3.10",
+    entry_points={"console_scripts": ["dali_compat = dali_compat.cli:main"]},
     install_requires=[
         *("torch", "torchvision>=0.20", "numpy", "pillow"),
         *("tqdm", "filelock", "braceexpand", "google-crc32c"),
@@ -89,11 +92,11 @@ setup(
         "cuda120": ["nvidia-dali-cuda120>=1.53"],
         "cuda130": ["nvidia-dali-cuda130>=1.53"],
         "archives": ["lmdb"],  # to write LMDB
+        "examples": EXAMPLES,
         "test": [
-            *("pytest", "pytest-timeout", "pytest-xdist", "lightning", "accelerate", "timm", "pytorch-ignite"),
+            *("pytest", "pytest-timeout", "pytest-xdist", "nbclient", "ipykernel"),
             *("lmdb", "tfrecord", "webdataset", "datasets", "pandas", "torchdata"),
-            *("transformers", "ray[train]", "nbclient", "ipykernel"),
-            *("pyyaml", "tensorboard"),  # of examples/
+            *EXAMPLES,
             *("mypy", "ruff", "setuptools>=77", "readme_renderer[md]"),
         ],
     },

@@ -1,7 +1,11 @@
 """python -m dali_compat: doctor on machines made up by the tests, demo from end to end."""
 
 import importlib
+import os
 import re
+import signal
+import subprocess
+import sys
 import types
 from email.message import Message
 from pathlib import Path
@@ -12,8 +16,9 @@ import pytest
 import torch
 from PIL import Image
 
+import dali_compat
 from dali_compat import cli, installation
-from dali_compat.cli import demo, doctor, pictures
+from dali_compat.cli import arguments, demo, doctor, pictures
 from dali_compat.engine.dali import warm
 
 
@@ -250,10 +255,98 @@ def test_wrong_arguments_give_exit_code_2(argv):
     assert stop.value.code == 2
 
 
-@pytest.mark.parametrize("option", [["--images", "0"], ["--batch-size", "0"], ["--epochs", "0"], ["--workers", "-1"]])
-def test_demo_refuses_sizes_that_make_no_sense(option):
-    with pytest.raises(SystemExit, match="start at 1"):
-        cli.main(["demo", *option])
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("demo --images 0", "start at 1"),
+        ("demo --batch-size 0", "start at 1"),
+        ("demo --epochs 0", "start at 1"),
+        ("demo --workers -1", "--workers at 0"),
+        ("demo --out nowhere/a.png", "--out nowhere/a.png cannot be written: No such file or directory"),
+        ("demo --out /", "--out / cannot be written: Is a directory"),
+        ("demo --device cuda:99", "--device cuda:99: torch sees "),
+        ("bench nowhere", "nowhere: there is no file nowhere"),
+        ("check nowhere", "nowhere: there is no file nowhere"),
+        ("pack nowhere out.tar", "nowhere is not a folder"),
+        ("pack labels.csv out.tar", "labels.csv is not a folder"),
+        (
+            "check labels.csv --option imag=file",
+            "--option imag: DALIImageTable has no argument imag; did you mean image?",
+        ),
+        (
+            "bench labels.csv --option imag=file",
+            "--option imag: DALIImageTable has no argument imag; did you mean image?",
+        ),
+        ("run --chache 1 train.py", "it takes no --chache; did you mean --cache?"),
+        ("run --chache=1 train.py", "it takes no --chache; did you mean --cache?"),
+        ("run", "a script is missing, or -m module"),
+        ("doctor --jsn", "it takes no --jsn"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "labels.csv").write_text("file,label\na.jpg,cat\n")
+    with pytest.raises(SystemExit) as stop:
+        cli.main(words.split())
+    err = capsys.readouterr().err
+    assert stop.value.code == 2 and err.startswith(f"{words.split()[0]}: ") and err.count("\n") == 1 and said in err
+    assert [path.name for path in tmp_path.iterdir()] == ["labels.csv"]
+
+
+@pytest.mark.parametrize(
+    "option", ["--device gpu", "--device mps", "--cache 7.0", "--cache 0", "--cache nan", "--cache x"]
+)
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_values_that_no_loader_takes(option, command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, *option.split(), "train.py"])
+    assert stop.value.code == 2 and f"error: argument {option.split()[0]}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text, amount", [("7", 7), ("1.0", 1.0), ("0.5", 0.5)])
+def test_what_a_cache_may_be(text, amount):
+    assert arguments.budget(text) == amount and type(arguments.budget(text)) is type(amount)
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0 and capsys.readouterr().out == f"dali_compat {dali_compat.__version__}\n"
+
+
+def _interrupted(*_):
+    try:
+        raise KeyboardInterrupt
+    finally:
+        raise RuntimeError("release unlocked lock")
+
+
+@pytest.mark.parametrize("command", ["bench", "check", "demo", "doctor"])
+@pytest.mark.parametrize("how", [signal.default_int_handler, _interrupted])
+def test_ctrl_c_is_one_line_and_exit_code_130(command, how, monkeypatch, capsys):
+    monkeypatch.setattr(importlib.import_module(f"dali_compat.cli.{command}"), "run", lambda args: how(2, None))
+    assert cli.main([command, *(["a"] if command in ("bench", "check") else [])]) == 130
+    assert capsys.readouterr().err == f"\n{command}: interrupted\n"
+
+
+def test_an_error_that_is_no_interrupt_is_raised(monkeypatch):
+    def fails(args):
+        raise RuntimeError("wrong")
+
+    monkeypatch.setattr(doctor, "run", fails)
+    with pytest.raises(RuntimeError, match="wrong"):
+        cli.main(["doctor"])
+
+
+def test_ctrl_c_in_demo(tmp_path):
+    """In the process group, as a terminal sends it."""
+    command = [sys.executable, "-m", "dali_compat", "demo", "--images", "100000", "--device", "cpu"]
+    demo = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while "img/s" not in demo.stderr.read(1000):
+        assert demo.poll() is None
+    os.killpg(demo.pid, signal.SIGINT)
+    said = demo.communicate(timeout=120)[1]
+    assert demo.returncode == 130 and "Traceback" not in said and said.endswith("\ndemo: interrupted\n")
 
 
 # --- demo ----------------------------------------------------------------------------------------------------------
@@ -286,8 +379,6 @@ def test_rows_lie_below_each_other(tmp_path):
 
 
 def test_the_difference_that_demo_prints_sees_a_wrong_image(tmp_path, monkeypatch):
-    import dali_compat
-
     class Brighter(torch.utils.data.DataLoader):
         def __init__(self, dataset, device=None, **options):
             super().__init__(dataset, **options)

@@ -8,11 +8,13 @@ import sys
 import tarfile
 import zipfile
 from email.parser import Parser
+from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
 
 import dali_compat
+from dali_compat import cli
 
 setuptools = pytest.importorskip("setuptools", minversion="77", reason="license_expression needs it")
 
@@ -84,7 +86,10 @@ def test_the_sdist_is_the_whole_project(sdist):
 def test_the_wheel_is_the_package_and_its_licence(wheel):
     package = {name for name in project() if name.startswith("dali_compat/")}
     info = f"dali_compat-{dali_compat.__version__}.dist-info"
-    about = {f"{info}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "top_level.txt", "licenses/LICENSE")}
+    about = {
+        f"{info}/{name}"
+        for name in ("METADATA", "RECORD", "WHEEL", "top_level.txt", "entry_points.txt", "licenses/LICENSE")
+    }
     assert names(wheel) == package | about
     assert (wheel / info / "licenses" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
     assert "Root-Is-Purelib: true" in (wheel / info / "WHEEL").read_text()
@@ -105,10 +110,13 @@ def test_what_the_metadata_say(wheel):
     said = metadata(wheel)
     assert said["Name"] == "dali_compat" and said["Version"] == dali_compat.__version__
     assert said["License-Expression"] == "Apache-2.0" and said["Requires-Python"] == ">=3.10"
-    assert set(said.get_all("Provides-Extra")) == {"cuda110", "cuda120", "cuda130", "archives", "test"}
+    assert set(said.get_all("Provides-Extra")) == {"cuda110", "cuda120", "cuda130", "archives", "examples", "test"}
     needed = [line for line in said.get_all("Requires-Dist") if "extra ==" not in line]
     assert {re.match(r"[\w-]+", line)[0] for line in needed} >= {"torch", "torchvision", "numpy", "pillow"}
     assert not any("dali" in line for line in needed)  # by an extra only
+    of_examples = {line.split(";")[0] for line in said.get_all("Requires-Dist") if 'extra == "examples"' in line}
+    of_tests = {line.split(";")[0] for line in said.get_all("Requires-Dist") if 'extra == "test"' in line}
+    assert of_examples >= {"lightning", "pytorch-ignite", "pyyaml"} and of_examples <= of_tests
     assert "Typing :: Typed" in said.get_all("Classifier")
     assert said["Description-Content-Type"] == "text/markdown"
 
@@ -152,6 +160,11 @@ def test_the_description_shows(wheel):
     html = shown(metadata(wheel).get_payload())
     assert html.count("<table") == 2 and "<h1" in html
     assert "<pre" in html and "<img" not in html and "](" not in html
+
+
+def test_the_command_is_main(wheel):
+    (found,) = Distribution.at(next(wheel.glob("*.dist-info"))).entry_points.select(group="console_scripts")
+    assert found.name == "dali_compat" and found.load() is cli.main
 
 
 def test_the_wheel_alone_imports_and_runs(wheel, tmp_path):

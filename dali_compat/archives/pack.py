@@ -69,7 +69,10 @@ def pack(
         if os.path.lexists(path):
             raise CannotPack(f"{path} exists, and is not overwritten")
     source = _Source(folder)
-    work.mkdir(exist_ok=True)
+    try:
+        work.mkdir(exist_ok=True)
+    except OSError as error:
+        raise CannotPack(f"cannot write in {out.parent}: {error.strerror}") from None
     with _held(work):
         journal = _Journal(work / "journal.json", source.digest)
         writer = WRITERS[out.suffix](work, journal.state, source.bytes)

@@ -6,6 +6,9 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
+import dali_compat
+from dali_compat.cli.arguments import UsageError, did_you_mean, is_interrupt
+
 COMMANDS = {
     "demo": "load images made on the spot through both loaders, and compare",
     "doctor": "say what is wrong with the installation, and how to mend it",
@@ -40,10 +43,28 @@ _RAW = argparse.RawDescriptionHelpFormatter
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code. ``argv`` are the arguments after the program's name."""
+    """Runs one command and returns its exit code. ``argv`` are the arguments after the program's name.
+
+    A mistake of the user's is one line and exit code 2; Ctrl-C is one line and 130, but a program's own under `run`.
+    """
     argv = sys.argv[1:] if argv is None else argv
+    name = next((word for word in argv if word in COMMANDS), "")
+    try:
+        return _main(argv)
+    except UsageError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if name == "run" or not is_interrupt(error):
+            raise
+        print(f"\n{name}: interrupted", file=sys.stderr)
+        return 130
+
+
+def _main(argv: Sequence[str]) -> int:
     more = _MORE.format(pages=_pages())
     parser = argparse.ArgumentParser("python -m dali_compat", description=_ABOUT, epilog=more, formatter_class=_RAW)
+    parser.add_argument("--version", action="version", version=f"dali_compat {dali_compat.__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         if name not in argv:  # its module may import much
@@ -52,8 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = importlib.import_module(f"dali_compat.cli.{name}")
         command = commands.add_parser(name, help=summary, description=_first_line(module.__doc__))
         module.add_arguments(command)
-        command.set_defaults(run=module.run)
-    args = parser.parse_args(argv)
+        command.set_defaults(run=module.run, options=list(command._option_string_actions))
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        given = unknown[0].partition("=")[0]
+        raise UsageError(f"it takes no {given}{did_you_mean(given, args.options)}")
     return args.run(args)
 
 

@@ -1,14 +1,16 @@
-"""Arguments that several commands take: a data set, a transform, a device, memory."""
+"""What commands share: arguments for a data set, a transform, a device and memory, and the errors that end them."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import importlib.util
+import inspect
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,21 @@ _ENDINGS = {
     **dict.fromkeys((".lmdb", ".mdb"), "DALILMDB"),
 }
 _LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, "little")  # at byte 16 of the first page
+
+
+class UsageError(Exception):
+    """Raised for a mistake of the user's: one line on stderr, and exit code 2."""
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """True of Ctrl-C, and of threading's complaint of a lock where it comes within threading's code (CPython 3.11)."""
+    return any(isinstance(one, KeyboardInterrupt) for one in (error, error.__context__))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns "; did you mean ...?" of the most similar known name, or an empty text."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +73,7 @@ def open_dataset(
 
     Raises:
         ImageReadError: an archive is damaged.
+        UsageError: its class has no argument of that name.
         OSError, ImportError, TypeError, ValueError: there is no such file, or it is of another kind.
     """
     import dali_compat
@@ -69,6 +87,10 @@ def open_dataset(
     kind = kinds.pop()
     if kinds or kind is None:
         raise ValueError("neither one folder, nor a CSV table, nor archives of one kind (.rec, TFRecord, LMDB, tar)")
+    known = list(inspect.signature(getattr(dali_compat, kind)).parameters)[1:]
+    for name in named:
+        if name not in known:
+            raise UsageError(f"--option {name}: {kind} has no argument {name}{did_you_mean(name, known)}")
     if kind != TABLE:
         labels = {"labels": 0} if kind == "DALILMDB" else {}  # without them LMDB of plain images does not open
         return getattr(dali_compat, kind)(paths, **{**labels, **named, **more})
@@ -112,14 +134,28 @@ def _by_content(path: str) -> str | None:
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Adds --batch-size and --device; device_of() has their defaults."""
     parser.add_argument("--batch-size", type=int, help="images in a batch (default 256 on a GPU, 64 on the CPU)")
-    parser.add_argument("--device", help="where batches go: cpu, cuda, cuda:1 (default: the GPU if there is one)")
+    where = "where batches go: cpu, cuda, cuda:1 (default: the GPU if there is one)"
+    parser.add_argument("--device", type=device_name, help=where)
+
+
+def device_name(text: str) -> str:
+    """Returns the name of a device as it is, if it is one of the CPU's or a GPU's."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not cpu, cuda, or cuda:1 and the like")
+    return text
 
 
 def device_of(args: argparse.Namespace) -> Any:
-    """Returns the torch.device of --device, and sets the batch size if there is none."""
+    """Returns the torch.device of --device, and sets the batch size if there is none.
+
+    Raises:
+        UsageError: there is no such GPU.
+    """
     import torch
 
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"--device {device}: torch sees {torch.cuda.device_count() or 'no'} GPUs here")
     if args.batch_size is None:
         args.batch_size = 256 if device.type == "cuda" else 64
     return device
@@ -127,7 +163,11 @@ def device_of(args: argparse.Namespace) -> Any:
 
 def budget(text: str) -> int | float:
     """Returns a number of bytes, or a share of the free memory."""
-    return int(text) if text.isdecimal() else float(text)
+    amount = int(text) if text.isdecimal() else float(text)
+    if amount <= 0 or not (type(amount) is int or amount <= 1):
+        what = "a number of bytes, such as 8000000000, nor a share of the free memory, such as 0.5"
+        raise argparse.ArgumentTypeError(f"{text} is neither {what}")
+    return amount
 
 
 def imagenet(which: str) -> Any:
@@ -140,8 +180,12 @@ def imagenet(which: str) -> Any:
     return T.Compose([*first, T.ToTensor(), T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])
 
 
-def transform_of(spec: str, command: str) -> Any:
-    """Returns the transform that --transform of a command names."""
+def transform_of(spec: str) -> Any:
+    """Returns the transform that --transform names.
+
+    Raises:
+        UsageError: there is none; the text has the error.
+    """
     try:
         match = re.fullmatch(r"([\w./~-]+):(\w+)", spec)
         if not match:
@@ -153,7 +197,7 @@ def transform_of(spec: str, command: str) -> Any:
         made = getattr(_module(place), name)
         return made() if isinstance(made, type) else made
     except Exception as error:
-        raise SystemExit(f"{command}: --transform {spec}: {type(error).__name__}: {error}") from None
+        raise UsageError(f"--transform {spec}: {type(error).__name__}: {error}") from None
 
 
 def _module(place: str):

@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import RandomSampler, Subset
 
 from dali_compat.cli.arguments import (
+    UsageError,
     add_device,
     add_options,
     budget,
@@ -64,7 +65,9 @@ def run(args) -> int:
     """Measures, prints what limits and what to change. Returns 0."""
     device = device_of(args)
     if min(args.batch_size, args.batches) < 1 or args.workers < 0 or min(args.step or [1]) <= 0:
-        raise SystemExit("bench: --batch-size and --batches start at 1, --workers at 0, and --step is above 0")
+        raise UsageError("--batch-size and --batches start at 1, --workers at 0, and --step is above 0")
+    if args.prefetch_factor is not None and (args.prefetch_factor < 1 or not args.workers):
+        raise UsageError("--prefetch-factor starts at 1 and needs --workers, as in torch")
     dataset = _dataset(args)
     files = SampledFiles(dataset, args.batch_size * args.batches)
     loader = make_loader(Subset(dataset, files.indices), args, device)
@@ -95,19 +98,23 @@ def run(args) -> int:
 
 
 def _dataset(args):
-    """Returns the data set that the path names, with the transform."""
+    """Returns the data set that the path names, with the transform.
+
+    Raises:
+        UsageError: there is none, or no image in it.
+    """
     from dali_compat import DALIImageFolder
 
     spec, name = args.transform, " ".join(args.path)
-    transform = imagenet(spec) if spec in ("train", "eval") else transform_of(spec, "bench")
+    transform = imagenet(spec) if spec in ("train", "eval") else transform_of(spec)
     try:
         dataset = open_dataset(
             args.path, args.option, lambda path: DALIImageFolder(path, transform), {}, transform=transform
         )
     except (OSError, ImportError, TypeError, ValueError) as error:
-        raise SystemExit(f"bench: {name}: {error}") from None
+        raise UsageError(f"{name}: {error}") from None
     if not len(dataset):
-        raise SystemExit(f"bench: {name}: no images")
+        raise UsageError(f"{name}: no images")
     return dataset
 
 
@@ -116,8 +123,6 @@ def make_loader(dataset, args, device: torch.device):
     from dali_compat import DataLoader
 
     prefetch = {"prefetch_factor": args.prefetch_factor} if args.prefetch_factor else {}
-    if prefetch and not args.workers:
-        raise SystemExit("bench: --prefetch-factor needs --workers, as in torch")
     sampler = RandomSampler(dataset, num_samples=(args.batches + _ahead(args)) * args.batch_size)
     return DataLoader(
         dataset,

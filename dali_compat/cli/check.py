@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 
 from tqdm import tqdm
 
-from dali_compat.cli.arguments import TABLE, add_options, dataset_class, open_dataset
+from dali_compat.cli.arguments import TABLE, UsageError, add_options, dataset_class, open_dataset
 from dali_compat.cores import usable_cores
 
 
@@ -32,21 +32,12 @@ def add_arguments(parser) -> None:
     parser.add_argument("--limit", type=int, default=20, metavar="N", help=lines)
     parser.add_argument("--workers", type=int, default=usable_cores(), metavar="N", help=cores)
     add_options(parser)
-    parser.set_defaults(usage_error=parser.error)
 
 
 def run(args) -> int:
     """Checks, prints the report, and returns the exit code."""
     if args.limit < 0 or args.workers < 1:
-        args.usage_error("--limit starts at 0, --workers at 1")
-    try:
-        return _run(args)
-    except KeyboardInterrupt:  # before the first image, or a second one
-        print("\ncheck: interrupted", file=sys.stderr)
-        return 130
-
-
-def _run(args) -> int:
+        raise UsageError("--limit starts at 0, --workers at 1")
     from ..check.report import Findings, text
 
     source = _source(args)
@@ -62,7 +53,11 @@ def _run(args) -> int:
 
 
 def _source(args):
-    """Returns what is to be read. Ends the program if that is a mistake of the user's."""
+    """Returns what is to be read.
+
+    Raises:
+        UsageError: there is no such thing.
+    """
     import dali_compat
 
     from ..archives.paths import expand
@@ -74,7 +69,7 @@ def _source(args):
     except dali_compat.ImageReadError as error:
         return FileSource(name, dataset_class(expand(args.path)[0]) or "", error=str(error))
     except (OSError, ImportError, TypeError, ValueError) as error:
-        args.usage_error(f"{name}: {error}")
+        raise UsageError(f"{name}: {error}") from None
     if isinstance(data, str):
         return folder_source(data.rstrip(os.sep) or os.sep)
     kind, total = type(data).__name__, len(data)

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 import dali_compat
 from dali_compat import installation
-from dali_compat.cli.arguments import add_device, device_of, imagenet
+from dali_compat.cli.arguments import UsageError, add_device, device_of, imagenet
 from dali_compat.cli.pictures import save_rows, write_folder
 from dali_compat.cores import usable_cores
 from dali_compat.text import in_columns
@@ -42,7 +42,8 @@ def run(args) -> int:
     """Makes images, prints the plan and both loaders' images/s, saves the picture. Returns 0."""
     device = device_of(args)
     if min(args.images, args.batch_size, args.epochs) < 1 or args.workers < 0:
-        raise SystemExit("demo: --images, --batch-size and --epochs start at 1, --workers at 0")
+        raise UsageError("--images, --batch-size and --epochs start at 1, --workers at 0")
+    _try_to_write(args.out)
     problem = installation.dali_problem(gpu=device.type == "cuda")
     if problem:
         print(f"{problem}\nUntil then torchvision does the work of both loaders.\n")
@@ -57,6 +58,21 @@ def run(args) -> int:
     )
     print(f"picture: {os.path.abspath(args.out)} (torchvision, dali_compat, {AMPLIFICATION} x the difference)")
     return 0
+
+
+def _try_to_write(out: str) -> None:
+    """Opens a file to write, and leaves nothing behind.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    is_new = not os.path.lexists(out)
+    try:
+        open(out, "ab").close()
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
+    if is_new:
+        os.remove(out)
 
 
 def compare_speed(root: str, device: torch.device, args) -> None:

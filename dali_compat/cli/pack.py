@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from dali_compat.cli.arguments import dataset_class
+from dali_compat.cli.arguments import UsageError, dataset_class, is_interrupt
 
 
 def add_arguments(parser) -> None:
@@ -21,6 +21,8 @@ def run(args) -> int:
     """Packs, then indexes what was packed. Returns 0, 1 if it cannot be done, 130 after Ctrl-C."""
     from dali_compat.archives.pack import CannotPack, pack
 
+    if not os.path.isdir(os.path.expanduser(args.folder)):
+        raise UsageError(f"{args.folder} is not a folder")
     bar: Any = None
 
     def begun(total: int, before: int) -> None:
@@ -39,8 +41,7 @@ def run(args) -> int:
         print(f"pack: {error}{kept}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, RuntimeError) as error:
-        # an interrupt in the midst of threading's own code comes as that code's complaint of a lock (CPython 3.11)
-        if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__context__, KeyboardInterrupt):
+        if not is_interrupt(error):
             raise
         print("\npack: interrupted; the same command continues", file=sys.stderr)
         return 130

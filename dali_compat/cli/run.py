@@ -15,12 +15,13 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 import dali_compat
-from dali_compat.cli.arguments import budget
+from dali_compat.cli.arguments import UsageError, budget, device_name
 
 
 def add_arguments(parser) -> None:
     parser.add_argument("--exact", action="store_true", help="torchvision's pixels, instead of the fastest kernels")
-    parser.add_argument("--device", help="where batches go: cpu, cuda, cuda:1 (default: the GPU if there is one)")
+    where = "where batches go: cpu, cuda, cuda:1 (default: the GPU if there is one)"
+    parser.add_argument("--device", type=device_name, help=where)
     parser.add_argument("--cache", type=budget, help="memory for decoded images: bytes, or a share such as 0.5")
     parser.add_argument(
         "--fallback", choices=("warn", "silent", "error"), default="warn", help="what a loader does without DALI"
@@ -35,8 +36,7 @@ def add_arguments(parser) -> None:
 def run(args) -> int:
     """Runs the program as python does. Returns 0, or 2 if there is none; its exceptions pass through."""
     if not args.program:
-        print(f"{os.path.basename(sys.executable)} -m dali_compat run: a script is missing, or -m module")
-        return 2
+        raise UsageError("a script is missing, or -m module")
     name = args.program[0]
     dali_compat.install(
         exact=args.exact,
@@ -51,6 +51,7 @@ def run(args) -> int:
     vars(main)["__builtins__"] = builtins
     try:
         if args.is_module:
+            _begin_path_with(os.getcwd())
             runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # what python -m calls
         elif type(pkgutil.get_importer(name)) is not type(None):  # a folder or an archive with a __main__.py
             _begin_path_with(os.path.abspath(name))

@@ -101,6 +101,15 @@ def test_a_module_runs_as_python_runs_it(place):
     assert "No module named" in alike(place / "sub", "-m", "absent").stderr
 
 
+def test_a_module_of_the_folder_where_the_console_command_is_called(place):
+    """Whose sys.path begins with the folder of the command."""
+    (place / "bin").mkdir()
+    (place / "bin" / "dali_compat").write_text("from dali_compat.cli import main\nraise SystemExit(main())\n")
+    theirs = python("-m", "package", "a", cwd=place / "sub")
+    ours = python(str(place / "bin" / "dali_compat"), "run", "-m", "package", "a", cwd=place / "sub")
+    assert (ours.returncode, ours.stdout, ours.stderr) == (theirs.returncode, theirs.stdout, theirs.stderr)
+
+
 def test_a_folder_and_a_script_that_is_not_there(place):
     alike(place, "sub/package", "a")
     assert alike(place, "sub/absent.py").returncode == 2
@@ -114,7 +123,7 @@ def test_a_path_that_the_user_keeps_out(place):
 
 def test_nothing_to_run_is_told(place):
     done = python("-m", "dali_compat", "run", "--exact", cwd=place)
-    assert done.returncode == 2 and "a script is missing" in done.stdout
+    assert done.returncode == 2 and done.stderr == "run: a script is missing, or -m module\n"
 
 
 def test_loaders_of_a_program_and_of_what_it_spawns_are_ours(tmp_path, image_root):

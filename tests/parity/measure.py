@@ -34,7 +34,7 @@ from tqdm import tqdm
 
 from dali_compat import DataLoader, installation
 from dali_compat.cli import doctor
-from dali_compat.cli.arguments import transform_of
+from dali_compat.cli.arguments import UsageError, transform_of
 from dali_compat.cli.pictures import save_rows, write_folder
 from dali_compat.routes.choose import resolve_device
 from dali_compat.text import in_columns
@@ -85,7 +85,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     problem = installation.dali_problem(gpu=torch.cuda.is_available() and args.device != "cpu")
     if problem:
         raise SystemExit(f"parity: {problem}")
-    transform = args.transform and transform_of(args.transform, "parity")
+    try:
+        transform = args.transform and transform_of(args.transform)
+    except UsageError as error:
+        raise SystemExit(f"parity: {error}") from None
     results.rows(args.only)  # or there is none
     with tempfile.TemporaryDirectory(prefix="dali_compat_parity_") as drawn:
         if args.data is None:
