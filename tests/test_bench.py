@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 from torchvision import transforms as T
+from tqdm import tqdm
 
 from dali_compat import cli
 from dali_compat.archives.pack import pack
@@ -41,7 +42,9 @@ def _limits(said: str) -> dict[str, str]:
 def test_bench_of_a_folder(image_root, capsys, transform):
     """What limits hangs on the machine; but each limit that is named has its reason, and advice."""
     assert _bench(image_root, "--transform", transform, "--step", 5, 20) == 0
-    said = capsys.readouterr().out
+    said, bar = capsys.readouterr()
+    total = 2 * (3 + 3) + 2 * (3 + 3 + 3)  # twice loading alone, each step alone, and with batches; 3 are ahead
+    assert f"0/{total} [" in bar and "measuring" in bar and "measuring" not in said
     found = _limits(said)
     assert len(found) == 3 and found["loading alone"] != limits.MODEL
     assert "What to change:\n" in said and "DALI route on cpu" in said
@@ -82,6 +85,19 @@ def test_what_limits_is_what_was_measured(image_root, capsys, measured):
 def test_steps_are_chosen_by_the_loader(image_root, measured):
     assert _bench(image_root, "--transform", SMALL) == 0
     assert measured == pytest.approx([50, 100, 200])
+
+
+def test_the_bar_counts_every_batch(image_root, monkeypatch, capsys):
+    bars = []
+
+    class Bar(tqdm):
+        def close(self):
+            bars.append((self.n, self.total))
+            super().close()
+
+    monkeypatch.setattr(bench, "tqdm", Bar)
+    assert _bench(image_root, "--transform", SMALL, "--workers", 1, "--prefetch-factor", 3) == 0
+    assert bars[0] == (2 * 7 + 3 * (3 + 7), 2 * 7 + 3 * (3 + 7))
 
 
 @pytest.mark.parametrize("file", ["all.rec", "all.tfrecord", "all.tar"])

@@ -14,6 +14,7 @@ import os
 
 import torch
 from torch.utils.data import RandomSampler, Subset
+from tqdm import tqdm
 
 from dali_compat.cli.arguments import (
     UsageError,
@@ -31,6 +32,8 @@ from dali_compat.cli.timing import Passes, SampledFiles, memory
 from dali_compat.cores import usable_cores
 from dali_compat.routes.choose import StockRoute, in_python
 from dali_compat.text import in_columns
+
+STEPS = (0.5, 1, 2)  # of the time that loading a batch takes
 
 
 def add_arguments(parser) -> None:
@@ -62,7 +65,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    """Measures, prints what limits and what to change. Returns 0."""
+    """Measures, with a bar on stderr, and prints what limits and what to change. Returns 0."""
     device = device_of(args)
     if min(args.batch_size, args.batches) < 1 or args.workers < 0 or min(args.step or [1]) <= 0:
         raise UsageError("--batch-size and --batches start at 1, --workers at 0, and --step is above 0")
@@ -72,8 +75,13 @@ def run(args) -> int:
     files = SampledFiles(dataset, args.batch_size * args.batches)
     loader = make_loader(Subset(dataset, files.indices), args, device)
     print(f"{loader.explain()}\n")
-    passes = Passes(loader, args.batches, _ahead(args), device)
-    measured, parts = measure(loader, passes, files, args)
+    whole, count = _ahead(args) + args.batches, len(args.step or STEPS)
+    batches = 2 * whole + count * (args.batches + whole)
+    with tqdm(total=batches, desc="measuring", unit="batch", mininterval=0.5, leave=False) as bar:
+        passes = Passes(loader, args.batches, _ahead(args), device, bar.update)
+        measured, parts = measure(loader, passes, files, args)
+        steps = args.step or [1000 * share * measured.alone for share in STEPS]
+        beside_steps = [passes.beside(milliseconds) for milliseconds in steps]
 
     def rate(seconds: float) -> str:
         return f"{args.batch_size / seconds:,.0f}" if seconds else "-"
@@ -81,8 +89,7 @@ def run(args) -> int:
     found = [limit(measured)]
     rows = [("", "images/s", "what limits"), *((name, rate(seconds), "") for name, seconds in parts.items())]
     rows.append(("loading alone", rate(measured.alone), found[0].limit))
-    for milliseconds in args.step or [500 * measured.alone, 1000 * measured.alone, 2000 * measured.alone]:
-        beside = passes.beside(milliseconds)
+    for beside in beside_steps:
         found.append(limit_beside(measured, beside))
         both = f"{rate(beside.together)} of {rate(beside.step)}"
         rows.append((f"beside a step of {1e3 * beside.step:.1f} ms", both, found[-1].limit))

@@ -101,10 +101,11 @@ class Passes:
         batches: how many are timed in a pass.
         ahead: batches before these: those that are in flight when an epoch begins, and one more.
         device: where batches come out.
+        done: called after each batch, and each step alone.
     """
 
-    def __init__(self, loader, batches: int, ahead: int, device: torch.device):
-        self._loader, self._batches, self._ahead, self.device = loader, batches, ahead, device
+    def __init__(self, loader, batches: int, ahead: int, device: torch.device, done: Callable[[], object]):
+        self._loader, self._batches, self._ahead, self.device, self._done = loader, batches, ahead, device, done
 
     def beside(self, milliseconds: float) -> Beside:
         """Times a step alone, and with batches of the loader."""
@@ -112,6 +113,7 @@ class Passes:
         begin = time.perf_counter()
         for _ in range(self._batches):
             step(None)
+            self._done()
         _synchronize(self.device)
         alone = (time.perf_counter() - begin) / self._batches
         return Beside(alone, self.one(step).seconds)
@@ -122,6 +124,7 @@ class Passes:
         for number, batch in enumerate(self._loader, 1):
             if step is not None:
                 step(batch[0])
+            self._done()
             if number == self._ahead:
                 _synchronize(self.device)
                 self._loader.stats(reset=True)
