@@ -189,8 +189,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def explain(self, wide: bool = False) -> str:
         """What this loader does, as text of one line a transform: what it became, where it runs, and how close it is to
-        torchvision; for a fallback which transform or argument is in the way, and what to write instead. ``wide``:
-        transforms with all of their arguments, however long that is."""
+        torchvision; for a fallback which transform or argument is in the way, and what to write instead. On a narrow
+        terminal a transform takes two lines. ``wide``: transforms with all of their arguments, however long that is."""
         if self._why_torchs:
             return self._why_torchs
         self._route = choose(self, self._route)

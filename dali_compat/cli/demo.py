@@ -85,14 +85,14 @@ def compare_speed(root: str, device: torch.device, args) -> None:
             "batch_size": args.batch_size,
             "sampler": RandomSampler(dataset, num_samples=draws),
             "num_workers": args.workers,
-            "persistent_workers": args.workers > 0,
-            "pin_memory": device.type == "cuda",
         }
 
     theirs, ours = ImageFolder(root, transform), dali_compat.DALIImageFolder(root, transform)
     loader = dali_compat.DataLoader(ours, device=device, **options(ours))
     loaders: dict[str, Any] = {
-        "torchvision": torch.utils.data.DataLoader(theirs, **options(theirs)),
+        "torchvision": torch.utils.data.DataLoader(
+            theirs, persistent_workers=args.workers > 0, pin_memory=device.type == "cuda", **options(theirs)
+        ),
         "dali_compat": loader,
     }
     print(f"\n{loader.explain()}\n")

@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 from ..installation import dali_version, hidden_jpeg_engines, max_connections, max_connections_note
 from ..lower import plans_ahead
 from ..plan import Plan
-from ..text import in_columns
+from ..text import in_columns, terminal_columns, wrapped
 from ..translate.untranslatable import describe
 from .choose import Route, StockRoute, in_python, names_in_python
 from .dali import _GPU_JPEG_THREADS, DaliRoute
@@ -21,7 +21,7 @@ _COLUMN = 44  # characters of a transform, unless explain(wide=True)
 
 def explain(loader, route: Route, wide: bool = False) -> str:
     """One line a step: what it became, where it runs, how faithful it is. Unless ``wide``, transforms are cut to a
-    column."""
+    column, and a step takes two lines on a terminal that has not the columns for one."""
     tolerant = not isinstance(loader.dataset, IterableDataset)  # whose errors end it
     if isinstance(route, StockRoute):
         lines, ignored = _of_stock(loader, route, tolerant)
@@ -36,7 +36,8 @@ def explain(loader, route: Route, wide: bool = False) -> str:
         lines.append(f"  without effect: {', '.join(ignored)}")
     if route.device.type == "cuda":
         lines.append(f"  {max_connections_note() or f'CUDA has {max_connections()} hardware queues'}")
-    return "\n".join(lines)
+    columns = 0 if wide else terminal_columns()
+    return wrapped("\n".join(lines), columns) if columns else "\n".join(lines)
 
 
 def _of_stock(loader, route: StockRoute, tolerant: bool) -> tuple[list[str], list[str]]:
@@ -141,7 +142,11 @@ def _account(plan: Plan, device: torch.device, wide: bool, decode: str | None) -
         if plan.views:
             rows.append((f"{'views' if len(numbers) > 1 else 'view'} {_listed(numbers)}:", "", "", ""))
         rows += lines
-    return in_columns(rows) if rows else ""
+    table, columns = in_columns(rows) if rows else "", 0 if wide else terminal_columns()
+    if not columns or all(len(line) + 2 <= columns for line in table.splitlines()):
+        return table
+    two = [(first, "; ".join(filter(None, rest))) for first, *rest in rows]
+    return "\n".join(f"{first}\n    {second}" if second else first for first, second in two)
 
 
 def _rows(plan: Plan, dali: str, wide: bool) -> list[tuple[str, str, str, str]]:

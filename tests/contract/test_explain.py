@@ -1,0 +1,73 @@
+"""explain() on terminals of several widths."""
+
+import re
+import sys
+
+import pytest
+from torchvision import transforms as T
+
+from contract.both import ours
+from dali_compat import DALIImageFolder
+
+TRANSFORM = T.Compose([T.RandomResizedCrop(64), T.Lambda(lambda x: x), T.RandAugment(), T.ToTensor()])
+
+
+@pytest.fixture
+def loader(image_root):
+    return ours(
+        DALIImageFolder(image_root, TRANSFORM),
+        5,
+        device="cpu",
+        fallback="silent",
+        num_workers=2,
+        persistent_workers=True,
+    )
+
+
+@pytest.fixture
+def stock_loader(image_root):
+    return ours(DALIImageFolder(image_root, loader=repr), 5, device="cpu", fallback="silent", exact=True)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """terminal(80) makes stdout one of 80 columns, terminal(None) a file."""
+
+    def pretend(columns: int | None) -> None:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: columns is not None, raising=False)
+        monkeypatch.setenv("COLUMNS", str(columns or 40))
+
+    return pretend
+
+
+def words(text: str) -> list[str]:
+    return re.sub(r";(?=\s|$)", "", text).split()
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+@pytest.mark.parametrize("kind", ["loader", "stock_loader"])
+def test_a_narrow_terminal_gets_all_words_within_its_width(kind, columns, request, terminal):
+    loader = request.getfixturevalue(kind)
+    terminal(None)
+    elsewhere = loader.explain()
+    assert max(map(len, elsewhere.splitlines())) > columns
+    terminal(columns)
+    assert max(map(len, loader.explain().splitlines())) <= columns
+    assert words(loader.explain()) == words(elsewhere)
+
+
+def test_a_transform_takes_two_lines_on_a_narrow_terminal(loader, terminal):
+    terminal(80)
+    lines = loader.explain().splitlines()
+    at = lines.index("  RandAugment(num_ops=2, magnitude=9, ...)")
+    assert lines[at + 1].startswith("      augment (rand_augment); torch, ") and lines[at + 2] == "  ToTensor()"
+    assert lines[-1] == "  without effect: persistent_workers=True"
+
+
+def test_a_wide_terminal_and_wide_change_nothing(loader, terminal):
+    terminal(None)
+    elsewhere, wide = loader.explain(), loader.explain(wide=True)
+    terminal(80)
+    assert loader.explain(wide=True) == wide
+    terminal(max(map(len, elsewhere.splitlines())))
+    assert loader.explain() == elsewhere
