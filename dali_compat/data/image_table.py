@@ -6,19 +6,22 @@ import csv
 import difflib
 import io
 import os
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from ..callers import stack_level
 from .image_list import DALIImageList
-from .label_columns import labels_of, numbers_in, refuse_rows
+from .label_columns import labels_of, numbers_in, refuse_rows, separator_in, several_labels
 
 
 class DALIImageTable(DALIImageList):
     """Image files and targets that a table names: a CSV file with a header, or a pandas DataFrame.
 
     A column of whole numbers gives ints as they are; one of other numbers float32; one of text the numbers of its names
-    in sorted order. Several columns of numbers give float32 vectors. A CSV file is read with Python's csv module,
-    whether pandas is installed or not; read others yourself and give the DataFrame.
+    in sorted order. Several columns of numbers give float32 vectors; so does, with ``separator``, a column whose cells
+    have several labels. A CSV file is read with Python's csv module, whether pandas is installed or not; read others
+    yourself and give the DataFrame.
 
     Args:
         table: path of a CSV file, or a DataFrame.
@@ -27,6 +30,8 @@ class DALIImageTable(DALIImageList):
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes a target.
         root: folder that relative files begin at.
+        separator: what stands between the labels of a cell, as " " in "cat dog". Targets are then float32 vectors with
+            1 for each label of the cell, none for an empty one, and 0 for the other ``classes``.
         classes: names in the order of their numbers: those of the training table for the other ones.
         check_files: whether missing files are told at once, by a list of each folder.
 
@@ -38,7 +43,8 @@ class DALIImageTable(DALIImageList):
 
     Raises:
         FileNotFoundError: there is no such table, or files that it names are missing.
-        ValueError: a column is missing; a cell is empty, or holds what is no target.
+        ValueError: a column is missing; a cell is empty, or holds what is no target; there is a separator, and not one
+            column of targets.
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class DALIImageTable(DALIImageList):
         target_transform: Callable[[Any], Any] | None = None,
         *,
         root: str | os.PathLike[str] | None = None,
+        separator: str | None = None,
         classes: Sequence[str] | None = None,
         check_files: bool = True,
     ) -> None:
@@ -61,14 +68,29 @@ class DALIImageTable(DALIImageList):
         files = rows.columns[image]
         refuse_rows([row for row, file in enumerate(files) if file is None], f"an empty {image!r}", rows.where)
         values = [(name, rows.columns[name]) for name in names]
-        if rows.text and classes is None:
-            values = [(name, numbers_in(column, name, rows.where)) for name, column in values]
-        labels = labels_of(values, single, len(files), rows.where, classes)
+        if separator is not None:
+            if not separator or not single or not values:
+                raise ValueError(f"separator={separator!r}: it is some text, and needs one column of targets")
+            labels = several_labels(*values[0], separator, rows.where, classes)
+        else:
+            if rows.text and classes is None:
+                values = [(name, numbers_in(column, name, rows.where)) for name, column in values]
+            labels = labels_of(values, single, len(files), rows.where, classes)
+            if labels.classes and classes is None:
+                _warn_of_several_labels(target, labels.classes)
         super().__init__(files, labels.targets, transform, target_transform, root=root)
         self.classes = labels.classes
         self.class_to_idx = self.classes and {name: number for number, name in enumerate(self.classes)}
         if check_files:
             _refuse_missing(self.paths, rows, None if root is not None else _folder_of(table))
+
+
+def _warn_of_several_labels(column: Any, names: list[str]) -> None:
+    if separator := separator_in(names):
+        several = next(name for name in names if separator in name.strip())
+        what = f"cells of {column!r} look like several labels, as {several!r}, and each such cell is a class"
+        remedy = f"separator={separator!r} makes vectors of them, and classes= says that all is well"
+        warnings.warn(f"{what}: {remedy}", stacklevel=stack_level())
 
 
 class _Rows(NamedTuple):

@@ -1,4 +1,4 @@
-"""Targets of the columns of a table: ints, floats, vectors, or numbers of class names."""
+"""Targets of the columns of a table: ints, floats, vectors, numbers of class names, or several labels in a cell."""
 
 from __future__ import annotations
 
@@ -102,16 +102,74 @@ def refuse_rows(rows: Sequence[int], what: str, where: Callable[[int], str]) -> 
 def _named(names: list[str], column: Any, where: Callable[[int], str], classes: Sequence[str] | None) -> Labels:
     there = set(names)
     whole = next((pair for pair in _BOOLEANS if there <= pair), there)  # "True" is 1, too, where all are
-    known = sorted(whole) if classes is None else list(classes)
+    number = _numbers_of(classes, sorted(whole))
+    refuse_rows([row for row, name in enumerate(names) if name not in number], f"a {column!r} not in classes", where)
+    return Labels([number[name] for name in names], list(number))
+
+
+def _numbers_of(classes: Sequence[str] | None, found: list[str]) -> dict[str, int]:
+    """Returns the number of each class, of those found if the user names none.
+
+    Raises:
+        ValueError: they are no list of different names.
+    """
+    known = found if classes is None else list(classes)
     if isinstance(classes, (str, Mapping, Set)):
         raise ValueError(f"classes must be a list, in the order of the numbers; got a {type(classes).__name__}")
     for name, times in Counter(known).items():
         if times > 1 or not isinstance(name, str):
             what = f" {times} times" if times > 1 else f", and cells are text: write {str(name)!r}"
             raise ValueError(f"classes has {name!r}{what}")
-    number = {name: at for at, name in enumerate(known)}
-    refuse_rows([row for row, name in enumerate(names) if name not in number], f"a {column!r} not in classes", where)
-    return Labels([number[name] for name in names], known)
+    return {name: at for at, name in enumerate(known)}
+
+
+def several_labels(
+    name: Hashable,
+    cells: Sequence[Any],
+    separator: str,
+    where: Callable[[int], str],
+    classes: Sequence[str] | None = None,
+) -> Labels:
+    """Returns a float32 row a cell: 1 for each of its labels, 0 for all others. An empty cell has none.
+
+    Args:
+        name: the column's.
+        cells: text; None where it is empty.
+        separator: between labels; spaces around them do not count.
+        where: says where a row is, for an error.
+        classes: names in the order of the columns. None: those found, sorted; whole numbers by their value.
+
+    Raises:
+        ValueError: a cell is no text, or has a label that is no class.
+    """
+    odd = [row for row, cell in enumerate(cells) if not isinstance(cell, (str, type(None)))]
+    refuse_rows(odd, f"no text in {name!r}, which separator= needs", where)
+    labels = [_parts(cell or "", separator) for cell in cells]
+    found = {label for row in labels for label in row}
+    whole = all(map(_WHOLE.fullmatch, found))
+    column = _numbers_of(classes, sorted(found, key=lambda label: (int(label) if whole else 0, label)))
+    unknown = [row for row, there in enumerate(labels) if any(label not in column for label in there)]
+    refuse_rows(unknown, f"a label in {name!r} that is not in classes", where)
+    targets = torch.zeros(len(labels), len(column), device="cpu")
+    rows = [row for row, there in enumerate(labels) for _ in there]
+    targets[rows, [column[label] for there in labels for label in there]] = 1
+    return Labels(targets, list(column))
+
+
+def separator_in(names: Sequence[str]) -> str | None:
+    """Returns what seems to separate labels in the different cells of a column: together they have fewer labels than
+    cells, and some of these stand alone, too."""
+    for separator in " ,;|":
+        cells = [_parts(name, separator) for name in names]
+        labels = {label for cell in cells for label in cell}
+        alone = {cell[0] for cell in cells if len(cell) == 1}
+        if len(labels) < len(names) and any(len(cell) > 1 and alone.intersection(cell) for cell in cells):
+            return separator
+    return None
+
+
+def _parts(cell: str, separator: str) -> list[str]:
+    return [part for label in cell.split(separator) if (part := label.strip())]
 
 
 def _floats(name: Any, values: Sequence[Any], where: Callable[[int], str]) -> torch.Tensor:

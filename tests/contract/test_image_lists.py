@@ -278,6 +278,74 @@ def test_columns_of_one(table, inner, image_root, case):
     assert np.allclose([value for batch in theirs for value in batch[1].tolist()], expected)
 
 
+SEVERAL = {  # separator, cells, classes, targets
+    "spaces": (" ", ["cat dog", "", " ant  cat "], ["ant", "cat", "dog"], [[0, 1, 1], [0, 0, 0], [1, 1, 0]]),
+    "commas": (",", ["b, a", "b", "a c,b,b"], ["a", "a c", "b"], [[1, 0, 1], [0, 0, 1], [0, 1, 1]]),
+    "numbers": ("|", ["10|2", "2", "9"], ["2", "9", "10"], [[1, 0, 1], [1, 0, 0], [0, 1, 0]]),
+    "numbers and text": (" ", ["10 x", "9", "x"], ["10", "9", "x"], [[1, 0, 1], [0, 1, 0], [0, 0, 1]]),
+    "one in each": (";", ["a", "b", "a"], ["a", "b"], [[1, 0], [0, 1], [1, 0]]),
+}
+
+
+@pytest.mark.parametrize("case", SEVERAL)
+@pytest.mark.parametrize("of_pandas", [False, True], ids=["csv", "pandas"])
+def test_several_labels_in_a_cell(table, inner, image_root, case, of_pandas):
+    separator, cells, classes, targets = SEVERAL[case]
+    source = table({"file": inner, "label": cells * 8})
+    if of_pandas:
+        source = pytest.importorskip("pandas").read_csv(source, dtype=str)
+    dataset = DALIImageTable(source, root=image_root, transform=EXACT, separator=separator)
+    assert dataset.classes == classes and dataset.class_to_idx == {name: at for at, name in enumerate(classes)}
+    assert dataset.targets.dtype == torch.float32 and dataset.targets.tolist() == targets * 8
+    assert assert_torchs(dataset)[0][1].tolist() == (targets * 8)[:5]
+
+
+def test_several_labels_of_another_table(table, inner, image_root):
+    options = {"root": image_root, "separator": " ", "classes": ["dog", "emu", "cat"]}
+    val = DALIImageTable(table({"file": inner[:2], "label": ["cat dog", "cat"]}), **options)
+    assert val.classes == options["classes"] and val.targets.tolist() == [[1, 0, 1], [0, 0, 1]]
+    path = table({"file": inner[:3], "label": ["cat", "cat cow", "hen"]})
+    with pytest.raises(ValueError, match="2 rows with a label in 'label' that is not in classes: line 3, line 4"):
+        DALIImageTable(path, **options)
+
+
+@pytest.mark.parametrize("target, separator", [("label", ""), (["label"], " "), (None, " "), (["label", "file"], " ")])
+def test_a_separator_needs_one_column(table, target, separator):
+    with pytest.raises(ValueError, match="needs one column of targets"):
+        DALIImageTable(table({"file": ["a"], "label": ["b"]}), "file", target, separator=separator, check_files=False)
+
+
+def test_a_separator_needs_text():
+    frame = pytest.importorskip("pandas").DataFrame({"file": ["a", "b", "c"], "label": ["1 2", 3, 0.5]})
+    with pytest.raises(ValueError, match="2 rows with no text in 'label', which separator= needs: row 1, row 2"):
+        DALIImageTable(frame, separator=" ", check_files=False)
+
+
+LOOKS = {
+    "two of two": (["cat dog", "cat", "dog"], " "),
+    "of many": (["a;b;c", "a", "b", "c", "a;c"], ";"),
+    "names with spaces": (["golden retriever", "labrador retriever", "cat"], None),
+    "colours and kinds": ([f"{a} {b}" for a in ("red", "blue", "green") for b in ("car", "bus", "van")], None),
+    "one name": (["cat"], None),
+    "a name of another": (["bear", "polar bear", "brown bear", "cat"], None),
+}
+
+
+@pytest.mark.parametrize("case", LOOKS)
+def test_a_hint_where_cells_look_like_several_labels(table, case):
+    cells, separator = LOOKS[case]
+    path = table({"file": cells, "label": cells})
+
+    def told(**options) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            DALIImageTable(path, check_files=False, **options)
+        return [str(one.message) for one in caught if one.filename == __file__] + caught[1:]
+
+    assert [f"separator={separator!r} makes vectors" in text for text in told()] == [True] * bool(separator)
+    assert told(classes=sorted(set(cells))) == told(separator="/") == []
+
+
 def test_several_columns(table, inner, image_root):
     path = table({"a": ["1", "0"] * 12, "image": inner, "b": ["0.5", "2"] * 12})
     dataset = DALIImageTable(path, "image", ["b", "a"], EXACT, root=image_root)
