@@ -412,6 +412,18 @@ def test_what_a_table_has_not(table, options, words, capsys):
         assert words in (capsys.readouterr().err + str(stop.value))
 
 
+@pytest.mark.parametrize("command", ["check", "bench"])
+def test_a_table_whose_files_are_elsewhere(good, tmp_path, capsys, command):
+    names = [str(path.relative_to(good)) for path in good.glob("*/*")]
+    (tmp_path / "train.csv").write_text("\n".join(["file", *names]) + "\n")
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, str(tmp_path / "train.csv")])
+    err = capsys.readouterr().err
+    assert stop.value.code == 2 and f"5 of 5 files are missing (they are in root={str(good)!r})" in err
+    assert err.endswith("; --option root=FOLDER says where they are\n") and err.count("\n") == 1
+    assert cli.main(["check", str(tmp_path / "train.csv"), "--option", f"root={good}"]) == 0
+
+
 def test_one_table_at_a_time(table, capsys):
     with pytest.raises(SystemExit):
         cli.main(["check", str(table), str(table)])

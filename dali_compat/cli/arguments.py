@@ -98,9 +98,12 @@ def open_dataset(
         raise ValueError(f"{len(files)} tables: give one")
     try:
         return dali_compat.DALIImageTable(files[0], **{"target": None, **named, **table, **more})
-    except ValueError as error:
-        hint = "" if "image" in named else "; --option image=NAME says which column has the files"
-        raise ValueError(f"{error}{hint}") from None
+    except (ValueError, FileNotFoundError) as error:
+        of_files = isinstance(error, FileNotFoundError)
+        name, what = (
+            ("root", "FOLDER says where they are") if of_files else ("image", "NAME says which column has the files")
+        )
+        raise ValueError(f"{error}" if name in named else f"{error}; --option {name}={what}") from None
 
 
 def dataset_class(path: str) -> str | None:

@@ -66,6 +66,8 @@ def _source(args):
     name = " ".join(args.path)
     try:
         data = open_dataset(args.path, args.option, lambda path: path, {"check_files": False})
+        if type(data).__name__ == TABLE and len(data) and not any(map(os.path.exists, data.paths)):
+            open_dataset(args.path, args.option, lambda path: path, {})  # which raises, and says where they may be
     except dali_compat.ImageReadError as error:
         return FileSource(name, dataset_class(expand(args.path)[0]) or "", error=str(error))
     except (OSError, ImportError, TypeError, ValueError) as error:

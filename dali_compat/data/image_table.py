@@ -8,7 +8,11 @@ import io
 import os
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
+from itertools import islice, product
 from typing import Any, NamedTuple
+
+from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from ..callers import stack_level
 from .image_list import DALIImageList
@@ -82,7 +86,7 @@ class DALIImageTable(DALIImageList):
         self.classes = labels.classes
         self.class_to_idx = self.classes and {name: number for number, name in enumerate(self.classes)}
         if check_files:
-            _refuse_missing(self.paths, rows, None if root is not None else _folder_of(table))
+            _refuse_missing(self.paths, files, rows.where, root, None if hasattr(table, "columns") else table)
 
 
 def _warn_of_several_labels(column: Any, names: list[str]) -> None:
@@ -160,15 +164,10 @@ def _refuse_columns(names: list[Any], there: Sequence[Any], table: str) -> None:
             raise ValueError(f"{table} has no column {name!r}{meant}; it has {', '.join(map(repr, there)) or 'none'}")
 
 
-def _folder_of(table: Any) -> str | None:
-    """The folder of a CSV file; None for a DataFrame."""
-    return None if hasattr(table, "columns") else os.path.dirname(os.path.abspath(os.fspath(table)))
-
-
-def _refuse_missing(paths: list[str], rows: _Rows, beside: str | None) -> None:
+def _refuse_missing(paths: list[str], files: list[Any], where: Callable[[int], str], root: Any, csv_file: Any) -> None:
     """
     Raises:
-        FileNotFoundError: files are missing; how many, and the first of them.
+        FileNotFoundError: files are missing; how many, the first of them, and where they seem to be.
     """
     inside: dict[str, set[str] | None] = {}
     missing = []
@@ -181,10 +180,22 @@ def _refuse_missing(paths: list[str], rows: _Rows, beside: str | None) -> None:
             missing.append(row)
     if not missing:
         return
-    first = "; ".join(f"{rows.where(row)}: {paths[row]}" for row in missing[:5])
-    there = beside is not None and all(os.path.exists(os.path.join(beside, paths[row])) for row in missing[:5])
-    hint = f" (they are in root={beside!r})" if there else ""
+    first = "; ".join(f"{where(row)}: {paths[row]}" for row in missing[:5])
+    given = os.path.expanduser(os.fspath(root or "."))
+    near = given if root is not None or csv_file is None else os.path.dirname(os.path.abspath(os.fspath(csv_file)))
+    hint = _hint([os.fsdecode(files[row]) for row in missing[:5]], near, given)
     raise FileNotFoundError(f"{len(missing)} of {len(paths)} files are missing{hint}: {first}")
+
+
+def _hint(names: list[str], near: str, given: str) -> str:
+    """Says in which folder, or with which extension, all these files are, if they are near or in a folder there."""
+    with suppress(OSError), os.scandir(near) as entries:
+        folders = [near, *sorted(entry.path for entry in islice(entries, 1000) if entry.is_dir())[:50]]
+        for folder, ending in product(folders, ("", *IMG_EXTENSIONS)):
+            if all(os.path.exists(os.path.join(folder, name + ending)) for name in names):
+                place = "there" if folder == given else f"in root={folder!r}"
+                return f" (they are {place}{f', and end in {ending!r}: add it to the column' if ending else ''})"
+    return ""
 
 
 def _listed(folder: str) -> set[str] | None:

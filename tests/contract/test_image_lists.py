@@ -384,6 +384,38 @@ def test_missing_files(table, inner, image_root, files):
     assert len(DALIImageTable(table({"file": files, "label": NAMES}))) == COUNT
 
 
+@pytest.mark.parametrize("of_pandas", [False, True], ids=["csv", "pandas"])
+def test_hints_where_missing_files_are(tmp_path, monkeypatch, of_pandas):
+    monkeypatch.chdir(tmp_path)
+    for name in ("data/photos/1.jpg", "data/photos/2.jpg", "data/other/1.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+
+    def told(text: str, **options) -> str:
+        (tmp_path / "data" / "a.csv").write_text(text)
+        source = (
+            pytest.importorskip("pandas").read_csv(tmp_path / "data/a.csv", dtype=str) if of_pandas else "data/a.csv"
+        )
+        with pytest.raises(FileNotFoundError) as raised:
+            DALIImageTable(source, target=None, **options)
+        return str(raised.value).partition(": line" if not of_pandas else ": row")[0]
+
+    beside = "" if of_pandas else f" (they are in root={f'{tmp_path}/data/photos'!r}"
+    names, plain = "file\n1.jpg\n2.jpg\n", "file\n1\n2\n"
+    assert told(names) == "2 of 2 files are missing" + (beside and f"{beside})")
+    assert told(plain) == "2 of 2 files are missing" + (
+        beside and f"{beside}, and end in '.jpg': add it to the column)"
+    )
+    missing = "2 of 2 files are missing (they are"
+    assert told(names, root="data") == f"{missing} in root='data/photos')"
+    assert told(plain, root="data/photos") == f"{missing} there, and end in '.jpg': add it to the column)"
+    assert told("file\n1.jpg\n3.jpg\n4.jpg\n", root="data") == "3 of 3 files are missing"
+    assert told(names, root="nowhere") == "2 of 2 files are missing"
+    monkeypatch.chdir(tmp_path / "data" / "photos")
+    if of_pandas:
+        assert told(plain) == f"{missing} there, and end in '.jpg': add it to the column)"
+
+
 REFUSED = {
     "unknown column": ({"fil": ["a"], "label": ["b"]}, r"no column 'file' \(is it 'fil'\?\); it has 'fil', 'label'"),
     "empty label": ({"file": list("abc"), "label": ["", "x", " "]}, "2 rows with an empty 'label': line 2, line 4"),
