@@ -7,6 +7,7 @@ import argparse
 import builtins
 import importlib.machinery
 import io
+import itertools
 import os
 import pkgutil
 import runpy
@@ -16,6 +17,7 @@ from typing import Any
 
 import dali_compat
 from dali_compat.cli.arguments import UsageError, budget, device_name
+from dali_compat.errors import ImageReadError
 
 
 def add_arguments(parser) -> None:
@@ -26,6 +28,8 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--fallback", choices=("warn", "silent", "error"), default="warn", help="what a loader does without DALI"
     )
+    bad = "what a sample does that cannot be read (default %(default)s)"
+    parser.add_argument("--on-error", choices=("raise", "skip", "replace"), default="raise", help=bad)
     parser.add_argument("--report", action="store_true", help="say at the end what became of every loader")
     parser.add_argument("--quiet", action="store_true", help="no line for each loader that says what it runs on")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module")
@@ -43,6 +47,7 @@ def run(args) -> int:
         device=args.device,
         cache=args.cache,
         fallback=args.fallback,
+        on_error=args.on_error,
         report=args.report,
         verbose=not args.quiet and os.environ.get("RANK", "0") == "0",  # the other ranks' are the same
     )
@@ -88,8 +93,9 @@ def _begin_path_with(folder: str) -> None:
 
 
 def _of_the_program_alone(hook: Any) -> Any:
-    """Returns an excepthook that leaves the calls up to the program's first out of the traceback, and says what to do
-    if the cause is batches on a GPU that the program did not expect."""
+    """Returns an excepthook that leaves the calls up to the program's first out of the traceback, and those inside of
+    the loader if a file cannot be read. It says what to do about that, and about batches on a GPU that the program did
+    not expect."""
 
     def excepthook(kind: Any, error: BaseException, trace: TracebackType | None) -> None:
         following, ours = trace, None
@@ -98,6 +104,8 @@ def _of_the_program_alone(hook: Any) -> Any:
                 ours = following
             following = following.tb_next
         trace = trace if ours is None else ours.tb_next
+        if isinstance(error, ImageReadError) and hook is sys.__excepthook__:
+            trace, error.__cause__, error.__suppress_context__ = _up_to_the_loader(trace), None, True
         hook(kind, error.with_traceback(trace), trace)
         if remedy := _remedy(error):
             print(remedy, file=sys.stderr)
@@ -105,8 +113,29 @@ def _of_the_program_alone(hook: Any) -> Any:
     return excepthook
 
 
+def _up_to_the_loader(trace: TracebackType | None) -> TracebackType | None:
+    """Returns the traceback without the calls from the first inside of a loader on."""
+    calls = []
+    while trace is not None:
+        calls.append(trace)
+        trace = trace.tb_next
+    theirs = itertools.takewhile(lambda call: not _is_of_a_loader(call.tb_frame.f_globals.get("__name__")), calls)
+    for call in reversed(list(theirs)):
+        trace = TracebackType(trace, call.tb_frame, call.tb_lasti, call.tb_lineno)
+    return trace
+
+
+def _is_of_a_loader(module: Any) -> bool:
+    return str(module).startswith(("torch.utils.data.", "dali_compat."))
+
+
 def _remedy(error: BaseException) -> str:
     """Says what to do, without an import of torch if the program had none."""
+    if isinstance(error, ImageReadError):
+        return (
+            "dali_compat: --on-error replace takes another image in its place, --on-error skip leaves it out of its "
+            "batch (on_error= of a DataLoader of dali_compat's); `python -m dali_compat check` lists all such files"
+        )
     if "dali_compat.patch.loader" not in sys.modules:
         return ""
     from dali_compat.patch.devices import remedy

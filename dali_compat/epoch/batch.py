@@ -139,9 +139,30 @@ class Batch:
         if isinstance(images, Views):
             return moved(collated_views(images), route.device)
         column: Any = tuple(images)  # as torch has it
-        made = moved(collated(column), route.device)
+        try:
+            made = moved(collated(column), route.device)
+        except RuntimeError as error:
+            if sizes := self._sizes(column):
+                raise RuntimeError(f"{error}; {sizes}") from None
+            raise
         has_images = isinstance(made, torch.Tensor) or any(plan.views for plan in route.plans)
         return mapped(made, self._in_format) if has_images else made
+
+    def _sizes(self, images: tuple[Any, ...]) -> str:
+        """Names two images of different sizes and what to do about that; "" if there are none."""
+        if not all(isinstance(image, torch.Tensor) and image.ndim == 3 for image in images):
+            return ""
+        of_rows = [tuple(image.shape[1:]) for image in images]
+        other = next((row for row, size in enumerate(of_rows) if size != of_rows[0]), None)
+        if other is None:
+            return ""
+        first, second = (f"{self.sample_name(row)}: {of_rows[row][0]} x {of_rows[row][1]}" for row in (0, other))
+        remedy = "Resize(n) keeps the ratio of height and width: add CenterCrop(n), or write Resize((n, n))"
+        return f"the images of a batch need one height x width ({first}; {second}). {remedy}"
+
+    def sample_name(self, row: int) -> str:
+        """Returns what a message calls the row's sample."""
+        return f"index {self.indices[row]}"
 
     def _collated_by_the_user(self, images: Any) -> Any:
         """What the user's collate_fn makes of the samples, on the device."""

@@ -72,6 +72,10 @@ class FileBatch(Batch):
         """The row's source and index, for a message."""
         return f"{self.sources[row]}, index {self.indices[row]}"
 
+    def sample_name(self, row: int) -> str:
+        """Its file and index, unless a data set of the user's opens the file: that may open several, or none."""
+        return self.name(row) if self.epoch.route.asker is None else super().sample_name(row)
+
     def _leaves(self) -> list[Images]:
         return self._samples_of.leaves
 

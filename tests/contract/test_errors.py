@@ -49,6 +49,18 @@ def _a_folder(path):
     path.mkdir()
 
 
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_batch_of_several_sizes_names_two_files_and_the_remedy(image_root, threads):
+    dataset = DALIImageFolder(image_root, T.Compose([T.Resize(24), T.ToTensor()]))
+    sizes = [T.Resize(24)(Image.open(path)).size[::-1] for path, _ in dataset.samples]
+    other = next(row for row, size in enumerate(sizes) if size != sizes[0])
+    error = error_of(list, ours(dataset, len(dataset), device="cpu", num_workers=threads))
+    named = [f"{dataset.samples[row][0]}, index {row}: {sizes[row][0]} x {sizes[row][1]}" for row in (0, other)]
+    assert type(error) is RuntimeError and f"({'; '.join(named)}). Resize(n) keeps" in str(error)
+    theirs = error_of(list, stock(dataset, len(dataset)))
+    assert str(error).startswith(f"{theirs}; ") and str(error).endswith("add CenterCrop(n), or write Resize((n, n))")
+
+
 DAMAGE = {
     "zero bytes": lambda path: path.write_bytes(b""),
     "cut at 30 %": _cut(0.3),

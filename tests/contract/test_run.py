@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import types
@@ -217,6 +218,60 @@ def test_a_program_that_wants_batches_on_the_cpu_is_told_how(tmp_path, monkeypat
     *_, theirs, ours = done.stderr.splitlines()
     assert done.returncode == 1 and theirs == f"TypeError: {NUMPY}"
     assert "batches on cuda:0 already" in ours and ours.endswith("run it with --device cpu")
+
+
+BAD_FILE = """
+import sys
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import CenterCrop, Compose, ToTensor
+
+def train():
+    for images, labels in DataLoader(ImageFolder(sys.argv[1], Compose([CenterCrop(40), ToTensor()])), 5):
+        print(len(labels))
+
+train()
+"""
+
+
+@pytest.fixture
+def bad_folder(tmp_path, image_root):
+    shutil.copytree(image_root, tmp_path / "images")
+    bad = sorted((tmp_path / "images").rglob("*.jpg"))[1]
+    bad.write_bytes(bad.read_bytes()[: bad.stat().st_size // 2])
+    (tmp_path / "train.py").write_text(BAD_FILE)
+    return tmp_path
+
+
+def test_a_file_that_cannot_be_read_is_told_without_calls_inside_of_the_loader(bad_folder, monkeypatch):
+    monkeypatch.chdir(bad_folder)
+    done = programs.python("-m", "dali_compat", "run", "--device", "cpu", "--quiet", "train.py", "images")
+    first, *calls, error, remedy = done.stderr.splitlines()
+    assert done.returncode == 1 and first == "Traceback (most recent call last):"
+    assert [line.strip() for line in calls if line.startswith("  File")] == [
+        f'File "{bad_folder}/train.py", line 11, in <module>',
+        f'File "{bad_folder}/train.py", line 8, in train',
+    ]
+    assert error.startswith(f"dali_compat.errors.ImageReadError: cannot decode {bad_folder}/images/class_")
+    assert "--on-error replace takes another image" in remedy and "--on-error skip" in remedy
+
+
+def test_a_hook_of_the_programs_gets_all_calls(bad_folder, monkeypatch):
+    monkeypatch.chdir(bad_folder)
+    hook = (
+        "import traceback\nsys.excepthook = lambda kind, error, trace: print(len(traceback.extract_tb(trace)))\ntrain()"
+    )
+    (bad_folder / "train.py").write_text(BAD_FILE.rsplit("train()", 1)[0] + hook)
+    done = programs.python("-m", "dali_compat", "run", "--device", "cpu", "--quiet", "train.py", "images")
+    assert int(done.stdout.split()[-1]) > 5
+
+
+@pytest.mark.parametrize("policy, images", [("replace", 24), ("skip", 23)])
+def test_on_error(bad_folder, monkeypatch, policy, images):
+    monkeypatch.chdir(bad_folder)
+    options = ["--device", "cpu", "--quiet", "--on-error", policy]
+    done = programs.python("-m", "dali_compat", "run", *options, "train.py", "images")
+    assert done.returncode == 0 and sum(map(int, done.stdout.split())) == images and "BadImageWarning" in done.stderr
 
 
 @pytest.fixture
