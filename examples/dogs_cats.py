@@ -16,6 +16,7 @@ torchvision; the first one takes 18.0 and 25.4 s. After 4 epochs (--from-scratch
 import argparse
 import os
 import time
+from urllib.error import URLError
 
 import torch
 import torchvision.transforms as T
@@ -45,7 +46,12 @@ def datasets(folder: str, size: int):
 
 def make_model(name: str, classes: int, from_scratch: bool) -> nn.Module:
     """A model of torchvision's, with ImageNet's weights but for the last layer, or from scratch."""
-    model = get_model(name, weights=None if from_scratch else "DEFAULT")
+    try:
+        model = get_model(name, weights=None if from_scratch else "DEFAULT")
+    except URLError as error:
+        raise SystemExit(
+            f"ImageNet's weights cannot be downloaded ({error}): --from-scratch trains without them"
+        ) from None
     model.fc = nn.Linear(model.fc.in_features, classes)
     return model
 

@@ -77,7 +77,12 @@ def main(args):
     saver = Checkpoint(saved, DiskSaver(args.checkpoints, require_empty=False), filename_pattern="last.pt")
     trainer.add_event_handler(Events.ITERATION_COMPLETED(every=args.save_every), saver)
     if args.resume:
-        Checkpoint.load_objects(saved, torch.load(args.checkpoints / "last.pt", map_location=device))
+        last = args.checkpoints / "last.pt"
+        if not last.is_file():
+            raise SystemExit(f"--resume: there is no checkpoint {last}; train without --resume first")
+        Checkpoint.load_objects(saved, torch.load(last, map_location=device))
+        if trainer.state.iteration >= args.epochs * len(train_loader):
+            raise SystemExit(f"--resume: all {args.epochs} epochs of {last} are done; give more --epochs to train on")
         print(f"goes on after {trainer.state.iteration} steps")
     trainer.run(train_loader, max_epochs=args.epochs)
 

@@ -92,8 +92,14 @@ def main(args):
         logger=False,
         num_sanity_val_steps=0,
     )
-    trainer.fit(classifier, photos, ckpt_path=args.checkpoints / "last.ckpt" if args.resume else None)
-    print(f"accuracy {trainer.callback_metrics['accuracy']:.3f} after {trainer.global_step} steps")
+    last = args.checkpoints / "last.ckpt"
+    if args.resume and not last.is_file():
+        raise SystemExit(f"--resume: there is no checkpoint {last}; train without --resume first")
+    trainer.fit(classifier, photos, ckpt_path=last if args.resume else None)
+    accuracy = trainer.callback_metrics.get("accuracy")
+    if accuracy is None:
+        raise SystemExit(f"--resume: all {args.epochs} epochs of {last} are done; --checkpoints FOLDER begins anew")
+    print(f"accuracy {accuracy:.3f} after {trainer.global_step} steps")
 
 
 if __name__ == "__main__":

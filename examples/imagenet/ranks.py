@@ -21,7 +21,8 @@ class Ranks:
     Attributes:
         rank, local_rank, world: as torchrun says.
         device: this rank's.
-        stopping: whether SIGTERM came: from torchrun, Slurm's time limit, or a spot machine that goes.
+        stopping: whether SIGTERM came, from torchrun, Slurm's time limit or a spot machine that goes; or Ctrl-C. A
+            second Ctrl-C ends the program at once.
     """
 
     def __init__(self, timeout: int) -> None:
@@ -38,10 +39,11 @@ class Ranks:
         dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=self._timeout, **store)
         self.control = dist.new_group(backend="gloo", timeout=self._timeout)
         self.stopping = False
-        self._before = signal.signal(signal.SIGTERM, self._stop)
+        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def _stop(self, *_: Any) -> None:
         self.stopping = True
+        signal.signal(signal.SIGINT, self._before[signal.SIGINT])
 
     @property
     def is_first(self) -> bool:
@@ -75,5 +77,6 @@ class Ranks:
 
     def leave(self) -> None:
         """At the end. Not behind an error: the others may never come."""
-        signal.signal(signal.SIGTERM, self._before)
+        for number, before in self._before.items():
+            signal.signal(number, before)
         dist.destroy_process_group()

@@ -82,7 +82,7 @@ class Training:
             if not self.train_epoch():
                 self.save()
                 self.ranks.say(
-                    f"stopped by SIGTERM in epoch {self.epoch + 1}, after {self.seen} images: --resume goes on"
+                    f"stopped in epoch {self.epoch + 1}, after {self.seen} images; saved: --resume goes on from there"
                 )
                 return
             self.finish_epoch()

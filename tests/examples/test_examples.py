@@ -110,6 +110,34 @@ def test_lightning_goes_on_in_mid_epoch(photos):
     assert given(said) == [(2, 2 * BATCH)] and "after 8 steps" in said
 
 
+def refused(name: str, *arguments) -> str:
+    """What it says in its only line."""
+    done = programs.python(EXAMPLES / name, *arguments)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    return done.stderr.splitlines()[-1]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name, module", [("ignite_trainer.py", "ignite"), ("lightning_classifier.py", "lightning")])
+def test_resume_without_a_checkpoint_or_with_nothing_left(photos, name, module):
+    pytest.importorskip(module)
+    assert refused(name, photos, *TINY, "--resume").startswith("--resume: there is no checkpoint checkpoints/last.")
+    run(name, photos, *TINY, "--save-every", 4)
+    said = refused(name, photos, *TINY, "--save-every", 4, "--resume")
+    assert said.startswith("--resume: all 2 epochs of checkpoints/last.") and said.endswith(
+        (" to train on", " begins anew")
+    )
+    if module == "ignite":  # Lightning's schedule is of two epochs
+        assert len(given(run(name, photos, *TINY, "--save-every", 4, "--resume", "--epochs", 3))) == 1
+
+
+def test_dogs_cats_without_the_network(photos, place, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(place))
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    said = refused("dogs_cats.py", photos / "train", *SMALL)
+    assert said.startswith("ImageNet's weights cannot be downloaded") and "--from-scratch" in said
+
+
 def test_accelerate(photos, place):
     """As the benchmark runs it."""
     pytest.importorskip("accelerate")

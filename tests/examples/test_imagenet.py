@@ -59,11 +59,13 @@ def example(monkeypatch):
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(EXAMPLE)
-    before, threads = signal.getsignal(signal.SIGTERM), torch.get_num_threads()
+    signals, threads = (signal.SIGTERM, signal.SIGINT), torch.get_num_threads()
+    before = [signal.getsignal(number) for number in signals]
     precision, chooses = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
     torch.set_num_threads(1)
     yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in zip(signals, before, strict=True):
+        signal.signal(number, handler)
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
     torch.backends.cudnn.benchmark = chooses
@@ -77,19 +79,19 @@ def example(monkeypatch):
 def run(example, folder, tmp_path, monkeypatch):
     """Trains Tiny on this process: ``run(words, stop=n)``. Gives what was seen, and what is in the folder of the run.
 
-    stop: SIGTERM comes in the step after so many; crash: an error.
+    stop: a signal comes in the step after so many; crash: an error.
     """
     monkeypatch.setattr(example.model, "create", lambda name, classes, arguments: Tiny(classes))
     train_step = example.train.Training.train_step
 
-    def run(words="", out="run", stop=None, crash=None, data=folder):
+    def run(words="", out="run", stop=None, crash=None, data=folder, number=signal.SIGTERM):
         if dist.is_initialized():  # of a run that crashed
             dist.destroy_process_group()
         seen, shapes, out = [], [], tmp_path / out
 
         def step(self, images, labels):
             if len(seen) == stop:
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), number)
             if len(seen) == crash:
                 raise RuntimeError("a crash")
             seen.append((self.epoch, labels.tolist()))
@@ -263,16 +265,28 @@ def test_evaluation_counts_each_image_once(example, folder):
 # ---- going on
 
 
-def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(run):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(run, number, capsys):
     """Weights, their average, the optimizer and all generators are the same, with dropout and mixing."""
     words = "--epochs 3 --ema 0.9 --mixup 0.2 --cutmix 1 --log-every 3 --start-size 32 --size 64 --ramp 0.5"
     whole = run(words, out="whole")
-    stopped = run(words, out="parts", stop=16)  # in the second epoch; it sees the signal two steps later
+    stopped = run(words, out="parts", stop=16, number=number)  # in the second epoch; it sees it two steps later
+    assert f"stopped in epoch 2, after {6 * BATCH} images; saved: --resume goes on" in capsys.readouterr().out
     assert (stopped.checkpoint["epoch"], stopped.checkpoint["seen"]) == (1, 6 * BATCH)
     rest = run(f"{words} --resume", out="parts")
     assert stopped.seen + rest.seen == whole.seen
     assert same(rest.checkpoint, whole.checkpoint)
     assert [row["train_loss"] for row in rest.rows] == [row["train_loss"] for row in whole.rows]
+
+
+def test_a_second_ctrl_c_ends_at_once(example):
+    ranks, before = example.ranks.Ranks(10), signal.getsignal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+    assert ranks.stopping and signal.getsignal(signal.SIGINT) is signal.default_int_handler is not before
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    ranks.leave()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_run_goes_on_between_epochs(run):
