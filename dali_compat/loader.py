@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import torch
 import torch.utils.data as data
@@ -116,11 +116,11 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             in_order: bool = True,
             device: torch.device | str | int | None = None,
             exact: bool = False,
-            fallback: str = "warn",
+            fallback: Literal["warn", "silent", "error"] = "warn",
             memory_format: torch.memory_format = torch.contiguous_format,
             cache: int | float | None = None,
-            cache_device: torch.device | str | None = None,
-            on_error: str = "raise",
+            cache_device: torch.device | Literal["cpu", "cuda"] | None = None,
+            on_error: Literal["raise", "skip", "replace"] = "raise",
             on_error_in_python: bool = False,
             snapshot_every_n_steps: int | None = 1,
         ) -> None: ...
@@ -130,15 +130,15 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         def __init__(
             self,
             *args,
-            device=None,
-            exact=False,
-            fallback="warn",
-            memory_format=torch.contiguous_format,
-            cache=None,
-            cache_device=None,
-            on_error="raise",
-            on_error_in_python=False,
-            snapshot_every_n_steps=1,
+            device: torch.device | str | int | None = None,
+            exact: bool = False,
+            fallback: Literal["warn", "silent", "error"] = "warn",
+            memory_format: torch.memory_format = torch.contiguous_format,
+            cache: int | float | None = None,
+            cache_device: torch.device | Literal["cpu", "cuda"] | None = None,
+            on_error: Literal["raise", "skip", "replace"] = "raise",
+            on_error_in_python: bool = False,
+            snapshot_every_n_steps: int | None = 1,
             **kwargs,
         ):
             self.snapshot_every_n_steps = snapshot_every_n_steps

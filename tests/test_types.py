@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import pydoc
 import re
 import subprocess
 import sys
@@ -106,6 +107,9 @@ BAD = {
     "DataLoader(batch_size=4)": "call-arg",
     "DataLoader(dataset, device=1.5)": "arg-type",
     'DataLoader(dataset, exact="yes")': "arg-type",
+    'DataLoader(dataset, fallback="wrn")': "arg-type",
+    'DataLoader(dataset, on_error="ignore")': "arg-type",
+    'DataLoader(dataset, cache_device="gpu")': "arg-type",
     "DataLoader(dataset, memory_format=torch.float32)": "arg-type",
     "DataLoader(dataset).explane()": "attr-defined",
     "text: bytes = DataLoader(dataset).explain()": "assignment",
@@ -124,6 +128,7 @@ BAD = {
     "views(3)": "arg-type",
     "on_batch(inverted)": "call-arg",
     "install(fallback=1)": "arg-type",
+    'install(fallback="quiet")': "arg-type",
     "SampleError.position": "attr-defined",
     "loader.stats().waitd": "attr-defined",
     'loader.replay("3")': "arg-type",
@@ -177,13 +182,17 @@ def test_every_public_name_has_a_type():
     assert typed == dali_compat._HOME and set(typed) == set(dali_compat.__all__)
 
 
-def _shown() -> dict[str, str | None]:
-    """{parameter: default} that a type checker sees of DataLoader."""
+def _shown_arguments() -> ast.arguments:
+    """What a type checker sees of DataLoader."""
     tree = ast.parse(inspect.getsource(loader))
     (kind,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DataLoader"]
     (block,) = [node for node in kind.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    (function,) = block.body
-    given = function.args
+    return block.body[0].args
+
+
+def _shown() -> dict[str, str | None]:
+    """{parameter: default} of these."""
+    given = _shown_arguments()
     defaults = [None] * (len(given.args) - len(given.defaults)) + [ast.unparse(value) for value in given.defaults]
     named = zip([arg.arg for arg in given.args], defaults, strict=True)
     return dict(named) | {
@@ -199,6 +208,16 @@ def test_an_editor_shows_torchs_arguments_and_ours():
     for name, parameter in parameters.items():
         if parameter.default is not parameter.empty:
             assert str(parameter.default) == shown[name].strip("'"), name
+
+
+def test_help_shows_the_types_of_our_arguments():
+    torchs = inspect.signature(data.DataLoader.__init__).parameters
+    shown = {argument.arg: ast.unparse(argument.annotation) for argument in _shown_arguments().kwonlyargs}
+    parameters = inspect.signature(dali_compat.DataLoader.__init__).parameters
+    ours = {name: one.annotation.replace('"', "'") for name, one in parameters.items() if name not in torchs}
+    assert len(ours) > 8 and ours == {name: shown[name] for name in ours}
+    text = pydoc.render_doc(dali_compat.DataLoader, renderer=pydoc.plaintext)
+    assert "Literal['warn', 'silent', 'error']" in text.replace('"', "'").replace("\\", "")
 
 
 def test_torchs_own_constructor_gets_what_it_has(monkeypatch):

@@ -9,7 +9,7 @@ import importlib.util
 import logging
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from .. import patched
 from ..callers import announce, tell_of_fallback
@@ -28,7 +28,7 @@ def install(
     exact: bool = False,
     device: Any = None,
     cache: int | float | None = None,
-    fallback: str = "warn",
+    fallback: Literal["warn", "silent", "error"] = "warn",
     report: bool = False,
     verbose: bool = False,
     **options: Any,
