@@ -1,6 +1,7 @@
 """python -m dali_compat: doctor on machines made up by the tests, demo from end to end."""
 
 import importlib
+import json
 import os
 import re
 import signal
@@ -187,6 +188,18 @@ def test_every_problem_comes_with_a_remedy_and_checks_are_frozen(machine):
     assert stopping == ["DALI", "DALI package", "NVIDIA driver"] and set(stopping) < {found.name for found in wrong}
     with pytest.raises(AttributeError):
         wrong[0].value = "changed"
+
+
+def test_doctor_as_json_says_the_same(machine, capsys):
+    machine(import_problem=installation.Problem("DALI is not installed", "pip install it"))
+    assert cli.main(["doctor", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["dali_compat"] == dali_compat.__version__ and found["exit_code"] == 1
+    assert [doctor.Check(**one) for one in found["checks"]] == doctor.checks()
+    dali = next(one for one in found["checks"] if one["name"] == "DALI")
+    assert dali | {"problem": "DALI is not installed", "remedy": "pip install it", "stops_dali": True} == dali
+    machine(import_problem=None)
+    assert cli.main(["doctor", "--json"]) == 0 and json.loads(capsys.readouterr().out)["exit_code"] == 0
 
 
 def test_doctor_runs_on_this_machine():

@@ -1,13 +1,14 @@
 """Print versions, drivers and GPUs, and what is wrong with a way to mend it."""
 
 import importlib.metadata
+import json
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 
-from dali_compat import installation
+from dali_compat import __version__, installation
 from dali_compat.cores import cpu_quota, usable_cores
 from dali_compat.engine.dali import warm
 from dali_compat.engine.planes.engines import engine_of
@@ -36,14 +37,16 @@ class Check:
 
 
 def add_arguments(parser) -> None:
-    """doctor takes no options."""
+    parser.add_argument("--json", action="store_true", help="print everything as JSON, for a report of a bug")
 
 
 def run(args) -> int:
     """Prints every check, then the problems. Returns 1 if a problem stops DALI, otherwise 0."""
     results = checks()
-    print(report(results))
-    return int(any(check.stops_dali for check in results))
+    code = int(any(check.stops_dali for check in results))
+    found = {"dali_compat": __version__, "exit_code": code, "checks": [asdict(check) for check in results]}
+    print(json.dumps(found, indent=2) if args.json else report(results))
+    return code
 
 
 def checks() -> list[Check]:
