@@ -211,8 +211,10 @@ def compare(file: Path, files: tuple, setting: Setting, limit: float = MEAN) -> 
     if not setting.fallbacks and (route := _route(file, files, setting.device)) == "torchvision":
         return [], route
     one = ran(file, files, setting, data.DataLoader, (1, 1))
-    # without workers all numbers are those that torch's loader draws
-    other = ran(file, files, setting, data.DataLoader, (2, 2)) if setting.workers else one
+    # without workers all numbers are those that torch's loader draws, unless the program takes a seed from the system
+    other = one
+    if setting.workers or ".seed()" in file.read_text():
+        other = ran(file, files, setting, data.DataLoader, (2, 2))
     if one.error.partition(":")[0] != other.error.partition(":")[0]:
         return [], "random errors"
 
