@@ -45,7 +45,7 @@ class WholeProject(sdist):
     def make_distribution(self):
         for name in ("CHANGELOG.md", "CONTRIBUTING.md", "llms.txt"):
             self.filelist.append(name)
-        for folder in (".ci", "benchmarks", "docs", "examples", "tests"):
+        for folder in (".ci", ".github", "benchmarks", "docs", "examples", "packaging", "tests"):
             self.filelist.graft(folder)
         self.filelist.global_exclude("*.py[cod]")
         super().make_distribution()

@@ -1,0 +1,100 @@
+"""What .github/ and packaging/ hold: pinned actions, versions and commands that are there."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import dali_compat
+from dali_compat import cli
+
+yaml = pytest.importorskip("yaml")
+
+ROOT = Path(__file__).parents[1]
+GITHUB = ROOT / ".github"
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
+FORMS = sorted(path for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
+SETUP = (ROOT / "setup.py").read_text()
+
+
+def workflow(name: str) -> dict:
+    return yaml.safe_load((GITHUB / "workflows" / f"{name}.yml").read_text())
+
+
+def steps(found: dict) -> list[dict]:
+    return [step for job in found["jobs"].values() for step in job["steps"]]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_actions_are_pinned_and_rights_are_few(path):
+    uses = re.findall(r"uses: (.*)", path.read_text())
+    assert uses and all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", one) for one in uses), uses
+    found = yaml.safe_load(path.read_text())
+    assert found["permissions"] == {"contents": "read"}
+    assert all("${{" not in step.get("run", "") or "matrix." in step["run"] for step in steps(found))
+
+
+def test_one_action_has_one_version():
+    uses = {line for path in WORKFLOWS for line in re.findall(r"uses: (\S+)", path.read_text())}
+    assert len(uses) == len({use.partition("@")[0] for use in uses})
+
+
+def test_the_matrix_is_of_the_versions_that_the_package_names():
+    matrix = workflow("tests")["jobs"]["tests"]["strategy"]["matrix"]
+    minors = re.search(r"minor in range\((\d+), (\d+)\)", SETUP).groups()
+    assert matrix["python"] == [f"3.{minor}" for minor in range(*map(int, minors))]
+    (oldest,) = matrix["include"]
+    assert f'python_requires=">={oldest["python"]}"' in SETUP and oldest["versions"] not in matrix["versions"]
+    for name, lowest in ("torchvision", "0.20"), ("nvidia-dali-cuda120", "1.53"):
+        assert f'"{name}>={lowest}"' in SETUP and f"{name}=={lowest}.*" in oldest["install"]
+    for extra in re.findall(r"\[(.*?)\]", " ".join([*matrix["install"], oldest["install"]])):
+        assert all(f'"{name}": ' in SETUP for name in extra.split(","))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_commands_name_what_is_there(path):
+    for step in steps(yaml.safe_load(path.read_text())):
+        words = step.get("run", "").split()
+        if words[:3] == ["python", "-m", "dali_compat"]:
+            assert words[3] in cli.COMMANDS
+        if words[:1] == ["bash"]:
+            assert (ROOT / words[1]).is_file()
+
+
+def test_a_release_is_checked_before_it_is_published():
+    found = workflow("release")
+    runs = [step["run"] for step in found["jobs"]["build"]["steps"] if "run" in step]
+    assert [run.split()[0] for run in runs] == ["pip", "python", "test", "twine", "check-wheel-contents"]
+    assert found["jobs"]["publish"]["needs"] == "build" and found["jobs"]["publish"]["environment"] == "pypi"
+    assert found[True] == {"push": {"tags": ["v*"]}}  # "on" is a boolean of YAML
+
+
+@pytest.mark.skipif(shutil.which("actionlint") is None, reason="needs actionlint")
+def test_actionlint():
+    subprocess.run(["actionlint"], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_forms_ask_for_what_is_needed(path):
+    form = yaml.safe_load(path.read_text())
+    assert form["name"] and form["description"] and form["labels"]
+    names = [part["id"] for part in form["body"]]
+    assert len(names) == len(set(names)) and "explain" in names
+    assert {part["type"] for part in form["body"]} <= {"textarea", "checkboxes"}
+
+
+def test_a_bug_comes_with_what_doctor_says():
+    (doctor,) = [
+        part
+        for part in yaml.safe_load((GITHUB / "ISSUE_TEMPLATE" / "bug.yml").read_text())["body"]
+        if part["id"] == "doctor"
+    ]
+    command = re.search(r"`python -m dali_compat (.*)`", doctor["attributes"]["label"])[1]
+    assert command == "doctor --json" and doctor["validations"] == {"required": True}
+
+
+def test_the_citation_is_of_this_version():
+    cited = yaml.safe_load((ROOT / "packaging" / "CITATION.cff").read_text())
+    assert cited["version"] == dali_compat.__version__ and f'license_expression="{cited["license"]}"' in SETUP
