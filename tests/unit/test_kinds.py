@@ -11,7 +11,7 @@ from dali_compat import draws, translate
 from dali_compat.draws import registry as drawn
 from dali_compat.engine import kernels
 from dali_compat.engine.kernels.registry import image_kernel_of, kernel_of
-from dali_compat.lower import _NO_KERNEL
+from dali_compat.lower.planes import NO_KERNEL
 from dali_compat.plan import ImageSpec, Step, draw, step
 from dali_compat.translate.registry import _TRANSLATORS, LATER, Gated, Nested, as_kernels_do
 
@@ -65,7 +65,7 @@ def draws_missing(kind: str, s: Step) -> list[str]:
 
 def kernels_missing(kind: str, s: Step) -> list[str]:
     """What is not where it should be of a step's kernels."""
-    if s.op in _NO_KERNEL:
+    if s.op in NO_KERNEL:
         return []
     lowered, wrong = as_kernels_do(s), []
     op = lowered.op

@@ -15,26 +15,21 @@ from operator import attrgetter
 
 import torch
 
-from .account import NOWHERE, lines_of
-from .draws import is_random
-from .draws.given import is_given
-from .plan import CONVERSIONS, Call, Draw, ImageSpec, Line, Options, Plan, Step, draw
-from .translate.chain import Chain, translate
-from .translate.fidelity import EXACT
-from .translate.registry import as_kernels_do
-from .versions import resizes_in_whole_numbers
+from ..account import NOWHERE, lines_of
+from ..draws import is_random
+from ..draws.given import is_given
+from ..plan import Call, Draw, ImageSpec, Line, Options, Plan, Step, draw
+from ..translate.chain import Chain, translate
+from ..translate.fidelity import EXACT
+from ..translate.registry import as_kernels_do
+from ..versions import resizes_in_whole_numbers
+from .planes import NO_CHANGE, NO_KERNEL, from_planes
 
 # steps that DALI can do, and those among them that torch does as well once the batch is uniform
 _DALI_OPS = {"crop", "pad", "flip", "resize", "resize_by_choice", "grayscale", "to_dtype", "jpeg"}
 _DALI_OPS |= {"warp_affine", "warp_perspective"}
 _BATCH_OPS = {"pil_to_tensor", "identity", "to_dtype", "normalize", "grayscale", "flip"}
-_NO_CHANGE = ("pil_to_tensor", "identity")  # of the values
-_NO_KERNEL = {*_NO_CHANGE, "choose"}
-_BY_PIXEL = {"to_dtype", "normalize", "grayscale", *_NO_CHANGE}
-# which of [crop] [resize] [crop] [flips] [conversion to floating point] [normalize] a step may be
-_STAGES = {"crop": (1, 3), "resize": (2,), "flip": (4,), "to_dtype": (5,), "normalize": (6,)}
-_STAGES |= dict.fromkeys(_NO_CHANGE, ())
-_STAGES_OF_SIZE = {"crop", "resize"}
+_BY_PIXEL = {"to_dtype", "normalize", "grayscale", *NO_CHANGE}
 
 
 def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> Plan:
@@ -57,12 +52,12 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
         ordered, split = (*ordered[:first], *by_torch, *ordered[split:]), first
     elif not options.exact and not decoded:
         split = _after_float32(ordered, split)
-    dali = tuple(s for s in ordered[:split] if s.op not in _NO_KERNEL)
+    dali = tuple(s for s in ordered[:split] if s.op not in NO_KERNEL)
     two_pass = options.gpu and not any(is_random(s) and not is_given(s) for s in steps)
     dali = tuple(map(_warp_in_dali, _lower_resize(dali, two_pass)))
     if not options.exact:
         dali = _fuse_tail(dali, "HWC" if options.channels_last else "CHW")
-    batch = tuple(s for s in ordered[split:] if s.op not in _NO_CHANGE)
+    batch = tuple(s for s in ordered[split:] if s.op not in NO_CHANGE)
     if not (options.exact or options.gpu):
         batch = _fuse_resize(batch)
     call = None
@@ -73,10 +68,10 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
     plan = Plan(steps, dali, batch, options.exact, options.channels_last, chain.takes, call, lines)
     if not options.exact or decoded or chain.takes.channels != 3:
         return plan
-    at = _from_planes(ordered, split)
+    at = from_planes(ordered, split)
     if at is None:
         return plan
-    planes, after = (tuple(s for s in part if s.op not in _NO_CHANGE) for part in (ordered[:at], ordered[at:]))
+    planes, after = (tuple(s for s in part if s.op not in NO_CHANGE) for part in (ordered[:at], ordered[at:]))
     return replace(plan, planes=planes, after=after)
 
 
@@ -128,58 +123,6 @@ def _commutes(geometry: Step, before: Step) -> bool:
     return before.op in _BY_PIXEL
 
 
-def _from_planes(ordered: tuple[Step, ...], split: int) -> int | None:
-    """How many of the first steps kernels do on a JPEG's planes. The others torch does; None where there are steps
-    before ``split`` among these that are for images of several sizes: DALI does them at once, torch one by one."""
-    at = _resized_from_planes(ordered) or _picked_from_planes(ordered)
-    ragged = not at or ordered[at - 1].gives.size is None
-    return None if ragged and any(s.op not in _NO_KERNEL for s in ordered[at:split]) else at
-
-
-def _resized_from_planes(ordered: tuple[Step, ...]) -> int:
-    """Of [crop] [resize] [crop] [flips] [conversions] with a filter, to one size; 0 where it is something else."""
-    at, stage, size, filters = 0, 0, None, False
-    for s in ordered:
-        if s.op not in _STAGES or s.when or (s.op == "resize" and not _exact_in_planes(s)):
-            break
-        if s.op in _STAGES_OF_SIZE:
-            allowed = [one for one in _STAGES[s.op] if one > stage and (one != 1 or s.kwargs["inside"])]
-            if not allowed:
-                break
-            stage, size, filters = allowed[0], s.gives.size, filters or s.op == "resize"
-        elif _STAGES[s.op]:
-            if size is None or _STAGES[s.op][0] < stage:
-                break
-            stage = _STAGES[s.op][0]
-        at += 1
-    return at if filters and size is not None else 0
-
-
-def _picked_from_planes(ordered: tuple[Step, ...]) -> int:
-    """Of those that choose pixels, of each image its own, and conversions behind them."""
-    at, converts = 0, False
-    for s in ordered:
-        if s.when or not (_picks(s) or s.op in (*CONVERSIONS, *_NO_CHANGE)) or (converts and _picks(s)):
-            break
-        converts |= s.op in CONVERSIONS
-        at += 1
-    return at
-
-
-def _picks(s: Step) -> bool:
-    if s.op == "pad":
-        return s.kwargs["mode"] == "constant" and not any(s.kwargs["fill"])
-    nearest = s.op == "resize" and s.kwargs["like"] == "pil" and s.kwargs["interpolation"].startswith("nearest")
-    return nearest or s.op in ("crop", "flip")
-
-
-def _exact_in_planes(s: Step) -> bool:
-    how = s.kwargs
-    if how["interpolation"] not in ("bilinear", "bicubic") or how["antialias"] is not True:
-        return False
-    return how["like"] == "pil" or (how["like"] == "v2" and resizes_in_whole_numbers(how["interpolation"]))
-
-
 def _warp_in_dali(s: Step) -> Step:
     if s.op not in ("warp_affine", "warp_perspective"):
         return s
@@ -201,7 +144,7 @@ def _first_batch_step(steps, options: Options) -> int:
     while split and steps[split - 1].op in _BATCH_OPS:
         split -= 1
     # DALI flips as exactly as torch does and is there already
-    while split < able and (steps[split].op == "flip" or steps[split].op in _NO_KERNEL):
+    while split < able and (steps[split].op == "flip" or steps[split].op in NO_KERNEL):
         split += 1
     return split
 
@@ -262,7 +205,7 @@ def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 def _dali_can(steps, i: int, options: Options) -> bool:
     s = steps[i]
-    if s.op in _NO_KERNEL:
+    if s.op in NO_KERNEL:
         return s.op != "choose"
     if s.op not in _DALI_OPS or s.when or not options.can(s):
         return False
@@ -294,7 +237,7 @@ def _after_float32(steps, split: int) -> int:
     """What comes after [uint8 to_dtype(float32), perhaps normalize], where that is what torch would begin with:
     crop_mirror_normalize does it."""
     i = split
-    while i < len(steps) and steps[i].op in _NO_KERNEL and steps[i].op != "choose":
+    while i < len(steps) and steps[i].op in NO_KERNEL and steps[i].op != "choose":
         i += 1
     if i == len(steps) or steps[i].op != "to_dtype" or steps[i].when:
         return split
@@ -302,7 +245,7 @@ def _after_float32(steps, split: int) -> int:
         return split
     if _dtype_before(steps, i) != torch.uint8:
         return split
-    while i + 1 < len(steps) and steps[i + 1].op in _NO_CHANGE:
+    while i + 1 < len(steps) and steps[i + 1].op in NO_CHANGE:
         i += 1
     return i + 2 if i + 1 < len(steps) and steps[i + 1].op == "normalize" and not steps[i + 1].when else i + 1
 
