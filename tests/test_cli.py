@@ -441,6 +441,7 @@ def test_demo_from_end_to_end(tmp_path):
         int(rate.replace(",", "")) > 0 for rate in rates.values()
     )
     assert "RandomResizedCrop" in done.stdout  # the plan
+    assert "without effect" not in done.stdout
     assert "pass 2" in done.stderr  # the progress bars
     mean, largest = re.search(r"is ([\d.]+) on average and (\d+) at most", done.stdout).groups()
     assert 0 < float(mean) < 0.3 and int(largest) < 40  # .16 on photos; 0 would be torchvision itself

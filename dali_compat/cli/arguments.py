@@ -157,8 +157,9 @@ def device_of(args: argparse.Namespace) -> Any:
     import torch
 
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f"--device {device}: torch sees {torch.cuda.device_count() or 'no'} GPUs here")
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise UsageError(f"--device {device}: torch sees {count or 'no'} GPU{'s' * (count != 1)} here")
     if args.batch_size is None:
         args.batch_size = 256 if device.type == "cuda" else 64
     return device

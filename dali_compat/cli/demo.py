@@ -88,11 +88,11 @@ def compare_speed(root: str, device: torch.device, args) -> None:
         }
 
     theirs, ours = ImageFolder(root, transform), dali_compat.DALIImageFolder(root, transform)
-    loader = dali_compat.DataLoader(ours, device=device, **options(ours))
+    of_processes = {"persistent_workers": args.workers > 0, "pin_memory": device.type == "cuda"}
+    works = installation.dali_problem(gpu=device.type == "cuda") is None  # by threads
+    loader = dali_compat.DataLoader(ours, device=device, **options(ours), **({} if works else of_processes))
     loaders: dict[str, Any] = {
-        "torchvision": torch.utils.data.DataLoader(
-            theirs, persistent_workers=args.workers > 0, pin_memory=device.type == "cuda", **options(theirs)
-        ),
+        "torchvision": torch.utils.data.DataLoader(theirs, **options(theirs), **of_processes),
         "dali_compat": loader,
     }
     print(f"\n{loader.explain()}\n")
