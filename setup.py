@@ -92,10 +92,11 @@ setup(
         "cuda120": ["nvidia-dali-cuda120>=1.53"],
         "cuda130": ["nvidia-dali-cuda130>=1.53"],
         "archives": ["lmdb"],  # to write LMDB
+        "remote": ["obstore>=0.8"],  # object storage
         "examples": EXAMPLES,
         "test": [
             *("pytest", "pytest-timeout", "pytest-xdist", "nbclient", "ipykernel"),
-            *("lmdb", "tfrecord", "webdataset", "datasets", "pandas", "torchdata"),
+            *("obstore", "moto[server]", "lmdb", "tfrecord", "webdataset", "datasets", "pandas", "torchdata"),
             *EXAMPLES,
             *("mypy", "ruff", "setuptools>=77", "readme_renderer[md]"),
         ],

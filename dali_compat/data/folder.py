@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,10 @@ from torchvision.datasets.folder import IMG_EXTENSIONS, default_loader
 
 from ..archives.folder_index import cached_samples, index_file
 from ..ours import OurDataset
+from ..remote.listing import listed_objects
+from ..remote.objects import FolderAndSize, Objects
+from ..remote.urls import is_url, shown, without_scheme
+from .sources import Upright, decoded, object_image
 
 
 class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
@@ -21,16 +25,21 @@ class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
     it works in any other loader, too.
 
     Args:
-        root: folder of class folders of images: ``root/dog/1.jpg``.
+        root: folder of class folders of images: ``root/dog/1.jpg``; or the URL of one in object storage, such as
+            ``s3://bucket/train`` (docs/object-storage.md).
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes the class index.
-        loader: takes a path and gives a PIL image. One of your own runs in torch's worker processes, not in DALI.
+        loader: takes a path, or an object's URL, and gives a PIL image. One of your own runs in torch's worker
+            processes, not in DALI.
         is_valid_file: takes a path and tells whether it belongs to the data set.
         allow_empty: whether class folders without images are valid.
+        orient: images are turned as their EXIF says, as ImageOps.exif_transpose() does.
         return_index: samples are (image, target, index) and batches (images, labels, indices).
         index_cache: keep the list of files, so that a later start takes it from there while the folders' modification
             times say that it holds: True for the user's cache folder, or another folder's path. What a GPU's JPEG
             engine was seen to make of them is kept beside it.
+        storage_options: of object storage: arguments of obstore.store.from_url, such as ``region`` and ``endpoint``.
+        disk_cache: (folder, bytes): keeps fetched objects on a local disk (docs/object-storage.md).
 
     Attributes:
         classes: names of the class folders, sorted.
@@ -39,10 +48,15 @@ class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
         targets: the class index of each.
 
     Raises:
-        ValueError: index_cache with something that makes lists of its own: is_valid_file, or a subclass.
+        ValueError: index_cache with something that makes lists of its own: is_valid_file, or a subclass; or with a URL;
+            orient with a loader.
         FileNotFoundError: ``root`` is missing, has no class folders, or one of them has no images.
+        ImportError: ``root`` is a URL, and obstore is not installed: the extra ``remote``.
+        ImageReadError: a bucket cannot be listed.
     """
 
+    orient = False
+    _objects: Objects | None = None
     _index_file: Path | None = None
 
     def __init__(
@@ -54,16 +68,52 @@ class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
         is_valid_file: Callable[[str], bool] | None = None,
         allow_empty: bool = False,
         *,
+        orient: bool = False,
         return_index: bool = False,
         index_cache: bool | str | Path = False,
+        storage_options: Mapping[str, Any] | None = None,
+        disk_cache: FolderAndSize | None = None,
     ) -> None:
-        if index_cache:
+        root = without_scheme(root)
+        if is_url(root):
+            self._objects = Objects(storage_options, disk_cache, orient)
+            self._start_from_bucket(str(root), is_valid_file, allow_empty, bool(index_cache))
+            VisionDataset.__init__(self, root, transform=transform, target_transform=target_transform)
+            self.loader, self.extensions = loader, IMG_EXTENSIONS
+        elif index_cache:
             self._start_from_list(root, is_valid_file, allow_empty, None if index_cache is True else index_cache)
             VisionDataset.__init__(self, root, transform=transform, target_transform=target_transform)
             self.loader, self.extensions = loader, IMG_EXTENSIONS
         else:
             super().__init__(root, transform, target_transform, loader, is_valid_file, allow_empty)
+        if orient and loader is not default_loader:
+            raise ValueError("orient=True is for images that are opened here: turn those of your loader= in it")
+        if orient:
+            self.orient = orient
         self.return_index = return_index
+
+    def _start_from_bucket(
+        self,
+        root: str,
+        is_valid_file: Callable[[str], bool] | None,
+        allow_empty: bool,
+        index_cache: bool,
+    ) -> None:
+        """The same attributes, by listing a bucket."""
+        if index_cache or self._lists_itself():
+            what = (
+                "index_cache" if index_cache else f"a find_classes() or make_dataset() of {type(self).__name__}'s own"
+            )
+            raise ValueError(f"{what} is for local folders, not for {shown(root)}")
+        assert self._objects is not None
+        found = listed_objects(self._objects, root, allow_empty, is_valid_file)
+        self.classes, self.class_to_idx, self.samples = found
+        self.imgs, self.targets = self.samples, [target for _, target in self.samples]
+
+    def _lists_itself(self) -> bool:
+        """Whether a subclass makes the list."""
+        lists = type(self).find_classes, type(self).make_dataset
+        return lists != (ImageFolder.find_classes, ImageFolder.make_dataset)
 
     def _start_from_list(
         self,
@@ -73,8 +123,7 @@ class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
         place: str | Path | None,
     ) -> None:
         """The attributes that ImageFolder's constructor makes by listing the folder."""
-        lists = type(self).find_classes, type(self).make_dataset
-        if is_valid_file is not None or lists != (ImageFolder.find_classes, ImageFolder.make_dataset):
+        if is_valid_file is not None or self._lists_itself():
             raise ValueError("index_cache is for ImageFolder's own list: leave out is_valid_file, or index_cache")
         self.classes, self.class_to_idx, self.samples = cached_samples(root, IMG_EXTENSIONS, allow_empty, place)
         self.imgs, self.targets = self.samples, [target for _, target in self.samples]
@@ -82,5 +131,10 @@ class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         self._warn_if_torch_reads()
-        sample = super().__getitem__(index)
+        if (self._objects is not None or self.orient) and self.loader is default_loader:
+            path, target = self.samples[index]
+            image = decoded(Upright(path)) if self._objects is None else object_image(self._objects, path)
+            sample = self._transformed(image, target)
+        else:
+            sample = super().__getitem__(index)
         return (*sample, index) if self.return_index else sample

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,9 @@ import torch.utils.data as data
 from torchvision.datasets import VisionDataset, folder
 
 from ..ours import OurDataset
+from ..remote.objects import FolderAndSize, Objects
+from ..remote.urls import are_urls, is_url, without_scheme
+from .sources import object_image
 
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
@@ -25,13 +28,16 @@ class DALIImageList(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  
     torchvision.datasets.ImageFolder gives it, so it works in any loader.
 
     Args:
-        paths: of the files: str, bytes or PathLike.
+        paths: of the files: str, bytes or PathLike; or URLs of objects, such as ``s3://bucket/1.jpg`` or
+            ``https://host/1.jpg`` (docs/object-storage.md).
         targets: of each file: numbers, vectors, tensors, or whatever else default_collate or your collate_fn takes. A
             numpy array of whole numbers becomes a list of ints, any other array of numbers a tensor of its dtype. None:
             -1 for each.
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes a target.
-        root: folder that relative paths begin at.
+        root: folder that relative paths begin at, or its URL.
+        storage_options: of object storage: arguments of obstore.store.from_url, such as ``region`` and ``endpoint``.
+        disk_cache: (folder, bytes): keeps fetched objects on a local disk (docs/object-storage.md).
 
     Attributes:
         paths: list of str.
@@ -40,9 +46,12 @@ class DALIImageList(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  
 
     Raises:
         TypeError: paths are no paths.
-        ValueError: there are more paths than targets, or fewer.
-        OSError: in ``dataset[i]``, Pillow's, for a file that cannot be read.
+        ValueError: there are more paths than targets, or fewer; some are URLs, and others are not.
+        ImportError: they are URLs, and obstore is not installed: the extra ``remote``.
+        OSError: in ``dataset[i]``, Pillow's, for a file that cannot be read; for an object an ImageReadError.
     """
+
+    _objects: Objects | None = None
 
     def __init__(
         self,
@@ -52,10 +61,14 @@ class DALIImageList(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  
         target_transform: Callable[[Any], Any] | None = None,
         *,
         root: str | os.PathLike[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        disk_cache: FolderAndSize | None = None,
     ) -> None:
         super().__init__(root, transform=transform, target_transform=target_transform)  # type: ignore[arg-type]  # None is its default
         self.paths = joined(paths, root)
         self.targets = [NO_TARGET] * len(self.paths) if targets is None else as_targets(targets)
+        if are_urls(self.paths):
+            self._objects = Objects(storage_options, disk_cache)
         if len(self.targets) != len(self.paths):
             raise ValueError(f"{len(self.paths)} paths and {len(self.targets)} targets")
 
@@ -66,7 +79,9 @@ class DALIImageList(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         self._warn_if_torch_reads()
-        return self._transformed(folder.pil_loader(self.paths[index]), self.targets[index])
+        path = self.paths[index]
+        image = folder.pil_loader(path) if self._objects is None else object_image(self._objects, path)
+        return self._transformed(image, self.targets[index])
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -81,11 +96,11 @@ def joined(paths: Iterable[AnyPath], root: str | os.PathLike[str] | None) -> lis
     if isinstance(paths, (str, bytes, os.PathLike)):
         raise TypeError(f"paths must be a sequence of paths, got one: {paths!r}")
     try:
-        texts = list(map(os.fsdecode, paths))
+        texts = [without_scheme(os.fsdecode(path)) for path in paths]
     except TypeError as error:
         raise TypeError(f"paths must be str, bytes or PathLike: {error}") from None
-    folder = None if root is None else os.path.expanduser(os.fspath(root))
-    return texts if folder is None else [os.path.join(folder, text) for text in texts]
+    folder = None if root is None else os.path.expanduser(without_scheme(os.fspath(root)))
+    return texts if folder is None else [text if is_url(text) else os.path.join(folder, text) for text in texts]
 
 
 def as_targets(targets: Any) -> Any:

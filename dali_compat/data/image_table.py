@@ -7,7 +7,7 @@ import difflib
 import io
 import os
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, product
 from typing import Any, NamedTuple
@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from ..callers import stack_level
+from ..remote.listing import names_in
+from ..remote.objects import FolderAndSize, Objects
 from .image_list import DALIImageList
 from .label_columns import labels_of, numbers_in, refuse_rows, separator_in, several_labels
 
@@ -33,11 +35,13 @@ class DALIImageTable(DALIImageList):
         target: column of targets, or a list of columns. None: -1 for each.
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes a target.
-        root: folder that relative files begin at.
+        root: folder that relative files begin at, or its URL.
         separator: what stands between the labels of a cell, as " " in "cat dog". Targets are then float32 vectors with
             1 for each label of the cell, none for an empty one, and 0 for the other ``classes``.
         classes: names in the order of their numbers: those of the training table for the other ones.
-        check_files: whether missing files are told at once, by a list of each folder.
+        check_files: whether missing files are told at once, by a list of each folder; not of ``https://``,
+            where there are no lists.
+        storage_options, disk_cache: as DALIImageList's.
 
     Attributes:
         paths: list of str.
@@ -63,6 +67,8 @@ class DALIImageTable(DALIImageList):
         separator: str | None = None,
         classes: Sequence[str] | None = None,
         check_files: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+        disk_cache: FolderAndSize | None = None,
     ) -> None:
         single = isinstance(target, str) or not isinstance(target, Iterable)
         if isinstance(target, tuple):  # a name, too, where columns have several levels
@@ -82,11 +88,13 @@ class DALIImageTable(DALIImageList):
             labels = labels_of(values, single, len(files), rows.where, classes)
             if labels.classes and classes is None:
                 _warn_of_several_labels(target, labels.classes)
-        super().__init__(files, labels.targets, transform, target_transform, root=root)
+        there: Any = {"storage_options": storage_options, "disk_cache": disk_cache}
+        super().__init__(files, labels.targets, transform, target_transform, root=root, **there)
         self.classes = labels.classes
         self.class_to_idx = self.classes and {name: number for number, name in enumerate(self.classes)}
         if check_files:
-            _refuse_missing(self.paths, files, rows.where, root, None if hasattr(table, "columns") else table)
+            csv_file = None if hasattr(table, "columns") else table
+            _refuse_missing(self.paths, files, rows.where, root, csv_file, self._objects)
 
 
 def _warn_of_several_labels(column: Any, names: list[str]) -> None:
@@ -164,7 +172,9 @@ def _refuse_columns(names: list[Any], there: Sequence[Any], table: str) -> None:
             raise ValueError(f"{table} has no column {name!r}{meant}; it has {', '.join(map(repr, there)) or 'none'}")
 
 
-def _refuse_missing(paths: list[str], files: list[Any], where: Callable[[int], str], root: Any, csv_file: Any) -> None:
+def _refuse_missing(
+    paths: list[str], files: list[Any], where: Callable[[int], str], root: Any, csv_file: Any, objects: Objects | None
+) -> None:
     """
     Raises:
         FileNotFoundError: files are missing; how many, the first of them, and where they seem to be.
@@ -174,9 +184,9 @@ def _refuse_missing(paths: list[str], files: list[Any], where: Callable[[int], s
     for row, path in enumerate(paths):
         folder, name = os.path.split(path)
         if folder not in inside:
-            inside[folder] = _listed(folder)
+            inside[folder] = _listed(folder) if objects is None else names_in(objects.client, folder)
         names = inside[folder]
-        if not (os.path.exists(path) if names is None else name in names):
+        if not (objects is not None or os.path.exists(path) if names is None else name in names):
             missing.append(row)
     if not missing:
         return

@@ -28,7 +28,7 @@ class Info(MutableMapping[Any, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._read is None and is_record(self._source) and not is_upright(self._source):
-            return Info, (np.frombuffer(self._source.archive.copied(self._source.index), np.uint8),)
+            return Info, (np.frombuffer(self._source.copied(), np.uint8),)
         if self._read is None and not is_record(self._source):
             return Info, (self._source,)
         return dict, (self._all,)

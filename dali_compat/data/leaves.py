@@ -18,6 +18,7 @@ from torchvision.datasets import VisionDataset
 
 from ..archives.archive import Archive
 from ..errors import Unsupported
+from ..remote.objects import Objects
 from . import torchvision_sets, torchvision_types  # noqa: F401  # their readers
 from .hugging_face import DALIHuggingFace, remedy_for
 from .original import is_original
@@ -79,6 +80,11 @@ def is_store(dataset: Any) -> TypeIs[Archive | DALIHuggingFace]:
     return isinstance(dataset, Archive) or (isinstance(dataset, DALIHuggingFace) and dataset.paths is None)
 
 
+def objects_of(dataset: Any) -> Objects | None:
+    """What has the images of a data set of objects; None of other data sets."""
+    return getattr(dataset, "_objects", None)
+
+
 def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
     """The leaf that holds a sample and its index there, as ``dataset[index]`` would find it.
 
@@ -114,6 +120,9 @@ def sample(dataset: Images, index: int) -> tuple[Source, Any]:
         target = store.target(index)
         return Record(store, index % len(store)), target
     path, target = reader.sample(dataset, index)
+    objects = objects_of(dataset)
+    if objects is not None:
+        return Record(objects, path), target
     text, taken = os.fsdecode(path), reader.taken(dataset)
     return text if taken is str else taken(text), target
 

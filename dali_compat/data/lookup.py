@@ -12,9 +12,9 @@ import torch
 import torch.utils.data as data
 
 from .headers import Headers, headers_of
-from .leaves import Images, from_the_front, is_store, locate, places, sample
+from .leaves import Images, from_the_front, is_store, locate, objects_of, places, sample
 from .readers import reader_of, transforms_of
-from .sources import BYTES, PATHS, Source, is_record, within
+from .sources import BYTES, PATHS, Record, Source, is_object, is_record, within
 from .table import SampleTable
 from .timm import as_leaf
 
@@ -43,7 +43,7 @@ class Found:
     @property
     def given(self) -> str:
         """What DALI is given of encoded samples: PATHS or BYTES."""
-        return BYTES if is_store(self.leaf) else getattr(self.leaf, "given", PATHS)
+        return BYTES if is_store(self.leaf) or objects_of(self.leaf) is not None else getattr(self.leaf, "given", PATHS)
 
     def but(self, left_out: Any) -> Found:
         """Without some rows."""
@@ -188,19 +188,33 @@ def look_up(dataset: data.Dataset, indices: Sequence[Any], folder: str = "") -> 
     return Listed(places, sources, [target for _, target in pairs])
 
 
-def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable]) -> bool:
-    """Whether no code of the user's runs when samples are found: no target_transform, no sequence of their own."""
+def objects_at(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> list[Record]:
+    """The objects of a batch, where finding them runs no code of the user's; what is wrong, look_up() says."""
+    try:
+        if not is_plain(dataset, tables, targets=False):
+            return []
+        sources = [sample(*locate(dataset, index))[0] for index in indices]
+    except Exception:
+        return []
+    return [source for source in sources if is_object(source)]
+
+
+def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable], targets: bool = True) -> bool:
+    """Whether no code of the user's runs when samples are found, and with ``targets`` their targets: no
+    target_transform, no sequence of their own."""
     if type(dataset) is data.Subset:
-        return type(dataset.indices) in PLAIN and is_plain(dataset.dataset, tables)
+        return type(dataset.indices) in PLAIN and is_plain(dataset.dataset, tables, targets)
     if type(dataset) is data.ConcatDataset:
-        return all(is_plain(inner, tables) for inner in dataset.datasets)
+        return all(is_plain(inner, tables, targets) for inner in dataset.datasets)
     dataset = as_leaf(dataset)
     reader = reader_of(dataset)
-    if (reader is None and not is_store(dataset)) or transforms_of(dataset)[1] is not None:
+    if (reader is None and not is_store(dataset)) or (targets and transforms_of(dataset)[1] is not None):
         return False
     if reader is None:
         return True
-    return id(dataset) in tables and all(type(entries) is list for entries in reader.lists(dataset))
+    return (id(dataset) in tables or objects_of(dataset) is not None) and all(
+        type(entries) is list for entries in reader.lists(dataset)
+    )
 
 
 def in_tables(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> Tabled | None:

@@ -148,6 +148,7 @@ _FOLDER = Reader(
     sample=lambda dataset, index: dataset.samples[index],
     lists=lambda dataset: (dataset.samples,),
     columns=lambda dataset: columns_of_pairs(dataset.samples),
+    taken=lambda dataset: Upright if getattr(dataset, "orient", False) else str,
 )
 _LIST = Reader(
     check=_check_list,

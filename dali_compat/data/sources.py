@@ -11,6 +11,9 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from PIL import Image, ImageOps
 
+from ..errors import read_error
+from ..remote.objects import Objects
+
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
@@ -18,21 +21,21 @@ ORIENTATION = 274  # a tag of EXIF
 
 
 class Store(Protocol):
-    """A data set that has the encoded bytes of its images: an archive, or a table of Arrow's."""
+    """What has the encoded bytes of images: an archive, a table of Arrow's, or the objects of a bucket."""
 
-    def read(self, indices: Sequence[int]) -> list[np.ndarray]:
+    def read(self, indices: Sequence[Any]) -> list[np.ndarray]:
         """Of images: read-only uint8 arrays (length,)."""
         ...
 
-    def changed(self, indices: Sequence[int]) -> np.ndarray:
+    def changed(self, indices: Sequence[Any]) -> np.ndarray:
         """(N,) bool: what read() has given of these images may have changed since."""
         ...
 
-    def copied(self, index: int) -> bytes:
+    def copied(self, index: Any) -> bytes:
         """Of an image: what nobody changes."""
         ...
 
-    def place(self, index: int) -> str:
+    def place(self, index: Any) -> str:
         """For messages."""
         ...
 
@@ -42,13 +45,17 @@ class Record:
     """An image of a store. As text it says where that is.
 
     Attributes:
-        archive, index: the image is ``archive[index]``, index from 0 on.
+        archive, index: the image is ``archive[index]``, index from 0 on; of objects the URL.
         data: its encoded bytes, once somebody has asked for them.
     """
 
     archive: Store
-    index: int
+    index: Any
     data: np.ndarray | None = None
+
+    def copied(self) -> bytes:
+        """Its encoded bytes. What was fetched of an archive is not touched: it may have changed since."""
+        return self.bytes().tobytes() if is_object(self) else self.archive.copied(self.index)
 
     def bytes(self) -> np.ndarray:
         """(length,) uint8, a view of what the store has."""
@@ -128,6 +135,10 @@ def is_record(source: Source | np.ndarray) -> TypeIs[Record]:
     return isinstance(source, Record)
 
 
+def is_object(source: Source | np.ndarray) -> TypeIs[Record]:
+    return isinstance(source, Record) and isinstance(source.archive, Objects)
+
+
 def fetch(sources: list[Source]) -> None:
     """Ask for the bytes of all records at once, so that a disk can work on them together; they are not waited for."""
     for rows in _by_archive(sources):
@@ -169,13 +180,26 @@ def is_upright(source: Source | np.ndarray) -> bool:
 
 
 def decoded(source: Source | np.ndarray) -> Image.Image:
-    """As its data set has it, by PIL. What was fetched of a record is not touched: it may have changed since."""
-    with io.BytesIO(source.archive.copied(source.index)) if is_record(source) else opened(source) as file:
+    """As its data set has it, by PIL."""
+    with io.BytesIO(source.copied()) if is_record(source) else opened(source) as file:
         image: Any = Image.open(file)
         if isinstance(source, InItsMode):
             image.load()
             return image
         return (ImageOps.exif_transpose(image) if is_upright(source) else image).convert("RGB")
+
+
+def object_image(objects: Objects, url: str) -> Image.Image:
+    """The image of an object in RGB, by PIL.
+
+    Raises:
+        ImageReadError: it cannot be read, or is no image.
+    """
+    source = Record(objects, url, objects.read([url])[0])
+    try:
+        return decoded(source)
+    except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
+        raise read_error(f"cannot decode {source}: {type(error).__name__}: {error}", error) from error
 
 
 def written(path: str) -> int:

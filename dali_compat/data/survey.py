@@ -7,7 +7,9 @@ import statistics
 from typing import Any
 
 from ..archives.archive import Archive
-from .leaves import Images, is_store, sample
+from ..errors import ImageReadError
+from ..remote.objects import Objects
+from .leaves import Images, is_store, objects_of, sample
 
 
 def mostly_jpeg(leaves: list[Images]) -> bool:
@@ -42,9 +44,21 @@ def _median_size(leaf: Images) -> float:
         sizes = leaf.locations(_some(leaf))[2].tolist()
     elif is_store(leaf):
         sizes = list(map(len, leaf.read(_some(leaf))))
+    elif (objects := objects_of(leaf)) is not None:
+        sizes = _object_sizes(leaf, objects)
     else:
         sizes = [file_size(sample(leaf, index)[0]) for index in _some(leaf)]
     return statistics.median(sizes)
+
+
+def _object_sizes(leaf: Images, objects: Objects) -> list[int]:
+    """Of some objects those that are known, or of the first."""
+    some: list[Any] = [sample(leaf, index)[0] for index in _some(leaf)]
+    known = [size for record in some if (size := objects.size(record.index))]
+    try:
+        return known or [len(some[0].bytes())]
+    except ImageReadError:  # whoever needs it says so
+        return [0]
 
 
 def file_size(path: Any) -> int:

@@ -176,7 +176,7 @@ def table_of(dataset: Any, folder: str = "") -> SampleTable | None:
     """The table of a data set's samples as they are now, with relative paths in ``folder``; None where there is none of
     its kind."""
     reader = reader_of(dataset)
-    if reader is None:
+    if reader is None or getattr(dataset, "_objects", None) is not None:
         return None
 
     def made() -> SampleTable:

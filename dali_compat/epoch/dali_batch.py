@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..data.header import DALI, GRAY, PIL, UNREADABLE
-from ..data.lookup import Found, Listed, as_list
+from ..data.lookup import Found, Listed, as_list, objects_at
 from ..draws import Arrays, Computed, ImageTooSmall, compute
 from ..engine.kernels import rows_of
 from ..engine.pil import OtherMode
@@ -37,7 +37,8 @@ class DaliBatch(FileBatch):
     An iterator, or its thread beside (aside.py), calls these in this order. finish() alone is certain to be called, and
     calls what was left out; each works once, and keeps its error for finish() to raise.
 
-    1. request: worker processes are asked for the samples, where the data set is the user's (asked_batch.py).
+    1. request: worker processes are asked for the samples, where the data set is the user's (asked_batch.py); objects
+       are fetched.
     2. announce: other processes begin to read headers.
     3. start: samples are found, numbers are drawn, and DALI begins.
     4. decode: a GPU's JPEG engine begins.
@@ -67,10 +68,16 @@ class DaliBatch(FileBatch):
         self._early: Early | None = None
         self.bad = {}
         self.started = self._located = error is not None
-        self.waits = False
+        self.waits = self._requested = False
 
     def request(self) -> None:
-        """Worker processes are asked for its samples, where the data set is the user's."""
+        """Its objects are fetched, where a data set has its images in object storage; once."""
+        fetcher, cache = self.epoch.fetcher, self.epoch.route.cache
+        if fetcher is None or self._requested or self._located:
+            return
+        self._requested = True
+        objects = objects_at(self.epoch.dataset, self.indices, self.epoch.tables)
+        fetcher.request([one for one in objects if cache is None or cache.get(one) is None])
 
     def announce(self) -> None:
         """Before start(), if at all: other processes read the headers that nobody has read. Errors wait."""

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ..data.headers import headers_of
-from ..data.leaves import leaves_of
+from ..data.leaves import leaves_of, objects_of
 from ..data.lookup import PLAIN, is_plain
 from ..data.prefetch import HeaderPrefetcher
 from ..data.sources import Form, current_folder
@@ -16,6 +16,7 @@ from ..lazy.verdict import give_up
 from ..lazy.workers import AskedWorkers
 from ..lower import plans_ahead
 from ..plan import Plan
+from ..remote.fetcher import Fetcher
 from ..routes.choose import available_threads
 from ..routes.dali import MOST_PIPELINES, DaliRoute
 from .epoch import Epoch
@@ -41,6 +42,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         folder: the working directory when it began, where relative paths are: the user's code may change to another
             while batches are made ahead.
         tables: of the data set's leaves, by their id(), as their samples were when it began.
+        fetcher: of objects, where a leaf's images are in object storage.
         prepares: whether another thread (aside.py) may make the next batch, too: no function of the user's has a part.
         asker: asks the data set, where it is the user's; asked_workers: does so in processes, where there are some.
     """
@@ -71,6 +73,8 @@ class DaliEpoch(Epoch[DaliRoute]):
         users = any(plan.call or any(step.op == "apply" for step in plan.steps) for plan in ahead)  # apply: on_batch()
         self.prepares = not users
         self.prefetcher = self._new_prefetcher(loader)
+        self.fetcher = Fetcher() if any(objects_of(leaf) is not None for leaf in known) else None
+        self.meter.fetcher = self.fetcher
         self.engine = self.route.jpeg_engine()
         if self.engine is not None:
             self._share(self.engine.name, leaves_of(loader.dataset))
@@ -151,6 +155,8 @@ class DaliEpoch(Epoch[DaliRoute]):
                 pipeline.discard_all()
         if self.asked_workers is not None:
             self.asked_workers.close()
+        if self.fetcher is not None:
+            self.fetcher.forget()
         super().start_again()
 
     def in_thread(self, function: Callable, *args) -> Future:
@@ -181,6 +187,8 @@ class DaliEpoch(Epoch[DaliRoute]):
         if self._pipelines:
             self._pipelines = {}
             self.route.epoch_is_over()
+        if self.fetcher is not None:
+            self.fetcher.close()
         prefetcher, self.prefetcher = self.prefetcher, None
         if prefetcher is not None:
             prefetcher.close()

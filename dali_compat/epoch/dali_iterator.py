@@ -42,7 +42,7 @@ class DaliIterator(OrderedIterator[DaliRoute, DaliBatch]):
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
         super()._draw_indices(ahead, least)
-        if self._epoch.asked_workers is not None:
+        if self._epoch.asked_workers is not None or self._epoch.fetcher is not None:
             for batch in self._drawn:
                 batch.request()
 
@@ -78,6 +78,8 @@ class DaliIterator(OrderedIterator[DaliRoute, DaliBatch]):
         self._aside = None
 
     def _abandon(self) -> None:
+        if self._epoch.fetcher is not None:
+            self._epoch.fetcher.close()  # which the thread may wait for
         aside, self._aside = self._aside, None
         drawn, self._drawn = self._drawn, deque()
         if aside is None:

@@ -10,8 +10,8 @@ import numpy as np
 from ..data.leaves import Images
 from ..data.lookup import Listed, Tabled, as_list, in_tables, look_up
 from ..data.readers import transforms_of
-from ..data.sources import Source, fetch
-from ..errors import ImageReadError
+from ..data.sources import Source, fetch, is_object
+from ..errors import ImageReadError, read_error
 from .batch import Batch
 from .batch_headers import BatchHeaders
 from .dali_epoch import DaliEpoch
@@ -118,6 +118,13 @@ class FileBatch(Batch):
                     self.bad[row] = why
 
     def _fetch(self, rows: list[int]) -> None:
+        fetcher = self.epoch.fetcher
+        if fetcher is not None:
+            objects = [row for row in rows if is_object(self.sources[row])]
+            for number, error in fetcher.take([self.sources[row] for row in objects]).items():  # type: ignore[misc]  # all are
+                row = objects[number]
+                self.give_up(row, read_error(f"{error} (index {self.indices[row]})", error))
+            rows = [row for row in rows if not is_object(self.sources[row])]
         try:
             fetch([self.sources[row] for row in rows])
         except ImageReadError:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from ..callers import stack_level
-from ..data.sources import Record, Source, is_record
+from ..data.sources import Record, Source, is_object, is_record
 from ..errors import BadImageWarning
 
 POLICIES = "raise", "skip", "replace"
@@ -85,7 +85,9 @@ class Errors:
             _warn(f"{path}, index {index}, is {self._verb}: {reason} (loader.errors lists all such samples)")
 
     def remember(self, source: Source, reason: str) -> None:
-        """A file could not be read; it need not be tried again while it stays as it is."""
+        """A file could not be read; it need not be tried again while it stays as it is. A bucket is asked again."""
+        if is_object(source):
+            return
         self.broken[Record(source.archive, source.index) if is_record(source) else source] = _state(source), reason
 
     def known(self, source: Source) -> str | None:

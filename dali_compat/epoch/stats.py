@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import default_collate, default_convert
 
 from ..locks import new_lock
+from ..remote.fetcher import FetchCounts, Fetcher
 from ..text import in_bytes
 
 _log = logging.getLogger("dali_compat")
@@ -40,6 +41,10 @@ class LoaderStats(NamedTuple):
         held: bytes of pixels that are kept now: decoded images (``cache=``), copies of arrays, and batches that were
             computed ahead of these. DALI does not tell what its own buffers take.
         peak: the most of ``held`` at the end of an epoch, when batches are computed ahead, and when asked.
+        objects: fetched from object storage, or from its ``disk_cache``.
+        hits: those of them that ``disk_cache`` had.
+        fetched: bytes of these.
+        network: that batches waited for objects, in next() or ahead of it.
     """
 
     epochs: int = 0
@@ -53,6 +58,10 @@ class LoaderStats(NamedTuple):
     in_flight: int = 0
     held: int = 0
     peak: int = 0
+    objects: int = 0
+    hits: int = 0
+    fetched: int = 0
+    network: float = 0.0
 
     def __str__(self) -> str:
         inside, seconds = self.waited + self.host, self.seconds or 1.0
@@ -65,6 +74,11 @@ class LoaderStats(NamedTuple):
         ]
         if self.in_flight:
             parts.append(f"{_count(self.in_flight, 'batch', 'batches')} in flight")
+        if self.objects:
+            parts.append(
+                f"{_count(self.objects, 'object')} fetched, {in_bytes(self.fetched)}, {self.hits:,} of them from disk; "
+                f"{self.network:.2f} s waiting for them"
+            )
         if self.peak:
             parts.append(f"{in_bytes(self.held)} held, {in_bytes(self.peak)} at most")
         return "; ".join(parts)
@@ -76,10 +90,12 @@ class Meter:
     Attributes:
         dali: seconds until DALI handed over what was due.
         ahead: bytes that were computed ahead.
+        fetcher: of objects, where there are any.
     """
 
     def __init__(self, stats: Stats, number: int, plain: bool):
         self.dali, self.ahead = 0.0, 0
+        self.fetcher: Fetcher | None = None
         self._stats, self._number, self._plain = stats, number, plain
         self._iterator: weakref.ref[Any] | None = None
         self._closed = self._told = False
@@ -155,6 +171,9 @@ class Meter:
             self.dali,
             self._host,
             0 if iterator is None else iterator.in_flight,
+            0,
+            0,
+            *(FetchCounts() if self.fetcher is None else self.fetcher.counts()),
         )
 
 

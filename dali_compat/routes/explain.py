@@ -7,6 +7,7 @@ import re
 import torch
 from torch.utils.data import IterableDataset
 
+from ..data.leaves import leaves_of, objects_of
 from ..installation import dali_version, hidden_jpeg_engines, max_connections, max_connections_note
 from ..lower import plans_ahead
 from ..plan import Plan
@@ -79,6 +80,8 @@ def _of_dali(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[str]
         f"  {name} does not convert to RGB: gray files have one channel, and go through PIL"
         for name in route.unconverted
     ]
+    stores = [objects for leaf in leaves_of(loader.dataset) if (objects := objects_of(leaf)) is not None]
+    lines += [f"  {line}" for line in dict.fromkeys(map(str, stores))]
     if route.cache is not None:
         lines.append(f"  {route.cache}")
     return lines, _without_effect(loader, route)

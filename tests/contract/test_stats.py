@@ -220,7 +220,7 @@ def test_reset_begins_anew(dataset):
     assert loader.stats(reset=True)[:3] == (1, 1, 5)
     list(iterator)
     assert loader.stats(reset=True)[:3] == (0, 4, 19)
-    assert loader.stats()[:-2] == LoaderStats()[:-2]
+    assert loader.stats()._replace(held=0, peak=0) == LoaderStats()
 
 
 def test_copies_count_for_themselves(dataset):
@@ -270,7 +270,7 @@ def test_the_cache_is_held(folder):
     held = loader.stats().held
     assert held == sum(image.nbytes for image in loader._route.cache._images.values()) > 0
     loader.close()
-    assert loader.stats()[-2:] == (0, held)
+    assert loader.stats()[9:11] == (0, held)
 
 
 # ---- times

@@ -575,6 +575,23 @@ _LIST = [median("archives_list_cpu", f"list {case}", "s") for case in ("torchvis
 claim(MEASURED, "takes torchvision {:.1f} s, `` {:.1f} s the first time and {:.1f} s from then on", *_LIST)
 claim("docs/loader.md", "1.28 million files takes {:.1f} s", _LIST[2])
 
+# ---- object storage
+
+for called, case, base in (
+    ("objects fetched batch by batch, to obstore alone", "fetched", "obstore"),
+    ("an epoch from the bucket, to one from a local folder", "bucket", "folder"),
+    ("from ``", "disk_cache", "folder"),
+    ("from ``", "file", "folder"),
+):
+    claim("docs/object-storage.md", f"| {called} | {{:.2f}} |", of_medians("remote_cpu", case, base))
+claim(
+    "docs/object-storage.md",
+    "after {:.0f} ms (``, {:,.0f} images, ratios of medians of {} rounds)",
+    1000 * float(read("remote_cpu")["settings"]["latency"]),
+    int(read("remote_cpu")["settings"]["objects"]),
+    len(rounds("remote_cpu", "bucket")),
+)
+
 # ---- cache
 
 _ON_GPU, _FEW, _MANY = "cache_25000_h100", "cache_cpu", "cache_25000_cpu"
@@ -836,6 +853,8 @@ NOT_MEASURED = {
         r"a column of `` alone is 1\.",
         r"beyond 64 bits",
         r"up to 64 MiB each",
+        r"128 requests at a time, and 256 MiB that no batch",
+        r"here 200 GB",
     ),
     "samplings of chroma": (r"4:[421]:[0-4]",),
     "sizes of images": (r"224 x 224", r"500 x 375", r"0\.\.255", r"16-bit"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from contract.arrays import cifar
 from helpers import make_folder
+from remote.server import Running
 
 from dali_compat.archives.pack import pack
 from docs.pages import ROOT
@@ -40,9 +41,24 @@ def here(tiny, tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture(scope="session")
+def bucket(tiny):
+    """The same in a bucket, s3://bucket, by these variables of the environment."""
+    pytest.importorskip("obstore")
+    with Running(tiny) as server:
+        yield {
+            "AWS_ENDPOINT": server.endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_SKIP_SIGNATURE": "true",
+            "AWS_REGION": "us-east-1",
+        }
+
+
 @pytest.fixture
-def names(here, monkeypatch):
+def names(here, bucket, monkeypatch):
     """What snippets use and do not define."""
+    for name, value in bucket.items():
+        monkeypatch.setenv(name, value)
     import torch
     from torchvision import transforms as T
 

@@ -1,0 +1,150 @@
+"""Keeps objects in a folder of a local disk, for later epochs and for the other processes of a host."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import uuid
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from ..callers import stack_level
+from ..locks import new_lock
+from ..text import in_bytes
+from .client import Fetched
+
+_MAGIC = b"dali_compat object 1\n"
+_KEPT = 0.9  # of the size, once the files that were used last are all that is left
+_UNSEEN = 64  # a process looks at the folder again when it has written the size by this
+
+
+class DiskCache:
+    """Objects by name and etag, in files. A file appears whole or not at all, and its checksum is compared when it is
+    read. Those that nobody has used for longest are removed where they are larger than ``size`` together; between two
+    looks at the folder each process may write a 64th of it.
+
+    Args:
+        folder: is made if need be. It is the user's alone, and any number of processes may share it.
+        size: in bytes.
+
+    Raises:
+        OSError: the folder cannot be made or written.
+        ValueError: the size is not positive.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], size: int):
+        if size <= 0:
+            raise ValueError(f"disk_cache takes a folder and a number of bytes above 0, got {size!r}")
+        self.folder, self.size = Path(os.path.abspath(os.path.expanduser(folder))), int(size)
+        self._written = self.size  # since this process has looked at the folder
+        self._lock = new_lock()
+        self._works = True
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not os.access(self.folder, os.W_OK | os.X_OK):
+            raise PermissionError(f"disk_cache cannot write to {self.folder}")
+
+    def get(self, name: str, etag: str | None) -> Fetched | None:
+        """Returns an object; None where it is not there, is damaged, or was another one: of another etag, where one is
+        given."""
+        path = self._path(name)
+        try:
+            with open(path, "rb") as file:
+                stat = os.fstat(file.fileno())
+                if stat.st_uid != os.geteuid() or stat.st_mode & 0o022:
+                    return None
+                stored = file.read()
+            os.utime(path)
+        except OSError:
+            return None
+        found = _unpacked(stored)
+        if found is None or (etag is not None and found.etag != etag):
+            return None
+        return found
+
+    def put(self, name: str, fetched: Fetched) -> None:
+        """Keeps an object. Where that fails a warning says so, and no other is kept by this process."""
+        if not self._works or len(fetched.data) > self.size:
+            return
+        path = self._path(name)
+        temporary = path.parent / f".{uuid.uuid4().hex}.tmp"
+        try:
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+            with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                for piece in _packed(fetched):
+                    file.write(piece)
+            os.replace(temporary, path)
+        except OSError as error:
+            self._works = False
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            warnings.warn(f"{self.folder} keeps no more objects: {error}", stacklevel=stack_level())
+            return
+        with self._lock:
+            self._written += len(fetched.data)
+            if self._written * _UNSEEN < self.size:
+                return
+            self._written = 0
+        self._make_room()
+
+    def _path(self, name: str) -> Path:
+        digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
+        return self.folder / digest[:2] / digest[2:40]
+
+    def _make_room(self) -> None:
+        """Removes the files that were not used for longest. Processes that do so at the same time choose the same."""
+        with contextlib.suppress(OSError):
+            files = sorted(self._files())
+            total = sum(size for _, size, _ in files)
+            if total <= self.size:
+                return
+            for _, size, path in files:
+                if total <= self.size * _KEPT:
+                    break
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+                total -= size
+
+    def _files(self) -> list[tuple[int, int, str]]:
+        """(time of the last use in ns, bytes, path) of each, those that a crash has left half written, too."""
+        found = []
+        for folder in os.scandir(self.folder):
+            if not folder.is_dir():
+                continue
+            for entry in os.scandir(folder.path):
+                with contextlib.suppress(FileNotFoundError):  # another process removes them, too
+                    stat = entry.stat()
+                    found.append((stat.st_mtime_ns, stat.st_size, entry.path))
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.folder}, {in_bytes(self.size)}"
+
+    def __getstate__(self) -> tuple[str, int]:
+        return str(self.folder), self.size
+
+    def __setstate__(self, state: tuple[str, int]) -> None:
+        self.__init__(*state)  # type: ignore[misc]  # as a copy is made
+
+
+def _packed(fetched: Fetched) -> list[bytes | memoryview]:
+    etag = fetched.etag.encode("utf-8", "surrogateescape")
+    head = np.array([len(etag), len(fetched.data), zlib.crc32(fetched.data.data, zlib.crc32(etag))], np.int64)
+    return [_MAGIC, head.tobytes(), etag, fetched.data.data]
+
+
+def _unpacked(stored: bytes) -> Fetched | None:
+    """What was packed; None of anything else."""
+    begin = len(_MAGIC) + 24
+    if len(stored) < begin or not stored.startswith(_MAGIC):
+        return None
+    etag_length, length, checksum = np.frombuffer(stored, np.int64, 3, len(_MAGIC)).tolist()
+    if etag_length < 0 or length < 0 or begin + etag_length + length != len(stored):
+        return None
+    etag, data = stored[begin : begin + etag_length], np.frombuffer(stored, np.uint8, length, begin + etag_length)
+    if zlib.crc32(data.data, zlib.crc32(etag)) != checksum:
+        return None
+    return Fetched(data, etag.decode("utf-8", "surrogateescape"), True)

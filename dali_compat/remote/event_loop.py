@@ -1,0 +1,94 @@
+"""The thread that all requests run in: an event loop, so that a caller who waits can be interrupted at any time."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from ..locks import new_lock
+
+T = TypeVar("T")
+
+_lock = new_lock()
+_loop: asyncio.AbstractEventLoop | None = None
+_thread: threading.Thread | None = None
+_is_forked = False  # this process is a child of one that has read objects: obstore's threads are not here
+_is_over = False  # the program ends
+_PATIENCE = 2.0  # seconds for requests to end with the program
+
+
+def is_forked() -> bool:
+    """Returns True if this process was forked from one that had read objects."""
+    return _is_forked
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """Returns the loop, which runs.
+
+    Raises:
+        RuntimeError: this process was forked from one that had read objects already, or ends.
+    """
+    global _loop, _thread
+    if _is_forked:
+        raise RuntimeError(
+            "this process was forked from one that had read objects already: it can index data sets in object storage, "
+            "but neither list them nor iterate loaders over them; start it with multiprocessing.get_context('spawn')"
+        )
+    if _is_over:
+        raise RuntimeError("the program ends: no objects are read any more")
+    with _lock:
+        if _loop is None:
+            loop = asyncio.new_event_loop()
+            _thread = threading.Thread(target=loop.run_forever, name="dali_compat objects", daemon=True)
+            _thread.start()
+            _loop = loop
+        return _loop
+
+
+def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine in the loop, and returns what it returns. An interrupt cancels it. In a forked process it runs
+    here."""
+    if _is_forked:
+        return asyncio.run(coroutine)
+    try:
+        future = asyncio.run_coroutine_threadsafe(coroutine, event_loop())
+    except BaseException:
+        coroutine.close()
+        raise
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def _end() -> None:
+    """Cancels all requests, and ends the thread: obstore must not call an interpreter that ends."""
+    global _is_over
+    _is_over = True
+    loop, thread = _loop, _thread
+    if loop is None or thread is None or not thread.is_alive():
+        return
+
+    def cancel() -> None:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.call_later(0.01, loop.stop)  # once they have met it
+
+    loop.call_soon_threadsafe(cancel)
+    thread.join(_PATIENCE)
+
+
+def _in_child() -> None:
+    global _loop, _thread, _is_forked
+    _is_forked = _is_forked or _loop is not None
+    _loop = _thread = None
+
+
+os.register_at_fork(after_in_child=_in_child)
+# before Python waits for threads that wait for requests; atexit's own functions come after that
+getattr(threading, "_register_atexit", atexit.register)(_end)

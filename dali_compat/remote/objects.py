@@ -1,0 +1,102 @@
+"""The objects that a data set's samples name."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .client import Client, Fetched, bare
+from .disk_cache import DiskCache
+from .event_loop import wait_for
+from .urls import failed, shown
+
+FolderAndSize = tuple[str | os.PathLike[str], int]
+
+
+class Objects:
+    """A Store (data/sources.py) of objects, which it knows by their URLs. Each stays as it was when it was listed, or
+    first read: one that has changed since is an error.
+
+    Args:
+        options: as Client's.
+        disk_cache: a folder and a number of bytes, which keep objects: DiskCache's arguments.
+        upright: whether their images are turned as their EXIF says (data/sources.py).
+
+    Attributes:
+        cache: of objects on disk, if there is one.
+
+    Raises:
+        ImportError: obstore is not installed.
+        OSError, ValueError: as DiskCache does.
+    """
+
+    def __init__(
+        self, options: Mapping[str, Any] | None = None, disk_cache: FolderAndSize | None = None, upright: bool = False
+    ):
+        self.client, self.upright = Client(options), upright
+        self.cache = None if disk_cache is None else DiskCache(*disk_cache)
+        self._etags: dict[str, str] = {}
+        self._sizes: dict[str, int] = {}
+
+    def listed(self, url: str, etag: str | None, size: int) -> None:
+        """Remembers what a listing says of an object."""
+        if etag:
+            self._etags[url] = bare(etag)
+        self._sizes[url] = size
+
+    def size(self, url: str) -> int:
+        """Returns the bytes of an object; 0 where it was neither listed nor read."""
+        return self._sizes.get(url, 0)
+
+    def __str__(self) -> str:
+        kept = "" if self.cache is None else f"; they are kept on disk ({self.cache})"
+        return f"images come from object storage, fetched ahead of their batches{kept}"
+
+    async def get(self, url: str) -> Fetched:
+        """Returns an object.
+
+        Raises:
+            ImageReadError: it cannot be read, or has changed.
+        """
+        try:
+            fetched = await self._get(url)
+            known = self._etags.setdefault(url, fetched.etag)
+            if known != fetched.etag:
+                raise ValueError(f"it has changed: its etag was {known}, and is {fetched.etag}; make the data set anew")
+        except Exception as error:
+            raise failed(url, error) from None
+        self._sizes[url] = len(fetched.data)
+        return fetched
+
+    async def _get(self, url: str) -> Fetched:
+        """The object, from the disk if it is there."""
+        if self.cache is None:
+            return await self.client.get(url)
+        run, name = asyncio.get_running_loop().run_in_executor, f"{self.client.place()} {url}"
+        fetched = await run(None, self.cache.get, name, self._etags.get(url))
+        if fetched is None:
+            fetched = await self.client.get(url)
+            await run(None, self.cache.put, name, fetched)
+        return fetched
+
+    def read(self, urls: Sequence[str]) -> list[NDArray[Any]]:
+        """Returns the bytes of objects: read-only uint8 arrays (length,), one after another. A Fetcher gets many at a
+        time. Raises as get()."""
+        return [wait_for(self.get(url)).data for url in urls]
+
+    def changed(self, urls: Sequence[str]) -> NDArray[Any]:
+        """Returns (N,) bool: what read() has given of these objects never changes."""
+        return np.zeros(len(urls), bool)
+
+    def copied(self, url: str) -> bytes:
+        """Returns the bytes of an object. Raises as get()."""
+        return self.read([url])[0].tobytes()
+
+    def place(self, url: str) -> str:
+        """Returns the URL of an object, for messages."""
+        return shown(url)

@@ -1,0 +1,85 @@
+"""URLs of objects, and errors that name them without credentials."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import url2pathname
+
+from ..errors import ImageReadError, read_error
+
+_WEB = "http", "https"
+_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", *_WEB)
+
+
+def is_url(path: Any) -> bool:
+    """Returns True if a path is a URL of object storage or a web server."""
+    return isinstance(path, str) and path.partition("://")[0].lower() in _SCHEMES and "://" in path
+
+
+def is_web(url: str) -> bool:
+    """Returns True for a URL of a web server."""
+    return url.partition("://")[0].lower() in _WEB
+
+
+def without_scheme(path: Any) -> Any:
+    """Returns the path of a ``file://`` URL; any other path as it is."""
+    if isinstance(path, str) and path[:7].lower() == "file://":
+        return url2pathname(urlsplit(path).path)
+    return path
+
+
+def are_urls(paths: Iterable[Any]) -> bool:
+    """Returns True if paths are URLs, and False if none is.
+
+    Raises:
+        ValueError: some are.
+    """
+    kinds = set(map(is_url, paths))
+    if len(kinds) > 1:
+        raise ValueError("some paths are URLs and others are files: make two data sets, and a ConcatDataset of them")
+    return True in kinds
+
+
+def split(url: str) -> tuple[str, str]:
+    """Returns the URL of an object's bucket, or of its server, and its key there.
+
+    Raises:
+        ValueError: it has a query or a password, which messages would show.
+    """
+    scheme, _, rest = url.partition("://")
+    host, _, key = rest.partition("/")
+    if not is_web(url):
+        return f"{scheme}://{host}", key
+    if "?" in rest or "@" in host:
+        raise ValueError(
+            f"a URL with a query or a password is not read: {shown(url)}; sign requests by storage_options"
+        )
+    return f"{scheme}://{host}", unquote(key)
+
+
+def joined(root: str, key: str) -> str:
+    """Returns the URL of a key of split()'s."""
+    return f"{root}/{quote(key) if is_web(root) else key}"
+
+
+def shown(text: str) -> str:
+    """Returns a text without what may be a credential: queries and passwords of URLs in it."""
+    return re.sub(r"(://)[^/\s@]*:[^/\s@]*@", r"\1", re.sub(r"(://[^\s?\"']*)\?[^\s\"')]*", r"\1", text))
+
+
+def failed(url: str, error: Exception) -> Exception:
+    """Returns an ImageReadError that names the URL and the reason, without credentials."""
+    if isinstance(error, ImageReadError):
+        return error
+    made = read_error(f"cannot read {shown(url)}: {reason_of(error)}", error)
+    made.__cause__ = None  # whose text has whole requests
+    return made
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns the class and the first line of an error, without credentials and the server's whole answer."""
+    line = str(error).partition("\n")[0].partition(": <")[0]
+    return f"{type(error).__name__}: {shown(line)}"

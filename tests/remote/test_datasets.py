@@ -1,0 +1,349 @@
+"""Data sets in object storage: their lists and batches are those of the same files in a local folder."""
+
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from contract.both import EXACT, assert_same_epoch, ours, stock
+from torch.utils import data
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+
+from dali_compat import DALIImageFolder, DALIImageList, DALIImageTable, DataLoader, FallbackWarning
+from dali_compat.errors import OutOfStep
+from dali_compat.remote.fetcher import Fetcher
+from dali_compat.text import in_bytes
+
+MIXED = T.Compose([T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.ToTensor()])
+
+
+@pytest.fixture
+def local(files) -> ImageFolder:
+    return ImageFolder(files / "train", EXACT)
+
+
+@pytest.fixture
+def folder(bucket) -> DALIImageFolder:
+    return DALIImageFolder(f"{bucket.url}/train", EXACT, storage_options=bucket.options)
+
+
+def urls_of(local, bucket) -> list[str]:
+    return [f"{bucket.url}/train{path.removeprefix(str(local.root))}" for path, _ in local.samples]
+
+
+def test_a_folder_is_listed_as_imagefolder_lists_it(local, folder, bucket):
+    assert (folder.classes, folder.class_to_idx, folder.targets) == (local.classes, local.class_to_idx, local.targets)
+    assert folder.samples == folder.imgs == list(zip(urls_of(local, bucket), local.targets, strict=True))
+    again = DALIImageFolder(f"{bucket.url}/train/", storage_options=bucket.options)
+    assert again.samples == folder.samples
+
+
+def test_the_root_of_a_bucket_is_a_folder(bucket, local):
+    assert len(DALIImageFolder(bucket.url, storage_options=bucket.options)) == len(local)
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_batches_are_torchs(local, folder, workers):
+    for _ in range(2):
+        loader = ours(folder, 4, num_workers=workers, device="cpu")
+        assert loader.explain().startswith("DALI route")
+        assert_same_epoch(loader, stock(local, 4))
+        assert_same_epoch(loader, stock(local, 4))
+
+
+def test_shuffled_epochs_are_a_local_folders(files, bucket):
+    """Gray, progressive and transparent images among them, windows drawn by the sizes in their headers."""
+    here = DALIImageFolder(files / "train", MIXED)
+    there = DALIImageFolder(f"{bucket.url}/train", MIXED, storage_options=bucket.options)
+    made = []
+    for dataset in (here, there):
+        torch.manual_seed(3)
+        made.append([batch for _ in range(2) for batch in ours(dataset, 5, shuffle=True, num_workers=2, device="cpu")])
+    for (a, la), (b, lb) in zip(*made, strict=True):
+        assert torch.equal(a, b) and torch.equal(la, lb)
+
+
+def test_samples_one_by_one(local, folder):
+    for index in (0, 1, 2, -1):
+        assert torch.equal(folder[index][0], local[index][0]) and folder[index][1] == local[index][1]
+    with pytest.raises(IndexError):
+        folder[len(local)]
+
+
+def test_subsets_concatenations_and_duplicates(local, folder):
+    indices = [5, 0, 0, 17, 5]
+    mine = data.ConcatDataset([data.Subset(folder, indices), folder])
+    theirs = data.ConcatDataset([data.Subset(local, indices), local])
+    assert_same_epoch(ours(mine, 4, num_workers=2, device="cpu"), stock(theirs, 4))
+    beside = data.ConcatDataset([local, folder])
+    assert_same_epoch(ours(beside, 5, device="cpu"), stock(data.ConcatDataset([local, local]), 5))
+
+
+def test_a_cache_of_decoded_images_asks_the_bucket_once(local, bucket):
+    from urllib.request import urlopen
+
+    def requests() -> int:
+        with urlopen(f"{bucket.endpoint}/counts") as answer:
+            return int(answer.read().decode().partition('"GET": ')[2].partition("}")[0])
+
+    folder = DALIImageFolder(f"{bucket.url}/train", EXACT, storage_options=bucket.options)
+    loader, before = ours(folder, 6, num_workers=2, device="cpu", cache=100 << 20), requests()
+    assert_same_epoch(loader, stock(local, 6))
+    first = requests()
+    assert_same_epoch(loader, stock(local, 6))
+    # what Pillow decodes is not kept
+    assert first - before == len(local) + 1 and requests() - first < 6
+
+
+def test_targets_and_return_index(local, bucket):
+    made = DALIImageFolder(
+        f"{bucket.url}/train", EXACT, lambda target: target + 10, return_index=True, storage_options=bucket.options
+    )
+    batches = list(ours(made, 6, num_workers=1, device="cpu"))
+    assert torch.cat([batch[1] for batch in batches]).tolist() == [target + 10 for target in local.targets]
+    assert torch.cat([batch[2] for batch in batches]).tolist() == list(range(len(local)))
+    assert made[3][1:] == (10, 3)
+
+
+def test_filters(local, bucket):
+    made = DALIImageFolder(
+        f"{bucket.url}/train", is_valid_file=lambda url: url.endswith("/00.jpg"), storage_options=bucket.options
+    )
+    assert [url.rpartition("/")[2] for url, _ in made.samples] == ["00.jpg"] * 3
+    with pytest.raises(FileNotFoundError, match="for the classes class_a, class_c"):
+        DALIImageFolder(f"{bucket.url}/train", is_valid_file=lambda url: "#1" in url, storage_options=bucket.options)
+    with pytest.raises(FileNotFoundError, match="find any class folder in s3://bucket/nothing"):
+        DALIImageFolder(f"{bucket.url}/nothing", storage_options=bucket.options)
+
+
+def test_what_a_folder_refuses(bucket):
+    with pytest.raises(ValueError, match="index_cache is for local folders, not for s3://bucket/train"):
+        DALIImageFolder(f"{bucket.url}/train", index_cache=True, storage_options=bucket.options)
+
+    class Own(DALIImageFolder):
+        def find_classes(self, directory):
+            return ["a"], {"a": 0}
+
+    with pytest.raises(ValueError, match="of Own's own is for local folders"):
+        Own(f"{bucket.url}/train", storage_options=bucket.options)
+    with pytest.raises(ValueError, match="cannot open s3://bucket: "):
+        DALIImageFolder(f"{bucket.url}/train", storage_options={"no_such_option": 1})
+
+
+def test_a_loader_of_the_users_own_gets_urls(folder, local, bucket):
+    made = DALIImageFolder(f"{bucket.url}/train", loader=lambda url: url, storage_options=bucket.options)
+    assert made[0] == (urls_of(local, bucket)[0], 0)
+    with pytest.warns(FallbackWarning, match="a loader of its own"):
+        assert DataLoader(made, 2, device="cpu").explain().startswith("torchvision route")
+
+
+def test_lists(local, bucket):
+    urls = urls_of(local, bucket)
+    made = DALIImageList(urls, local.targets, EXACT, storage_options=bucket.options)
+    assert made.samples == list(zip(urls, local.targets, strict=True))
+    for _ in range(2):
+        assert_same_epoch(ours(made, 5, num_workers=2, device="cpu"), stock(local, 5))
+    assert torch.equal(made[4][0], local[4][0])
+    names = [url.removeprefix(f"{bucket.url}/train/") for url in urls]
+    assert DALIImageList(names, root=f"{bucket.url}/train", storage_options=bucket.options).paths == urls
+
+
+def test_lists_of_a_web_server(local, bucket):
+    urls = [bucket.key(url.removeprefix(f"{bucket.url}/")) for url in urls_of(local, bucket)]
+    options = {"client_options": {"allow_http": True}}
+    made = DALIImageList(urls, local.targets, EXACT, storage_options=options)
+    assert_same_epoch(ours(made, 5, num_workers=2, device="cpu"), stock(local, 5))
+
+
+def test_urls_and_files_are_not_mixed(local, bucket):
+    with pytest.raises(ValueError, match="some paths are URLs and others are files"):
+        DALIImageList([local.samples[0][0], "s3://bucket/1.jpg"])
+
+
+def test_tables(local, bucket, tmp_path):
+    names = [url.removeprefix(f"{bucket.url}/train/") for url in urls_of(local, bucket)]
+    table = tmp_path / "table.csv"
+    table.write_text("file,label\n" + "".join(f"{name},{name[6]}\n" for name in names))
+    there = dict(root=f"{bucket.url}/train", storage_options=bucket.options)
+    made = DALIImageTable(table, transform=EXACT, **there)
+    assert made.classes == ["a", "b", "c"]
+    assert_same_epoch(ours(made, 5, device="cpu"), stock(local, 5))
+    table.write_text("file,label\nclass_a/00.jpg,a\nclass_a/gone.jpg,a\n")
+    with pytest.raises(FileNotFoundError, match="1 of 2 files are missing: line 3: s3://bucket/train/class_a/gone"):
+        DALIImageTable(table, **there)
+    assert len(DALIImageTable(table, check_files=False, **there)) == 2
+
+
+def test_a_file_url_is_a_local_path(local, files):
+    made = DALIImageFolder((files / "train").as_uri(), EXACT)
+    assert made.samples == local.samples
+    uris = [Path(path).as_uri() for path, _ in local.samples]
+    assert DALIImageList(uris).paths == [path for path, _ in local.samples]
+    assert DALIImageList(["class_a/00.jpg"], root=(files / "train").as_uri()).paths == [local.samples[0][0]]
+
+
+def test_torchs_loader_in_spawned_processes(local, folder):
+    loader = data.DataLoader(folder, 6, num_workers=1, multiprocessing_context="spawn")
+    assert torch.equal(folder[0][0], local[0][0])  # obstore is at work in this process
+    assert_same_epoch(loader, stock(local, 6))
+
+
+def test_torchs_loader_in_forked_processes(local, folder):
+    """Though obstore does not work in them."""
+    loader = data.DataLoader(folder, 4, num_workers=2, multiprocessing_context="fork")
+    for _ in range(2):
+        assert_same_epoch(loader, stock(local, 4))
+
+
+class Listing:
+    """A sample of it is what listing a bucket in a worker gives."""
+
+    def __init__(self, bucket):
+        self.bucket = bucket
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return len(DALIImageFolder(f"{self.bucket.url}/train", storage_options=self.bucket.options))
+
+
+def test_a_forked_process_that_lists_is_told(folder, bucket):
+    with pytest.raises(OSError, match="neither list them nor iterate"):
+        next(iter(data.DataLoader(Listing(bucket), num_workers=1, multiprocessing_context="fork")))
+
+
+def test_a_program_that_leaves_an_iterator_ends_in_silence(bucket):
+    code = f"""
+from torchvision import transforms as T
+from dali_compat import DALIImageFolder, DataLoader
+dataset = DALIImageFolder("{bucket.url}/train", T.Compose([T.CenterCrop(40), T.ToTensor()]),
+                          storage_options={bucket.options!r})
+batches = iter(DataLoader(dataset, 2, num_workers=3, device="cpu"))
+next(batches)
+"""
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (made.stdout, made.stderr) == ("", "")
+
+
+def test_a_copy_has_the_list_and_the_options(local, folder):
+    made = pickle.loads(pickle.dumps(folder))
+    assert made.samples == folder.samples
+    assert_same_epoch(ours(made, 6, device="cpu"), stock(local, 6))
+
+
+def test_a_rank_fetches_its_own_samples_alone(local, folder):
+    for rank in range(2):
+        sampler = data.DistributedSampler(folder, 2, rank, shuffle=True, seed=1)
+        loader = ours(folder, 3, sampler=sampler, num_workers=2, device="cpu")
+        assert_same_epoch(loader, stock(local, 3, sampler=sampler))
+        assert loader.stats().objects == 9
+
+
+@pytest.mark.parametrize("target_transform", [None, lambda target: target + 1], ids=["in a thread", "in the caller's"])
+def test_an_interrupt_in_the_middle_of_an_epoch_loses_no_batch(local, bucket, monkeypatch, target_transform):
+    """A target_transform is called in the caller's thread, and so are objects waited for."""
+    mine = DALIImageFolder(f"{bucket.url}/train", EXACT, target_transform, storage_options=bucket.options)
+    local.target_transform = target_transform
+    take, calls, met = Fetcher.take, [], 0
+
+    def interrupted(self, records):
+        calls.append(threading.current_thread() is threading.main_thread())
+        errors = take(self, records)
+        if len(calls) in (2, 5):
+            raise OutOfStep("in the middle of it") if not calls[-1] else KeyboardInterrupt
+        return errors
+
+    monkeypatch.setattr(Fetcher, "take", interrupted)
+    batches, made = iter(ours(mine, 3, num_workers=2, device="cpu")), []
+    while len(made) < 6:
+        try:
+            made.append(next(batches))
+        except KeyboardInterrupt:
+            met += 1
+    assert (False in calls) is (target_transform is None) and met == calls[1] + calls[4] >= (
+        target_transform is not None
+    )
+    for (a, la), (b, lb) in zip(made, stock(local, 3), strict=True):
+        assert torch.equal(a, b) and torch.equal(la, lb)
+    assert next(batches, None) is None
+
+
+def test_stats_and_explain(local, folder, bucket, tmp_path):
+    loader = ours(folder, 6, num_workers=2, device="cpu")
+    assert loader.stats()[-4:] == (0, 0, 0, 0.0)
+    list(loader)
+    stats = loader.stats()
+    size = sum(Path(path).stat().st_size for path, _ in local.samples)
+    assert (stats.objects, stats.hits, stats.fetched) == (18, 0, size) and 0 < stats.network < 30
+    assert f"; 18 objects fetched, {in_bytes(size)}, 0 of them from disk; {stats.network:.2f} s waiting" in str(stats)
+    list(loader)
+    assert loader.stats().objects == 36
+    assert "\n  images come from object storage, fetched ahead of their batches\n" in loader.explain() + "\n"
+    kept = DALIImageFolder(folder.root, EXACT, storage_options=bucket.options, disk_cache=(tmp_path, 2_000_000))
+    loader = ours(kept, 6, device="cpu")
+    for hits in (0, 18):
+        list(loader)
+        assert loader.stats().hits == hits
+    assert f"; they are kept on disk ({tmp_path}, 2.0 MB)" in loader.explain()
+
+
+def test_resume(local, folder):
+    torch.manual_seed(0)
+    loader = ours(folder, 4, shuffle=True, num_workers=2, device="cpu")
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    rest = list(batches)
+    again = ours(folder, 4, shuffle=True, num_workers=2, device="cpu")
+    again.load_state_dict(state)
+    for (a, la), (b, lb) in zip(again, rest, strict=True):
+        assert torch.equal(a, b) and torch.equal(la, lb)
+    assert loader.replay(0)[0].shape == (4, 3, 40, 40)
+    assert loader.describe(0)[0].path.startswith("s3://bucket/train/class_")
+
+
+def test_without_obstore():
+    code = """
+import sys
+sys.modules["obstore"] = None
+from dali_compat import DALIImageFolder, DALIImageList
+for make in (lambda: DALIImageFolder("s3://bucket/train"), lambda: DALIImageList(["gs://bucket/1.jpg"])):
+    try:
+        make()
+    except ImportError as error:
+        print(error)
+"""
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert made == "object storage is read with obstore: pip install 'dali_compat[remote]'\n" * 2
+
+
+def test_moto_serves_the_same(files, local, monkeypatch):
+    """An S3 server of others, with signed requests; its credentials come from the environment."""
+    from urllib.request import Request, urlopen
+
+    import obstore
+
+    ThreadedMotoServer = pytest.importorskip("moto.server").ThreadedMotoServer
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        endpoint = f"http://{host}:{port}"
+        urlopen(Request(f"{endpoint}/photos", method="PUT")).close()
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "topsecret")
+        options = {"endpoint": endpoint, "region": "us-east-1", "client_options": {"allow_http": True}}
+        store = obstore.store.from_url("s3://photos", **options)
+        for path in (files / "train").rglob("*.*"):
+            if path.is_file():
+                obstore.put(store, str(path.relative_to(files)), path)
+        made = DALIImageFolder("s3://photos/train", EXACT, storage_options=options)
+        assert made.targets == local.targets
+        assert_same_epoch(ours(made, 5, num_workers=2, device="cpu"), stock(local, 5))
+    finally:
+        server.stop()
