@@ -18,8 +18,9 @@ COMMANDS = {
     "pack": "make a RecordIO, TFRecord, LMDB or tar file of a folder",
 }
 _ABOUT = """\
-A drop-in replacement for PyTorch's image loading that decodes and transforms
-whole batches with NVIDIA DALI, on the GPU or on the CPU.
+Your PyTorch image training, without the wait for images: change two imports,
+or none. A drop-in replacement for PyTorch's image loading that decodes and
+transforms whole batches with NVIDIA DALI, on the GPU or on the CPU.
 
 Two lines of a script change:
 
