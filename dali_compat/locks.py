@@ -15,6 +15,8 @@ import time
 import weakref
 from contextlib import suppress
 
+from . import forked as _forked  # noqa: F401 - before the hooks here: what is registered first is called last
+
 _PATIENCE = 1.0  # seconds for who holds a lock at a fork: it may read a file
 
 _all: weakref.WeakSet = weakref.WeakSet()

@@ -42,7 +42,8 @@ def test_signature_of_the_folder_is_torchvisions_and_ours():
     torchvisions, mine = _parameters(ImageFolder), _parameters(DALIImageFolder)
     assert mine[: len(torchvisions)] == torchvisions
     assert mine[len(torchvisions) :] == [
-        (name, inspect.Parameter.KEYWORD_ONLY, False) for name in ("return_index", "index_cache")
+        *((name, inspect.Parameter.KEYWORD_ONLY, False) for name in ("orient", "return_index", "index_cache")),
+        *((name, inspect.Parameter.KEYWORD_ONLY, None) for name in ("storage_options", "disk_cache")),
     ]
 
 

@@ -404,7 +404,7 @@ def test_parts_of_different_shapes_do_not_collate():
     dataset = data.ConcatDataset([make(8), make(8, T.Compose([T.CenterCrop(20), TEST]))])
     assert_same_epoch(ours(dataset, 4), stock(dataset, 4))
     mine, theirs = (error_of(list, maker(dataset, 3)) for maker in (ours, stock))
-    assert type(mine) is type(theirs) and str(mine) == str(theirs)
+    assert type(mine) is type(theirs) and str(mine).startswith(str(theirs))  # and says which images, and what to do
     shapes = [[tuple(image.shape) for image, _ in batch] for batch in ours(dataset, 3, collate_fn=list)]
     assert shapes == [[tuple(image.shape) for image, _ in batch] for batch in stock(dataset, 3, collate_fn=list)]
 
