@@ -19,7 +19,7 @@ ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "forked": set(),
     "patched": set(),
-    "locks": set(),
+    "locks": {"forked"},
     "versions": set(),
     "plan": set(),
     "text": set(),
