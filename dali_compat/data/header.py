@@ -21,6 +21,7 @@ UNKNOWN, DALI, PIL, UNREADABLE, GRAY = 0, 1, 2, 3, 4  # GRAY: by PIL, with one c
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PLAIN_FRAMES = (0xC0, 0xC2)  # baseline and progressive, Huffman-coded
 _APPLICATION = _JFIF, _EXIF, _ADOBE = 0xE0, 0xE1, 0xEE  # APP0, APP1, APP14
+_SEVERAL, _OF_SEVERAL = 0xE2, b"MPF\0"  # APP2, of files of several pictures
 _SAME_IN_DALI = {
     "PNG": ("1", "L", "LA", "P", "RGB", "RGBA"),
     "BMP": ("1", "L", "P", "RGB"),
@@ -70,34 +71,82 @@ def read_header(source: Source | np.ndarray) -> Header:
         return Header(UNREADABLE, 1, 1)
 
 
-def _read_jpeg(source: Source | np.ndarray) -> Header | None:
-    """ISO/IEC 10918-1 B.1.1: walk the marker segments to the frame header. None where the image is no plain JPEG."""
+def jpeg_of_one_picture(source: Source | np.ndarray) -> tuple[int, int, int] | None:
+    """Returns (components, height, width) of a plain JPEG, by its markers, in a tenth of Pillow's time; None of other
+    files.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     with RandomAccess(source) as encoded:
-        data, base, at = encoded.read(4096, 0), 0, 2
-        markers: dict[int, bytes] = {}
-        if data[:2] != b"\xff\xd8":
+        frame = _frame_of(encoded)
+        if frame is None or _SEVERAL in frame.markers or not frame.is_plain:
             return None
-        while True:
-            if at + 19 > len(data):
-                base, at = base + at, 0
-                data = encoded.read(4096, base)
-                if len(data) < 19:
-                    return None
-            if data[at] != 0xFF:
+        return frame.components, frame.height, frame.width
+
+
+class _Frame(NamedTuple):
+    """A JPEG's frame header: where it is, in the bytes from ``base`` on that were read, and what comes before it."""
+
+    data: bytes
+    base: int
+    at: int
+    markers: dict[int, bytes]
+
+    @property
+    def components(self) -> int:
+        return self.data[self.at + 9]
+
+    @property
+    def height(self) -> int:
+        return self.data[self.at + 5] << 8 | self.data[self.at + 6]
+
+    @property
+    def width(self) -> int:
+        return self.data[self.at + 7] << 8 | self.data[self.at + 8]
+
+    @property
+    def is_plain(self) -> bool:
+        """Returns whether it is Huffman-coded, of 8 bits, gray or of three components."""
+        kind, precision = self.data[self.at + 1], self.data[self.at + 4]
+        plain = kind in _PLAIN_FRAMES and precision == 8 and self.components in (1, 3)
+        return bool(plain and self.height and self.width)
+
+
+def _frame_of(encoded: RandomAccess) -> _Frame | None:
+    """ISO/IEC 10918-1 B.1.1: walks the marker segments to the frame header. Returns None where there is none."""
+    data, base, at = encoded.read(4096, 0), 0, 2
+    markers: dict[int, bytes] = {}
+    if data[:2] != b"\xff\xd8":
+        return None
+    while True:
+        if at + 19 > len(data):
+            base, at = base + at, 0
+            data = encoded.read(4096, base)
+            if len(data) < 19:
                 return None
-            marker = data[at + 1]
-            if marker == 0xFF:  # fill byte
-                at += 1
-            elif marker in _START_OF_FRAME:
-                break
-            else:
-                if marker in _APPLICATION:
-                    markers.setdefault(marker, data[at + 4 : at + 16])
-                at += 2 + (data[at + 2] << 8 | data[at + 3])
-        precision, components = data[at + 4], data[at + 9]
-        height, width = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8]
-        plain = marker in _PLAIN_FRAMES and precision == 8 and height and width
-        plain = plain and (components == 1 or (components == 3 and _is_ycc(markers, data[at + 10 : at + 17 : 3])))
+        if data[at] != 0xFF:
+            return None
+        marker = data[at + 1]
+        if marker == 0xFF:  # fill byte
+            at += 1
+        elif marker in _START_OF_FRAME:
+            return _Frame(data, base, at, markers)
+        else:
+            if marker in _APPLICATION or (marker == _SEVERAL and data[at + 4 : at + 8] == _OF_SEVERAL):
+                markers.setdefault(marker, data[at + 4 : at + 16])
+            at += 2 + (data[at + 2] << 8 | data[at + 3])
+
+
+def _read_jpeg(source: Source | np.ndarray) -> Header | None:
+    """None where the image is no plain JPEG."""
+    with RandomAccess(source) as encoded:
+        frame = _frame_of(encoded)
+        if frame is None:
+            return None
+        data, base, at, markers = frame
+        components, height, width = frame.components, frame.height, frame.width
+        plain = frame.is_plain and (components == 1 or _is_ycc(markers, data[at + 10 : at + 17 : 3]))
         if not plain or (components == 1 and isinstance(source, InItsMode)):
             return None
         if _EXIF in markers and is_upright(source) and _is_turned(source):

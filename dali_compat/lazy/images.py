@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
 
 from PIL import Image, ImageFile, ImageMode
+from PIL.JpegImagePlugin import JpegImageFile
 
+from ..data.header import jpeg_of_one_picture
 from ..data.sources import Source, is_upright, opened
 from ..translate.geometry import interpolation_named
 from .geometry import resized
@@ -27,6 +30,7 @@ _OF_STATE = frozenset(("mode", "size", "width", "height"))
 _OF_EXIF = b"eXIf", b"exif", b"adobe.xmp"
 _FORMATS = frozenset(("BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"))  # of which the header says enough
 _MODES = frozenset(("RGB", "L", "P", "1", "RGBA", "LA", "CMYK"))
+_MODES_OF_JPEGS = {1: "L", 3: "RGB"}  # by the number of components
 _ORIENTATION, _TURNED = 274, (5, 6, 7, 8)  # a tag of EXIF, and where its image lies on its side
 
 
@@ -208,6 +212,9 @@ def _own_class(later: Later) -> type:
 def header_of(source: Source) -> Header | None:
     """What the file's header says; None where only the real image says what it is."""
     try:
+        found = None if is_upright(source) else jpeg_of_one_picture(source)
+        if found is not None and found[1] * found[2] <= (Image.MAX_IMAGE_PIXELS or math.inf):  # of others Pillow warns
+            return Header(State("pil", _MODES_OF_JPEGS[found[0]], found), JpegImageFile, "JPEG")
         with opened(source) as file, _really_open(file) as image:
             if image.format not in _FORMATS or image.mode not in _MODES:
                 return None

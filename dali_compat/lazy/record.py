@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image, ImageOps
 from torchvision import tv_tensors
-from torchvision.transforms import autoaugment
+from torchvision.transforms import InterpolationMode, autoaugment
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import _auto_augment
 from torchvision.transforms.v2 import functional as v2
@@ -81,10 +81,13 @@ class Recording(NamedTuple):
         return image
 
 
+_CONSTANT = frozenset((int, float, bool, str, type(None), torch.dtype, InterpolationMode))
+
+
 def kept(value: Any) -> Any:
     """An argument that stays as it is, whatever becomes of the caller's."""
     if type(value) in (list, tuple):
-        return type(value)([kept(one) for one in value])
+        return type(value)([one if type(one) in _CONSTANT else kept(one) for one in value])
     if type(value) is dict:
         return {name: kept(one) for name, one in value.items()}
     return value.clone() if type(value) is torch.Tensor else value
