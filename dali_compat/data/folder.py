@@ -111,7 +111,7 @@ class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
         self.imgs, self.targets = self.samples, [target for _, target in self.samples]
 
     def _lists_itself(self) -> bool:
-        """Whether a subclass makes the list."""
+        """Returns whether a subclass makes the list."""
         lists = type(self).find_classes, type(self).make_dataset
         return lists != (ImageFolder.find_classes, ImageFolder.make_dataset)
 

@@ -81,7 +81,7 @@ def is_store(dataset: Any) -> TypeIs[Archive | DALIHuggingFace]:
 
 
 def objects_of(dataset: Any) -> Objects | None:
-    """What has the images of a data set of objects; None of other data sets."""
+    """Returns what has the images of a data set of objects; None of other data sets."""
     return getattr(dataset, "_objects", None)
 
 

@@ -200,7 +200,7 @@ def objects_at(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, 
 
 
 def is_plain(dataset: data.Dataset, tables: dict[int, SampleTable], targets: bool = True) -> bool:
-    """Whether no code of the user's runs when samples are found, and with ``targets`` their targets: no
+    """Returns whether no code of the user's runs when samples are found, and with ``targets`` their targets: no
     target_transform, no sequence of their own."""
     if type(dataset) is data.Subset:
         return type(dataset.indices) in PLAIN and is_plain(dataset.dataset, tables, targets)

@@ -13,7 +13,7 @@ _SIDES = 4  # (height, width) of the image before, and after
 
 
 def width_of(layout: Any, sized: bool) -> int:
-    """How many numbers a step takes of each image's."""
+    """Returns how many numbers a step takes of each image's."""
     return _SIDES * sized + sum(int(np.prod(shape)) for _, shape, _ in layout)
 
 
@@ -36,7 +36,8 @@ def given(sizes, u, *, at, layout, sized):
 
 @draws(uniforms=lambda at, of: at + _SIDES + lookup(of)[0])
 def given_uniforms(sizes, u, *, at, of):
-    """What another draw (``of``) makes of random numbers that stand in the rows of ``u``, behind sizes as given()'s."""
+    """Returns what another draw (``of``) makes of random numbers that stand in the rows of ``u``, behind sizes as
+    given()'s."""
     first = at + _SIDES
     values, after = run(of, sizes, u[:, first : first + lookup(of)[0]])
     _after(sizes, u[:, at:first])
@@ -54,5 +55,5 @@ def _after(sizes, sides) -> np.ndarray:
 
 
 def is_given(step: Step) -> bool:
-    """Whether the data set's own code has chosen what a step does to each image."""
+    """Returns whether the data set's own code has chosen what a step does to each image."""
     return step.draw is not None and step.draw.name.startswith("given")

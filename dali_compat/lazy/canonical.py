@@ -47,6 +47,6 @@ def _combined(first: Numbers, second: Numbers) -> Numbers:
 
 
 def is_inside(numbers: Numbers) -> bool:
-    """Whether a window lies within the image."""
+    """Returns whether a window lies within the image."""
     height, width, _, _, top, left, h, w = numbers
     return top >= 0 and left >= 0 and top + h <= height and left + w <= width

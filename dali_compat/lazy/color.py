@@ -151,7 +151,7 @@ def augment(
 
 
 def _fill_of(s: State, fills: dict[Any, Any]) -> Any:
-    """What v2 has for the very class of an image."""
+    """Returns what v2 has for the very class of an image."""
     if any(isinstance(kind, type) and issubclass(kind, Image.Image) for kind in fills):
         raise Unknown
     kind = tv_tensors.Image if s.kind == "Image" else torch.Tensor

@@ -169,7 +169,7 @@ class _Pixels:
 
 
 def later_of(image: Any) -> Later:
-    """What a stand-in stands for."""
+    """Returns what a stand-in stands for."""
     later: Later = object.__getattribute__(image, "_later")
     return later
 
@@ -180,7 +180,7 @@ def _made(later: Later | None) -> Any:
 
 
 def _called(image: LazyImage, name: str, gives: Callable[..., Outcome], args: Any, kwargs: Any, why: str) -> Any:
-    """What a method of an image's gives, later if possible."""
+    """Returns what a method of an image's gives, later if possible."""
     later = later_of(image)
     state, outcome = later.state, None
     if state is not None:
@@ -210,7 +210,7 @@ def _own_class(later: Later) -> type:
 
 
 def header_of(source: Source) -> Header | None:
-    """What the file's header says; None where only the real image says what it is."""
+    """Returns what the file's header says; None where only the real image says what it is."""
     try:
         found = None if is_upright(source) else jpeg_of_one_picture(source)
         if found is not None and found[1] * found[2] <= (Image.MAX_IMAGE_PIXELS or math.inf):  # of others Pillow warns
@@ -231,7 +231,7 @@ def header_of(source: Source) -> Header | None:
 
 
 def _exif(later: Later) -> Any:
-    """What the header says of an image that was only opened; None where only the real one says it."""
+    """Returns what the header says of an image that was only opened; None where only the real one says it."""
     if later.record is None or is_upright(later.source):
         return None
     if any(call.name not in ("convert", "copy") for call in later.record.calls):

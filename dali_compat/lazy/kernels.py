@@ -25,13 +25,13 @@ from .tensors import KINDS, LazyMask, lazy_tensor
 
 
 def state_of(stand_in: Any) -> State | None:
-    """What is known of it; None where it is real, or only the real one says it."""
+    """Returns what is known of it; None where it is real, or only the real one says it."""
     return later_of(stand_in).state
 
 
 def applied(owner: str, name: str, stand_in: Any, args: Any, kwargs: Any) -> Any:
-    """What a function of torchvision's gives of a stand-in, not made yet; None where it has to be. ``owner``, ``name``:
-    as Call's."""
+    """Returns what a function of torchvision's gives of a stand-in, not made yet; None where it has to be. ``owner``,
+    ``name``: as Call's."""
     later = later_of(stand_in)
     state = later.state
     if state is None or (owner == "v1" and state.kind in ("Image", "Mask")):  # of which it gives one or another class
@@ -53,8 +53,8 @@ def stand_in_for(later: Later | None) -> Any:
 
 
 def registered(transform: Any, stand_in: Any) -> Any:
-    """What a transform gives that neither torch nor torchvision has, and that has a translation; None where it has to
-    be called. Its random numbers are drawn here, from torch's generator."""
+    """Returns what a transform gives that neither torch nor torchvision has, and that has a translation; None where it
+    has to be called. Its random numbers are drawn here, from torch's generator."""
     later = later_of(stand_in)
     state = later.state
     if state is None or not is_plain(state) or (state.kind == "pil" and state.mode not in ("RGB", "L")):
@@ -90,7 +90,7 @@ def registered(transform: Any, stand_in: Any) -> Any:
 
 
 def _is_conditional(step: Step) -> bool:
-    """Whether it is for some images alone, or gives several."""
+    """Returns whether it is for some images alone, or gives several."""
     return bool(step.when) or step.op == "choose" or step.gives.views > 0
 
 

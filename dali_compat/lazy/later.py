@@ -115,19 +115,19 @@ class Later:
 
     @property
     def record(self) -> Recording | None:
-        """What it is; None where only the real one says it."""
+        """Returns what it is; None where only the real one says it."""
         if self._read is not None:
             _ = self.header
         return self._record
 
     @property
     def is_file(self) -> bool:
-        """Whether the image was only opened."""
+        """Returns whether the image was only opened."""
         return self._before is None and not (self._record is not None and self._record.calls)
 
     @property
     def state(self) -> State | None:
-        """What is known of it; None where it is real, or only the real one says it."""
+        """Returns what is known of it; None where it is real, or only the real one says it."""
         record = None if self.is_real else self.record
         return None if record is None else record.state
 
@@ -155,8 +155,8 @@ class Later:
                 later._become_real(why)
 
     def then(self, call: Call, outcome: Outcome | None) -> Later | None:
-        """What a call gives, later; None without an outcome, and where it is real, and may have been changed in place
-        since."""
+        """Returns what a call gives, later; None without an outcome, and where it is real, and may have been changed in
+        place since."""
         with _lock:
             if outcome is None or self.is_real or self.record is None:
                 return None

@@ -70,7 +70,7 @@ class Given(NamedTuple):
 
     @property
     def sized(self) -> bool:
-        """Whether its numbers begin with the sizes before and after it."""
+        """Returns whether its numbers begin with the sizes before and after it."""
         return self.off == SIZED or self.op in ("rotate", "affine", "perspective") or self.draw is not None
 
     def spec(self, size: Size | None) -> ImageSpec:
@@ -116,8 +116,8 @@ def operation(*names: str) -> Callable[[Function], Function]:
 
 
 def outcome_of(name: str, state: State, like: str, args: Any, kwargs: Any) -> Outcome | None:
-    """What a function of this name gives of an image, called with these further arguments; None where only the real
-    image says so. ``like``: "v1" or "v2"."""
+    """Returns what a function of this name gives of an image, called with these further arguments; None where only the
+    real image says so. ``like``: "v1" or "v2"."""
     known = OPERATIONS.get(name)
     if known is None:
         return None
@@ -141,5 +141,5 @@ def flagged(op: str, state: State, numbers: Any = (), layout: Any = (), **args: 
 
 
 def is_plain(state: State) -> bool:
-    """Whether kernels take such an image: of three dimensions, and one channel or three."""
+    """Returns whether kernels take such an image: of three dimensions, and one channel or three."""
     return len(state.shape) == 3 and state.channels in (1, 3) and state.kind != "Mask"

@@ -32,7 +32,7 @@ class Call(NamedTuple):
     kwargs: dict[str, Any] = {}
 
     def on(self, image: Any) -> Any:
-        """What it gives of a real image."""
+        """Returns what it gives of a real image."""
         return _FUNCTIONS[self.owner](self.name)(image, *self.args, **self.kwargs)
 
 

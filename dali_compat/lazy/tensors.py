@@ -194,7 +194,7 @@ _MADE: dict[str, Any] = {
 
 
 def _called(tensor: LazyTensor, name: str, args: Any, kwargs: Any) -> Any:
-    """What a method gives, later if possible."""
+    """Returns what a method gives, later if possible."""
     later = tensor._later
     state = later.state
     if state is not None:

@@ -181,7 +181,7 @@ def _shown(dataset: Any, recipes: dict[str, Recipes]) -> Verdict:
 
 
 def _for_dali(asker: Asker, sample: Sample) -> bool:
-    """Whether DALI makes an image of a sample."""
+    """Returns whether DALI makes an image of a sample."""
     return any(not asker.place(image.record)[0].is_replayed for image in sample.images)
 
 

@@ -110,7 +110,7 @@ class AskedWorkers:
         return Ticket(request, answer, processes)
 
     def samples(self, ticket: Ticket, failed: Callable[[int, str, str], None] | None = None) -> list[Sample]:
-        """What they answer. ``failed`` takes rows, errors and files of samples that there
+        """Returns what they answer. ``failed`` takes rows, errors and files of samples that there
         are not.
 
         Raises:
@@ -220,7 +220,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _travels(recording: Recording) -> bool:
-    """Whether pickle takes what the user's code has called operations with."""
+    """Returns whether pickle takes what the user's code has called operations with."""
     if all(
         call.owner != "called" and all(map(_is_plain, (*call.args, *call.kwargs.values()))) for call in recording.calls
     ):

@@ -160,7 +160,7 @@ def _first_resize(steps, split: int) -> int:
 
 
 def _by_torchvision(s: Step) -> Step:
-    """What only torchvision's own function does to the last bit."""
+    """Returns what only torchvision's own function does to the last bit."""
     if s.op != "gaussian_blur" or not is_given(s):
         return s
     return s.but(args=(*s.args, ("by_torchvision", True)), fidelity=EXACT)
@@ -289,7 +289,7 @@ def _crops_inside(resize: Step, crop: Step) -> bool:
 
 
 def _is_inside(resize: Draw | None, crop: Step) -> bool:
-    """Whether a crop's windows lie within what the draw of a resize gives."""
+    """Returns whether a crop's windows lie within what the draw of a resize gives."""
     if crop.kwargs["inside"]:
         return True
     size, max_size = (dict(resize.args).get(name) if resize else None for name in ("size", "max_size"))

@@ -137,7 +137,7 @@ def _packed(fetched: Fetched) -> list[bytes | memoryview]:
 
 
 def _unpacked(stored: bytes) -> Fetched | None:
-    """What was packed; None of anything else."""
+    """Returns what was packed; None of anything else."""
     begin = len(_MAGIC) + 24
     if len(stored) < begin or not stored.startswith(_MAGIC):
         return None

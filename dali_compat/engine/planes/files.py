@@ -75,12 +75,14 @@ class Files:
         return np.where(inside, self.memory[np.where(inside, self.begins[:, None] + places, 0)], 0).astype(np.uint8)
 
     def as_known(self, facts: Facts) -> np.ndarray:
-        """Returns (N,) bool, which are intact and have the headers that are known: an engine makes planes of the sides
-        that they state, and room is made by what is known."""
-        alike = (self.lengths == facts.lengths) & (marks(self.stated(facts.stated_at)) == facts.marks)
-        for i in np.flatnonzero(alike).tolist():
-            alike[i] = is_intact(self.memory[self.begins[i] : self.begins[i] + self.lengths[i]])
-        return alike
+        """Returns (N,) bool, which have the headers that are known: an engine makes planes of the sides that they
+        state, and room is made by what is known."""
+        return (self.lengths == facts.lengths) & (marks(self.stated(facts.stated_at)) == facts.marks)
+
+    def intact(self, index: np.ndarray) -> np.ndarray:
+        """Returns (len(index),) bool, which of those at ``index`` are intact."""
+        ends = self.begins + self.lengths
+        return np.array([is_intact(self.memory[self.begins[i] : ends[i]]) for i in index.tolist()], bool)
 
     def checksums(self, stated: np.ndarray) -> np.ndarray:
         """As data/verdicts has them, of these files and the marks of what their headers have ``stated``."""
@@ -114,6 +116,8 @@ class UncheckedFiles:
         same = hold(self._words, self.checksums)
         if len(new := np.flatnonzero(self._words == 0)):
             same[new] = files.only(new).as_known(self._facts.take(new))
+            sure = new[same[new]]
+            same[sure] = files.intact(sure)
         chosen = np.flatnonzero(same)
         return files if len(chosen) == len(files) else files.only(chosen), chosen
 
