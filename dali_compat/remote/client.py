@@ -15,7 +15,7 @@ from .event_loop import event_loop, is_forked
 from .helper_process import HelperProcess
 from .urls import reason_of, split
 
-_INSTALL = "pip install 'dali_compat[remote]'"
+_INSTALL = "pip install obstore"
 
 
 class Fetched(NamedTuple):

@@ -319,7 +319,7 @@ for make in (lambda: DALIImageFolder("s3://bucket/train"), lambda: DALIImageList
         print(error)
 """
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert made == "object storage is read with obstore: pip install 'dali_compat[remote]'\n" * 2
+    assert made == "object storage is read with obstore: pip install obstore\n" * 2
 
 
 def test_moto_serves_the_same(files, local, monkeypatch):
