@@ -1,4 +1,4 @@
-"""Draws docs/strip.jpg, the photos of README.md: torchvision's, ours by default, and the difference, amplified.
+"""Draws docs/strip.jpg, the photos of docs/transforms.md: torchvision's, ours by default, and the difference, amplified.
 
 The photos of docs/photos go through torchvision's ImageFolder and transform, and through this package's DataLoader on
 the CPU, as a user's do. Each column is a transform with nothing left to chance, so that both give the same picture.
@@ -22,15 +22,16 @@ from dali_compat import DALIImageFolder, DataLoader
 
 HERE = pathlib.Path(__file__).parent
 PHOTOS, OUT = HERE.parent / "docs" / "photos", HERE.parent / "docs" / "strip.jpg"
-SIDE, GAP, LABELS, TITLE = 168, 4, 92, 20  # pixels
+SIDE, GAP, TITLE, FOOT, FONT = 168, 4, 26, 46, 18  # pixels; a phone shows it half as wide
+BEHIND = "#161b22"  # photos stand on a dark sheet, in a light page, too
 AMPLIFICATION = 64
 
 # the photo, what stands above it, and what it goes through behind Resize and CenterCrop
 COLUMNS = [
-    ("animal/chelsea.jpg", "Resize, CenterCrop", []),
-    ("person/astronaut.jpg", "+ ColorJitter", [T.ColorJitter(saturation=(2, 2))]),
-    ("things/coffee.jpg", "+ RandomRotation", [T.RandomRotation((25, 25), T.InterpolationMode.BILINEAR)]),
-    ("outside/rocket.jpg", "+ GaussianBlur", [T.RandomHorizontalFlip(1), T.GaussianBlur(9, (2, 2))]),
+    ("animal/chelsea.jpg", "Resize, crop", []),
+    ("person/astronaut.jpg", "ColorJitter", [T.ColorJitter(saturation=(2, 2))]),
+    ("things/coffee.jpg", "RandomRotation", [T.RandomRotation((25, 25), T.InterpolationMode.BILINEAR)]),
+    ("outside/rocket.jpg", "GaussianBlur", [T.RandomHorizontalFlip(1), T.GaussianBlur(9, (2, 2))]),
 ]
 
 
@@ -52,23 +53,24 @@ def difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def drawn() -> tuple[Image.Image, list[tuple[float, int, int]]]:
     """The strip; mean and maximum of each column's difference, in levels of 0..255, and its maximum with exact=True."""
-    width = LABELS + len(COLUMNS) * (SIDE + GAP) - GAP
-    sheet = Image.new("RGB", (width, TITLE + 3 * (SIDE + GAP) - GAP), "white")
-    pen, font, found = ImageDraw.Draw(sheet), ImageFont.load_default(12), []
+    width = len(COLUMNS) * (SIDE + GAP) - GAP
+    sheet = Image.new("RGB", (width, TITLE + 3 * (SIDE + GAP) + FOOT), BEHIND)
+    pen, font, found = ImageDraw.Draw(sheet), ImageFont.load_default(FONT), []
     for column, (photo, title, behind) in enumerate(COLUMNS):
         theirs, ours, exact = three(photo, behind)
         apart = difference(theirs, ours)
         mean, largest, of_exact = apart.mean(), int(apart.max()), int(difference(theirs, exact).max())
         found.append((mean, largest, of_exact))
-        left = LABELS + column * (SIDE + GAP)
-        pen.text((left, 2), title, fill="black", font=font)
+        left = column * (SIDE + GAP)
+        pen.text((left + 4, 2), title, fill="white", font=font)
         for row, image in enumerate((theirs, ours, np.clip(apart * AMPLIFICATION, 0, 255).astype(np.uint8))):
             sheet.paste(Image.fromarray(image), (left, TITLE + row * (SIDE + GAP)))
-        bottom = sheet.height - 20
-        pen.rectangle((left, bottom - 3, left + SIDE - 1, sheet.height), fill="black")
-        pen.text((left + 5, bottom), f"mean {mean:.2f}, max {largest}; exact: {of_exact}", fill="white", font=font)
-    for row, name in enumerate(("torchvision", "dali_compat", f"difference,\ntimes {AMPLIFICATION}")):
-        pen.text((4, TITLE + row * (SIDE + GAP) + SIDE // 2 - 8), name, fill="black", font=font)
+        said = f"mean {mean:.2f}, max {largest}\nexact=True: {of_exact}"
+        pen.text((left + 4, sheet.height - FOOT), said, fill="white", font=font)
+    for row, name in enumerate(("torchvision", "dali_compat", f"difference x {AMPLIFICATION}")):
+        bottom = TITLE + row * (SIDE + GAP) + SIDE
+        pen.rectangle((0, bottom - FONT - 8, pen.textlength(name, font) + 8, bottom - 1), fill=BEHIND)
+        pen.text((4, bottom - FONT - 6), name, fill="white", font=font)
     return sheet, found
 
 

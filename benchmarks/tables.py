@@ -1,10 +1,10 @@
 """Writes what was measured of trainings into the pages, from the files in benchmarks/results: tables of
 examples/imagenet into docs/imagenet.md, that of dogs and cats into docs/recipe-dogs-cats.md, those of exact=True on a
-GPU's JPEG engine into docs/measurements.md, and sentences (told.py) into README.md and the first lines of examples.
+GPU's JPEG engine into docs/measurements.md, and sentences (told.py) into the first lines of examples.
 
 A table stands between two comments of the page, "written, by benchmarks/tables.py: NAME" and "until here". A cell is
-the median of rounds. Without its result it is a sentence that says so; README.md has none then. An example's paragraph
-begins with "Measured: " and ends with an empty line, or with the first lines.
+the median of rounds. Without its result it is a sentence that says so. An example's paragraph begins with "Measured: "
+and ends with an empty line, or with the first lines.
 
 Command.
     python benchmarks/tables.py
@@ -24,7 +24,6 @@ from told import (
     of_an_epoch,
     pets,
     reaches,
-    readme,
     result,
     spread,
     with_measured,
@@ -33,7 +32,7 @@ from told import (
 
 HERE = pathlib.Path(__file__).parent
 IMAGENET = 1_281_167  # images of an epoch
-PAGES = ("README.md", "docs/imagenet.md", "docs/recipe-dogs-cats.md", "docs/measurements.md")
+PAGES = ("docs/imagenet.md", "docs/recipe-dogs-cats.md", "docs/measurements.md")
 TABLE = re.compile(r"(<!-- written, by benchmarks/tables\.py: (\w+) -->\n).*?(<!-- until here -->)", re.DOTALL)
 NOT_YET = "Not measured yet.\n"
 EXACT = {"torchvision": "torchvision", "ours": "default", "ours_exact@BY_DEFAULT=False": "`exact=True`, engine off"}
@@ -165,7 +164,7 @@ def exact_training() -> str:
     return markdown(header, [row for _, row in table.values()]) if table else NOT_YET
 
 
-TABLES = {"configs": configs, "cores": cores, "two_gpus": two_gpus, "dogs_cats": dogs_cats, "readme": readme}
+TABLES = {"configs": configs, "cores": cores, "two_gpus": two_gpus, "dogs_cats": dogs_cats}
 TABLES |= {"exact_loading": exact_loading, "exact_training": exact_training}
 
 
@@ -173,8 +172,7 @@ def written(text: str) -> str:
     """A page with its tables as they follow from the results."""
 
     def table(found: re.Match[str]) -> str:
-        made = TABLES[found[2]]()
-        return f"{found[1]}\n{made}\n{found[3]}" if made else f"{found[1]}{found[3]}"
+        return f"{found[1]}\n{TABLES[found[2]]()}\n{found[3]}"
 
     return TABLE.sub(table, text)
 

@@ -1,6 +1,5 @@
-"""What benchmarks/tables.py writes as sentences: lines of README.md, and what examples say of themselves in their first
-lines; and what tables and sentences take from a result. Where a file of benchmarks/results is not there, an example
-says so, and README.md has no line.
+"""What benchmarks/tables.py writes as sentences, in the first lines of examples; and what tables and sentences take from
+a result. Where a file of benchmarks/results is not there, an example says so.
 """
 
 import json
@@ -87,7 +86,7 @@ def of_an_epoch(found: dict) -> str:
     return f"{round(row['seconds'][-1] * row['images_per_s'][-1], -2):,.0f}"
 
 
-# ---- lines of README.md, and the first ones of examples
+# ---- the first lines of examples
 
 
 def of_both(rows: list[dict], **where) -> list[float | None]:
@@ -95,15 +94,11 @@ def of_both(rows: list[dict], **where) -> list[float | None]:
     return [middle(rows, case=case, source="folder", **where) for case in ("dali", "torchvision")]
 
 
-def ratios() -> dict[str, tuple[float, float]]:
-    """{config: (times torchvision's speed, share of synthetic data's)} from a folder, on one GPU."""
-    rows, found = (plot.of_toolkit() or {"rounds": []})["rounds"], {}
-    for config in plot.CONFIGS:
-        ours, theirs = of_both(rows, config=config)
-        ceiling = middle(rows, config=config, case="synthetic", source="folder")
-        if ours and theirs and ceiling:
-            found[config] = ours / theirs, ours / ceiling
-    return found
+def ratios() -> list[float]:
+    """Times torchvision's speed, of each config from a folder, on one GPU."""
+    rows = (plot.of_toolkit() or {"rounds": []})["rounds"]
+    found = [of_both(rows, config=config) for config in plot.CONFIGS]
+    return [ours / theirs for ours, theirs in found if ours and theirs]
 
 
 def reaches(values: Iterable[float], form: str) -> str:
@@ -111,34 +106,6 @@ def reaches(values: Iterable[float], form: str) -> str:
     ordered = sorted(values)
     low, high = format(ordered[0], form), format(ordered[-1], form)
     return low if low == high else f"{low} to {high}"
-
-
-def readme() -> str:
-    """A line for each result that is there, and the plot of two of them."""
-    configs, cores, lines = plot.of_toolkit(), plot.of_toolkit(*plot.CORES), []
-    if configs and (found := ratios()):
-        times, shares = zip(*found.values(), strict=True)
-        lines.append(
-            f"- The [ImageNet recipe](docs/imagenet.md), {len(found)} models from a folder on an "
-            f"{with_cores(configs)}: training is {reaches(times, '.1f')} times as fast as with torchvision's loader, "
-            f"and has {reaches(shares, '.0%')} of its speed on synthetic data."
-        )
-    if cores:
-        fewest, said = min(row["cores"] for row in cores["rounds"]), []
-        for config, name in plot.CONFIGS.items():
-            ours, theirs = of_both(cores["rounds"], config=config, cores=fewest)
-            said += [f"{name} {ours / theirs:.1f} times"] if ours and theirs else []
-        lines += [f"- The same GPU with {fewest} CPU cores: {', '.join(said)}."] if said else []
-    if (found := result(PETS[0])) and len(both := pets(found)) == 2:
-        ours, theirs = both.values()
-        lines.append(
-            f"- [Dogs and cats](docs/recipe-dogs-cats.md), {with_cores(found)}: an epoch takes {ours.later:.1f} s, and "
-            f"{theirs.later:.1f} s with torchvision's loader; the first one takes {ours.first:.1f} s and "
-            f"{theirs.first:.1f} s."
-        )
-    plots = [f"![{plot.TOOLKIT}](docs/toolkit.svg)\n"] if configs and cores else []
-    wrapped = [textwrap.fill(line, 128, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
-    return "\n".join(plots + ["\n".join(wrapped) + "\n"] * bool(lines))
 
 
 def of_imagenet() -> str:
@@ -149,7 +116,7 @@ def of_imagenet() -> str:
     return (
         "Measured: the speed of the configs, not whole trainings. On an "
         f"{with_cores(plot.of_toolkit())} it is, from a folder, "
-        f"{reaches((times for times, _ in found.values()), '.1f')} times that with --loader torchvision. "
+        f"{reaches(found, '.1f')} times that with --loader torchvision. "
         "docs/imagenet.md has the tables."
     )
 

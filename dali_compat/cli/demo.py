@@ -24,7 +24,7 @@ from dali_compat.cores import usable_cores
 from dali_compat.text import in_columns
 
 PICTURE_COLUMNS = 8
-AMPLIFICATION = 100
+AMPLIFICATION = 64
 GPU_DRAWS_PER_IMAGE = 8
 """A GPU is through a few hundred images before a clock can tell: there a pass draws every image this many times."""
 

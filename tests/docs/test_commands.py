@@ -106,10 +106,10 @@ def test_every_command_of_the_package_is_told():
     assert told == set(cli.COMMANDS)
 
 
-def test_the_commands_of_ci_stand_in_the_readme():
-    """It installs, runs the demo and tests as README says."""
+def test_the_commands_of_ci_stand_in_the_pages():
+    """It installs and tests as CONTRIBUTING.md says, and runs README's demo."""
     script = (ROOT / ".ci" / "run").read_text()
     install, tests = 'pip install -e ".[cuda130,test]"', "pytest -n 3"
-    assert install in commands("README.md") and tests in commands("README.md")
+    assert install in commands("CONTRIBUTING.md") and tests in commands("CONTRIBUTING.md")
     assert '-e ".[cuda130,test]"' in script and script.rstrip().splitlines()[-1] == tests
     assert "python -m dali_compat demo" in script and "python -m dali_compat demo" in commands("README.md")

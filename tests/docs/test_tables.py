@@ -35,7 +35,7 @@ def results(tables, tmp_path, monkeypatch):
 
 def test_the_pages_have_what_follows_from_the_results(tables):
     there = "".join(text(page) for page in tables["PAGES"])
-    assert [there.count(f"benchmarks/tables.py: {name} -->") for name in tables["TABLES"]] == [1] * 7
+    assert [there.count(f"benchmarks/tables.py: {name} -->") for name in tables["TABLES"]] == [1] * 6
     for page in tables["PAGES"]:
         assert text(page) == tables["written"](text(page)), "python benchmarks/tables.py writes it anew"
 
@@ -51,8 +51,7 @@ def test_the_examples_say_what_follows_from_the_results(tables):
 
 def test_without_results_a_page_says_so(tables, results):
     made = {name: make() for name, make in tables["TABLES"].items()}
-    assert made.pop("readme") == "" and set(made.values()) == {"Not measured yet.\n"}
-    assert tables["written"](text("README.md")).count("-->\n<!-- until here -->") == 1
+    assert set(made.values()) == {"Not measured yet.\n"}
     assert all(say().startswith("Measured: not yet; ") for say in tables["EXAMPLES"].values())
 
 
@@ -156,23 +155,6 @@ def test_the_tables_of_exact(tables, results):
 
 
 # ---- sentences
-
-
-def test_the_lines_of_the_readme(tables, results, pets):
-    def said():
-        return tables["TABLES"]["readme"]().replace("\n  ", " ").splitlines()
-
-    results("toolkit_h200", measured()[1])
-    assert said() == [
-        "- The [ImageNet recipe](docs/imagenet.md), 1 models from a folder on an NVIDIA H200 with 16 cores: training "
-        "is 5.0 times as fast as with torchvision's loader, and has 75% of its speed on synthetic data.",
-        "- [Dogs and cats](docs/recipe-dogs-cats.md), NVIDIA H200 with 4 cores: an epoch takes 1.5 s, and 8.0 s with "
-        "torchvision's loader; the first one takes 9.0 s and 9.5 s.",
-    ]
-    results("toolkit_cores_h200", measured()[0])
-    picture, nothing, _, cores, _ = said()
-    assert picture.endswith("](docs/toolkit.svg)") and not nothing
-    assert cores == "- The same GPU with 2 CPU cores: ResNet-18 4.5 times."
 
 
 def test_the_first_lines_of_examples(tables, results, pets):
