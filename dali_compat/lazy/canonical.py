@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from .operations import Numbers, Step
 
 _WINDOWS = ("crop", "pad")
+_OTHER_NUMBERS = frozenset(("to_dtype", "tensor_to_pil", "arithmetic"))
 
 
 def canonical(steps: Sequence[Step]) -> list[Step]:
@@ -16,9 +19,22 @@ def canonical(steps: Sequence[Step]) -> list[Step]:
     for step in steps:
         if step[0].op in _WINDOWS:
             _add_window(made, step)
+        elif made and _is_255th(step) and _is_cast_of_bytes(made):
+            (given, _), args = made[-1], (("dtype", torch.float32), ("like", "v1"))
+            made[-1] = given._replace(args=args), ()
         else:
             made.append(step)
     return made
+
+
+def _is_255th(step: Step) -> bool:
+    return step[0].op == "arithmetic" and dict(step[0].args)["name"] == "div" and step[1] == (1.0, 255.0)
+
+
+def _is_cast_of_bytes(made: Sequence[Step]) -> bool:
+    *before, (last, _) = made
+    cast = last.op == "to_dtype" and dict(last.args) == {"dtype": torch.float32, "like": "cast"}
+    return cast and not any(given.op in _OTHER_NUMBERS for given, _ in before)
 
 
 def _add_window(made: list[Step], step: Step) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torchvision import tv_tensors
 
-from .operations import Outcome, State, Step, Unknown, is_plain, operation, step
+from .operations import Outcome, State, Step, Unknown, flagged, is_plain, operation, step
 
 _DEFERRED = ("RGB", "L", "P", "1")  # modes of which tensors are known before there are any
 
@@ -71,6 +71,37 @@ def _to_dtype(s: State, dtype: Any, like: str) -> Outcome:
     after = s._replace(dtype=dtype)
     known = is_plain(s) and (dtype.is_floating_point or (dtype == torch.uint8 and like != "cast"))
     return Outcome(after, (step("to_dtype", after, dtype=dtype, like=like),) if known else None)
+
+
+def computed(name: str, s: State, other: Any) -> Outcome:
+    """Returns what torch's add, sub, mul, div or rsub gives of a tensor and a number, or a tensor with one of each
+    channel."""
+    values, after, dtype = _operands(s, other), s._replace(kind="tensor", normalized=True), s.dtype
+    if not dtype.is_floating_point:
+        if s.dtype != torch.uint8 or not (name == "div" or type(other) is float):  # whole numbers overflow
+            raise Unknown
+        dtype = torch.get_default_dtype()
+    after = after._replace(dtype=dtype)
+    if not is_plain(s) or dtype not in (torch.float32, torch.float64):  # of halves a number is not rounded first
+        return Outcome(after)
+    layout = (("values", (len(values),), "float64"),)
+    made = flagged("arithmetic", after, values, layout, name=name)
+    if s.dtype != torch.uint8:
+        return Outcome(after, made)
+    if name == "div" and values == (255.0,):
+        after = after._replace(normalized=False)
+        return Outcome(after, (step("to_dtype", after, dtype=dtype, like="v1"),))
+    return Outcome(after, (step("to_dtype", after, dtype=dtype, like="cast"), *made))
+
+
+def _operands(s: State, other: Any) -> tuple[float, ...]:
+    if type(other) in (int, float):
+        return (float(other),)
+    if type(other) is not torch.Tensor or other.dtype != s.dtype or other.requires_grad or other.device.type != "cpu":
+        raise Unknown
+    if tuple(other.shape) not in ((s.channels, 1, 1), (1, 1, 1)):
+        raise Unknown
+    return tuple(other.flatten().tolist())
 
 
 @operation("normalize")

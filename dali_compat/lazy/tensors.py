@@ -7,12 +7,19 @@ from typing import Any
 import torch
 from torchvision import tv_tensors
 
+from .convert import computed
 from .later import Later
-from .operations import Outcome, State, outcome_of
+from .operations import OPERATIONS, Outcome, State, outcome_of, step
 from .record import Call, kept
 
-_METHODS = frozenset(("as_subclass", "clone", "contiguous", "dim", "element_size", "float", "int", "long", "numel"))
-_METHODS |= {"is_floating_point", "nelement", "size", "squeeze", "to", "type", "unsqueeze", "detach"}
+_METHODS = frozenset(
+    (
+        *("add", "as_subclass", "bfloat16", "clone", "contiguous", "cpu", "detach", "dim", "div", "double", "flip"),
+        *("element_size", "float", "half", "int", "is_floating_point", "long", "mul", "multiply", "nelement", "numel"),
+        *("size", "squeeze", "sub", "subtract", "to", "true_divide", "type", "unsqueeze", "__add__", "__getitem__"),
+        *("__mul__", "__radd__", "__rmul__", "__rsub__", "__sub__", "__truediv__", "divide"),
+    )
+)
 _OWN = _METHODS | {"_later", "__torch_function__", "__torch_dispatch__"}
 _CPU = torch.device("cpu")
 
@@ -36,7 +43,10 @@ class LazyTensor(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        why = f"uses the tensor's {_name(func)}"
+        name = _name(func)
+        if name in _METHODS and func is getattr(torch, name, None) and args and type(args[0]) in _LAZY:
+            return _called(args[0], name, args[1:], kwargs or {})
+        why = f"uses the tensor's {name}"
         return func(*_real(args, why), **{name: _real(value, why) for name, value in (kwargs or {}).items()})
 
     @classmethod
@@ -50,9 +60,6 @@ class LazyTensor(torch.Tensor):
             object.__setattr__(self, name, value)
         else:
             setattr(self._later.value(f"sets the tensor's {name}"), name, value)
-
-    def __getitem__(self, place: Any) -> Any:
-        return _called(self, "__getitem__", (place,), {})
 
     def __len__(self) -> int:
         state = self._later.state
@@ -80,6 +87,7 @@ class LazyMask(LazyTensor):
 
 
 KINDS: dict[str, type[LazyTensor]] = {"tensor": LazyTensor, "Image": LazyTVImage, "Mask": LazyMask}
+_LAZY = frozenset(KINDS.values())
 
 
 def lazy_tensor(later: Later) -> LazyTensor:
@@ -163,9 +171,46 @@ def _item(s: State, place: Any) -> Outcome:
     if type(place) is torch.Tensor and place.dtype == torch.bool and place.ndim == 1 and int(place.sum()):
         _refuse_length(s, len(place))
         return Outcome(s._replace(shape=(int(place.sum()), *s.shape[1:]), kind="tensor"))
+    if type(place) is list and all(type(one) is int for one in place):
+        made = OPERATIONS["permute_channels"](s, "v1", place)
+        return made._replace(state=s._replace(kind="tensor"))
+    if type(place) in (tuple, slice):
+        return _window(s, place if type(place) is tuple else (place,))
     if type(place) is not int or len(s.shape) != 3 or not -s.shape[0] <= place < s.shape[0]:
         raise IndexError
     return Outcome(s._replace(shape=s.shape[1:], kind="tensor"))
+
+
+def _window(s: State, places: tuple[Any, ...]) -> Outcome:
+    """Of a tensor's slices: of all channels, those of a crop."""
+    at = next((number for number, place in enumerate(places) if place is ...), None)
+    if at is not None:
+        places = *places[:at], *[slice(None)] * (len(s.shape) - len(places) + 1), *places[at + 1 :]
+    places = *places, *[slice(None)] * (len(s.shape) - len(places))
+    ranges = [range(side)[place] for side, place in zip(s.shape, places, strict=True)]
+    if any(one.step != 1 for one in ranges):
+        raise IndexError
+    after = s._replace(shape=tuple(map(len, ranges)), kind="tensor")
+    if len(ranges) != 3 or len(ranges[0]) != s.channels:
+        return Outcome(after)
+    (top, left), size = (one.start for one in ranges[1:]), after.size
+    return Outcome(after, () if size == s.size else OPERATIONS["crop"](s, "v1", top, left, *size).steps)
+
+
+def _flipped(s: State, *dims: Any) -> Outcome:
+    several = dims[0] if len(dims) == 1 and type(dims[0]) in (tuple, list) else dims
+    steps: tuple[Any, ...] | None = ()
+    for dim in {range(len(s.shape))[dim] - len(s.shape) for dim in several}:
+        made = OPERATIONS[_FLIPS[dim]](s, "v1", *[[*range(s.channels)][::-1]] * (dim == -3))
+        steps = None if steps is None or made.steps is None else (*steps, *made.steps)
+    return Outcome(s._replace(kind="tensor"), steps)
+
+
+_FLIPS = {-1: "hflip", -2: "vflip", -3: "permute_channels"}
+
+
+def _computed(name: str) -> Any:
+    return lambda s, other: computed(name, s, other)
 
 
 class _OtherLength(IndexError):
@@ -181,15 +226,25 @@ def _refuse_length(s: State, length: int) -> None:
 _MADE: dict[str, Any] = {
     "__getitem__": _item,
     "as_subclass": lambda s, kind: outcome_of("as_subclass", s, "v1", (kind,), {}),
+    "bfloat16": lambda s: _cast(s, torch.bfloat16),
     "clone": lambda s: Outcome(s, ()),
+    "cpu": lambda s: Outcome(s, (), same=True),
     "contiguous": lambda s: Outcome(s._replace(kind="tensor"), ()),
     "detach": lambda s: Outcome(s, ()),
+    "double": lambda s: _cast(s, torch.float64),
+    "flip": _flipped,
     "float": lambda s: _cast(s, torch.float32),
+    "half": lambda s: _cast(s, torch.float16),
     "int": lambda s: _cast(s, torch.int32),
     "long": lambda s: _cast(s, torch.int64),
     "squeeze": _squeezed,
     "to": _to,
     "unsqueeze": _unsqueezed,
+    **dict.fromkeys(("add", "__add__", "__radd__"), _computed("add")),
+    **dict.fromkeys(("sub", "subtract", "__sub__"), _computed("sub")),
+    **dict.fromkeys(("mul", "multiply", "__mul__", "__rmul__"), _computed("mul")),
+    **dict.fromkeys(("div", "divide", "true_divide", "__truediv__"), _computed("div")),
+    "__rsub__": _computed("rsub"),
 }
 
 
@@ -208,6 +263,8 @@ def _called(tensor: LazyTensor, name: str, args: Any, kwargs: Any) -> Any:
             outcome = None
         if outcome is not None and outcome.same:
             return tensor
+        if outcome is not None and outcome.steps is not None and outcome.state.kind != state.kind:
+            outcome = outcome._replace(steps=(*outcome.steps, step("identity", outcome.state)))
         made = later.then(Call("", name, kept(args), kept(kwargs)), outcome)
         if made is not None:
             return later.notes.made(lazy_tensor(made))

@@ -25,6 +25,13 @@ def normalize(images, arrays, *, mean, std):
 
 
 @kernel
+def arithmetic(images, arrays, *, name):
+    """torch's add, sub, mul, div or rsub, of each image and one number, or one a channel."""
+    values = to_device(torch.from_numpy(arrays["values"]).to(images.dtype), images.device)
+    return getattr(torch, name)(images, values.view(len(images), -1, 1, 1))
+
+
+@kernel
 def tensor_to_pil(images, arrays):
     """ToPILImage: of floating point images the product with 255 is truncated."""
     return images.mul(255).byte() if images.is_floating_point() else images
