@@ -1,4 +1,4 @@
-"""Draws docs/strip.jpg, the photos of docs/transforms.md: torchvision's, ours by default, and the difference, amplified.
+"""Draws docs/strip.jpg, photos of docs/transforms.md: torchvision's, ours by default, and the difference, amplified.
 
 The photos of docs/photos go through torchvision's ImageFolder and transform, and through this package's DataLoader on
 the CPU, as a user's do. Each column is a transform with nothing left to chance, so that both give the same picture.

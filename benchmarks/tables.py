@@ -1,6 +1,6 @@
-"""Writes what was measured of trainings into the pages, from the files in benchmarks/results: tables of
-examples/imagenet into docs/imagenet.md, that of dogs and cats into docs/recipe-dogs-cats.md, those of exact=True on a
-GPU's JPEG engine into docs/measurements.md, and sentences (told.py) into the first lines of examples.
+"""Writes what was measured of trainings into the pages, from the files in benchmarks/results: the toolkit's configs and
+exact=True on a GPU's JPEG engine into docs/measurements.md, dogs and cats into docs/examples.md, and sentences (told.py)
+into the first lines of examples.
 
 A table stands between two comments of the page, "written, by benchmarks/tables.py: NAME" and "until here". A cell is
 the median of rounds. Without its result it is a sentence that says so. An example's paragraph begins with "Measured: "
@@ -32,7 +32,7 @@ from told import (
 
 HERE = pathlib.Path(__file__).parent
 IMAGENET = 1_281_167  # images of an epoch
-PAGES = ("docs/imagenet.md", "docs/recipe-dogs-cats.md", "docs/measurements.md")
+PAGES = ("docs/examples.md", "docs/measurements.md")
 TABLE = re.compile(r"(<!-- written, by benchmarks/tables\.py: (\w+) -->\n).*?(<!-- until here -->)", re.DOTALL)
 NOT_YET = "Not measured yet.\n"
 EXACT = {"torchvision": "torchvision", "ours": "default", "ours_exact@BY_DEFAULT=False": "`exact=True`, engine off"}
@@ -59,17 +59,15 @@ def speeds(rows: list[dict], **where) -> list[str]:
 
 def about(found: dict) -> str:
     """The line before a table: on what, and how often."""
-    ranks = found["ranks"]
-    said = machine(found) if ranks == 1 else f"{ranks} {machine(found)} each"
     rounds: dict[tuple, set[int]] = {}
     for row in found["rounds"]:
         rounds.setdefault((row["config"], row["source"], row["cores"]), set()).add(row["round"])
-    return f"{said}, rounds: {reaches(map(len, rounds.values()), 'd')}.\n\n"
+    return f"{machine(found)}, rounds: {reaches(map(len, rounds.values()), 'd')}.\n\n"
 
 
-def configs(names: tuple[str, ...] = (), one: dict | None = None) -> str:
-    """Every config, on a folder and on a .rec; with how many times as fast it is as in ``one``, a result of one GPU."""
-    found = plot.of_toolkit(*names)
+def configs() -> str:
+    """Every config, on a folder and on a .rec."""
+    found = plot.of_toolkit()
     if found is None:
         return NOT_YET
     rows, table = found["rounds"], []
@@ -82,33 +80,7 @@ def configs(names: tuple[str, ...] = (), one: dict | None = None) -> str:
         minutes = [f"{IMAGENET / value / 60:.1f}" if value else "-" for value in (ours, theirs)]
         kind = "" if source == "folder" else f", .{source}"
         table.append([plot.CONFIGS[config] + kind, batch, *speeds(rows, **of_config), " / ".join(minutes)])
-        if one is not None:
-            alone = middle(one["rounds"], case="dali", **of_config)
-            table[-1].append(f"{ours / alone:.2f}" if ours and alone else "-")
-    header = ["config", "batch", *HEADER, "minutes an epoch", *["to one GPU"] * (one is not None)]
-    return about(found) + markdown(header, table)
-
-
-def cores() -> str:
-    """By CPU cores a GPU, below the picture of both results."""
-    found = plot.of_toolkit(*plot.CORES)
-    if found is None:
-        return NOT_YET
-    rows, table = found["rounds"], []
-    for config in plot.CONFIGS:
-        for count in sorted({row["cores"] for row in rows if row["config"] == config}):
-            cells = speeds(rows, config=config, cores=count, source="folder")
-            table.append([f"{plot.CONFIGS[config]}, {count} cores", *cells])
-    picture = f"![{plot.TOOLKIT}](toolkit.svg)\n\n" if plot.of_toolkit() else ""
-    return picture + about(found) + markdown(["", *HEADER], table)
-
-
-def two_gpus() -> str:
-    """DistributedDataParallel on two GPUs of one host, a table for each kind of GPU; the first one's have been measured
-    alone, too."""
-    ones = plot.of_toolkit(), None
-    tables = [table for of in zip(plot.TWO_GPUS, ones, strict=True) if (table := configs(*of)) != NOT_YET]
-    return "\n".join([f"![{plot.ON_TWO}](two-gpus.svg)\n", *tables]) if tables else NOT_YET
+    return about(found) + markdown(["config", "batch", *HEADER, "minutes an epoch"], table)
 
 
 def dogs_cats() -> str:
@@ -164,8 +136,7 @@ def exact_training() -> str:
     return markdown(header, [row for _, row in table.values()]) if table else NOT_YET
 
 
-TABLES = {"configs": configs, "cores": cores, "two_gpus": two_gpus, "dogs_cats": dogs_cats}
-TABLES |= {"exact_loading": exact_loading, "exact_training": exact_training}
+TABLES = {"configs": configs, "dogs_cats": dogs_cats, "exact_loading": exact_loading, "exact_training": exact_training}
 
 
 def written(text: str) -> str:

@@ -1,5 +1,5 @@
-"""What benchmarks/tables.py writes as sentences, in the first lines of examples; and what tables and sentences take from
-a result. Where a file of benchmarks/results is not there, an example says so.
+"""What benchmarks/tables.py writes as sentences, in the first lines of examples; and what it takes from a result. Where
+a file of benchmarks/results is not there, an example says so.
 """
 
 import json
@@ -112,12 +112,12 @@ def of_imagenet() -> str:
     """The paragraph of examples/imagenet/train.py."""
     found = ratios()
     if not found:
-        return "Measured: not yet; docs/imagenet.md has the command."
+        return "Measured: not yet; docs/measurements.md has the command."
     return (
         "Measured: the speed of the configs, not whole trainings. On an "
         f"{with_cores(plot.of_toolkit())} it is, from a folder, "
         f"{reaches(found, '.1f')} times that with --loader torchvision. "
-        "docs/imagenet.md has the tables."
+        "docs/measurements.md has the table."
     )
 
 
@@ -132,7 +132,7 @@ def of_dogs_cats() -> str:
         f"and {theirs.later:.2f} s with --loader torchvision; the first one takes {ours.first:.1f} and "
         f"{theirs.first:.1f} s. After {len(found['rounds'][0]['seconds'])} epochs "
         f"({options}) the accuracy is {reaches(ours.accuracies, '.1%')}, and {reaches(theirs.accuracies, '.1%')}. "
-        "docs/recipe-dogs-cats.md has the table."
+        "docs/examples.md has the table."
     )
 
 

@@ -9,7 +9,7 @@ Page's "How to train your ResNet" (2018). The only line of dali_compat is the lo
 to the device once, and its transforms run there, on many batches at a time.
 
 Measured: on an NVIDIA H100 with 16 cores to 94.3% - 94.5% in 25 to 30 s of training, with three seeds. On an H200 an
-epoch takes 0.67 s, and 1.78 s with --loader torchvision and 16 workers. docs/recipe-cifar10.md has the table.
+epoch takes 0.67 s, and 1.78 s with --loader torchvision and 16 workers. docs/examples.md has the table.
 """
 
 import argparse

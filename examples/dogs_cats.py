@@ -10,7 +10,7 @@ a folder for each class works, too. Every tenth photo is kept for validation. --
 
 Measured: on an NVIDIA H200 with 4 cores an epoch of about 22,500 photos takes 12.59 s, and 16.02 s with --loader
 torchvision; the first one takes 18.0 and 25.4 s. After 4 epochs (--from-scratch --workers 4 --epochs 4) the accuracy is
-72.8% to 74.4%, and 73.7% to 77.2%. docs/recipe-dogs-cats.md has the table.
+72.8% to 74.4%, and 73.7% to 77.2%. docs/examples.md has the table.
 """
 
 import argparse

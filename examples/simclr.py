@@ -8,7 +8,7 @@ Reproduces: the loss and the augmentations of "A Simple Framework for Contrastiv
 it, does the same. Both views share one decode.
 
 Measured: on an NVIDIA H200 with 16 cores two such views of 224 pixels load at 8,452 photos/s, and at 172 with
-torchvision's loader. docs/recipe-simclr.md says more. The script prints the images a second of the training.
+torchvision's loader. docs/examples.md says more. The script prints the images a second of the training.
 """
 
 import argparse

@@ -9,7 +9,7 @@ their tables of models. Here it is torchvision's transforms and PyTorch's sample
 run without dali_compat.
 
 Measured: the speed of the configs, not whole trainings. On an NVIDIA H200 with 16 cores it is, from a folder, 1.2 to
-3.3 times that with --loader torchvision. docs/imagenet.md has the tables.
+3.3 times that with --loader torchvision. docs/measurements.md has the table.
 
 The modules: options.py (all options), data.py (data sets, transforms, loaders), model.py (model, optimizer, learning
 rate), ranks.py (torch.distributed), log.py (progress line, CSV, TensorBoard), and here the loop and its checkpoints.

@@ -9,8 +9,6 @@ import re
 import statistics
 from typing import NamedTuple
 
-import torchvision
-
 from dali_compat import __version__
 from dali_compat.routes.dali import _GPU_JPEG_THREADS
 from docs.pages import ROOT
@@ -149,7 +147,7 @@ def _waits(name: str) -> float:
 
 
 claim(
-    "docs/imagenet.md",
+    MEASURED,
     "cut its waiting from {:.0f}% to {:.0f}%",
     *(_waits(f"toolkit_launches_{which}_h100") for which in ("before", "since")),
 )
@@ -157,7 +155,7 @@ _RUNS = ("h200", "models_h200", "rec_h200", "vit_h200", "cores_h200", "resnet50_
 _RUNS += ("h200x2", "resnet50_h200x2", "models_h200x2", "rec_h100x2")
 _TOOLKIT = [read(f"toolkit_{run}")["images"] for run in _RUNS]
 claim(
-    "docs/imagenet.md",
+    MEASURED,
     "{} ImageNet photos, copied until there are {:,} or more",
     *{images["different_images"] for images in _TOOLKIT},
     min(images["files"] for images in _TOOLKIT),
@@ -391,7 +389,7 @@ claim(
     *spread(within("views_h200", "ours", "plain", "samples_per_s", recipe="preset")),
 )
 claim(
-    "docs/recipe-simclr.md",
+    "docs/examples.md",
     "{:,.0f} photos a second with torchvision's 16 workers, {:,.0f} with dali_compat, which is {:.0f} times as many "
     "({:.0f} to {:.0f} in two rounds)",
     *(median("views_h200", case, "samples_per_s", recipe="simclr") for case in ("torchvision", "ours")),
@@ -425,7 +423,7 @@ claim(
     _ON_CPU["dali"],
 )
 claim(MEASURED, "| dali_compat | {:.1f} ms | {:.0f} ms |", _HANDED[0], _ON_CPU["ours"])
-claim(MEASURED, "The GPU has done it after {:.1f} ms.", median("cifar10_h100", "ours", "epoch_ms"))
+claim(MEASURED, "The GPU has finished it after {:.1f} ms.", median("cifar10_h100", "ours", "epoch_ms"))
 
 
 def _learning(case: str) -> tuple[float, float, float, float]:
@@ -454,14 +452,6 @@ claim(
     *_learning("torchvision"),
 )
 
-claim(
-    "docs/recipe-cifar10.md",
-    "reaches {} - {}% with dali_compat in {:.0f} s on an H100, and {} - {}% with torchvision and 16 workers in "
-    "{:.0f} s",
-    *_learning("ours")[:3],
-    *_learning("torchvision")[:3],
-)
-
 
 def _recipe(name: str, case: str) -> list[tuple[float, float, float, float]]:
     """(first epoch, median of later ones, all of them, in seconds; accuracy in percent) of each seed."""
@@ -474,7 +464,7 @@ def _recipe(name: str, case: str) -> list[tuple[float, float, float, float]]:
 
 _SEEDS = list(zip(*_recipe("recipe_cifar10_h100", "dali_compat"), strict=True))
 claim(
-    "docs/recipe-cifar10.md",
+    "docs/examples.md",
     "reaches {:.1f}%, {:.1f}% and {:.1f}% with three seeds, in {:.0f} to {:.0f} s of training",
     *_SEEDS[3],
     min(_SEEDS[2]),
@@ -493,7 +483,7 @@ _EPOCHS = {case: _recipe("recipe_cifar10_24_h200", case) for case in ("dali_comp
 for case, called in (("dali_compat", "dali_compat"), ("torchvision", "torchvision, 16 workers")):
     _first, _later, _whole, _accuracies = zip(*_EPOCHS[case], strict=True)
     claim(
-        "docs/recipe-cifar10.md",
+        "docs/examples.md",
         f"| {called} | {{:.2f}} | {{:.2f}} | {{:.0f}} | {{:.2f}}%, {{:.2f}}%, {{:.2f}}% |",
         *map(statistics.median, (_first, _later, _whole)),
         *_accuracies,
@@ -504,14 +494,14 @@ claim(
     *(statistics.median(seed[1] for seed in seeds) for seeds in _EPOCHS.values()),
 )
 claim(
-    "docs/recipe-cifar10.md",
+    "docs/examples.md",
     "{} epochs instead of {},",
     *(len(read(f"recipe_cifar10_{run}")["rounds"][0]["seconds"]) for run in ("24_h200", "h100")),
 )
 _SHARES = [100 * row["in_next"] for row in read("recipe_cifar10_24_h200")["rounds"] if row["case"] == "dali_compat"]
-claim("docs/recipe-cifar10.md", "`` takes {:.0f}% to {:.0f}% of the time", min(_SHARES), max(_SHARES))
+claim("docs/examples.md", "`` takes {:.0f}% to {:.0f}% of the time", min(_SHARES), max(_SHARES))
 _SHARES = {row["in_next"] for row in read("dogs_cats_h200")["rounds"] if row["case"] == "dali_compat"}
-claim("docs/recipe-dogs-cats.md", "`` took {:.0f}% of the time of ours", *(100 * share for share in _SHARES))
+claim("docs/examples.md", "`` took {:.0f}% of the time with dali_compat", *(100 * share for share in _SHARES))
 
 # ---- five frameworks
 
@@ -523,7 +513,7 @@ def _in_framework(name: str, example: str, epoch: int) -> tuple[float, float]:
     return rate, 100 * share
 
 
-_PAGE = "docs/recipe-frameworks.md"
+_PAGE = "docs/examples.md"
 _PHOTOS = int(read("frameworks_h200")["settings"]["replicate"]) * read("toolkit_vit_h200")["images"]["different_images"]
 claim(_PAGE, "crops of {} pixels, {:,} ImageNet photos", 224, _PHOTOS)
 for name, example, called in (
@@ -645,7 +635,12 @@ claim("docs/cache.md", "25,000 images of 500 x 375 take {:.0f} GB", 25_000 * 500
 # ---- what cannot be read
 
 _FIRST = [median("on_error_h200", case, "first to second") for case in ("raise", "replace", "broken")]
-claim("docs/limits.md", "first epoch from memory has {:.2f} to {:.2f} of the second one's", min(_FIRST), max(_FIRST))
+claim(
+    "docs/troubleshooting.md",
+    "first epoch from memory has {:.2f} to {:.2f} of the second one's",
+    min(_FIRST),
+    max(_FIRST),
+)
 claim(MEASURED, "in which every file is looked at, has {:.2f} to {:.2f} of the second one's", min(_FIRST), max(_FIRST))
 claim(MEASURED, "speed, loading alone (``, {} rounds)", len(rounds("on_error_h200", "raise", "second")))
 _REPLACED = [within("on_error_h200", case, "raise", "second") for case in ("replace", "broken")]
@@ -672,7 +667,7 @@ claim(
 )
 claim(
     MEASURED,
-    "agree for {:g}% of the images by default, for {:g}% behind a resize, and for all",
+    "agree for {:g}% of the images by default, for {:g}% after a resize, and for all",
     *(_AGREEMENT[f"{name}, default"] for name in (_SAME, _RESIZED)),
 )
 for called, name in (("none", _SAME), (_RESIZED, _RESIZED)):
@@ -703,46 +698,12 @@ claim(
 _AMPLIFICATION = re.search(r"^AMPLIFICATION = (\d+)$", (ROOT / "benchmarks" / "strip.py").read_text(), re.MULTILINE)
 claim("docs/transforms.md", "and the difference, amplified {} times", int(_AMPLIFICATION[1]))
 
-# ---- many GPUs: products of measured parts
+# ---- many GPUs: measured parts, and products of them
 
-SCALING = "docs/scaling.md"
-_GPUS, _IMAGENET = 8, 1_281_167
-_ALONE, _PER_CORE = median(GPU, "ours"), median(GPU, "torchvision") / 16  # of so many workers, as asserted above
-_TRAINED = {model: median(TRAINING, "ours", model=model) for model in ("resnet18", "resnet50")}
-_BY_CORES = {cores: median(f"imagefolder_exact_{cores}_h200", "ours") for cores in (2, 4)}  # images/s
-_CPU_MS = 2 * 1000 / _BY_CORES[2]
-_NEXT = {
-    model: [
-        (row["next_cpu_ms"], row["next_cpu_ms"] / row["ms_per_step"])
-        for row in read(name)["rounds"]
-        if (row["model"], row["kind"], row["case"]) == (model, "eager", "ours")
-    ]
-    for model, name in (("resnet18", "training_resnet18_h200"), ("resnet50", "training_others_h200"))
-}
-_MEAN_BYTES = read(GPU)["images"]["mean_bytes"]
-_PARAMETERS = torchvision.models.ResNet50_Weights.IMAGENET1K_V1.meta["num_params"]
-assert read(GPU)["facts"]["gpu"] == read(TRAINING)["facts"]["gpu"] and read(GPU)["facts"]["cores"] == 16
-
-claim(SCALING, "| loading alone, one GPU | {:,.0f} images/s |", _ALONE)
-claim(SCALING, "| torchvision, one core | {:,.0f} images/s | the same, 16 workers |", _PER_CORE)
-claim(SCALING, "| processor time of an image, all threads | {:.2f} ms at most | H200, {} cores |", _CPU_MS, 2)
-_NEXT_MS = statistics.median(ms for ms, _ in _NEXT["resnet50"])
-claim(SCALING, "thread in ``, ResNet-50 | {:.2f} ms a batch of 256 |", _NEXT_MS)
-claim(SCALING, "| bytes of an image | {:,} | the photos of the first line |", _MEAN_BYTES)
-for model, called in (("resnet18", "ResNet-18"), ("resnet50", "ResNet-50")):
-    claim(SCALING, f"| {called} beside the loader | {{:,.0f}} images/s | the same |", _TRAINED[model])
-_HOST = {model: _GPUS * speed for model, speed in _TRAINED.items()}
-for words, of in {
-    "| images/s, in thousands | {:.0f} | {:.0f} |": lambda model: _HOST[model] / 1000,
-    "| of what the loaders can give | {:.0f}% | {:.0f}% |": lambda model: 100 * _TRAINED[model] / _ALONE,
-    "| cores busy with loading, at most | {:.0f} | {:.0f} |": lambda model: _HOST[model] * _CPU_MS / 1000,
-    "| cores that torchvision would need | {:.0f} | {:.0f} |": lambda model: _HOST[model] / _PER_CORE,
-    "| read from storage or page cache | {:.1f} GB/s | {:.1f} GB/s |": lambda model: _HOST[model] * _MEAN_BYTES / 1e9,
-    "thread, of a step | {:.1f}% | {:.1f}% |": lambda model: 100 * statistics.median(part for _, part in _NEXT[model]),
-    "| an epoch of 1,281,167 images | {:.0f} s | {:.0f} s | Where": lambda model: _IMAGENET / _HOST[model],
-}.items():
-    claim(SCALING, words, of("resnet18"), of("resnet50"))
-claim(SCALING, "2 cores a GPU load {:,.0f} images/s alone, and 4 cores {:,.0f}", *_BY_CORES.values())
+RANKS = "docs/imagenet.md"
+_GPUS, _IMAGENET, _MEAN_BYTES = 8, 1_281_167, read(GPU)["images"]["mean_bytes"]
+_BY_CORES = [median(f"imagefolder_exact_{cores}_h200", "ours") for cores in (2, 4)]  # images/s
+claim(RANKS, "2 cores a GPU load {:,.0f} images/s alone, and 4 cores {:,.0f}", *_BY_CORES)
 
 
 def _lost(config: str, cores: int) -> float:
@@ -751,7 +712,7 @@ def _lost(config: str, cores: int) -> float:
 
 
 claim(
-    SCALING,
+    RANKS,
     "with 2 of them ResNet-50 loses {:.0f}% of its speed on synthetic data and ResNet-18 {:.0f}%, and with 4 ResNet-18 "
     "loses {:.0f}%",
     *(_lost("resnet50", 2), _lost("resnet18", 2), _lost("resnet18", 4)),
@@ -763,82 +724,42 @@ def _to_one(config: str, two: str, one: str = "toolkit_h200") -> float:
 
 
 claim(
-    SCALING,
+    RANKS,
     "two GPUs trained ResNet-50 at {:.2f} times the speed of one, and ResNet-18, whose steps are short, at {:.2f}",
     *(_to_one("resnet50", "toolkit_resnet50_h200x2"), _to_one("resnet18", "toolkit_h200x2")),
 )
 _GHOSTNETS = [median(of, "synthetic", config="ghostnet") for of in ("toolkit_models_h200x2", "toolkit_models_h200")]
 assert _GHOSTNETS[0] < _GHOSTNETS[1]  # slower on two
-claim(SCALING, "a loader takes {} threads at most", _GPU_JPEG_THREADS)
-_EPOCH_GB = _IMAGENET * _MEAN_BYTES / 1e9
-claim(SCALING, "An epoch reads {:.0f} GB", _EPOCH_GB)
-claim(SCALING, "The copy takes {:.0f} GB of each host's disk", _EPOCH_GB)
-claim(SCALING, "A model that takes more than {:,.0f} images/s a GPU", _ALONE)
-
-_HOSTS = 1, 4, 16
-_BATCH = 256
-_STEPS = _TRAINED["resnet50"] / _BATCH
-claim(SCALING, "| | {} host | {} hosts | {} hosts |", *_HOSTS)
-for words, values in {
-    "cost nothing | {:.0f} | {:.0f} | {:.0f} |": [hosts * _HOST["resnet50"] / 1000 for hosts in _HOSTS],
-    "is not full | {:.1f} GB/s | {:.1f} GB/s | {:.1f} GB/s |": [
-        hosts * _HOST["resnet50"] * _MEAN_BYTES / 1e9 for hosts in _HOSTS
-    ],
-    "float32 | {:.0f} | {:.1f} GB/s | {:.1f} GB/s |": [
-        2 * (hosts - 1) / hosts * 4 * _PARAMETERS * _STEPS / 1e9 for hosts in _HOSTS
-    ],
-    "| an epoch of 1,281,167 images | {:.0f} s | {:.0f} s | {:.1f} s |": [
-        _IMAGENET / (hosts * _HOST["resnet50"]) for hosts in _HOSTS
-    ],
-}.items():
-    claim(SCALING, words, *values)
+claim(RANKS, "a loader takes {} threads at most", _GPU_JPEG_THREADS)
+claim(RANKS, "An epoch reads {:.0f} GB", _IMAGENET * _MEAN_BYTES / 1e9)
 claim(
-    SCALING,
-    "{:,} parameters, and a ring of n hosts sends 2 (n - 1) / n times their bytes a step, of {} images a rank",
-    *(_PARAMETERS, _BATCH),
+    RANKS,
+    "eight ResNet-50 read {:.1f} GB/s, eight ResNet-18 {:.1f} GB/s",
+    *(_GPUS * median(TRAINING, "ours", model=model) * _MEAN_BYTES / 1e9 for model in ("resnet50", "resnet18")),
 )
-
 _SCALE = read("scale_cpu")
-_RANKS = _SCALE["settings"]["ranks"]
-claim(
-    SCALING,
-    "starts {} ranks on {} cores over one folder and one archive of {:,} tiny images, without a GPU ({} rounds)",
-    *(
-        _RANKS,
-        _SCALE["facts"]["cores"],
-        _SCALE["settings"]["images"],
-        len(rounds("scale_cpu", "rec, first", "made_index")),
-    ),
-)
-_STARTS = {
-    "folder, ``, first start": "folder, first",
-    "folder, again": "folder, again",
-    "folder that was written in the same moment": "folder, fresh",
-    "RecordIO, first start": "rec, first",
-    "RecordIO, again": "rec, again",
-}
-for called, case in _STARTS.items():
-    claim(
-        SCALING,
-        f"| {called} | {{}} of {{}} | {{:.2f}} s |",
-        *(max(rounds("scale_cpu", case, "made_index").values()), _RANKS),
-        max(max(seconds) for seconds in rounds("scale_cpu", case, "opened_s").values()),
-    )
 _SHARDED = [row for row in _SCALE["rounds"] if "in_order" in row]
 assert all(row["in_order"] and row["shards_exact"] for row in _SHARDED)
-claim(SCALING, "every image once, but for the {} that", *{row["repeated"] for row in _SHARDED})
+assert set(rounds("scale_cpu", "rec, first", "made_index").values()) == {1}
+claim(
+    RANKS,
+    "In {} ranks on {} cores one made the index, and all had opened it after {:.2f} s",
+    *(_SCALE["settings"]["ranks"], _SCALE["facts"]["cores"]),
+    max(max(seconds) for seconds in rounds("scale_cpu", "rec, first", "opened_s").values()),
+)
 
 
-def _of_a_rank(key: str, kind: int) -> float:
-    """Median of RSS (0) or PSS (1) over ranks and rounds, of the folder."""
-    return statistics.median(pair[kind] for row in _SHARDED if row["storage"] == "folder" for pair in row[key])
+def _of_a_rank(key: str) -> float:
+    """Median of RSS over ranks and rounds, of the folder."""
+    return statistics.median(pair[0] for row in _SHARDED if row["storage"] == "folder" for pair in row[key])
 
 
-for words, kind in (
-    ("with torch alone has {:.0f} MB, and {:.0f} MB after its epochs", 0),
-    ("counted once, it is {:.0f} MB and {:.0f} MB a rank", 1),
-):
-    claim(SCALING, words, *(_of_a_rank(key, kind) for key in ("memory_at_start_mb", "memory_mb")))
+claim(
+    RANKS,
+    "with torch alone has {:.0f} MB, and {:.0f} MB after its epochs over a folder (``, {} ranks on {} cores",
+    *(_of_a_rank(key) for key in ("memory_at_start_mb", "memory_mb")),
+    *(_SCALE["settings"]["ranks"], _SCALE["facts"]["cores"]),
+)
 
 # ---- versions
 
@@ -867,7 +788,6 @@ NOT_MEASURED = {
         r"Resize\(\d+\)",
         r"CenterCrop\(\d+\)",
         r"a float up to 1\b",
-        r"have probability 1 ",
         r"`` is 1, `` is 0",
         r"a column of `` alone is 1\.",
         r"beyond 64 bits",
@@ -896,7 +816,7 @@ NOT_MEASURED = {
         r"up to 8 KB",
         r"at most 4 are used",
         r"With 0 the loader takes one a core, 16 at most",
-        r"opens 8 hardware queues",
+        r"CUDA's 8 hardware queues",
         r"exit code is 1",
         r"no image, and 0 otherwise",
     ),

@@ -13,7 +13,7 @@ from docs.pages import PAGES, ROOT, commands
 
 # a pattern of whole commands, and why they do not run here
 NOT_RUN = {
-    r"pip install .*": "needs the network; .ci/run installs as README says",
+    r"pip install .*": "needs the network; .ci/run installs as CONTRIBUTING.md says",
     r"DALI_COMPAT_URL=\S+ python -m build": "needs the network; tests/test_package.py builds without it",
     r"twine check .*": "looks at what the command before it has built",
     r"python -m dali_compat --help": "it ends the process: tests/test_cli.py does it",
@@ -23,6 +23,7 @@ NOT_RUN = {
     r"python benchmarks/toolkit.py .*": "takes half a minute: tests/docs/test_toolkit.py runs it",
     r"(REPETITIONS=all )?pytest -n 3": "this is it",
     r'pytest -n 2 -m "not slow"': "this is part of it",
+    r"python train.py": "a script of the page: tests/docs/test_snippets.py runs it",
     r"pytest -m gpu": "needs a GPU",
     r"tests/run_gpu.sh": "needs a GPU",
     r"DATA=/path/to/photos pytest tests/parity": "needs the reader's photos",
@@ -46,7 +47,6 @@ SHORTER = {
     "python tests/parity/measure.py --only": "--most 2 --device cpu",
     "python benchmarks/imagefolder.py": "--replicate 2 --rounds 1 --warmup 1 --batches 2 --batch-size 2 --workers 1 "
     "--cases ours --device cpu",
-    "python benchmarks/scale.py --ranks": "--ranks 2 --images 20 --epochs 1",
     "python benchmarks/plot.py": "--out .",
     "python benchmarks/strip.py": "--out strip.jpg",
 }

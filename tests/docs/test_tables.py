@@ -35,7 +35,7 @@ def results(tables, tmp_path, monkeypatch):
 
 def test_the_pages_have_what_follows_from_the_results(tables):
     there = "".join(text(page) for page in tables["PAGES"])
-    assert [there.count(f"benchmarks/tables.py: {name} -->") for name in tables["TABLES"]] == [1] * 6
+    assert [there.count(f"benchmarks/tables.py: {name} -->") for name in tables["TABLES"]] == [1] * 4
     for page in tables["PAGES"]:
         assert text(page) == tables["written"](text(page)), "python benchmarks/tables.py writes it anew"
 
@@ -78,31 +78,6 @@ def test_of_two_runs_the_later_one_counts_with_its_own_synthetic_data(tables, re
         "| GhostNet | 128 | 1,000 | 750 (25%) | 150 (25%) | 5.0 | 28.5 / 142.4 |",
         "| GhostNet, .rec | 128 | 2,000 | 1,500 (25%) | 300 (25%) | 5.0 | 14.2 / 71.2 |",
     ]
-
-
-def test_the_table_by_cores(tables, results):
-    results("toolkit_cores_h200", measured()[0])
-    assert tables["cores"]().splitlines()[4:] == [
-        "| ResNet-18, 2 cores | 995 | 450 (25%) | 100 (25%) | 4.5 |",
-        "| ResNet-18, 16 cores | 995 | 900 (25%) | 500 (25%) | 1.8 |",
-    ]
-    results("toolkit_h200", measured()[1])
-    assert tables["cores"]().startswith("![Training speed of the toolkit's configs")
-
-
-def test_the_table_of_two_gpus_is_compared_with_one(tables, results):
-    results("toolkit_h200x2", {**measured()[1], "ranks": 2})
-    assert "](two-gpus.svg)\n\n2 NVIDIA H200, 16 cores each, rounds: 3.\n" in tables["two_gpus"]()
-    assert tables["two_gpus"]().splitlines()[-1].endswith("| 14.2 / 71.2 |")
-    one = measured()[1]
-    for row in one["rounds"]:
-        row["images_per_s"] /= 1.5
-    results("toolkit_h200", one)
-    assert tables["two_gpus"]().splitlines()[-1].endswith("| 14.2 / 71.2 | 1.50 |")
-    other = measured()[1]
-    results("toolkit_rec_h100x2", {**other, "ranks": 2, "facts": {**other["facts"], "gpu": "NVIDIA H100, 580"}})
-    first, second = tables["two_gpus"]().split("\n\n2 NVIDIA H100, 16 cores each, rounds: 3.\n\n")
-    assert first.endswith("| 1.50 |") and second.endswith("| 14.2 / 71.2 |\n")
 
 
 @pytest.fixture
@@ -168,7 +143,7 @@ def test_the_first_lines_of_examples(tables, results, pets):
         "Measured: on an NVIDIA H200 with 4 cores an epoch of about 3,100 photos takes 1.50 s, and 8.00 s with "
         "--loader torchvision; the first one takes 9.0 and 9.5 s. After 3 epochs (--workers 4) the accuracy is 87.5%, "
         "and 86.4%. "
-        "docs/recipe-dogs-cats.md has the table."
+        "docs/examples.md has the table."
     )
     page = '"""Trains.\n\nMeasured: not\nyet.\n\nMore.\n"""\nMeasured: 1\n'
     assert tables["with_measured"](page, "Measured: now.") == page.replace("not\nyet.", "now.")

@@ -39,14 +39,13 @@ def written(readme: Path, results: list[Path]) -> str:
     for path, result, complete in zip(results, files, on_cpu if any(on_cpu) else [True] * len(files), strict=True):
         _check(path, result, complete)
     named = [os.path.relpath(path, readme.parent) for path in results]
-    titles = [f"{_short_name(result['device'])} {mode}" for result in files for mode in ("default", "`exact=True`")]
-    head = ["transform", "of", "runs in", *titles, "torchvision on tensors"]
+    titles = [*(_short_name(result["device"]) for result in files), "`exact=True`"]
+    head = ["transform", "runs in", *titles]
     rows = []
     for found in _of_files(files, "transforms"):
         row = next(filter(None, found))
-        rows.append(
-            [f"`{row['of']}`", " ".join(row["versions"]), row["where"], *_cells(found), numbers(row.get("tensors"))]
-        )
+        of_v2 = " (v2)" if row["versions"] == ["v2"] else ""
+        rows.append([f"`{row['of']}`{of_v2}", row["where"].replace("torch, on the batch", "torch"), *_cells(found)])
     recipes = [[next(filter(None, found))["name"], *_cells(found)] for found in _of_files(files, "recipes")]
     lines = [
         BEGIN + " ".join(named) + " -->",
@@ -100,7 +99,11 @@ def _of_files(files: list[dict[str, Any]], kind: str) -> list[list[dict[str, Any
 
 
 def _cells(rows) -> list[str]:
-    return [numbers(row[mode]) if row else NOT_YET for row in rows for mode in ("default", "exact")]
+    """By default on each device, and the worst of them with exact=True."""
+    default = [numbers(row["default"]) if row else NOT_YET for row in rows]
+    if not all(rows):
+        return [*default, NOT_YET]
+    return [*default, numbers({key: max(row["exact"][key] for row in rows) for key in ("mean", "max")})]
 
 
 def _short_name(device: str) -> str:
