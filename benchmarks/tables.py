@@ -1,6 +1,6 @@
 """Writes what was measured of trainings into the pages, from the files in benchmarks/results: the toolkit's configs and
-exact=True on a GPU's JPEG engine into docs/measurements.md, dogs and cats into docs/examples.md, and sentences (told.py)
-into the first lines of examples.
+exact=True on a GPU's JPEG engine into docs/measurements.md, dogs and cats into docs/examples.md, and sentences of
+told.py into the first lines of examples.
 
 A table stands between two comments of the page, "written, by benchmarks/tables.py: NAME" and "until here". A cell is
 the median of rounds. Without its result it is a sentence that says so. An example's paragraph begins with "Measured: "

@@ -98,3 +98,21 @@ def test_a_bug_comes_with_what_doctor_says():
 def test_the_citation_is_of_this_version():
     cited = yaml.safe_load((ROOT / "packaging" / "CITATION.cff").read_text())
     assert cited["version"] == dali_compat.__version__ and f'license_expression="{cited["license"]}"' in SETUP
+
+
+SITE = (ROOT / "packaging" / "mkdocs.yml").read_text()
+
+
+def test_the_site_has_every_page():
+    pages = set(re.findall(r": ([\w/.-]+\.md)$", SITE, re.MULTILINE))
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} == {page for page in pages if "/" not in page} - {
+        "reference.md"
+    }
+    assert all((ROOT / page.removeprefix("repository/")).is_file() for page in pages if "/" in page)
+
+
+def test_the_site_is_built_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocstrings")
+    command = ["mkdocs", "build", "--strict", "-f", str(ROOT / "packaging" / "mkdocs.yml"), "-d", str(tmp_path)]
+    subprocess.run(command, check=True)
+    assert "class=" in (tmp_path / "reference.html").read_text()
