@@ -199,6 +199,7 @@ class AskedBatch(DaliBatch):
         layouts = {one.layout for one in samples}
         columns = [_stacked(one) for one in (images.batches if isinstance(images, Views) else [images])]
         if len(layouts) == 1 and all(isinstance(column, torch.Tensor) for column in columns):
+            columns = list(map(self._in_format, columns))
             return _collated(samples, columns, layouts.pop(), epoch.route.device)
         made = moved(collated(_filled(samples, images, epoch.route.device, len(layouts) > 1)), epoch.route.device)
         for path in {path for layout in layouts for paths in layout for path in paths}:

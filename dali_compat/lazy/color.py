@@ -71,11 +71,13 @@ def hue(s: State, like: str, hue_factor: Any) -> Outcome:
 
 @operation("adjust_gamma")
 def gamma(s: State, like: str, gamma: Any, gain: Any = 1) -> Outcome:
-    _refuse_palettes(s)
-    return Outcome(s)
+    if gamma < 0:
+        raise Unknown
+    layout = ("gamma", (), "float64"), ("gain", (), "float64")
+    return Outcome(s, _changed(s, like, "gamma", (gamma, gain), layout))
 
 
-@operation("posterize")
+@operation("posterize", "ImageOps.posterize")
 def posterize(s: State, like: str, bits: Any) -> Outcome:
     _refuse_palettes(s)
     (bits,) = whole(bits)
@@ -83,25 +85,25 @@ def posterize(s: State, like: str, bits: Any) -> Outcome:
     return Outcome(s, _changed(s, like, "posterize", (bits,), (("bits", (), "int32"),)) if fits else None)
 
 
-@operation("solarize")
-def solarize(s: State, like: str, threshold: Any) -> Outcome:
+@operation("solarize", "ImageOps.solarize")
+def solarize(s: State, like: str, threshold: Any = 128) -> Outcome:
     _refuse_palettes(s)
     fits = s.kind == "pil" or 0 <= threshold <= (255 if s.dtype == torch.uint8 else 1)
     return Outcome(s, _changed(s, like, "solarize", (threshold,), (("threshold", (), "float64"),)) if fits else None)
 
 
-@operation("autocontrast")
+@operation("autocontrast", "ImageOps.autocontrast")
 def autocontrast(s: State, like: str) -> Outcome:
     return Outcome(s, _changed(s, like, "autocontrast"))
 
 
-@operation("equalize")
+@operation("equalize", "ImageOps.equalize")
 def equalize(s: State, like: str) -> Outcome:
     _refuse_palettes(s)
     return Outcome(s, _changed(s, like, "equalize") if s.dtype == torch.uint8 else None)
 
 
-@operation("invert")
+@operation("invert", "ImageOps.invert")
 def invert(s: State, like: str) -> Outcome:
     return Outcome(s, _changed(s, like, "invert"))
 

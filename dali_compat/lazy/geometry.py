@@ -126,6 +126,8 @@ def rotate(
     angle, how = float(angle), warp(s, like, interpolation, fill)
     center = None if center is None else tuple(map(float, center))
     after = s.sized(size_of_rotation(s.size, angle, center, like)) if expand else s
+    if like == "v2" and center is None and angle % 180 == 0:
+        return transpose(s, like, Image.Transpose.ROTATE_180) if angle % 360 else Outcome(s, ())
     if how is None or (like == "v2" and center is None and angle % 90 == 0):  # which is a transposition there
         return Outcome(after)
     args = {"expand": bool(expand), "center": center, **how}
@@ -187,14 +189,44 @@ def elastic(s: State, like: str, displacement: Any, interpolation: Any = _BILINE
 
 @operation("transpose")
 def transpose(s: State, like: str, method: Any) -> Outcome:
-    """PIL's."""
-    found = Image.Transpose(method)
-    if found in _FLIPS:
-        return Outcome(s, flagged("flip", s, axis=_FLIPS[found]) if is_plain(s) else None)
-    return Outcome(s if found == Image.Transpose.ROTATE_180 else s.sized(s.size[::-1]))
+    """PIL's: a quarter turn, flips, or both."""
+    quarter, *flips = _TRANSPOSED[Image.Transpose(method)]
+    after, steps = s, tuple[Step, ...]()
+    if quarter:  # PIL's rotate() does the same
+        after, own, _ = rotate(s, "pil", quarter, _NEAREST, expand=True)
+        if own is None:
+            return Outcome(after)
+        steps = own
+    if not is_plain(s):
+        return Outcome(after)
+    return Outcome(after, sum((flagged("flip", after, axis=axis) for axis in flips), steps))
 
 
-_FLIPS = {Image.Transpose.FLIP_LEFT_RIGHT: "horizontal", Image.Transpose.FLIP_TOP_BOTTOM: "vertical"}
+_TRANSPOSED: dict[Image.Transpose, Any] = {
+    Image.Transpose.FLIP_LEFT_RIGHT: (0, "horizontal"),
+    Image.Transpose.FLIP_TOP_BOTTOM: (0, "vertical"),
+    Image.Transpose.ROTATE_180: (0, "horizontal", "vertical"),
+    Image.Transpose.ROTATE_90: (90,),
+    Image.Transpose.ROTATE_270: (270,),
+    Image.Transpose.TRANSPOSE: (90, "vertical"),
+    Image.Transpose.TRANSVERSE: (90, "horizontal"),
+}
+
+
+@operation("upright")
+def upright(s: State, like: str, orientation: int) -> Outcome:
+    """As ImageOps.exif_transpose() makes it."""
+    return transpose(s, like, _UPRIGHT[orientation])
+
+
+_UPRIGHT = dict(zip(range(2, 9), map(Image.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))
+
+
+@operation("ImageOps.expand")
+def expand(s: State, like: str, border: Any = 0, fill: Any = 0) -> Outcome:
+    if s.channels == 3 and isinstance(fill, int):  # PIL takes it for all three
+        fill = tuple(fill >> bits & 255 for bits in (0, 8, 16))
+    return pad(s, like, border, fill)
 
 
 def _warped(op: str, before: State, after: State, numbers: Any, layout: Any, **args: Any) -> tuple[Step, ...]:

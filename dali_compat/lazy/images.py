@@ -6,6 +6,7 @@ import copy
 import math
 import operator
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from PIL import Image, ImageFile, ImageMode
@@ -22,8 +23,8 @@ from .record import Call, Header, kept
 _really_open = Image.open  # before anything takes its place
 _OWN = frozenset(
     (
-        *("convert", "copy", "crop", "load", "resize", "rotate", "transpose", "getbands", "getexif", "close"),
-        *("__enter__", "__exit__"),
+        *("convert", "copy", "crop", "load", "resize", "rotate", "thumbnail", "transpose", "getbands", "getexif"),
+        *("close", "__enter__", "__exit__"),
     )
 )
 _OF_STATE = frozenset(("mode", "size", "width", "height"))
@@ -88,6 +89,18 @@ class LazyImage(Image.Image):
     def transpose(self, *args: Any, **kwargs: Any) -> Image.Image:
         """As PIL's."""
         return _called(self, "transpose", OPERATIONS["transpose"], args, kwargs, "transposes the image")
+
+    def thumbnail(self, *args: Any, **kwargs: Any) -> None:
+        """As PIL's, which changes an image in place. Of one that was only opened it may decode less."""
+        later, outcome = later_of(self), None
+        if later.state is not None and not later.is_file:
+            with suppress(Exception):  # PIL's own method says what is wrong
+                outcome = _thumbnail(later.state, *args, **kwargs)
+        made = later.then(Call("PIL", "thumbnail", kept(args), kept(kwargs)), outcome)
+        if made is None:
+            later.value("makes a thumbnail of the image").thumbnail(*args, **kwargs)
+        else:
+            object.__setattr__(self, "_later", made)
 
     def copy(self) -> Image.Image:
         """As PIL's."""
@@ -267,7 +280,8 @@ def _resized(
     s: State, like: str, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None
 ) -> Outcome:
     width, height = map(operator.index, size)
-    if box is not None or reducing_gap is not None:
+    gap = reducing_gap and max(int(old / new / reducing_gap) for old, new in zip(s.size, (height, width), strict=True))
+    if box is not None or (gap or 0) > 1:
         return Outcome(s.sized((height, width)))
     if (height, width) == s.size:
         return Outcome(s, ())
@@ -294,3 +308,31 @@ def _rotated(
     if translate is not None:
         raise ValueError(translate)
     return OPERATIONS["rotate"](s, like, angle, resample, bool(expand), center, fillcolor)
+
+
+def _thumbnail(s: State, size: Any, resample: Any = Image.Resampling.BICUBIC, reducing_gap: Any = 2.0) -> Outcome:
+    asked = _Asked(s)
+    with suppress(_Found):
+        Image.Image.thumbnail(asked, size, resample, reducing_gap)  # type: ignore[arg-type]  # of which it asks the size
+        return Outcome(s, ())
+    return _resized(s, "pil", asked.resized, resample, None, reducing_gap)
+
+
+class _Found(Exception):
+    pass
+
+
+class _Asked:
+    """What PIL's thumbnail() takes for an image, to see which size that gets."""
+
+    def __init__(self, s: State):
+        self.height, self.width = s.size
+        self.size = self.width, self.height
+        self.resized: Any = None
+
+    def draft(self, *args: Any) -> None:
+        return None
+
+    def resize(self, size: Any, *args: Any, **kwargs: Any) -> None:
+        self.resized = size
+        raise _Found

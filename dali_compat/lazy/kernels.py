@@ -30,8 +30,8 @@ def state_of(stand_in: Any) -> State | None:
 
 
 def applied(owner: str, name: str, stand_in: Any, args: Any, kwargs: Any) -> Any:
-    """Returns what a function of torchvision's gives of a stand-in, not made yet; None where it has to be. ``owner``,
-    ``name``: as Call's."""
+    """Returns what a function of torchvision's or PIL's gives of a stand-in, not made yet; None where it has to be.
+    ``owner``, ``name``: as Call's."""
     later = later_of(stand_in)
     state = later.state
     if state is None or (owner == "v1" and state.kind in ("Image", "Mask")):  # of which it gives one or another class

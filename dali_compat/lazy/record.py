@@ -13,7 +13,7 @@ from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import _auto_augment
 from torchvision.transforms.v2 import functional as v2
 
-from ..data.sources import Source, is_upright, opened
+from ..data.sources import ORIENTATION, Source, is_upright, opened
 from .operations import Size, State, Step
 
 
@@ -21,8 +21,9 @@ class Call(NamedTuple):
     """An operation.
 
     Attributes:
-        owner, name: "v1" or "v2", and the name of a function of torchvision's; "type" and that of one of its classes;
-            "" and that of the image's own method; "called", where the first argument is called with the image.
+        owner, name: "v1" or "v2", and the name of a function of torchvision's; "PIL" and that of a function on images;
+            "type" and that of one of torchvision's classes; "" and that of the image's own method; "called", where the
+            first argument is called with the image.
         args, kwargs: further arguments.
     """
 
@@ -95,7 +96,7 @@ def kept(value: Any) -> Any:
 
 def upright(image: Image.Image, source: Source) -> Image.Image:
     """An image as it was opened; turned as its EXIF says where its source asks for that."""
-    return ImageOps.exif_transpose(image) if is_upright(source) else image
+    return _exif_transpose(image) if is_upright(source) else image
 
 
 _really_open = Image.open
@@ -103,6 +104,22 @@ _ORIGINALS = {"v1": dict(vars(v1)), "v2": dict(vars(v2))}  # before anything tak
 _ORIGINALS["v1"]["augment"] = autoaugment._apply_op
 _ORIGINALS["v2"]["augment"] = _auto_augment._AutoAugmentBase()._apply_image_or_video_transform
 _TYPES = {"to_mask": tv_tensors.Mask, "to_image": _ORIGINALS["v2"]["to_image"]}
+
+
+def _thumbnail(image: Image.Image, *args: Any, **kwargs: Any) -> Image.Image:
+    made = image.copy()
+    made.thumbnail(*args, **kwargs)
+    return made
+
+
+def _upright(image: Image.Image, orientation: int) -> Image.Image:
+    image.getexif()[ORIENTATION] = orientation  # which the user's code may have changed
+    return _exif_transpose(image)
+
+
+_exif_transpose = ImageOps.exif_transpose
+_OF_PIL = {f"ImageOps.{name}": function for name, function in vars(ImageOps).items()}
+_OF_PIL |= {"thumbnail": _thumbnail, "upright": _upright}
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -113,6 +130,7 @@ _FUNCTIONS: dict[str, Callable[[str], Callable[..., Any]]] = {
     "": _method,
     "v1": _ORIGINALS["v1"].__getitem__,
     "v2": _ORIGINALS["v2"].__getitem__,
+    "PIL": _OF_PIL.__getitem__,
     "type": _TYPES.__getitem__,
     "called": lambda name: lambda image, transform: transform(image),
 }

@@ -67,7 +67,7 @@ def _drawn_on(self, i):
     x = X(image)
     if i % 3 == 1:
         ImageDraw.Draw(image).rectangle([0, 0, 50, 50], fill=(255, 0, 0))
-        return x * 1.0, int(np.asarray(image).sum())
+        return x**1.0, int(np.asarray(image).sum())
     return x, 0
 
 
@@ -88,7 +88,7 @@ def test_an_image_that_changes_after_its_transform(folder, get):
 def test_the_format_of_images_alone_some_of_which_are_real(folder):
     def get(self, i):
         x = X(own.read_rgb(self.paths[i]))
-        return x * 1.0 if i % 3 == 1 else x
+        return x**1.0 if i % 3 == 1 else x
 
     for batch in ours(of(folder, get), 5, device="cpu", memory_format=torch.channels_last):
         assert batch.is_contiguous(memory_format=torch.channels_last)
@@ -855,7 +855,7 @@ def test_generators_wherever_they_are(folder):
         return X(own.read_rgb(self.paths[i])), self.picks[0](), closure.random()
 
     def refused(self, i):
-        return X(own.read_rgb(self.paths[i])) * 2, self.picks[0](), closure.random()
+        return X(own.read_rgb(self.paths[i])) ** 2, self.picks[0](), closure.random()
 
     def batches(make, get):
         closure.seed(4)
@@ -863,7 +863,7 @@ def test_generators_wherever_they_are(folder):
         return list(make(of(folder, get, picks=[Picks()]), 5))
 
     assert_same(batches(lambda *args: ours(*args, exact=True, device="cpu"), get), batches(stock, get))
-    with pytest.warns(match="uses the tensor's mul"):
+    with pytest.warns(match="uses the tensor's pow"):
         mine = batches(lambda *args: DataLoader(*args, device="cpu"), refused)
     assert_same(mine, batches(stock, refused))
 
@@ -901,7 +901,7 @@ def test_persistent_workers_where_most_samples_are_real(folder, seeded_by):
 
     def get(self, i):
         x = X(own.read_rgb(self.paths[i]))
-        return (x * 2 if i else x), i
+        return (x**2 if i else x), i
 
     def epochs(make):
         torch.manual_seed(0)
@@ -910,7 +910,7 @@ def test_persistent_workers_where_most_samples_are_real(folder, seeded_by):
         loader = make(of(folder, get), 5, **options)
         return [list(loader) for _ in range(4)], loader
 
-    with pytest.warns(match="uses the tensor's mul in most samples"):
+    with pytest.warns(match="uses the tensor's pow in most samples"):
         mine, loader = epochs(lambda *args, **kw: DataLoader(*args, exact=True, device="cpu", **kw))
     assert_same(mine, epochs(stock)[0])
     assert loader.explain().startswith("torchvision route") and loader.stats().batches == 20
@@ -922,7 +922,7 @@ def test_an_iterator_that_torchs_has_replaced(folder):
     loader = DataLoader(dataset, 5, device="cpu", num_workers=1, persistent_workers=True, fallback="silent")
     first = iter(loader)
     next(first)
-    dataset.transform = lambda image: X(image) * 2
+    dataset.transform = lambda image: X(image) ** 2
     assert_same(list(loader), list(stock(dataset, 5)))
     assert list(first) == []
 

@@ -1,17 +1,21 @@
 """What the code of a data set does to an image and leaves to DALI: it gets what torch's loader gives."""
 
+import time
+
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageEnhance, ImageOps
 from torch.utils import data
 from torchvision import transforms as T
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import functional as F
+from torchvision.transforms import v2
 
 from contract.both import ours, stock
 from contract.test_joint import unlike
 from contract.test_own_datasets import real, seeded
+from dali_compat.data.sources import ORIENTATION
 
 SMALL, TENSOR = T.Resize((32, 40)), T.Compose([T.Resize((32, 40)), T.ToTensor()])
 MEAN, STD = (torch.tensor(three).view(3, 1, 1) for three in ([0.5, 0.4, 0.3], [0.2, 0.3, 0.4]))
@@ -40,6 +44,69 @@ OF_TENSORS = {
     "three channels": lambda x: TENSOR(x)[:3].cpu().contiguous(),
     "of tv_tensors": lambda x: tv_tensors.Image(SMALL(x)).flip(-1)[:, 2:30] / 255,
     "plain of tv_tensors": lambda x: tv_tensors.Image(SMALL(x)).contiguous(),
+}
+
+# ---- of PIL's images
+
+
+def thumbnail(x):
+    x.thumbnail((50, 45))
+    return T.CenterCrop(24)(F.to_tensor(x))
+
+
+def thumbnail_of_several(x):
+    before, large = SMALL(x), x.copy()
+    x.thumbnail((30, 300), Image.Resampling.BILINEAR)
+    large.thumbnail((1000, 1000))
+    return F.to_tensor(before), T.CenterCrop(20)(F.to_tensor(x)), TENSOR(large)
+
+
+def enhanced(x):
+    x = ImageEnhance.Brightness(SMALL(x)).enhance(0.7)
+    x = ImageEnhance.Contrast(x).enhance(float(torch.rand(1)) + 0.5)
+    return F.to_tensor(ImageEnhance.Color(x).enhance(1.6))
+
+
+def drawn(x):
+    kind = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color, ImageEnhance.Sharpness)
+    return F.to_tensor(kind[int(torch.randint(0, 4, ()))](SMALL(x)).enhance(float(torch.rand(1)) * 2))
+
+
+OF_PIL = {
+    **{f"transposed {way}": lambda x, way=way: F.to_tensor(SMALL(x).transpose(way)) for way in Image.Transpose},
+    "transposed at random": lambda x: F.to_tensor(SMALL(x).transpose(int(torch.randint(0, 7, ())))),
+    "turned as tensors": lambda x: v2.functional.rotate(F.pil_to_tensor(SMALL(x)), 180 * int(torch.randint(0, 2, ()))),
+    "thumbnail": thumbnail,
+    "thumbnail of several": thumbnail_of_several,
+    "reducing gap": lambda x: F.to_tensor(x.resize((33, 31), Image.Resampling.BILINEAR, reducing_gap=3.0)),
+    "mirrored": lambda x: TENSOR(ImageOps.flip(ImageOps.mirror(x))),
+    "in gray": lambda x: TENSOR(ImageOps.grayscale(x)),
+    "contained": lambda x: T.CenterCrop(30)(F.to_tensor(ImageOps.contain(x, (40, 50)))),
+    "covered": lambda x: T.CenterCrop(30)(F.to_tensor(ImageOps.cover(x, (40, 50), Image.Resampling.BILINEAR))),
+    "scaled": lambda x: T.CenterCrop(24)(F.to_tensor(ImageOps.scale(x, 0.6))),
+    "without a border": lambda x: TENSOR(ImageOps.crop(x, 7)),
+    "padded": lambda x: F.to_tensor(ImageOps.pad(x, (40, 44), color=(9, 8, 7), centering=(0.2, 0.9))),
+    "padded with black": lambda x: F.to_tensor(ImageOps.pad(x, (40, 44), Image.Resampling.BILINEAR)),
+    "expanded": lambda x: F.to_tensor(ImageOps.expand(SMALL(x), 5, (3, 4, 5))),
+    "expanded by several": lambda x: F.to_tensor(ImageOps.expand(SMALL(x), (1, 2, 3, 4), 77)),
+    "inverted": lambda x: F.to_tensor(ImageOps.invert(SMALL(x))),
+    "in few levels": lambda x: F.to_tensor(ImageOps.solarize(ImageOps.posterize(SMALL(x), 3))),
+    "spread": lambda x: F.to_tensor(ImageOps.autocontrast(SMALL(x))),
+    "equalised": lambda x: F.to_tensor(ImageOps.equalize(SMALL(x))),
+    "upright": lambda x: TENSOR(ImageOps.exif_transpose(x)),
+    "enhanced": enhanced,
+    "enhanced at random": drawn,
+    "gamma": lambda x: F.to_tensor(F.adjust_gamma(SMALL(x), float(torch.rand(1)) + 0.5, 1.2)),
+    "gamma of tensors": lambda x: F.adjust_gamma(TENSOR(x), 0.8),
+}
+MADE_BY_PIL = {  # of each a sample's own code makes it, or torchvision's functions
+    "fitted": lambda x: F.to_tensor(ImageOps.fit(x, (32, 40))),
+    "cut off": lambda x: TENSOR(ImageOps.autocontrast(x, cutoff=2)),
+    "coloured": lambda x: TENSOR(ImageOps.colorize(ImageOps.grayscale(x), "black", "white")),
+    "a small thumbnail": lambda x: (x.thumbnail((9, 9)), F.to_tensor(x))[1][:, :3, :3],
+    "expanded with a name": lambda x: TENSOR(ImageOps.expand(x, 5, "red")),
+    "blended with it": lambda x: TENSOR(ImageEnhance.Contrast(x).degenerate),
+    "reduced": lambda x: TENSOR(x.reduce(2)),
 }
 
 
@@ -75,3 +142,33 @@ def assert_deferred(root, change, near=0.02, kind=Own):
 @pytest.mark.parametrize("name", OF_TENSORS)
 def test_tensors(own_root, name):
     assert_deferred(own_root, OF_TENSORS[name])
+
+
+@pytest.mark.parametrize("name", OF_PIL)
+def test_images(own_root, name):
+    assert_deferred(own_root, OF_PIL[name])
+
+
+@pytest.mark.parametrize("name", MADE_BY_PIL)
+def test_images_that_are_made(own_root, name):
+    theirs = seeded(Own(own_root, MADE_BY_PIL[name]), 3, shuffle=True)(stock)
+    mine = seeded(Own(own_root, MADE_BY_PIL[name]), 3, shuffle=True)
+    assert not unlike(mine(lambda *args, **kwargs: ours(*args, exact=True, fallback="silent", **kwargs)), theirs)
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_turned_as_exif_says(own_root, orientation):
+    """A photo that lies on its side."""
+
+    class Turned(Own):
+        def __getitem__(self, i):
+            image = Image.open(self.paths[i])
+            return self.change(ImageOps.exif_transpose(image).convert("RGB")), i
+
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    for path, _ in ImageFolder(own_root).samples[::2]:
+        with Image.open(path) as image:
+            image.copy().save(path, exif=exif, quality=90)
+    time.sleep(0.05)  # what was written just now is not left to DALI
+    assert_deferred(own_root, TENSOR, kind=Turned)

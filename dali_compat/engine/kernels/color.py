@@ -86,6 +86,22 @@ def brightness(images, arrays, *, like):
 
 
 @kernel
+def gamma(images, arrays, *, like):
+    """adjust_gamma: of PIL's images by a table of 256 levels."""
+    if like != "pil":
+        return one_by_one(functions(like).adjust_gamma, images, arrays["gamma"], arrays["gain"])
+    rows = zip(arrays["gamma"].tolist(), arrays["gain"].tolist(), strict=True)
+    tables = [[int((255 + 1 - 1e-3) * gain * pow(level / 255, own)) for level in range(256)] for own, gain in rows]
+    table = to_device(np.clip(tables, 0, 255).astype(np.uint8), images.device)
+    return table.gather(1, images.flatten(1).long()).view_as(images)
+
+
+@image_kernel("gamma")
+def gamma_image(image, row, *, like):
+    return functions(like).adjust_gamma(image, float(row["gamma"]), float(row["gain"]))
+
+
+@kernel
 @in_parts
 def contrast(images, arrays, *, like):
     """ImageEnhance.Contrast: blended with the mean of the image's gray. Of framed() images ``area`` pixels count."""
