@@ -33,6 +33,7 @@ if _typing.TYPE_CHECKING:
     from .loader import DataLoader as DataLoader
     from .patch.install import install as install
     from .patch.install import uninstall as uninstall
+    from .routes.batched import batched as batched
     from .translate import on_batch as on_batch
     from .translate import register as register
     from .translate import views as views
@@ -60,6 +61,7 @@ _HOME = {
     "install": "patch.install",
     "uninstall": "patch.install",
     "merge_states": "epoch.history",
+    "batched": "routes.batched",
     "on_batch": "translate",
     "register": "translate",
     "views": "translate",
@@ -82,6 +84,7 @@ __all__ = [  # spelt out for type checkers
     "LoaderStats",
     "SampleDescription",
     "SampleError",
+    "batched",
     "install",
     "merge_states",
     "on_batch",

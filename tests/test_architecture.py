@@ -34,7 +34,7 @@ ROOMS: dict[str, set[str]] = {
     "engine": {"data", "draws", "installation", *COMMON},
     "workers": {"draws", *COMMON},
     "lazy": {"data", "draws", "translate", "workers", *COMMON},
-    "routes": {"data", "engine", "installation", "lazy", "lower", "translate", *COMMON},
+    "routes": {"data", "draws", "engine", "installation", "lazy", "lower", "translate", *COMMON},
     "epoch": {"data", "draws", "engine", "lazy", "lower", "remote", "routes", "workers", *COMMON},
     "loader": {"data", "epoch", "patched", "routes", *COMMON},
     "patch": {"data", "patched", "lazy", "loader", "routes", *COMMON},

@@ -20,12 +20,13 @@ from .kernels.geometry import border
 
 
 class Program:
-    """Steps on (N, C, H, W) uint8 images of one size; ``takes`` is what they are."""
+    """Steps on (N, C, H, W) images of one size; ``takes`` is what they are."""
 
     def __init__(self, steps: tuple[Step, ...], takes: ImageSpec, device: torch.device):
         self._steps = steps
         self._windows = _leading_windows(steps, takes.channels)
-        self._first, self._last = _conversions(steps) if device.type == "cuda" else (0, 0)
+        in_table = device.type == "cuda" and takes.dtype == torch.uint8
+        self._first, self._last = _conversions(steps) if in_table else (0, 0)
         self._table = None
         if self._last > self._first:
             self._table = conversion_table(steps[self._first : self._last]).to(device)

@@ -34,9 +34,9 @@ def reference(transform: Callable, plan: Plan, images: Iterable, seed: int = 0, 
     """What torchvision's transform gives for images ``position``, ``position + 1`` ... of an epoch.
 
     Args:
-        transform: takes a PIL image.
+        transform: takes such an image.
         plan: made of the transform (or of one that draws the same); its steps say what is drawn.
-        images: paths, or PIL images.
+        images: paths, which are opened as PIL images, PIL images or tensors.
         seed: the epoch's base seed.
 
     Raises:
@@ -46,7 +46,7 @@ def reference(transform: Callable, plan: Plan, images: Iterable, seed: int = 0, 
     results = []
     with dictated(numbers):
         for place, image in enumerate(images, position):
-            image = image if isinstance(image, Image.Image) else pil_loader(image)
+            image = image if isinstance(image, (Image.Image, torch.Tensor)) else pil_loader(image)
             results.append(_one(transform, plan, image, numbers, seed, place))
     return results
 

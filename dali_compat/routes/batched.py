@@ -1,0 +1,193 @@
+"""Transforms of batches that are tensors already: each image gets random numbers of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+from torchvision import tv_tensors
+
+from ..callers import tell_of_fallback
+from ..draws import ImageTooSmall, Randoms, compute, is_random
+from ..eager import eager
+from ..engine.fused import Program
+from ..engine.views import filled
+from ..errors import Unsupported
+from ..lower import lower
+from ..plan import ImageSpec, Options, Plan
+from ..translate import translate
+from ..translate.geometry import version_of
+
+_MOST_PROGRAMS = 64  # of one module: one for each size and dtype of images
+
+
+def batched(
+    transform: Callable[..., Any], *, exact: bool = False, fallback: Literal["warn", "silent", "error"] = "warn"
+) -> nn.Module:
+    """Returns a module that transforms batches (N, C, H, W) on any device, each image by random numbers of its own.
+
+    torchvision's transforms draw once for a batch: all images are flipped, or none. The module applies the kernels of
+    the loader to the whole batch instead. Its numbers follow torch's CPU generator (``torch.manual_seed``) and have
+    torchvision's distributions. Anything without a translation is applied by torchvision, image by image.
+
+    Args:
+        transform: torchvision's, v1 or v2, or a callable that is registered; takes CHW tensors.
+        exact: as DataLoader's.
+        fallback: as DataLoader's: "warn" says once what is applied image by image, "error" raises.
+
+    Returns:
+        A module. It takes uint8 images of 0..255, or floating point ones of 0..1, and gives what ``transform`` gives
+        for each, as one tensor; as a list where their sizes differ, and as a tuple of batches where it gives several
+        images. A v2 transform may get more arguments, each a tensor or a list of N boxes, masks or dictionaries.
+        torchvision then transforms all of them, sample by sample.
+
+    Examples:
+        >>> import torch
+        >>> from torchvision.transforms import v2
+        >>> import dali_compat
+        >>> augment = dali_compat.batched(v2.Compose([v2.RandomCrop(32, padding=4), v2.RandomHorizontalFlip()]))
+        >>> augment(torch.rand(8, 3, 32, 32)).shape
+        torch.Size([8, 3, 32, 32])
+    """
+    if fallback not in ("warn", "silent", "error"):
+        raise ValueError(f"fallback must be 'warn', 'silent' or 'error', got {fallback!r}")
+    return Batched(transform, exact, fallback)
+
+
+class Batched(nn.Module):
+    """A transform of batches: see batched().
+
+    Attributes:
+        transform, exact, fallback: as given.
+    """
+
+    def __init__(self, transform: Callable[..., Any], exact: bool, fallback: str):
+        super().__init__()
+        self.transform, self.exact, self.fallback = transform, exact, fallback
+        self._told: set[str] = set()
+        self._programs: dict[tuple[Any, ...], Program] = {}
+
+    @eager
+    def forward(self, images: torch.Tensor, *others: Any) -> Any:
+        """Returns the transformed batch; with ``others`` a tuple.
+
+        Raises:
+            TypeError: the images are no batch, or a transform of v1 gets other things.
+            ValueError: an image is too small, or there is none.
+            RuntimeError: fallback="error", and something has no translation; or a CUDA graph is captured.
+        """
+        if not isinstance(images, torch.Tensor) or images.ndim != 4:
+            got = f"shape {tuple(images.shape)}" if isinstance(images, torch.Tensor) else type(images).__name__
+            raise TypeError(f"batched() takes a tensor of images (N, C, H, W), got {got}")
+        if not len(images):
+            raise ValueError("batched() takes one image or more, got an empty batch")
+        if others and version_of(self.transform) != "v2":
+            raise TypeError(
+                f"{type(self.transform).__name__} takes images alone; transforms of v2 take boxes and masks"
+            )
+        try:
+            plan = self._plan(images, others)
+        except Unsupported as error:
+            tell_of_fallback(f"torchvision transforms a batch image by image: {error}", self.fallback, self._told)
+            return self._each(images, *others)
+        if images.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "batched() draws on the host: a CUDA graph would repeat its numbers; call it before that"
+            )
+        with torch.inference_mode(False), torch.no_grad(), torch.autocast(images.device.type, enabled=False):
+            return self._run(images, plan)
+
+    def _plan(self, images: torch.Tensor, others: Sequence[Any]) -> Plan:
+        """The plan of the transform as it is now.
+
+        Raises:
+            Unsupported: the kernels do not do that.
+        """
+        kind = "Image" if isinstance(images, tv_tensors.Image) else "tensor"
+        channels, height, width = images.shape[1:]
+        if others or (isinstance(images, tv_tensors.TVTensor) and kind == "tensor"):
+            raise Unsupported("kernels take images alone, without boxes and masks")
+        if images.requires_grad and torch.is_grad_enabled():
+            raise Unsupported("the images require gradients")
+        if channels not in (1, 3) or not (images.is_floating_point() or images.dtype == torch.uint8):
+            raise Unsupported(
+                f"images have {channels} channels of {images.dtype}, not 1 or 3 of uint8 or floating point"
+            )
+        spec = ImageSpec(kind, images.dtype, channels=channels, size=(height, width))
+        plan = lower(translate(self.transform, spec, views=True), Options(self.exact, gpu=images.is_cuda), decoded=True)
+        for one in plan.chains:
+            if one.call is not None:
+                raise Unsupported("; ".join(one.call.reasons))
+            if one.gives.kind not in ("tensor", "Image"):
+                raise Unsupported("it does not give tensors")
+        return plan
+
+    def _run(self, images: torch.Tensor, plan: Plan) -> Any:
+        seed = 0  # torch's generator stays where it is if nothing is drawn, as with torchvision
+        if any(is_random(step) for one in plan.chains for step in one.batch):
+            seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_().item())
+        made = []
+        for number, one in enumerate(plan.chains, 1):
+            sizes = np.broadcast_to(np.array(one.takes.size), (len(images), 2)).copy(order="F")
+            try:
+                arrays = compute(one.batch, sizes, Randoms(seed, 0, len(images)), slice(None))
+            except ImageTooSmall as error:
+                raise ValueError(f"{error} (image {error.row} of the batch)") from None
+            own = images if number == len(plan.chains) else images.clone()  # functions may change it in place
+            made.append(_finished(self._program(one, images.device)(_plain(own), arrays), one.gives))
+        return filled(plan.structure, made) if plan.views else made[0]
+
+    def _program(self, plan: Plan, device: torch.device) -> Program:
+        key = plan.batch, plan.takes, device
+        if key not in self._programs:
+            if len(self._programs) == _MOST_PROGRAMS:
+                self._programs.clear()
+            self._programs[key] = Program(plan.batch, plan.takes, device)
+        return self._programs[key]
+
+    def _each(self, *inputs: Any) -> Any:
+        """The same by torchvision, one sample after another."""
+        split = list(map(_split, inputs))
+        if len(set(map(len, split))) > 1:
+            raise ValueError(f"arguments have {', '.join(str(len(one)) for one in split)} samples: one number for all")
+        return _together([self.transform(*sample) for sample in zip(*split, strict=True)])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_programs": {}}
+
+
+def _plain(images: torch.Tensor) -> torch.Tensor:
+    return images.as_subclass(torch.Tensor) if isinstance(images, tv_tensors.Image) else images
+
+
+def _finished(images: Any, gives: ImageSpec) -> Any:
+    """A batch as the transform gives it."""
+    if isinstance(images, list):
+        return [_finished(image, gives) for image in images]
+    if 0 in images.stride():  # gray in three channels: one plane, which nobody can write to
+        images = images.contiguous()
+    images = tv_tensors.Image(images) if gives.kind == "Image" else images
+    return images.unbind(-4) if gives.views else images
+
+
+def _split(batch: Any) -> Sequence[Any]:
+    """The samples of a batch. Raises TypeError for what is none."""
+    if isinstance(batch, tv_tensors.TVTensor):
+        return [tv_tensors.wrap(one, like=batch) for one in batch.unbind()]
+    if not isinstance(batch, (torch.Tensor, list, tuple)):
+        raise TypeError(f"batched() takes tensors and lists with one entry an image, got {type(batch).__name__}")
+    return list(batch)
+
+
+def _together(samples: Sequence[Any]) -> Any:
+    """Tensors of one shape as one, tuples as a tuple of batches, and other things as a list."""
+    first = samples[0]
+    if isinstance(first, tuple):
+        return tuple(map(_together, zip(*samples, strict=True)))
+    if isinstance(first, torch.Tensor) and len({(one.shape, one.dtype) for one in samples}) == 1:
+        batch = torch.stack(list(samples))
+        return tv_tensors.wrap(batch, like=first) if isinstance(first, tv_tensors.TVTensor) else batch
+    return list(samples)

@@ -1,0 +1,235 @@
+"""batched(): transforms of batches that are tensors already. Pixels and laws are in parity/test_batched.py."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils import data
+from torchvision import transforms as v1
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+import dali_compat
+from contract.test_register import Doubled, _doubled, registry  # noqa: F401
+from dali_compat import FallbackWarning, batched, on_batch, register
+
+BYTES = torch.arange(64 * 3 * 12 * 10).mul_(7).remainder_(256).to(torch.uint8).view(64, 3, 12, 10)
+FLOATS = BYTES / 255
+
+
+class Mine:
+    """Has no translation: it looks at the pixels."""
+
+    def __call__(self, image):
+        return image.flip(-1) if image.float().mean() > 0 else image
+
+
+def one_by_one(transform, images, seed=0):
+    torch.manual_seed(seed)
+    return torch.stack([transform(image) for image in images])
+
+
+@pytest.mark.parametrize("flip", [v1.RandomHorizontalFlip(), v2.RandomHorizontalFlip()])
+def test_each_image_has_numbers_of_its_own_which_the_seed_says(flip):
+    augment = batched(flip, fallback="error")
+    torch.manual_seed(0)
+    first, second = augment(BYTES), augment(BYTES)
+    torch.manual_seed(0)
+    assert torch.equal(first, augment(BYTES)) and torch.equal(second, augment(BYTES))
+    flipped = (first == BYTES.flip(-1)).flatten(1).all(1)
+    assert ((first == BYTES).flatten(1).all(1) ^ flipped).all() and 16 < flipped.sum() < 48
+    assert not torch.equal(first, second)
+
+
+def test_nothing_is_drawn_where_nothing_is_random():
+    state = torch.get_rng_state()
+    made = batched(v2.Compose([v2.CenterCrop(8), v2.ToDtype(torch.float32, scale=True)]), fallback="error")(BYTES)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(made, BYTES[..., 2:10, 1:9] * (1 / 255))
+
+
+class Flipped:
+    """A collate_fn."""
+
+    def __init__(self):
+        self.augment = batched(v2.RandomHorizontalFlip(), fallback="error")
+
+    def __call__(self, samples):
+        return self.augment(torch.stack(samples))
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_in_collate_fn_with_workers(context):
+    loader = data.DataLoader(BYTES, 16, num_workers=2, collate_fn=Flipped(), multiprocessing_context=context)
+    epochs = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        epochs.append(torch.cat(list(loader)))
+    flips = (epochs[0] == BYTES.flip(-1)).flatten(1).all(1).view(4, 16)
+    assert torch.equal(*epochs)
+    assert len({tuple(batch.tolist()) for batch in flips}) == 4 and 16 < flips.sum() < 48
+
+
+def test_a_transform_that_changes_between_batches():
+    flip = v1.RandomHorizontalFlip(0)
+    augment = batched(flip, fallback="error")
+    assert torch.equal(augment(BYTES), BYTES)
+    flip.p = 1
+    assert torch.equal(augment(BYTES), BYTES.flip(-1))
+
+
+def test_images_of_other_sizes_kinds_and_memory_formats():
+    augment = batched(v2.Compose([v2.Resize((6, 6)), v2.ToDtype(torch.float32, scale=True)]), exact=True)
+    for images in (BYTES, BYTES[:3, :1], BYTES[:, :, :9], BYTES.contiguous(memory_format=torch.channels_last)):
+        assert torch.equal(augment(images), one_by_one(augment.transform, images))
+    image = augment(tv_tensors.Image(BYTES))
+    assert type(image) is tv_tensors.Image and torch.equal(image, augment(BYTES))
+    assert type(batched(v2.ToImage())(BYTES)) is tv_tensors.Image
+
+
+def test_what_one_image_becomes():
+    five = batched(v2.FiveCrop(4), fallback="error")(BYTES)
+    for mine, theirs in zip(five, zip(*map(v2.FiveCrop(4), BYTES), strict=True), strict=True):
+        assert torch.equal(mine, torch.stack(theirs))
+    two = batched(dali_compat.views(v2.CenterCrop(4), v2.RandomHorizontalFlip(1)), fallback="error")(BYTES)
+    assert torch.equal(two[0], BYTES[..., 4:8, 3:7]) and torch.equal(two[1], BYTES.flip(-1))
+    several = batched(v2.RandomResize(5, 9), fallback="error")(BYTES)
+    assert isinstance(several, list) and len({image.shape for image in several}) > 1
+    gray = batched(v2.Grayscale(3), fallback="error")(BYTES)
+    gray[:, 0] = 0  # three planes of their own
+    assert gray[:, 1].any()
+    pictures = batched(v2.ToPILImage(), fallback="silent")(BYTES)
+    assert len(pictures) == 64 and isinstance(pictures[0], Image.Image)
+
+
+FALLBACKS = {
+    "a function": (
+        v2.Compose([v2.RandomHorizontalFlip(), Mine()]),
+        BYTES,
+        r"no translation .*Mine|Mine.*no translation",
+    ),
+    "channels": (v2.RandomHorizontalFlip(), BYTES.view(-1, 6, 12, 5), "6 channels of torch.uint8"),
+    "whole numbers": (v2.RandomVerticalFlip(), BYTES.short() * 100, "torch.int16"),
+}
+
+
+@pytest.mark.parametrize("case", FALLBACKS)
+def test_what_kernels_do_not_do_torchvision_does(case):
+    transform, images, reason = FALLBACKS[case]
+    augment = batched(transform)
+    with pytest.warns(FallbackWarning, match=reason) as told:
+        augment(images)
+    torch.manual_seed(0)
+    made = augment(images)
+    assert len(told) == 1 and told[0].filename == __file__
+    assert torch.equal(made, one_by_one(transform, images))
+    with pytest.raises(RuntimeError, match=reason):
+        batched(transform, fallback="error")(images)
+
+
+def test_images_that_require_gradients_get_them():
+    images = FLOATS.clone().requires_grad_()
+    batched(v2.Normalize((0.5,) * 3, (0.5,) * 3), fallback="silent")(images).sum().backward()
+    assert torch.equal(images.grad, torch.full_like(images, 2))
+
+
+def test_boxes_and_masks_go_along():
+    """By torchvision itself, sample by sample."""
+    transform = v2.Compose([v2.RandomHorizontalFlip(), v2.RandomCrop(8)])
+    masks = tv_tensors.Mask(BYTES[:, 0])
+    boxes = [
+        {"boxes": tv_tensors.BoundingBoxes([[i % 5, 1, 9, 8]], format="XYXY", canvas_size=(12, 10))} for i in range(64)
+    ]
+    augment = batched(transform)
+    torch.manual_seed(0)
+    with pytest.warns(FallbackWarning, match="without boxes and masks"):
+        made, cropped, moved = augment(BYTES, masks, boxes)
+    assert isinstance(cropped, tv_tensors.Mask) and torch.equal(cropped, made[:, 0])
+    torch.manual_seed(0)
+    for i in range(64):
+        image, target = transform(tv_tensors.Image(BYTES[i]), boxes[i])
+        assert torch.equal(image, made[i]) and torch.equal(target["boxes"], moved[i]["boxes"])
+    assert batched(transform, fallback="silent")(masks[:, None]).shape == (64, 1, 8, 8)
+
+
+WRONG = {
+    "one image": (v2.CenterCrop(4), (BYTES[0],), TypeError, r"\(N, C, H, W\), got shape \(3, 12, 10\)"),
+    "a list": (v2.CenterCrop(4), ([BYTES[0]],), TypeError, "got list"),
+    "no image": (v2.CenterCrop(4), (BYTES[:0],), ValueError, "empty batch"),
+    "boxes of v1": (v1.CenterCrop(4), (BYTES, []), TypeError, "CenterCrop takes images alone"),
+    "too few masks": (v2.CenterCrop(4), (BYTES, [1]), ValueError, "64, 1 samples"),
+    "a dictionary": (v2.CenterCrop(4), (BYTES, {"boxes": 1}), TypeError, "got dict"),
+    "too small": (v2.RandomCrop(40), (BYTES,), ValueError, "larger than .*image 0 of the batch"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_said(case):
+    transform, given, error, text = WRONG[case]
+    with pytest.raises(error, match=text):
+        batched(transform, fallback="silent")(*given)
+    with pytest.raises(ValueError, match="fallback must be"):
+        batched(transform, fallback="often")
+
+
+def test_a_registered_transform(registry):  # noqa: F811
+    register(Doubled, consumes="chance")(lambda t, spec: on_batch(_doubled, spec, uniforms=1, chance=t.chance))
+    made = batched(Doubled(0.4), fallback="error")(FLOATS)
+    doubled = (made == FLOATS * 2).flatten(1).all(1)
+    assert (doubled ^ (made == FLOATS).flatten(1).all(1)).all() and 10 < doubled.sum() < 42
+
+
+def test_a_module_as_any_other():
+    augment = batched(v2.RandomHorizontalFlip(), fallback="error")
+    model = nn.Sequential(augment, nn.Flatten(), nn.Linear(360, 2))
+    for one in (model.eval(), model.train(), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        torch.manual_seed(1)
+        made = one[0](FLOATS)
+        torch.manual_seed(1)
+        assert torch.equal(made, augment(FLOATS))
+    assert list(augment.parameters()) == [] and "RandomHorizontalFlip" in repr(model)
+
+
+@pytest.mark.parametrize(
+    "mode", [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu"), lambda: torch.device("meta")]
+)
+def test_modes_of_the_caller_change_nothing(mode):
+    augment = batched(v2.Compose([v2.ColorJitter(0.4), v2.RandomCrop(9, padding=1)]), fallback="error")
+    torch.manual_seed(0)
+    expected = augment(FLOATS)
+    torch.manual_seed(0)
+    with mode():
+        made = augment(FLOATS)
+    assert torch.equal(made, expected) and made.dtype == expected.dtype and not made.requires_grad
+
+
+def test_a_step_that_torch_compiles(recwarn):
+    """The compiler leaves it to Python, and compiles what comes before and after."""
+    augment, model = batched(v2.RandomHorizontalFlip(), fallback="error"), nn.Conv2d(3, 2, 3)
+
+    def step(images):
+        return model(augment(images * 2)).relu()
+
+    torch.manual_seed(0)
+    expected = step(FLOATS)
+    torch.manual_seed(0)
+    assert torch.equal(torch.compile(step, backend="eager")(FLOATS), expected)
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(step, backend="eager", fullgraph=True)(FLOATS)
+    assert not [one for one in recwarn if "dali_compat" in str(one.filename)]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_numbers_are_the_same_and_a_graph_is_refused():
+    augment = batched(v2.Compose([v2.RandomHorizontalFlip(), v2.RandomCrop(9)]), fallback="error")
+    torch.manual_seed(0)
+    expected = augment(BYTES)
+    torch.manual_seed(0)
+    images = BYTES.cuda()
+    assert torch.equal(augment(images).cpu(), expected)
+    with pytest.raises(RuntimeError, match="CUDA graph"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        augment(images)
