@@ -76,12 +76,12 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             image is decoded in the first epoch and kept while there is room; later epochs take it from there.
         cache_device: where they are kept, "cpu" or "cuda" (the GPU that batches are on). None is where batches are; on
             a GPU for at most half of the memory that is free when the first batch is there.
-        on_error: what a sample does that cannot be read, or is too small for its transform. "raise": its error ends the
-            epoch. "replace": another sample of the data set stands in, with its label and index, drawn by the epoch's
-            seed and the place in the epoch; batches keep their size. "skip": the batch is shorter, and an empty one is
-            passed over: ``len()`` is an upper bound, then. :attr:`errors` lists such samples; a BadImageWarning tells
-            of the first, and another at the end of an epoch that met others than before how many there were.
-        on_error_in_python: whether that is also for errors of your own functions: a Lambda, target_transform.
+        on_error: what happens to a sample that cannot be read, or is too small for its transform. "raise": its error
+            ends the epoch. "replace": another sample of the data set stands in, with its label and index, chosen by the
+            epoch's seed and the place in the epoch; batches keep their size. "skip": the batch is shorter, and empty
+            batches are skipped, so ``len()`` is an upper bound. :attr:`errors` lists such samples; a BadImageWarning
+            reports the first, and another how many an epoch had.
+        on_error_in_python: extends that to errors of your own functions: a Lambda, target_transform.
         snapshot_every_n_steps: of torchdata's StatefulDataLoader; without effect, for states count every batch.
 
     Raises:
@@ -89,7 +89,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         RuntimeError: fallback="error", and something cannot run in DALI.
         ValueError: while iterating, for an image that is too small for its transform; names path and index.
         ImageReadError (an OSError): while iterating, for a file that cannot be decoded; names path, index and reason.
-            The loader can go on, and be iterated again.
+            The loader can continue, and be iterated again.
     """
 
     if TYPE_CHECKING:  # what an editor shows: torch's parameters, of the newest version that is known, and ours
@@ -184,11 +184,11 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     @property
     def errors(self) -> list[SampleError]:
-        """Samples that could not be read so far, each once: (path, index, epoch, reason)."""
+        """Returns the samples that could not be read so far, each once: (path, index, epoch, reason)."""
         return list(self._errors.found)
 
     def explain(self, wide: bool = False) -> str:
-        """What this loader does, as text of one line a transform: what it became, where it runs, and how close it is to
+        """Returns what this loader does, one line a transform: what it became, where it runs, and how close it is to
         torchvision; for a fallback which transform or argument is in the way, and what to write instead. On a narrow
         terminal a transform takes two lines. ``wide``: transforms with all of their arguments, however long that is."""
         if self._why_torchs:
@@ -197,18 +197,18 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return explain(self, self._route, wide)
 
     def stats(self, reset: bool = False) -> LoaderStats:
-        """What this loader has given so far, and where the time of next() went; prints as one line. ``reset``: counting
-        begins anew, an epoch's in one call. Any thread may ask. ``logging`` has the same line at the end of each epoch,
+        """Returns what this loader has given so far, and where the time of next() went; prints as one line. ``reset``:
+        counting begins anew. Any thread may ask. ``logging`` has the same line at the end of each epoch,
         of the logger "dali_compat", level INFO. Copies of a loader count for themselves."""
         return self._stats.read(self._kept(), reset)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this loader is: a small dictionary of numbers, texts and tensors, for a checkpoint. It counts the
-        batches that you have had, whatever is in flight. With it another process goes on with the very next batch."""
+        """Returns where this loader is: a small dictionary of numbers, texts and tensors, for a checkpoint. It counts
+        the batches that your loop has received, not those in flight. Another process resumes with the next one."""
         return self._history.state(self, self._route or choose(self, None))
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
-        """The next iter() goes on where ``state_dict`` was taken, with the same samples and random numbers, and so do
+        """The next iter() resumes where ``state_dict`` was taken, with the same samples and random numbers, and so do
         the epochs after it. ``strict=False``: even with another data set, batch size, sampler, transform or route.
         An empty dictionary is the beginning, as torchdata's StatefulDataLoader has it.
 
@@ -220,8 +220,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._iterator = None  # of persistent_workers
 
     def describe(self, batch: int, epoch: int | None = None) -> list[SampleDescription]:
-        """What each sample of a batch was: index, path, target, size, and all that was drawn for it. ``batch`` and
-        ``epoch`` count from 0, as you had them: a batch of which on_error="skip" left nothing has no number. None is
+        """Returns what each sample of a batch was: index, path, target, size, and all that was drawn for it.
+        ``batch`` and ``epoch`` count from 0: a batch of which on_error="skip" left nothing has no number. None is
         the epoch that began last. The last 16 epochs are known, from a loaded state, too.
 
         Raises:
@@ -230,8 +230,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return describe(self, self._route or choose(self, None), batch, epoch)
 
     def replay(self, batch: int, epoch: int | None = None) -> Any:
-        """A batch once more, bit for bit, whatever the loader is doing. ``batch`` and ``epoch`` count from 0; None is
-        the epoch that began last. What your own ``collate_fn`` draws without workers is not repeated.
+        """Returns a batch once more, bit for bit, without disturbing the loader. ``batch`` and ``epoch`` count from 0;
+        None is the epoch that began last. What your own ``collate_fn`` draws without workers is not repeated.
 
         Raises:
             LookupError: that epoch is not known, or had no such batch.

@@ -85,7 +85,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="with train/CLASS/PHOTO and val/CLASS/PHOTO")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="num_workers of the loaders")
-    parser.add_argument("--model", help="name or folder of a model to go on from (default: a ResNet-18 from scratch)")
+    parser.add_argument("--model", help="name or folder of a model to start from (default: a ResNet-18 from scratch)")
     parser.add_argument("--size", type=int, default=224, help="of the crops, in pixels (default %(default)s)")
     parser.add_argument("--epochs", type=float, default=2)
     parser.add_argument("--batch-size", type=int, default=64, help="of one device (default %(default)s)")

@@ -1,7 +1,7 @@
 """PyTorch-Ignite: a trainer with a moving average of the loss, a progress bar, timers, and checkpoints in mid-epoch.
 
     python examples/ignite_trainer.py imagenet
-    python examples/ignite_trainer.py imagenet --resume    # goes on with the batch after the last checkpoint
+    python examples/ignite_trainer.py imagenet --resume    # continues with the batch after the last checkpoint
     python examples/make_photos.py photos && python examples/ignite_trainer.py photos --size 64 --batch-size 16
 
 Reproduces: the trainer of older examples of Ignite with DALI. Their classes for pipelines and chains of operators are
@@ -83,7 +83,7 @@ def main(args):
         Checkpoint.load_objects(saved, torch.load(last, map_location=device))
         if trainer.state.iteration >= args.epochs * len(train_loader):
             raise SystemExit(f"--resume: all {args.epochs} epochs of {last} are done; give more --epochs to train on")
-        print(f"goes on after {trainer.state.iteration} steps")
+        print(f"resuming after {trainer.state.iteration} steps")
     trainer.run(train_loader, max_epochs=args.epochs)
 
 
@@ -99,5 +99,5 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="default ./%(default)s")
     parser.add_argument("--save-every", type=int, default=100, help="steps between checkpoints (default %(default)s)")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint")
     main(parser.parse_args())

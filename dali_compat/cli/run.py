@@ -28,7 +28,7 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--fallback", choices=("warn", "silent", "error"), default="warn", help="what a loader does without DALI"
     )
-    bad = "what a sample does that cannot be read (default %(default)s)"
+    bad = "what happens to a sample that cannot be read (default %(default)s)"
     parser.add_argument("--on-error", choices=("raise", "skip", "replace"), default="raise", help=bad)
     parser.add_argument("--report", action="store_true", help="say at the end what became of every loader")
     parser.add_argument("--quiet", action="store_true", help="no line for each loader that says what it runs on")

@@ -191,11 +191,11 @@ class History:
             wrong.append(f"number of ranks: it was {state['ranks'][1]}, and is {world}")
         if wrong and strict:
             text = "\n  ".join(wrong)
-            raise ValueError(f"the state is of another loader; strict=False goes on regardless\n  {text}")
+            raise ValueError(f"the state is of another loader; strict=False resumes regardless\n  {text}")
         if drawn and state["begun"]:
             warnings.warn(f"samples are as they were, but not what is drawn for them: {drawn[0]}", stacklevel=3)
         if state["begun"] and (state["laps"] is None) == _has_laps(loader):
-            text = "going on from this state is exact to the end of its epoch alone: persistent_workers is another"
+            text = "resuming from this state is exact to the end of its epoch alone: persistent_workers is another"
             warnings.warn(text, stacklevel=3)
         if state["epoch"] is None:
             set_users(loader, {"sampler": state["sampler"]})
@@ -274,7 +274,7 @@ def _warn_of_the_inexact(loader, current: Progress, stock: bool, lightning: Trai
     replaced = lightning.over and lightning.is_replaced
     if lightning.age or (replaced and (lightning.every > 1 or _keeps_what_it_draws_from(loader))):
         every = f"reload_dataloaders_every_n_epochs={lightning.every}"
-        found.append(f"Lightning makes loaders anew ({every}) at other times, or asks them otherwise, where it goes on")
+        found.append(f"Lightning makes loaders anew ({every}) or calls them at other times when it resumes")
     if lightning.ahead and runs_users_functions(loader, stock):
         found.append("Lightning has fetched a batch ahead, for which code of yours has drawn already")
     if current.mixed and not current.over:
@@ -287,4 +287,4 @@ def _warn_of_the_inexact(loader, current: Progress, stock: bool, lightning: Trai
     if stock and loader.num_workers and not getattr(loader, "in_order", True):
         found.append("with in_order=False batches come as they are ready")
     for reason in found:
-        warnings.warn(f"going on from this state will not be exact: {reason}", stacklevel=4)
+        warnings.warn(f"resuming from this state will not be exact: {reason}", stacklevel=4)

@@ -263,8 +263,8 @@ class Progress:
         if self.expected[0] and fingerprint(again) != self.expected:
             text = "the sampler gives other indices than when the state was taken"
             if self.strict:
-                raise RuntimeError(f"{text}; load_state_dict(state, strict=False) goes on with them")
-            warnings.warn(f"{text}: the epoch goes on with them", stacklevel=stack_level())
+                raise RuntimeError(f"{text}; load_state_dict(state, strict=False) accepts them")
+            warnings.warn(f"{text}: the epoch resumes with them", stacklevel=stack_level())
         return indices
 
     def rest(self, loader) -> Any:

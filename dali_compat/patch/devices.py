@@ -10,7 +10,7 @@ _KINDS = TypeError, RuntimeError, ValueError
 _OTHERS = "cpu", "numpy", "torch.floattensor"  # what is on the other side, in torch's words
 
 made: weakref.WeakSet[DataLoader[object]] = weakref.WeakSet()
-"""Loaders that install() has made ours."""
+"""Loaders that install() has replaced."""
 
 
 def remedy(error: BaseException) -> str:

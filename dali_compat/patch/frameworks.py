@@ -48,7 +48,7 @@ def check_nothing_is_skipped_twice() -> None:
         loader = getattr(given, "base_dataloader", given)
         if isinstance(loader, DataLoader) and loader._history.goes_on:
             raise RuntimeError(
-                "the loader goes on from its state: skip_first_batches() would skip as many batches once more; "
+                "the loader resumes from its state: skip_first_batches() would skip as many batches once more; "
                 "leave it out (Hugging Face's Trainer: ignore_data_skip=True)"
             )
 

@@ -26,7 +26,7 @@ class _Noted(NamedTuple):
     reason: str = ""
 
 
-_NOTHING = "nothing was taken from it"
+_NOTHING = "no batch was taken from it"
 _noted: list[_Noted] = []
 _process: int | None = None
 

@@ -45,7 +45,7 @@ def _of_stock(loader, route: StockRoute, tolerant: bool) -> tuple[list[str], lis
     """Its lines, and the arguments without effect; as of the other routes below."""
     lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
     if loader.num_workers or not tolerant:
-        lines.append("  load_state_dict() loads the batches again that an epoch has given, without handing them out")
+        lines.append("  load_state_dict() loads the batches already used once more, without returning them")
     ours = {"exact": False, "memory_format": torch.contiguous_format, "cache": None, "cache_device": None}
     if not tolerant:
         ours["on_error"] = "raise"
@@ -71,7 +71,7 @@ def _of_dali(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[str]
         name = type(loader.dataset).__name__
         where = f"{loader.num_workers} processes" if loader.num_workers else "your thread"
         several = f"; the first sample has {len(route.images)} images" if len(route.images) > 1 else ""
-        lines.append(f"  {name} is asked for each sample in {where}, without the pixels: these DALI makes{several}")
+        lines.append(f"  {name} is asked for each sample in {where}, without the pixels: DALI makes these{several}")
         others = [number for number, plan in enumerate(route.images, 1) if plan is None]
         if others:
             what = f"image{'s' * (len(others) > 1)} {_listed(others)}"

@@ -38,7 +38,7 @@ _SHARED = b"@"  # an answer that is in a file, which follows; no pickle begins w
 _LOOK = 1.0  # seconds between looks at processes that send nothing: a child of theirs may hold their socket open
 _GRACE = 5.0  # seconds for what a function does when nobody wants it any more; torch's own
 _TIDY = 1.0  # seconds for what it does when its process is told to end
-_CUT = "an interrupt has cut short what worker processes of a DataLoader were told; iter(loader) starts another epoch"
+_CUT = "an interrupt has cut short a message to the worker processes of a DataLoader; iter(loader) starts another epoch"
 _HINTS = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit of open files (fs.file-max)",

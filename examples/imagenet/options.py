@@ -79,7 +79,7 @@ class Options:
 
     # the run
     out: str = option("runs/imagenet", "folder for checkpoint.pt, best.pt, log.csv and TensorBoard's events")
-    resume: bool = option(False, "go on from OUT/checkpoint.pt, where there is one")
+    resume: bool = option(False, "continue from OUT/checkpoint.pt, where there is one")
     save_every: int = option(500, "steps between checkpoints within an epoch; 0: at its end alone")
     log_every: int = option(10, "steps between looks at the GPU: progress line and stop signal")
     max_steps: int = option(0, "end epochs after so many steps and save nothing: to measure speed; 0: never")

@@ -82,7 +82,7 @@ class Training:
             if not self.train_epoch():
                 self.save()
                 self.ranks.say(
-                    f"stopped in epoch {self.epoch + 1}, after {self.seen} images; saved: --resume goes on from there"
+                    f"stopped in epoch {self.epoch + 1}, after {self.seen} images; saved: --resume continues from there"
                 )
                 return
             self.finish_epoch()
@@ -247,7 +247,7 @@ class Training:
         if self.options.evaluate and not any(found):
             raise FileNotFoundError(f"there is no {self.checkpoint} to evaluate")
         if any(found) and not (self.options.resume or self.options.evaluate):
-            raise FileExistsError(f"{out} has a run already: --resume goes on with it, --out takes another folder")
+            raise FileExistsError(f"{out} has a run already: --resume continues with it, --out takes another folder")
         return any(found)
 
     def load(self) -> None:
@@ -276,7 +276,8 @@ class Training:
         if world == self.ranks.world:
             self.set_generators(state["generators"][self.ranks.rank])
         self.ranks.say(
-            f"{self.checkpoint}: goes on in epoch {self.epoch + 1} after {self.seen} images, of {world} ranks"
+            f"{self.checkpoint}: resuming at epoch {self.epoch + 1}, image {self.seen} "
+            f"({world} rank{'s' * (world != 1)})"
         )
 
     def generators(self) -> list[torch.Tensor]:
@@ -316,7 +317,7 @@ def main(argv: list[str] | None = None) -> None:
             training.run()
     except Exception as error:
         kept = Path(options.out) / "checkpoint.pt"
-        more = f"; {kept} is whole, and --resume goes on from it" if kept.exists() else ""
+        more = f"; {kept} is whole, and --resume continues from it" if kept.exists() else ""
         print(f"rank {ranks.rank} ends: {type(error).__name__}: {error}{more}", file=sys.stderr, flush=True)
         raise
     ranks.leave()

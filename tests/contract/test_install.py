@@ -353,7 +353,7 @@ def test_the_report_tells_what_became_of_every_loader(images, capsys):
     figures = r"ImageFolder: DALI \(cpu\); 48 images \([\d,]+ images/s\), \d+\.\d% of the time waited for data$"
     assert re.search(figures, lines[0])
     assert lines[1].endswith("Numbers: torch's own loader") and "test_install.py:" in lines[1]
-    assert lines[2].endswith("ImageFolder: nothing was taken from it")
+    assert lines[2].endswith("ImageFolder: no batch was taken from it")
 
 
 def test_the_report_tells_what_to_write(images, capsys):

@@ -97,7 +97,7 @@ def test_ignite_goes_on_in_mid_epoch(photos):
     said = run("ignite_trainer.py", photos, *TINY, "--save-every", 3)
     assert given(said) == 2 * [(TRAIN // BATCH, TRAIN)] and "ms a step, accuracy" in said
     said = run("ignite_trainer.py", photos, *TINY, "--save-every", 3, "--resume")
-    assert "goes on after 6 steps" in said
+    assert "resuming after 6 steps" in said
     assert given(said) == [(2, 2 * BATCH)]  # of the second epoch's four batches two are left
 
 

@@ -551,7 +551,7 @@ def test_a_rank_that_dies_ends_all_and_another_number_of_ranks_goes_on(launch, r
     launched.wait_for(lambda: (launched.out / "checkpoint.pt").exists())
     launched.kill(1, signal.SIGKILL)
     assert launched.end() != 0
-    assert "rank 0 ends: " in launched.errors() and "--resume goes on from it" in launched.errors()
+    assert "rank 0 ends: " in launched.errors() and "--resume continues from it" in launched.errors()
     assert "Signal 9 (SIGKILL)" in launched.errors() or not torchrun
     one_rank_goes_on(launched, run, words)
 
