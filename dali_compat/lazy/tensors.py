@@ -14,10 +14,10 @@ from .record import Call, kept
 
 _METHODS = frozenset(
     (
-        *("add", "as_subclass", "bfloat16", "clone", "contiguous", "cpu", "detach", "dim", "div", "double", "flip"),
-        *("element_size", "float", "half", "int", "is_floating_point", "long", "mul", "multiply", "nelement", "numel"),
-        *("size", "squeeze", "sub", "subtract", "to", "true_divide", "type", "unsqueeze", "__add__", "__getitem__"),
-        *("__mul__", "__radd__", "__rmul__", "__rsub__", "__sub__", "__truediv__", "divide"),
+        *("add", "as_subclass", "bfloat16", "clone", "contiguous", "cpu", "detach", "dim", "div", "divide", "double"),
+        *("element_size", "flip", "float", "half", "int", "is_floating_point", "long", "mul", "multiply", "ndimension"),
+        *("nelement", "numel", "size", "squeeze", "sub", "subtract", "to", "true_divide", "type", "unsqueeze"),
+        *("__add__", "__getitem__", "__mul__", "__radd__", "__rmul__", "__rsub__", "__sub__", "__truediv__"),
     )
 )
 _OWN = _METHODS | {"_later", "__torch_function__", "__torch_dispatch__"}
@@ -127,6 +127,7 @@ def _size(s: State, dim: Any = None) -> Any:
 
 _ANSWERS: dict[str, Any] = {
     "dim": lambda s: len(s.shape),
+    "ndimension": lambda s: len(s.shape),
     "size": _size,
     "numel": lambda s: torch.Size(s.shape).numel(),
     "nelement": lambda s: torch.Size(s.shape).numel(),
@@ -166,26 +167,32 @@ def _unsqueezed(s: State, dim: int) -> Outcome:
 
 
 def _item(s: State, place: Any) -> Outcome:
-    if place is None:
+    """Of an index: a tuple is taken apart where all but its first place are ``...`` and full slices."""
+    places = place if type(place) is tuple else (place,)
+    at = next((number for number, one in enumerate(places) if one is ...), None)
+    if at is not None:
+        left = len(s.shape) - sum(one is not None for one in places) + 1
+        places = *places[:at], *[slice(None)] * left, *places[at + 1 :]
+    while places and type(places[-1]) is slice and places[-1] == slice(None):
+        places = places[:-1]
+    first = places[0] if len(places) == 1 else slice(None)
+    if first is None:
         return _unsqueezed(s, 0)
-    if type(place) is torch.Tensor and place.dtype == torch.bool and place.ndim == 1 and int(place.sum()):
-        _refuse_length(s, len(place))
-        return Outcome(s._replace(shape=(int(place.sum()), *s.shape[1:]), kind="tensor"))
-    if type(place) is list and all(type(one) is int for one in place):
-        made = OPERATIONS["permute_channels"](s, "v1", place)
+    if type(first) is torch.Tensor and first.dtype == torch.bool and first.ndim == 1 and int(first.sum()):
+        _refuse_length(s, len(first))
+        return Outcome(s._replace(shape=(int(first.sum()), *s.shape[1:]), kind="tensor"))
+    if type(first) is list or (type(first) is torch.Tensor and first.dtype == torch.int64):
+        made = OPERATIONS["permute_channels"](s, "v1", first)
         return made._replace(state=s._replace(kind="tensor"))
-    if type(place) in (tuple, slice):
-        return _window(s, place if type(place) is tuple else (place,))
-    if type(place) is not int or len(s.shape) != 3 or not -s.shape[0] <= place < s.shape[0]:
+    if type(first) is slice:
+        return _window(s, places)
+    if type(first) is not int or len(s.shape) != 3 or not -s.shape[0] <= first < s.shape[0]:
         raise IndexError
     return Outcome(s._replace(shape=s.shape[1:], kind="tensor"))
 
 
 def _window(s: State, places: tuple[Any, ...]) -> Outcome:
     """Of a tensor's slices: of all channels, those of a crop."""
-    at = next((number for number, place in enumerate(places) if place is ...), None)
-    if at is not None:
-        places = *places[:at], *[slice(None)] * (len(s.shape) - len(places) + 1), *places[at + 1 :]
     places = *places, *[slice(None)] * (len(s.shape) - len(places))
     ranges = [range(side)[place] for side, place in zip(s.shape, places, strict=True)]
     if any(one.step != 1 for one in ranges):
