@@ -7,6 +7,7 @@ position of an epoch without drawing what comes before it. The generator is nump
 
 from __future__ import annotations
 
+import ctypes
 import random
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+_OF_MT19937 = 4 * 625  # bytes: 624 words, and which is next
 _FAR = 256  # positions apart from which it is faster to step over numbers than to draw them all
 
 
@@ -70,7 +72,25 @@ def own_generators(*key: int):
 
 def generator_states() -> tuple[Any, ...]:
     """Those of torch's (CPU), Python's and NumPy's global generators."""
-    return torch.get_rng_state(), random.getstate(), np.random.get_state()
+    return torch.get_rng_state(), random.getstate(), _of_numpy()
+
+
+_numpys: dict[bytes, Any] = {}  # NumPy's generator, as it was last seen: its state, by its memory
+
+
+def _of_numpy() -> Any:
+    """NumPy's state, which takes it a while to say: that of before where nobody has drawn from it since."""
+    bits = np.random.get_bit_generator() if hasattr(np.random, "get_bit_generator") else None  # as NumPy 1.24 has it
+    if type(bits) is not np.random.MT19937:
+        return np.random.get_state()
+    memory = ctypes.string_at(bits.ctypes.state_address, _OF_MT19937)
+    state = _numpys.get(memory)
+    if state is None:
+        state = np.random.get_state()
+        _numpys.clear()
+        if not state[3]:  # of two normal numbers the second one lies elsewhere
+            _numpys[memory] = state
+    return state
 
 
 def set_generators(states: tuple[Any, ...]) -> None:
@@ -78,6 +98,7 @@ def set_generators(states: tuple[Any, ...]) -> None:
     torch.set_rng_state(states[0])
     random.setstate(states[1])
     np.random.set_state(states[2])
+    _numpys.clear()
 
 
 def seed_generators(*key: int) -> None:

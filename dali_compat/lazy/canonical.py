@@ -21,7 +21,7 @@ def canonical(steps: Sequence[Step]) -> list[Step]:
             _add_window(made, step)
         elif made and _is_255th(step) and _is_cast_of_bytes(made):
             (given, _), args = made[-1], (("dtype", torch.float32), ("like", "v1"))
-            made[-1] = given._replace(args=args), ()
+            made[-1] = given.but(args=args), ()
         else:
             made.append(step)
     return made

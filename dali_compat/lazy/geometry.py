@@ -257,6 +257,8 @@ def _fill(s: State, fill: Any) -> tuple[float, ...] | None:
 
 def whole(*numbers: Any) -> tuple[int, ...]:
     """Whole numbers as ints. Raises Unknown where one is none."""
+    if {int}.issuperset(map(type, numbers)):
+        return numbers
     if not all(isinstance(one, Integral) for one in numbers):
         raise Unknown
     return tuple(map(int, numbers))

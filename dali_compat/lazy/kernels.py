@@ -19,9 +19,11 @@ from ..translate import translate
 from . import color, convert, geometry  # noqa: F401 - they register what is known of operations
 from .images import LazyImage, later_of
 from .later import Later
-from .operations import OPERATIONS, Given, Outcome, State, is_plain, outcome_of
+from .operations import NEVER, OPERATIONS, Outcome, State, given, is_plain, outcome_of
 from .record import Call, kept
 from .tensors import KINDS, LazyMask, lazy_tensor
+
+_BY_VERSION = frozenset(("affine", "augment", "gaussian_blur"))  # whose arithmetic is not that of the image's class
 
 
 def state_of(stand_in: Any) -> State | None:
@@ -36,8 +38,8 @@ def applied(owner: str, name: str, stand_in: Any, args: Any, kwargs: Any) -> Any
     state = later.state
     if state is None or (owner == "v1" and state.kind in ("Image", "Mask")):  # of which it gives one or another class
         return None
-    extra = {"version": owner} if name in ("affine", "augment", "gaussian_blur") else {}
-    outcome = outcome_of(name, state, owner, args, {**kwargs, **extra})
+    more = {**kwargs, "version": owner} if name in _BY_VERSION else kwargs
+    outcome = outcome_of(name, state, owner, args, more)
     if outcome is not None and outcome.same:
         return stand_in
     return stand_in_for(later.then(Call(owner, name, kept(args), kept(kwargs)), outcome))
@@ -74,13 +76,13 @@ def registered(transform: Any, stand_in: Any) -> Any:
         after = int(computed.sizes[0, 0]), int(computed.sizes[0, 1])
         gives = one.gives.kind, one.gives.dtype, one.gives.normalized, one.gives.channels
         drawn = numbers[one.stream][: _uniforms(one)].tolist()
-        given = Given(one.op, tuple(pair for pair in one.args if pair[0] != "inside"), gives, draw=one.draw)
-        made.append((given, () if one.draw is None else (*map(float, (*size, *after)), *drawn)))
+        args = tuple(pair for pair in one.args if pair[0] != "inside")
+        try:
+            kind = given(one.op, args, gives, (), NEVER, one.draw)
+        except TypeError:  # an argument that cannot be hashed
+            return None
+        made.append((kind, () if one.draw is None else (*map(float, (*size, *after)), *drawn)))
         size = after
-    try:
-        hash(tuple(made))
-    except TypeError:  # of an argument
-        return None
     if chain.gives.kind not in ("pil", *KINDS):
         return None
     shape = (chain.gives.channels, *size)

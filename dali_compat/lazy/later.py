@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image
 
@@ -56,10 +56,11 @@ class Later:
         source: where the encoded image is.
         notes: where it says that it became real.
         make: gives the real one, of that ``before`` it where there is one.
-        record: what it is; None where nobody has read its header.
-        read: gives the header of an image that was only opened; None where only the real image says what it is.
+        record: what it is; None where only the real one says it.
+        header: of an image that was only opened.
 
     Attributes:
+        state: what is known of it; None where it is real, or only the real one says it.
         is_loaded: whether its pixels were read, or used: PIL has then done to it what it does of itself.
         exif: what PIL's getexif() gives of it, where somebody has asked.
     """
@@ -68,15 +69,16 @@ class Later:
         "__weakref__",
         "_after",
         "_before",
-        "_header",
+        "_done",
+        "_is_known",
         "_make",
-        "_read",
         "_real",
-        "_record",
         "exif",
+        "header",
         "is_loaded",
         "notes",
         "source",
+        "state",
     )
 
     def __init__(
@@ -85,51 +87,38 @@ class Later:
         notes: Notes,
         make: Callable[[Any], Any],
         record: Recording | None = None,
-        before: Later | None = None,
-        read: Callable[[], Header | None] | None = None,
+        header: Header | None = None,
     ):
-        self.source, self.notes = source, notes
+        self.source, self.notes, self.header = source, notes, header
+        if header is not None:
+            steps, why = ((), "") if header.state.mode == "RGB" else (None, f"opens images in mode {header.state.mode}")
+            record = Recording(source, header.state.size, header.state, (), steps, why)
+        self.state: State | None = None if record is None else record.state
         self.is_loaded = False
         self.exif: Any = None
         self._make: Callable[[Any], Any] | None = make
-        self._record, self._read = record, read
-        self._header: Header | None = None
-        self._before, self._real = before, None
+        self._before: Later | None = None
+        self._real: Any = None
         self._after: list[weakref.ref[Later]] = []
+        self._done: _Done | Recording | None = record
+        self._is_known = record is not None and record.steps is not None  # whether kernels do all of it
 
     @property
     def is_real(self) -> bool:
         return self._make is None
 
     @property
-    def header(self) -> Header | None:
-        """Of an image that was only opened, what its file's header says; None where only the real one says it."""
-        read, self._read = self._read, None
-        if read is not None:
-            self._header = read()
-            if self._header is not None:
-                state = self._header.state
-                steps, why = ((), "") if state.mode == "RGB" else (None, f"opens images in mode {state.mode}")
-                self._record = Recording(self.source, state.size, state, (), steps, why)
-        return self._header
-
-    @property
     def record(self) -> Recording | None:
         """Returns what it is; None where only the real one says it."""
-        if self._read is not None:
-            _ = self.header
-        return self._record
+        done = self._done
+        if isinstance(done, _Done):
+            done = self._done = done.record()
+        return done
 
     @property
     def is_file(self) -> bool:
         """Returns whether the image was only opened."""
-        return self._before is None and not (self._record is not None and self._record.calls)
-
-    @property
-    def state(self) -> State | None:
-        """Returns what is known of it; None where it is real, or only the real one says it."""
-        record = None if self.is_real else self.record
-        return None if record is None else record.state
+        return self._done is None or (isinstance(self._done, Recording) and not self._done.calls)
 
     def value(self, why: str) -> Any:
         """The real one; ``why`` is for explain(). What is not real becomes so now, with all that it was made of and all
@@ -147,7 +136,7 @@ class Later:
             self._real = make(None if before is None else before._real)
             if self.is_loaded and isinstance(self._real, Image.Image):
                 self._real.load()
-            self._make = self._before = None
+            self._make = self._before = self.state = None
             self.notes.became_real(why)
         after, self._after = self._after, []
         for ref in after:
@@ -157,20 +146,61 @@ class Later:
     def then(self, call: Call, outcome: Outcome | None) -> Later | None:
         """Returns what a call gives, later; None without an outcome, and where it is real, and may have been changed in
         place since."""
-        with _lock:
-            if outcome is None or self.is_real or self.record is None:
-                return None
-            self.is_loaded = True
-            source, size, state, calls, steps, why = self.record
+        state, done = self.state, self._done
+        if outcome is None or state is None or done is None:
+            return None
+        known = self._is_known and outcome.steps is not None
+        if call.name == "convert" and outcome.state.mode == "RGB" and not known:
+            record = self.record
+            known = record is not None and all(one.name == "copy" for one in record.calls)
+        elif not known and (call.owner == "called" or _calls_the_users(done)):
+            return None  # in this thread
+        self.is_loaded = True
+        made = Later.__new__(Later)
+        made.source, made.notes, made.header = self.source, self.notes, None
+        made.state, made.is_loaded, made.exif = outcome.state, False, None
+        made._make, made._before, made._real, made._after = call.on, self, None, []
+        made._done, made._is_known = _Done(done, call, outcome), known
+        # before it is seen whether this is real: then another thread that makes it so has seen this one, or is seen
+        self._after.append(weakref.ref(made))
+        return None if self.state is None else made
+
+
+class _Done(NamedTuple):
+    """An operation.
+
+    Attributes:
+        before: what was done before it, or the image that it began with.
+        call, outcome: which, and what it gives.
+    """
+
+    before: _Done | Recording
+    call: Call
+    outcome: Outcome
+
+    def record(self) -> Recording:
+        """All that was done."""
+        several, done = [self], self.before
+        while isinstance(done, _Done):
+            several.append(done)
+            done = done.before
+        source, size, state, (*calls,), steps, why = done
+        for _, call, outcome in reversed(several):
             if call.name == "convert" and outcome.state.mode == "RGB" and all(one.name == "copy" for one in calls):
                 steps, why = (), ""  # as all decoders give it
             elif steps is not None and outcome.steps is not None:
                 steps = (*steps, *outcome.steps)
             elif steps is not None:
                 steps, why = None, f"uses the {'image' if state.kind == 'pil' else 'tensor'}'s {call.name.strip('_')}"
-            if steps is None and any(one.owner == "called" for one in (*calls, call)):
-                return None  # in this thread
-            record = Recording(source, size, outcome.state, (*calls, call), steps, why)
-            made = Later(self.source, self.notes, call.on, record, self)
-            self._after.append(weakref.ref(made))
-            return made
+            calls.append(call)
+            state = outcome.state
+        return Recording(source, size, state, tuple(calls), steps, why)
+
+
+def _calls_the_users(done: _Done | Recording) -> bool:
+    """Returns whether a function of the user's is among the operations."""
+    while isinstance(done, _Done):
+        if done.call.owner == "called":
+            return True
+        done = done.before
+    return any(call.owner == "called" for call in done.calls)

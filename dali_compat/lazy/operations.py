@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torchvision.transforms import InterpolationMode
 
 from ..plan import Draw, ImageSpec
 
@@ -17,6 +18,7 @@ Numbers = tuple[float, ...]
 Size = tuple[int, int]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+CONSTANT = frozenset((int, float, bool, str, type(None), torch.dtype, InterpolationMode))  # classes of arguments
 FLAG, SIZED, NEVER = "flag", "sized", "never"  # how an image that a step is not for passes it
 
 
@@ -47,11 +49,11 @@ class State(NamedTuple):
 
     def sized(self, size: Any) -> State:
         """The same of another size."""
-        return self._replace(shape=(*self.shape[:-2], *map(int, size)))
+        return State(self.kind, self.mode, (*self.shape[:-2], *map(int, size)), self.dtype, self.normalized)
 
 
-class Given(NamedTuple):
-    """A step whose numbers are each image's own.
+class Given:
+    """A step whose numbers are each image's own. Equal ones are mostly one object.
 
     Attributes:
         op: as Step's; args: of its kernel.
@@ -61,22 +63,51 @@ class Given(NamedTuple):
         draw: what draws its arguments of its numbers, in the place of a layout.
     """
 
-    op: str
-    args: tuple[tuple[str, Any], ...]
-    gives: tuple[str, torch.dtype, bool, int]
-    layout: tuple[tuple[str, tuple[int, ...], str], ...] = ()
-    off: str = NEVER
-    draw: Draw | None = None
+    __slots__ = "_hash", "_key", "args", "draw", "gives", "layout", "off", "op", "sized"
 
-    @property
-    def sized(self) -> bool:
-        """Returns whether its numbers begin with the sizes before and after it."""
-        return self.off == SIZED or self.op in ("rotate", "affine", "perspective") or self.draw is not None
+    def __init__(self, op: str, args: Any, gives: Any, layout: Any = (), off: str = NEVER, draw: Draw | None = None):
+        self._key = op, args, gives, layout, off, draw
+        self._hash = hash(self._key)
+        self.op: str = op
+        self.args: tuple[tuple[str, Any], ...] = args
+        self.gives: tuple[str, torch.dtype, bool, int] = gives
+        self.layout: tuple[tuple[str, tuple[int, ...], str], ...] = layout
+        self.off, self.draw = off, draw
+        # whether its numbers begin with the sizes before and after it
+        self.sized = off == SIZED or op in ("rotate", "affine", "perspective") or draw is not None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Given) and self._key == other._key)
+
+    def __reduce__(self) -> Any:
+        return given, self._key
+
+    def but(self, **changes: Any) -> Given:
+        """Another one."""
+        names = "op", "args", "gives", "layout", "off", "draw"
+        return given(*[changes.get(name, value) for name, value in zip(names, self._key, strict=True)])
 
     def spec(self, size: Size | None) -> ImageSpec:
         """The image after it."""
         kind, dtype, normalized, channels = self.gives
         return ImageSpec(kind, dtype, normalized, channels, size)
+
+
+_MOST_KNOWN = 1024
+_givens: dict[tuple[Any, ...], Given] = {}
+
+
+def given(*key: Any) -> Given:
+    """The Given of these arguments: that of before, as a rule."""
+    made = _givens.get(key)
+    if made is None:
+        if len(_givens) >= _MOST_KNOWN:
+            _givens.clear()
+        made = _givens[key] = Given(*key)
+    return made
 
 
 Step = tuple[Given, Numbers]
@@ -101,6 +132,9 @@ class Unknown(Exception):
 
 
 OPERATIONS: dict[str, Callable[..., Outcome]] = {}
+_OFTEN_ALIKE = frozenset(("convert_image_dtype", "hflip", "horizontal_flip", "normalize", "pil_to_tensor", "to_dtype"))
+_OFTEN_ALIKE |= {"to_image", "to_mask", "to_tensor", "vertical_flip", "vflip"}  # their arguments, in all samples
+_outcomes: dict[tuple[Any, ...], Outcome | None] = {}
 
 
 def operation(*names: str) -> Callable[[Function], Function]:
@@ -118,21 +152,48 @@ def operation(*names: str) -> Callable[[Function], Function]:
 def outcome_of(name: str, state: State, like: str, args: Any, kwargs: Any) -> Outcome | None:
     """Returns what a function of this name gives of an image, called with these further arguments; None where only the
     real image says so. ``like``: "v1" or "v2"."""
+    if name not in _OFTEN_ALIKE:
+        return _outcome_of(name, state, like, args, kwargs)
+    try:
+        fixed = [_fixed(one) for one in (*args, *kwargs.values())]
+    except TypeError:
+        return _outcome_of(name, state, like, args, kwargs)
+    key = name, state, like, torch.get_default_dtype(), len(args), *kwargs, *fixed
+    try:
+        return _outcomes[key]
+    except KeyError:
+        made = _outcome_of(name, state, like, args, kwargs)
+    if len(_outcomes) >= _MOST_KNOWN:
+        _outcomes.clear()
+    _outcomes[key] = made
+    return made
+
+
+def _fixed(value: Any) -> Any:
+    """An argument by its value. Raises TypeError where that may change."""
+    kind = type(value)
+    if kind in CONSTANT:
+        return value
+    if kind in (list, tuple) and all(type(one) in CONSTANT for one in value):
+        return tuple(value)
+    raise TypeError
+
+
+def _outcome_of(name: str, state: State, like: str, args: Any, kwargs: Any) -> Outcome | None:
     known = OPERATIONS.get(name)
     if known is None:
         return None
     try:
-        made: Outcome = known(state, "pil" if state.kind == "pil" else like, *args, **kwargs)
+        made = known(state, "pil" if state.kind == "pil" else like, *args, **kwargs)
     except Exception:  # torchvision's own function says what is wrong
         return None
-    size = made.state.size if len(made.state.shape) > 1 else (1, 1)
-    return made if min(size) > 0 else None
+    return made if len(made.state.shape) < 2 or min(made.state.size) > 0 else None
 
 
 def step(op: str, state: State, numbers: Any = (), layout: Any = (), off: str = NEVER, **args: Any) -> Step:
     """A step that gives an image of this state."""
     gives = state.kind, state.dtype, state.normalized, state.channels if len(state.shape) > 2 else 1
-    return Given(op, tuple(args.items()), gives, tuple(layout), off), tuple(map(float, numbers))
+    return given(op, tuple(args.items()), gives, tuple(layout), off, None), tuple(map(float, numbers))
 
 
 def flagged(op: str, state: State, numbers: Any = (), layout: Any = (), **args: Any) -> tuple[Step, ...]:

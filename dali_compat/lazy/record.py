@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image, ImageOps
 from torchvision import tv_tensors
-from torchvision.transforms import InterpolationMode, autoaugment
+from torchvision.transforms import autoaugment
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import _auto_augment
 from torchvision.transforms.v2 import functional as v2
 
 from ..data.sources import ORIENTATION, Source, is_upright, opened
-from .operations import Size, State, Step
+from .operations import CONSTANT, Size, State, Step
 
 
 class Call(NamedTuple):
@@ -82,16 +82,18 @@ class Recording(NamedTuple):
         return image
 
 
-_CONSTANT = frozenset((int, float, bool, str, type(None), torch.dtype, InterpolationMode))
-
-
 def kept(value: Any) -> Any:
     """An argument that stays as it is, whatever becomes of the caller's."""
-    if type(value) in (list, tuple):
-        return type(value)([one if type(one) in _CONSTANT else kept(one) for one in value])
-    if type(value) is dict:
+    kind = type(value)
+    if kind in CONSTANT:
+        return value
+    if kind is tuple:
+        return value if CONSTANT.issuperset(map(type, value)) else tuple(map(kept, value))
+    if kind is list:
+        return list(map(kept, value))
+    if kind is dict:
         return {name: kept(one) for name, one in value.items()}
-    return value.clone() if type(value) is torch.Tensor else value
+    return value.clone() if kind is torch.Tensor else value
 
 
 def upright(image: Image.Image, source: Source) -> Image.Image:

@@ -103,7 +103,7 @@ def lazy_tensor(later: Later) -> LazyTensor:
         dispatch_layout=True,
     )
     torch._C._set_throw_on_mutable_data_ptr(made)  # there are no data yet
-    made._later = later
+    object.__setattr__(made, "_later", later)
     return made
 
 

@@ -89,7 +89,7 @@ class Tracer:
             with opened(source) as whole:
                 return really(io.BytesIO(whole.read()))
 
-        return self.notes.made(LazyFile(Later(source, self.notes, make, read=lambda: header_of(source))))
+        return self.notes.made(LazyFile(Later(source, self.notes, make, header=header_of(source))))
 
     def decoded(self, feature: Any, value: Any, really: Callable[..., Any]) -> Any:
         """The image of a row of Hugging Face's; None as opened()."""
@@ -104,7 +104,7 @@ class Tracer:
             source = None if found is None else Upright(found)
         if source is None:
             return None
-        later = Later(source, self.notes, lambda before: really(feature, value), read=lambda: header_of(source))
+        later = Later(source, self.notes, lambda before: really(feature, value), header=header_of(source))
         return self.notes.made(LazyFile(later)) if feature.mode is None else self._in_rgb(later)
 
     def _in_rgb(self, later: Later) -> Any:

@@ -11,7 +11,17 @@ from torchvision import transforms as v1
 from torchvision.transforms import functional as F
 from torchvision.transforms.functional import _compute_resized_output_size
 
-from dali_compat.draws import ImageTooSmall, Randoms, compute, lowered, own_generators, registry, seed_generators
+from dali_compat.draws import (
+    ImageTooSmall,
+    Randoms,
+    compute,
+    generator_states,
+    lowered,
+    own_generators,
+    registry,
+    seed_generators,
+    set_generators,
+)
 from dali_compat.lower import lower
 from dali_compat.plan import Gate, ImageSpec, Options, Step, draw
 from dali_compat.translate import translate
@@ -304,3 +314,17 @@ def test_own_generators_leave_the_others_where_they_were(name):
         assert some() == own
         raise KeyError
     assert [*found, some()] == expected and own not in expected
+
+
+def test_generators_are_where_they_were():
+    """NumPy's, too, whose second normal number of two is kept apart from its other state."""
+    for before in (lambda: None, np.random.rand, np.random.randn, lambda: np.random.randn(2)):
+        np.random.seed(3)
+        for _ in range(3):
+            before()
+            states = generator_states()
+            drawn = [np.random.randn(), np.random.rand(), np.random.randn(), random.random(), torch.rand(1).item()]
+            generator_states()
+            set_generators(states)
+            again = [np.random.randn(), np.random.rand(), np.random.randn(), random.random(), torch.rand(1).item()]
+            assert drawn == again
