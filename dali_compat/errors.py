@@ -52,8 +52,9 @@ class Unsupported(Exception):
     the text says why, and what to do where something can be done."""
 
 
-class OutOfStep(RuntimeError):
-    """An interrupt has stopped an engine in the middle of something. What it held is lost, and has to be made again."""
+class OutOfStep(BaseException):
+    """An interrupt has stopped an engine in the middle of something: its epoch is over. It is no Exception, for no part
+    of a batch may take it for an error of its own."""
 
 
 class FallbackWarning(UserWarning):

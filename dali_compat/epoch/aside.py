@@ -9,22 +9,23 @@ and a GPU that has nothing to do waits for them where the caller reads each step
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import wait as futures_wait
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
+from functools import partial
+from queue import SimpleQueue
 from time import perf_counter
 
 import torch
 
 from ..engine.device import working_on
 from ..engine.planes import engines
-from ..locks import unlock_all
 
-_PATIENCE = 0.25  # seconds: an interrupt may have left locked what the thread waits for
+_PATIENCE = 5.0  # seconds for the end of an epoch
 _REST, _LONGEST_REST = 0.5, 0.02  # of what the caller took for its last step; seconds
 
 
@@ -37,122 +38,85 @@ class Aside:
 
     def __init__(self, device: torch.device):
         self._device = device
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="dali_compat aside")
-        self._thread = 0
-        self._last: Future | None = None
-        self._idle, self._running = True, False
-        self._ends: deque[Callable[[], None]] = deque()
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # its put() is for garbage collectors, too
+        self._last: Future[None] | None = None
+        self._ending, self._ended = False, threading.Event()
         self._needed, self._given_at, self._rest = threading.Event(), 0.0, 0.0
+        self._thread = threading.Thread(target=self._serve, name="dali_compat aside", daemon=True)
         try:
-            self._thread = self._pool.submit(threading.get_ident).result()  # now: an interrupt must not leave two
-        except BaseException as error:
-            # Python's end waits for a thread whose start an interrupt has stopped, and does not tell it to end
-            self._pool.shutdown(wait=False)
-            if not _is_refusal(error):
-                raise
+            self._thread.start()
+        except BaseException:  # an interrupt, perhaps, when it had started
+            self._tasks.put(None)
+            raise
 
     def do(self, work: Callable[[], None]) -> None:
         """Call ``work`` there. wait() comes before the next call."""
         stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
         self._needed.clear()
         self._given_at = perf_counter()
-        _open.add(self)  # or the garbage collector ends the thread before it ends the iterator, which waits for it
-        self._idle = False  # before it is so: an interrupt may come between the two
-        try:
-            self._last = self._pool.submit(self._run, work, stream)
-        except RuntimeError as error:
-            if not _is_refusal(error):  # but a signal's handler's
-                raise
-            work()
+        self._last = Future()
+        self._tasks.put(partial(self._run, self._last, work, stream))
 
     def wait(self) -> None:
         """Wait until it has done what it was asked for.
 
         Raises:
-            Exception: what it has met.
+            BaseException: what it has met.
         """
-        if self._idle or self.is_here:
+        last, self._last = self._last, None
+        if last is None:
             return
         if self._device.type == "cuda":
             self._rest = min(_LONGEST_REST, _REST * (perf_counter() - self._given_at))
-        self.settle()
-        last, self._last, self._idle = self._last, None, True
+        self._needed.set()
         try:
-            if last is not None:
-                last.result()
+            last.result()
         finally:
             del last  # it refers to its error, that to its traceback, and that to this frame
 
-    @property
-    def is_here(self) -> bool:
-        """Whether this is the thread: the garbage collector ends iterators in any."""
-        return self._thread == threading.get_ident()
+    def end(self, work: Callable[[], None], waits: bool) -> None:
+        """Call ``work`` there when everything is done, whatever it has met; the thread ends then. ``waits``: unless the
+        garbage collector has come by in the middle of what the thread does."""
+        self._ending, self._last = True, None
+        self._needed.set()
+        self._tasks.put(work)
+        self._tasks.put(None)
+        if waits and self._thread is not threading.current_thread():
+            self._ended.wait()
 
-    def settle(self, within: bool = False) -> None:
-        """Wait until everything so far is done, whether or not it is known of. ``within``: a lock's block may be around
-        this call, so the wait is short."""
-        if self._idle or self.is_here:
+    def settle(self) -> None:
+        """Wait until nothing is under way there. A lock that the thread has when the process forks is never free in the
+        child; and at the program's end Python would stop it anywhere."""
+        last = self._last
+        if self._thread is threading.current_thread():
             return
         self._needed.set()
-        last = self._last
-        if last is None:  # an interrupt came after it was asked for
-            if within:
-                return
-            try:
-                last = self._pool.submit(int)
-            except RuntimeError as error:  # what was asked for was done here
-                if not _is_refusal(error):
-                    raise
-                return
-        while not last.done():  # no timeout's error: a signal's handler may raise the same
-            futures_wait([last], _PATIENCE)
-            if within:
-                return
-            if not last.done():
-                unlock_all()
+        if self._ending:
+            self._ended.wait(_PATIENCE)
+        elif last is not None:
+            futures_wait([last])
 
-    def end(self, work: Callable[[], None], within: bool) -> None:
-        """Call ``work`` when everything is done, whatever it has met; the thread ends then. It calls ``work`` itself
-        where it cannot be waited for: the garbage collector came by in the middle of what it does, or ``within`` a
-        lock's block, and the thread waits for that lock.
-        """
-        self._ends.append(work)  # the thread looks there, too
+    def _serve(self) -> None:
+        _open.add(self)
         try:
-            if not self.is_here:
-                self.settle(within)
-                busy = not self._idle and self._last is not None and not self._last.done()
-            else:
-                busy = self._running
-            if not busy:
-                self._end()
+            while (task := self._tasks.get()) is not None:
+                task()
+                del task  # before it waits
         finally:
-            self._pool.shutdown(wait=False)
             _open.discard(self)
+            self._ended.set()
 
-    def _end(self) -> None:
-        with suppress(IndexError):  # whoever is first
-            self._ends.popleft()()
-
-    def before_fork(self) -> None:
-        """A lock that the thread has when the process forks is never free in the child."""
-        self.settle()
-
-    def _run(self, work: Callable[[], None], stream: torch.cuda.Stream | None) -> None:
-        self._running = True
+    def _run(self, done: Future[None], work: Callable[[], None], stream: torch.cuda.Stream | None) -> None:
         try:
             self._needed.wait(self._rest)
             with nullcontext() if stream is None else working_on(stream):
                 work()
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
         finally:
-            del work  # before anything is ended
-            if self._ends:
-                self._end()
-            self._running = False
-
-
-def _is_refusal(error: BaseException) -> bool:
-    """A pool's: the main thread has ended, and with it every pool; this thread lives on."""
-    return str(error).startswith("cannot schedule new futures")
+            del done, work  # what ends an epoch comes next
 
 
 _open: set[Aside] = set()
@@ -160,8 +124,14 @@ _open: set[Aside] = set()
 
 def _before_fork() -> None:
     for aside in list(_open):
-        aside.before_fork()
+        aside.settle()
     engines.before_fork()  # again: asides have begun with comparisons, perhaps, since it was asked
+
+
+@atexit.register
+def _at_exit() -> None:
+    for aside in list(_open):
+        aside.settle()
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_open.clear)

@@ -21,7 +21,7 @@ import torch
 from ..draws import generator_states, set_generators
 from ..engine.device import mapped, moved
 from ..engine.views import Views
-from ..errors import ImageReadError, OutOfStep, read_error
+from ..errors import ImageReadError, read_error
 from ..lazy.samples import Sample, at, put
 from ..lazy.workers import Request, Ticket
 from .batch import collated
@@ -68,7 +68,7 @@ class AskedBatch(DaliBatch):
                 self._asked_of = workers.ask(self._request(self.indices, self._places()))
             except TimeoutError:  # a signal's handler has raised it
                 raise
-            except (OutOfStep, RuntimeError, OSError):  # which _look_up() meets again
+            except (RuntimeError, OSError):  # which _look_up() meets again
                 pass
 
     def _request(self, indices: list[Any], places: list[int], really: bool = False) -> Request:

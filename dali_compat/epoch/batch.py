@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import nullcontext, suppress
 from copy import deepcopy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +21,6 @@ from ..engine.views import Views, filled
 from .epoch import Epoch
 from .part import in_format
 from .samplers import Indices
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _TARGETS, _COLLATE = 2**32 - 1, 2**32 - 2  # random streams of the user's functions that are no transforms
 
@@ -45,14 +42,10 @@ class Batch:
     def __init__(self, epoch: Epoch[Any], indices: Indices, position: int, error: Exception | None = None):
         self.epoch = epoch
         self.indices = self.given_indices = indices
-        self.begin, self._error, self._given_error = position, error, error
+        self.begin, self._error = position, error
 
     def __len__(self) -> int:
         return len(self.indices)
-
-    def again(self) -> Self:
-        """The same batch, before anything is done for it."""
-        return type(self)(self.epoch, self.given_indices, self.begin, self._given_error)
 
     def start(self) -> None:
         """Whoever makes the images is set to work, once. Errors wait for finish(), so that they reach the caller with
@@ -90,7 +83,7 @@ class Batch:
 
     def forget_errors(self) -> None:
         """They refer to their tracebacks, and these to this batch."""
-        self._error = self._given_error = None
+        self._error = None
 
     def _as_in_a_worker(self, needed: bool = True, stream: int = _TARGETS):
         """The user's own functions draw where torch's workers would: not from this process's generators."""

@@ -18,7 +18,7 @@ from ..data.lookup import Found, Listed, as_list, objects_at
 from ..draws import Arrays, Computed, ImageTooSmall, compute
 from ..engine.kernels import rows_of
 from ..engine.pil import OtherMode
-from ..errors import ImageReadError, OutOfStep
+from ..errors import ImageReadError
 from ..plan import Plan, Step
 from .dali_epoch import DaliEpoch
 from .dali_part import DaliPart, merged
@@ -46,7 +46,7 @@ class DaliBatch(FileBatch):
     6. prepare: what finish() does, as far as nothing of it is the user's.
     7. finish: what torch's loader would give.
 
-    discard() may come instead at any time, and again() makes the same batch before all of this.
+    discard() may come instead at any time.
 
     Args:
         epoch, indices, position, error: as Batch's.
@@ -101,8 +101,6 @@ class DaliBatch(FileBatch):
             self._group()
             if self.bad:
                 self._substitute()
-        except OutOfStep:
-            raise
         except Exception as error:
             self._error = error
 
@@ -114,8 +112,6 @@ class DaliBatch(FileBatch):
                 self._early.images = super()._outcome()
                 if self.epoch.default_collate and not self.bad:
                     self._early.made = self._collate(self._early.images)
-            except OutOfStep:
-                raise
             except Exception as error:
                 self._error = error
 
@@ -141,8 +137,6 @@ class DaliBatch(FileBatch):
             if self._error is None:
                 for part in self._under_way:
                     part.decode()
-        except OutOfStep:
-            raise
         except Exception as error:
             self._error = error
 
@@ -151,8 +145,6 @@ class DaliBatch(FileBatch):
         try:
             if self._error is None:
                 self._regrouping(self._advance)
-        except OutOfStep:
-            raise
         except Exception as error:
             self._error = error
 

@@ -52,8 +52,7 @@ class DaliEpoch(Epoch[DaliRoute]):
 
     def __init__(self, loader, route: DaliRoute, progress: Progress, workers: AskedWorkers | None):
         self._for_dali: list[Plan] = []  # of a data set of the user's
-        # by their turn, too; the last of a list is the one in use
-        self._pipelines: dict[tuple[Plan, Form, int], list[DecodePipeline]] = {}
+        self._pipelines: dict[tuple[Plan, Form, int], DecodePipeline] = {}  # by their turn, too
         self._turns: dict[tuple[Plan, Form], int] = {}  # batches so far
         self._threads: ThreadPoolExecutor | None = None
         super().__init__(loader, route, progress)
@@ -109,13 +108,13 @@ class DaliEpoch(Epoch[DaliRoute]):
 
     def pipeline(self, plan: Plan, batch_size: int, form: Form) -> DecodePipeline:
         """This epoch's pipeline for a plan whose turn it is, large enough for the batch."""
-        pipelines = self._pipelines.setdefault((plan, form, self._turn(plan, form)), [])
-        larger = any(pipeline.in_step for pipeline in pipelines)
-        pipelines[:] = [pipeline for pipeline in pipelines if pipeline.in_step]
-        if not pipelines or pipelines[-1].batch_size < batch_size:
-            pipelines.append(self.route.borrow(plan, 2 * batch_size if larger else batch_size, form, self))
-            pipelines[-1].meter = self.meter
-        return pipelines[-1]
+        key = plan, form, self._turn(plan, form)
+        known = self._pipelines.get(key)
+        if known is None or known.batch_size < batch_size:
+            size = batch_size if known is None else 2 * batch_size
+            known = self._pipelines[key] = self.route.borrow(plan, size, form, self)
+            known.meter = self.meter
+        return known
 
     def _turn(self, plan: Plan, form: Form) -> int:
         """Returns which of the pipelines that take turns has the next batch: the first one has all, until a second one
@@ -125,7 +124,7 @@ class DaliEpoch(Epoch[DaliRoute]):
             return 0
         if (plan, form, 1) not in self._pipelines and not self.route.idle(plan, form):
             if count == _ALONE:
-                self.route.open_another(self._pipelines[plan, form, 0][-1])
+                self.route.open_another(self._pipelines[plan, form, 0])
             return 0
         return count % 2
 
@@ -144,20 +143,8 @@ class DaliEpoch(Epoch[DaliRoute]):
         Raises:
             RuntimeError: it was.
         """
-        for pipelines in self._pipelines.values():
-            for pipeline in pipelines:
-                pipeline.check_open()
-
-    def start_again(self) -> None:
-        """Nobody will take what was asked for so far."""
-        for pipelines in self._pipelines.values():
-            for pipeline in pipelines:
-                pipeline.discard_all()
-        if self.asked_workers is not None:
-            self.asked_workers.close()
-        if self.fetcher is not None:
-            self.fetcher.forget()
-        super().start_again()
+        for pipeline in self._pipelines.values():
+            pipeline.check_open()
 
     def in_thread(self, function: Callable, *args) -> Future:
         """A future of a call."""

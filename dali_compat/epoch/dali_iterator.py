@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from functools import partial
 from itertools import islice
 from time import perf_counter
-from types import FrameType
+from typing import Any
 
 from ..forked import keep
 from ..lazy.workers import AskedWorkers
@@ -17,8 +16,6 @@ from .asked_batch import AskedBatch
 from .dali_batch import DaliBatch
 from .dali_epoch import DaliEpoch
 from .iterator import OrderedIterator, abandon
-
-_PACKAGE = __name__.partition(".")[0] + "."
 
 
 class DaliIterator(OrderedIterator[DaliRoute, DaliBatch]):
@@ -46,17 +43,12 @@ class DaliIterator(OrderedIterator[DaliRoute, DaliBatch]):
             for batch in self._drawn:
                 batch.request()
 
-    def _make(self) -> None:
+    def _make(self) -> tuple[DaliBatch, Any]:
         if self._aside is not None:
             begin = perf_counter()
             self._aside.wait()
             self._epoch.meter.waited_for_dali(perf_counter() - begin)
-        super()._make()
-
-    def _start_again(self) -> None:
-        if self._aside is not None:
-            self._aside.settle()  # what it has met is of batches that are made again
-        super()._start_again()
+        return super()._make()
 
     def _look_ahead(self) -> None:
         if self._epoch.asker is not None and self._epoch.asked_workers is None:
@@ -77,28 +69,15 @@ class DaliIterator(OrderedIterator[DaliRoute, DaliBatch]):
         keep(self._aside)
         self._aside = None
 
-    def _abandon(self) -> None:
+    def _abandon(self, within: bool = False) -> None:
         if self._epoch.fetcher is not None:
             self._epoch.fetcher.close()  # which the thread may wait for
-        aside, self._aside = self._aside, None
-        drawn, self._drawn = self._drawn, deque()
-        if aside is None:
-            abandon(drawn, self._epoch)
+        if self._aside is None:
+            super()._abandon()
             return
-        aside.end(partial(abandon, drawn, self._epoch), within=_in_the_package(sys._getframe()))
-
-
-def _in_the_package(frame: FrameType) -> bool:
-    """Whether the garbage collector has ended an iterator, whose frame this is, in the middle of the package's work: a
-    lock's block may be around it."""
-    outside: FrameType | None = frame
-    while outside is not None and outside.f_code.co_name in ("_abandon", "__del__", "_reset"):
-        outside = outside.f_back
-    while outside is not None:
-        if outside.f_globals.get("__name__", "").startswith(_PACKAGE):
-            return True
-        outside = outside.f_back
-    return False
+        drawn, self._drawn = self._drawn, deque()
+        self._aside.end(partial(abandon, drawn, self._epoch), waits=not within)
+        self._aside = None
 
 
 def _work(batches: list[DaliBatch], epoch: DaliEpoch) -> None:

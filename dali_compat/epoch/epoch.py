@@ -79,10 +79,6 @@ class Epoch(Generic[R]):
         timm = sys.modules.get("timm.data.loader")
         return timm is not None and self.collate_fn is timm.fast_collate and self.batched
 
-    def start_again(self) -> None:
-        """Nobody will take what was asked for so far."""
-        self.calls.close()
-
     def end(self) -> None:
         """Nobody will ask for another batch."""
         self.over = True

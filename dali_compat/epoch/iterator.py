@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -18,6 +19,7 @@ from ..eager import eager
 from ..ending import until_the_end, wait_for_daemons
 from ..errors import OutOfStep
 from ..forked import keep
+from ..locks import unlock_all
 from .batch import Batch
 from .epoch import Epoch, R
 from .on_error import NOTHING
@@ -25,6 +27,9 @@ from .progress import Progress, skipped
 from .samplers import Indices, may_draw
 
 B = TypeVar("B", bound=Batch)
+
+_PACKAGE = __name__.partition(".")[0] + "."
+_INTERRUPTED = "an interrupt has stopped this epoch in the middle of a batch; iter(loader) starts another"
 
 
 class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
@@ -34,8 +39,8 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
     are drawn from the first next() on, ``route.depth`` batches ahead (torch: none ahead), for DALI works on as many at
     a time.
 
-    An exception that comes from outside, such as Ctrl-C's, may stop next() anywhere. The next call then makes again
-    what was under way, from its indices, so that no batch is lost or mixed with another.
+    An exception that comes from outside, such as Ctrl-C's, may stop next() anywhere. The epoch is over then: what was
+    under way is thrown away, and next() refuses to go on.
     """
 
     def __init__(self, loader, route: R):
@@ -63,15 +68,15 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
 
     def _begin(self, loader, route: R) -> None:
         # torch's persistent workers draw on where they were; here the next epoch takes the next seed
+        unlock_all()  # what an interrupt has left locked
         self._pid = os.getpid()
         self._epoch = self._epoch_of(loader, route)
         _alive.add(self)
         self._position = 0  # samples whose indices are drawn
         self._taken = 0  # batches that are over: handed out, failed, or left out by on_error
         self._first = 0  # batches that were over before this iterator: a loaded state says so
-        self._made: tuple[B, Any] | None = None  # the next batch, which nobody has got yet
-        self._exhausted = self._drawing = False
-        self._whole = True  # the last call came to its end
+        self._exhausted = False
+        self._interrupted = False  # or next() is under way
         self._epoch.meter.follow(self)
         if self._progress.again:
             self._go_on(loader)
@@ -113,50 +118,45 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
     @until_the_end
     def _next_data(self):
         self._check_process()
+        if self._interrupted:
+            raise RuntimeError(_INTERRUPTED)
+        self._interrupted = True  # until this call comes to its end
+        try:
+            made = self._next_made()
+        except OutOfStep as error:
+            raise RuntimeError(str(error)) from None
+        finally:
+            if self._interrupted:
+                self._throw_away()
+        return made
+
+    def _throw_away(self) -> None:
+        """Ends the epoch after an interrupt; the next one may need what it has."""
+        unlock_all()
+        self._abandon()
+
+    def _next_made(self) -> Any:
+        """Returns what the caller gets."""
         meter = self._epoch.meter
         since = meter.now()
         try:
-            batch, made = self._next_made()
+            made = NOTHING
+            while made is NOTHING:  # on_error may leave nothing of a batch
+                batch, made = self._make()
         except BaseException as error:
             meter.spent(since)
             if isinstance(error, StopIteration):
                 meter.exhausted(self._epoch.route)
-            elif self._made is None and self._taken > self._progress.given:  # a batch has failed, and is over
+            elif not self._interrupted and self._taken > self._progress.given:  # a batch has failed, and is over
                 self._progress.gave(self._taken, self._drawn[0].begin if self._drawn else self._position, ())
             raise
-        self._progress.gave(self._taken, batch.begin + len(batch.given_indices), batch.given_indices)
         meter.gave(len(batch), made)
         meter.spent(since)
-        self._made = None
-        self._whole = True
+        self._progress.gave(self._taken, batch.begin + len(batch.given_indices), batch.given_indices)
+        self._interrupted = False
         return made
 
-    def _next_made(self) -> tuple[B, Any]:
-        """The next batch, and what its user gets. It stays here until that is so."""
-        if not self._whole:
-            self._start_again()
-        self._whole = False
-        started_again = False
-        while self._made is None:  # on_error may leave nothing of a batch
-            try:
-                self._make()
-            except OutOfStep:
-                if started_again:
-                    raise
-                started_again = True
-                self._start_again()
-        return self._made
-
-    def _start_again(self) -> None:
-        """After an interrupt: every batch that is under way is made again."""
-        if self._drawing:
-            raise RuntimeError("an interrupt has stopped the sampler in this epoch; iter(loader) starts another")
-        if self._made is not None and self._drawn and self._drawn[0] is self._made[0]:
-            self._drawn.popleft()
-        self._epoch.start_again()
-        self._drawn = deque(batch.again() for batch in self._drawn)
-
-    def _make(self) -> None:
+    def _make(self) -> tuple[B, Any]:
         """Makes the next batch, and sets DALI to work on those behind it."""
         self._draw_indices()
         self._start_batches()
@@ -167,36 +167,36 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
             batch.advance()
             if self._epoch.calls_processes:  # DALI is done with this one, and must not wait for the processes
                 self._start_batches(called)
-        self._finish_first()
+        return self._finish_first()
 
     def _stop_at_the_end(self) -> None:
         if not self._drawn:
+            self._interrupted = False  # errors.end() may raise, and this comes again then
             self._epoch.errors.end(self._position)
             self._epoch.end()
             self._progress.over = True
-            self._whole = True
             raise StopIteration
 
-    def _finish_first(self) -> None:
+    def _finish_first(self) -> tuple[B, Any]:
         """As in torch, a batch that fails is over: the next call gives the one behind it."""
-        batch, over = self._drawn[0], False
+        batch = self._drawn[0]
         try:
             made = batch.finish()
-            self._made = None if made is NOTHING else (batch, made)
-            if made is NOTHING:
-                self._progress.left_out.append(self._taken)
-            over = True
-        except OutOfStep:
-            raise
         except Exception:
-            over = True
+            self._leave_behind(batch)
+            self._interrupted = False
             raise
-        finally:
-            if over:
-                self._drawn.popleft().forget_errors()
-                self._taken += 1
-                self._look_ahead()  # DALI works on the next batches while the caller uses this one
-                self._whole = True
+        if made is NOTHING:
+            self._progress.left_out.append(self._taken)
+        self._leave_behind(batch)
+        return batch, made
+
+    def _leave_behind(self, batch: B) -> None:
+        """The first batch is over. DALI works on the next ones while the caller uses this one."""
+        self._drawn.popleft()
+        batch.forget_errors()
+        self._taken += 1
+        self._look_ahead()
 
     def _look_ahead(self) -> None:
         if self._num_workers:
@@ -213,24 +213,21 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
 
     def _draw_one(self) -> bool:
         """Indices of the next batch. Whether there may be more."""
-        self._drawing = True
         try:
             index = self._progress.draw(self._sampler_iter)
         except StopIteration:
-            self._exhausted, self._drawing = True, False
+            self._exhausted = True
             return False
         except Exception as error:
             if self._num_workers:  # torch raises at once, too, where it draws ahead, and loses the batch that it had
-                self._made, self._drawing, self._whole = None, False, True
+                self._interrupted = False
                 raise
             # it belongs after the batches that were drawn before it
             self._drawn.append(self._batch(self._epoch, [], self._position, error))
-            self._drawing = False
             return False
         batch = self._batch(self._epoch, self._indices(index), self._position)
         self._position += len(batch)
         self._drawn.append(batch)
-        self._drawing = False
         return True
 
     def _start_batches(self, called: int = 0) -> None:
@@ -253,8 +250,8 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         """Batches that are under way; any thread may ask."""
         return min(self._epoch.route.depth, len(self._drawn))
 
-    def _abandon(self) -> None:
-        """Nobody will ask for another batch."""
+    def _abandon(self, within: bool = False) -> None:
+        """Nobody will ask for another batch. ``within``: a lock's block may be around this call."""
         abandon(self._drawn, self._epoch)
 
     def _leave_to_the_parent(self) -> None:
@@ -264,7 +261,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
 
     def __del__(self, getpid=os.getpid, ending=sys.is_finalizing):  # at the interpreter's end modules may be empty
         if hasattr(self, "_epoch") and self._pid == getpid() and not ending():
-            self._abandon()
+            self._abandon(within=_in_the_package(sys._getframe().f_back))
 
 
 _alive: weakref.WeakSet[OrderedIterator] = weakref.WeakSet()
@@ -286,6 +283,15 @@ def _keep_in_a_child() -> None:
 
 
 os.register_at_fork(after_in_child=_keep_in_a_child)
+
+
+def _in_the_package(frame: FrameType | None) -> bool:
+    """Whether the garbage collector has ended an iterator, beside this frame, in the middle of the package's work."""
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def abandon(drawn: deque[B], epoch: Epoch) -> None:

@@ -55,14 +55,13 @@ class ResidentIterator(OrderedIterator[ResidentRoute, "ResidentBatch"]):
         self._num_yielded += 1
         return data
 
-    def _make(self) -> None:
+    def _make(self) -> tuple[ResidentBatch, Any]:
         if self._calls:  # Python works on batches one by one, in other processes
-            super()._make()
-            return
+            return super()._make()
         if not self._drawn or not self._drawn[0].ready:
             self._fill()
         self._stop_at_the_end()
-        self._finish_first()
+        return self._finish_first()
 
     def _look_ahead(self) -> None:
         if self._calls:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..draws import replacement
-from ..errors import ImageReadError, OutOfStep
+from ..errors import ImageReadError
 from .epoch import Epoch
 from .on_error import ATTEMPTS, reason_of
 from .part import in_order
@@ -31,8 +31,6 @@ class Substitute:
         while True:
             try:
                 return self._batch, self._batch.alone()
-            except OutOfStep:
-                raise
             except Exception as error:
                 if self._attempts == ATTEMPTS or not self._is_bad(error):
                     raise

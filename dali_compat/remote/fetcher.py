@@ -99,15 +99,11 @@ class Fetcher:
         self._waited += perf_counter() - begin
         return errors
 
-    def forget(self) -> None:
-        """Drops all requests: their batches are made anew. Whoever waits in take() gets an error."""
-        self._call(self._drop)
-
     def close(self) -> None:
-        """Drops all requests, for good."""
+        """Drops all requests, for good. Whoever waits in take() gets an error."""
         self._closed = True
         with suppress(RuntimeError):  # the program ends, and its requests did
-            self.forget()
+            self._call(self._drop)
 
     def counts(self) -> FetchCounts:
         """Returns what it has done so far."""

@@ -228,7 +228,9 @@ class Processes:
     def _refuse_in_trouble(self) -> None:
         if self.trouble:
             self.close()
-            error = OutOfStep(_CUT) if self.trouble == _CUT else RuntimeError(self.trouble)
+            if self.trouble == _CUT:
+                raise OutOfStep(_CUT)
+            error = RuntimeError(self.trouble)
             # no fault of the sample that was asked for
             error.workers_lost = True  # type: ignore[attr-defined]  # dali_part.py looks there
             try:

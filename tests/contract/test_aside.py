@@ -279,27 +279,42 @@ if sys.argv[2] == "True":
     assert said(result) == "" and result.stderr == ""
 
 
-def test_an_interrupt_between_the_lines_of_do():
-    """wait() comes to an end, and after it what was asked for is done."""
+@pytest.mark.parametrize("before", [True, False])
+def test_an_interrupt_between_the_lines_of_do(before):
+    """end() comes to an end, and what was asked for is done by then, or never."""
     aside, done = Aside(torch.device("cpu")), []
-    submit = aside._pool.submit
-    for before in (True, False):
+    tasks = aside._tasks
 
-        def interrupted(*args, before=before):
+    class Interrupted:
+        def put(self, task):
             if not before:
-                submit(*args)
+                tasks.put(task)
             raise KeyboardInterrupt
 
-        aside._pool.submit = interrupted
-        with pytest.raises(KeyboardInterrupt):
-            aside.do(lambda: (time.sleep(0.05), done.append(1)))
-        aside._pool.submit = submit
-        aside.wait()
-        assert len(done) == (0 if before else 1)
-    aside.do(lambda: done.append(2))
-    aside.wait()
+    aside._tasks = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        aside.do(lambda: (time.sleep(0.05), done.append(1)))
+    aside._tasks = tasks
+    aside.end(lambda: done.append(2), waits=True)
+    assert done == [2] if before else [1, 2]
+
+
+def test_end_comes_to_an_end_twice():
+    """An interrupt may have stopped the first one while it waited."""
+    aside, done = Aside(torch.device("cpu")), []
+    for number in range(2):
+        aside.end(lambda number=number: done.append(number), waits=True)
+    assert done == [0]
+
+
+def test_an_end_that_nobody_waits_for():
+    aside, may, done = Aside(torch.device("cpu")), threading.Event(), []
+    aside.do(lambda: (may.wait(PATIENCE), done.append(1)))
+    aside.end(lambda: done.append(2), waits=False)
+    assert not done
+    may.set()
+    aside.settle()
     assert done == [1, 2]
-    aside.end(lambda: None, within=False)
 
 
 def test_wait_raises_once():
@@ -308,39 +323,41 @@ def test_wait_raises_once():
     with pytest.raises(ZeroDivisionError):
         aside.wait()
     aside.wait()
-    aside.end(lambda: None, within=False)
+    aside.end(lambda: None, waits=True)
 
 
 def test_it_need_not_wait_for_itself():
-    aside, said_there = Aside(torch.device("cpu")), []
-    aside.do(lambda: (aside.wait(), aside.before_fork(), said_there.append(aside.is_here)))
-    aside.wait()
-    assert said_there == [True] and not aside.is_here
-    aside.end(lambda: None, within=False)
+    aside, done = Aside(torch.device("cpu")), []
+    aside.do(lambda: (aside.settle(), aside.end(lambda: done.append(2), waits=True), done.append(1)))
+    aside._ended.wait(PATIENCE)
+    assert done == [1, 2]
 
 
-def test_a_lock_that_an_interrupt_left_locked(monkeypatch):
-    """By the thread that waits: it is released, and both go on."""
-    monkeypatch.setattr("dali_compat.epoch.aside._PATIENCE", 0.05)
-    aside, lock = Aside(torch.device("cpu")), locks.new_lock()
-    lock.acquire()
-    aside._last = None
+@pytest.mark.parametrize("where", ["next", "iter"])
+def test_a_lock_that_an_interrupt_left_locked(exact_folder, monkeypatch, where):
+    """By the thread that waits: it is released, and all goes on."""
+    loader, lock, taken, prepare = ours(exact_folder, 5, device="cpu"), locks.new_lock(), threading.Event(), []
+    monkeypatch.setattr(
+        DaliBatch, "prepare", lambda batch: (taken.wait(PATIENCE), lock.acquire(), lock.release(), prepare.append(1))
+    )
 
-    def work():
-        with lock:
-            pass
+    def interrupted(*args, **kwargs):
+        lock.acquire()
+        taken.set()
+        raise KeyboardInterrupt
 
-    submit = aside._pool.submit
-    aside._pool.submit = lambda *args: (submit(*args), (_ for _ in ()).throw(KeyboardInterrupt))[1].send(None)
-    with pytest.raises(KeyboardInterrupt):
-        aside.do(work)
-    aside._pool.submit = submit
-    thread_waits = threading.Timer(PATIENCE, os._exit, [1])
-    thread_waits.start()
-    aside.wait()
-    thread_waits.cancel()
-    assert not lock._is_owned()
-    aside.end(lambda: None, within=False)
+    too_long = threading.Timer(PATIENCE, os._exit, [1])
+    too_long.start()
+    iterator = iter(loader)
+    next(iterator)
+    with monkeypatch.context() as patched:
+        patched.setattr(*(Aside, "wait") if where == "next" else (DataLoader, "_choose_route"), interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator) if where == "next" else iter(loader)
+    assert lock._is_owned() is (where == "iter")
+    assert_same_pixels(pixels(loader), pixels(stock(exact_folder, 5)))
+    assert not lock._is_owned() and prepare
+    too_long.cancel()
 
 
 # ---- locks

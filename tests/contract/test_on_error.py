@@ -602,7 +602,7 @@ def _no_ones(target):
 
 
 def test_an_interrupt_after_skipping(own_root):
-    """The batch is made again as it was, at its place in the epoch."""
+    """The next epoch, and one that goes on from the state, have the batch as it was, at its place in the epoch."""
     transform = T.Compose([T.RandomResizedCrop(16), T.PILToTensor()])
     interrupts = []
 
@@ -614,19 +614,24 @@ def test_an_interrupt_after_skipping(own_root):
     loader = ours(
         _damaged(own_root, transform=transform, bad=[0]), 3, on_error="skip", collate_fn=collate, device="cpu"
     )
-    epochs = []
-    for interrupt in (KeyboardInterrupt(), None):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BadImageWarning)
         torch.manual_seed(0)
+        whole = list(loader)
+        torch.manual_seed(0)
+        interrupts.append(KeyboardInterrupt())
         iterator = iter(loader)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", BadImageWarning)
-            if interrupt is not None:
-                interrupts.append(interrupt)
-                with pytest.raises(KeyboardInterrupt):
-                    next(iterator)
-            epochs.append(list(iterator))
-    for first, second in zip(*epochs, strict=True):
-        assert all(map(torch.equal, first, second))
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        with pytest.raises(RuntimeError, match="an interrupt has stopped this epoch"):
+            next(iterator)
+        loader.load_state_dict(loader.state_dict())
+        resumed = list(loader)
+        torch.manual_seed(0)
+        again = list(loader)
+    for epoch in (resumed, again):
+        for first, second in zip(whole, epoch, strict=True):
+            assert all(map(torch.equal, first, second))
 
 
 @pytest.mark.parametrize("policy", ["raise", "skip", "replace"])

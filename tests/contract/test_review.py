@@ -97,24 +97,17 @@ def test_a_pad_after_conversion_reaches_pils_files(tmp_path):
 def test_an_interrupt_leaves_no_half_batch(image_root, monkeypatch):
     import dali_compat.epoch.batch_headers as module
 
-    iterator = iter(_loader(image_root, PIXELS, 4))
+    loader = _loader(image_root, PIXELS, 4)
+    iterator = iter(loader)
     made = [next(iterator)]
     with monkeypatch.context() as patch:
         patch.setattr(module, "headers_of", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):  # behind what was made already
             made.extend(iterator)
-    made += _drain(iterator)
-    assert len(made) == 6 and all(len(images) == len(labels) == 4 for images, labels in made)
-
-
-def _drain(iterator):
-    while True:
-        try:
-            yield next(iterator)
-        except StopIteration:
-            return
-        except KeyboardInterrupt:
-            continue
+    with pytest.raises(RuntimeError, match="an interrupt has stopped this epoch"):
+        next(iterator)
+    assert len(list(loader)) == 6
+    assert all(len(images) == len(labels) == 4 for images, labels in [*made, *loader])
 
 
 def test_explain_explains_where_fallback_is_an_error(image_root):

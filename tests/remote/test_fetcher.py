@@ -117,19 +117,8 @@ def test_errors_are_those_of_their_objects(bucket):
     assert fetcher._held == 0 and fetcher._jobs == {}
 
 
-def test_what_is_dropped_is_fetched_anew(bucket):
-    fetcher = Fetcher()
-    bucket.may.clear()
-    fetcher.request(bucket.records("a"))
-    wait(lambda: bucket.running)
-    fetcher.forget()
-    wait(lambda: not bucket.running)
-    bucket.may.set()
-    assert fetcher.take(bucket.records("a")) == {}
-    assert bucket.asked == ["a", "a"] and fetcher._running == 0 and fetcher._held == 0
-
-
-def test_an_interrupt_in_the_middle_of_waiting_loses_nothing(bucket, monkeypatch):
+def test_an_interrupt_in_the_middle_of_waiting_leaves_nothing(bucket, monkeypatch):
+    """Its epoch is over; the next one fetches anew."""
     fetcher = Fetcher()
     bucket.may.clear()
     fetcher.request(bucket.records("a", "b"))
@@ -138,10 +127,11 @@ def test_an_interrupt_in_the_middle_of_waiting_loses_nothing(bucket, monkeypatch
         patched.setattr(concurrent.futures.Future, "exception", interrupted)
         with pytest.raises(KeyboardInterrupt):
             fetcher.take(bucket.records("a", "b"))
+    fetcher.close()
+    wait(lambda: not bucket.running)
     bucket.may.set()
-    records = bucket.records("a", "b")
-    fetcher.forget()  # as an iterator that is gone on with does
-    fetcher.request(records)
+    assert fetcher._jobs == {} and fetcher._held == 0 and fetcher._running == 0
+    records, fetcher = bucket.records("a", "b"), Fetcher()
     assert fetcher.take(records) == {} and all(len(record.data) == 1000 for record in records)
     assert fetcher._jobs == {} and fetcher._held == 0 and fetcher._running == 0
 
