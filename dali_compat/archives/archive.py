@@ -6,7 +6,7 @@ import functools
 import io
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,10 @@ from torchvision.datasets import VisionDataset
 
 from ..errors import read_error
 from ..ours import OurDataset
-from .files import MappedFiles
+from ..remote.objects import FolderAndSize, Objects
+from ..remote.urls import Part, are_urls
+from .fetched import FetchedFile, FetchedFiles
+from .files import MappedFiles, OpenFile
 from .index import Progress, indexed
 from .paths import PathLike, expand
 from .table import GAP, Rows, Table
@@ -31,14 +34,15 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
     ``return_index`` is set. The image is a PIL image in RGB, as torchvision.datasets.ImageFolder gives for a file of
     the same bytes.
 
-    Subclasses say where the images are: ``_scan(path, progress)`` gives the rows of a file, ``_options(path)`` what
-    that depends on.
+    Subclasses say where the images are: ``_scan(path, progress)`` gives the rows of a file that ``_opened(path)``
+    reads, ``_options(path)`` what that depends on.
 
     Args:
         path: a file, a pattern, a brace expression, or a list of these; see paths.expand.
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes the target.
         return_index: samples are (image, target, index), and batches (images, labels, indices).
+        storage_options, disk_cache: of URLs, as DALIImageFolder has them.
 
     Attributes:
         files: paths of the files that hold the images.
@@ -51,6 +55,8 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         ValueError: a record is of a kind that cannot be used; the same.
     """
 
+    _objects: Objects | None = None
+
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],
@@ -58,20 +64,33 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         target_transform: Callable[[Any], Any] | None = None,
         *,
         return_index: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        disk_cache: FolderAndSize | None = None,
     ) -> None:
         root: Any = path  # a list, too, which torchvision's have not
         super().__init__(root, transform=transform, target_transform=target_transform)
         self.return_index = return_index
-        self.files = [self._file(name) for name in expand(path)]
-        rows, marks = indexed(self.files, self._options, self._scan)
+        names = expand(path)
+        if are_urls(names):
+            self._objects = Objects(storage_options, disk_cache)
+        self.files = [self._file(name) for name in names]
+        rows, marks = indexed(self.files, self._options, self._scan, self._objects)
         self._table = Table(rows)
         if not len(self._table):
             raise ValueError(f"{path} holds no image")
-        self._files = MappedFiles(self.files, [(size, time) for size, time, _ in marks])
+        self._files: MappedFiles | FetchedFiles
+        if self._objects is None:
+            self._files = MappedFiles(self.files, [(size, time) for size, time, _ in marks])
+        else:
+            self._files = FetchedFiles(self.files, self._objects)
         self._target_list: list[int] | None = None
-        self.classes = _classes_beside(path)
+        self.classes = _classes_beside(path, self._objects)
         self.class_to_idx = self.classes and {name: number for number, name in enumerate(self.classes)}
         self._indexed(rows)
+
+    def _opened(self, path: str) -> OpenFile | FetchedFile:
+        """Opens a file that is looked through."""
+        return OpenFile(path) if self._objects is None else FetchedFile(self._objects, path)
 
     def _file(self, name: str) -> str:
         """Returns the file that holds the images of a path that the user gave."""
@@ -114,8 +133,9 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
     @functools.cached_property
     def mostly_jpeg(self) -> bool:
         """True if most images are JPEGs, by the first bytes of up to a hundred of them."""
-        found = [self.head(index, 2) == b"\xff\xd8" for index in range(0, len(self), len(self) // 100 + 1)]
-        return 2 * sum(found) > len(found)
+        files, offsets, lengths = self.locations(range(0, len(self), len(self) // 100 + 1))
+        heads = self._files.views(files.tolist(), offsets.tolist(), np.minimum(lengths, 2).tolist())
+        return 2 * sum(head.tobytes() == b"\xff\xd8" for head in heads) > len(heads)
 
     def locations(self, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Locates the images at ``indices``: numbers into ``files`` (N,) int32, byte offsets (N,) int64 and lengths
@@ -128,6 +148,17 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         """
         rows = self._rows(indices)
         return self._table.files[rows], self._table.offsets[rows], self._table.lengths[rows]
+
+    def part(self, index: int) -> Part:
+        """Names the bytes of the image at ``index`` in object storage.
+
+        Raises:
+            IndexError: as a list does.
+        """
+        row, table = self._row(index), self._table
+        assert isinstance(self._files, FetchedFiles)
+        numbers = int(table.files[row]), int(table.offsets[row]), int(table.lengths[row])
+        return self._files.part(*numbers, table.gaps.get(row, ()))
 
     def read(self, indices: Sequence[int]) -> list[NDArray[Any]]:
         """Returns the encoded bytes of the images at ``indices``: read-only uint8 arrays of shape (length,), views of
@@ -173,27 +204,6 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
             ImageReadError: the file is missing or has changed.
         """
         return self._bytes(self._row(index))
-
-    def head(self, index: int, count: int) -> bytes:
-        """Returns the first ``count`` bytes of the image at ``index``, or all if it is shorter. Other threads run
-        meanwhile."""
-        return self.part(index, 0, count)
-
-    def part(self, index: int, start: int, count: int) -> bytes:
-        """Returns up to ``count`` bytes of the encoded image at ``index``, from ``start`` on; a negative ``start``
-        counts from its end, as slices do.
-
-        Raises:
-            IndexError: as a list does.
-            ImageReadError: the file is missing or has changed.
-        """
-        row = self._row(index)
-        length = int(self._table.lengths[row])
-        start = max(0, length + start) if start < 0 else min(start, length)
-        count = min(count, length - start)
-        if row in self._table.gaps:
-            return self._bytes(row)[start : start + count]
-        return self._files.bytes(int(self._table.files[row]), int(self._table.offsets[row]) + start, count)
 
     def place(self, index: int) -> str:
         """Returns file and byte of the image at ``index``, for messages."""
@@ -253,7 +263,11 @@ def classes_file(path: PathLike) -> Path:
     return Path(f"{os.path.abspath(os.path.expanduser(path))}.classes.txt")
 
 
-def _classes_beside(path: Any) -> list[str] | None:
-    if isinstance(path, (list, tuple)) or not classes_file(path).is_file():
+def _classes_beside(path: Any, objects: Objects | None) -> list[str] | None:
+    if isinstance(path, (list, tuple)):
         return None
-    return classes_file(path).read_bytes().decode("utf-8", "surrogateescape").split("\n")[:-1]
+    if objects is None:
+        stored = classes_file(path).read_bytes() if classes_file(path).is_file() else None
+    else:
+        stored = objects.beside(f"{path}.classes.txt")
+    return None if stored is None else stored.decode("utf-8", "surrogateescape").split("\n")[:-1]

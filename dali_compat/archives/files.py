@@ -14,11 +14,36 @@ import mmap
 import os
 import resource
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from ..errors import ImageReadError, read_error
+
+
+class OpenFile:
+    """A file that is looked through: a context manager.
+
+    Attributes:
+        size: in bytes.
+    """
+
+    def __init__(self, path: str):
+        self._file = open(path, "rb", buffering=1 << 20)
+        self.size, self.read = os.fstat(self._file.fileno()).st_size, self._file.read
+
+    def pread(self, count: int, offset: int) -> bytes:
+        """Returns up to ``count`` bytes from ``offset`` on."""
+        return os.pread(self._file.fileno(), count, offset)
+
+    def ahead(self, offsets: Sequence[int], count: int) -> None:
+        """Does nothing: a disk reads ahead."""
+
+    def __enter__(self) -> OpenFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
 
 
 class MappedFiles:

@@ -14,12 +14,15 @@ import warnings
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from ..callers import stack_level
 from ..errors import ImageReadError
+from ..remote.objects import Objects
 from . import saved
 from .table import Rows
 
@@ -43,8 +46,11 @@ def refused(path: str, where: str, reason: str) -> ValueError:
     return ValueError(f"{path}, {where}: {reason}")
 
 
-def fingerprint(path: str) -> list[int]:
-    """Returns [size, modification time in ns, CRC-32 of the first and last 8 KB]."""
+def fingerprint(path: str, objects: Objects | None = None) -> list[Any]:
+    """Returns [size, modification time in ns, CRC-32 of the first and last 8 KB]; of an object [size, 0, etag]."""
+    if objects is not None:
+        size, etag = objects.look_up(path)
+        return [size, 0, etag]
     with open(path, "rb") as file:
         stat = os.fstat(file.fileno())
         ends = zlib.crc32(file.read(_ENDS))
@@ -53,19 +59,23 @@ def fingerprint(path: str) -> list[int]:
 
 
 def indexed(
-    paths: list[str], options: Callable[[str], dict], scan: Callable[[str, Progress], Rows]
-) -> tuple[list[Rows], list[list[int]]]:
+    paths: list[str],
+    options: Callable[[str], dict],
+    scan: Callable[[str, Progress], Rows],
+    objects: Objects | None = None,
+) -> tuple[list[Rows], list[list[Any]]]:
     """Returns the rows of each file, from its cached index or by scanning it, and the fingerprints of the files.
 
     Args:
         paths: the files.
         options: what the scan of a file depends on besides the file; JSON can hold it.
         scan: finds the images of a file; called in several threads if several files need it.
+        objects: where the paths are URLs.
 
     Raises:
         ImageReadError, ValueError: as ``scan`` does; the first of them.
     """
-    entries = [_Entry(path, options(path)) for path in paths]
+    entries = [_Entry(path, options(path), objects) for path in paths]
     for entry in entries:
         entry.load()
     if any(entry.rows is None for entry in entries):
@@ -117,21 +127,22 @@ def _build(entries: list[_Entry], scan) -> None:
 class _Entry:
     """One file and its index."""
 
-    def __init__(self, path: str, options: dict):
-        self.path, self.fingerprint = path, fingerprint(path)
+    def __init__(self, path: str, options: dict, objects: Objects | None):
+        self.path, self.fingerprint, self._objects = path, fingerprint(path, objects), objects
         self.rows: Rows | None = None
         self.saved = False
         version = saved.digest(options, _LAYOUT)
-        folder, name = os.path.split(os.path.abspath(path))
-        self._owners = (os.stat(path).st_uid,)
-        self._places = (
-            Path(folder) / f".{name}.{version[:8]}.dali_compat-index.npz",
-            saved.cache_folder() / "index" / f"{saved.digest(os.path.realpath(path), version)}.npz",
-        )
+        folder, name = os.path.split(path)
+        self.beside = os.path.join(folder, f".{name}.{version[:8]}.dali_compat-index.npz")
+        whole = os.path.realpath(path) if objects is None else f"{objects.client.place()} {path}"
+        cached = saved.cache_folder() / "index" / f"{saved.digest(whole, version)}.npz"
+        self._places = [cached] if objects is not None else [Path(os.path.abspath(self.beside)), cached]
+        self._owners = (os.stat(path).st_uid,) if objects is None else ()
 
     def load(self) -> None:
-        for place in self._places:
-            stored = saved.load(place, self._owners)
+        found = (saved.load(place, self._owners) for place in self._places)
+        there = (saved.unpacked(one.beside(self.beside) or b"") for one in [self._objects] if one is not None)
+        for stored in chain(found, there):
             if stored and stored[0].get("fingerprint") == self.fingerprint:
                 try:
                     self.rows = Rows.of_arrays(stored[1], self.fingerprint[0])
@@ -141,7 +152,7 @@ class _Entry:
 
     def build(self, scan, progress: Progress) -> None:
         rows = scan(self.path, progress)
-        if fingerprint(self.path) != self.fingerprint:
+        if fingerprint(self.path, self._objects) != self.fingerprint:
             raise ImageReadError(f"{self.path} changed while it was indexed")
         self.rows = rows
         for place in self._places:

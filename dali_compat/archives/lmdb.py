@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..remote.urls import shown
 from . import protobuf
 from .archive import Archive
 from .index import Progress, corrupt, refused
@@ -86,6 +87,8 @@ class DALILMDB(Archive):
         del self._labels
 
     def _file(self, name: str) -> str:
+        if self._objects is not None:
+            raise ValueError(f"{shown(name)}: LMDB is read from local disks alone; pack the images as .rec or .tar")
         return os.path.join(name, "data.mdb") if os.path.isdir(name) else name
 
     def _scan(self, path: str, progress: Progress) -> Rows:

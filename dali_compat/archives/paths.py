@@ -7,12 +7,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..remote.urls import is_url, without_scheme
+
 PathLike = str | Path
 
 
 def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
     """Returns the files in order: a list's as given, a pattern's (``*``, ``?``, ``[``) sorted, and those of braces
-    (``{000..127}``, ``{train,val}``) as a shell has them. A name that exists is taken literally.
+    (``{000..127}``, ``{train,val}``) as a shell has them. A name that exists is taken literally. Of URLs braces alone
+    are expanded.
 
     Raises:
         FileNotFoundError: nothing has that name.
@@ -21,7 +24,9 @@ def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
         if not path:
             raise FileNotFoundError("the list of files is empty")
         return [file for part in path for file in expand(part)]
-    name = os.path.expanduser(os.fspath(path))  # type: ignore[arg-type]  # of other sequences: TypeError
+    name = os.path.expanduser(without_scheme(os.fspath(path)))  # type: ignore[arg-type]  # of other sequences: TypeError
+    if is_url(name):
+        return braces(name)
     if os.path.exists(name):
         return [name]
     files = []

@@ -12,11 +12,14 @@ float32 labels that follow.
 
 from __future__ import annotations
 
+import io
 import os
 import struct
-from typing import Any
+from typing import Any, BinaryIO
 
 from .archive import Archive
+from .fetched import FetchedFile
+from .files import OpenFile
 from .index import Progress, corrupt, fingerprint, refused
 from .table import GAP, Rows, RowsBuilder, is_target
 
@@ -43,10 +46,12 @@ class DALIRecordIO(Archive):
     MXNet's MXIndexedRecordIO; without one all are, in the order of the file.
 
     Args:
-        path: a file, a pattern such as ``train-*.rec``, braces as in ``train-{000..007}.rec``, or a list of these.
+        path: a file or its URL, a pattern such as ``train-*.rec``, braces as in ``train-{000..007}.rec``, or a list of
+            these.
         transform: takes a PIL image in RGB, usually a torchvision Compose.
         target_transform: takes the target.
         return_index: samples are (image, target, index), and batches (images, labels, indices).
+        storage_options, disk_cache: of URLs, as DALIImageFolder has them.
 
     Attributes:
         files: paths of the files that hold the images.
@@ -63,41 +68,45 @@ class DALIRecordIO(Archive):
     """
 
     def _options(self, path: str) -> dict[str, Any]:
-        beside = _idx_of(path)
-        return {**super()._options(path), "idx": beside and fingerprint(beside)}
+        beside = self._idx_of(path)
+        return {**super()._options(path), "idx": beside and fingerprint(beside, self._objects)}
 
     def _scan(self, path: str, progress: Progress) -> Rows:
         built = RowsBuilder()
-        beside = _idx_of(path)
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        beside = self._idx_of(path)
+        with self._opened(path) as file:
+            size = file.size
             if beside:
-                offsets = _idx_offsets(beside)
+                copied = None if self._objects is None else self._objects.copied(beside)
+                offsets = _idx_offsets(beside, open(beside, "rb") if copied is None else io.BytesIO(copied))
                 if size and not offsets:
                     raise refused(beside, "line 1", "it names no record; remove it to read all of them")
                 for number, offset in enumerate(offsets):
-                    _add(built, file.fileno(), path, size, number, offset, beside)
+                    if number % _REPORT == 0:
+                        file.ahead(offsets[number : number + _REPORT], _HEAD)
+                    _add(built, file, path, number, offset, beside)
                     if number % _REPORT == 0:
                         progress(size * number // len(offsets))
             else:
                 offset = number = 0
                 while offset < size:
-                    offset = _add(built, file.fileno(), path, size, number, offset)
+                    offset = _add(built, file, path, number, offset)
                     number += 1
                     if number % _REPORT == 0:
                         progress(offset)
         return built.rows()
 
+    def _idx_of(self, path: str) -> str | None:
+        beside = os.path.splitext(path)[0] + ".idx"
+        if self._objects is not None:
+            return beside if self._objects.is_there(beside) else None
+        return beside if beside != path and os.path.isfile(beside) else None
 
-def _idx_of(path: str) -> str | None:
-    beside = os.path.splitext(path)[0] + ".idx"
-    return beside if beside != path and os.path.isfile(beside) else None
 
-
-def _idx_offsets(path: str) -> list[int]:
+def _idx_offsets(path: str, stored: BinaryIO) -> list[int]:
     """Returns the second column; the first is the record's key."""
     offsets = []
-    with open(path, encoding="utf-8", errors="replace") as file:
+    with io.TextIOWrapper(stored, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(iter(lambda: file.readline(_LINE), "")):
             try:
                 if len(line) == _LINE:
@@ -108,10 +117,13 @@ def _idx_offsets(path: str) -> list[int]:
     return offsets
 
 
-def _add(built: RowsBuilder, fd: int, path: str, size: int, number: int, offset: int, idx: str | None = None) -> int:
+def _add(
+    built: RowsBuilder, file: OpenFile | FetchedFile, path: str, number: int, offset: int, idx: str | None = None
+) -> int:
     """Adds the record at ``offset``. Returns where the next one begins."""
+    size = file.size
     where = f"record {number} at byte {offset}"
-    head = os.pread(fd, _HEAD, offset) if 0 <= offset < size else b""
+    head = file.pread(_HEAD, offset) if 0 <= offset < size else b""
     if len(head) < _PREFIX.size:
         raise corrupt(path, where, f"the file {'begins behind' if offset < 0 else 'ends'} there{_blame(idx)}")
     magic, word = _PREFIX.unpack_from(head)
@@ -124,7 +136,7 @@ def _add(built: RowsBuilder, fd: int, path: str, size: int, number: int, offset:
     end: int = offset + _PREFIX.size + length
     total = length
     while part in (_FIRST, _MIDDLE):
-        prefix = os.pread(fd, _PREFIX.size, end)
+        prefix = file.pread(_PREFIX.size, end)
         if length % 4 or len(prefix) < _PREFIX.size or _PREFIX.unpack(prefix)[0] != MAGIC:
             raise corrupt(path, where, f"the record has another part, which is not at byte {end}")
         word = _PREFIX.unpack(prefix)[1]

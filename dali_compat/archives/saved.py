@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import uuid
@@ -61,8 +62,16 @@ def load(path: str | Path, owners: tuple[int, ...] = ()) -> tuple[dict, dict[str
             stat = os.fstat(file.fileno())
             if stat.st_uid not in (os.geteuid(), *owners) or stat.st_mode & 0o022:
                 return None
-            with np.load(file, allow_pickle=False) as stored:
-                arrays = dict(stored)
+            return unpacked(file.read())
+    except OSError:
+        return None
+
+
+def unpacked(data: bytes) -> tuple[dict, dict[str, np.ndarray]] | None:
+    """Returns what save() wrote, of the bytes of its file; None of any others."""
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+            arrays = dict(stored)
         return json.loads(arrays.pop("meta").tobytes()), arrays
     except Exception:  # zipfile, zlib and NumPy have many for a file that is none of theirs
         return None

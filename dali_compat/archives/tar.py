@@ -8,11 +8,12 @@ Sources: POSIX.1-2017, pax (ustar and pax formats); GNU tar manual, "Basic Tar F
 
 from __future__ import annotations
 
-import os
 import tarfile
 import zlib
 from collections.abc import Iterator
 
+from .fetched import FetchedFile
+from .files import OpenFile
 from .index import corrupt, refused
 
 BLOCK = 512
@@ -28,22 +29,22 @@ _MOST = 1 << 20  # bytes of such text: names and numbers
 _DIGITS = 20  # of a number in an extended header, with the space behind it
 
 
-def members(fd: int, path: str) -> Iterator[tuple[str, int, int]]:
+def members(file: OpenFile | FetchedFile, path: str) -> Iterator[tuple[str, int, int]]:
     """Yields (name, offset, size) of each regular file, in order.
 
     Args:
-        fd: of the open file.
+        file: opened.
         path: for messages.
 
     Raises:
         ImageReadError: a header is damaged or the file ends early.
         ValueError: the file is compressed, or has sparse files.
     """
-    end, at = os.fstat(fd).st_size, 0
+    end, at = file.size, 0
     name = size = before = None  # what the headers before a member say of it, and where the last of them is
     while at < end:
         where = f"header at byte {at}"
-        header = os.pread(fd, BLOCK, at)
+        header = file.pread(BLOCK, at)
         if at == 0:
             _refuse_compressed(header, path)
         if not header.strip(b"\0") and len(header) == BLOCK:
@@ -57,10 +58,10 @@ def members(fd: int, path: str) -> Iterator[tuple[str, int, int]]:
         if kind in _SAYING and length > min(_MOST, end - at - BLOCK):
             raise corrupt(path, where, f"the {length} bytes of its text are more than the file has, or than {_MOST}")
         if kind in (_PAX, _SOLARIS_PAX):
-            said = _pax(os.pread(fd, length, at + BLOCK), path, where)
+            said = _pax(file.pread(length, at + BLOCK), path, where)
             name, size = said.get("path", name), said.get("size", size)
         elif kind == _LONG_NAME:
-            name = _text(os.pread(fd, length, at + BLOCK))
+            name = _text(file.pread(length, at + BLOCK))
         elif kind == _SPARSE:
             raise refused(path, where, "it is a sparse file; write the tar file without --sparse")
         elif kind not in (_LONG_LINK, _PAX_GLOBAL):

@@ -9,15 +9,17 @@ or int64s (3).
 
 from __future__ import annotations
 
-import os
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import google_crc32c
 
+from ..remote.objects import FolderAndSize
 from . import protobuf
 from .archive import Archive
+from .fetched import FetchedFile
+from .files import OpenFile
 from .index import Progress, corrupt, refused
 from .paths import PathLike
 from .protobuf import BYTES, Malformed
@@ -28,7 +30,6 @@ _CRC = struct.Struct("<I")
 _HEAD, _TAIL = _LENGTH.size + _CRC.size, _CRC.size
 _KINDS = {1: "bytes", 2: "floats", 3: "int64s"}
 _REPORT = 1 << 26  # bytes between reports of progress
-_BUFFER = 1 << 20
 
 
 class DALITFRecord(Archive):
@@ -39,12 +40,13 @@ class DALITFRecord(Archive):
     Checksums are verified while a file is indexed.
 
     Args:
-        path: a file, a pattern such as ``train-*``, braces as in ``train-{000..007}``, or a list of these.
+        path: a file or its URL, a pattern such as ``train-*``, braces as in ``train-{000..007}``, or a list of these.
         transform: takes a PIL image in RGB, usually a torchvision Compose.
         target_transform: takes the target.
         return_index: samples are (image, target, index), and batches (images, labels, indices).
         image_key: feature with the encoded image, one value of bytes.
         label_key: feature with the target, one int64.
+        storage_options, disk_cache: of URLs, as DALIImageFolder has them.
 
     Attributes:
         files: paths of the files that hold the images.
@@ -69,17 +71,26 @@ class DALITFRecord(Archive):
         return_index: bool = False,
         image_key: str = "image/encoded",
         label_key: str = "image/class/label",
+        storage_options: Mapping[str, Any] | None = None,
+        disk_cache: FolderAndSize | None = None,
     ):
         self.image_key, self.label_key = image_key, label_key
-        super().__init__(path, transform, target_transform, return_index=return_index)
+        super().__init__(
+            path,
+            transform,
+            target_transform,
+            return_index=return_index,
+            storage_options=storage_options,
+            disk_cache=disk_cache,
+        )
 
     def _options(self, path: str) -> dict[str, Any]:
         return {**super()._options(path), "image": self.image_key, "label": self.label_key}
 
     def _scan(self, path: str, progress: Progress) -> Rows:
         built, offset, reported = RowsBuilder(), 0, 0
-        with open(path, "rb", buffering=_BUFFER) as file:
-            size = os.fstat(file.fileno()).st_size
+        with self._opened(path) as file:
+            size = file.size
             while offset < size:
                 where = f"record {len(built)} at byte {offset}"
                 data = _record(file, path, where, size - offset)
@@ -114,7 +125,7 @@ def masked_crc32c(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _record(file: BinaryIO, path: str, where: str, left: int) -> bytes:
+def _record(file: OpenFile | FetchedFile, path: str, where: str, left: int) -> bytes:
     """Reads and checks the data of the record at the file's position."""
     head = file.read(_HEAD)
     if len(head) < _HEAD:

@@ -6,12 +6,14 @@ Source: https://github.com/webdataset/webdataset, README and webdataset/taritera
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..remote.objects import FolderAndSize
 from .archive import Archive
+from .fetched import FetchedFile
+from .files import OpenFile
 from .index import Progress, refused
 from .paths import PathLike
 from .table import Rows, RowsBuilder, is_target
@@ -37,12 +39,13 @@ class DALIWebDataset(Archive):
     webdataset. The target is the number in its ``.cls`` file, else a field of its ``.json`` file.
 
     Args:
-        path: a tar file, a pattern, braces as in ``train-{000000..000146}.tar``, or a list of these.
+        path: a tar file or its URL, a pattern, braces as in ``train-{000000..000146}.tar``, or a list of these.
         transform: takes a PIL image in RGB, usually a torchvision Compose.
         target_transform: takes the target.
         return_index: samples are (image, target, index), and batches (images, labels, indices).
         image_extensions: which files are images; of several in a sample, the one whose extension comes first here.
         json_field: the field of ``.json`` files that holds the target.
+        storage_options, disk_cache: of URLs, as DALIImageFolder has them.
 
     Attributes:
         files: paths of the files that hold the images.
@@ -66,25 +69,34 @@ class DALIWebDataset(Archive):
         return_index: bool = False,
         image_extensions: Sequence[str] = IMAGE_EXTENSIONS,
         json_field: str = "label",
+        storage_options: Mapping[str, Any] | None = None,
+        disk_cache: FolderAndSize | None = None,
     ):
         self.image_extensions = tuple(extension.lower().lstrip(".") for extension in image_extensions)
         self.json_field = json_field
-        super().__init__(path, transform, target_transform, return_index=return_index)
+        super().__init__(
+            path,
+            transform,
+            target_transform,
+            return_index=return_index,
+            storage_options=storage_options,
+            disk_cache=disk_cache,
+        )
 
     def _options(self, path: str) -> dict[str, Any]:
         return {**super()._options(path), "images": self.image_extensions, "json": self.json_field, "walk": 2}
 
     def _scan(self, path: str, progress: Progress) -> Rows:
         built = RowsBuilder()
-        with open(path, "rb") as file:
+        with self._opened(path) as file:
             key: str | None = None
             sample: dict[str, tuple[int, int]] = {}
-            for number, (name, offset, size) in enumerate(members(file.fileno(), path)):
+            for number, (name, offset, size) in enumerate(members(file, path)):
                 match = _NAME.fullmatch(name)
                 if not match or _META.fullmatch(name):
                     continue
                 if match[1] != key:
-                    self._add(built, file.fileno(), path, key, sample)
+                    self._add(built, file, path, key, sample)
                     key, sample = match[1], {}
                 extension = match[2].lower()
                 if extension in sample:
@@ -92,10 +104,17 @@ class DALIWebDataset(Archive):
                 sample[extension] = offset, size
                 if number % _REPORT == 0:
                     progress(offset)
-            self._add(built, file.fileno(), path, key, sample)
+            self._add(built, file, path, key, sample)
         return built.rows()
 
-    def _add(self, built: RowsBuilder, fd: int, path: str, key: str | None, sample: dict[str, tuple[int, int]]) -> None:
+    def _add(
+        self,
+        built: RowsBuilder,
+        file: OpenFile | FetchedFile,
+        path: str,
+        key: str | None,
+        sample: dict[str, tuple[int, int]],
+    ) -> None:
         """Adds one sample: {extension: (offset, size)}."""
         if key is None:
             return
@@ -110,7 +129,7 @@ class DALIWebDataset(Archive):
                 offset, size = sample[source]
                 if size > _MOST:
                     raise refused(path, where, f"its .{source} has {size} bytes: too many to look for a class number")
-                text = os.pread(fd, size, offset)
+                text = file.pread(size, offset)
                 built.add(*sample[extension], self._label(source, text, path, where))
                 return
         raise refused(path, where, f"it has neither .cls nor .json, but {', '.join(map(repr, sorted(sample)))}")

@@ -117,8 +117,9 @@ def sample(dataset: Images, index: int) -> tuple[Source, Any]:
     reader = reader_of(dataset)
     if reader is None:
         store: Any = dataset
-        target = store.target(index)
-        return Record(store, index % len(store)), target
+        target, objects = store.target(index), objects_of(store)
+        at = index % len(store)
+        return Record(store, at) if objects is None else Record(objects, store.part(at)), target
     path, target = reader.sample(dataset, index)
     objects = objects_of(dataset)
     if objects is not None:

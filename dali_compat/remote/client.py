@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .event_loop import event_loop, is_forked
 from .helper_process import HelperProcess
-from .urls import reason_of, split
+from .urls import Part, reason_of, split, whole
 
 _INSTALL = "pip install obstore"
 
@@ -77,7 +77,7 @@ class Client:
         return repr(sorted(named))
 
     async def get(self, url: str) -> Fetched:
-        """Returns an object.
+        """Returns an object, or a Part of one, with the etag of all of it.
 
         Raises:
             Exception: obstore's.
@@ -85,15 +85,23 @@ class Client:
         if is_forked():
             fetched: Fetched = _helper(os.getpid()).get(self, url)
             return fetched
-        root, key = split(url)
-        result = await _obstore().get_async(self.store(root), key)
+        root, key = split(whole(url))
+        bounds = {"range": (url.start, url.end)} if isinstance(url, Part) else {}
+        result = await _obstore().get_async(self.store(root), key, options=bounds)
         meta = result.meta
+        size = url.end - url.start if isinstance(url, Part) else meta["size"]
         buffer = await result.bytes_async()
         data: NDArray[np.uint8] = np.frombuffer(buffer, np.uint8)
-        if len(data) != meta["size"]:
-            raise OSError(f"{len(data):,} bytes came of {meta['size']:,}")
+        if len(data) != size:
+            raise OSError(f"{len(data):,} bytes came of {size:,}")
         data.flags.writeable = False
-        return Fetched(data, bare(meta["e_tag"]) or f"{meta['last_modified']}, {meta['size']} bytes")
+        return Fetched(data, _mark(meta))
+
+    async def size_and_etag(self, url: str) -> tuple[int, str]:
+        """Returns those of an object. Raises as get()."""
+        root, key = split(url)
+        meta = await _obstore().head_async(self.store(root), key)
+        return meta["size"], _mark(meta)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_stores": {}}
@@ -103,6 +111,10 @@ class Client:
 def _helper(process: int) -> HelperProcess:
     """One for this process: a child of it needs another."""
     return HelperProcess()
+
+
+def _mark(meta: Any) -> str:
+    return bare(meta["e_tag"]) or f"{meta['last_modified']}, {meta['size']} bytes"
 
 
 def bare(etag: str | None) -> str:

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import ImageReadError
 from .client import Client, Fetched, bare
 from .disk_cache import DiskCache
 from .event_loop import wait_for
-from .urls import failed, shown
+from .urls import Part, failed, shown, whole
+
+_AT_ONCE = 64  # objects that read() asks for
 
 FolderAndSize = tuple[str | os.PathLike[str], int]
 
@@ -51,26 +54,45 @@ class Objects:
 
     def size(self, url: str) -> int:
         """Returns the bytes of an object; 0 where it was neither listed nor read."""
-        return self._sizes.get(url, 0)
+        return url.end - url.start if isinstance(url, Part) else self._sizes.get(url, 0)
+
+    def look_up(self, url: str) -> tuple[int, str]:
+        """Returns size and etag of an object, and remembers them. Raises as get()."""
+        try:
+            size, etag = wait_for(self.client.size_and_etag(url))
+        except Exception as error:
+            raise failed(url, error) from None
+        self.listed(url, etag, size)
+        return size, etag
 
     def __str__(self) -> str:
         kept = "" if self.cache is None else f"; they are kept on disk ({self.cache})"
         return f"images come from object storage, fetched ahead of their batches{kept}"
 
     async def get(self, url: str) -> Fetched:
-        """Returns an object.
+        """Returns an object, or a Part of one.
 
         Raises:
             ImageReadError: it cannot be read, or has changed.
         """
+        part = url if isinstance(url, Part) else None
+        if part is not None and part.start == part.end:  # no server takes that
+            return Fetched(np.empty(0, np.uint8), "")
         try:
             fetched = await self._get(url)
-            known = self._etags.setdefault(url, fetched.etag)
+            known = self._etags.setdefault(whole(url), fetched.etag)
             if known != fetched.etag:
                 raise ValueError(f"it has changed: its etag was {known}, and is {fetched.etag}; make the data set anew")
         except Exception as error:
             raise failed(url, error) from None
-        self._sizes[url] = len(fetched.data)
+        if part is None:
+            self._sizes[url] = len(fetched.data)
+        elif part.holes:
+            kept = np.ones(len(fetched.data), bool)
+            for start, end in part.holes:
+                kept[start:end] = False
+            fetched = fetched._replace(data=fetched.data[kept])
+            fetched.data.flags.writeable = False
         return fetched
 
     async def _get(self, url: str) -> Fetched:
@@ -78,16 +100,35 @@ class Objects:
         if self.cache is None:
             return await self.client.get(url)
         run, name = asyncio.get_running_loop().run_in_executor, f"{self.client.place()} {url}"
-        fetched = await run(None, self.cache.get, name, self._etags.get(url))
+        fetched = await run(None, self.cache.get, name, self._etags.get(whole(url)))
         if fetched is None:
             fetched = await self.client.get(url)
             await run(None, self.cache.put, name, fetched)
         return fetched
 
     def read(self, urls: Sequence[str]) -> list[NDArray[Any]]:
-        """Returns the bytes of objects: read-only uint8 arrays (length,), one after another. A Fetcher gets many at a
-        time. Raises as get()."""
-        return [wait_for(self.get(url)).data for url in urls]
+        """Returns the bytes of objects: read-only uint8 arrays (length,). Raises as get()."""
+        found = self.read_each(urls)
+        for one in found:
+            if isinstance(one, Exception):
+                raise one
+        return found
+
+    def read_each(self, urls: Sequence[str]) -> list[Any]:
+        """Returns what read() does, with an error in the place of what cannot be read."""
+
+        async def one(url: str, turn: asyncio.Semaphore) -> Any:
+            async with turn:
+                try:
+                    return (await self.get(url)).data
+                except ImageReadError as error:
+                    return error
+
+        async def every() -> list[Any]:
+            turn = asyncio.Semaphore(_AT_ONCE)
+            return await asyncio.gather(*(one(url, turn) for url in urls))
+
+        return wait_for(every())
 
     def changed(self, urls: Sequence[str]) -> NDArray[Any]:
         """Returns (N,) bool: what read() has given of these objects never changes."""
@@ -96,6 +137,20 @@ class Objects:
     def copied(self, url: str) -> bytes:
         """Returns the bytes of an object. Raises as get()."""
         return self.read([url])[0].tobytes()
+
+    def is_there(self, url: str) -> bool:
+        """Returns whether an object is there, and may be read. Raises as get()."""
+        try:
+            return bool(self.look_up(url))
+        except (FileNotFoundError, PermissionError):
+            return False
+
+    def beside(self, url: str) -> bytes | None:
+        """Returns the bytes of an object that may be missing, or not to be read; then None. Raises as get()."""
+        try:
+            return self.copied(url)
+        except (FileNotFoundError, PermissionError):
+            return None
 
     def place(self, url: str) -> str:
         """Returns the URL of an object, for messages."""

@@ -14,6 +14,28 @@ _WEB = "http", "https"
 _SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", *_WEB)
 
 
+class Part(str):
+    """Names bytes of an object: from ``start`` up to ``end``, without the ``holes``, (start, end) within these."""
+
+    url: str
+    start: int
+    end: int
+    holes: tuple[tuple[int, int], ...]
+
+    def __new__(cls, url: str, start: int, end: int, holes: tuple[tuple[int, int], ...] = ()) -> Part:
+        made = super().__new__(cls, f"{url}, bytes {start} to {end}")
+        made.url, made.start, made.end, made.holes = url, start, end, holes
+        return made
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self.url, self.start, self.end, self.holes
+
+
+def whole(url: str) -> str:
+    """Returns the URL of the object that a URL or a Part is of."""
+    return url.url if isinstance(url, Part) else url
+
+
 def is_url(path: Any) -> bool:
     """Returns True if a path is a URL of object storage or a web server."""
     return isinstance(path, str) and path.partition("://")[0].lower() in _SCHEMES and "://" in path

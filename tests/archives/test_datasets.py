@@ -59,7 +59,7 @@ def test_wrong_indices_are_refused_everywhere(make, index, error):
         dataset.__getitem__,
         lambda i: dataset.read([0, i]),
         lambda i: dataset.locations([0, i]),
-        lambda i: dataset.head(i, 4),
+        dataset.copied,
     ):
         with pytest.raises(error):
             ask(index)
@@ -103,16 +103,6 @@ def test_locations_are_where_the_bytes_are(make, stock):
         assert image == Path(stock.samples[index][0]).read_bytes()
 
 
-def test_parts_are_slices(make, stock):
-    dataset, data = make(), Path(stock.samples[6][0]).read_bytes()
-    assert dataset.head(6, 20) == data[:20]
-    assert dataset.head(6, 1 << 20) == data
-    assert dataset.part(6, -2, 2) == data[-2:] == b"\xff\xd9"
-    assert dataset.part(6, 100, 50) == data[100:150]
-    assert dataset.part(6, len(data), 5) == dataset.part(6, len(data) + 9, 5) == b""
-    assert dataset.part(6, -(1 << 20), 3) == data[:3]
-
-
 def test_repr_is_torchvisions(make):
     dataset = make(TENSOR)
     text = repr(dataset)
@@ -150,12 +140,12 @@ def test_fork_and_parent_read_at_once(make, stock):
     dataset[0]
 
     def child() -> None:
-        ok = all(dataset.part(i, 0, 1 << 30) == expected[i] for i in range(12) for _ in range(50))
+        ok = all(dataset.copied(i) == expected[i] for i in range(12) for _ in range(50))
         os._exit(0 if ok and [a.tobytes() for a in dataset.read(range(12))] == expected else 1)
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
-    assert all(dataset.part(i, 0, 1 << 30) == expected[i] for i in range(12) for _ in range(50))
+    assert all(dataset.copied(i) == expected[i] for i in range(12) for _ in range(50))
     process.join(60)
     assert process.exitcode == 0
 
@@ -167,9 +157,7 @@ def test_threads(make, stock):
     def read(seed: int) -> bool:
         order = np.random.default_rng(seed).permutation(12).tolist()
         arrays = dataset.read(order)
-        return all(
-            a.tobytes() == expected[i] == dataset.part(i, 0, 1 << 30) for i, a in zip(order, arrays, strict=True)
-        )
+        return all(a.tobytes() == expected[i] == dataset.copied(i) for i, a in zip(order, arrays, strict=True))
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(read, range(100)))
@@ -226,7 +214,7 @@ def test_a_file_that_changed_before_it_was_opened(own, change):
         os.utime(path, (1, 1))
     else:
         path.unlink()
-    for ask in (dataset.__getitem__, lambda i: dataset.read([i]), lambda i: dataset.head(i, 4)):
+    for ask in (dataset.__getitem__, lambda i: dataset.read([i]), dataset.copied):
         with pytest.raises(ImageReadError) as caught:
             ask(11)
         assert str(path) in str(caught.value)

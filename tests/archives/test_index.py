@@ -88,7 +88,7 @@ def test_other_options_have_an_index_of_their_own(packed, tmp_path, scans):
     path = tmp_path / "all.tfrecord"
     shutil.copy(packed / "all.tfrecord", path)
     assert DALITFRecord(path).targets == DALITFRecord(path).targets
-    assert DALITFRecord(path, image_key="image/filename").head(0, 100) == b"class_a/00.jpg"
+    assert DALITFRecord(path, image_key="image/filename").copied(0) == b"class_a/00.jpg"
     assert len(scans) == len(caches(tmp_path)) == 2
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from dali_compat import DALIWebDataset, ImageReadError
 from dali_compat.archives import tar
+from dali_compat.archives.files import OpenFile
 from dali_compat.archives.paths import braces, expand
 from dali_compat.cli import main
 
@@ -27,8 +28,8 @@ def write(path: Path, files: dict[str, bytes], format=tarfile.GNU_FORMAT) -> Pat
 
 
 def members(path: Path) -> list[tuple[str, int, int]]:
-    with open(path, "rb") as file:
-        return list(tar.members(file.fileno(), str(path)))
+    with OpenFile(str(path)) as file:
+        return list(tar.members(file, str(path)))
 
 
 def test_webdataset_reads_ours(packed, stock):

@@ -50,14 +50,14 @@ class Server:
                 self.counts[method] = self.counts.get(method, 0) + 1
                 headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
                 await asyncio.sleep(self.latency)
-                if not await self.answer(target, headers, writer):
+                if not await self.answer(target, headers, writer, method == "HEAD"):
                     return
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()
 
-    async def answer(self, target: str, headers: dict[str, str], writer: asyncio.StreamWriter) -> bool:
+    async def answer(self, target: str, headers: dict[str, str], writer: asyncio.StreamWriter, head: bool) -> bool:
         """Whether the connection stays open."""
         url = urlsplit(target)
         if url.path == "/counts":
@@ -86,15 +86,14 @@ class Server:
         extra = f'ETag: "{etag}"\r\nLast-Modified: Wed, 25 Nov 2026 13:00:00 GMT\r\n'
         status = "200 OK"
         if "range" in headers:
-            begin = int(headers["range"].removeprefix("bytes=").split("-")[0])
-            status, extra = (
-                "206 Partial Content",
-                f"{extra}Content-Range: bytes {begin}-{len(body) - 1}/{len(body)}\r\n",
-            )
-            body = body[begin:]
+            first, last = headers["range"].removeprefix("bytes=").split("-")
+            begin, end = int(first), min(int(last or len(body)) + 1, len(body))
+            status, extra = "206 Partial Content", f"{extra}Content-Range: bytes {begin}-{end - 1}/{len(body)}\r\n"
+            body = body[begin:end]
         length = len(body)
         if fault == "truncated":
             body = body[: length // 2]
+        body = b"" if head else body
         writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {length}\r\n{extra}\r\n".encode() + body)
         await writer.drain()
         return fault != "truncated"
