@@ -26,11 +26,11 @@ import torch
 from torchvision import transforms as T
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.draws import Randoms, compute
-from dali_compat.engine import kernels
-from dali_compat.engine.kernels import operations
-from dali_compat.engine.launches import tried
+from dali_compat.ops import kernels, operations
+from dali_compat.ops.draws import compute
+from dali_compat.ops.launches import tried
 from dali_compat.plan import ImageSpec
+from dali_compat.randoms import Randoms
 from dali_compat.translate import translate
 
 BILINEAR = T.InterpolationMode.BILINEAR

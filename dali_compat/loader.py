@@ -11,11 +11,7 @@ import torch
 import torch.utils.data as data
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from . import patched
-from .callers import announce, tell_of_fallback
 from .data.leaves import leaves_of
-from .eager import eager
-from .ending import until_the_end
 from .epoch.collate import UserCollate
 from .epoch.dali_iterator import DaliIterator
 from .epoch.history import History
@@ -26,12 +22,16 @@ from .epoch.resident import ResidentIterator
 from .epoch.review import SampleDescription, describe, replay
 from .epoch.stats import LoaderStats, Stats
 from .epoch.stock import stock_iterator
-from .ours import OurDataset, remember_told
 from .routes.choose import Route, StockRoute, choose, in_processes, in_python
 from .routes.dali import DaliRoute
 from .routes.decoded_cache import checked_budget, checked_place
 from .routes.explain import explain, summary
 from .routes.resident import ResidentRoute
+from .runtime import patched
+from .runtime.daemon_threads import until_the_end
+from .runtime.dataset_base import OurDataset, remember_told
+from .runtime.no_compile import no_compile
+from .runtime.warn_location import announce, tell_of_fallback
 
 T = TypeVar("T", covariant=True)
 _classes_told: set[str] = set()  # of those that are torch's
@@ -249,7 +249,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             self._route.close()
             self._route = None
 
-    @eager
+    @no_compile
     @until_the_end
     def __iter__(self) -> _BaseDataLoaderIter:
         """As torch's. With persistent_workers its iterator lives on, until torchvision has to do the work."""

@@ -1,8 +1,8 @@
 """The plan: plain frozen data between torchvision's transforms and the engines.
 
 A :class:`Step` is one operation on one image: which kernel (``op``, a name that engine/dali/graph.py and
-engine/kernels/ share), its constant arguments, and how its per-sample arguments come about (``draw``, a function of
-draws/). A :class:`Plan` has the steps as torchvision would run them, and the same steps lowered onto DALI and onto
+ops/ share), its constant arguments, and how its per-sample arguments come about (``draw``, a function of
+ops/). A :class:`Plan` has the steps as torchvision would run them, and the same steps lowered onto DALI and onto
 batched torch. Where a transform has no translation, the plan ends, and its :class:`Call` has that transform and all
 that come after it.
 """
@@ -49,7 +49,7 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class Draw:
-    """Per-sample arguments of a step: the function of draws/ and its constant arguments."""
+    """Per-sample arguments of a step: the function of ops/ and its constant arguments."""
 
     name: str
     args: Arguments = ()
@@ -113,7 +113,7 @@ class Step:
 
 
 def step(op: str, gives: ImageSpec, draw: Draw | None = None, shares: bool = False, *, fidelity, **args) -> Step:
-    """A Step; ``args`` are those of its kernel. What ``fidelity`` says stands in translate/fidelity.py."""
+    """A Step; ``args`` are those of its kernel. What ``fidelity`` says stands in ops/fidelity.py."""
     return Step(op, gives, tuple(args.items()), draw, shares, fidelity=fidelity)
 
 

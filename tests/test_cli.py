@@ -18,9 +18,10 @@ import torch
 from PIL import Image
 
 import dali_compat
-from dali_compat import cli, installation
+from dali_compat import cli
 from dali_compat.cli import arguments, demo, doctor, pictures
 from dali_compat.engine.dali import warm
+from dali_compat.runtime import installation
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import types
 import pytest
 import torch
 
-from dali_compat import installation
+from dali_compat.runtime import installation
 
 MISSING = ModuleNotFoundError("No module named 'nvidia.dali'", name="nvidia.dali")
 
@@ -113,16 +113,15 @@ def test_other_systems_are_told_that_there_is_no_build(machine, monkeypatch):
 def test_a_blocked_import_is_reported_by_the_real_import():
     code = (
         "import sys; sys.modules['nvidia.dali'] = None\n"
-        "from dali_compat import installation; print(installation.dali_problem())"
+        "from dali_compat.runtime import installation; print(installation.dali_problem())"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.startswith("DALI is ") and "pip install" in said and said.count("\n") == 1
 
 
 def test_importing_installation_loads_neither_dali_nor_torchvision():
-    code = (
-        "import sys, dali_compat.installation; print([m for m in ('nvidia.dali', 'torchvision') if m in sys.modules])"
-    )
+    found = "[m for m in ('nvidia.dali', 'torchvision') if m in sys.modules]"
+    code = f"import sys, dali_compat.runtime.installation; print({found})"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "[]"
 

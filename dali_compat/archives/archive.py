@@ -17,9 +17,9 @@ from PIL import Image
 from torchvision.datasets import VisionDataset
 
 from ..errors import read_error
-from ..ours import OurDataset
 from ..remote.objects import FolderAndSize, Objects
 from ..remote.urls import Part, are_urls
+from ..runtime.dataset_base import OurDataset
 from .fetched import FetchedFile, FetchedFiles
 from .files import MappedFiles, OpenFile
 from .index import Progress, indexed

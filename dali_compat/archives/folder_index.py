@@ -23,7 +23,7 @@ import numpy as np
 from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
 from tqdm import tqdm
 
-from ..callers import stack_level
+from ..runtime.warn_location import stack_level
 from . import saved
 
 _LAYOUT = 1  # of the cached arrays

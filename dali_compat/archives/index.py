@@ -20,9 +20,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..callers import stack_level
 from ..errors import ImageReadError
 from ..remote.objects import Objects
+from ..runtime.warn_location import stack_level
 from . import saved
 from .table import Rows
 

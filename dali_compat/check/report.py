@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..text import in_columns
+from ..runtime.text import in_columns
 from .file_sources import FileSource
 from .inspect_file import Inspection
 from .process_map import Crash

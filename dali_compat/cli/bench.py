@@ -29,9 +29,10 @@ from dali_compat.cli.arguments import (
 )
 from dali_compat.cli.limits import Measured, advice, limit, limit_beside
 from dali_compat.cli.timing import Passes, SampledFiles, memory
-from dali_compat.cores import usable_cores
 from dali_compat.routes.choose import StockRoute, in_python
-from dali_compat.text import in_columns
+
+from ..runtime.cores import usable_cores
+from ..runtime.text import in_columns
 
 STEPS = (0.5, 1, 2)  # of the time that loading a batch takes
 
@@ -151,7 +152,7 @@ def _ahead(args) -> int:
 
 def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured, dict[str, float]]:
     """Measures reading, and loading alone. Returns also the seconds of parts of a batch's loading."""
-    from dali_compat.engine.device import free_memory
+    from ..runtime.device import free_memory
 
     passes.one()  # which looks at every file's header
     route = loader._route

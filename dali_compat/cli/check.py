@@ -16,7 +16,8 @@ from contextlib import closing, contextmanager
 from tqdm import tqdm
 
 from dali_compat.cli.arguments import TABLE, UsageError, add_options, dataset_class, open_dataset
-from dali_compat.cores import usable_cores
+
+from ..runtime.cores import usable_cores
 
 
 def add_arguments(parser) -> None:

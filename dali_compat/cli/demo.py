@@ -17,11 +17,12 @@ from torchvision.datasets import ImageFolder
 from tqdm import tqdm
 
 import dali_compat
-from dali_compat import installation
 from dali_compat.cli.arguments import UsageError, add_device, device_of, imagenet
 from dali_compat.cli.pictures import save_rows, write_folder
-from dali_compat.cores import usable_cores
-from dali_compat.text import in_columns
+
+from ..runtime import installation
+from ..runtime.cores import usable_cores
+from ..runtime.text import in_columns
 
 PICTURE_COLUMNS = 8
 AMPLIFICATION = 64

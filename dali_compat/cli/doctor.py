@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from dali_compat import __version__, installation
-from dali_compat.cores import cpu_quota, usable_cores
 from dali_compat.engine.dali import warm
 from dali_compat.engine.planes.engines import engine_of
-from dali_compat.text import in_columns
+
+from .. import __version__
+from ..runtime import installation
+from ..runtime.cores import cpu_quota, usable_cores
+from ..runtime.text import in_columns
 
 OLDEST_TESTED_DALI = (1, 53)
 OLDEST_TORCHVISION = (0, 20)

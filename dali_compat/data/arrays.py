@@ -15,8 +15,8 @@ from torch.utils.data import default_collate
 from torchvision.datasets import CIFAR10, MNIST, QMNIST, STL10, SVHN, USPS, VisionDataset
 
 from ..errors import Unsupported
-from ..ours import OurDataset
 from ..plan import ImageSpec
+from ..runtime.dataset_base import OurDataset
 from .original import is_original
 
 

@@ -11,10 +11,10 @@ from torchvision.datasets import ImageFolder, VisionDataset
 from torchvision.datasets.folder import IMG_EXTENSIONS, default_loader
 
 from ..archives.folder_index import cached_samples, index_file
-from ..ours import OurDataset
 from ..remote.listing import listed_objects
 from ..remote.objects import FolderAndSize, Objects
 from ..remote.urls import is_url, shown, without_scheme
+from ..runtime.dataset_base import OurDataset
 from .sources import Upright, decoded, object_image
 
 

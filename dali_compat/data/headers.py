@@ -1,4 +1,4 @@
-"""Headers of a data set's images: from their sizes draws/ computes all geometry on the host.
+"""Headers of a data set's images: from their sizes ops/ computes all geometry on the host.
 
 They are kept for the life of the data set.
 """
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from ..locks import new_lock
+from ..runtime.forks import new_lock
 from .header import DALI, PIL, STATED, UNKNOWN, UNREADABLE, Header, read_header
 from .per_object import PerObject
 from .sources import Source

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torchvision.datasets import VisionDataset
 
 from ..errors import read_error
-from ..ours import OurDataset
+from ..runtime.dataset_base import OurDataset
 from .label_columns import Labels, labels_of, refuse_rows
 from .sources import Record, Source, Upright, decoded
 

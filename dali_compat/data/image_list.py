@@ -11,9 +11,9 @@ import torch
 import torch.utils.data as data
 from torchvision.datasets import VisionDataset, folder
 
-from ..ours import OurDataset
 from ..remote.objects import FolderAndSize, Objects
 from ..remote.urls import are_urls, is_url, without_scheme
+from ..runtime.dataset_base import OurDataset
 from .sources import object_image
 
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]

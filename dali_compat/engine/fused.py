@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from ..ops import kernels
+from ..ops.pixels import transform
+from ..ops.windows import border
 from ..plan import CONVERSIONS, ImageSpec, Step
-from . import kernels
-from .kernels import transform
-from .kernels.geometry import border
 
 
 class Program:

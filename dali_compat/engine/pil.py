@@ -15,8 +15,8 @@ from PIL import Image
 from torchvision.transforms import functional as F1
 
 from ..data.sources import Source, decoded
+from ..ops.kernels import image_kernel_of, kernel_of
 from ..plan import Step
-from .kernels.registry import image_kernel_of, kernel_of
 
 _MODES = {1: "L", 3: "RGB"}
 ArgumentsFor = Callable[[tuple[int, int]], list[dict]]
@@ -80,6 +80,6 @@ def _by_kernel(op: str, image, row: dict, **args):
     """What takes batches as it takes images."""
     rows = {name: np.asarray(value)[None] for name, value in row.items() if name != "flag"}
     function = kernel_of(op)
-    assert function is not None, f"nothing does {op!r}: write it in engine/kernels/, with @kernel"
+    assert function is not None, f"nothing does {op!r}: write it in ops/, with @kernel"
     made = function(_as_tensor(image)[None].clone(), rows, **args)[0]  # crops of one tensor share its memory
     return F1.to_pil_image(made) if isinstance(image, Image.Image) else made

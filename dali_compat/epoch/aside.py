@@ -22,8 +22,8 @@ from time import perf_counter
 
 import torch
 
-from ..engine.device import working_on
 from ..engine.planes import engines
+from ..runtime.device import working_on
 
 _PATIENCE = 5.0  # seconds for the end of an epoch
 _REST, _LONGEST_REST = 0.5, 0.02  # of what the caller took for its last step; seconds

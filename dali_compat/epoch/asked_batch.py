@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..draws import generator_states, set_generators
-from ..engine.device import mapped, moved
-from ..engine.views import Views
 from ..errors import ImageReadError, read_error
 from ..lazy.samples import Sample, at, put
 from ..lazy.workers import Request, Ticket
+from ..randoms import generator_states, set_generators
+from ..runtime.device import mapped, moved
+from ..runtime.views import Views
 from .batch import collated
 from .dali_batch import DaliBatch
 from .on_error import NOTHING, UNREADABLE, reason_of

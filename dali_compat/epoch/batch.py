@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from ..draws import own_generators
-from ..engine.device import mapped, moved, on_the_cpu
-from ..engine.views import Views, filled
+from ..randoms import own_generators
+from ..runtime.device import mapped, moved, on_the_cpu
+from ..runtime.views import Views, filled
 from .epoch import Epoch
 from .part import in_format
 from .samplers import Indices

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from ..data.leaves import from_the_front, places
-from ..draws import Arrays, ImageTooSmall, compute
-from ..engine.device import current_stream_of, to_device
-from ..engine.views import Views
+from ..ops.draws import Arrays, ImageTooSmall, compute
 from ..plan import Plan, Step
 from ..routes.resident import Held, ResidentRoute
+from ..runtime.device import current_stream_of, to_device
+from ..runtime.views import Views
 from .epoch import Epoch
 from .part import Part, in_format
 from .samplers import Indices

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..callers import tell_of_fallback
-from ..engine.device import mapped, moved
+from ..runtime.device import mapped, moved
+from ..runtime.warn_location import tell_of_fallback
 
 _CPU = torch.device("cpu")
 

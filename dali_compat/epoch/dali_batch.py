@@ -15,10 +15,10 @@ import numpy as np
 
 from ..data.header import DALI, GRAY, PIL, UNREADABLE
 from ..data.lookup import Found, Listed, as_list, objects_at
-from ..draws import Arrays, Computed, ImageTooSmall, compute
-from ..engine.kernels import rows_of
 from ..engine.pil import OtherMode
 from ..errors import ImageReadError
+from ..ops.draws import Arrays, Computed, ImageTooSmall, compute
+from ..ops.kernels import rows_of
 from ..plan import Plan, Step
 from .dali_epoch import DaliEpoch
 from .dali_part import DaliPart, merged

@@ -14,11 +14,11 @@ from ..data.sources import Form, current_folder
 from ..data.table import SampleTable, table_of
 from ..lazy.verdict import give_up
 from ..lazy.workers import AskedWorkers
-from ..lower import plans_ahead
 from ..plan import Plan
 from ..remote.fetcher import Fetcher
 from ..routes.choose import available_threads
 from ..routes.dali import MOST_PIPELINES, DaliRoute
+from ..translate.lower import plans_ahead
 from .epoch import Epoch
 from .progress import Progress
 

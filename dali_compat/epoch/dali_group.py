@@ -11,9 +11,9 @@ import torch
 from ..data.headers import Facts, marks
 from ..data.intact import is_intact
 from ..data.sources import BYTES, DECODED, PATHS, Form, Source, overwritten, written
-from ..draws import Arrays
-from ..engine.views import Views
+from ..ops.draws import Arrays
 from ..plan import Plan
+from ..runtime.views import Views
 from .dali_owner import DaliOwner
 from .part import in_order, other_sizes, run
 from .pil_group import PilGroup

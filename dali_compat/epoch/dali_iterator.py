@@ -8,9 +8,9 @@ from itertools import islice
 from time import perf_counter
 from typing import Any
 
-from ..forked import keep
 from ..lazy.workers import AskedWorkers
 from ..routes.dali import DaliRoute
+from ..runtime.forks import leak_in_child
 from .aside import Aside
 from .asked_batch import AskedBatch
 from .dali_batch import DaliBatch
@@ -66,7 +66,7 @@ class DaliIterator(OrderedIterator[DaliRoute, DaliBatch]):
 
     def _leave_to_the_parent(self) -> None:
         super()._leave_to_the_parent()
-        keep(self._aside)
+        leak_in_child(self._aside)
         self._aside = None
 
     def _abandon(self, within: bool = False) -> None:

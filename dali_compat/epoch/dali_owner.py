@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..data.sources import Source
-from ..draws import Arrays, Computed
+from ..ops.draws import Arrays, Computed
 from ..plan import Step
 from .batch_headers import BatchHeaders
 from .dali_epoch import DaliEpoch

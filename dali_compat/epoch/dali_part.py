@@ -12,8 +12,8 @@ import torch
 from ..data.header import DALI
 from ..data.info import Info
 from ..data.sources import DECODED
-from ..engine.views import Views
 from ..plan import Plan
+from ..runtime.views import Views
 from .dali_group import DaliGroup
 from .dali_owner import DaliOwner
 from .part import Part, in_order, stacked, stacked_views, taken

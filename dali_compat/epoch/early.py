@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..engine.device import current_stream_of, handed_over
+from ..runtime.device import current_stream_of, handed_over
 
 
 class Early:

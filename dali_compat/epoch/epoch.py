@@ -11,8 +11,8 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils import collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from ..draws import Randoms
-from ..lower import plans_ahead
+from ..randoms import Randoms
+from ..translate.lower import plans_ahead
 from ..workers.calls import Calls
 from .progress import Progress
 from .samplers import indices_among

@@ -15,11 +15,10 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from ..eager import eager
-from ..ending import until_the_end, wait_for_daemons
 from ..errors import OutOfStep
-from ..forked import keep
-from ..locks import unlock_all
+from ..runtime.daemon_threads import until_the_end, wait_for_daemons
+from ..runtime.forks import leak_in_child, unlock_all
+from ..runtime.no_compile import no_compile
 from .batch import Batch
 from .epoch import Epoch, R
 from .on_error import NOTHING
@@ -114,7 +113,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         if self._pid != os.getpid():
             raise RuntimeError("this iterator belongs to the parent process; call iter(loader) in the child")
 
-    @eager
+    @no_compile
     @until_the_end
     def _next_data(self):
         self._check_process()
@@ -256,7 +255,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
 
     def _leave_to_the_parent(self) -> None:
         """This process is a child, and the batches that are under way are not its own."""
-        keep(self._drawn)
+        leak_in_child(self._drawn)
         self._drawn = deque()
 
     def __del__(self, getpid=os.getpid, ending=sys.is_finalizing):  # at the interpreter's end modules may be empty
@@ -279,7 +278,7 @@ def _abandon_all() -> None:
 def _keep_in_a_child() -> None:
     """Their batches may have something of a GPU."""
     for iterator in list(_alive):
-        keep(iterator)
+        leak_in_child(iterator)
 
 
 os.register_at_fork(after_in_child=_keep_in_a_child)

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from ..callers import stack_level
 from ..data.sources import Record, Source, is_object, is_record
 from ..errors import BadImageWarning
+from ..runtime.warn_location import stack_level
 
 POLICIES = "raise", "skip", "replace"
 ATTEMPTS = 100  # samples that are tried in the place of one

@@ -8,11 +8,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import torch
 
-from ..draws import Arrays
-from ..engine import kernels
-from ..engine.views import Views
-from ..lower import continued
+from ..ops import kernels
+from ..ops.draws import Arrays
 from ..plan import Call, ImageSpec, Plan, Step
+from ..runtime.views import Views
+from ..translate.lower import continued
 from ..workers.called import Called
 from ..workers.images import as_samples
 from .epoch import Epoch

@@ -8,9 +8,9 @@ from functools import partial
 import torch
 
 from ..engine import pil
-from ..engine.device import mapped, to_device
 from ..errors import read_error
 from ..plan import Plan
+from ..runtime.device import mapped, to_device
 from .dali_owner import DaliOwner
 
 

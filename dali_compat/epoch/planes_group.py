@@ -14,16 +14,16 @@ import torch
 from ..data.headers import Facts
 from ..data.sources import PATHS, Form, overwritten
 from ..data.verdicts import LIKELY
-from ..draws import Arrays
-from ..engine.kernels import rows_of
 from ..engine.planes.engine import Decoding, EngineSilent, first_line
 from ..engine.planes.files import Files, UncheckedFiles
 from ..engine.planes.geometry import Planes, pixels_of, planes_of
 from ..engine.planes.nvjpeg import EngineError, EngineMemoryError
 from ..engine.planes.program import Program
 from ..engine.planes.verified import VerifiedEngine
-from ..engine.views import Views
+from ..ops.draws import Arrays
+from ..ops.kernels import rows_of
 from ..plan import Plan, Step
+from ..runtime.views import Views
 from .dali_group import DaliGroup
 from .dali_owner import DaliOwner
 from .part import in_order, other_sizes, run

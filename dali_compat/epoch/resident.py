@@ -11,8 +11,8 @@ import torch
 
 from ..data.arrays import target
 from ..data.leaves import locate
-from ..engine.views import Views
 from ..routes.resident import ResidentRoute
+from ..runtime.views import Views
 from .batch import Batch, collated_views
 from .chunk import Chunk
 from .epoch import Epoch

@@ -13,8 +13,9 @@ from ..data.arrays import target
 from ..data.header import GRAY, UNREADABLE
 from ..data.headers import headers_of
 from ..data.leaves import Images, locate, sample
-from ..draws import ImageTooSmall, Randoms, compute
+from ..ops.draws import ImageTooSmall, compute
 from ..plan import Plan
+from ..randoms import Randoms
 from ..routes.choose import Route, StockRoute
 from ..routes.resident import ResidentRoute
 from .generators import of_loader

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import default_collate, default_convert
 
-from ..locks import new_lock
 from ..remote.fetcher import FetchCounts, Fetcher
-from ..text import in_bytes
+from ..runtime.forks import new_lock
+from ..runtime.text import in_bytes
 
 _log = logging.getLogger("dali_compat")
 

@@ -17,11 +17,11 @@ from torch.utils.data.dataloader import (
 )
 
 from ..data.leaves import locate, sample
-from ..draws import replacement
-from ..ending import until_the_end
-from ..engine.device import moved
 from ..errors import file_of
-from ..ours import QuietWorker
+from ..randoms import replacement
+from ..runtime.daemon_threads import until_the_end
+from ..runtime.dataset_base import QuietWorker
+from ..runtime.device import moved
 from .on_error import ATTEMPTS, NOTHING, UNREADABLE, Errors
 from .progress import Progress, set_users
 from .samplers import indices_among

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ..draws import replacement
 from ..errors import ImageReadError
+from ..randoms import replacement
 from .epoch import Epoch
 from .on_error import ATTEMPTS, reason_of
 from .part import in_order

@@ -15,10 +15,10 @@ from ..data.hugging_face import DALIHuggingFace
 from ..data.leaves import Images, image_leaves_of, leaves_of, locate, sample
 from ..data.sources import is_record
 from ..errors import Unsupported
-from ..lower import plans_ahead
 from ..routes.choose import Route, StockRoute
 from ..routes.dali import DaliRoute
-from ..text import repr_of
+from ..runtime.text import repr_of
+from ..translate.lower import plans_ahead
 from .samplers import samplers_of
 
 _LOOKED_AT = 100  # samples of a data set

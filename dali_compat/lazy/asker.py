@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..data.sources import BYTES, PATHS
-from ..translate.wrappers.objects import root
+from ..inspection.objects import root
 from .hooks import hooked, unasked
 from .recipes import Chain, Recipes
 from .record import Recording

@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 from torchvision import tv_tensors
 
-from ..draws.policy import AUGMENTATIONS
+from ..ops.policy import AUGMENTATIONS
 from .geometry import warp, whole
 from .operations import Outcome, State, Step, Unknown, flagged, is_plain, operation, step
 
-_JITTER = "brightness", "contrast", "saturation", "hue"  # as kernels/jitter.py counts them
+_JITTER = "brightness", "contrast", "saturation", "hue"  # as ops/jitter.py counts them
 _OF_JITTER = ("order", (1,), "int32"), *((name, (), "float64") for name in _JITTER)
 
 

@@ -10,8 +10,8 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2.functional import _geometry as v2
 
-from ..draws.warp import size_of_rotation
-from ..translate.geometry import interpolation_named
+from ..ops.arguments import interpolation_named
+from ..ops.warp import size_of_rotation
 from .operations import SIZED, Outcome, State, Step, Unknown, flagged, is_plain, operation, step
 
 _WINDOW = ("start", (2,), "int32"), ("shape", (2,), "int32")

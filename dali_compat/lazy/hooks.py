@@ -28,10 +28,10 @@ from torchvision.transforms.v2 import _auto_augment, _geometry
 from torchvision.transforms.v2 import functional as functional_v2
 
 from ..data.sources import ORIENTATION
-from ..locks import new_lock
-from ..translate.registry import behaves_as, known_types
-from ..translate.replaced import STANDS_FOR
-from ..translate.wrappers.objects import root
+from ..inspection.objects import root
+from ..inspection.replaced import STANDS_FOR
+from ..ops.translators import behaves_as, known_types
+from ..runtime.forks import new_lock
 from .images import later_of
 from .kernels import applied, registered, state_of
 from .samples import IMAGES, STAND_INS, TENSORS

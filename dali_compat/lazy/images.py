@@ -14,7 +14,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from ..data.header import jpeg_of_one_picture
 from ..data.sources import Source, is_upright, opened
-from ..translate.geometry import interpolation_named
+from ..ops.arguments import interpolation_named
 from .geometry import resized
 from .later import Later
 from .operations import OPERATIONS, Outcome, State

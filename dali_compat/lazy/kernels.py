@@ -12,8 +12,7 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as v2
 from torchvision.transforms.v2.functional import _utils
 
-from ..draws import compute
-from ..draws.registry import lookup
+from ..ops.draws import compute, lookup
 from ..plan import ImageSpec, Step
 from ..translate import translate
 from . import color, convert, geometry  # noqa: F401 - they register what is known of operations

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from ..data.sources import Source
-from ..locks import new_lock
+from ..runtime.forks import new_lock
 from .operations import Outcome, State
 from .record import Call, Header, Recording
 

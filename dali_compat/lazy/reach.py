@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
-from ..callers import is_installed
-from ..translate.wrappers.objects import attributes, is_of_library, root
+from ..inspection.objects import attributes, is_of_library, root
+from ..runtime.warn_location import is_installed
 
 _OPENS = frozenset(("default_loader", "pil_loader"))
 _OTHERS = frozenset(("decode_image", "decode_jpeg", "decode_png", "imdecode", "imread", "read_image"))  # not by PIL

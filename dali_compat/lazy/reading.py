@@ -11,7 +11,7 @@ import torch.utils.data as data
 
 from ..data.hugging_face import is_hugging_faces
 from ..data.readers import known_class_of, reader_of
-from ..translate.wrappers.objects import attributes, root
+from ..inspection.objects import attributes, root
 from .reach import names_of, opens_images
 
 _DEPTH = 3  # of data sets in data sets

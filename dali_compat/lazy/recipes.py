@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..data.headers import share_headers
-from ..draws.given import width_of
-from ..draws.registry import lookup
-from ..locks import new_lock
+from ..ops.draws import lookup
+from ..ops.fidelity import BLURRED, EXACT, coded, converted, resized, warped
+from ..ops.given import width_of
 from ..plan import Draw, ImageSpec
 from ..plan import Step as PlanStep
+from ..runtime.forks import new_lock
 from ..translate.chain import Chain as Translation
 from ..translate.chain import Translated
-from ..translate.fidelity import BLURRED, EXACT, coded, converted, resized, warped
 from .canonical import canonical, is_inside
 from .operations import FLAG, NEVER, Given, Numbers, Size, Step
 

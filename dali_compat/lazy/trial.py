@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ..translate.wrappers.objects import is_of_library
+from ..inspection.objects import is_of_library
 from ..workers.samples import dumps
 from ..workers.worker import stay_with_the_parent
 from .reach import names_of

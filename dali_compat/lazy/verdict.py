@@ -10,9 +10,9 @@ import torch.utils.data as data
 from ..data.per_object import PerObject
 from ..data.sources import BYTES, PATHS, Record
 from ..data.survey import file_size
-from ..draws import seed_generators
 from ..errors import Unsupported
-from ..translate.pillow import refuse_replaced_pillow
+from ..inspection.pillow import refuse_replaced_pillow
+from ..randoms import seed_generators
 from .asker import Asker
 from .reach import catches_errors
 from .reading import gives_many, may_open, may_use_cuda, signature_of, with_inner

@@ -14,8 +14,8 @@ import torch
 from torch._utils import ExceptionWrapper
 
 from ..data.sources import Record
-from ..draws import seed_generators
 from ..errors import file_of
+from ..randoms import seed_generators
 from ..workers.processes import Answer, Processes, serve
 from ..workers.samples import dumps
 from ..workers.worker import begin, dumped, stay_with_the_parent, wrapped

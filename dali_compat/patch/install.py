@@ -11,9 +11,9 @@ import sys
 from types import ModuleType
 from typing import Any, Literal
 
-from .. import patched
-from ..callers import announce, tell_of_fallback
-from ..patched import Patched
+from ..runtime import patched
+from ..runtime.patched import Patched
+from ..runtime.warn_location import announce, tell_of_fallback
 from . import report as reports
 from . import spawned
 

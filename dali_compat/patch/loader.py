@@ -8,11 +8,11 @@ from typing import Any
 
 import torch.utils.data as data
 
-from .. import patched
 from ..data.leaves import leaves_of
 from ..data.timm import OfTimms
 from ..loader import DataLoader
-from ..patched import Patched
+from ..runtime import patched
+from ..runtime.patched import Patched
 from .devices import made
 from .frameworks import check_nothing_is_skipped_twice, is_made_by_accelerate, options_of, reason_to_stay_torchs
 

@@ -7,7 +7,7 @@ import sys
 from multiprocessing import util
 from typing import Any, NamedTuple
 
-from ..callers import users_line
+from ..runtime.warn_location import users_line
 
 
 class _Noted(NamedTuple):

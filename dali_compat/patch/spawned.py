@@ -6,7 +6,7 @@ import os
 from multiprocessing import spawn
 from typing import Any
 
-from .. import patched
+from ..runtime import patched
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _CODE = """

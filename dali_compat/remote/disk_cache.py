@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..callers import stack_level
-from ..locks import new_lock
-from ..text import in_bytes
+from ..runtime.forks import new_lock
+from ..runtime.text import in_bytes
+from ..runtime.warn_location import stack_level
 from .client import Fetched
 
 _MAGIC = b"dali_compat object 1\n"

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from ..locks import new_lock
+from ..runtime.forks import new_lock
 
 T = TypeVar("T")
 

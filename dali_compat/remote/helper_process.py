@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from ..locks import new_lock
+from ..runtime.forks import new_lock
 from .urls import failed
 
 _ROOT = str(Path(__file__).parents[2])

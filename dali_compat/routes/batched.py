@@ -10,16 +10,17 @@ import torch
 from torch import nn
 from torchvision import tv_tensors
 
-from ..callers import tell_of_fallback
-from ..draws import ImageTooSmall, Randoms, compute, is_random
-from ..eager import eager
 from ..engine.fused import Program
-from ..engine.views import filled
 from ..errors import Unsupported
-from ..lower import lower
+from ..ops.arguments import version_of
+from ..ops.draws import ImageTooSmall, compute, is_random
 from ..plan import ImageSpec, Options, Plan
+from ..randoms import Randoms
+from ..runtime.no_compile import no_compile
+from ..runtime.views import filled
+from ..runtime.warn_location import tell_of_fallback
 from ..translate import translate
-from ..translate.geometry import version_of
+from ..translate.lower import lower
 
 _MOST_PROGRAMS = 64  # of one module: one for each size and dtype of images
 
@@ -70,7 +71,7 @@ class Batched(nn.Module):
         self._told: set[str] = set()
         self._programs: dict[tuple[Any, ...], Program] = {}
 
-    @eager
+    @no_compile
     def forward(self, images: torch.Tensor, *others: Any) -> Any:
         """Returns the transformed batch; with ``others`` a tuple.
 

@@ -9,20 +9,20 @@ from typing import Any
 
 import torch
 
-from ..cores import usable_cores
 from ..data.arrays import holds_arrays
 from ..data.leaves import Images, image_leaves_of, leaves_of
 from ..data.readers import reader_of, transforms_of
 from ..data.sources import BYTES, InItsMode
 from ..data.survey import mostly_jpeg, typical_size
 from ..errors import Unsupported
-from ..installation import dali_problem
+from ..inspection.pillow import refuse_replaced_pillow
 from ..lazy.recipes import Chain
 from ..lazy.verdict import Asked, asked
-from ..lower import key_of, lower, plans_ahead
 from ..plan import Call, ImageSpec, Options, Plan
+from ..runtime.cores import usable_cores
+from ..runtime.installation import dali_problem
 from ..translate import translate
-from ..translate.pillow import refuse_replaced_pillow
+from ..translate.lower import key_of, lower, plans_ahead
 from .dali import DaliRoute
 from .decoded_cache import DecodedCache
 from .resident import ResidentRoute, resident_route

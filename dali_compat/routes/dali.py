@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..callers import stack_level
 from ..data.headers import headers_of
 from ..data.leaves import Images
 from ..data.sources import DECODED
-from ..installation import hidden_jpeg_engines, most_jpeg_engines
 from ..lazy.asker import Asker
-from ..locks import new_lock
 from ..plan import Plan
+from ..runtime.forks import new_lock
+from ..runtime.installation import hidden_jpeg_engines, most_jpeg_engines
+from ..runtime.warn_location import stack_level
 from .decoded_cache import DecodedCache
 
 if TYPE_CHECKING:

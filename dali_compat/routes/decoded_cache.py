@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from ..data.sources import PIXELS, PIXELS_ON_GPU, Record, Source, is_record
-from ..engine.device import free_memory
-from ..locks import new_lock
-from ..text import in_bytes
+from ..runtime.device import free_memory
+from ..runtime.forks import new_lock
+from ..runtime.text import in_bytes
 
 _SHARE = 0.5  # of a GPU's free memory, where nobody asked for it: training needs the rest
 

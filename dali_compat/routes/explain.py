@@ -8,11 +8,11 @@ import torch
 from torch.utils.data import IterableDataset
 
 from ..data.leaves import leaves_of, objects_of
-from ..installation import dali_version, hidden_jpeg_engines, max_connections, max_connections_note
-from ..lower import plans_ahead
+from ..inspection.untranslatable import describe
 from ..plan import Plan
-from ..text import in_columns, terminal_columns, wrapped
-from ..translate.untranslatable import describe
+from ..runtime.installation import dali_version, hidden_jpeg_engines, max_connections, max_connections_note
+from ..runtime.text import in_columns, terminal_columns, wrapped
+from ..translate.lower import plans_ahead
 from .choose import Route, StockRoute, in_python, names_in_python
 from .dali import _GPU_JPEG_THREADS, DaliRoute
 from .resident import ResidentRoute

@@ -12,12 +12,12 @@ import torch.utils.data as data
 
 from ..data.arrays import images_of, raw_targets, spec_of, target_table
 from ..data.leaves import leaves_of
-from ..engine.device import free_memory
 from ..engine.fused import Program
 from ..errors import Unsupported
-from ..lower import key_of, lower
 from ..plan import Options, Plan
+from ..runtime.device import free_memory
 from ..translate import translate
+from ..translate.lower import key_of, lower
 
 SHARE = 0.5  # of the device's free memory, which the images may take
 # Batches are computed together until their output has so many bytes. A CPU keeps 16 MiB in its cache. A GPU takes

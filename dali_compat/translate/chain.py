@@ -1,4 +1,4 @@
-"""A helper: a whole transform, containers included, as a chain of steps, up to the first without a translation."""
+"""A whole transform, containers included, as a chain of steps, up to the first without a translation."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..draws import is_random
+from ..inspection.seen import Seen, Unseen, look_through
+from ..inspection.untranslatable import Untranslatable, describe
+from ..ops.draws import is_random
+from ..ops.fidelity import EXACT
+from ..ops.translators import Gated, Nested, as_known, behaves_as, translated_base, translation
 from ..plan import Gate, ImageSpec, Step
-from .fidelity import EXACT
-from .of_views import refuse_of_views
-from .registry import Gated, Nested, as_known, behaves_as, translated_base, translation
-from .untranslatable import Untranslatable, describe
-from .wrappers import Seen, Unseen, look_through
+from .views import refuse_of_views
 
 _MOST_CONTAINERS = 1000  # of a translation: one may contain itself
 _STREAMS = 1 << 16  # random streams of one application of a transform by a wrapper

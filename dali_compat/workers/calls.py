@@ -22,8 +22,8 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.multiprocessing
 
-from ..draws import own_generators
 from ..plan import Call
+from ..randoms import own_generators
 from .called import Called
 from .images import pack
 from .pool import Pool

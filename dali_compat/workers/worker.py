@@ -17,7 +17,7 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 
-from ..draws import seed_generators
+from ..randoms import seed_generators
 from .images import Packed, as_tensor, infos_of, kind_of, pack, pack_into
 from .processes import serve
 from .samples import Parcel, Pieces, dumps

@@ -11,9 +11,9 @@ import torchvision.datasets as tv
 from parity.reference import reference as of_torchvision
 
 from dali_compat.data.arrays import images_of, spec_of
-from dali_compat.lower import lower
 from dali_compat.plan import Options
 from dali_compat.translate import translate
+from dali_compat.translate.lower import lower
 
 COUNT = 40
 

@@ -13,9 +13,10 @@ from torchvision import transforms as T
 
 from contract.both import EXACT, assert_same_pixels, ours, pixels, said, stock
 from contract.test_processes import _in_child
-from dali_compat import DALIImageFolder, DataLoader, locks, on_batch, register
+from dali_compat import DALIImageFolder, DataLoader, on_batch, register
 from dali_compat.epoch.aside import Aside
 from dali_compat.epoch.dali_batch import DaliBatch
+from dali_compat.runtime import forks
 
 PATIENCE = 60  # seconds
 
@@ -336,7 +337,7 @@ def test_it_need_not_wait_for_itself():
 @pytest.mark.parametrize("where", ["next", "iter"])
 def test_a_lock_that_an_interrupt_left_locked(exact_folder, monkeypatch, where):
     """By the thread that waits: it is released, and all goes on."""
-    loader, lock, taken, prepare = ours(exact_folder, 5, device="cpu"), locks.new_lock(), threading.Event(), []
+    loader, lock, taken, prepare = ours(exact_folder, 5, device="cpu"), forks.new_lock(), threading.Event(), []
     monkeypatch.setattr(
         DaliBatch, "prepare", lambda batch: (taken.wait(PATIENCE), lock.acquire(), lock.release(), prepare.append(1))
     )
@@ -364,7 +365,7 @@ def test_a_lock_that_an_interrupt_left_locked(exact_folder, monkeypatch, where):
 
 
 def test_unlock_all_releases_what_this_thread_holds():
-    mine, others, free = (locks.new_lock() for _ in range(3))
+    mine, others, free = (forks.new_lock() for _ in range(3))
     for _ in range(3):
         mine.acquire()
     held, end = threading.Event(), threading.Event()
@@ -377,7 +378,7 @@ def test_unlock_all_releases_what_this_thread_holds():
     thread = threading.Thread(target=hold)
     thread.start()
     assert held.wait(PATIENCE)
-    locks.unlock_all()
+    forks.unlock_all()
     took = []
     taker = threading.Thread(target=lambda: took.extend(lock.acquire(blocking=False) for lock in (mine, others, free)))
     taker.start()

@@ -26,7 +26,7 @@ from dali_compat import (
     FallbackWarning,
     on_batch,
 )
-from dali_compat.translate.registry import _TRANSLATORS
+from dali_compat.ops.translators import _TRANSLATORS
 
 COUNT = 24
 

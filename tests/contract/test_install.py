@@ -23,8 +23,9 @@ from torchvision.io import read_image
 
 import dali_compat
 from contract.both import EXACT, SMALL, assert_same_epoch, outlines
-from dali_compat import DALIArrayDataset, DALIImageFolder, FallbackWarning, callers, install, ours, patched, uninstall
+from dali_compat import DALIArrayDataset, DALIImageFolder, FallbackWarning, install, uninstall
 from dali_compat.patch.loader import InstalledLoader
+from dali_compat.runtime import dataset_base, patched, warn_location
 
 TORCHS = data.DataLoader.__init__
 
@@ -51,7 +52,7 @@ class Numbers(data.Dataset):
 
 @pytest.fixture(autouse=True)
 def torchs_own_afterwards(monkeypatch):
-    monkeypatch.setattr(callers, "_announced", set())
+    monkeypatch.setattr(warn_location, "_announced", set())
     yield
     uninstall()
     assert data.DataLoader.__init__ is TORCHS
@@ -378,9 +379,9 @@ def by_hand(image):
 
 @pytest.fixture
 def nothing_said():
-    ours._said[0] = 0
+    dataset_base._said[0] = 0
     yield
-    ours._said[0] = 0
+    dataset_base._said[0] = 0
 
 
 @pytest.mark.parametrize("wrap", [lambda d: d, lambda d: data.ConcatDataset([data.Subset(d, range(9)), d])])

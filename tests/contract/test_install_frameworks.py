@@ -12,7 +12,8 @@ from torch.utils import data
 
 import dali_compat
 from contract.both import EXACT, REPOSITORY, SMALL, assert_same_pixels, outlines, pixels, said, stock
-from dali_compat import DALIImageFolder, DataLoader, FallbackWarning, install, ours, uninstall
+from dali_compat import DALIImageFolder, DataLoader, FallbackWarning, install, uninstall
+from dali_compat.runtime import dataset_base
 
 
 @pytest.fixture(autouse=True)
@@ -197,7 +198,7 @@ def test_ray_train_prepares_a_loader_of_ours(image_root, monkeypatch):
 
 def test_torchdatas_stateful_loader_says_that_it_is_torchs(image_root):
     torchdata = pytest.importorskip("torchdata.stateful_dataloader")
-    ours._said[0] = 0
+    dataset_base._said[0] = 0
     loader = torchdata.StatefulDataLoader(DALIImageFolder(image_root, SMALL), 5)
     with pytest.warns(FallbackWarning, match="torch's own loader reads DALIImageFolder"):
         assert len(list(loader)) == 5

@@ -9,8 +9,8 @@ from torchvision import transforms as T
 from contract.arrays import labels, pictures
 from contract.both import ours
 from dali_compat import DALIArrayDataset, DALIImageFolder
-from dali_compat.engine.kernels import product as module
-from dali_compat.engine.kernels.product import product
+from dali_compat.ops.pixels import grids as module
+from dali_compat.ops.pixels.grids import product
 
 START = T.Resize((20, 20)), T.ToTensor()
 CHAINS = {

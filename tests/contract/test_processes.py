@@ -14,8 +14,9 @@ import torch
 from torchvision import transforms as T
 
 from contract.both import EXACT, assert_same_pixels, no_gc, ours, outlines, pixels, said, stock
-from dali_compat import DALIImageFolder, DataLoader, forked, locks
+from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.engine.dali import warm
+from dali_compat.runtime import forks
 
 
 def _indices(loader) -> list[int]:
@@ -96,8 +97,8 @@ def test_an_iterator_of_the_parent_says_so_in_a_forked_child(exact_folder):
 @pytest.mark.parametrize("patience", [60, 0.1])
 def test_locks_of_other_threads_at_a_fork(monkeypatch, patience):
     """A child has none of them: it would wait for ever. What they guard is whole, if its thread is done soon."""
-    monkeypatch.setattr(locks, "_PATIENCE", patience)
-    mine, others, locked, ends, guarded = locks.new_lock(), locks.new_lock(), threading.Event(), threading.Event(), []
+    monkeypatch.setattr(forks, "_PATIENCE", patience)
+    mine, others, locked, ends, guarded = forks.new_lock(), forks.new_lock(), threading.Event(), threading.Event(), []
 
     def change():
         with others:
@@ -354,7 +355,7 @@ def test_pythons_whose_forked_children_may_wait_for_a_lock(monkeypatch, version)
     monkeypatch.setattr(os, "register_at_fork", lambda before: hooks.append(before))
     with monkeypatch.context() as context:
         context.setattr(sys, "version_info", (*map(int, version.split(".")), "final", 0))
-        runpy.run_path(forked.__file__)
+        runpy.run_path(forks.__file__)
     assert len(hooks) == (not FIXED[version])
     assert all(hook() == 0 for hook in hooks)  # threads that the call has changed
 
@@ -375,7 +376,7 @@ import dali_compat.engine.dali.pipeline
 print(*names)
 """
     first, *others = said(programs.run(code)).split()
-    assert first == "dali_compat.forked" and len(others) > 3
+    assert first == "dali_compat.runtime.forks" and len(others) > 3
 
 
 @pytest.mark.parametrize("name", ["dali_compat aside", "dali_compat-each", "dali_compat_"])
@@ -386,7 +387,7 @@ import threading
 from types import SimpleNamespace
 from contract.both import EXACT
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.engine.kernels.lists import each
+from dali_compat.ops.pixels.lists import each
 from dali_compat.epoch.dali_epoch import DaliEpoch
 
 start = threading.Thread.start

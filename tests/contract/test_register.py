@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 import dali_compat
 from contract.both import REPOSITORY, assert_same_pixels, ours, pixels, stock
 from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader, FallbackWarning, on_batch, register
-from dali_compat.translate.registry import _TRANSLATORS
+from dali_compat.ops.translators import _TRANSLATORS
 
 
 @pytest.fixture

@@ -34,8 +34,8 @@ from dali_compat import (
     DataLoader,
 )
 from dali_compat.archives.pack import pack
-from dali_compat.translate.pillow import looked_at
-from dali_compat.translate.replaced import _functions, function_of
+from dali_compat.inspection.pillow import looked_at
+from dali_compat.inspection.replaced import _functions, function_of
 
 
 def _plus_100(original):

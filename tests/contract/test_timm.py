@@ -14,7 +14,7 @@ from torchvision import transforms as T
 from contract.both import assert_same_epoch, outlines
 from dali_compat import DataLoader, FallbackWarning, install, uninstall
 from dali_compat.data.timm import of_timms
-from dali_compat.draws.registry import lookup, run
+from dali_compat.ops.draws import lookup, run
 from dali_compat.plan import draw
 
 with warnings.catch_warnings():
@@ -123,7 +123,7 @@ def test_pixels_are_timms(image_root, name, monkeypatch):
     """Random places are timm's middle, and ours by a dictated number."""
     if name == "of one place":
         monkeypatch.setattr(tt, "random", SimpleNamespace(randint=lambda low, high: (high + 1) // 2))
-        monkeypatch.setattr("dali_compat.draws.randoms.Randoms.__call__", _halves)
+        monkeypatch.setattr("dali_compat.randoms.Randoms.__call__", _halves)
     transform = T.Compose([ALIKE[name], T.CenterCrop(50), tt.MaybePILToTensor()])
     folder = timm.ImageDataset(str(image_root), transform=transform)
     loader = DataLoader(folder, 5, exact=True, fallback="error", device="cpu")

@@ -21,12 +21,14 @@ from unit.test_distributions import differ, misfit, unlike_in
 from contract.both import assert_same_epoch, outlines
 from contract.own_datasets import Plain
 from dali_compat import DataLoader, FallbackWarning, install
-from dali_compat.draws import Randoms, compute
-from dali_compat.draws.timm_policies import OPERATIONS
-from dali_compat.engine import kernels, pil
-from dali_compat.engine.kernels import blur, registry, timm_policies
+from dali_compat.engine import pil
+from dali_compat.inspection.replaced import STANDS_FOR
+from dali_compat.ops import kernels, timm_policy_kernels
+from dali_compat.ops.draws import compute
+from dali_compat.ops.pixels import box_blur
+from dali_compat.ops.timm_policy_draws import OPERATIONS
+from dali_compat.randoms import Randoms
 from dali_compat.translate import translate
-from dali_compat.translate.replaced import STANDS_FOR
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -69,8 +71,8 @@ def pictures(count=24, height=45, width=61):
 def way(request, monkeypatch):
     """What a GPU's kernels do, too."""
     if request.param == "on any device":
-        monkeypatch.setitem(registry._kernels, "timm_augment", timm_policies.augmented)
-        monkeypatch.setitem(registry._kernels, "timm_augmix", timm_policies.mixed)
+        monkeypatch.setitem(kernels._kernels, "timm_augment", timm_policy_kernels.augmented)
+        monkeypatch.setitem(kernels._kernels, "timm_augmix", timm_policy_kernels.mixed)
 
 
 def by_kernels(steps, images, seed):
@@ -153,20 +155,20 @@ def test_erased_windows_of_a_gpu_are_those_of_a_cpu():
 
 
 def test_every_operation_has_a_kernel_that_does_it_as_timm():
-    assert timm_policies._as_timm() == set(OPERATIONS)
+    assert timm_policy_kernels._as_timm() == set(OPERATIONS)
 
 
 def test_an_operation_that_is_another_is_timms(monkeypatch):
     """In another version, say: image by image."""
     monkeypatch.setattr(aa, "invert", lambda image, **_: image.rotate(90))
-    timm_policies._as_timm.cache_clear()
+    timm_policy_kernels._as_timm.cache_clear()
     try:
-        assert timm_policies._as_timm() == set(OPERATIONS) - {"invert"}
+        assert timm_policy_kernels._as_timm() == set(OPERATIONS) - {"invert"}
         given = {"which": np.full(24, OPERATIONS.index("invert")), "value": np.zeros(24), "choice": np.zeros(24, int)}
-        made = timm_policies.augmented(pictures(), given, interpolations=("bilinear",), fill=(1, 2, 3))
+        made = timm_policy_kernels.augmented(pictures(), given, interpolations=("bilinear",), fill=(1, 2, 3))
     finally:
         monkeypatch.undo()
-        timm_policies._as_timm.cache_clear()
+        timm_policy_kernels._as_timm.cache_clear()
     expected = [T.functional.pil_to_tensor(T.functional.to_pil_image(image).rotate(90)) for image in pictures()]
     assert torch.equal(made, torch.stack(expected))
 
@@ -179,7 +181,7 @@ def test_what_pillow_refuses_is_an_error_that_names_it(monkeypatch):
 
     monkeypatch.setattr(ImageOps, "posterize", posterize)
     given = {"which": np.array([OPERATIONS.index("posterize")]), "value": np.zeros(1), "choice": np.zeros(1, int)}
-    for kernel in (timm_policies.timm_augment, timm_policies.augmented):
+    for kernel in (timm_policy_kernels.timm_augment, timm_policy_kernels.augmented):
         with pytest.raises(ValueError, match=r"timm's posterize\(0\): bits must be .*; take Pillow before 13"):
             kernel(pictures()[:1], given, interpolations=("bilinear",), fill=(1, 2, 3))
 
@@ -189,7 +191,7 @@ def test_blurs_in_fixed_point_are_pillows(size):
     rng = np.random.default_rng(0)
     images = torch.from_numpy(rng.integers(0, 256, (200, 3, *size), dtype=np.uint8))
     sigmas = np.concatenate([rng.uniform(0, 3, 190), [0, 1e-9, 1e-3, 0.1, 1, 2, 3, 9, 30, 1.7320508]])
-    ours = blur.box_blur(images, sigmas)
+    ours = box_blur.box_blur(images, sigmas)
     for image, sigma, mine in zip(images, sigmas.tolist(), ours, strict=True):
         theirs = T.functional.to_pil_image(image).filter(ImageFilter.GaussianBlur(sigma))
         assert torch.equal(mine, T.functional.pil_to_tensor(theirs)), sigma

@@ -10,10 +10,11 @@ from torchvision.transforms import v2
 
 from contract.both import ours
 from dali_compat import DALIImageFolder
-from dali_compat.draws import ImageTooSmall, Randoms, compute
 from dali_compat.engine import pil
 from dali_compat.epoch import dali_group
+from dali_compat.ops.draws import ImageTooSmall, compute
 from dali_compat.plan import Gate, ImageSpec, Step, draw
+from dali_compat.randoms import Randoms
 
 SMALL, LARGE, CROP = 20, 60, 50
 COUNT, BAD = 24, (5, 13, 22)

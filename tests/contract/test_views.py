@@ -21,8 +21,9 @@ from torchvision.transforms import v2
 from contract.arrays import pictures
 from contract.both import EXACT, error_of, ours, outlines, stock
 from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader, FallbackWarning, views
-from dali_compat.draws import Randoms, compute
 from dali_compat.engine.dali import graph
+from dali_compat.ops.draws import compute
+from dali_compat.randoms import Randoms
 
 SMALL = T.Compose([T.Resize((16, 12)), T.PILToTensor()])
 CROPPED = T.Compose([T.CenterCrop(40), T.ToTensor(), T.Normalize((0.5,) * 3, (0.5,) * 3)])

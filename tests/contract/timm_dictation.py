@@ -11,10 +11,10 @@ import timm.data.random_erasing as erasing
 import timm.data.transforms as tt
 import torch
 
-from dali_compat.draws import Randoms, compute
-from dali_compat.draws.registry import lookup
-from dali_compat.draws.timm_policies import NUMBERS
-from dali_compat.engine.kernels import squares
+from dali_compat.ops.draws import compute, lookup
+from dali_compat.ops.pixels import squares
+from dali_compat.ops.timm_policy_draws import NUMBERS
+from dali_compat.randoms import Randoms
 
 
 def reference(transform, steps, image, seed: int, position: int):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from dali_compat import DataLoader
-from dali_compat.installation import dali_version
-from dali_compat.translate.registry import _TRANSLATORS
+from dali_compat.ops.translators import _TRANSLATORS
+from dali_compat.runtime.installation import dali_version
 from docs.pages import PAGES, fences
 from docs.results import read
 

@@ -27,8 +27,8 @@ from PIL import Image
 from torch.utils import data
 
 from dali_compat import DataLoader
-from dali_compat.cores import usable_cores
 from dali_compat.routes.dali import MOST_PIPELINES
+from dali_compat.runtime.cores import usable_cores
 
 MEAN = 0.03  # of an image's range, by which the default's may differ on average: these are small, nearly all rim
 EXACT_MEAN = 1e-4  # with exact=True, of floats: blurs, warps and elastic fields add in another order

@@ -11,7 +11,7 @@ from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import _presets, v2
 
-from dali_compat.translate.registry import _TRANSLATORS
+from dali_compat.ops.translators import _TRANSLATORS
 
 VERSIONS = {"v1": v1, "v2": v2}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -13,8 +13,8 @@ from torchvision import transforms as v1
 from torchvision.transforms import autoaugment, v2
 from torchvision.transforms.v2 import _auto_augment
 
-from dali_compat.engine.kernels import squares
-from dali_compat.translate.replaced import STANDS_FOR
+from dali_compat.inspection.replaced import STANDS_FOR
+from dali_compat.ops.pixels import squares
 
 _MAKE_PARAMS = "make_params" if "make_params" in vars(v2.RandomCrop) else "_get_params"  # torchvision 0.20
 

@@ -32,13 +32,14 @@ from torch.utils._pytree import tree_leaves
 from torchvision.transforms import v2
 from tqdm import tqdm
 
-from dali_compat import DataLoader, installation
+from dali_compat import DataLoader
 from dali_compat.cli import doctor
 from dali_compat.cli.arguments import UsageError, transform_of
 from dali_compat.cli.pictures import save_rows, write_folder
+from dali_compat.inspection.untranslatable import describe
 from dali_compat.routes.choose import resolve_device
-from dali_compat.text import in_columns
-from dali_compat.translate.untranslatable import describe
+from dali_compat.runtime import installation
+from dali_compat.runtime.text import in_columns
 from parity import results
 from parity.difference import Mismatch, Pictures, along, as_tensor, levels, measure
 from parity.table import numbers, rewrite

@@ -22,9 +22,11 @@ from torchvision import transforms as v1
 from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import v2
 
-from dali_compat.draws import Randoms, compute, is_random, own_generators, registry
-from dali_compat.lower import continued
+from dali_compat.ops import draws
+from dali_compat.ops.draws import compute, is_random
 from dali_compat.plan import Plan, Step
+from dali_compat.randoms import Randoms, own_generators
+from dali_compat.translate.lower import continued
 from dali_compat.workers.images import spec_of
 
 from .dictation import Disagreement, dictated
@@ -150,9 +152,9 @@ def _answers(steps: tuple[Step, ...], sizes: np.ndarray, randoms: Randoms) -> It
             continue
         assert step.draw is not None  # it is random
         if step.op == "choose":
-            arrays, _ = registry.run(step.draw, sizes, randoms(step.stream, registry.lookup(step.draw)[0]))
+            arrays, _ = draws.run(step.draw, sizes, randoms(step.stream, draws.lookup(step.draw)[0]))
             chosen[step.stream] = next(iter(arrays.values()))[0]
-        yield step, registry.answers(step, {name: array[0] for name, array in arrays.items()})
+        yield step, draws.answers(step, {name: array[0] for name, array in arrays.items()})
 
 
 def _is_open(gate, chosen) -> bool:

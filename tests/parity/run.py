@@ -3,9 +3,9 @@
 import torch
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.lower import lower
 from dali_compat.plan import Options
 from dali_compat.translate import translate
+from dali_compat.translate.lower import lower
 from parity.reference import reference
 
 from .compare import as_tensors

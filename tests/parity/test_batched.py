@@ -9,8 +9,8 @@ from helpers import make_image
 from unit.test_laws import PICTURE, features, unlike
 
 from dali_compat import batched
-from dali_compat.draws import is_random
 from dali_compat.errors import Unsupported
+from dali_compat.ops.draws import is_random
 from parity import catalogue
 from parity.cases.case import FLOAT, NEAR, SAME
 from parity.compare import as_tensors, error

@@ -9,8 +9,9 @@ from PIL import Image
 from torch import nn
 
 from dali_compat import DALIImageFolder
-from dali_compat.draws import Randoms, compute
 from dali_compat.engine.pil import load
+from dali_compat.ops.draws import compute
+from dali_compat.randoms import Randoms
 from parity import catalogue
 from parity.cases import CASES
 from parity.cases.case import NEAR

@@ -10,7 +10,7 @@ import pytest
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from dali_compat.draws import registry
+from dali_compat.ops import draws
 from parity import chains
 from parity.catalogue import TRANSFORMS
 
@@ -41,7 +41,7 @@ def test_a_chain_is_torchvisions(T, seed, device, files):
 
 @pytest.mark.parametrize("draw", ["center_crop", "random_crop", "random_resized_crop", "pad"])
 def test_a_window_that_is_one_pixel_off_is_wrong(draw, files, monkeypatch):
-    uniforms, own = registry._DRAWS[draw]
+    uniforms, own = draws._DRAWS[draw]
 
     def wrong(*args, **kwargs):
         arrays, sizes = own(*args, **kwargs)
@@ -58,11 +58,11 @@ def test_a_window_that_is_one_pixel_off_is_wrong(draw, files, monkeypatch):
     reference = chains.reference
 
     def right(*args):
-        monkeypatch.setitem(registry._DRAWS, draw, (uniforms, own))
+        monkeypatch.setitem(draws._DRAWS, draw, (uniforms, own))
         return reference(*args)
 
     monkeypatch.setattr(chains, "reference", right)
-    monkeypatch.setitem(registry._DRAWS, draw, (uniforms, wrong))
+    monkeypatch.setitem(draws._DRAWS, draw, (uniforms, wrong))
     assert chains.attempt(transform, files.photos, "cpu", True, 0).wrong.startswith("mean")
 
 

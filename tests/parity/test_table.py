@@ -12,7 +12,7 @@ from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from dali_compat.translate.registry import _TRANSLATORS
+from dali_compat.ops.translators import _TRANSLATORS
 from parity import catalogue
 from parity import table as readme
 

@@ -7,7 +7,7 @@ from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
-from dali_compat.engine.kernels import warp
+from dali_compat.ops import warp
 from parity.compare import assert_same
 from parity.run import epoch_of_either
 

@@ -11,11 +11,11 @@ from torchvision.transforms import InterpolationMode, autoaugment, v2
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
-from dali_compat.draws.policy import AUGMENTATIONS
-from dali_compat.engine import kernels as batch
-from dali_compat.engine.kernels import color, hue
-from dali_compat.engine.kernels.lists import of_similar_size
-from dali_compat.engine.kernels.registry import kernel_of
+from dali_compat.ops import hue
+from dali_compat.ops import kernels as batch
+from dali_compat.ops.kernels import kernel_of
+from dali_compat.ops.pixels.lists import of_similar_size
+from dali_compat.ops.policy import AUGMENTATIONS
 from dali_compat.plan import ImageSpec, step
 
 FUNCTIONS = {
@@ -144,7 +144,7 @@ def test_a_batch_of_one_and_many_parts_are_the_same(op, monkeypatch):
     _, values = OPS[op]
     whole = result(op, "pil", batch, values)
     assert torch.equal(result(op, "pil", batch[5:6], values[5:6]), whole[5:6])
-    monkeypatch.setattr(color, "_CPU_PART", 1)
+    monkeypatch.setattr("dali_compat.ops.pixels.values._CPU_PART", 1)
     assert torch.equal(result(op, "pil", batch, values), whole)
 
 

@@ -13,10 +13,10 @@ from torchvision.transforms import ElasticTransform, InterpolationMode, RandomPe
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
-from dali_compat.draws import matrices
-from dali_compat.engine.kernels import geometry, resample, transform, warp
-from dali_compat.engine.kernels.squares import uniforms
-from dali_compat.versions import resizes_in_whole_numbers
+from dali_compat.ops import matrices, warp, windows
+from dali_compat.ops.pixels import resample, transform
+from dali_compat.ops.pixels.squares import uniforms
+from dali_compat.runtime.versions import resizes_in_whole_numbers
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 FILTERS = {"nearest": 0, "nearest-exact": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
@@ -67,7 +67,7 @@ def test_resize_is_pillows(before, interpolation, device):
     # enlarged and shrunk, one axis alone, simple ratios (many rounding ties), and as it is
     for size in [(1, 1), (2, 5), (20, 20), (32, 32), (150, 31), (25, 80), (before[0], 33), before]:
         arrays = {"size": sizes(4, *size)}
-        ours = geometry.resize(images.to(device), arrays, interpolation=interpolation, like="pil")
+        ours = windows.resize(images.to(device), arrays, interpolation=interpolation, like="pil")
         assert isinstance(ours, torch.Tensor)
         expected = [tensor(pil(image).resize(size[::-1], FILTERS[interpolation])) for image in images]
         same(ours, expected)
@@ -81,7 +81,7 @@ def test_resize_to_sizes_of_their_own(interpolation, device):
     images, rng = drawn(9, 60, 80), np.random.default_rng(1)
     to = rng.integers(1, 100, (9, 2))
     to[3] = to[5] = to[0]
-    ours = geometry.resize(images.to(device), {"size": to.astype(np.float32)}, interpolation=interpolation, like="pil")
+    ours = windows.resize(images.to(device), {"size": to.astype(np.float32)}, interpolation=interpolation, like="pil")
     assert isinstance(ours, list)
     pairs = zip(images, to.tolist(), strict=True)
     same(ours, [tensor(pil(i).resize((w, h), FILTERS[interpolation])) for i, (h, w) in pairs])
@@ -119,14 +119,14 @@ def test_any_memory_format_and_number(channels):
         window = {"start": np.arange(2 * len(images)).reshape(-1, 2), "shape": sizes(len(images), 20, 60, np.int32)}
         for given in (images, hwc, strided):
             for interpolation in WARPS:
-                ours = geometry.resize(given, arrays, interpolation=interpolation, like="pil")
+                ours = windows.resize(given, arrays, interpolation=interpolation, like="pil")
                 mode = FILTERS[interpolation]
                 same(ours, [tensor(pil(image).resize((20, 30), mode)) for image in images])
                 ours = warp.warp_affine(given, arrays, interpolation=interpolation, fill=FILL[:channels])
                 fill = FILL[:channels] if channels > 1 else FILL[0]
                 same(ours, [_transformed(i, (30, 20), Image.AFFINE, arrays["matrix"][0], mode, fill) for i in images])
             places = zip(images, window["start"].tolist(), strict=True)
-            same(geometry.crop(given, window, inside=False), [tensor(F1.crop(pil(i), *at, 20, 60)) for i, at in places])
+            same(windows.crop(given, window, inside=False), [tensor(F1.crop(pil(i), *at, 20, 60)) for i, at in places])
         assert torch.equal(images, before)
 
 
@@ -184,7 +184,7 @@ def test_resize_of_tensors_is_torchvisions(like, functional, interpolation, anti
     for images in (whole, whole / 255, whole.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)):
         for size in [(30, 40), (90, 33)]:
             arrays = {"size": sizes(5, *size)}
-            ours = geometry.resize(images, arrays, interpolation=interpolation, like=like, antialias=antialias)
+            ours = windows.resize(images, arrays, interpolation=interpolation, like=like, antialias=antialias)
             mode = InterpolationMode(interpolation)
             same(ours, [functional.resize(image, list(size), mode, antialias=antialias) for image in images])
 
@@ -200,11 +200,11 @@ def test_crop_is_pillows(shape, device):
         start = rng.integers(low, high, (12, 2)).astype(np.int32)
         for rows in (start, np.tile(start[:1], (12, 1))):  # each its own window, and one for all
             arrays = {"start": rows, "shape": sizes(12, *size, np.int32)}
-            ours = geometry.crop(images.to(device), arrays, inside=False)
+            ours = windows.crop(images.to(device), arrays, inside=False)
             assert isinstance(ours, torch.Tensor)
             same(ours, [tensor(F1.crop(pil(i), *at, *size)) for i, at in zip(images, rows.tolist(), strict=True)])
     shape = rng.integers(1, 50, (12, 2)).astype(np.int32)
-    ours = geometry.crop(images.to(device), {"start": start, "shape": shape}, inside=False)
+    ours = windows.crop(images.to(device), {"start": start, "shape": shape}, inside=False)
     assert isinstance(ours, list)
     pairs = zip(images, start.tolist(), shape.tolist(), strict=True)
     same(ours, [tensor(F1.crop(pil(i), *at, *s)) for i, at, s in pairs])
@@ -221,7 +221,7 @@ def test_pad_is_torchvisions_on_pil_images(shape, mode, device):
         start = np.stack([-top, -left], 1).astype(np.int32)
         new = np.stack([top + bottom, left + right], 1).astype(np.int32) + np.array(shape, np.int32)
         for fill in [(0, 0, 0), FILL]:
-            ours = geometry.pad(images.to(device), {"start": start, "shape": new}, mode=mode, fill=fill)
+            ours = windows.pad(images.to(device), {"start": start, "shape": new}, mode=mode, fill=fill)
             expected = [F2.pad(pil(i), p, list(fill), mode) for i, p in zip(images, padding.tolist(), strict=True)]
             same(ours, [tensor(picture) for picture in expected])
 
@@ -229,7 +229,7 @@ def test_pad_is_torchvisions_on_pil_images(shape, mode, device):
 def test_pad_of_floating_point_images():
     images = drawn(3, 20, 30) / 255
     arrays = {"start": sizes(3, -2, -4, np.int32), "shape": sizes(3, 25, 40, np.int32)}
-    ours = geometry.pad(images, arrays, mode="constant", fill=(0.25, 0.5, 1.0))
+    ours = windows.pad(images, arrays, mode="constant", fill=(0.25, 0.5, 1.0))
     same(ours, F2.pad(images, [4, 2, 6, 3], [0.25, 0.5, 1.0]))
 
 
@@ -430,7 +430,7 @@ def test_photos(photos, device):
         image = tensor(picture)[None].to(device)
         short, interpolation = [256, 64, 20, 400][i % 4], ["bilinear", "bicubic", "lanczos", "box", "hamming"][i % 5]
         height, width = (max(1, short * side // min(picture.size)) for side in picture.size[::-1])
-        ours = geometry.resize(image, {"size": sizes(1, height, width)}, interpolation=interpolation, like="pil")
+        ours = windows.resize(image, {"size": sizes(1, height, width)}, interpolation=interpolation, like="pil")
         resized = picture.resize((width, height), FILTERS[interpolation])
         same(ours, [tensor(resized)])
         interpolation = WARPS[i % 3]

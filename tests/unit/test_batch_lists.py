@@ -9,8 +9,8 @@ import programs
 import pytest
 import torch
 
-from dali_compat.engine.kernels import lists
-from dali_compat.engine.kernels.lists import each, float_batch, uniform
+from dali_compat.ops.pixels import lists
+from dali_compat.ops.pixels.lists import each, float_batch, uniform
 
 
 def test_memory_of_batches_that_are_gone_is_used_again():
@@ -73,7 +73,7 @@ def test_a_forked_child_has_threads_of_its_own():
 def test_a_thread_that_outlives_the_main_thread(before):
     code = f"""
 import threading, time
-from dali_compat.engine.kernels.lists import each
+from dali_compat.ops.pixels.lists import each
 {before}
 def late():
     threading.main_thread().join()

@@ -13,8 +13,8 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F2
 
-from dali_compat.engine.kernels import color, squares
-from dali_compat.engine.kernels.registry import kernel_of
+from dali_compat.ops.kernels import kernel_of
+from dali_compat.ops.pixels import squares, values
 
 KEYS = np.array([0, 1, 2**53 - 1, 123456789, 7, 8, 9, 10])
 CPU = torch.device("cpu")
@@ -146,7 +146,7 @@ def test_gaussian_noise(dtype, clip, monkeypatch):
 
 def test_parts_do_not_matter(monkeypatch):
     whole = kernel_of("gaussian_noise")(drawn(), {"key": KEYS}, mean=0.0, sigma=0.1, clip=True)
-    monkeypatch.setattr(color, "_CPU_PART", 1)
+    monkeypatch.setattr(values, "_CPU_PART", 1)
     assert torch.equal(kernel_of("gaussian_noise")(drawn(), {"key": KEYS}, mean=0.0, sigma=0.1, clip=True), whole)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dali_compat import cores
+from dali_compat.runtime import cores
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_process_in_a_group_of_its_own():
         code = f"""
 import os, pathlib
 pathlib.Path({str(group / "cgroup.procs")!r}).write_text(str(os.getpid()))
-from dali_compat.cores import cpu_quota, usable_cores
+from dali_compat.runtime.cores import cpu_quota, usable_cores
 print(cpu_quota(), usable_cores())
 """
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dali_compat.engine import device
-from dali_compat.engine.device import free_memory
+from dali_compat.runtime import device
+from dali_compat.runtime.device import free_memory
 
 
 @pytest.fixture

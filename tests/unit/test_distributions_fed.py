@@ -13,10 +13,10 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from dali_compat.draws import ImageTooSmall, Randoms
-from dali_compat.draws.policy import AUGMENTATIONS
-from dali_compat.draws.registry import lookup, run
+from dali_compat.ops.draws import ImageTooSmall, lookup, run
+from dali_compat.ops.policy import AUGMENTATIONS
 from dali_compat.plan import draw
+from dali_compat.randoms import Randoms
 
 RNG = np.random.default_rng(0)
 SIZES = np.concatenate([RNG.integers(1, 3000, (700, 2)), RNG.integers(1, 40, (300, 2)), [[1, 1], [1, 3000], [3000, 1]]])

@@ -12,8 +12,9 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from dali_compat.draws import Randoms, compute
-from dali_compat.draws.policy import AUGMENTATIONS
+from dali_compat.ops.draws import compute
+from dali_compat.ops.policy import AUGMENTATIONS
+from dali_compat.randoms import Randoms
 from dali_compat.translate import translate
 from unit.test_distributions import COUNT, differ, misfit, unlike_in
 from unit.test_distributions_fed import PLAIN, UNSIGNED, drawn, image, recorded

@@ -13,9 +13,10 @@ from torchvision import transforms as v1
 from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
-from dali_compat.draws import is_random, registry
+from dali_compat.ops import draws
+from dali_compat.ops.draws import is_random
+from dali_compat.ops.translators import LATER
 from dali_compat.plan import draw
-from dali_compat.translate.registry import LATER
 from unit.test_distributions import COUNT, differ, misfit, statistic, unlike_in
 from unit.test_distributions_fed import drawn, image
 from unit.test_kinds import ROWS, kind_of, own
@@ -57,7 +58,7 @@ DRAWS = [
 ]
 # and the other draws of the catalogue, as its rows make them
 NAMED = {name for name, _ in DRAWS}
-STEPS = [s for row in ROWS for s in own(*row)[1] if s.draw and s.draw.name in registry._DRAWS]
+STEPS = [s for row in ROWS for s in own(*row)[1] if s.draw and s.draw.name in draws._DRAWS]
 OTHERS = [s.draw for s in STEPS if s.draw.name not in NAMED and is_random(s)]
 DRAWS += [(drawn.name, dict(drawn.args)) for drawn in dict.fromkeys(OTHERS)]
 IDS = [f"{i}-{name}" for i, (name, _) in enumerate(DRAWS)]
@@ -84,7 +85,7 @@ def theirs(sample, count=COUNT):
 def test_every_draw_is_here():
     of_steps = {
         name: kind_of(function)
-        for name, (uniforms, function) in registry._DRAWS.items()
+        for name, (uniforms, function) in draws._DRAWS.items()
         if uniforms != 0
         and kind_of(function) not in {"lowered", *LATER}  # of packages that may not be there: test_timm.py
         and "of" not in inspect.signature(function).parameters
@@ -92,7 +93,7 @@ def test_every_draw_is_here():
     del of_steps["given"]  # which a data set's own code draws
     unknown = set(of_steps) - {name for name, _ in DRAWS}
     assert not unknown, [
-        f"no row of tests/parity/catalogue.py draws {name} of draws/{of_steps[name]}.py" for name in unknown
+        f"no row of tests/parity/catalogue.py draws {name} of ops/{of_steps[name]}.py" for name in unknown
     ]
 
 
@@ -171,7 +172,7 @@ def test_choice_at_its_boundaries(monkeypatch):
         for u in (0.0, 0.25, 0.5, 0.75, 1 - 2**-53):
             monkeypatch.setattr(random.Random, "random", lambda self, u=u: u)
             (expected,) = random.Random().choices(range(len(p)), weights=p)
-            arrays, _ = registry.run(draw("choice", p=p), alike(1), np.array([[u]]))
+            arrays, _ = draws.run(draw("choice", p=p), alike(1), np.array([[u]]))
             assert arrays["choice"].tolist() == [expected]
 
 

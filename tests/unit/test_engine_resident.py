@@ -6,12 +6,13 @@ import torch
 from torchvision import transforms as T
 from torchvision.transforms import v2
 
-from dali_compat.draws import Randoms, compute
 from dali_compat.engine import fused as resident
-from dali_compat.engine import kernels
-from dali_compat.lower import lower
+from dali_compat.ops import kernels
+from dali_compat.ops.draws import compute
 from dali_compat.plan import ImageSpec, Options
+from dali_compat.randoms import Randoms
 from dali_compat.translate import translate
+from dali_compat.translate.lower import lower
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 

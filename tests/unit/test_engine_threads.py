@@ -30,10 +30,10 @@ from dali_compat.engine.planes.nvjpeg import EngineError, EngineMemoryError, Nvj
 from dali_compat.engine.planes.verified import VerifiedEngine
 from dali_compat.epoch import aside
 from dali_compat.epoch.planes_group import as_many_as_fit, bounded
-from dali_compat.lower import lower
 from dali_compat.plan import Options
 from dali_compat.routes.dali import DaliRoute
 from dali_compat.translate import translate
+from dali_compat.translate.lower import lower
 
 CPU = torch.device("cpu")
 FILES = Files.of([np.zeros(1, np.uint8)], CPU)

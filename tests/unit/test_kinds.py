@@ -1,4 +1,4 @@
-"""One operation has one file name in every room: its translator's. What is missing is named, with the file to open."""
+"""Every transform has all that it needs, in the module of its kind. What is missing is named, with the file to open."""
 
 import warnings
 from pathlib import Path
@@ -6,26 +6,23 @@ from pathlib import Path
 import pytest
 from parity.catalogue import TRANSFORMS
 
-import dali_compat
-from dali_compat import draws, translate
-from dali_compat.draws import registry as drawn
-from dali_compat.engine import kernels
-from dali_compat.engine.kernels.registry import image_kernel_of, kernel_of
-from dali_compat.lower.planes import NO_KERNEL
+from dali_compat import ops
+from dali_compat.ops import draws as drawn
+from dali_compat.ops.kernels import image_kernel_of, kernel_of
+from dali_compat.ops.translators import _TRANSLATORS, LATER, Gated, Nested, as_kernels_do
 from dali_compat.plan import ImageSpec, Step, draw, step
-from dali_compat.translate.registry import _TRANSLATORS, LATER, Gated, Nested, as_kernels_do
+from dali_compat.translate import translate
+from dali_compat.translate.planes import NO_KERNEL
 
-PACKAGE = Path(dali_compat.__file__).parent
-ROOMS = {"translate": translate, "draws": draws, "engine/kernels": kernels}
-HELPER = '"""A helper: '
-KINDS = {path.stem for path in (PACKAGE / "translate").glob("*.py") if not path.read_text().startswith(HELPER)}
-KINDS -= {"__init__"}
-# draws of several kinds, which draws/laws.py holds
+OPS = Path(ops.__file__).parent
+# draws of several kinds, which ops/laws.py holds
 SHARED = {
     "bernoulli": "flips, RandomGrayscale and RandomApply are applied or not",
     "bernoulli_with": "colours and sharpness are applied or not, with a strength that is not drawn",
     "random_key": "ElasticTransform and GaussianNoise make random pixels of it",
 }
+# kinds whose translators also make another one's steps
+BORROWS = {"resize": {"windows"}}
 ROWS = [(entry, version) for entry in TRANSFORMS for version in entry.versions()]
 each = pytest.mark.parametrize("entry, version", ROWS, ids=[f"{entry.name}-{version}" for entry, version in ROWS])
 
@@ -40,7 +37,7 @@ def own(entry, version) -> tuple[str, list[Step]]:
         warnings.simplefilter("ignore")
         *before, transform = entry.made(version).transforms
     translator, _ = _TRANSLATORS[type(transform)]
-    made = translator(transform, translate.translate(tuple(before)).gives)
+    made = translator(transform, translate(tuple(before)).gives)
     if isinstance(made, Gated):
         made = [Step("choose", ImageSpec(), draw=made.draw, fidelity="exact")]
     return kind_of(translator), [] if isinstance(made, Nested) else list(made)
@@ -52,13 +49,13 @@ def draws_missing(kind: str, s: Step) -> list[str]:
         return []
     name = s.draw.name
     if name not in drawn._DRAWS:
-        return [f"no draw is called {name!r}: write it in draws/{kind}.py, with @draws"]
+        return [f"no draw is called {name!r}: write draw_{name} in ops/{kind}.py, with @draws"]
     found, wrong = kind_of(drawn._DRAWS[name][1]), []
-    if found != ("laws" if name in SHARED else kind):
-        wrong.append(f"{name} is drawn in draws/{found}.py: move it to draws/{kind}.py, where its translator's kind is")
+    if found not in ({"laws"} if name in SHARED else {kind, *BORROWS.get(kind, ())}):
+        wrong.append(f"{name} is drawn in ops/{found}.py: move draw_{name} to ops/{kind}.py, where its translator is")
     if drawn.is_random(s) and name not in drawn._DICTATES:
         wrong.append(
-            f"{name} has no answers for torchvision: write them below it in draws/{found}.py, @dictates({name})"
+            f"{name} has no answers for torchvision: write them below it in ops/{found}.py, @dictates(draw_{name})"
         )
     return wrong
 
@@ -70,16 +67,19 @@ def kernels_missing(kind: str, s: Step) -> list[str]:
     lowered, wrong = as_kernels_do(s), []
     op = lowered.op
     if lowered.draw is not None and lowered.draw.name not in drawn._DRAWS:
-        wrong.append(f"no draw is called {lowered.draw.name!r}: write it in draws/{kind}.py, with @draws")
+        wrong.append(f"no draw is called {lowered.draw.name!r}: write it in ops/{kind}.py, with @draws")
     if kernel_of(op) is None:
         wrong.append(
-            f"no kernel is called {op!r}: write it in engine/kernels/{kind}.py, with @kernel, and beside it one with "
+            f"no kernel is called {op!r}: write it in ops/{kind}.py, with @kernel, and beside it one with "
             f"@image_kernel({s.op!r}) unless it is exact to the last bit"
         )
     elif image_kernel_of(s.op) is None and kernel_of(s.op) is None:  # lowered: kernels do it as another op
-        wrong.append(f"{s.op!r} cannot run on one image: write it in engine/kernels/{kind}.py, @image_kernel({s.op!r})")
-    elsewhere = [f for f in (kernel_of(op), image_kernel_of(s.op)) if f is not None and kind_of(f) != kind]
-    return wrong + [f"{f.__qualname__} is in {f.__module__}: move it to engine/kernels/{kind}.py" for f in elsewhere]
+        wrong.append(f"{s.op!r} cannot run on one image: write it in ops/{kind}.py, @image_kernel({s.op!r})")
+    found = [f for f in (kernel_of(op), image_kernel_of(s.op)) if f is not None]
+    kinds = {kind, *BORROWS.get(kind, ())}
+    return wrong + [
+        f"{f.__qualname__} is in {f.__module__}: move it to ops/{kind}.py" for f in found if kind_of(f) not in kinds
+    ]
 
 
 def test_every_registered_transform_has_a_row_and_nothing_else():
@@ -88,7 +88,7 @@ def test_every_registered_transform_has_a_row_and_nothing_else():
     registered = {kind.__name__ for kind in _TRANSLATORS if of_torch(kind)}
     no_row, no_translator = registered - set(names), set(names) - registered
     assert not no_row, "write a row in tests/parity/catalogue.py"
-    assert not no_translator, "write a translator in translate/<kind>.py"
+    assert not no_translator, "write a translator in ops/<kind>.py"
     assert len(names) == len(set(names))
 
 
@@ -97,9 +97,8 @@ def of_torch(kind: type) -> bool:
 
 
 @each
-def test_a_transform_has_one_file_name_in_every_room(entry, version):
+def test_a_transform_is_whole_in_the_module_of_its_kind(entry, version):
     kind, steps = own(entry, version)
-    assert kind in KINDS
     missing = [wrong for s in steps for wrong in (*draws_missing(kind, s), *kernels_missing(kind, s))]
     missing = list(dict.fromkeys(missing))  # a draw that is missing is so for the kernel, too
     assert not missing, "\n".join(missing)  # all of it, which pytest would cut
@@ -114,12 +113,12 @@ def test_every_step_says_how_far_from_torchvision_it_is(entry, version):
 def test_what_is_missing_is_named():
     """Also: these tests can fail."""
     nothing = step("no_such_op", ImageSpec(), draw("no_such_draw"), fidelity="exact")
-    assert "draws/color.py" in draws_missing("color", nothing)[0]
-    missing = kernels_missing("color", nothing)
-    assert ["engine/kernels/color.py" in wrong for wrong in missing] == [False, True]
+    assert "ops/color.py" in draws_missing("color", nothing)[0]
+    assert ["with @draws" in wrong for wrong in kernels_missing("color", nothing)] == [True, False]
+    assert all("ops/color.py" in wrong for wrong in kernels_missing("color", nothing))
     blur = step("gaussian_blur", ImageSpec(), draw("blur_sigma", sigma=(1, 2)), fidelity="exact")
     assert draws_missing("filters", blur) == kernels_missing("filters", blur) == []
-    assert "move it to draws/color.py" in draws_missing("color", blur)[0]
+    assert "to ops/color.py" in draws_missing("color", blur)[0]
     assert len(kernels_missing("color", blur)) == 2
 
 
@@ -134,21 +133,21 @@ def test_what_is_shared_is_shared():
     assert {name for name, kinds in users.items() if len(kinds) > 1} == set(SHARED)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_file_is_a_kind_or_says_that_it_helps(room):
-    names = {path.stem: path.read_text() for path in (PACKAGE / room).glob("*.py")}
-    helpers = {name for name, text in names.items() if text.startswith(HELPER)}
-    assert set(names) - helpers - {"__init__"} <= KINDS and not helpers & KINDS
-    later = LATER if room == "translate" else set()
-    assert all(hasattr(ROOMS[room], name) for name in names.keys() - {"__init__", *later}), (
-        "it is imported, so registers"
-    )
+def test_what_is_borrowed_is_borrowed():
+    for kind, others in BORROWS.items():
+        steps = [s for entry, version in ROWS for found, made in [own(entry, version)] if found == kind for s in made]
+        assert others <= {kind_of(kernel_of(s.op)) for s in steps}
+
+
+def test_every_module_is_imported_so_registers():
+    names = {path.stem for path in OPS.glob("*.py")}
+    assert names > LATER and all(hasattr(ops, name) for name in names - {"__init__", *LATER})
 
 
 def test_a_draw_without_answers_names_the_file(monkeypatch):
     monkeypatch.delitem(drawn._DICTATES, "blur_sigma")
     blur = step("gaussian_blur", ImageSpec(), draw("blur_sigma", sigma=(1, 2)), fidelity="exact")
-    with pytest.raises(NotImplementedError, match=r"draws/filters.py, @dictates\(blur_sigma\)"):
+    with pytest.raises(NotImplementedError, match=r"ops/filters.py, @dictates\(draw_blur_sigma\)"):
         drawn.answers(blur, {})
 
 
@@ -156,7 +155,7 @@ def test_a_name_is_drawn_by_one_function():
     with pytest.raises(ValueError, match=r"is drawn in .*laws already"):
 
         @drawn.draws(uniforms=1)
-        def bernoulli(sizes, u):
+        def draw_bernoulli(sizes, u):
             """Never registered."""
 
 

@@ -15,14 +15,14 @@ import pytest
 import torch
 from torchvision import transforms as T
 
-from dali_compat.draws import Randoms, compute
-from dali_compat.engine import kernels
-from dali_compat.engine.kernels import operations
-from dali_compat.engine.kernels.hue import hsv_tables
-from dali_compat.engine.kernels.transform import is_fixed
-from dali_compat.engine.launches import tried
-from dali_compat.engine.launches.codes import CODES, OPERATIONS
+from dali_compat.ops import kernels, operations
+from dali_compat.ops.draws import compute
+from dali_compat.ops.hue import hsv_tables
+from dali_compat.ops.launches import tried
+from dali_compat.ops.launches.codes import CODES, OPERATIONS
+from dali_compat.ops.pixels.transform import is_fixed
 from dali_compat.plan import ImageSpec
+from dali_compat.randoms import Randoms
 from dali_compat.translate import translate
 
 pytest.importorskip("triton")
@@ -40,7 +40,7 @@ def launches(monkeypatch):
     """Taken on a CPU, too; gives how many images each had."""
     counts = []
     if interpreted.ON_GPU or interpreted.INTERPRETS:
-        from dali_compat.engine.launches import rows
+        from dali_compat.ops.launches import rows
 
         def launched(images, *given):
             counts.append(len(images))
@@ -190,7 +190,7 @@ def test_a_compiler_takes_them():
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
-    from dali_compat.engine.launches import kernels as of_triton
+    from dali_compat.ops.launches import kernels as of_triton
 
     pointers = {"images": "*u8", "out": "*u8", "rows": "*fp64", "tables": "*u8", "made": "*u8"}
     pointers |= {"hue_of": "*i32", "range_of": "*i32", "saturation_of": "*i32", "weights": "*fp32"}
@@ -259,7 +259,7 @@ def test_other_pixels_than_torchs_are_refused(nothing_is_known, caplog):
 
 
 def test_without_a_compiler_torch_does_the_work(nothing_is_known, monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "dali_compat.engine.launches.rows", None)
+    monkeypatch.setitem(sys.modules, "dali_compat.ops.launches.rows", None)
     with caplog.at_level("INFO", "dali_compat"):
         assert tried.launcher(torch.device("cpu"), 3, None, operations._grouped) is None
     assert "without kernels in Triton: ModuleNotFoundError" in caplog.text
@@ -282,7 +282,7 @@ def test_a_fork_waits_for_the_compiler(nothing_is_known):
 
     module = types.SimpleNamespace(launched=lambda images, *given: images)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "dali_compat.engine.launches.rows", module)
+        patch.setitem(sys.modules, "dali_compat.ops.launches.rows", module)
         thread = threading.Thread(target=tried.launcher, args=(torch.device("cpu"), 3, None, reference))
         thread.start()
         assert begins.wait(30)

@@ -23,7 +23,8 @@ from parity.run import plan_of
 from PIL import Image
 
 from dali_compat import DALIArrayDataset, DataLoader
-from dali_compat.draws import is_random, registry
+from dali_compat.ops import draws
+from dali_compat.ops.draws import is_random
 from unit.test_kinds import ROWS
 
 MANY = 800  # of torchvision's images; of ours twice as many
@@ -262,7 +263,7 @@ FAULTS = list(dict.fromkeys(_faults()))
 
 
 def plant(monkeypatch, name, argument):
-    uniforms, own = registry._DRAWS[name]
+    uniforms, own = draws._DRAWS[name]
 
     def wrong(sizes, u, **args):
         if argument == "numbers":  # an order of ascending numbers is none, too
@@ -271,7 +272,7 @@ def plant(monkeypatch, name, argument):
             args[argument] = halved(args[argument])
         return own(sizes, u, **args)
 
-    monkeypatch.setitem(registry._DRAWS, name, (uniforms, wrong))
+    monkeypatch.setitem(draws._DRAWS, name, (uniforms, wrong))
 
 
 @pytest.mark.alike

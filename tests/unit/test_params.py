@@ -11,21 +11,13 @@ from torchvision import transforms as v1
 from torchvision.transforms import functional as F
 from torchvision.transforms.functional import _compute_resized_output_size
 
-from dali_compat.draws import (
-    ImageTooSmall,
-    Randoms,
-    compute,
-    generator_states,
-    lowered,
-    own_generators,
-    registry,
-    seed_generators,
-    set_generators,
-)
-from dali_compat.lower import lower
+from dali_compat.ops import draws, lowered
+from dali_compat.ops.draws import ImageTooSmall, compute
 from dali_compat.plan import Gate, ImageSpec, Options, Step, draw
+from dali_compat.randoms import Randoms, generator_states, own_generators, seed_generators, set_generators
+from dali_compat.runtime.versions import resizes_in_whole_numbers
 from dali_compat.translate import translate
-from dali_compat.versions import resizes_in_whole_numbers
+from dali_compat.translate.lower import lower
 
 RNG = np.random.default_rng(0)
 SIZES = np.concatenate(
@@ -292,7 +284,7 @@ def test_steps_after_a_gate_see_the_sizes_behind_it():
 def test_what_has_no_weight_is_never_chosen():
     """Not even by the number 0, which is drawn once in 2**53 times."""
     for p, chosen in (((0.0, 1.0), 1), ((0.0, 0.0, 2.0, 0.0), 2), ((1.0, 0.0), 0)):
-        arrays, _ = registry.run(draw("choice", p=p), np.full((2, 2), 5), np.array([[0.0], [1 - 2**-53]]))
+        arrays, _ = draws.run(draw("choice", p=p), np.full((2, 2), 5), np.array([[0.0], [1 - 2**-53]]))
         assert arrays["choice"].tolist() == [chosen, chosen]
 
 

@@ -9,13 +9,14 @@ from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode
 
-from dali_compat.draws import Randoms, compute
-from dali_compat.engine.kernels import rows_of
 from dali_compat.engine.pil import apply
 from dali_compat.engine.planes.picked import picked
-from dali_compat.lower import lower
+from dali_compat.ops.draws import compute
+from dali_compat.ops.kernels import rows_of
 from dali_compat.plan import Options
+from dali_compat.randoms import Randoms
 from dali_compat.translate import translate
+from dali_compat.translate.lower import lower
 
 SIZES = np.array([(37, 51), (1, 3), (90, 33), (210, 7), (64, 64)])
 NEAREST = InterpolationMode.NEAREST

@@ -8,10 +8,10 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.lower import lower
 from dali_compat.plan import Options
+from dali_compat.runtime.versions import resizes_in_whole_numbers
 from dali_compat.translate import translate
-from dali_compat.versions import resizes_in_whole_numbers
+from dali_compat.translate.lower import lower
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TRAIN = v1.Compose([v1.RandomResizedCrop(224), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(MEAN, STD)])
@@ -181,7 +181,7 @@ def on_planes(*transforms):
 def test_planes_are_resized_only_where_torchvision_counts_as_kernels_do(monkeypatch):
     """Before 0.21 v2 resizes floats, where bilinear meets AVX512."""
     for whole in (True, False):
-        alike = "dali_compat.lower.planes.resizes_in_whole_numbers"
+        alike = "dali_compat.translate.planes.resizes_in_whole_numbers"
         monkeypatch.setattr(alike, lambda interpolation, whole=whole: whole)
         assert ("resize" in on_planes(IDIOM)[0]) == whole
         assert on_planes(TRAIN) == ("crop resize flip to_dtype normalize", "")

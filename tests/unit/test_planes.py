@@ -13,18 +13,19 @@ from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
-from dali_compat.draws import Randoms, compute
 from dali_compat.engine.fused import conversion_table
-from dali_compat.engine.kernels import resample
-from dali_compat.engine.kernels import rows_of as row_of
 from dali_compat.engine.pil import apply
 from dali_compat.engine.planes import engines, geometry
 from dali_compat.engine.planes.geometry import Windows, planes_of, rows_of, whole_rows_of
 from dali_compat.engine.planes.program import Program
 from dali_compat.epoch.part import run
-from dali_compat.lower import lower
+from dali_compat.ops.draws import compute
+from dali_compat.ops.kernels import rows_of as row_of
+from dali_compat.ops.pixels import resample
 from dali_compat.plan import ImageSpec, Options, step
+from dali_compat.randoms import Randoms
 from dali_compat.translate import translate
+from dali_compat.translate.lower import lower
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if interpreted.ON_GPU else "cpu"

@@ -6,8 +6,8 @@ import torch
 from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 
-from dali_compat.draws import Randoms
 from dali_compat.epoch.samplers import RankOrder, in_arrays, of_the_rest
+from dali_compat.randoms import Randoms
 
 COUNT = 24
 

@@ -9,11 +9,11 @@ from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 
+from dali_compat.inspection.untranslatable import describe
+from dali_compat.ops.fidelity import EXACT
+from dali_compat.ops.translators import _TRANSLATORS
 from dali_compat.plan import step
 from dali_compat.translate import Untranslatable, register, translate
-from dali_compat.translate.fidelity import EXACT
-from dali_compat.translate.registry import _TRANSLATORS
-from dali_compat.translate.untranslatable import describe
 
 
 def refusal(*transforms) -> Untranslatable:
@@ -222,7 +222,7 @@ def test_an_argument_is_honoured_or_refused(registered, monkeypatch):
     refused = refusal(FromTheFuture(3, corners="round"))
     assert "argument corners is not known to its registered translation" in refused.reason
     assert 'consumes="corners"' in refused.remedy
-    monkeypatch.setattr(translator, "__module__", "dali_compat.translate.geometry")
+    monkeypatch.setattr(translator, "__module__", "dali_compat.ops.windows")
     assert "not known to this version" in refusal(FromTheFuture(3, corners="round")).reason
     odd = FromTheFuture(3)
     del odd.corners  # where it is kept under another name, nobody can tell
@@ -236,7 +236,7 @@ def test_the_registry_refuses_duplicates(registered):
         register(FromTheFuture)(lambda t, spec: ())
     with pytest.raises(ValueError, match="Resize has a translator already"):
         register(v1.Resize)(lambda t, spec: ())
-    assert _TRANSLATORS[v1.Resize][0].__name__ == "resize"
+    assert _TRANSLATORS[v1.Resize][0].__name__ == "translate_resize"
 
 
 @pytest.mark.parametrize("kind", _TRANSLATORS, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")

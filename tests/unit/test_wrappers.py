@@ -31,13 +31,13 @@ from torchvision.transforms import v2
 
 import dali_compat
 from dali_compat import register
-from dali_compat.engine.views import filled
-from dali_compat.lower import lower
+from dali_compat.inspection.objects import attributes
+from dali_compat.inspection.seen import Unseen, look_through
+from dali_compat.inspection.untranslatable import describe
+from dali_compat.ops.translators import _TRANSLATORS
+from dali_compat.runtime.views import filled
 from dali_compat.translate import translate
-from dali_compat.translate.registry import _TRANSLATORS
-from dali_compat.translate.untranslatable import describe
-from dali_compat.translate.wrappers import Unseen, look_through
-from dali_compat.translate.wrappers.objects import attributes
+from dali_compat.translate.lower import lower
 
 known = _TRANSLATORS.__contains__
 IMAGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8))

@@ -10,7 +10,7 @@ from nvidia.dali import fn, types
 
 from ...data.header import STATED
 from ...data.sources import DECODED, PATHS, PIXELS_ON_GPU, Form
-from ...draws import Arrays
+from ...ops.draws import Arrays
 from ...plan import Plan
 from . import graph
 from .feed import COPIES_IMAGES, Feed

@@ -17,8 +17,8 @@ from typing import Any
 import nvidia.dali as dali
 import torch
 
-from ...ending import wait_for_daemons
-from ...forked import keep
+from ...runtime.daemon_threads import wait_for_daemons
+from ...runtime.forks import leak_in_child
 
 live: weakref.WeakSet[Any] = weakref.WeakSet()
 """The pipelines of this process."""
@@ -39,7 +39,7 @@ def _after_fork_in_child() -> None:
     if torch.cuda._is_in_bad_fork():  # the parent has used CUDA
         gc.freeze()
     for pipeline in _all():
-        keep(pipeline)
+        leak_in_child(pipeline)
     for pipeline in live:
         pipeline.forget()
     dali.Pipeline._pipes.clear()  # DALI's own atexit hook would tear them down

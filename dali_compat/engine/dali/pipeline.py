@@ -27,10 +27,10 @@ import torch
 from nvidia.dali.tensors import TensorGPU
 
 from ...data.sources import DECODED, PATHS, Form
-from ...draws import Arrays
 from ...errors import OutOfStep
-from ...forked import keep
+from ...ops.draws import Arrays
 from ...plan import Plan
+from ...runtime.forks import leak_in_child
 from . import affinity, warm
 from .definition import define, states
 from .feed import Feed, InFlight
@@ -201,7 +201,7 @@ class DecodePipeline:
 
     def forget(self) -> None:
         """This process is a child of the one that made it: DALI's part is the parent's."""
-        keep((self._feed, self._done))
+        leak_in_child((self._feed, self._done))
         self._pipe, self._feed, self._done = None, Feed(), {}
 
     @property

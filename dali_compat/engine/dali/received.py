@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from nvidia.dali.tensors import TensorListCPU
 
-from ..views import Views
+from ...runtime.views import Views
 
 IMAGES = "images "
 """Names of outputs that are pixels, before the number of a view."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ...installation import most_jpeg_engines, nvjpeg_libraries
+from ...runtime.installation import most_jpeg_engines, nvjpeg_libraries
 
 _PATIENCE = 60  # seconds, of a fork
 _HARDWARE, _DEFAULT = 3, 0  # backends of nvJPEG: the JPEG engine, and for GPUs without one whatever they have

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from ... import __version__
-from ...installation import JPEG_ENGINE, dali_version, driver_cuda
-from ..device import working_on
+from ...runtime.device import working_on
+from ...runtime.installation import JPEG_ENGINE, dali_version, driver_cuda
 from .files import Files, UncheckedFiles
 from .geometry import Planes
 from .nvjpeg import EngineError, Nvjpeg, calls_of

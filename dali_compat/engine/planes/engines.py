@@ -19,11 +19,10 @@ import torch
 from PIL import Image
 
 from ...data.header import GRAY_JPEG, read_header
-from ...forked import keep
-from ...installation import hidden_jpeg_engines
-from ...locks import new_lock
-from ..device import to_device
-from ..kernels.resample import resize
+from ...ops.pixels.resample import resize
+from ...runtime.device import to_device
+from ...runtime.forks import leak_in_child, new_lock
+from ...runtime.installation import hidden_jpeg_engines
 from .engine import first_line
 from .files import Files
 from .geometry import Windows, pixels_of, planes_of, rows_of, whole_rows_of
@@ -94,7 +93,7 @@ def before_fork() -> None:
 def _forget() -> None:
     """This process is a child: engines, and locks that are locked, are its parent's."""
     global _making
-    keep(dict(_engines))
+    leak_in_child(dict(_engines))
     _engines.clear()
     _starts.clear()
     _making = new_lock()
@@ -135,7 +134,7 @@ def _is_pillows(engine: VerifiedEngine, file: np.ndarray, chroma: int) -> bool:
 
 
 def resizes_alike(device: torch.device) -> bool:
-    """Whether kernels make of two gray images, a larger and a smaller one, what engine/kernels/resample makes of them
+    """Whether kernels make of two gray images, a larger and a smaller one, what ops/pixels/resample makes of them
     on the CPU: a compiler might compute weights in another order."""
     from . import kernels  # Triton starts with them
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...installation import nvjpeg_libraries
+from ...runtime.installation import nvjpeg_libraries
 
 _VERSION = 0, 1, 2  # properties: major, minor, patch level
 _HARDWARE, _YUV, _444 = 3, 1, 0  # a backend, a format of outputs, a sampling of chroma

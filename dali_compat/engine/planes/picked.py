@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...draws import Arrays
+from ...ops.draws import Arrays
+from ...ops.pixels.transform import nearest
 from ...plan import Step
-from ..kernels.transform import nearest
 
 
 def picked(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

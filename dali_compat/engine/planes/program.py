@@ -8,9 +8,9 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
-from ...draws import Arrays
+from ...ops.draws import Arrays
 from ...plan import CONVERSIONS, Plan, Step
-from ..device import to_device
+from ...runtime.device import to_device
 from ..fused import conversion_table
 from .geometry import Planes, Windows, picked_rows_of, rows_of
 from .picked import picked

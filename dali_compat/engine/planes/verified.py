@@ -28,7 +28,7 @@ import torch
 from ...data.header import GRAY_JPEG
 from ...data.headers import Headers, JpegCounts
 from ...data.verdicts import ENGINES, LIKELY, PILLOWS, decoders
-from ..device import to_device, working_on
+from ...runtime.device import to_device, working_on
 from .engine import EngineSilent, JpegEngine, first_line
 from .files import Files
 from .geometry import Planes, whole_rows_of

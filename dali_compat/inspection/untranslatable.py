@@ -1,0 +1,48 @@
+"""Why a transform has no translation, and what it is called in words."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ..runtime.text import repr_of
+
+_ADDRESS = re.compile(r"<(?:function |class ')?(?:[\w<>]+\.)*([\w<>]+)(?: object)?(?: at 0x[0-9a-f]+|')>")
+
+
+class Untranslatable(Exception):
+    """A transform has no faithful translation.
+
+    Attributes:
+        transform: the transform's repr, on one line.
+        reason: why, naming the argument where one is at fault.
+        remedy: what to write instead, or ''.
+        name: of the class or function at fault, which may be within the transform.
+    """
+
+    def __init__(self, transform: Any, reason: str, remedy: str = "", within: Untranslatable | None = None):
+        self.transform = describe(transform)
+        self.reason = reason
+        self.remedy = remedy
+        self.name: str = within.name if within is not None else _name(transform)
+        super().__init__(f"{self.transform}: {reason}" + (f"; {remedy}" if remedy else ""))
+
+
+def _name(transform: Any) -> str:
+    if isinstance(transform, str):
+        return transform.partition("(")[0]
+    return str(getattr(transform, "__qualname__", type(transform).__name__))
+
+
+def describe(transform: Any) -> str:
+    """repr on one line; functions (a Lambda's, too) and objects without a repr of their own by the name of their class,
+    within others, too; text as it is."""
+    if isinstance(transform, str):
+        return transform
+    if type(transform).__name__ == "Lambda" and hasattr(transform, "lambd"):
+        return f"Lambda({describe(transform.lambd)})"
+    if transform is not None and not hasattr(type(transform), "forward") and hasattr(transform, "__qualname__"):
+        return str(transform.__qualname__)
+    if getattr(type(transform), "__repr__", None) is object.__repr__:
+        return type(transform).__name__
+    return " ".join(_ADDRESS.sub(r"\1", repr_of(transform)).split())

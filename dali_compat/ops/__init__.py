@@ -1,0 +1,22 @@
+"""Every operation, in the module of its kind: its translator, draw and kernels.
+
+In the order to read them:
+
+- color is a kind, as are resize, windows, warp, elastic, jitter, filters, noise, policy, augmix, convert, containers;
+  timm and timm_policies, with the draws and kernels of these, are imported when one of timm's transforms comes.
+- translators: which function translates a class, and what it returns. arguments: what a transform's arguments mean.
+  fidelity: how far a step is from torchvision, in words.
+- draws: every number drawn and every window, for a batch at once. laws: what they are made of. given: numbers that the
+  data set's own code has chosen. matrices: of warps. lowered: arguments of two steps in one, and of DALI's.
+- kernels: run() does a step on a batch. pixels/: the arithmetic of Pillow and torchvision on batches of tensors. hue,
+  operations and launches/ do what ColorJitter and policies choose for each image.
+"""
+
+import importlib
+import pkgutil
+
+from .translators import LATER
+
+for _module in pkgutil.iter_modules(__path__):  # each kind registers its functions
+    if _module.name not in LATER:
+        importlib.import_module(f"{__name__}.{_module.name}")

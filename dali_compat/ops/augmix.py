@@ -1,0 +1,114 @@
+"""AugMix."""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import functional as F1
+from torchvision.transforms import v2
+
+from ..plan import draw, step
+from ..runtime.device import to_device
+from .arguments import version_of
+from .draws import dictates, draws
+from .fidelity import EXACT
+from .kernels import image_kernel, kernel
+from .laws import gammas, shares, whole
+from .policy import _args, augment, augmented, one_operation, space_of
+from .translators import register
+from .warp import OF_TENSORS
+
+
+@register(v1.AugMix, v2.AugMix, consumes="severity mixture_width chain_depth alpha all_ops interpolation fill")
+def translate_aug_mix(t, spec):
+    names = ("severity", "mixture_width", "chain_depth", "alpha", "all_ops")
+    chains = draw("aug_mix", **{name: getattr(t, name) for name in names}, like=version_of(t))
+    # torchvision mixes tensors, of PIL images too
+    return (step("augmix", spec, chains, **_args(t, spec, OF_TENSORS), like=version_of(t), fidelity=EXACT),)
+
+
+def _aug_mix_uniforms(severity, mixture_width, chain_depth, alpha, all_ops, like) -> int:
+    weights = 2 + mixture_width if alpha == 1 else 1
+    return mixture_width * (1 + 3 * _deepest(chain_depth)) + weights
+
+
+@draws(uniforms=_aug_mix_uniforms)
+def draw_aug_mix(sizes, u, *, severity, mixture_width, chain_depth, alpha, all_ops, like):
+    """AugMix's chains and weights: ``which`` and ``magnitude`` are (N, mixture_width, depth), ``which`` -1 beyond the
+    end of a chain; ``mix`` (N, 1 + mixture_width) has the weights of the image as it is and of each chain."""
+    n, deepest = len(sizes), _deepest(chain_depth)
+    coins, u = u[:, :mixture_width], u[:, mixture_width:]
+    depth = whole(coins, 1, 4) if chain_depth <= 0 else np.full(coins.shape, chain_depth)
+    count = mixture_width * deepest
+    op, bins, sign = u[:, : 3 * count].reshape(n, 3, mixture_width, deepest).swapaxes(0, 1)
+    # _PARAMETER_MAX is 10 bins
+    drawn = one_operation(space_of("AugMix", like, 10, all_ops), op, whole(bins, 0, severity), sign, sizes)
+    ended = np.arange(deepest) >= depth[..., None]
+    return {
+        "which": np.where(ended, np.int32(-1), drawn["which"]),
+        "magnitude": np.where(ended, 0.0, drawn["magnitude"]),
+        "mix": _mix(u[:, 3 * count :], alpha, mixture_width),
+    }, sizes
+
+
+@dictates(draw_aug_mix)
+def aug_mix_answers(row, step):
+    names, random_depth = step.kwargs["names"], dict(step.draw.args)["chain_depth"] <= 0
+    # torchvision multiplies the chains' weights by the second of the first two, which ours contain already
+    answers = [("dirichlet", [row["mix"][0], 1.0]), ("dirichlet", row["mix"][1:].tolist())]
+    for which, magnitudes in zip(row["which"], row["magnitude"].tolist(), strict=True):
+        chain = [
+            ("operation", (names[op], magnitude)) for op, magnitude in zip(which, magnitudes, strict=True) if op >= 0
+        ]
+        answers += [*([("whole", len(chain))] if random_depth else []), *chain]
+    return answers
+
+
+def _deepest(chain_depth: int) -> int:
+    return chain_depth if chain_depth > 0 else 3
+
+
+def _mix(u, alpha, width) -> np.ndarray:
+    """torch._sample_dirichlet of (image, mixture), and of the chains within the mixture."""
+    gamma = gammas(u, alpha, 2 + width)
+    image_or_not, chains = _shares(gamma[:, :2]), _shares(gamma[:, 2:])
+    return np.concatenate([image_or_not[:, :1], chains * image_or_not[:, 1:]], 1)
+
+
+def _shares(gamma) -> np.ndarray:
+    """float32, and neither 0 nor 1, as torch has them."""
+    least, most = np.finfo(np.float32).tiny, np.nextafter(np.float32(1), np.float32(0))
+    return np.clip(shares(gamma).astype(np.float32), least, most)
+
+
+@kernel
+def augmix(images, arrays, *, names, interpolation, fill, like):
+    """AugMix.forward: chains of operations, mixed with the image in float32. torchvision turns PIL images into tensors
+    for it, so ``like`` is "v1" or "v2"."""
+    which, magnitude = arrays["which"], arrays["magnitude"]
+    n, width, depth = which.shape
+    chains = images.repeat(width, 1, 1, 1)  # all first chains, all second ones, ...
+    for place in range(depth):
+        rows = {"which": which[:, :, place].T.reshape(-1), "magnitude": magnitude[:, :, place].T.reshape(-1)}
+        chains = augment(chains, rows, names=names, interpolation=interpolation, fill=fill, like=like, version=like)
+    weights = to_device(arrays["mix"].T.copy(), images.device).view(1 + width, n, 1, 1, 1)
+    mixed = images * weights[0]
+    for weight, chain in zip(weights[1:], chains.split(n), strict=True):
+        mixed.add_(chain * weight)
+    return mixed.to(images.dtype)
+
+
+@image_kernel("augmix")
+def augmix_image(image, row, *, names, interpolation, fill, like):
+    """torchvision.transforms.AugMix.forward, from its chains on: on tensors, in floating point."""
+    pixels = F1.pil_to_tensor(image) if isinstance(image, Image.Image) else image
+    mixed = float(row["mix"][0]) * pixels[None]
+    for weight, chain, magnitudes in zip(row["mix"][1:], row["which"], row["magnitude"], strict=True):
+        made = pixels[None]
+        for which, magnitude in zip(chain, magnitudes, strict=True):
+            if which >= 0:
+                made = augmented(made, names[which], float(magnitude), interpolation, fill, like)
+        mixed = mixed + float(weight) * made
+    mixed = mixed[0].to(pixels.dtype)
+    return F1.to_pil_image(mixed) if isinstance(image, Image.Image) else mixed

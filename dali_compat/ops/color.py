@@ -1,0 +1,365 @@
+"""Changes of colour: grayscale, channels, inversion, posterizing, solarizing, contrast and equalization.
+
+``like`` "pil" is torchvision on PIL images, bit for bit: uint8 in and out, in the float arithmetic of Pillow's C code.
+"v1" and "v2" are torchvision's tensor functionals, with one factor a sample; where these take batches, they are called.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torchvision import transforms as v1
+from torchvision.transforms import functional as F1
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F2
+
+from ..inspection.standins import Convert
+from ..inspection.untranslatable import Untranslatable
+from ..plan import draw, step
+from ..runtime.device import to_device
+from .arguments import functions, ints, maybe
+from .draws import dictates, draws
+from .fidelity import EXACT
+from .kernels import image_kernel, kernel
+from .laws import permutation
+from .pixels.values import blend, bounded, in_parts, is_half, one_by_one, to
+from .translators import register
+
+
+@register(v1.Grayscale, v2.Grayscale, consumes="num_output_channels")
+def translate_grayscale(t, spec):
+    channels = t.num_output_channels
+    if spec.channels == channels == 1:
+        return ()
+    if spec.channels == 1 and channels == 3 and (spec.kind == "pil" or isinstance(t, v2.Grayscale)):
+        return (step("repeat_channels", spec.but(channels=3), fidelity=EXACT),)
+    if spec.channels != 3 or channels not in (1, 3):  # v1 leaves tensors of one channel as they are
+        raise Untranslatable(t, f"num_output_channels={channels} of an image of {spec.channels} channels")
+    return (step("grayscale", spec.but(channels=channels), formula=_formula(spec), channels=channels, fidelity=EXACT),)
+
+
+@register(v1.RandomGrayscale, v2.RandomGrayscale, consumes="p")
+def translate_random_grayscale(t, spec):
+    if spec.channels == 1:
+        return ()
+    return (step("grayscale", spec, draw("bernoulli", p=t.p), formula=_formula(spec), channels=3, fidelity=EXACT),)
+
+
+def _formula(spec) -> str:
+    """PIL converts in 16-bit fixed point, torchvision on tensors in floating point with coarser weights."""
+    if spec.kind == "pil":
+        return "pil"
+    return "float" if spec.dtype.is_floating_point else "tensor"
+
+
+@register(v2.RGB)
+def translate_rgb(t, spec):
+    if spec.channels == 3:
+        return ()
+    return (step("repeat_channels", spec.but(channels=3), fidelity=EXACT),)
+
+
+@register(Convert, consumes="mode")
+def translate_convert(t, spec):
+    if spec.kind != "pil":
+        raise Untranslatable(t, "it is of PIL images, and gets a tensor here", "put it before the conversion")
+    return translate_rgb(t, spec) if t.mode == "RGB" else translate_grayscale(v1.Grayscale(1), spec)
+
+
+@register(v2.RandomChannelPermutation)
+def translate_random_channel_permutation(t, spec):
+    return (step("permute_channels", spec, draw("channel_permutation", channels=spec.channels), fidelity=EXACT),)
+
+
+@register(v1.RandomInvert, v2.RandomInvert, consumes="p")
+def translate_random_invert(t, spec):
+    return (maybe(t, spec, "invert"),)
+
+
+@register(v1.RandomPosterize, v2.RandomPosterize, consumes="bits p")
+def translate_random_posterize(t, spec):
+    _refuse_floats_of_v1(t, spec)
+    if spec.kind == "pil" and not 1 <= t.bits <= 8:
+        raise Untranslatable(t, f"Pillow refuses bits={t.bits}, or makes the image black")
+    return (maybe(t, spec, "posterize", bits=int(t.bits)),)
+
+
+@register(v1.RandomSolarize, v2.RandomSolarize, consumes="threshold p")
+def translate_random_solarize(t, spec):
+    if spec.kind != "pil" and not 0 <= t.threshold <= (255 if spec.dtype == torch.uint8 else 1):
+        raise Untranslatable(t, f"threshold={t.threshold} is beyond the values of {spec.dtype}")
+    return (maybe(t, spec, "solarize", threshold=float(t.threshold)),)
+
+
+@register(v1.RandomAutocontrast, v2.RandomAutocontrast, consumes="p")
+def translate_random_autocontrast(t, spec):
+    return (maybe(t, spec, "autocontrast"),)
+
+
+@register(v1.RandomEqualize, v2.RandomEqualize, consumes="p")
+def translate_random_equalize(t, spec):
+    _refuse_floats_of_v1(t, spec)
+    return (maybe(t, spec, "equalize"),)
+
+
+def _refuse_floats_of_v1(t, spec) -> None:
+    if spec.dtype != torch.uint8 and not isinstance(t, v2.Transform):
+        raise Untranslatable(t, f"torchvision takes uint8 tensors there, and this is one of {spec.dtype}")
+
+
+@draws(uniforms=lambda channels: channels)
+def draw_channel_permutation(sizes, u, *, channels):
+    """torchvision.transforms.v2.RandomChannelPermutation.make_params."""
+    return {"order": permutation(u)}, sizes
+
+
+@dictates(draw_channel_permutation)
+def channel_permutation_answers(row, step):
+    return [("order", row["order"].tolist())]
+
+
+# ---- enhancers: adjust_brightness and so on, ImageEnhance
+
+
+@kernel
+@in_parts
+def brightness(images, arrays, *, like):
+    """ImageEnhance.Brightness: blended with black."""
+    if is_half(images):
+        return one_by_one(functions(like).adjust_brightness, images, arrays["factor"])
+    return _by_value(images, lambda values: bounded(values * to(images, arrays["factor"]), images))
+
+
+@kernel
+def gamma(images, arrays, *, like):
+    """adjust_gamma: of PIL's images by a table of 256 levels."""
+    if like != "pil":
+        return one_by_one(functions(like).adjust_gamma, images, arrays["gamma"], arrays["gain"])
+    rows = zip(arrays["gamma"].tolist(), arrays["gain"].tolist(), strict=True)
+    tables = [[int((255 + 1 - 1e-3) * gain * pow(level / 255, own)) for level in range(256)] for own, gain in rows]
+    table = to_device(np.clip(tables, 0, 255).astype(np.uint8), images.device)
+    return table.gather(1, images.flatten(1).long()).view_as(images)
+
+
+@image_kernel("gamma")
+def gamma_image(image, row, *, like):
+    return functions(like).adjust_gamma(image, float(row["gamma"]), float(row["gain"]))
+
+
+@kernel
+@in_parts
+def contrast(images, arrays, *, like):
+    """ImageEnhance.Contrast: blended with the mean of the image's gray. Of framed() images ``area`` pixels count."""
+    if is_half(images):
+        return one_by_one(functions(like).adjust_contrast, images, arrays["factor"])
+    mean = _mean(_gray(images, like), like, arrays.get("area"))
+    return _by_value(images, lambda values: blend(values, mean, arrays["factor"], like))
+
+
+def _mean(gray, like, area=None):
+    if gray.is_floating_point():
+        return gray.mean((-3, -2, -1), keepdim=True)
+    total, count = gray.sum((-3, -2, -1), keepdim=True), gray[0].numel()
+    if area is not None:
+        count = to(gray, area, np.int64)
+    if like == "pil":  # int(mean + 0.5)
+        return ((2 * total + count) // (2 * count)).to(torch.float32)
+    return total.to(torch.float32) / torch.full_like(total, count, dtype=torch.float32)
+
+
+@kernel
+@in_parts
+def saturation(images, arrays, *, like):
+    """ImageEnhance.Color: blended with gray."""
+    if images.shape[1] == 1:
+        return images
+    if is_half(images):
+        return one_by_one(functions(like).adjust_saturation, images, arrays["factor"])
+    images = images.contiguous()
+    gray = _gray(images, like)
+    return blend(images, gray.to(torch.promote_types(images.dtype, torch.float32)), arrays["factor"], like)
+
+
+def _gray(images, like):
+    """(N, 1, H, W); of uint8 images whole numbers."""
+    if images.shape[1] == 1:
+        return images
+    if like == "pil":
+        return _l24(images)
+    if like == "v1":
+        return F1.rgb_to_grayscale(images)
+    r, g, b = images.split(1, 1)
+    gray = r.mul(0.2989).add_(g, alpha=0.587).add_(b, alpha=0.114)
+    return gray if images.is_floating_point() else gray.to(images.dtype)
+
+
+def _l24(images):
+    """Pillow's L24 (Convert.c): 16-bit fixed point, rounded."""
+    r, g, b = images.split(1, 1)
+    half = torch.full((1, 1, 1, 1), 0x8000, dtype=torch.int32, device=images.device)
+    total = half.add(r, alpha=19595).add_(g, alpha=38470).add_(b, alpha=7471)
+    return total.bitwise_right_shift_(16)
+
+
+@kernel
+def grayscale(images, arrays, *, formula, channels):
+    if formula != "pil":
+        return F2.rgb_to_grayscale(images, channels)
+    gray = images if images.shape[1] == 1 else _l24(images).to(images.dtype)
+    return gray.expand(-1, channels, -1, -1)
+
+
+# ---- values on their own
+
+
+@kernel
+@in_parts
+def posterize(images, arrays, *, like):
+    bits = arrays["bits"]
+    if images.dtype == torch.uint8:
+        return images & to(images, 256 - 2 ** (8 - bits), np.uint8)
+    if is_half(images):
+        return one_by_one(functions(like).posterize, images, bits)
+    levels = to(images, 2.0**bits)
+    made = images.mul(levels).floor_().clamp_(min=0)
+    return torch.minimum(made, levels - 1, out=made).mul_(to(images, 0.5**bits))
+
+
+@kernel
+@in_parts
+def solarize(images, arrays, *, like):
+    threshold = arrays["threshold"]
+    if is_half(images):
+        return one_by_one(functions(like).solarize, images, threshold)
+    if like != "pil":
+        threshold = threshold.astype(np.float32)
+    if images.dtype != torch.uint8:
+        return torch.where(images >= to(images, threshold), 1 - images, images)
+    least = np.clip(np.ceil(threshold), 0, 256)
+    change = to(images, np.where(least < 256, 255, 0), np.uint8)
+    return (images >= to(images, np.minimum(least, 255), np.uint8)).mul(change).bitwise_xor_(images)
+
+
+@kernel
+def invert(images, arrays, *, like):
+    return 1 - images if images.is_floating_point() else ~images
+
+
+@kernel
+def permute_channels(images, arrays):
+    rows = np.arange(len(images))[:, None]
+    index = [to_device(a, images.device) for a in (rows, arrays["order"].astype(np.int64))]
+    return images[index[0], index[1]]
+
+
+# ---- tables of 256 values
+
+
+def _by_value(images, function):
+    """``function`` of each pixel, by way of a table where there are but 256 values."""
+    if images.dtype != torch.uint8:
+        return function(images)
+    levels = torch.arange(256, dtype=torch.uint8, device=images.device).view(1, 1, 1, 256)
+    return _look_up(_indices(images), function(levels)[:, 0], images)
+
+
+@kernel
+@in_parts
+def autocontrast(images, arrays, *, like):
+    """ImageOps.autocontrast: each channel from its least value to its greatest."""
+    if like != "pil":
+        return functions(like).autocontrast(images)
+    low, high = (extreme((-2, -1)).to(torch.float64)[..., None] for extreme in (images.amin, images.amax))
+    levels = torch.arange(256, dtype=torch.float64, device=images.device)
+    scale = torch.full_like(low, 255) / (high - low)
+    tables = (levels * scale).add_(-low * scale).clamp_(0, 255)
+    return _look_up(_indices(images), torch.where(high > low, tables, levels), images)
+
+
+@kernel
+@in_parts
+def equalize(images, arrays, *, like):
+    """ImageOps.equalize; of uint8 images torchvision's functionals give the same."""
+    if images.is_floating_point():
+        return functions(like).equalize(images)
+    indices = _indices(images)
+    histogram = _histogram(indices)
+    until = histogram.cumsum(-1)
+    last = (until < indices.shape[-1]).sum(-1, keepdim=True)  # the greatest value
+    step = (indices.shape[-1] - histogram.gather(-1, last)) // 255
+    tables = ((until - histogram + step // 2) // step.clamp(min=1)).clamp_(max=255)
+    levels = torch.arange(256, device=images.device)
+    return _look_up(indices, torch.where(step > 0, tables, levels), images)
+
+
+def _indices(images):
+    """(N, C, H * W) int64, for gather and scatter."""
+    return images.contiguous().flatten(2).to(torch.int64)
+
+
+def _histogram(indices):
+    """(N, C, 256) int64 of indices (N, C, pixels)."""
+    n, channels, pixels = indices.shape
+    # A GPU adds to one number at a time, and a sky is of one colour: it has several counters for each value.
+    counters = 1 if indices.device.type == "cpu" else 32
+    first = torch.arange(0, n * channels * counters * 256, counters * 256, device=indices.device).view(n, channels, 1)
+    if counters == 1:
+        return torch.bincount((indices + first).view(-1), minlength=n * channels * 256).view(n, channels, 256)
+    flat = indices.add(torch.arange(pixels, device=indices.device) % counters * 256).add_(first)
+    ones = torch.ones(1, dtype=torch.int32, device=indices.device)
+    counts = ones.new_zeros(n * channels * counters * 256)
+    counts.scatter_add_(0, flat.view(-1), ones.expand(flat.numel()))  # bincount would wait for the GPU
+    return counts.view(n, channels, counters, 256).sum(2)
+
+
+def _look_up(indices, tables, images):
+    """Each pixel's value in its channel's table, (N, C, 256), or in its image's, (N, 1, 256)."""
+    return tables.to(images.dtype).expand(-1, images.shape[1], -1).gather(-1, indices).view(images.shape)
+
+
+@kernel
+def repeat_channels(images, arrays):
+    return images.expand(-1, 3, -1, -1)
+
+
+# ---- one image
+
+
+@image_kernel("grayscale")
+def grayscale_image(image, row, *, formula, channels):
+    return F2.rgb_to_grayscale(image, channels)
+
+
+@image_kernel("posterize")
+def posterize_image(image, row, *, like):
+    return functions(like).posterize(image, int(row["bits"]))
+
+
+@image_kernel("solarize")
+def solarize_image(image, row, *, like):
+    return functions(like).solarize(image, float(row["threshold"]))
+
+
+@image_kernel("invert")
+def invert_image(image, row, *, like):
+    return functions(like).invert(image)
+
+
+@image_kernel("autocontrast")
+def autocontrast_image(image, row, *, like):
+    return functions(like).autocontrast(image)
+
+
+@image_kernel("equalize")
+def equalize_image(image, row, *, like):
+    return functions(like).equalize(image)
+
+
+@image_kernel("repeat_channels")
+def repeat_channels_image(image, row):
+    return F2.grayscale_to_rgb(image)
+
+
+@image_kernel("permute_channels")
+def permute_channels_image(image, row):
+    return F2.permute_channels(image, ints(row["order"]))

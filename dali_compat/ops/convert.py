@@ -1,0 +1,168 @@
+"""Conversions: from PIL image to tensor and back, between dtypes, and normalization."""
+
+from __future__ import annotations
+
+import torch
+from torchvision import transforms as v1
+from torchvision import tv_tensors
+from torchvision.transforms import functional as F1
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F2
+
+from ..inspection.untranslatable import Untranslatable
+from ..plan import step
+from ..runtime.device import to_device
+from .arguments import version_of
+from .fidelity import EXACT, converted
+from .kernels import image_kernel, kernel
+from .translators import register
+
+
+@register(v1.ToTensor, v2.ToTensor)
+def translate_to_tensor(t, spec):
+    if spec.kind != "pil":
+        raise Untranslatable(t, "it takes PIL images, and gets a tensor here")
+    tensor = spec.but(kind="tensor")
+    dtype = torch.get_default_dtype()
+    return (
+        step("pil_to_tensor", tensor, fidelity=EXACT),
+        step("to_dtype", tensor.but(dtype=dtype), dtype=dtype, like="v1", fidelity=converted),
+    )
+
+
+@register(v1.PILToTensor, v2.PILToTensor)
+def translate_pil_to_tensor(t, spec):
+    if spec.kind != "pil":
+        raise Untranslatable(t, "it takes PIL images, and gets a tensor here")
+    return (step("pil_to_tensor", spec.but(kind="tensor"), fidelity=EXACT),)
+
+
+@register(v1.ToPILImage, v2.ToPILImage, consumes="mode")
+def translate_to_pil_image(t, spec):
+    if spec.kind == "pil" or t.mode is not None or spec.dtype not in (torch.uint8, torch.float32):
+        raise Untranslatable(t, f"mode={t.mode} of {spec.kind} of {spec.dtype}")
+    return (step("tensor_to_pil", spec.but(kind="pil", dtype=torch.uint8), fidelity=EXACT),)
+
+
+@register(v2.ToImage)
+def translate_to_image(t, spec):
+    return (step("pil_to_tensor" if spec.kind == "pil" else "identity", spec.but(kind="Image"), fidelity=EXACT),)
+
+
+@register(v2.ToPureTensor)
+def translate_to_pure_tensor(t, spec):
+    return () if spec.kind != "Image" else (step("identity", spec.but(kind="tensor"), fidelity=EXACT),)
+
+
+@register(v1.ConvertImageDtype, v2.ConvertImageDtype, consumes="dtype")
+def translate_convert_image_dtype(t, spec):
+    if spec.kind == "pil":
+        if isinstance(t, v2.ConvertImageDtype):
+            return ()  # v2 passes PIL images through
+        raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put PILToTensor() before it")
+    return _to_dtype(t, spec, t.dtype, like=version_of(t))
+
+
+@register(v2.ToDtype, consumes="dtype scale")
+def translate_to_dtype(t, spec):
+    dtype = t.dtype
+    if isinstance(dtype, dict):
+        kind = {"Image": tv_tensors.Image, "tensor": torch.Tensor}.get(spec.kind)
+        if kind not in dtype and "others" not in dtype:
+            raise Untranslatable(t, f"no dtype for a {spec.kind} image")
+        dtype = dtype.get(kind, dtype.get("others"))
+    if spec.kind == "pil" or dtype is None:
+        return ()  # torchvision passes PIL images through
+    return _to_dtype(t, spec, dtype, like="v2" if t.scale else "cast")
+
+
+def _to_dtype(t, spec, dtype, like):
+    if dtype == spec.dtype:
+        return ()
+    if not dtype.is_floating_point and dtype != torch.uint8:
+        raise Untranslatable(t, f"dtype={dtype}", "use uint8 or a floating point type")
+    return (step("to_dtype", spec.but(dtype=dtype), dtype=dtype, like=like, fidelity=converted),)
+
+
+@register(v1.Normalize, v2.Normalize, consumes="mean std inplace")
+def translate_normalize(t, spec):
+    if spec.kind == "pil" or not spec.dtype.is_floating_point:
+        raise Untranslatable(
+            t, "it takes floating point tensors", "put ToTensor(), or ToImage() and ToDtype(), before it"
+        )
+    mean, std = _per_channel(t, "mean", spec), _per_channel(t, "std", spec)
+    if 0 in std:
+        raise Untranslatable(t, "std has a zero")
+    return (step("normalize", spec.but(normalized=True), mean=mean, std=std, fidelity=converted),)
+
+
+def _per_channel(t, name, spec) -> tuple[float, ...]:
+    value = getattr(t, name)
+    values = tuple(float(v) for v in (value if hasattr(value, "__iter__") else (value,)))
+    if len(values) == 1:
+        values *= spec.channels
+    if len(values) != spec.channels:
+        raise Untranslatable(t, f"{name} has {len(values)} values for an image of {spec.channels} channels")
+    return values
+
+
+@kernel
+def to_dtype(images, arrays, *, dtype, like):
+    if like == "v1":  # ToTensor and ConvertImageDtype divide by 255, v2 multiplies by 1/255
+        if images.is_cuda and images.dtype == torch.uint8 and dtype == torch.float32:  # as CUDA does, of a number
+            return images.to(dtype) / torch.full((), 255.0, device=images.device)
+        return F1.convert_image_dtype(images, dtype)
+    return F2.to_dtype(images, dtype, scale=like == "v2")
+
+
+@kernel
+def normalize(images, arrays, *, mean, std):
+    return F1.normalize(images, mean, std)
+
+
+@kernel
+def arithmetic(images, arrays, *, name):
+    """torch's add, sub, mul, div or rsub, of each image and one number, or one a channel."""
+    values = to_device(torch.from_numpy(arrays["values"]).to(images.dtype), images.device)
+    return getattr(torch, name)(images, values.view(len(images), -1, 1, 1))
+
+
+@kernel
+def tensor_to_pil(images, arrays):
+    """ToPILImage: of floating point images the product with 255 is truncated."""
+    return images.mul(255).byte() if images.is_floating_point() else images
+
+
+@kernel
+def apply(images, arrays, *, function, spec, **args):
+    """A function of one's own, registered by on_batch(); ``spec``: what it is said to give.
+
+    Raises:
+        ValueError: it gives images of another shape or dtype. What comes after has its windows for the shape that was
+            said, and its arithmetic for the dtype: ToTensor divides uint8 by 255, and floats by nothing.
+    """
+    if "uniforms" in arrays:
+        args["uniforms"] = to_device(arrays["uniforms"], images.device)
+    if 0 in images.stride():  # gray in three channels: one plane, which nobody can write to
+        images = images.clone()
+    made = function(images, **args)
+    said = len(images), spec.channels, *(spec.size or images.shape[-2:])
+    if tuple(made.shape) != said or made.dtype != spec.dtype:
+        name = getattr(function, "__qualname__", type(function).__name__)
+        text = f"{name}() gives {tuple(made.shape)} of {made.dtype}, and its translation says {said} of {spec.dtype}"
+        remedy = f"on_batch({name}, spec.but(size=(height, width), channels=..., dtype=...)) says what it gives"
+        raise ValueError(f"{text}: {remedy}")
+    return made
+
+
+# ---- one image
+
+
+@image_kernel("pil_to_tensor")
+def pil_to_tensor_image(image, row):
+    return F1.pil_to_tensor(image)
+
+
+@image_kernel("tensor_to_pil")
+def tensor_to_pil_image(image, row):
+    return F1.to_pil_image(image)

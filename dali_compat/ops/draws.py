@@ -1,0 +1,197 @@
+"""Computes the arguments of steps for a whole batch, on the host. Registers the functions that draw them.
+
+Each takes the image sizes that reach it, (N, 2) int64 as (height, width) in pixels, and returns the arrays its kernel
+wants together with the sizes after it. Sizes are known before anything is decoded (data/headers.py), so all geometry is
+torchvision's own arithmetic, vectorised with NumPy, and the engines only carry it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..plan import Draw, Step
+
+Arrays = dict[str, np.ndarray]
+
+Answers = list[tuple[str, Any]]
+
+_MOST_PIXELS = 1 << 29  # of an image after a step: Pillow refuses to open one of a third of that
+
+_DRAWS: dict[str, tuple[int | Callable[..., int], Callable]] = {}
+_DICTATES: dict[str, Callable[[dict, Step], Answers]] = {}
+
+
+class ImageTooSmall(ValueError):
+    """An image does not suit a transform; torchvision raises ValueError with the same words.
+
+    ``row`` is its place among the ``rows`` that compute() was given."""
+
+    def __init__(self, row: int, message: str):
+        super().__init__(message)
+        self.row = row
+
+
+class Computed(list[Arrays]):
+    """The arrays of each step; ``sizes`` (N, 2), the images' (height, width) after all of them."""
+
+    sizes: np.ndarray
+
+
+def compute(
+    steps: tuple[Step, ...],
+    sizes: np.ndarray,
+    randoms: Callable[[int, int], np.ndarray],
+    rows: Sequence[int] | np.ndarray | slice,
+) -> Computed:
+    """The arrays of each step for ``rows`` of a batch; ``sizes`` is (N, 2) for these rows, and ``randoms`` a Randoms,
+    or called as such.
+
+    A step with gates, or with a chance of its own, has a ``flag`` (0 or 1) among its arrays. Where gates are shut, its
+    other arrays are zeros.
+
+    Raises:
+        ImageTooSmall: of the first step that an image does not suit, or that gives one of no pixels or of over 2**29.
+    """
+    arrays = Computed()
+    chosen: dict[int, np.ndarray] = {}
+    for step in steps:
+        flag = _open(step.when, chosen, len(sizes))
+        at = slice(None) if flag is None else np.flatnonzero(flag)
+        values, after = {}, sizes[at]
+        if step.draw is not None and len(after):
+            uniforms, _ = lookup(step.draw)
+            u = randoms(step.stream, uniforms)[rows][at] if uniforms else None
+            try:
+                values, after = run(step.draw, sizes[at], u)
+            except ImageTooSmall as error:  # its row counts those that passed the gates
+                raise ImageTooSmall(int(np.arange(len(sizes))[at][error.row]), str(error)) from None
+        if step.op == "apply" and step.gives.size is not None:  # no draw knows what a function of one's own does
+            after = np.tile(np.array(step.gives.size, sizes.dtype), (len(after), 1))
+        if step.draw is not None or step.gives.size is not None:
+            _refuse_sizes(step, after, np.arange(len(sizes))[at])
+        if flag is not None:
+            values = {name: _scattered(array, at, len(sizes)) for name, array in values.items()}
+            values["flag"] = values.get("flag", flag)
+            sizes = sizes.copy()
+            sizes[at] = after
+        else:
+            sizes = after
+        if step.op == "choose":
+            chosen[step.stream] = next(iter(values.values()))
+            values = {}
+        arrays.append(values)
+    arrays.sizes = sizes
+    return arrays
+
+
+def _refuse_sizes(step: Step, sizes: np.ndarray, rows: np.ndarray) -> None:
+    wrong = (sizes < 1).any(1) | (sizes.astype(float).prod(1) > _MOST_PIXELS)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ImageTooSmall(int(rows[row]), f"{step.op} gives an image of {tuple(sizes[row].tolist())} pixels")
+
+
+def _open(gates, chosen: dict[int, np.ndarray], count: int) -> np.ndarray | None:
+    """Which samples pass all gates, int32 (count,); None where there are no gates."""
+    if not gates:
+        return None
+    passed = np.ones(count, np.int32)
+    for gate in gates:
+        choice = chosen[gate.stream]
+        passed &= (choice if choice.ndim == 1 else choice[:, gate.rank]) == gate.value
+    return passed
+
+
+def _scattered(array: np.ndarray, at: np.ndarray | slice, count: int) -> np.ndarray:
+    whole = np.zeros((count, *array.shape[1:]), array.dtype)
+    whole[at] = array
+    return whole
+
+
+def is_random(step: Step) -> bool:
+    """Whether a step's arguments are drawn."""
+    return step.draw is not None and lookup(step.draw)[0] > 0
+
+
+def lookup(draw: Draw) -> tuple[int, Callable]:
+    uniforms, function = _entry(draw)
+    return uniforms(**dict(draw.args)) if callable(uniforms) else uniforms, function
+
+
+def run(draw: Draw, sizes, u):
+    return _entry(draw)[1](sizes, u, **dict(draw.args))
+
+
+def _entry(draw: Draw) -> tuple[int | Callable[..., int], Callable]:
+    if draw.name not in _DRAWS:
+        raise LookupError(f"no draw is called {draw.name!r}: write it in ops/<kind>.py, with @draws")
+    return _DRAWS[draw.name]
+
+
+def _drawn(function: Callable) -> str:
+    """The name of the Draws that a function is for."""
+    return function.__name__.removeprefix("draw_")
+
+
+def draws(uniforms=0):
+    """Registers a function ``draw_name`` for Draws of that name. It is called as ``draw_name(sizes, u, **args)`` for N
+    samples, with their (height, width), (N, 2), and random numbers in [0, 1), (N, uniforms). It returns the kernel's
+    arguments, {name: array of N rows}, and the sizes afterwards. An array ``flag``, int32, is no argument: where it is
+    0, the sample stays as it is.
+
+    Args:
+        uniforms: how many random numbers a sample takes, or a function of the draw's arguments that says so.
+
+    Raises:
+        ValueError: another function has that name.
+    """
+
+    def decorate(function):
+        name = _drawn(function)
+        if name in _DRAWS:
+            raise ValueError(
+                f"{name!r} is drawn in {_DRAWS[name][1].__module__} already; give one of them another name"
+            )
+        _DRAWS[name] = uniforms, function
+        return function
+
+    return decorate
+
+
+def dictates(drawn: Callable):
+    """Registers the answers that torchvision gets where ``drawn`` has drawn, so that `parity` can compare pixels.
+
+    The function is called as ``function(row, step)``, where ``row`` has the draw's arrays for one image. It gives pairs
+    of a kind and a value, in the order in which torchvision asks. The kinds, and who asks for them:
+
+    - "coin" (laws.coin makes it): torch.rand, for a chance; "uniform": Tensor.uniform_; "whole": torch.randint
+    - "order": torch.randperm, random.shuffle; "choice": random.choices, torch.multinomial
+    - "window", "size": get_params or make_params of what tries until it fits, which parity/dictation.py names
+    - "operation": a policy, as (name, magnitude); "dirichlet": AugMix
+    - "noise": torch.randn_like; "field": torch.rand of ElasticTransform
+    """
+
+    def decorate(function: Callable[[dict, Step], Answers]):
+        _DICTATES[_drawn(drawn)] = function
+        return function
+
+    return decorate
+
+
+def answers(step: Step, row: dict) -> Answers:
+    """The answers that torchvision gets for a step; ``row`` has its arrays for one image.
+
+    Raises:
+        NotImplementedError: they are not written, or torchvision does not ask for them.
+    """
+    assert step.draw is not None  # it is random
+    name = step.draw.name
+    if name not in _DICTATES:
+        file = f"ops/{_entry(step.draw)[1].__module__.rpartition('.')[2]}.py"
+        raise NotImplementedError(
+            f"{name} has no answers for torchvision: write them below it in {file}, @dictates(draw_{name})"
+        )
+    return _DICTATES[name](row, step)

@@ -1,0 +1,119 @@
+"""Filters of a pixel's neighbourhood: sharpness and Gaussian blur."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch.nn import functional
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from ..plan import draw, step
+from ..runtime.device import to_device
+from .arguments import functions, like_of, maybe
+from .draws import dictates, draws
+from .fidelity import BLURRED
+from .kernels import image_kernel, kernel
+from .laws import real
+from .pixels.values import blend, bounded, in_parts, is_half, one_by_one, to
+from .translators import register
+
+
+@register(v1.RandomAdjustSharpness, v2.RandomAdjustSharpness, consumes="sharpness_factor p")
+def translate_random_adjust_sharpness(t, spec):
+    return (maybe(t, spec, "sharpness", factor=float(t.sharpness_factor)),)
+
+
+@register(v1.GaussianBlur, v2.GaussianBlur, consumes="kernel_size sigma")
+def translate_gaussian_blur(t, spec):
+    sigma = draw("blur_sigma", sigma=tuple(map(float, t.sigma)))
+    return (
+        step("gaussian_blur", spec, sigma, kernel_size=tuple(t.kernel_size), like=like_of(t, spec), fidelity=BLURRED),
+    )
+
+
+@draws(uniforms=1)
+def draw_blur_sigma(sizes, u, *, sigma):
+    """torchvision.transforms.GaussianBlur.get_params: one sigma for both axes."""
+    return {"sigma": np.repeat(real(u, *sigma), 2, axis=1)}, sizes
+
+
+@dictates(draw_blur_sigma)
+def blur_sigma_answers(row, step):
+    return [("uniform", row["sigma"][0])]
+
+
+@kernel
+@in_parts
+def sharpness(images, arrays, *, like):
+    """adjust_sharpness: blended with ImageFilter.SMOOTH, a mean of 3 x 3 in which the middle counts five times. The rim
+    is not smoothed."""
+    channels, height, width = images.shape[1:]
+    if height < 3 or width < 3:
+        return images
+    if is_half(images):
+        return one_by_one(functions(like).adjust_sharpness, images, arrays["factor"])
+    dtype = torch.promote_types(images.dtype, torch.float32)
+    weights = torch.ones(len(images) * channels, 1, 3, 3, dtype=dtype, device=images.device)
+    weights[:, :, 1, 1] = 5
+    if images.is_floating_point():
+        smooth = _filtered(images, weights / 13)
+    else:  # sums of whole numbers, exact in any order; a thirteenth of one is never halfway between two
+        smooth = _filtered(images.to(dtype), weights).mul_(1 / 13).round_()
+    made = images.clamp(0, 1) if images.is_floating_point() else images.clone()
+    if like == "v1":  # of the rim it computes ratio * x + (1 - ratio) * x
+        for rim in ((..., 0, slice(None)), (..., -1, slice(None)), (..., 0), (..., -1)):
+            edge = images[rim].unsqueeze(-1)
+            made[rim] = blend(edge, edge.to(dtype), arrays["factor"], like).squeeze(-1)
+    inner = images[..., 1:-1, 1:-1]
+    if like == "v2":  # x + (1 - ratio) * (smooth - x)
+        inner, rest = inner.to(dtype), to(images, 1.0 - arrays["factor"])
+        made[..., 1:-1, 1:-1] = bounded(torch.addcmul(inner, smooth.sub_(inner), rest), images)
+    else:
+        made[..., 1:-1, 1:-1] = blend(inner, smooth, arrays["factor"], like)
+    return made
+
+
+@kernel
+@in_parts
+def gaussian_blur(images, arrays, *, kernel_size, like, by_torchvision=False):
+    """gaussian_blur: torchvision's product of two kernels is applied as one after the other, in float32; or by its own
+    function, image by image."""
+    if by_torchvision or is_half(images):
+        blur = functions(like).gaussian_blur
+        return one_by_one(lambda image, *sigma: blur(image, kernel_size, sigma), images, *arrays["sigma"].T)
+    x = images.to(torch.promote_types(images.dtype, torch.float32))
+    for axis, taps, sigma in zip((-1, -2), kernel_size, arrays["sigma"].T, strict=True):
+        reach = taps // 2
+        weights = np.exp(-0.5 * ((np.arange(taps) - reach) / sigma[:, None]) ** 2)
+        weights = to_device(torch.from_numpy(weights / weights.sum(1, keepdims=True)).to(x.dtype), images.device)
+        weights = weights.repeat_interleave(images.shape[1], 0)[:, None, None].movedim(-1, axis)
+        x = functional.pad(x, (reach, reach, 0, 0) if axis == -1 else (0, 0, reach, reach), "reflect")
+        x = _filtered(x, weights)
+    return x if images.is_floating_point() else x.round_().to(images.dtype)
+
+
+def _filtered(x, weights):
+    """Each channel of each image with weights of its own, (N * C, 1, height, width)."""
+    n, channels = x.shape[:2]
+    groups = len(weights)
+    x = x.reshape(1, groups, *x.shape[2:])
+    if x.is_cuda:  # cuDNN plans for 100 ms wherever N is new, and N is how many samples a chance has picked
+        size = weights.shape[-2:]
+        x = torch.ops.aten._conv_depthwise2d(x, weights, size, None, (1, 1), (0, 0), (1, 1))
+    else:
+        x = functional.conv2d(x, weights, groups=groups)
+    return x.reshape(n, channels, *x.shape[2:])
+
+
+# ---- one image
+
+
+@image_kernel("sharpness")
+def sharpness_image(image, row, *, like):
+    return functions(like).adjust_sharpness(image, float(row["factor"]))
+
+
+@image_kernel("gaussian_blur")
+def gaussian_blur_image(image, row, *, kernel_size, like, by_torchvision=False):
+    return functions(like).gaussian_blur(image, list(kernel_size), [float(s) for s in row["sigma"]])

@@ -1,0 +1,132 @@
+"""ColorJitter and its kin: changes of colour in an order of each image's own."""
+
+from __future__ import annotations
+
+import numpy as np
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from ..plan import draw, step
+from . import operations
+from .arguments import functions, like_of
+from .color import permute_channels, permute_channels_image
+from .draws import Answers, dictates, draws
+from .fidelity import EXACT
+from .kernels import image_kernel, kernel
+from .laws import coin, permutation, real
+from .pixels.lists import selected, with_rows
+from .pixels.values import in_parts
+from .translators import register
+
+
+@register(v1.ColorJitter, v2.ColorJitter, consumes="brightness contrast saturation hue")
+def translate_color_jitter(t, spec):
+    names = ("brightness", "contrast", "saturation", "hue")
+    intervals = {name: getattr(t, name) and tuple(getattr(t, name)) for name in names}
+    return (step("color_jitter", spec, draw("color_jitter", **intervals), like=like_of(t, spec), fidelity=EXACT),)
+
+
+@register(v2.RandomPhotometricDistort, consumes="brightness contrast saturation hue p")
+def translate_random_photometric_distort(t, spec):
+    intervals = {name: tuple(getattr(t, name)) for name in ("brightness", "contrast", "saturation", "hue")}
+    params = draw("photometric_distort", **intervals, p=t.p, channels=spec.channels)
+    return (step("photometric_distort", spec, params, like=like_of(t, spec), fidelity=EXACT),)
+
+
+@draws(uniforms=8)
+def draw_color_jitter(sizes, u, *, brightness, contrast, saturation, hue):
+    """torchvision.transforms.ColorJitter.get_params; a range is (low, high), or None where that is left alone."""
+    ranges = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
+    factors = {name: real(u[:, 4 + i], *r) for i, (name, r) in enumerate(ranges.items()) if r is not None}
+    return {"order": permutation(u[:, :4]), **factors}, sizes
+
+
+@dictates(draw_color_jitter)
+def color_jitter_answers(row, step):
+    factors = (row[name] for name in ("brightness", "contrast", "saturation", "hue") if name in row)
+    return [("order", row["order"].tolist()), *(("uniform", factor) for factor in factors)]
+
+
+@draws(uniforms=lambda brightness, contrast, saturation, hue, p, channels=3: 10 + channels)
+def draw_photometric_distort(sizes, u, *, brightness, contrast, saturation, hue, p, channels=3):
+    """torchvision.transforms.v2.RandomPhotometricDistort.make_params: a coin for each factor and for the permutation,
+    and one for whether contrast comes before saturation and hue or after them. Not applied: NaN, or -1 in ``order``."""
+    ranges = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
+    applied = u[:, :4] < p
+    factors = {
+        name: np.where(applied[:, i], real(u[:, 4 + i], *r), np.nan) for i, (name, r) in enumerate(ranges.items())
+    }
+    before, any_contrast = u[:, 8] < 0.5, factors.pop("contrast")
+    factors["contrast_before"] = np.where(before, any_contrast, np.nan)
+    factors["contrast_after"] = np.where(before, np.nan, any_contrast)
+    order = np.where(u[:, 9:10] < p, permutation(u[:, 10:]), np.int32(-1))
+    return {**factors, "order": order}, sizes
+
+
+@dictates(draw_photometric_distort)
+def photometric_distort_answers(row, step):
+    before, after = (float(row[f"contrast_{when}"]) for when in ("before", "after"))
+    contrast = after if np.isnan(before) else before
+    answers: Answers = []
+    for factor in (row["brightness"], contrast, row["saturation"], row["hue"]):
+        answers += [coin(False)] if np.isnan(factor) else [coin(True), ("uniform", factor)]
+    answers.append(coin(not np.isnan(before)))
+    order = row["order"].tolist()
+    return answers + ([coin(False)] if order[0] < 0 else [coin(True), ("order", order)])
+
+
+_ADJUSTED = ("brightness", "contrast", "saturation", "hue")
+_DISTORT = ("brightness", "contrast_before", "saturation", "hue", "contrast_after")
+
+
+@kernel
+@in_parts
+def color_jitter(images, arrays, *, like):
+    """torchvision.transforms.ColorJitter.forward."""
+    for place in arrays["order"].T:
+        chosen, numbers = operations.nothing_for(images)
+        for number, name in enumerate(_ADJUSTED):
+            if name in arrays:
+                rows = place == number
+                chosen[rows], numbers[rows, 0] = operations.CODES[name], arrays[name][rows]
+        images = operations.run(images, chosen, numbers, like=like, area=arrays.get("area"))
+    return images
+
+
+@kernel
+@in_parts
+def photometric_distort(images, arrays, *, like):
+    """torchvision.transforms.v2.RandomPhotometricDistort.transform."""
+    for name in _DISTORT:
+        chosen, numbers = operations.nothing_for(images)
+        rows = ~np.isnan(arrays[name])
+        chosen[rows], numbers[rows, 0] = operations.CODES[name.split("_")[0]], arrays[name][rows]
+        images = operations.run(images, chosen, numbers, like=like, area=arrays.get("area"))
+    rows = np.flatnonzero(arrays["order"][:, 0] >= 0)
+    if not len(rows):
+        return images
+    return with_rows(images, [(rows, permute_channels(selected(images, rows), {"order": arrays["order"][rows]}))])
+
+
+# ---- one image
+
+
+@image_kernel("color_jitter")
+def color_jitter_image(image, row, *, like):
+    for i in row["order"]:
+        name = _ADJUSTED[i]
+        if name in row:
+            image = _adjusted_image(name, image, row[name], like)
+    return image
+
+
+@image_kernel("photometric_distort")
+def photometric_distort_image(image, row, *, like):
+    for name in _DISTORT:
+        if not np.isnan(row[name]):
+            image = _adjusted_image(name.split("_")[0], image, row[name], like)
+    return image if row["order"][0] < 0 else permute_channels_image(image, row)
+
+
+def _adjusted_image(name: str, image, factor, like):
+    return getattr(functions(like), f"adjust_{name}")(image, float(factor))

@@ -1,0 +1,204 @@
+"""Runs steps on batches: ``run(step, images, arrays)``. Registers the functions that do so, and those for one image.
+
+``images`` is (N, C, H, W) on any device, uint8 0..255 or floating point. The same code runs on every device; nothing is
+changed in place. Which rows a step is for (``arrays["flag"]``), and images of different sizes, are run()'s affair:
+kernels see neither, but for those that are registered as ragged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torchvision.transforms import functional as F1
+
+from ..plan import Step
+from ..runtime.device import on_the_cpu, to_device
+from .pixels.lists import each, of_similar_size, put, uniform
+
+Function = TypeVar("Function", bound=Callable)
+
+_kernels: dict[str, Callable] = {}
+_ragged: dict[str, Callable] = {}
+_image: dict[str, Callable] = {}
+
+
+def kernel(function: Function) -> Function:
+    """Registers ``op(images, arrays, **args)``: ``images`` (N, C, H, W), ``arrays`` the step's per-sample arguments as
+    numpy arrays of N rows; gives (N, C, H, W), or a list of N images (C, H, W) where their sizes differ.
+
+    Raises:
+        ValueError: another function has that name.
+    """
+    _add(_kernels, function.__name__, function)
+    return function
+
+
+def ragged_kernel(*ops: str) -> Callable[[Function], Function]:
+    """Registers a function that does these ops on a list of images (C, H, W) of several sizes, and gives a list.
+
+    Raises:
+        ValueError: one of them has such a function.
+    """
+
+    def registered(function: Function) -> Function:
+        for op in ops:
+            _add(_ragged, op, function)
+        return function
+
+    return registered
+
+
+def image_kernel(op: str) -> Callable[[Function], Function]:
+    """Registers torchvision's own way for an op: ``function(image, row, **args)`` of a PIL image or a CHW tensor.
+
+    ``row`` is one row of the step's per-sample arguments. Files that DALI decodes differently from PIL go this way;
+    where an op has none, by the kernel.
+
+    Raises:
+        ValueError: another function has that op.
+    """
+
+    def registered(function: Function) -> Function:
+        _add(_image, op, function)
+        return function
+
+    return registered
+
+
+def kernel_of(op: str) -> Callable | None:
+    """The function that does an op on batches; None where it has none: another op does it there (``@lowers``)."""
+    return _kernels.get(op)
+
+
+def ragged_kernel_of(op: str) -> Callable | None:
+    """The function that does an op on images of several sizes; None where those of one size go together."""
+    return _ragged.get(op)
+
+
+def image_kernel_of(op: str) -> Callable | None:
+    """torchvision's own way for an op on one image; None where the kernel does that, too."""
+    return _image.get(op)
+
+
+def _add(registry: dict[str, Callable], op: str, function: Callable) -> None:
+    if op in registry:
+        before, now = (f"{one.__module__}.{one.__qualname__}" for one in (registry[op], function))
+        raise ValueError(f"{op!r} has two kernels: {before} and {now}; give one of them another name")
+    registry[op] = function
+
+
+# What framed() may do: it works pixel by pixel and leaves black as it is. Contrast needs the mean of an image without
+# its frame: it is told each image's own number of pixels ("area").
+_FRAMED = {"brightness", "contrast", "saturation", "hue", "color_jitter", "photometric_distort"}
+
+
+# Of images of several sizes threads do these at once, on a CPU: torch's own threads would wait for each image
+_IN_THREADS = _FRAMED | {"sharpness", "posterize", "solarize", "autocontrast", "equalize", "invert", "permute_channels"}
+_IN_THREADS |= {"gaussian_blur", "grayscale", "crop", "pad", "flip"}
+
+
+def run(step: Step, images, arrays: dict[str, np.ndarray]):
+    """One step on images: a tensor (N, C, H, W) or, where sizes differ, a list of N tensors (C, H, W); gives the same.
+
+    Rows whose flag is not set stay as they are.
+    """
+    if step.op == "apply":  # the user's own
+        return _run(step, images, arrays)
+    with on_the_cpu():
+        return _run(step, images, arrays)
+
+
+def _run(step: Step, images, arrays):
+    arrays = dict(arrays)
+    flag = arrays.pop("flag", None)
+    if flag is None or flag.all():
+        return _all(step, images, arrays)
+    rows = np.flatnonzero(flag)
+    if not len(rows):
+        return images
+    arrays = rows_of(arrays, rows)
+    if isinstance(images, list):
+        changed = list(images)
+        for row, image in zip(rows, _all(step, [images[row] for row in rows], arrays), strict=True):
+            changed[row] = image
+        return uniform(changed)
+    index = to_device(rows, images.device)
+    made = _all(step, images[index], arrays)
+    if isinstance(made, torch.Tensor) and made.shape[1:] == images.shape[1:] and made.dtype == images.dtype:
+        return images.index_copy(0, index, made)
+    changed = list(images)
+    for row, image in zip(rows, made, strict=True):
+        changed[row] = image
+    return changed
+
+
+def _all(step: Step, images, arrays):
+    """The step on every row; images of one size go together."""
+    if isinstance(images, torch.Tensor):
+        return _same_size(step, images, arrays)
+    if images[0].is_cuda and images[0].ndim == 3 and step.op in _FRAMED and step.kwargs["like"] == "pil":
+        return uniform(framed(step, images, arrays))
+    ragged = ragged_kernel_of(step.op)
+    if ragged is not None and images[0].ndim == 3:
+        return uniform(ragged(images, arrays, **step.kwargs))
+    by_shape: dict[tuple, list[int]] = {}
+    for row, image in enumerate(images):
+        by_shape.setdefault((image.dtype, *image.shape), []).append(row)
+    changed: list = [None] * len(images)
+
+    def change(rows):
+        same = images[rows[0]][None] if len(rows) == 1 else uniform([images[row] for row in rows])
+        for row, image in zip(rows, _same_size(step, same, rows_of(arrays, rows)), strict=True):
+            changed[row] = image
+
+    groups = [*by_shape.values()]
+    if step.op in _IN_THREADS and not images[0].is_cuda:
+        each(change, groups)
+    else:
+        for rows in groups:
+            change(rows)
+    return uniform(changed)
+
+
+def framed(step: Step, images: list[torch.Tensor], arrays) -> list[torch.Tensor]:
+    """A step of _FRAMED, on PIL's terms, on images of different sizes: on a few batches in which each has black to
+    its right and below. A GPU takes longer to begin the operations on one image than to do them."""
+    changed: list = [None] * len(images)
+    for rows, height, width in of_similar_size(images):
+        some = [images[row] for row in rows]
+        frames = some[0].new_zeros(len(some), len(some[0]), height, width)
+        put(frames, some)
+        area = np.array([image[0].numel() for image in some])
+        made = _same_size(step, frames, rows_of(arrays, rows) | {"area": area})
+        for row, image, frame in zip(rows, some, made, strict=True):
+            changed[row] = frame[:, : image.shape[1], : image.shape[2]].contiguous()
+    return changed
+
+
+def _same_size(step: Step, images: torch.Tensor, arrays):
+    function = kernel_of(step.op)
+    assert function is not None, f"no kernel is called {step.op!r}: write it in ops/<kind>.py, with @kernel"
+    if images.ndim == 4:
+        return function(images, arrays, **step.kwargs)
+    count, views = images.shape[:2]  # (N, V, C, H, W): views of one sample have its arguments
+    arrays = {name: np.repeat(array, views, 0) for name, array in arrays.items()}
+    made = function(images.flatten(0, 1), arrays, **step.kwargs)
+    if isinstance(made, list):  # samples of different sizes; the views of one have one
+        return uniform([torch.stack(made[first : first + views]) for first in range(0, len(made), views)])
+    return made.unflatten(0, (count, views))
+
+
+def rows_of(arrays: dict[str, np.ndarray], rows) -> dict[str, np.ndarray]:
+    return {name: array[rows] for name, array in arrays.items()}
+
+
+def on_tensor(op: str, image: torch.Tensor, row: dict, *, like: str, **args) -> torch.Tensor:
+    """A step on one image (C, H, W) of a batch; on a PIL image where torchvision would have that."""
+    given = F1.to_pil_image(image.cpu()) if like == "pil" else image
+    function = image_kernel_of(op)
+    assert function is not None, f"nothing does {op!r} on one image: write it in ops/<kind>.py, with @image_kernel"
+    made = function(given, row, like=like, **args)
+    return F1.pil_to_tensor(made).to(image.device) if like == "pil" else made

@@ -1,0 +1,248 @@
+"""One operation of each image (N, C, H, W) uint8, bit for bit as Pillow has it: the arithmetic is that of
+engine/kernels (color, filters, hue, transform), which names Pillow's sources, rounding by rounding.
+
+An image has a row of float64 numbers: the code of its operation, that operation's six numbers (rows.py), the code of
+its interpolation, and the colour outside of a warp.
+"""
+
+import triton
+import triton.language as tl
+
+from .codes import CODES
+
+ROW = 12
+_ROW = tl.constexpr(ROW)
+_AT = {name: tl.constexpr(code) for name, code in CODES.items()}
+_BRIGHTNESS, _CONTRAST, _POSTERIZE, _SOLARIZE = (_AT[n] for n in ("brightness", "contrast", "posterize", "solarize"))
+_SOLARIZE_ADD, _INVERT, _AUTOCONTRAST = (_AT[n] for n in ("solarize_add", "invert", "autocontrast"))
+_EQUALIZE, _SATURATION, _SHARPNESS = (_AT[n] for n in ("equalize", "saturation", "sharpness"))
+_HUE, _WARP = _AT["hue"], _AT["warp"]
+
+
+@triton.jit
+def _bounded(x):
+    """Clipped to what images hold, and truncated."""
+    return tl.minimum(tl.maximum(x, 0.0), 255.0).to(tl.int32)
+
+
+@triton.jit
+def _blend(value, other, ratio):
+    """Image.blend (Blend.c)."""
+    return _bounded((value - other) * ratio + other)
+
+
+@triton.jit
+def _pixel(place, there):
+    return tl.load(place, mask=there, other=0).to(tl.int32)
+
+
+@triton.jit
+def _gray(place, pixels, channels: tl.constexpr, there):
+    """Pillow's L24."""
+    value = _pixel(place, there)
+    if channels == 3:
+        green, blue = _pixel(place + pixels, there), _pixel(place + 2 * pixels, there)
+        value = (19595 * value + 38470 * green + 7471 * blue + 32768) >> 16
+    return value
+
+
+# wherever images begin, and whatever their size: compiling anew takes seconds
+@triton.jit(do_not_specialize=["images", "height", "width"])
+def levels(images, rows, made, height, width, channels: tl.constexpr, block: tl.constexpr):
+    """What becomes of each of 256 values, ``made`` (N, C, 256) uint8; one channel of one image a program."""
+    image, channel = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row = rows + image * _ROW
+    operation, number = tl.load(row).to(tl.int32), tl.load(row + 1)
+    pixels = height * width
+    planes = images + image * channels * pixels
+    level = tl.arange(0, 256)
+    value = level
+    if operation == _BRIGHTNESS:
+        value = _bounded(level.to(tl.float32) * number.to(tl.float32))
+    elif operation == _CONTRAST:
+        totals = tl.zeros([block], tl.int64)
+        for begin in range(0, pixels, block):
+            at = begin + tl.arange(0, block)
+            totals += _gray(planes + at, pixels, channels, at < pixels)
+        count = tl.load(row + 2).to(tl.int64)
+        mean = (2 * tl.sum(totals, 0) + count) // (2 * count)
+        value = _blend(level.to(tl.float32), mean.to(tl.float32), number.to(tl.float32))
+    elif operation == _POSTERIZE:
+        value = level & number.to(tl.int32)
+    elif operation == _SOLARIZE:
+        value = tl.where(level >= number.to(tl.int32), 255 - level, level)
+    elif operation == _SOLARIZE_ADD:
+        value = tl.where(level < 128, level + number.to(tl.int32), level)
+    elif operation == _INVERT:
+        value = 255 - level
+    elif operation == _AUTOCONTRAST:
+        lows, highs = tl.full([block], 255, tl.int32), tl.zeros([block], tl.int32)
+        for begin in range(0, pixels, block):
+            at = begin + tl.arange(0, block)
+            pixel = _pixel(planes + channel * pixels + at, at < pixels)
+            lows = tl.minimum(lows, tl.where(at < pixels, pixel, 255))
+            highs = tl.maximum(highs, pixel)
+        low, high = tl.min(lows, 0), tl.max(highs, 0)
+        if high > low:
+            scale = 255.0 / (high - low).to(tl.float64)
+            value = _bounded(level.to(tl.float64) * scale + (-low).to(tl.float64) * scale)
+    elif operation == _EQUALIZE:
+        histogram = tl.zeros([256], tl.int32)
+        for begin in range(0, pixels, block):
+            at = begin + tl.arange(0, block)
+            histogram += tl.histogram(_pixel(planes + channel * pixels + at, at < pixels), 256)
+        histogram -= tl.where(level == 0, tl.cdiv(pixels, block) * block - pixels, 0)
+        until = tl.cumsum(histogram, 0)
+        last = tl.sum((until < pixels).to(tl.int32), 0)  # the greatest value
+        step = (pixels - tl.sum(tl.where(level == last, histogram, 0), 0)) // 255
+        if step > 0:
+            value = tl.minimum((until - histogram + step // 2) // step, 255)
+    tl.store(made + (image * channels + channel) * 256 + level, value.to(tl.uint8))
+
+
+@triton.jit(do_not_specialize=["images", "height", "width"])
+def operate(
+    images, out, rows, tables, hue_of, range_of, saturation_of, weights, height, width, channels: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
+    """``out`` like images, from what levels() has made and, of three channels, the four tables of ops/hue.py."""
+    image, pixels = tl.program_id(0).to(tl.int64), height * width
+    row = rows + image * _ROW
+    operation, number = tl.load(row).to(tl.int32), tl.load(row + 1)
+    at = tl.program_id(1) * block + tl.arange(0, block)
+    there = at < pixels
+    given, to = images + image * channels * pixels, out + image * channels * pixels
+    y, x = at // width, at % width
+    if operation == _WARP:
+        if tl.load(row + 7) == 0:
+            _place_nearest(given, to, row, y, x, at, there, height, width, channels)
+        else:
+            _place_filtered(given, to, row, y, x, at, there, height, width, channels)
+    elif operation == _SHARPNESS:
+        _sharpen(given, to, number.to(tl.float32), y, x, at, there, height, width, channels)
+    elif operation == _SATURATION:
+        gray = _gray(given + at, pixels, channels, there).to(tl.float32)
+        for channel in tl.static_range(channels):
+            pixel = _pixel(given + channel * pixels + at, there)
+            tl.store(to + channel * pixels + at, _blend(pixel.to(tl.float32), gray, number.to(tl.float32)), mask=there)
+    elif (operation > 0) & (operation < _SATURATION):
+        for channel in tl.static_range(channels):
+            pixel = _pixel(given + channel * pixels + at, there)
+            value = tl.load(tables + (image * channels + channel) * 256 + pixel, mask=there, other=0)
+            tl.store(to + channel * pixels + at, value, mask=there)
+    elif (operation == 0) | ((operation == _HUE) & (channels == 1)):
+        for channel in tl.static_range(channels):
+            place = channel * pixels + at
+            tl.store(to + place, tl.load(given + place, mask=there, other=0), mask=there)
+    if channels == 3:  # noqa: SIM102  (the compiler is to see no tables where there are none)
+        if operation == _HUE:
+            _turn(given, to, number, at, there, pixels, hue_of, range_of, saturation_of, weights)
+
+
+@triton.jit
+def _sharpen(given, to, ratio, y, x, at, there, height, width, channels: tl.constexpr):
+    """adjust_sharpness: blended with a mean of 3 x 3 in which the middle counts five times; not the rim."""
+    inner = there & (y > 0) & (y < height - 1) & (x > 0) & (x < width - 1)
+    for channel in tl.static_range(channels):
+        place = given + channel * height * width + at
+        pixel = _pixel(place, there)
+        total = 4 * pixel
+        for down in tl.static_range(-1, 2):
+            for right in tl.static_range(-1, 2):
+                total += _pixel(place + down * width + right, inner)
+        smooth = (2 * total + 13) // 26  # a thirteenth of a whole number is never halfway between two
+        made = tl.where(inner, _blend(pixel.to(tl.float32), smooth.to(tl.float32), ratio), pixel)
+        tl.store(to + channel * height * width + at, made.to(tl.uint8), mask=there)
+
+
+@triton.jit
+def _turn(given, to, shift, at, there, pixels, hue_of, range_of, saturation_of, weights):
+    """adjust_hue, by the tables of ops/hue.py."""
+    red, green = _pixel(given + at, there), _pixel(given + pixels + at, there)
+    blue = _pixel(given + 2 * pixels + at, there)
+    key = 255 * 512 + 511 * red - 510 * green - blue
+    most = tl.maximum(tl.maximum(red, green), blue)
+    saturation = tl.load(saturation_of + tl.load(range_of + key, mask=there, other=0) + most, mask=there, other=0)
+    key = tl.load(hue_of + key, mask=there, other=0) + saturation + shift.to(tl.int32)
+    for channel in tl.static_range(3):
+        value = tl.load(weights + channel * 511 * 256 + key, mask=there, other=0) * most.to(tl.float32)
+        value = (value + 12582912.0) - 12582912.0  # rounded to even: 1.5 * 2**23 leaves no room for a fraction
+        tl.store(to + channel * pixels + at, value.to(tl.uint8), mask=there)
+
+
+@triton.jit
+def _fixed(x):
+    """16.16, of Geometry.c."""
+    return tl.floor(x * 65536 + 0.5).to(tl.int64)
+
+
+@triton.jit
+def _place_nearest(given, to, row, y, x, at, there, height, width, channels: tl.constexpr):
+    """Image.transform(AFFINE), NEAREST: affine_fixed."""
+    a, b, c = tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
+    d, e, f = tl.load(row + 4), tl.load(row + 5), tl.load(row + 6)
+    along = (_fixed(a) * x + _fixed(c + a * 0.5 + b * 0.5) + _fixed(b) * y) >> 16
+    down = (_fixed(d) * x + _fixed(f + d * 0.5 + e * 0.5) + _fixed(e) * y) >> 16
+    inside = there & (along >= 0) & (along < width) & (down >= 0) & (down < height)
+    place, pixels = given + down * width + along, height * width
+    for channel in tl.static_range(channels):
+        fill = tl.load(row + 8 + channel).to(tl.int32)
+        made = tl.where(inside, _pixel(place + channel * pixels, inside), fill)
+        tl.store(to + channel * pixels + at, made.to(tl.uint8), mask=there)
+
+
+@triton.jit
+def _place_filtered(given, to, row, y, x, at, there, height, width, channels: tl.constexpr):
+    """The same, BILINEAR or BICUBIC: ImagingGenericTransform."""
+    a, b, c = tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
+    d, e, f = tl.load(row + 4), tl.load(row + 5), tl.load(row + 6)
+    mode, pixels = tl.load(row + 7).to(tl.int32), height * width
+    right, below = x.to(tl.float64) + 0.5, y.to(tl.float64) + 0.5
+    along, down = a * right + b * below + c, d * right + e * below + f
+    inside = there & (along >= 0) & (along < width) & (down >= 0) & (down < height)
+    along, down = tl.where(inside, along, 0.5) - 0.5, tl.where(inside, down, 0.5) - 0.5
+    dx, dy = along - tl.floor(along), down - tl.floor(down)
+    left, top = tl.floor(along).to(tl.int32), tl.floor(down).to(tl.int32)
+    for channel in tl.static_range(channels):
+        fill = tl.load(row + 8 + channel).to(tl.int32)
+        plane = given + channel * pixels
+        if mode == 1:
+            first = _line(plane, top, left, dx, inside, height, width, False)
+            second = _line(plane, top + 1, left, dx, inside, height, width, False)
+            value = (second - first) * dy + first
+        else:
+            value = _cubic(
+                _line(plane, top - 1, left, dx, inside, height, width, True),
+                _line(plane, top, left, dx, inside, height, width, True),
+                _line(plane, top + 1, left, dx, inside, height, width, True),
+                _line(plane, top + 2, left, dx, inside, height, width, True),
+                dy,
+            )
+        made = tl.where(inside, _bounded(value), fill)
+        tl.store(to + channel * pixels + at, made.to(tl.uint8), mask=there)
+
+
+@triton.jit
+def _line(plane, y, x, dx, inside, height, width, bicubic: tl.constexpr):
+    """Pixels of a line around a place, filtered; beyond the rim those of the rim."""
+    line = plane + tl.minimum(tl.maximum(y, 0), height - 1) * width
+    middle = _on_line(line, x, inside, width)
+    behind = _on_line(line, x + 1, inside, width)
+    if bicubic:
+        before, last = _on_line(line, x - 1, inside, width), _on_line(line, x + 2, inside, width)
+        return _cubic(before, middle, behind, last, dx)
+    return (behind - middle) * dx + middle
+
+
+@triton.jit
+def _on_line(line, x, inside, width):
+    return _pixel(line + tl.minimum(tl.maximum(x, 0), width - 1), inside).to(tl.float64)
+
+
+@triton.jit
+def _cubic(v1, v2, v3, v4, d):
+    """The BICUBIC macro, each sum in its order: p1 + d * (p2 + d * (p3 + d * p4))."""
+    p4 = v2 - v1 - v3 + v4
+    p3 = (v1 - v2) * 2 + v3 - v4
+    p2 = v3 - v1
+    return ((p4 * d + p3) * d + p2) * d + v2

@@ -1,0 +1,206 @@
+"""What hides or spoils pixels: erased windows, noise, JPEG; and whitening."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import torch
+from torchvision import transforms as v1
+from torchvision.transforms import functional as F1
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F2
+
+from ..inspection.untranslatable import Untranslatable
+from ..plan import draw, step
+from ..runtime.device import to_device
+from ..runtime.versions import TORCHVISION
+from .arguments import like_of
+from .draws import dictates, draws
+from .fidelity import EXACT, coded
+from .kernels import image_kernel, kernel
+from .laws import coin, key, whole
+from .pixels.grids import product
+from .pixels.lists import each
+from .pixels.squares import mixed, normals, normals_at
+from .pixels.values import in_parts
+from .translators import register
+from .windows import window
+
+
+@register(v1.RandomErasing, v2.RandomErasing, consumes="p scale ratio value inplace")
+def translate_random_erasing(t, spec):
+    if spec.kind == "pil":
+        if isinstance(t, v2.RandomErasing):
+            raise Untranslatable(t, "on PIL images it does nothing but warn", "put it after ToImage() or ToTensor()")
+        raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put it after ToTensor()")
+    value = t.value
+    if value is None or value == "random":
+        value = None
+    else:
+        value = tuple(float(v) for v in value) if isinstance(value, (tuple, list)) else (float(value),)
+        if len(value) not in (1, spec.channels):
+            raise Untranslatable(t, f"value={t.value} for an image of {spec.channels} channels")
+        value *= spec.channels // len(value)
+    window = draw("erasing", p=t.p, scale=tuple(t.scale), ratio=tuple(t.ratio), random_value=value is None)
+    return (step("erase", spec, window, value=value, fidelity=EXACT),)
+
+
+@register(v2.GaussianNoise, consumes="mean sigma clip")
+def translate_gaussian_noise(t, spec):
+    if spec.kind == "pil":
+        raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put ToImage() before it")
+    if not spec.dtype.is_floating_point and TORCHVISION < (0, 21):
+        raise Untranslatable(
+            t, "this torchvision's takes floating point alone", "put ToDtype(torch.float32, scale=True) before it"
+        )
+    return (step("gaussian_noise", spec, draw("random_key"), mean=t.mean, sigma=t.sigma, clip=t.clip, fidelity=EXACT),)
+
+
+@register(v2.JPEG, consumes="quality")
+def translate_jpeg(t, spec):
+    return (step("jpeg", spec, draw("jpeg_quality", quality=tuple(t.quality)), like=like_of(t, spec), fidelity=coded),)
+
+
+@register(v1.LinearTransformation, v2.LinearTransformation, consumes="transformation_matrix mean_vector")
+def translate_linear_transformation(t, spec):
+    if spec.kind == "pil":
+        raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put ToTensor() before it")
+    if spec.size and len(t.transformation_matrix) != spec.channels * spec.size[0] * spec.size[1]:
+        raise Untranslatable(
+            t, f"its matrix is for other images than {spec.channels} x {spec.size[0]} x {spec.size[1]}"
+        )
+    return (step("linear_transformation", spec, matrix=t.transformation_matrix, mean=t.mean_vector, fidelity=EXACT),)
+
+
+@draws(uniforms=24)
+def draw_erasing(sizes, u, *, p, scale, ratio, random_value):
+    """torchvision.transforms.RandomErasing.get_params: ten tries, then nothing is erased. ``random_value``: the window
+    is filled with random pixels, for which it takes a key."""
+    arrays, some = erased(sizes, u[:, 1:23], scale, (np.log(ratio[0]), np.log(ratio[1])))
+    arrays["flag"] = ((u[:, 0] < p) & some).astype(np.int32)
+    if random_value:
+        arrays["key"] = key(u[:, 23])
+    return arrays, sizes
+
+
+def erased(sizes, u, area, log_ratio, parts=1):
+    """A window of ``area`` (low, high) of each image over ``parts``, and whether one has fitted within ten tries; ``u``
+    has 22 numbers."""
+    area = sizes.prod(1)[:, None] * (area[0] + (area[1] - area[0]) * u[:, :10]) / parts
+    aspect = np.exp(log_ratio[0] + (log_ratio[1] - log_ratio[0]) * u[:, 10:20])
+    h, w = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+    fits = (h < sizes[:, :1]) & (w < sizes[:, 1:])
+    rows, first, some = np.arange(len(sizes)), fits.argmax(1), fits.any(1)
+    shape = np.stack([h[rows, first], w[rows, first]], 1) * some[:, None]
+    return window(np.floor(u[:, 20:22] * (sizes - shape + 1)), shape)[0], some
+
+
+@dictates(draw_erasing)
+def erasing_answers(row, step):
+    return [coin(row["flag"]), *([("window", row)] if row["flag"] else [])]
+
+
+@draws(uniforms=1)
+def draw_jpeg_quality(sizes, u, *, quality):
+    """torchvision.transforms.v2.JPEG.make_params: from ``quality[0]`` to ``quality[1]``, both included."""
+    return {"quality": whole(u[:, 0], quality[0], quality[1] + 1).astype(np.int32)}, sizes
+
+
+@dictates(draw_jpeg_quality)
+def jpeg_quality_answers(row, step):
+    return [("whole", int(row["quality"]))]
+
+
+@kernel
+def erase(images, arrays, *, value):
+    """torchvision.transforms.functional.erase: a window takes one value a channel, or (``value`` None) normal
+    numbers."""
+    if value is None:
+        return _erase_randomly(images, arrays)
+    value = to_device(_as_pixels(torch.tensor(value, dtype=torch.float32), images), images.device)
+    return torch.where(within(images, arrays), value[:, None, None], images)
+
+
+def within(images, arrays) -> torch.Tensor:
+    """(N, 1, H, W): what lies in each image's window."""
+    height, width = images.shape[-2:]
+    (top, left), (h, w) = ([a[:, [0]], a[:, [1]]] for a in (arrays["start"], arrays["shape"]))
+    y, x = np.arange(height), np.arange(width)
+    in_y, in_x = (
+        to_device(inside, images.device) for inside in ((y >= top) & (y < top + h), (x >= left) & (x < left + w))
+    )
+    return in_y[:, None, :, None] & in_x[:, None, None, :]
+
+
+def _erase_randomly(images, arrays):
+    """Only what is erased is drawn; it is numbered line by line."""
+    n, channels, height, width = images.shape
+    h, w = arrays["shape"].astype(np.int64).T
+    row = np.repeat(np.arange(n), channels * h)  # of each line of each window
+    line = np.arange(len(row)) - np.repeat(np.cumsum(channels * h) - channels * h, channels * h)
+    channel, y = np.divmod(line, h[row])
+    top, left = arrays["start"][row].astype(np.int64).T
+    first = (channel * height + top + y) * width + left  # pixel of the image
+    drawn = np.cumsum(w[row]) - w[row]  # pixels before it
+    found = np.stack([first - drawn, row * images[0].numel(), mixed(arrays["key"])[row]])
+    lines, lengths = (to_device(a, images.device) for a in (found, w[row]))
+    count = int(w[row].sum())
+    at = torch.repeat_interleave(torch.arange(len(row), device=images.device), lengths, output_size=count)
+    index, image, key = lines.index_select(1, at).unbind(0)
+    index = torch.arange(count, device=images.device).add_(index)
+    values = _as_pixels(normals_at(index, key), images)
+    made = images.clone(memory_format=torch.contiguous_format)
+    made.view(-1).index_copy_(0, index.add_(image), values)
+    return made
+
+
+def _as_pixels(values, images):
+    """What assigning floating point numbers to images gives: whole numbers are truncated, and wrap as on x86."""
+    return values.to(images.dtype) if images.is_floating_point() else values.to(torch.int32).to(images.dtype)
+
+
+@kernel
+@in_parts
+def gaussian_noise(images, arrays, *, mean, sigma, clip):
+    """torchvision.transforms.v2.functional.gaussian_noise_image."""
+    noise = normals(arrays["key"], images[0].numel(), images.device).view(images.shape)
+    if images.is_floating_point():
+        made = noise.mul_(sigma).add_(mean).to(images.dtype).add_(images)
+        return made.clamp_(0, 1) if clip else made
+    made = noise.mul_(sigma * 255).add_(mean * 255).to(torch.int16).add_(images)
+    return (made.clamp_(0, 255) if clip else made).to(images.dtype)
+
+
+@kernel
+def jpeg(images, arrays, *, like):
+    """torchvision.transforms.v2.functional.jpeg, image by image on the CPU: PIL's coder, or torchvision's for
+    tensors."""
+
+    def code(image, quality):
+        if like == "pil":
+            return F1.pil_to_tensor(F2.jpeg(F1.to_pil_image(image), quality))
+        return F2.jpeg(image, quality)
+
+    coded = each(code, images.cpu(), arrays["quality"].tolist())
+    return to_device(torch.stack(coded), images.device)
+
+
+@kernel
+def linear_transformation(images, arrays, *, matrix, mean):
+    """LinearTransformation: each image as a vector, minus the mean, times the matrix."""
+    centred = images.flatten(1) - _on(mean, images.device)
+    return product(centred, _on(matrix, images.device).to(centred.dtype)).view(images.shape)
+
+
+@functools.lru_cache(8)
+def _on(constant: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return constant.to(device)
+
+
+# ---- one image
+
+
+@image_kernel("jpeg")
+def jpeg_image(image, row, *, like):
+    return F2.jpeg(image, int(row["quality"]))

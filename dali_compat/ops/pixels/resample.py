@@ -1,0 +1,225 @@
+"""Image.resize of Pillow (Resample.c), and of PyTorch's CPU on uint8, as batched torch, bit for bit.
+
+Weights are computed on the host in double precision, in the order in which their C code adds. They are whole multiples
+of 2**-22 or more, so sums of weighted pixels are exact in float64, whatever the device and the order of adding.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from ...runtime.device import to_device
+from ..lowered import vertical_first
+from .lists import put
+
+_BITS = 22  # of a weight, behind the point
+_NUMBERS = 2**27  # float64 that a GPU works on at a time
+_BLOCK = 64  # outputs that one product of matrices makes: the taps of neighbours overlap
+
+
+def _box(x):
+    return np.where((x > -0.5) & (x <= 0.5), 1.0, 0.0)
+
+
+def _bilinear(x):
+    return np.maximum(1 - np.abs(x), 0)
+
+
+def _hamming(x):
+    x = np.abs(x)
+    angle = np.where(x == 0, 1, x) * np.pi
+    # the constants are floats in C
+    value = np.sin(angle) / angle * (float(np.float32(0.54)) + float(np.float32(0.46)) * np.cos(angle))
+    return np.where(x == 0, 1.0, np.where(x < 1, value, 0.0))
+
+
+def _bicubic(x, a=-0.5):
+    x = np.abs(x)
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    return np.where(x < 1, near, np.where(x < 2, (((x - 5) * x + 8) * x - 4) * a, 0.0))
+
+
+def _lanczos(x):
+    def sinc(x):
+        angle = np.where(x == 0, 1, x) * np.pi
+        return np.where(x == 0, 1.0, np.sin(angle) / angle)
+
+    return np.where((x >= -3) & (x < 3), sinc(x) * sinc(x / 3), 0.0)
+
+
+_FILTERS = {
+    "box": (_box, 0.5),
+    "bilinear": (_bilinear, 1.0),
+    "hamming": (_hamming, 1.0),
+    "bicubic": (_bicubic, 2.0),
+    "lanczos": (_lanczos, 3.0),
+}
+_NEIGHBOURS: dict[str, tuple[np.ndarray, Callable]] = {
+    "bilinear": (np.arange(2), _bilinear),
+    "bicubic": (np.arange(-1, 3), functools.partial(_bicubic, a=-0.75)),
+}
+
+
+@functools.lru_cache(1024)  # 20 MB; windows of photos have some 500 sizes
+def taps(
+    size_in: int, size_out: int, interpolation: str, like: str = "pil", antialias: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weights (size_out, taps) and the first input of each (size_out,).
+
+    Pillow's precompute_coeffs and normalize_coeffs_8bpc; where ``like`` is "v2", what PyTorch's CPU kernels for uint8
+    make of them (UpSampleKernel.cpp): as many bits as 16-bit weights have room for.
+    """
+    weights, first = (_filtered if antialias else _interpolated)(size_in, size_out, interpolation)
+    if like == "pil":
+        bits = _BITS
+    else:
+        bits = next((bits for bits in range(_BITS) if int(0.5 + weights.max() * 2 ** (bits + 1)) >= 2**15), _BITS)
+    return np.trunc(np.where(weights < 0, -0.5, 0.5) + weights * 2**bits) / 2**bits, first
+
+
+def _filtered(size_in, size_out, interpolation):
+    function, support = _FILTERS[interpolation]
+    scale = size_in / size_out
+    filter_scale = max(scale, 1.0)
+    support = support * filter_scale
+    center = (np.arange(size_out) + 0.5) * scale
+    first = np.maximum((center - support + 0.5).astype(np.int64), 0)
+    count = np.minimum((center + support + 0.5).astype(np.int64), size_in) - first
+    x = np.arange(count.max())
+    weights = function((x + first[:, None] - center[:, None] + 0.5) * (1.0 / filter_scale))
+    weights[x >= count[:, None]] = 0
+    total = np.cumsum(weights, 1)[:, -1:]  # one after the other, as C adds
+    np.divide(weights, total, out=weights, where=total != 0)
+    return weights, first
+
+
+def _interpolated(size_in, size_out, interpolation):
+    """Two or four neighbours, which PyTorch takes where it does not antialias; those beyond the border are the
+    border."""
+    around, function = _NEIGHBOURS[interpolation]
+    center = (np.arange(size_out) + 0.5) * (size_in / size_out) - 0.5
+    if interpolation == "bilinear":
+        center = np.maximum(center, 0)
+    floor = np.floor(center).astype(np.int64)
+    count = min(len(around), size_in)
+    first = np.clip(floor + around[0], 0, size_in - count)
+    index = np.clip(floor[:, None] + around, 0, size_in - 1) - first[:, None]
+    weights = np.zeros((size_out, count))
+    np.add.at(weights, (np.arange(size_out)[:, None], index), function(around - (center - floor)[:, None]))
+    return weights, first
+
+
+def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str, like: str = "pil", antialias: bool = True):
+    """(N, C, H, W) uint8: one axis, rounded to 8 bits, then the other. Pillow's ImagingResample or, where ``like`` is
+    "v2", torch.nn.functional.interpolate on the CPU, on any device."""
+    before = np.array(images.shape[-2:])
+    vertical = like == "pil" and vertical_first(before[None], np.array([size]))[0]
+    order = (-2, -1) if vertical else (-1, -2)
+    how = interpolation, like, antialias
+    passes = [(axis, _matrix(images, axis, size[axis], how)) for axis in order if size[axis] != before[axis]]
+    if not passes:
+        return images
+    made = []
+    for part in chunks(images, max(before[0] * before[1], size[0] * size[1]) * images.shape[1] * 3):
+        x = images[part].to(torch.float64)
+        for axis, (weights, blocks) in passes:
+            x = banded(x, weights, blocks, axis).add_(0.5).floor_().clamp_(0, 255)
+        made.append(x.to(torch.uint8))
+    return made[0] if len(made) == 1 else torch.cat(made)
+
+
+def resize_each(images: list[torch.Tensor], sizes: np.ndarray, interpolation: str, like="pil", antialias=True) -> list:
+    """The same of images (C, H, W) of several sizes, to ``sizes`` (N, 2): as few products of matrices as memory allows,
+    for a GPU's time goes into their number. Images of a product are padded to the largest; their padding has no
+    weights."""
+    before = np.array([image.shape[-2:] for image in images])
+    vertical = vertical_first(before, sizes) & (like == "pil")
+    made: list = [None] * len(images)
+    for rows in _alike(before, sizes, vertical, len(images[0])):
+        x = _padded([images[row] for row in rows], *before[rows].max(0).tolist())
+        for axis in (0, 1) if vertical[rows[0]] else (1, 0):
+            matrices = _matrices(before[rows, axis], sizes[rows, axis], (interpolation, like, antialias), x.device)
+            if axis == 0:
+                x = (matrices @ x.flatten(2)).unflatten(2, x.shape[2:])
+            else:
+                x = (x.flatten(1, 2) @ matrices.mT).unflatten(1, x.shape[1:3])
+            x.add_(0.5).floor_().clamp_(0, 255)
+        x = x.movedim(2, 1).to(torch.uint8, memory_format=torch.contiguous_format)
+        for row, image in zip(rows, x, strict=True):
+            made[row] = image[:, : sizes[row, 0], : sizes[row, 1]]
+    return made
+
+
+def _alike(before, sizes, vertical, channels: int) -> list[list[int]]:
+    """Rows that go together: they begin with the same axis, and come to _NUMBERS at most."""
+    groups: list[list[int]] = [[]]
+    height, width = 0, 0
+    largest = np.maximum(before, sizes).tolist()
+    for row in np.lexsort([before[:, 1], before[:, 0], vertical]).tolist():
+        group, (h, w) = groups[-1], largest[row]
+        height, width = max(height, h), max(width, w)
+        full = (len(group) + 1) * channels * height * width * 3 > _NUMBERS
+        if group and (full or vertical[row] != vertical[group[0]]):
+            groups.append(group := [])
+            height, width = h, w
+        group.append(row)
+    return groups
+
+
+def _padded(images: list[torch.Tensor], height: int, width: int) -> torch.Tensor:
+    """(N, height, C, width) float64: so both axes are products of matrices as they lie."""
+    x = torch.zeros(len(images), height, len(images[0]), width, dtype=torch.float64, device=images[0].device)
+    put(x.movedim(2, 1), images)
+    return x
+
+
+def _matrices(sizes_in, sizes_out, how, device) -> torch.Tensor:
+    """Weights of one axis, (N, largest out, largest in)."""
+    found = [taps(*pair, *how) for pair in zip(sizes_in.tolist(), sizes_out.tolist(), strict=True)]
+    most = max(weights.shape[1] for weights, _ in found)
+    shape = len(found), int(sizes_out.max()), most
+    weights, first = np.zeros(shape), np.zeros(shape[:2], np.int64)
+    for i, (of_image, begin) in enumerate(found):
+        weights[i, : len(begin), : of_image.shape[1]] = of_image
+        first[i, : len(begin)] = begin
+    of_inputs, begins = (to_device(a, device) for a in (weights, first))
+    columns = begins[:, :, None] + torch.arange(most, device=device)
+    size_in = int(sizes_in.max())
+    matrices = torch.zeros(*shape[:2], size_in, dtype=torch.float64, device=device)
+    return matrices.scatter_add_(2, columns.clamp_(max=size_in - 1), of_inputs)  # beyond the image weights are 0
+
+
+def _matrix(images, axis, size_out, how):
+    """Weights as a matrix (in, out) on the device, and which inputs each block of outputs takes."""
+    size_in = images.shape[axis]
+    weights, first = taps(size_in, size_out, *how)
+    columns = np.minimum(first[:, None] + np.arange(weights.shape[1]), size_in - 1)  # beyond it weights are 0
+    at, values = (to_device(a, images.device) for a in (columns, weights))
+    matrix = torch.zeros(size_out, size_in, dtype=torch.float64, device=images.device)
+    return matrix.scatter_add_(1, at, values).T, band(first, first + weights.shape[1], size_in)
+
+
+def band(first: np.ndarray, last: np.ndarray, size_in: int) -> list[tuple[slice, slice]]:
+    """For each block of outputs, and the inputs between the ``first`` and (exclusive) ``last`` that they take."""
+    starts = range(0, len(first), _BLOCK)
+    return [(slice(i, i + _BLOCK), slice(int(first[i]), min(int(last[i : i + _BLOCK].max()), size_in))) for i in starts]
+
+
+def banded(x: torch.Tensor, matrix: torch.Tensor, blocks, axis: int) -> torch.Tensor:
+    """x (N, C, H, W) times ``matrix`` (in, out) along an axis, without its empty corners."""
+    if axis == -1:
+        parts = [x[..., inputs] @ matrix[inputs, outputs] for outputs, inputs in blocks]
+    else:
+        parts = [matrix[inputs, outputs].T @ x[..., inputs, :] for outputs, inputs in blocks]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
+
+
+def chunks(images: torch.Tensor, numbers: int):
+    """Slices of the rows, so that ``numbers`` float64 a row come to less than 1 GB on a GPU, and fit a CPU's cache."""
+    budget = _NUMBERS if images.is_cuda else 2**19
+    step = max(1, budget // max(numbers, 1))
+    return [slice(i, min(i + step, len(images))) for i in range(0, len(images), step)]

@@ -1,0 +1,217 @@
+"""Pillow's Image.transform (Geometry.c) as batched torch, bit for bit.
+
+Coordinates are float64 as in C, and added in the same order, because a rounding tie may hang on the last bit; what
+depends on the row or on the column alone is computed on the host.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ...runtime.device import to_device
+from .resample import chunks
+
+
+def resize_nearest(images: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """Image.resize(NEAREST): ImagingScaleAffine over the whole image."""
+    lines = []
+    for before, after in zip(images.shape[-2:], size, strict=True):
+        line = nearest(np.array([before]), np.array([after]))[0]
+        lines.append(to_device(line, images.device))
+    return images.index_select(-2, lines[0]).index_select(-1, lines[1])
+
+
+def nearest(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """(N, largest of ``after``) int64: which of ``before`` (N,) lines each of ``after`` (N,) is; behind those, beyond
+    the image."""
+    step = before / after
+    return _accumulated(step * 0.5, step, int(after.max())).astype(np.int64)
+
+
+def transform(images, coordinates, size, interpolation, fill):
+    """ImagingGenericTransform on (N, C, H, W) uint8.
+
+    ``coordinates(rows)`` gives x and y of the input, (2, n, h, w) float64, for a slice of the images.
+    """
+    background = fill_like(images, fill)
+    sample, per_channel, more = _SAMPLES["nearest" if interpolation.startswith("nearest") else interpolation]
+    parts = chunks(images, size[0] * size[1] * (per_channel * images.shape[1] + more))
+    made = [_filled(images[part], coordinates(part), sample, background) for part in parts]
+    return made[0] if len(made) == 1 else torch.cat(made)
+
+
+def _filled(images, found, sample, background):
+    """What ``sample`` gives at coordinates, and the background where they are outside of the image."""
+    ends = to_device(np.array(images.shape[:-3:-1]).reshape(2, 1, 1, 1), images.device)  # of x and of y
+    x, y = (found >= 0) & (found < ends)
+    return torch.where((x & y)[:, None], sample(images, found, ends), background)
+
+
+def coordinates_of(data: np.ndarray, size: tuple[int, int], device: torch.device):
+    """affine_transform (6 numbers a row) or perspective_transform (8): what transform() takes as ``coordinates``."""
+
+    a = data.T[:, :, None, None]
+    of_column = to_device(a[0::3] * (np.arange(size[1]) + 0.5), device)
+    of_row = to_device(a[1::3] * (np.arange(size[0])[:, None] + 0.5), device)
+    offset = to_device(np.ascontiguousarray(a[2::3]), device)
+
+    def coordinates(rows):
+        sums = of_column[:, rows] + of_row[:, rows]
+        found = sums[:2].add_(offset[:, rows])
+        return found.div_(sums[2].add_(1)) if len(sums) > 2 else found
+
+    return coordinates
+
+
+def pixels(images):
+    """A function of places, y * W + x, (n, h, w) int64: the pixels there, (n, C, h, w)."""
+    n, channels = images.shape[:2]
+    flat = images.reshape(n, channels, -1)
+
+    def at(place):
+        index = place.reshape(n, 1, -1).expand(-1, channels, -1)
+        return flat.gather(2, index).reshape(n, channels, *place.shape[1:])
+
+    return at
+
+
+# Samples of images at ``found``, x and y, which they change; ``ends`` are the images' width and height.
+
+
+def _within(places, ends):
+    """Those that are outside are somewhere inside: fills will hide them. So will they hide what infinity and NaN are as
+    whole numbers."""
+    return torch.minimum(places.clamp_(min=0), ends - 1)
+
+
+def _nearest(images, found, ends):
+    x, y = _within(found.to(torch.int64), ends)
+    return pixels(images)(y.mul_(images.shape[-1]).add_(x))
+
+
+def _cells(images, found, ends, reach):
+    """The pixels around each coordinate, (n, C, rows, columns, h, w) int16, and its distance (x, y) from the pixel that
+    ``reach`` calls 0. Pixels beyond the rim are those of the rim."""
+    low = found.sub_(0.5).floor()
+    dx, dy = found.sub_(low)
+    steps = torch.tensor(reach, device="cpu")[:, None, None]
+    taps = low.to(torch.int64)[:, :, None] + to_device(steps, images.device)
+    columns, rows = _within(taps, ends[..., None])
+    places = rows.mul_(images.shape[-1])[:, :, None] + columns[:, None]
+    return pixels(images)(places).to(torch.int16), dx[:, None], dy[:, None]
+
+
+def _bilinear_2x2(images, found, ends):
+    cells, dx, dy = _cells(images, found, ends, (0, 1))
+    left, right = cells.unbind(3)
+    top, bottom = right.sub_(left).mul(dx[:, None]).add_(left).unbind(2)
+    return bottom.sub_(top).mul_(dy).add_(top).to(torch.uint8)
+
+
+def _bicubic_4x4(images, found, ends):
+    cells, dx, dy = _cells(images, found, ends, (-1, 0, 1, 2))
+    lines = _cubic(cells.unbind(3), dx[:, None])
+    return _cubic(lines.unbind(2), dy).clamp_(0, 255).to(torch.uint8)
+
+
+# and how many float64 they take at once, a channel and besides
+_SAMPLES = {"nearest": (_nearest, 1, 10), "bilinear": (_bilinear_2x2, 6, 16), "bicubic": (_bicubic_4x4, 18, 40)}
+
+
+def _cubic(values, d):
+    """The BICUBIC macro, each sum in its order: p1 + d * (p2 + d * (p3 + d * p4))."""
+    v1, v2, v3, v4 = values
+    p4 = (v2 - v1).sub_(v3).add_(v4)
+    p3 = (v1 - v2).mul_(2).add_(v3).sub_(v4)
+    p2 = v3 - v1
+    return p4.mul(d).add_(p3).mul_(d).add_(p2).mul_(d).add_(v2)
+
+
+def transform_nearest(images, matrix, size, fill):
+    """ImagingTransformAffine without a filter: coordinates are sums of 16.16 fixed point numbers (affine_fixed)."""
+    background = fill_like(images, fill)
+    lines, others = _fixed_lines(matrix, size, images.shape[-2:])
+    of_column, of_row = (to_device(np.stack(lines[first::2]), images.device) for first in (0, 1))
+    made = []
+    for part in chunks(images, size[0] * size[1] * (images.shape[1] + 1) * 2):
+        found = (of_column[:, part, None, :] + of_row[:, part, :, None]).bitwise_right_shift_(16)
+        for row in others:
+            if part.start <= row < part.stop:
+                found[0, row - part.start], found[1, row - part.start] = _unfixed(matrix[row], size, images.device)
+        made.append(_filled(images[part], found, _nearest, background))
+    return made[0] if len(made) == 1 else torch.cat(made)
+
+
+def _fixed_lines(matrix, size, source):
+    """x and y of the input in 16.16 fixed point, each a sum of one number a column and one a row of the output; and the
+    rows whose coordinates go beyond that."""
+    h, w = size
+    a = matrix.T[:, :, None]
+    fits, scales = _fits(matrix, size), _scales(matrix)
+
+    def fixed(value):
+        return np.floor(np.where(fits[:, None], value, 0) * 65536 + 0.5).astype(np.int64)
+
+    columns, rows = np.arange(w), np.arange(h)
+    lines = [
+        fixed(a[0]) * columns,
+        fixed(a[2] + a[0] * 0.5 + a[1] * 0.5) + fixed(a[1]) * rows,
+        fixed(a[3]) * columns,
+        fixed(a[5] + a[3] * 0.5 + a[4] * 0.5) + fixed(a[4]) * rows,
+    ]
+    if scales.any():  # ImagingScaleAffine adds steps up in double precision
+        for line, constant, (step, offset), count, limit in (
+            (lines[0], lines[1], (0, 2), w, source[1]),
+            (lines[3], lines[2], (4, 5), h, source[0]),
+        ):
+            step, offset = matrix[scales, step], matrix[scales, offset]
+            position = _accumulated(offset + step * 0.5, step, count)
+            inside = (position >= 0) & (position < limit)
+            line[scales] = np.where(inside, position, -1).astype(np.int64) << 16
+            constant[scales] = 0
+    return lines, np.flatnonzero(~fits & ~scales)
+
+
+def _fits(matrix, size) -> np.ndarray:
+    """(N,) whether fixed point numbers reach so far."""
+    a, (h, w) = matrix.T[:, :, None], size
+    corners = np.array([(0, 0), (w, 0), (0, h), (w, h)])
+    reach = [np.abs(corners[:, 0] * a[k] + corners[:, 1] * a[k + 1] + a[k + 2]) for k in (0, 3)]
+    return (np.maximum(*reach) < 32768).all(1)
+
+
+def _scales(matrix) -> np.ndarray:
+    """(N,) which are ImagingScaleAffine's."""
+    return (matrix[:, 1] == 0) & (matrix[:, 3] == 0)
+
+
+def is_fixed(matrix: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """(N,) whether no coordinate of transform_nearest() has steps added up, or none that are rounded: all are sums of
+    fixed point numbers."""
+    whole = (matrix[:, [0, 4]] == 1).all(1) & (matrix[:, [2, 5]] % 1 == 0).all(1)
+    return _fits(matrix, size) & (whole | ~_scales(matrix))
+
+
+def _unfixed(a, size, device):
+    """x and y as the last resort of ImagingTransformAffine has them: steps add up in double precision."""
+    for step, row_step, offset in (a[:3], a[3:]):
+        rows = _accumulated(np.array([offset + row_step * 0.5 + step * 0.5]), row_step, size[0])
+        grid = _accumulated(rows[0], step, size[1])
+        yield to_device(np.where(abs(grid) < 2**31, np.floor(grid), -1).astype(np.int64), device)
+
+
+def _accumulated(start: np.ndarray, step, count: int) -> np.ndarray:
+    """(n, count) of start, start + step, start + step + step ..., each rounded as C rounds."""
+    line = np.empty((len(start), count))
+    line[:, 0] = start
+    line[:, 1:] = np.reshape(step, (-1, 1))
+    return np.add.accumulate(line, 1)
+
+
+def fill_like(images: torch.Tensor, fill) -> torch.Tensor:
+    """(C, 1, 1) in the images' dtype; where they are whole numbers, truncated as PIL truncates. None is black."""
+    fill = np.zeros(1) if fill is None else np.asarray(fill, np.float64).reshape(-1)
+    if not images.is_floating_point():
+        fill = np.clip(np.trunc(fill), 0, 255)
+    return to_device(torch.from_numpy(fill).to(images.dtype), images.device)[:, None, None]

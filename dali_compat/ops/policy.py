@@ -1,0 +1,285 @@
+"""AutoAugment, RandAugment and TrivialAugmentWide.
+
+``which`` counts in AUGMENTATIONS; ``magnitude`` is the number that torchvision passes to the operation of that name,
+with its sign: to ``_apply_op`` (``like`` "v1") or ``_apply_image_or_video_transform`` ("v2"). The two differ: v2's
+Solarize counts from 0 to 1, of PIL images too. The tables of policies and magnitudes are those of the installed
+torchvision.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+from torchvision import transforms as v1
+from torchvision.transforms import InterpolationMode, autoaugment, v2
+
+from ..plan import Draw, Step, draw, step
+from . import operations
+from .arguments import fill_list, fill_of, like_of, version_of
+from .draws import dictates, draws
+from .fidelity import EXACT
+from .kernels import image_kernel, kernel
+from .laws import whole
+from .matrices import affine, rotation, rotation_of_tensors
+from .translators import register
+from .warp import warp_interpolation
+
+
+@register(v1.AutoAugment, v2.AutoAugment, consumes="policy interpolation fill")
+def translate_auto_augment(t, spec):
+    args = {"policy": t.policy.value, "like": version_of(t)}
+    first, second = (_augment(t, spec, draw("auto_augment", **args, at=at)) for at in (0, 1))
+    return first, second.but(shares=True)
+
+
+@register(v1.RandAugment, v2.RandAugment, consumes="num_ops magnitude num_magnitude_bins interpolation fill")
+def translate_rand_augment(t, spec):
+    args = {"magnitude": t.magnitude, "num_magnitude_bins": t.num_magnitude_bins, "like": version_of(t)}
+    return [_augment(t, spec, draw("rand_augment", **args)) for _ in range(t.num_ops)]
+
+
+@register(v1.TrivialAugmentWide, v2.TrivialAugmentWide, consumes="num_magnitude_bins interpolation fill")
+def translate_trivial_augment_wide(t, spec):
+    args = {"num_magnitude_bins": t.num_magnitude_bins, "like": version_of(t)}
+    return (_augment(t, spec, draw("trivial_augment_wide", **args)),)
+
+
+def _augment(t, spec, drawn: Draw) -> Step:
+    return step("augment", spec, drawn, **_args(t, spec), like=like_of(t, spec), version=version_of(t), fidelity=EXACT)
+
+
+def _args(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
+    return {"names": AUGMENTATIONS, "interpolation": warp_interpolation(t, spec, allowed), "fill": fill_of(t, spec)}
+
+
+AUGMENTATIONS = (
+    "Identity",
+    "ShearX",
+    "ShearY",
+    "TranslateX",
+    "TranslateY",
+    "Rotate",
+    "Brightness",
+    "Color",
+    "Contrast",
+    "Sharpness",
+    "Posterize",
+    "Solarize",
+    "AutoContrast",
+    "Equalize",
+    "Invert",
+)
+_TRANSLATIONS = ((AUGMENTATIONS.index("TranslateX"), 1), (AUGMENTATIONS.index("TranslateY"), 0))  # and the size's axis
+
+
+@draws(uniforms=5)
+def draw_auto_augment(sizes, u, *, policy, like, at):
+    """AutoAugment.get_params and the first (``at`` 0) or second (1) operation of the sub-policy that it picks.
+
+    Both steps take the same random stream. Rows that the operation is not for have "Identity" beside their flag of 0.
+    """
+    ops, chances, bins = _sub_policies(policy, like)
+    row = whole(u[:, 0], 0, len(ops))
+    which, applied = ops[row, at], u[:, 1 + at] <= chances[row, at]
+    magnitude = _magnitudes(space_of("AutoAugment", like, 10), which, bins[row, at], u[:, 3 + at], sizes)
+    return {
+        "flag": applied.astype(np.int32),
+        "which": np.where(applied, which, 0).astype(np.int32),
+        "magnitude": np.where(applied, magnitude, 0.0),
+    }, sizes
+
+
+@dictates(draw_auto_augment)
+def auto_augment_answers(row, step):
+    return [operation_answer(row, step)] if row["flag"] else [("operation", None)]
+
+
+@draws(uniforms=2)
+def draw_rand_augment(sizes, u, *, magnitude, num_magnitude_bins, like):
+    """One of RandAugment's operations; each has a random stream of its own."""
+    return one_operation(space_of("RandAugment", like, num_magnitude_bins), u[:, 0], magnitude, u[:, 1], sizes), sizes
+
+
+@dictates(draw_rand_augment)
+def rand_augment_answers(row, step):
+    return [operation_answer(row, step)]
+
+
+@draws(uniforms=3)
+def draw_trivial_augment_wide(sizes, u, *, num_magnitude_bins, like):
+    """TrivialAugmentWide's operation."""
+    bins = whole(u[:, 2], 0, num_magnitude_bins)
+    return one_operation(space_of("TrivialAugmentWide", like, num_magnitude_bins), u[:, 0], bins, u[:, 1], sizes), sizes
+
+
+@dictates(draw_trivial_augment_wide)
+def trivial_augment_wide_answers(row, step):
+    return [operation_answer(row, step)]
+
+
+def operation_answer(row, step) -> tuple:
+    return "operation", (step.kwargs["names"][row["which"]], float(row["magnitude"]))
+
+
+# ---- torchvision's tables
+
+
+class _Space(NamedTuple):
+    """An augmentation space.
+
+    Attributes:
+        key: the arguments of _space() it was made with.
+        ops: the operations to choose from.
+        signed: of each of AUGMENTATIONS, whether its magnitude takes a random sign.
+        magnitudes: of each of AUGMENTATIONS, in every bin; (15, bins). Zeros where it takes none.
+        by_size: whether those of TranslateX and TranslateY depend on the image.
+    """
+
+    key: tuple
+    ops: np.ndarray
+    signed: np.ndarray
+    magnitudes: np.ndarray
+    by_size: bool
+
+
+def one_operation(space: _Space, u_op, bins, u_sign, sizes) -> dict[str, np.ndarray]:
+    which = space.ops[whole(u_op, 0, len(space.ops))]
+    return {"which": which, "magnitude": _magnitudes(space, which, bins, u_sign, sizes)}
+
+
+def _magnitudes(space: _Space, which, bins, u_sign, sizes) -> np.ndarray:
+    bins = np.broadcast_to(bins, which.shape)
+    magnitude = space.magnitudes[which, bins]
+    for op, axis in _TRANSLATIONS if space.by_size else ():
+        at = np.nonzero(which == op)
+        extents = sizes[at[0], axis].tolist()
+        magnitude[at] = [_translation(space.key, e)[b] for e, b in zip(extents, bins[at].tolist(), strict=True)]
+    return np.where(space.signed[which] & (u_sign < 0.5), -magnitude, magnitude)
+
+
+@functools.cache
+def space_of(*key) -> _Space:
+    table = _asked(*key, extent=1)
+    signed, rows = np.zeros(len(AUGMENTATIONS), bool), np.zeros((len(AUGMENTATIONS), key[2]))
+    ops = np.array([AUGMENTATIONS.index(name) for name in table], np.int32)
+    for op, (magnitudes, is_signed) in zip(ops, table.values(), strict=True):
+        signed[op] = is_signed
+        if magnitudes is not None:
+            rows[op] = magnitudes.tolist()
+    return _Space(key, ops, signed, rows, by_size=key[0] != "TrivialAugmentWide")
+
+
+@functools.cache
+def _translation(key: tuple, extent: int) -> list[float]:
+    """The magnitudes of TranslateX in images so wide, and of TranslateY in images so high."""
+    return _asked(*key, extent=extent)["TranslateX"][0].tolist()
+
+
+def _asked(transform: str, like: str, bins: int, all_ops: bool = True, *, extent: int) -> dict:
+    """{operation: (magnitudes or None, signed)} of the installed transform, for an image of ``extent`` x ``extent``."""
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    if like == "v2":
+        kind = getattr(v2, transform)
+        space = kind._AUGMENTATION_SPACE if all_ops else kind._PARTIAL_AUGMENTATION_SPACE
+        return {name: (of(bins, extent, extent), signed) for name, (of, signed) in space.items()}
+    made = v1.AugMix(all_ops=all_ops) if transform == "AugMix" else getattr(v1, transform)()
+    size = () if transform == "TrivialAugmentWide" else ((extent, extent),)
+    space = made._augmentation_space(bins, *size)
+    return {name: (m if m.ndim else None, signed) for name, (m, signed) in space.items()}
+
+
+@functools.cache
+def _sub_policies(policy: str, like: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Operations, their chances and their bins, each (sub-policies, 2)."""
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    made = {"v1": v1, "v2": v2}[like].AutoAugment()
+    pairs = made._get_policies(v1.AutoAugmentPolicy(policy))
+    ops = np.array([[AUGMENTATIONS.index(name) for name, _, _ in pair] for pair in pairs], np.int32)
+    chances = np.array([[p for _, p, _ in pair] for pair in pairs], float)
+    bins = np.array([[b or 0 for _, _, b in pair] for pair in pairs], np.int64)
+    return ops, chances, bins
+
+
+@kernel
+def augment(images, arrays, *, names, interpolation, fill, like, version):
+    """``_apply_op`` of torchvision.transforms.autoaugment, or v2's ``_apply_image_or_video_transform``.
+
+    ``which`` counts in ``names``, and -1 is nothing. ``version`` says whose magnitudes they are: v2's
+    Solarize counts from 0 to 1.
+    """
+    which, magnitude = arrays["which"], arrays["magnitude"]
+    operation, factor, offset = _laws(tuple(names), version == "v2" and not images.is_floating_point())
+    chosen, numbers = operations.nothing_for(images)
+    chosen[:] = operation[which]
+    numbers[:, 0] = magnitude * factor[which] + offset[which]
+    size = tuple(images.shape[-2:])
+    for row in np.flatnonzero(chosen == operations.WARP).tolist():
+        numbers[row] = _matrix(names[which[row]], float(magnitude[row]), size, like, version)
+    code = operations.interpolation_code(interpolation)
+    return operations.run(images, chosen, numbers, like=like, interpolations=code, fill=fill)
+
+
+_OPERATIONS = {
+    "Brightness": "brightness",
+    "Color": "saturation",
+    "Contrast": "contrast",
+    "Sharpness": "sharpness",
+    "Posterize": "posterize",
+    "Solarize": "solarize",
+    "AutoContrast": "autocontrast",
+    "Equalize": "equalize",
+    "Invert": "invert",
+    "Identity": "identity",
+} | dict.fromkeys(("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"), "warp")
+_ENHANCERS = {"Brightness", "Color", "Contrast", "Sharpness"}
+
+
+@functools.lru_cache(64)
+def _laws(names, counts_to_255: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each name, and of -1: its operation; and what its number is, a multiple of the magnitude and an offset."""
+    operation = [operations.CODES[_OPERATIONS[name]] for name in names]
+    factor = [255.0 if name == "Solarize" and counts_to_255 else 1.0 for name in names]
+    offset = [float(name in _ENHANCERS) for name in names]
+    return np.array([*operation, 0]), np.array([*factor, 0.0]), np.array([*offset, 0.0])
+
+
+@functools.lru_cache(4096)  # a policy has few magnitudes
+def _matrix(name, magnitude, size, like, version) -> list[float]:
+    """From output to input, as torchvision's affine and rotate have it."""
+    if name == "Rotate" and like == "pil":
+        return rotation(magnitude, size, size)
+    if name == "Rotate":
+        return rotation_of_tensors(magnitude, size, size, like=like)
+    degrees, shift = math.degrees(math.atan(magnitude)), int(magnitude)
+    translate, shear, center = {
+        "ShearX": ([0, 0], [degrees, 0.0], [0, 0]),
+        "ShearY": ([0, 0], [0.0, degrees], [0, 0]),
+        "TranslateX": ([shift, 0], [0.0, 0.0], None),
+        "TranslateY": ([0, shift], [0.0, 0.0], None),
+    }[name]
+    return affine(0.0, translate, 1.0, shear, size, center, like, version)
+
+
+# ---- one image
+
+_V2 = v2.RandAugment()
+
+
+@image_kernel("augment")
+def augment_image(image, row, *, names, interpolation, fill, like, version):
+    return augmented(image, names[row["which"]], float(row["magnitude"]), interpolation, fill, version)
+
+
+def augmented(image, name: str, magnitude: float, interpolation: str, fill, version: str):
+    mode, fill = InterpolationMode(interpolation), fill_list(fill)
+    if version == "v2":
+        kinds: dict = {type(image): fill}
+        return _V2._apply_image_or_video_transform(image, name, magnitude, interpolation=mode, fill=kinds)
+    return autoaugment._apply_op(image, name, magnitude, interpolation=mode, fill=fill)

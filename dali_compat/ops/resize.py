@@ -1,0 +1,273 @@
+"""Resizing: new sizes by torchvision's own arithmetic, and the pixels in them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torchvision import transforms as v1
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms import functional as F1
+from torchvision.transforms.v2 import functional as F2
+
+from ..inspection.untranslatable import Untranslatable
+from ..plan import Draw, ImageSpec, Step, draw, step
+from ..runtime.cores import usable_cores
+from ..runtime.versions import resizes_in_whole_numbers
+from .arguments import functions, interpolation_of, ints, like_of
+from .draws import Arrays, ImageTooSmall, dictates, draws
+from .fidelity import EXACT, resized
+from .kernels import image_kernel, kernel, on_tensor, ragged_kernel
+from .laws import rand_between, whole
+from .pixels import resample, transform
+from .pixels.lists import by_size, each, float_batch, uniform
+from .translators import register
+from .windows import window
+
+
+@register(v1.Resize, v2.Resize, consumes="size interpolation max_size antialias")
+def translate_resize(t, spec):
+    size = t.size if t.size is None or not isinstance(t.size, int) else [t.size]
+    return (_resize_step(t, spec, None if size is None else tuple(size), t.max_size),)
+
+
+@register(v1.RandomResizedCrop, v2.RandomResizedCrop, consumes="size scale ratio interpolation antialias")
+def translate_random_resized_crop(t, spec):
+    window = draw("random_resized_crop", scale=tuple(t.scale), ratio=tuple(t.ratio))
+    return (
+        step("crop", spec.but(size=None), window, inside=True, fidelity=EXACT),
+        _resize_step(t, spec, tuple(t.size)),
+    )
+
+
+@register(v2.ScaleJitter, consumes="target_size scale_range interpolation antialias")
+def translate_scale_jitter(t, spec):
+    sizes = draw("scale_jitter", target_size=tuple(t.target_size), scale_range=tuple(t.scale_range))
+    return (_resize_to(t, spec, sizes),)
+
+
+@register(v2.RandomShortestSize, consumes="min_size max_size interpolation antialias")
+def translate_random_shortest_size(t, spec):
+    return (_resize_to(t, spec, draw("random_shortest_size", min_size=tuple(t.min_size), max_size=t.max_size)),)
+
+
+@register(v2.RandomResize, consumes="min_size max_size interpolation antialias")
+def translate_random_resize(t, spec):
+    return (_resize_to(t, spec, draw("random_resize", min_size=t.min_size, max_size=t.max_size)),)
+
+
+def _resize_step(t, spec: ImageSpec, size, max_size=None) -> Step:
+    if max_size is not None and size is not None and (len(size) == 2 or max_size <= size[0]):
+        raise Untranslatable(t, f"max_size={max_size} does not go with size={t.size}")
+    known = size if size is not None and len(size) == 2 else None
+    return _resize_to(t, spec, draw("resize", size=size, max_size=max_size), known)
+
+
+def _resize_to(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None = None) -> Step:
+    like, antialias = like_of(t, spec), spec.kind == "pil" or t.antialias  # PIL always does
+    return step(
+        "resize",
+        spec.but(size=known),
+        sizes,
+        interpolation=interpolation_of(t),
+        like=like,
+        antialias=antialias,
+        fidelity=resized,
+    )
+
+
+def resized_to(new) -> tuple[Arrays, np.ndarray]:
+    if (new < 1).any():
+        row = int((new < 1).any(1).argmax())
+        raise ImageTooSmall(row, f"height and width must be > 0, but Resize gives {tuple(new[row].tolist())}")
+    return {"size": new.astype(np.float32)}, new
+
+
+@draws()
+def draw_resize(sizes, u, *, size, max_size=None):
+    """torchvision.transforms.functional._compute_resized_output_size."""
+    if size is not None and len(size) == 2:
+        return resized_to(np.broadcast_to(np.array(size, np.int64), sizes.shape))
+    return resized_to(_by_edges(sizes, size and size[0], max_size))
+
+
+def _by_edges(sizes, size, max_size) -> np.ndarray:
+    """Its rule where the short edge (``size``: one for all or for each) or the long edge is given: the other edge is
+    truncated, not rounded."""
+    short, long = sizes.min(1), sizes.max(1)
+    if size is None:
+        new_short, new_long = (max_size * short / long).astype(np.int64), np.full_like(long, max_size)
+    else:
+        new_short = np.broadcast_to(np.asarray(size, np.int64), short.shape)
+        new_long = (new_short * long / short).astype(np.int64)
+        if max_size is not None:
+            over = new_long > max_size
+            new_short = np.where(over, (max_size * new_short / new_long).astype(np.int64), new_short)
+            new_long = np.where(over, max_size, new_long)
+    height_is_short = sizes[:, 0] < sizes[:, 1]
+    return np.stack([np.where(height_is_short, new_short, new_long), np.where(height_is_short, new_long, new_short)], 1)
+
+
+@draws(uniforms=22)
+def draw_random_resized_crop(sizes, u, *, scale, ratio):
+    """torchvision.transforms.RandomResizedCrop.get_params: ten tries, then a central crop within ``ratio``."""
+    height, width = sizes[:, :1].astype(float), sizes[:, 1:].astype(float)
+    area = height * width * (scale[0] + (scale[1] - scale[0]) * u[:, :10])
+    low, high = np.log(ratio[0]), np.log(ratio[1])
+    aspect = np.exp(low + (high - low) * u[:, 10:20])
+    w, h = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+    fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+    rows, first = np.arange(len(sizes)), fits.argmax(1)
+    shape = np.stack([h[rows, first], w[rows, first]], 1)
+    start = np.floor(u[:, 20:22] * (sizes - shape + 1))
+
+    none = ~fits.any(1)
+    if none.any():
+        height, width, in_ratio = height[:, 0], width[:, 0], (width / height)[:, 0]
+        too_narrow, too_wide = in_ratio < min(ratio), in_ratio > max(ratio)
+        fallback_h = np.where(too_narrow, np.rint(width / min(ratio)), height)
+        fallback_w = np.where(too_wide, np.rint(height * max(ratio)), width)
+        fallback = np.stack([fallback_h, fallback_w], 1)
+        shape[none] = fallback[none]
+        start[none] = ((sizes - fallback) // 2)[none]
+    if (shape < 1).any():
+        row = int((shape < 1).any(1).argmax())
+        have, of = (tuple(pair[row].astype(int).tolist()) for pair in (shape, sizes))
+        raise ImageTooSmall(row, f"RandomResizedCrop takes {have} of an image of {of}: no width has the ratio {ratio}")
+    return window(start, shape)
+
+
+@dictates(draw_random_resized_crop)
+def random_resized_crop_answers(row, step):
+    return [("window", row)]
+
+
+@draws(uniforms=1)
+def draw_scale_jitter(sizes, u, *, target_size, scale_range):
+    """torchvision.transforms.v2.ScaleJitter.make_params (which divides the target's width by the image's height)."""
+    fit = np.minimum(target_size[1] / sizes[:, :1], target_size[0] / sizes[:, 1:]).astype(np.float32)
+    return resized_to((sizes.astype(np.float32) * (fit * rand_between(u, scale_range))).astype(np.int64))
+
+
+@dictates(draw_scale_jitter)
+def scale_jitter_answers(row, step):
+    return [("size", row["size"].astype(int).tolist())]
+
+
+@draws(uniforms=1)
+def draw_random_shortest_size(sizes, u, *, min_size, max_size=None):
+    """torchvision.transforms.v2.RandomShortestSize.make_params; ``min_size`` is a tuple to choose from."""
+    scale = np.array(min_size)[whole(u, 0, len(min_size))] / sizes.min(1, keepdims=True)
+    if max_size is not None:
+        scale = np.minimum(scale, max_size / sizes.max(1, keepdims=True))
+    return resized_to((sizes * scale).astype(np.int64))
+
+
+@dictates(draw_random_shortest_size)
+def random_shortest_size_answers(row, step):
+    return [("size", row["size"].astype(int).tolist())]
+
+
+@draws(uniforms=1)
+def draw_random_resize(sizes, u, *, min_size, max_size):
+    """torchvision.transforms.v2.RandomResize.make_params: a short edge below ``max_size``."""
+    return resized_to(_by_edges(sizes, whole(u[:, 0], min_size, max_size), None))
+
+
+@dictates(draw_random_resize)
+def random_resize_answers(row, step):
+    return [("whole", int(row["size"].min()))]
+
+
+# ---- sizes
+
+
+@kernel
+def resize(images, arrays, *, interpolation, like, antialias=True):
+    """torchvision.transforms.functional.resize; PIL always antialiases."""
+    how = {"interpolation": interpolation, "like": like, "antialias": antialias}
+    if like == "pil" and not images.is_cuda and not _tiny(images, arrays["size"]):
+        return uniform(resize_each(list(images), arrays, **how))
+    return by_size(images, arrays["size"], lambda images, rows, size: _resize(images, size, **how))
+
+
+@ragged_kernel("resize")
+def resize_each(images, arrays, *, interpolation, like, antialias=True):
+    """The same of a list of images (C, H, W), whose sizes may differ; gives a list."""
+    sizes, how = arrays["size"].astype(np.int64), {"interpolation": interpolation, "like": like, "antialias": antialias}
+    if images[0].is_cuda and _as_pillow(images[0], sizes[0], interpolation, like):
+        return resample.resize_each(images, sizes, interpolation, like, antialias)
+
+    def resize_one(image, size):
+        if like == "pil" and not image.is_cuda:
+            return on_tensor("resize", image, {"size": size}, **how)
+        return _resize(image[None], tuple(size.tolist()), **how)[0]
+
+    if images[0].is_cuda:
+        return [resize_one(*row) for row in zip(images, sizes, strict=True)]
+    return each(resize_one, images, sizes)
+
+
+@ragged_kernel("resize_mirror_normalize")
+@kernel
+def resize_mirror_normalize(images, arrays, *, interpolation, mean, std, fill=()):
+    """uint8 images (C, H, W) of a CPU, resized, of these a window, mirrored or not, float32 and normalized: each goes
+    through a thread's cache once. Around the image is the ``fill``. Within 7e-7 of PyTorch's resize of bytes, and
+    torchvision's functions after it."""
+    sizes, starts, mirrors = (arrays[name].astype(np.int64).tolist() for name in ("size", "start", "mirror"))
+    height, width = arrays["shape"][0].astype(np.int64).tolist()
+    made = float_batch((len(images), len(images[0]), height, width))
+    mean, std = (np.array(values, np.float32)[:, None, None] for values in (mean, std))
+    scale, shift = 1 / (255 * std), -mean / std
+    border = np.array(fill or (0,), np.float32)[:, None, None]
+    resized = getattr(torch.ops.aten, f"_upsample_{interpolation}2d_aa")
+
+    def convert(first: int, end: int) -> None:
+        for image, size, (top, left), mirror, out in rows[first:end]:
+            if size == [1, 1]:
+                image = resample.resize(image[None], (1, 1), interpolation, "v2")
+            else:
+                image = resized(image[None], size, False)
+            whole, there = image[0].numpy(), out[:, :, ::-1] if mirror else out
+            window = whole[:, max(0, top) : max(0, top + height), max(0, left) : max(0, left + width)]
+            if window.shape != there.shape:
+                there[...] = border
+                there = there[:, max(0, -top) :, max(0, -left) :][:, : window.shape[1], : window.shape[2]]
+            there[...] = window
+            np.multiply(out, scale, out=out)
+            np.add(out, shift, out=out)
+
+    rows = list(zip(images, sizes, starts, mirrors, made.numpy(), strict=True))
+    bounds = np.linspace(0, len(rows), min(len(rows), 2 * usable_cores()) + 1).astype(int).tolist()
+    each(convert, bounds[:-1], bounds[1:])
+    return made
+
+
+def _resize(images, size, *, interpolation, like, antialias):
+    if _as_pillow(images, size, interpolation, like):
+        return resample.resize(images, size, interpolation, like, antialias)
+    if like == "pil":
+        return transform.resize_nearest(images, size)
+    return (F1 if like == "v1" else F2).resize(
+        images, list(size), InterpolationMode(interpolation), antialias=antialias
+    )
+
+
+def _as_pillow(images, size, interpolation, like) -> bool:
+    """In two passes, each rounded. So does PyTorch with uint8 for v2, but on a GPU it rounds once, and to a single
+    pixel it fails an assertion of its own, unless the channels are last."""
+    if like == "pil":
+        return not interpolation.startswith("nearest")
+    ours = like == "v2" and (images.is_cuda or tuple(size) == (1, 1))
+    ours = ours and images.dtype == torch.uint8 and interpolation in ("bilinear", "bicubic")
+    return ours and resizes_in_whole_numbers(interpolation)
+
+
+def _tiny(images, sizes) -> bool:
+    """Pillow takes .10 ms to make 40 x 40 pixels of 32 x 32, and a matrix .065; of 224 x 224 from 96 x 96 .6 and
+    3.6."""
+    return max(images.shape[-2] * images.shape[-1], sizes.prod(1).max()) <= 48**2
+
+
+@image_kernel("resize")
+def resize_image(image, row, *, interpolation, like, antialias):
+    return functions(like).resize(image, ints(row["size"]), InterpolationMode(interpolation), antialias=antialias)

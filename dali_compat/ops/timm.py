@@ -1,0 +1,250 @@
+"""timm's transforms of sizes and windows, and its RandomErasing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..inspection.untranslatable import Untranslatable
+from ..plan import DALI, Draw, ImageSpec, Options, Step, draw, step
+from .arguments import interpolation_named
+from .convert import translate_pil_to_tensor, translate_to_tensor
+from .draws import draws, lookup, run
+from .fidelity import EXACT, converted, resized
+from .kernels import image_kernel, kernel, ragged_kernel
+from .laws import key, whole
+from .noise import erased, within
+from .pixels.lists import uniform
+from .pixels.squares import normals
+from .resize import _resize_to, resize_each, resize_image, resized_to
+from .translators import T, register
+from .windows import _border, window
+
+timm: Any = import_module("timm.data.transforms")
+random_erasing: Any = import_module("timm.data.random_erasing")
+
+
+def _known(name: str, consumes: str = "") -> Callable[[T], T]:
+    """register(), of a class that not every timm has."""
+    kind = getattr(timm, name, None)
+    return register(*(() if kind is None else (kind,)), consumes=consumes)
+
+
+@_known("MaybeToTensor")
+def maybe_to_tensor(t, spec):
+    return translate_to_tensor(t, spec) if spec.kind == "pil" else ()
+
+
+@_known("MaybePILToTensor")
+def maybe_pil_to_tensor(t, spec):
+    return translate_pil_to_tensor(t, spec) if spec.kind == "pil" else ()
+
+
+@_known("ToTensor", consumes="dtype")
+def plain_to_tensor(t, spec):
+    steps = translate_pil_to_tensor(t, spec)
+    if t.dtype == torch.uint8:
+        return steps
+    if not t.dtype.is_floating_point:
+        raise Untranslatable(t, f"dtype={t.dtype}")
+    gives = steps[-1].gives.but(dtype=t.dtype)
+    return (*steps, step("to_dtype", gives, dtype=t.dtype, like="cast", fidelity=converted))
+
+
+@_known("ToNumpy")
+def to_numpy(t, spec):
+    """Of a batch default_collate and fast_collate make the same tensor as of tensors."""
+    if spec.kind != "pil":
+        raise Untranslatable(t, "it takes PIL images, and gets a tensor here")
+    return (step("pil_to_tensor", spec.but(kind="array"), fidelity=EXACT),)
+
+
+@_known("RandomResizedCropAndInterpolation", consumes="size scale ratio interpolation")
+def random_resized_crop_and_interpolation(t, spec):
+    _refuse_tensors(t, spec)
+    window = draw("random_resized_crop", scale=tuple(t.scale), ratio=tuple(t.ratio))
+    size = tuple(t.size)
+    whole = draw("resize", size=size, max_size=None)
+    return (step("crop", spec.but(size=None), window, inside=True, fidelity=EXACT), _resize(t, spec, whole, size))
+
+
+@_known(
+    "ResizeKeepRatio",
+    consumes="size longest interpolation random_scale_prob random_scale_range random_scale_area random_aspect_prob "
+    "random_aspect_range",
+)
+def resize_keep_ratio(t, spec):
+    _refuse_tensors(t, spec)
+    sizes = draw(
+        "resize_keep_ratio",
+        size=tuple(t.size),
+        longest=t.longest,
+        scale=(t.random_scale_prob, *t.random_scale_range, t.random_scale_area),
+        aspect=(t.random_aspect_prob, *t.random_aspect_range),
+    )
+    return (_resize(t, spec, sizes, None),)
+
+
+@_known("CenterCropOrPad", consumes="size fill padding_mode")
+def center_crop_or_pad(t, spec):
+    size = tuple(t.size)
+    pad = step("pad", spec.but(size=None), draw("pad_to_center", size=size), fidelity=EXACT, **_border(t, spec))
+    return pad, step("crop", spec.but(size=size), draw("center_crop", size=size), inside=True, fidelity=EXACT)
+
+
+@_known("RandomCropOrPad", consumes="size fill padding_mode")
+def random_crop_or_pad(t, spec):
+    size = tuple(t.size)
+    return (step("pad", spec.but(size=size), draw("crop_or_pad", size=size), fidelity=EXACT, **_border(t, spec)),)
+
+
+@_known("TrimBorder", consumes="border_size")
+def trim_border(t, spec):
+    window = draw("trim_border", border=t.border_size)
+    return (step("crop", spec.but(size=None), window, inside=True, fidelity=EXACT),)
+
+
+@register(
+    random_erasing.RandomErasing,
+    consumes="probability min_area max_area min_aspect max_aspect mode min_count max_count num_splits device",
+)
+def translate_erase(t, spec):
+    """Of an image; those of a batch, in which num_splits counts, are timm's PrefetchLoader's."""
+    names = {"probability", "min_area", "max_area", "log_aspect_ratio", "min_count", "max_count", "num_splits"}
+    names |= {"rand_color", "per_pixel", "device"}
+    if vars(t).keys() - {"mode"} != names:
+        raise Untranslatable(t, "it is not the RandomErasing that this version of dali_compat knows")
+    if spec.kind == "pil":
+        raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put it after the conversion")
+    if torch.device(t.device).type != "cpu" and not torch.cuda.is_available():
+        raise Untranslatable(t, f"device={t.device} is not there", "pass device='cpu'")
+    random = t.rand_color or t.per_pixel
+    if (random and not spec.dtype.is_floating_point) or not 0 <= t.min_count <= t.max_count:
+        raise Untranslatable(t, f"{t.min_count} to {t.max_count} windows of random color in {spec.dtype}")
+    law = {"p": float(t.probability), "area": (t.min_area, t.max_area), "log_ratio": tuple(t.log_aspect_ratio)}
+    if t.rand_color and not t.per_pixel:
+        op, how = "erase_with_color", {}
+    else:
+        op, how = "erase", {"value": None if t.per_pixel else (0.0,) * spec.channels}
+    counts = t.min_count, t.max_count
+    windows = [draw("timm_erasing", **law, counts=counts, at=at) for at in range(t.max_count)]
+    return [step(op, spec, window, at > 0, **how, fidelity=EXACT) for at, window in enumerate(windows)]
+
+
+def _refuse_tensors(t, spec: ImageSpec) -> None:
+    if spec.kind != "pil":
+        raise Untranslatable(t, "of tensors", "put it before the conversion")
+
+
+def _resize(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None) -> Step:
+    if not isinstance(t.interpolation, (tuple, list)):
+        return _resize_to(t, spec, sizes, known)
+    names = tuple(map(interpolation_named, t.interpolation))
+    chosen = draw("with_choice", of=sizes, count=len(names))
+    gives = spec.but(size=known)
+    return step("resize_by_choice", gives, chosen, interpolations=names, like="pil", fidelity=_resized_by_choice)
+
+
+def _resized_by_choice(s: Step, where: str, options: Options, two_pass: bool) -> str:
+    if where != DALI:
+        return EXACT
+    one = step("resize", s.gives, interpolation=s.kwargs["interpolations"][0], like="pil", fidelity=resized)
+    return resized(one, where, options, False)
+
+
+@draws(uniforms=lambda of, count: lookup(of)[0] + 1)
+def draw_with_choice(sizes, u, *, of, count):
+    """What another draw gives, and ``choice``, one of ``count``, each as likely."""
+    values, after = run(of, sizes, u[:, :-1])
+    return values | {"choice": np.floor(u[:, -1] * count).astype(np.int32)}, after
+
+
+def _uniforms(scale, aspect, **args) -> int:
+    return 4 if scale[0] > 0 or aspect[0] > 0 else 0
+
+
+@draws(uniforms=_uniforms)
+def draw_resize_keep_ratio(sizes, u, *, size, longest, scale, aspect):
+    """timm.data.transforms.ResizeKeepRatio.get_params; ``scale`` is (chance, low, high, whether of the area),
+    ``aspect`` (chance, low, high)."""
+    ratios = sizes / np.array(size)
+    ratio = ratios.max(1, keepdims=True) * longest + ratios.min(1, keepdims=True) * (1.0 - longest)
+    factor = np.ones(sizes.shape)
+    if scale[0] > 0:
+        drawn = scale[1] + (scale[2] - scale[1]) * u[:, 1:2]
+        factor = np.where(u[:, :1] < scale[0], 1.0 / np.sqrt(drawn) if scale[3] else drawn, factor)
+    if aspect[0] > 0:
+        low, high = np.log(aspect[1]), np.log(aspect[2])
+        drawn = np.sqrt(np.exp(low + (high - low) * u[:, 3:4]))
+        drawn = np.where(u[:, 2:3] < aspect[0], drawn, 1.0)
+        factor = factor * np.concatenate([1.0 / drawn, drawn], 1)
+    return resized_to(np.rint(sizes * factor / ratio).astype(np.int64))
+
+
+@draws()
+def draw_pad_to_center(sizes, u, *, size):
+    """timm.data.transforms.center_crop_or_pad, as far as it pads."""
+    missing = np.maximum(np.array(size) - sizes, 0)
+    return window(-(missing // 2), sizes + missing)
+
+
+@draws(uniforms=2)
+def draw_crop_or_pad(sizes, u, *, size):
+    """timm.data.transforms.RandomCropOrPad.get_params: a window within a larger image, or around a smaller one."""
+    room = sizes - np.array(size)
+    start = np.floor(u * (np.abs(room) + 1)) * np.where(room < 0, -1, 1)
+    return window(start, np.broadcast_to(size, sizes.shape))
+
+
+@draws()
+def draw_trim_border(sizes, u, *, border):
+    """timm.data.transforms.TrimBorder, of images that are larger than two borders."""
+    return window(np.broadcast_to(border, sizes.shape), sizes - 2 * border)
+
+
+_A_WINDOW = 23  # uniform numbers: erased()'s, and a key
+
+
+@draws(uniforms=lambda p, area, log_ratio, counts, at: 2 + _A_WINDOW * counts[1])
+def draw_timm_erasing(sizes, u, *, p, area, log_ratio, counts, at):
+    """The window number ``at`` of timm.data.random_erasing.RandomErasing, if there are so many: from ``counts[0]`` to
+    ``counts[1]``, which share ``area``. ``key`` is for what fills it."""
+    count, own = whole(u[:, 1], counts[0], counts[1] + 1), u[:, 2 + _A_WINDOW * at :]
+    arrays, some = erased(sizes, own[:, :22], area, log_ratio, np.maximum(count, 1)[:, None])
+    flag = (u[:, 0] <= p) & (at < count) & some
+    return arrays | {"flag": flag.astype(np.int32), "key": key(own[:, 22])}, sizes
+
+
+@kernel
+def resize_by_choice(images, arrays, *, interpolations, like):
+    """torchvision.transforms.functional.resize, with an interpolation of each image's own."""
+    return uniform(resize_each_by_choice(list(images), arrays, interpolations=interpolations, like=like))
+
+
+@ragged_kernel("resize_by_choice")
+def resize_each_by_choice(images, arrays, *, interpolations, like):
+    made = list(images)
+    for number, interpolation in enumerate(interpolations):
+        rows = np.flatnonzero(arrays["choice"] == number)
+        if len(rows):
+            some = {"size": arrays["size"][rows]}
+            resized = resize_each([images[row] for row in rows], some, interpolation=interpolation, like=like)
+            for row, image in zip(rows, resized, strict=True):
+                made[row] = image
+    return made
+
+
+@image_kernel("resize_by_choice")
+def resize_image_by_choice(image, row, *, interpolations, like):
+    return resize_image(image, row, interpolation=interpolations[int(row["choice"])], like=like, antialias=True)
+
+
+@kernel
+def erase_with_color(images, arrays):
+    """timm's RandomErasing in mode "rand": a window takes one normal number a channel."""
+    colors = normals(arrays["key"], images.shape[1], images.device).to(images.dtype)
+    return images.where(~within(images, arrays), colors[:, :, None, None])

@@ -1,0 +1,240 @@
+"""timm's RandAugment, AutoAugment and AugMixAugment."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..inspection.replaced import function_of
+from ..inspection.untranslatable import Untranslatable
+from ..plan import ImageSpec, draw, step
+from ..randoms import own_generators
+from .fidelity import EXACT
+from .timm_policy_draws import LAWS, NUMBERS, OPERATIONS, WITHOUT_VALUE, Operation, applied
+from .translators import register
+
+timm: Any = import_module("timm.data.auto_augment")
+
+_TRIES = 4
+_LARGEST: Any = getattr(timm, "_LEVEL_DENOM", getattr(timm, "_MAX_LEVEL", 10.0))
+_ATTRIBUTES = {"name", "aug_fn", "level_fn", "prob", "magnitude", "hparams", "kwargs"}
+_ATTRIBUTES |= {"magnitude_std", "magnitude_max"}
+_INTERPOLATIONS = {getattr(Image, name.upper()): name for name in ("nearest", "bilinear", "bicubic")}
+# what the methods that are done without being called refer to; others may do something else
+_AUGMENT_OP = {
+    "prob",
+    "random",
+    "magnitude",
+    "magnitude_std",
+    "float",
+    "uniform",
+    "gauss",
+    "magnitude_max",
+    "max",
+    "min",
+}
+_AUGMENT_OP |= {"_LEVEL_DENOM", "_MAX_LEVEL", "level_fn", "hparams", "tuple", "aug_fn", "kwargs"}
+_RAND_AUGMENT = {"np", "random", "choice", "ops", "num_layers", "choice_weights"}
+_AUTO_AUGMENT = {"random", "choice", "policy"}
+_AUGMIX = {
+    "np",
+    "float32",
+    "random",
+    "dirichlet",
+    "alpha",
+    "width",
+    "beta",
+    "blended",
+    "_apply_blended",
+    "_apply_basic",
+}
+_BASIC = {"np", "zeros_like", "float32", "depth", "random", "randint", "choice", "ops", "asarray", "clip", "Image"}
+_BASIC |= {"fromarray", "astype", "uint8", "blend"}
+_BASIC_OF_SQUARES = {"size", "len", "getbands", "zeros"}  # of an older timm, which fails on others
+_BLENDED = {"copy", "_calc_blended_weights", "depth", "np", "random", "randint", "choice", "ops", "Image", "blend"}
+_WEIGHTS = {"np", "array", "append", "float32"}
+
+
+@register(timm.RandAugment, consumes="ops num_layers choice_weights")
+def translate_rand_augment(t, spec):
+    _refuse_other_code(t, __call__=_RAND_AUGMENT)
+    ops, how = _operations(t, spec, t.ops)
+    layers, weights = t.num_layers, t.choice_weights
+    if type(layers) is not int:
+        raise Untranslatable(t, f"num_layers={layers}")
+    if weights is not None:
+        weights = tuple(float(weight) for weight in weights)
+        enough = len(weights) == len(ops) and sum(weight > 0 for weight in weights) >= layers
+        if not enough or min(weights) < 0 or not abs(sum(weights) - 1) < 1e-8:
+            raise Untranslatable(t, f"choice_weights do not go with {layers} of {len(ops)} operations")
+    args = {"ops": ops, "layers": layers, "weights": weights}
+    return _steps(spec, how, [draw("timm_rand_augment", **args, at=at) for at in range(layers)])
+
+
+@register(timm.AutoAugment, consumes="policy")
+def translate_auto_augment(t, spec):
+    _refuse_other_code(t, __call__=_AUTO_AUGMENT)
+    flat, how = _operations(t, spec, [op for ops in t.policy for op in ops])
+    described = iter(flat)
+    policy = tuple(tuple(next(described) for _ in ops) for ops in t.policy)
+    return _steps(spec, how, [draw("timm_auto_augment", policy=policy, at=at) for at in range(max(map(len, policy)))])
+
+
+@register(timm.AugMixAugment, consumes="ops alpha width depth blended")
+def translate_augmix(t, spec):
+    basic = _BASIC | (_BASIC_OF_SQUARES if spec.size is not None and spec.size[0] == spec.size[1] else set())
+    _refuse_other_code(t, __call__=_AUGMIX, _apply_basic=basic, _apply_blended=_BLENDED, _calc_blended_weights=_WEIGHTS)
+    ops, how = _operations(t, spec, t.ops)
+    if type(t.width) is not int or type(t.depth) is not int or t.width < 1 or not t.alpha > 0:
+        raise Untranslatable(t, f"width={t.width}, depth={t.depth}, alpha={t.alpha}")
+    blended = bool(t.blended)
+    chains = draw("timm_augmix", ops=ops, alpha=float(t.alpha), width=t.width, depth=t.depth, blended=blended)
+    return (step("timm_augmix", spec, chains, **how, blended=blended, fidelity=EXACT),)
+
+
+def _steps(spec, how, drawn) -> list:
+    """One operation after another, of one random stream."""
+    return [step("timm_augment", spec, one, at > 0, **how, fidelity=EXACT) for at, one in enumerate(drawn)]
+
+
+def _operations(t, spec: ImageSpec, ops: Sequence[Any]) -> tuple[tuple[Operation, ...], dict[str, Any]]:
+    """What they are made of, and the interpolations and the fill that they share.
+
+    Raises:
+        Untranslatable: one is not as this package knows timm's, or they do not share these.
+    """
+    if spec.kind != "pil":
+        raise Untranslatable(t, "it takes PIL images, and gets a tensor here", "put it before the conversion")
+    if not len(ops):
+        raise Untranslatable(t, "it has no operations")
+    for op in ops:
+        if type(op) is not timm.AugmentOp or not vars(op).keys() <= _ATTRIBUTES:
+            raise Untranslatable(t, f"{type(op).__name__} is not the AugmentOp that is known")
+    _refuse_other_code(ops[0], __call__=_AUGMENT_OP)
+    shared = {(_interpolations(t, op), _fill(t, op, spec)) for op in ops}
+    if len(shared) > 1:
+        raise Untranslatable(t, "its operations have several interpolations or fill colors")
+    interpolations, fill = shared.pop()
+    try:
+        described = tuple(_described(t, op, len(interpolations)) for op in ops)
+        with own_generators(0, 0):
+            _refuse_other_laws(t, ops, described)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # timm will say it to who calls it
+        raise Untranslatable(t, f"an operation raises {type(error).__name__} when it is asked") from None
+    return described, {"interpolations": interpolations, "fill": fill}
+
+
+def _interpolations(t, op) -> tuple[str, ...]:
+    given = op.kwargs["resample"]
+    modes = given if isinstance(given, (list, tuple)) else (given,)
+    if not modes or any(mode not in _INTERPOLATIONS for mode in modes):
+        raise Untranslatable(t, f"Pillow does not warp by resample={given}")
+    return tuple(_INTERPOLATIONS[mode] for mode in modes)
+
+
+def _fill(t, op, spec: ImageSpec) -> tuple[int, ...]:
+    fill = op.kwargs["fillcolor"]
+    whole = isinstance(fill, (tuple, list)) and all(type(value) is int and 0 <= value <= 255 for value in fill)
+    if not whole or len(fill) != spec.channels:
+        raise Untranslatable(t, f"img_mean={fill} for an image of {spec.channels} channels")
+    return tuple(fill)
+
+
+def _described(t, op, choices: int) -> Operation:
+    """
+    Raises:
+        Untranslatable: it does something else than what is known.
+    """
+    name = _name(op)
+    if name is None or not all(map(_is_timms, (op.aug_fn, op.level_fn))):
+        called = getattr(op.aug_fn, "__name__", "an operation")
+        raise Untranslatable(t, f"{getattr(op, 'name', called)} is not known to this version of dali_compat")
+    law, bound = LAWS[name], getattr(op, "magnitude_max", None) or _LARGEST
+    reach = 0.0
+    if law.function.startswith("translate"):
+        relative = law.function.endswith("rel")
+        reach = float(op.hparams.get("translate_pct", 0.45) if relative else op.hparams["translate_const"])
+    spread = float(op.magnitude_std)
+    return Operation(name, float(op.prob), float(op.magnitude), spread, float(bound), reach, choices)
+
+
+def _name(op) -> str | None:
+    """By what it calls: an older timm's has no name."""
+    for name, law in LAWS.items():
+        same = timm.NAME_TO_OP.get(name) is op.aug_fn and timm.LEVEL_TO_ARG.get(name) is op.level_fn
+        if same and getattr(timm, law.function) is op.aug_fn:
+            return name
+    return None
+
+
+def _is_timms(function) -> bool:
+    """Whether it can be called without calling code of the user's."""
+    return function is None or getattr(function, "func", function).__module__ == timm.__name__
+
+
+def _refuse_other_laws(t, ops, described: tuple[Operation, ...]) -> None:
+    """Tries timm's own code: on numbers of Python's random it calls its functions as our draw says.
+
+    Raises:
+        Untranslatable: an operation does something else.
+    """
+    surely = tuple(one._replace(prob=1.0) for one in described)
+    kinds = described + surely
+    tries = [(at, *_asked(op, kinds[at], seed)) for at, op in enumerate((*ops, *ops)) for seed in range(_TRIES)]
+    chosen, u, functions, args = zip(*tries, strict=True)
+    drawn = applied(kinds, np.array(chosen), np.array(u))
+    for at, function, given, which, value in zip(chosen, functions, args, drawn["which"], drawn["value"], strict=True):
+        same = which == (OPERATIONS.index(function) if function else -1)
+        if not same or not all(abs(one - value) <= 1e-9 * abs(value) for one in given):
+            raise Untranslatable(t, f"{kinds[at].name} of this timm is not the one that dali_compat knows")
+
+
+def _asked(op, described: Operation, seed: int) -> tuple[np.ndarray, str | None, tuple[float, ...]]:
+    """The numbers that AugmentOp.__call__ draws, in their places; the function that it calls, if it calls one, and the
+    arguments."""
+    random.seed(seed)
+    ahead = random.Random(seed)
+    probe, called = copy.copy(op), []
+    probe.prob = described.prob
+    probe.aug_fn = lambda image, *args, **kwargs: called.append((args, kwargs))
+    probe(None)
+    law, u = LAWS[described.name], np.zeros(NUMBERS)
+    if described.prob < 1:
+        u[0] = ahead.random()
+    if not called:
+        return u, None, ()
+    magnitude = [1] if np.isinf(described.deviation) else [1, 2] if described.deviation > 0 else []
+    for at in (*magnitude, *([3] if law.signed else [])):
+        u[at] = ahead.random()
+    (args, kwargs), function = called[0], law.function
+    if kwargs != op.kwargs or len(args) != (function not in WITHOUT_VALUE):
+        raise ValueError("called with other arguments")
+    if function == "gaussian_blur_rand":
+        u[5], function = ahead.random(), "gaussian_blur"
+        args = (op.aug_fn(_Blurred(), *args),)
+    return u, function, args
+
+
+class _Blurred:
+    """In place of an image: says by which radius it is blurred."""
+
+    def filter(self, blur):
+        return blur.radius
+
+
+def _refuse_other_code(t, **known: set[str]) -> None:
+    """
+    Raises:
+        Untranslatable: a method refers to more than is known.
+    """
+    for name, names in known.items():
+        method = function_of(getattr(type(t), name, None))
+        code = getattr(method, "__code__", None)
+        if code is None or not _is_timms(method) or not names.issuperset(code.co_names):
+            raise Untranslatable(t, f"{name} of this timm's {type(t).__name__} is not the one that dali_compat knows")

@@ -1,0 +1,243 @@
+"""timm's RandAugment, AutoAugment and AugMixAugment.
+
+On a CPU timm's own functions do them, image by image, in threads: Pillow takes less time than torch does, whatever the
+size. On a GPU operations.py does them. An operation that would give something else there than timm's function, of
+whichever version of timm and Pillow, is left to that function.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as F1
+
+from ..runtime.device import to_device
+from . import color, operations
+from .kernels import image_kernel, kernel
+from .matrices import rotation
+from .pixels.box_blur import box_blur
+from .pixels.lists import each, in_groups, uniform
+from .timm_policy_draws import OPERATIONS, WITHOUT_VALUE
+
+_WHOLE = {"posterize", "solarize", "solarize_add"}
+
+
+@kernel
+def timm_augment(images, arrays, *, interpolations, fill):
+    """AugmentOp.__call__ of ``value``; ``which`` counts in OPERATIONS, ``choice`` in ``interpolations``."""
+    if images.is_cuda:
+        return augmented(images, arrays, interpolations=interpolations, fill=fill)
+    return _each(timm_augment_image, images, arrays, interpolations=interpolations, fill=fill)
+
+
+@kernel
+def timm_augmix(images, arrays, *, interpolations, fill, blended):
+    """AugMixAugment.__call__ of chains of operations."""
+    if images.is_cuda:
+        return mixed(images, arrays, interpolations=interpolations, fill=fill, blended=blended)
+    return _each(timm_augmix_image, images, arrays, interpolations=interpolations, fill=fill, blended=blended)
+
+
+# ---- batches
+
+
+def augmented(images, arrays, *, interpolations, fill):
+    """timm_augment() on any device; ``which`` -1 is nothing."""
+    which, value = arrays["which"], arrays["value"]
+    alone = ~np.isin(which, [OPERATIONS.index(name) for name in _as_timm()]) & (which >= 0)
+    alone |= (which == OPERATIONS.index("posterize")) & (value < 1)  # to no bits, which Pillow refuses from 13 on
+    others = np.where(alone, -1, which)
+    made = _by_operations(images, arrays | {"which": others}, interpolations=interpolations, fill=fill)
+    if not alone.any():
+        return made
+    rows = np.flatnonzero(alone)
+    some = {name: arrays[name][rows] for name in ("which", "value", "choice")}
+    how = {"arrays": some, "interpolations": interpolations, "fill": fill}
+    return in_groups(made, [(rows, functools.partial(_each, timm_augment_image, **how))])
+
+
+def _by_operations(images, arrays, *, interpolations, fill):
+    which, value = arrays["which"], arrays["value"]
+    chosen, numbers = operations.nothing_for(images)
+    blurred = np.flatnonzero(which == OPERATIONS.index("gaussian_blur"))
+    for number in np.unique(which[which >= 0]).tolist():
+        name, rows = OPERATIONS[number], which == number
+        if name in _MATRICES:
+            chosen[rows], numbers[rows] = operations.WARP, _MATRICES[name](value[rows], tuple(images.shape[-2:]))
+        elif name in _VALUED:
+            operation, of_value = _VALUED[name]
+            chosen[rows], numbers[rows, 0] = operations.CODES[operation], of_value(value[rows])
+    of_each = np.array([operations.interpolation_code(name) for name in interpolations])[arrays["choice"]]
+    images = operations.run(images, chosen, numbers, like="pil", interpolations=of_each, fill=fill)
+    if not len(blurred):
+        return images
+    return in_groups(images, [(blurred, functools.partial(box_blur, sigmas=value[blurred]))])
+
+
+def mixed(images, arrays, *, interpolations, fill, blended):
+    """timm_augmix() on any device: chains are mixed in float32 and laid over the image, or laid over it one by one."""
+    n, width, depth = arrays["which"].shape
+    chains = images.repeat(width, 1, 1, 1)  # all first chains, all second ones, ...
+    for place in range(depth):
+        rows = {name: arrays[name][:, :, place].T.reshape(-1) for name in ("which", "value", "choice")}
+        chains = augmented(chains, rows, interpolations=interpolations, fill=fill)
+    weighted = list(zip(arrays["mix"].T, chains.split(n), strict=True))
+    if blended:
+        for weight, chain in weighted:
+            images = _blend(images, chain, weight)
+        return images
+    total = torch.zeros_like(images, dtype=torch.float32)
+    for weight, chain in weighted:
+        total.add_(chain * color.to(images, weight))
+    return _blend(images, total.clamp_(0, 255).to(torch.uint8), arrays["m"])
+
+
+def _blend(images, others, weights):
+    """Image.blend(image, other, weight) of each."""
+    return color.blend(others, images.to(torch.float32), weights, "pil")
+
+
+# ---- operations on values: whose they are, and the number that they take
+
+
+def _itself(value):
+    return value
+
+
+_VALUED = {
+    "auto_contrast": ("autocontrast", _itself),
+    "equalize": ("equalize", _itself),
+    "invert": ("invert", _itself),
+    "posterize": ("posterize", lambda value: np.minimum(value, 8)),
+    "solarize": ("solarize", _itself),
+    "solarize_add": ("solarize_add", _itself),
+    "color": ("saturation", _itself),
+    "contrast": ("contrast", _itself),
+    "brightness": ("brightness", _itself),
+    "sharpness": ("sharpness", _itself),
+    "desaturate": ("saturation", lambda value: np.clip(1.0 - value, 0.0, 1.0)),
+}
+
+
+# ---- warps
+
+
+def _matrix(at: int):
+    """The identity, from output to input, with a value in one place."""
+
+    def made(value, size):
+        matrix = np.tile([1.0, 0.0, 0.0, 0.0, 1.0, 0.0], (len(value), 1))
+        matrix[:, at] = value
+        return matrix
+
+    return made
+
+
+def _rotations(value, size):
+    return np.array([rotation(degrees, size, size) for degrees in value.tolist()])
+
+
+_MATRICES = {
+    "rotate": _rotations,
+    "shear_x": _matrix(1),
+    "shear_y": _matrix(3),
+    "translate_x_abs": _matrix(2),
+    "translate_y_abs": _matrix(5),
+    "translate_x_rel": lambda value, size: _matrix(2)(value * size[1], size),
+    "translate_y_rel": lambda value, size: _matrix(5)(value * size[0], size),
+}
+
+
+# ---- one image
+
+
+def by_timm(image: Image.Image, name: str, value: float, interpolation: str, fill) -> Image.Image:
+    """timm's own function of that name.
+
+    Raises:
+        ValueError: Pillow refuses it, as it would refuse timm.
+    """
+    function: Any = getattr(import_module("timm.data.auto_augment"), name)
+    args = () if name in WITHOUT_VALUE else (int(value) if name in _WHOLE else value,)
+    resample = Image.Resampling(F1.pil_modes_mapping[InterpolationMode(interpolation)])
+    try:
+        return function(image, *args, fillcolor=tuple(fill), resample=resample)
+    except ValueError as error:
+        what = f"timm's {name}({', '.join(map(str, args))}): {error}"
+        if name == "posterize":
+            what += "; take Pillow before 13, which makes such an image black, or another magnitude"
+        raise ValueError(what) from error
+
+
+def _each(function, images, arrays, **how):
+    """An image kernel on each image of a batch."""
+
+    def made(image, *row):
+        values = dict(zip(arrays, row, strict=True))
+        return F1.pil_to_tensor(function(F1.to_pil_image(image), values, **how))
+
+    return to_device(uniform(each(made, images.cpu(), *arrays.values())), images.device)
+
+
+@image_kernel("timm_augment")
+def timm_augment_image(image, row, *, interpolations, fill):
+    return _augmented(image, row["which"], row["value"], row["choice"], interpolations, fill)
+
+
+@image_kernel("timm_augmix")
+def timm_augmix_image(image, row, *, interpolations, fill, blended):
+    """AugMixAugment.__call__, from its chains on."""
+    made, mixed = image, np.zeros_like(image, dtype=np.float32)
+    for weight, *chain in zip(row["mix"], row["which"], row["value"], row["choice"], strict=True):
+        other = image
+        for which, value, choice in zip(*chain, strict=True):
+            other = _augmented(other, which, value, choice, interpolations, fill)
+        if blended:
+            made = Image.blend(made, other, weight)
+        else:
+            mixed += weight * np.asarray(other, dtype=np.float32)
+    if blended:
+        return made
+    return Image.blend(image, Image.fromarray(np.clip(mixed, 0, 255).astype(np.uint8)), row["m"])
+
+
+def _augmented(image, which, value, choice, interpolations, fill):
+    if which < 0:
+        return image
+    return by_timm(image, OPERATIONS[which], float(value), interpolations[int(choice)], fill)
+
+
+# ---- whether they are timm's
+
+_TRIED = {"posterize": (1, 3, 8), "solarize": (0, 100, 256), "solarize_add": (0, 60, 128), "rotate": (-17.0, 0.0, 30.0)}
+_TRIED |= dict.fromkeys(("gaussian_blur", "desaturate", "translate_x_rel", "translate_y_rel"), (0.1, 0.33, 0.9))
+_OTHERS_TRIED = (0.1, 0.95, 1.9)
+
+
+@functools.cache
+def _as_timm() -> frozenset[str]:
+    """The operations of this timm, and this Pillow, that kernels do alike: each is tried on a few pixels."""
+    names = [
+        name
+        for name in (*_VALUED, "gaussian_blur", *_MATRICES)
+        if hasattr(import_module("timm.data.auto_augment"), name)
+    ]
+    return frozenset(name for name in names if _agrees(name))
+
+
+def _agrees(name: str) -> bool:
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 12, 17, 3), dtype=np.uint8)
+    images = torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy())
+    which, choice = np.full(3, OPERATIONS.index(name)), np.zeros(3, np.int32)
+    given = {"which": which, "value": np.array(_TRIED.get(name, _OTHERS_TRIED), float), "choice": choice}
+    for interpolation in ("bilinear", "bicubic") if name in _MATRICES else ("bilinear",):
+        how = {"interpolations": (interpolation,), "fill": (1, 2, 3)}
+        if not torch.equal(_by_operations(images, given, **how), _each(timm_augment_image, images, given, **how)):
+            return False
+    return True

@@ -1,0 +1,244 @@
+"""Who translates a transform, and what translators return.
+
+A translator is registered for an exact class: a user's subclass of Resize is not a Resize, unless its constructor is
+all that it changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from ..inspection.objects import root
+from ..inspection.replaced import refuse_replaced
+from ..inspection.untranslatable import Untranslatable
+from ..plan import Draw, ImageSpec, Step, draw
+from .fidelity import OWN
+
+Translator = Callable[[Any, ImageSpec], Any]
+T = TypeVar("T", bound=Translator)
+Lowering = Callable[[Step], Step]
+
+_TRANSLATORS: dict[type, tuple[Translator, frozenset[str]]] = {}
+_LOWERED: dict[str, Lowering] = {}
+LATER = {"timm", "timm_policies", "timm_policy_draws", "timm_policy_kernels"}
+"""Modules of this room that are imported when a transform of a package comes: of that name, and what this imports."""
+
+_NOTHING = object()
+
+# what a class may define without doing anything else than its base
+_OF_MAKING = {"__init__", "__repr__", "__str__", "extra_repr", "__doc__", "__module__", "__qualname__", "__dict__"}
+_OF_MAKING |= {"__weakref__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"}
+_OF_MAKING |= {"__static_attributes__", "__firstlineno__", "__parameters__", "__orig_bases__"}
+
+# ---- registering
+
+
+def register(*types: type | None, consumes: str = "") -> Callable[[T], T]:
+    """Register a translator for exact transform types.
+
+    The decorated function is called as ``translator(transform, spec)``, where ``spec`` is the
+    :class:`~dali_compat.plan.ImageSpec` that reaches the transform, and returns the steps: what :func:`on_batch` gives.
+    It may raise :class:`dali_compat.translate.Untranslatable`; the transform is then called sample by sample.
+
+    Args:
+        *types: the exact classes; a subclass is not translated, unless a class of torchvision's says all that it does.
+            None, in the place of one that an older version lacks, is left out.
+        consumes: the constructor arguments that the translator honours, space-separated. A transform whose constructor
+            has another one falls back where that differs from its default: an argument is honoured or refused.
+
+    Returns:
+        A decorator that gives the function back as it is.
+
+    Raises:
+        ValueError: where a type is registered already.
+    """
+
+    def decorate(function: T) -> T:
+        for kind in filter(None, types):
+            if kind in _TRANSLATORS:
+                raise ValueError(f"{kind.__module__}.{kind.__qualname__} has a translator already")
+            _TRANSLATORS[kind] = function, frozenset(consumes.split())
+        return function
+
+    return decorate
+
+
+def lowers(op: str) -> Callable[[Lowering], Lowering]:
+    """Registers a function that gives a step of this op as kernels do it: by another op, with other arguments.
+
+    The op itself stays torchvision's own way, image by image.
+    """
+
+    def decorate(function: Lowering) -> Lowering:
+        _LOWERED[op] = function
+        return function
+
+    return decorate
+
+
+def as_kernels_do(s: Step) -> Step:
+    """A step as kernels do it."""
+    return _LOWERED[s.op](s) if s.op in _LOWERED else s
+
+
+def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, **args: Any) -> tuple[Step, ...]:
+    """Steps for a translator of one's own: a function that works on whole batches.
+
+    Args:
+        function: called as ``function(images, **args)`` with images (N, C, H, W) on the loader's device, uint8 0..255
+            or floating point as torchvision would have them at this place (where sizes differ: with those of one size),
+            and returns the new images. A function of a module, not a lambda made by the translator: plans are compared
+            by it.
+        spec: the image that the function gives; where it differs from that which the translator gets,
+            ``spec.but(...)``. Of images of several sizes the function may change the size to one size alone. A batch in
+            which it gives another shape or dtype raises ValueError.
+        uniforms: how many random numbers a sample takes. They come as ``uniforms=``, (N, uniforms) float32 in [0, 1) on
+            the device: the same for one seed, whatever the device and the batch size.
+        **args: passed on; hashable, or compared by identity.
+
+    Returns:
+        What a translator returns: one step.
+    """
+    drawn = draw("uniforms", count=uniforms) if uniforms else None
+    return (Step("apply", spec, (("function", function), ("spec", spec), *args.items()), drawn, fidelity=OWN),)
+
+
+# ---- what a translator returns, besides steps
+
+
+@dataclass(frozen=True)
+class Nested:
+    """What a translator returns for a container: the transforms to run one after another."""
+
+    transforms: tuple[Any, ...]
+
+
+def nested(transforms: Iterable[Any]) -> Nested:
+    return Nested(tuple(transforms))
+
+
+class Branch(NamedTuple):
+    """Transforms for the samples for which ``value`` is chosen (at place ``rank`` of an order)."""
+
+    value: int
+    transforms: tuple[Any, ...]
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class Gated:
+    """What a translator returns for a container that chooses.
+
+    Attributes:
+        name: of the container, for people.
+        draw: what chooses.
+        branches: what is chosen from.
+        complete: every sample goes through one of them.
+        in_order: every sample goes through all of them, in an order of its own.
+    """
+
+    name: str
+    draw: Draw
+    branches: tuple[Branch, ...]
+    complete: bool = False
+    in_order: bool = False
+
+
+# ---- asking
+
+
+def translator_of(kind: type) -> tuple[Translator, frozenset[str]] | None:
+    """The translator of exactly this class, and the arguments that it honours."""
+    _import_later(root(kind))
+    return _TRANSLATORS.get(kind)
+
+
+def _import_later(package: str) -> None:
+    if package in LATER:
+        with contextlib.suppress(ImportError):  # it is something else of that name
+            importlib.import_module(f"{__package__}.{package}")
+
+
+def known_types() -> list[type]:
+    """Classes that have a translator, as far as their packages are there."""
+    for package in LATER & sys.modules.keys():
+        _import_later(package)
+    return list(_TRANSLATORS)
+
+
+def behaves_as(kind: type) -> type | None:
+    """The class with a translator that says what objects of ``kind`` do: itself, or, for a subclass of torchvision's
+    that changes nothing but how it is made and shown, its base. None where there is none."""
+    if translator_of(kind) is not None:
+        return kind
+    for place, base in enumerate(kind.__mro__):
+        if base in _TRANSLATORS:
+            same = kind.__mro__[place:] == base.__mro__ and type(kind) is type(base) and root(base) == "torchvision"
+            return base if same else None
+        if not vars(base).keys() <= _OF_MAKING:
+            return None
+    return None
+
+
+def as_known(transform: Any) -> Any:
+    """A transform, as an object of the class that behaves_as() names, with the same attributes.
+
+    Raises:
+        LookupError: there is none.
+    """
+    kind = behaves_as(type(transform))
+    if kind is None:
+        raise LookupError(f"{type(transform).__name__} has no translator")
+    if kind is type(transform):
+        return transform
+    made: Any = object.__new__(kind)
+    object.__setattr__(made, "__dict__", vars(transform))
+    return made
+
+
+def translated_base(kind: type) -> type | None:
+    """The nearest base of a class that has a translator."""
+    return next((base for base in kind.__mro__[1:] if base in _TRANSLATORS), None)
+
+
+def translation(transform: Any, spec: ImageSpec) -> Any:
+    """What the transform's translator returns: steps, Nested, or Gated.
+
+    Raises:
+        LookupError: its class has none.
+        Untranslatable: there is no faithful translation of this one.
+    """
+    transform = as_known(transform)
+    function, consumed = _TRANSLATORS[type(transform)]
+    refuse_replaced(transform)
+    name = _unconsumed(transform, consumed)
+    if name and root(function) == root(register):
+        raise Untranslatable(transform, f"argument {name} is not known to this version of dali_compat")
+    if name:
+        remedy = f'register(..., consumes="{name}") where the translation honours it'
+        raise Untranslatable(transform, f"argument {name} is not known to its registered translation", remedy)
+    return function(transform, spec)
+
+
+def _unconsumed(transform: Any, consumed: frozenset[str]) -> str:
+    """The first argument that is not ``consumed`` and differs from its default; "" where there is none."""
+    kind: Any = type(transform)
+    for name, parameter in _parameters(kind).items():
+        if name in consumed or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if getattr(transform, name, _NOTHING) != parameter.default:
+            return name
+    return ""
+
+
+@functools.lru_cache(256)
+def _parameters(kind: type) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a class's constructor. inspect takes 50 us to find them, and every epoch asks."""
+    return inspect.signature(kind).parameters

@@ -1,0 +1,330 @@
+"""Rotations, affine and perspective warps."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import torch
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms import functional as F1
+
+from ..inspection.untranslatable import Untranslatable
+from ..plan import Step, draw, step
+from .arguments import fill_list, fill_of, functions, interpolation_of, ints, like_of, version_of
+from .draws import dictates, draws
+from .fidelity import warped
+from .kernels import image_kernel, kernel, ragged_kernel
+from .laws import coin, real, whole
+from .pixels import grids, transform
+from .pixels.lists import by_size, each, uniform
+from .translators import lowers, register
+
+# what torchvision takes of PIL images, of tensors, and where it makes tensors of both
+_OF_PIL, OF_TENSORS = ("nearest", "nearest-exact", "bilinear", "bicubic"), ("nearest", "bilinear")
+
+
+@register(v1.RandomRotation, v2.RandomRotation, consumes="degrees interpolation expand center fill")
+def translate_random_rotation(t, spec):
+    how = warp_arguments(t, spec)
+    center = t.center and tuple(t.center)
+    angle = draw("rotation", degrees=tuple(t.degrees), expand=t.expand, center=center, like=how["like"])
+    after = spec.but(size=None) if t.expand else spec
+    return (step("rotate", after, angle, expand=t.expand, center=center, fidelity=warped, **how),)
+
+
+@lowers("rotate")
+def rotate_as_warp(s):
+    return _warp_affine(s, "rotation_matrix")
+
+
+@register(v1.RandomAffine, v2.RandomAffine, consumes="degrees translate scale shear interpolation fill center")
+def translate_random_affine(t, spec):
+    values = {name: getattr(t, name) and tuple(getattr(t, name)) for name in ("degrees", "translate", "scale", "shear")}
+    center = t.center and tuple(t.center)
+    version = version_of(t)
+    parameters = draw("affine_parameters", **values, version=version)
+    return (
+        step("affine", spec, parameters, center=center, version=version, fidelity=warped, **warp_arguments(t, spec)),
+    )
+
+
+@lowers("affine")
+def affine_as_warp(s):
+    return _warp_affine(s, "affine_matrix")
+
+
+@register(v1.RandomPerspective, v2.RandomPerspective, consumes="distortion_scale p interpolation fill")
+def translate_random_perspective(t, spec):
+    points = draw("perspective_points", distortion_scale=t.distortion_scale, p=t.p)
+    return (step("perspective", spec, points, fidelity=warped, **warp_arguments(t, spec)),)
+
+
+@lowers("perspective")
+def perspective_as_warp(s):
+    return s.but(op="warp_perspective", args=_args_of_warp(s), draw=draw("perspective_coefficients", of=s.draw))
+
+
+def _warp_affine(s: Step, matrix: str) -> Step:
+    """One warp by a matrix, as Pillow does it (and torchvision on tensors)."""
+    drawn = draw(matrix, of=s.draw, center=s.kwargs["center"], like=s.kwargs["like"])
+    return s.but(op="warp_affine", args=_args_of_warp(s), draw=drawn)
+
+
+def _args_of_warp(s: Step) -> tuple:
+    return tuple((name, s.kwargs[name]) for name in ("interpolation", "fill", "like"))
+
+
+def warp_interpolation(t, spec, allowed: tuple[str, ...] | None = None) -> str:
+    """The transform's, if torchvision warps such images by it.
+
+    Raises:
+        Untranslatable: it does not.
+    """
+    interpolation = interpolation_of(t)
+    if interpolation not in (allowed or (_OF_PIL if like_of(t, spec) == "pil" else OF_TENSORS)):
+        raise Untranslatable(t, f"torchvision refuses interpolation={interpolation!r} there")
+    return interpolation
+
+
+def warp_arguments(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
+    interpolation = warp_interpolation(t, spec, allowed)
+    return {"interpolation": interpolation, "fill": fill_of(t, spec), "like": like_of(t, spec)}
+
+
+@draws(uniforms=1)
+def draw_rotation(sizes, u, *, degrees, expand, center, like):
+    """torchvision.transforms.RandomRotation.get_params. With ``expand``, sizes after it are those of PIL.Image.rotate
+    (``like`` "pil"), or of torchvision's rotation of tensors ("v1", "v2")."""
+    angle = real(u[:, 0], *degrees)
+    if expand:
+        sizes = _rotated_as_pillow(sizes, angle, center) if like == "pil" else _rotated(sizes, angle, center, like)
+    return {"angle": angle}, sizes
+
+
+def size_of_rotation(size: tuple[int, int], angle: float, center, like: str) -> tuple[int, int]:
+    """(height, width) of one image, as rotation() has it with ``expand``."""
+    sizes, angles = np.array([size]), np.array([angle])
+    rotated = _rotated_as_pillow(sizes, angles, center) if like == "pil" else _rotated(sizes, angles, center, like)
+    return tuple(rotated[0].tolist())
+
+
+@dictates(draw_rotation)
+def rotation_answers(row, step):
+    return [("uniform", row["angle"])]
+
+
+def _rotated_as_pillow(sizes, angle, center) -> np.ndarray:
+    """PIL.Image.Image.rotate(expand=True): the corners' extent, rounded outwards.
+
+    Corners may fall on whole pixels (at 30 degrees, say), so the last bit counts: math's cosine and Python's round.
+    """
+    turned = (angle % 360.0).tolist()
+    cos = np.array([round(math.cos(-math.radians(a)), 15) for a in turned])
+    sin = np.array([round(math.sin(-math.radians(a)), 15) for a in turned])
+    height, width = sizes[:, 0], sizes[:, 1]
+    cx, cy = (width / 2, height / 2) if center is None else center
+
+    def moved(x, y, dx=0.0, dy=0.0):
+        return cos * x + sin * y + dx, -sin * x + cos * y + dy
+
+    dx, dy = moved(-cx, -cy)
+    corners = np.array([moved(x, y, dx + cx, dy + cy) for x, y in ((0, 0), (width, 0), (width, height), (0, height))])
+    new_width, new_height = np.ceil(corners.max(0)) - np.floor(corners.min(0))
+    return _turned(sizes, np.stack([new_height, new_width], 1).astype(np.int64), np.array(turned), center)
+
+
+def _turned(sizes, new, turned, center) -> np.ndarray:
+    """Right angles about the centre are transposed."""
+    if center is None:
+        new = np.where((turned % 180 == 0)[:, None], sizes, new)
+        new = np.where((turned % 180 == 90)[:, None], sizes[:, ::-1], new)
+    return new
+
+
+def _rotated(sizes, angle, center, like) -> np.ndarray:
+    """torchvision's _compute_affine_output_size: the corners' extent in float32, rounded outwards but for 1e-4.
+
+    float32 products differ from one processor to another, so the few rows that this could change ask torchvision.
+    """
+    turned = angle % 360 if like == "v2" else angle
+    radians = np.radians(turned)
+    cos, sin = np.cos(radians), np.sin(radians)
+    half = sizes[:, ::-1] / 2  # x, y
+    corners = np.array([(-1, -1), (-1, 1), (1, 1), (1, -1)])[:, None] * half
+    moved = np.stack([cos * corners[..., 0] - sin * corners[..., 1], sin * corners[..., 0] + cos * corners[..., 1]], -1)
+    if center is not None:
+        off = np.array(center) - half
+        moved += off - np.stack([cos * off[:, 0] - sin * off[:, 1], sin * off[:, 0] + cos * off[:, 1]], -1)
+    low, high = moved.min(0) + half, moved.max(0) + half
+    new = (np.ceil(high) - np.floor(low)).astype(np.int64)[:, ::-1]
+    edges = np.concatenate([low, high], 1)
+    sure = (np.abs(edges - np.rint(edges)) > 3e-4 + 1e-6 * np.abs(edges)).all(1)
+    for row in np.flatnonzero(~sure):
+        new[row] = _asked(*sizes[row].tolist(), float(turned[row]), center and tuple(center), like)
+    return _turned(sizes, new, turned, center) if like == "v2" else new
+
+
+@functools.lru_cache(4096)  # an angle may be a constant
+def _asked(height: int, width: int, angle: float, center, like) -> tuple[int, int]:
+    """(height, width) by the code of torchvision's rotate."""
+    from torchvision.transforms import _functional_tensor, functional
+    from torchvision.transforms.v2.functional import _geometry
+
+    off = [0.0, 0.0] if center is None else [c - s * 0.5 for c, s in zip(center, (width, height), strict=True)]
+    matrix = functional._get_inverse_affine_matrix(off, -angle, [0.0, 0.0], 1.0, [0.0, 0.0])
+    module = _geometry if like == "v2" else _functional_tensor
+    return module._compute_affine_output_size(matrix, width, height)[::-1]
+
+
+@draws(uniforms=6)
+def draw_affine_parameters(sizes, u, *, degrees, translate, scale, shear, version="v1"):
+    """torchvision.transforms.RandomAffine.get_params; ``shear`` is (low, high) of x, or those of x and of y.
+    ``version`` changes none of them: it says whose matrix they become (matrices.py)."""
+    n = len(sizes)
+    shift = np.zeros((n, 2), np.int32)
+    if translate is not None:
+        most = np.array(translate) * sizes[:, ::-1]
+        shift = np.rint(real(u[:, 1:3], -most, most)).astype(np.int32)
+    shears = np.zeros((n, 2))
+    if shear is not None:
+        for axis in range(len(shear) // 2):
+            shears[:, axis] = real(u[:, 4 + axis], *shear[2 * axis : 2 * axis + 2])
+    return {
+        "angle": real(u[:, 0], *degrees),
+        "translate": shift,
+        "scale": np.ones(n) if scale is None else real(u[:, 3], *scale),
+        "shear": shears,
+    }, sizes
+
+
+@dictates(draw_affine_parameters)
+def affine_parameters_answers(row, step):
+    args = dict(step.draw.args)
+    shears = len(args["shear"] or ()) // 2
+    given = {"translate": 2 * (args["translate"] is not None), "scale": args["scale"] is not None, "shear": shears}
+    values = [value for name, count in given.items() for value in np.atleast_1d(row[name])[:count]]
+    return [("uniform", value) for value in (row["angle"], *values)]
+
+
+@draws(uniforms=9)
+def draw_perspective_points(sizes, u, *, distortion_scale, p):
+    """torchvision.transforms.RandomPerspective.get_params: where the corners go, as (x, y) of the top left, top right,
+    bottom right and bottom left."""
+    reach = (distortion_scale * (sizes[:, ::-1] // 2)).astype(np.int64) + 1  # as many places on x, on y
+    start = np.zeros((len(sizes), 4, 2), np.int64)
+    start[:, [1, 2], 0] = (sizes[:, 1] - reach[:, 0])[:, None]
+    start[:, [2, 3], 1] = (sizes[:, 0] - reach[:, 1])[:, None]
+    ends = start + whole(u[:, 1:].reshape(-1, 4, 2), 0, reach[:, None])
+    return {"flag": (u[:, 0] < p).astype(np.int32), "endpoints": ends.astype(np.int32)}, sizes
+
+
+@dictates(draw_perspective_points)
+def perspective_points_answers(row, step):
+    return [coin(row["flag"]), *(("whole", int(v)) for v in row["endpoints"].flat if row["flag"])]
+
+
+@kernel
+def warp_affine(images, arrays, *, interpolation, fill, like="pil"):
+    """Image.transform(AFFINE), as torchvision's affine and rotate do on PIL images, or what they do on tensors."""
+    return _warp(images, arrays["matrix"], arrays["size"], interpolation, fill, like)
+
+
+@kernel
+def warp_perspective(images, arrays, *, interpolation, fill, like="pil"):
+    """Image.transform(PERSPECTIVE), as torchvision's perspective does on PIL images, or what it does on tensors."""
+    return _warp(images, arrays["coefficients"], arrays["size"], interpolation, fill, like)
+
+
+@ragged_kernel("warp_affine", "warp_perspective")
+def warp_each(images, arrays, *, interpolation, fill, like="pil"):
+    """Either of a list of images (C, H, W), whose sizes may differ; gives a list. On a CPU Pillow does it."""
+    data, sizes = arrays["matrix" if "matrix" in arrays else "coefficients"], arrays["size"]
+    if like == "pil" and not images[0].is_cuda:
+        return _by_pillow(images, data, sizes, interpolation, fill)
+    rows = zip(images, data[:, None], sizes[:, None], strict=True)
+    return [_warp(image[None], matrix, size, interpolation, fill, like)[0] for image, matrix, size in rows]
+
+
+def _warp(images, data, sizes, interpolation, fill, like):
+    """``data``: (N, 6) of an affine transform, (N, 8) of a perspective one."""
+    if like == "pil" and not images.is_cuda and _is_pillow_faster(images, sizes, interpolation):
+        return uniform(_by_pillow(list(images), data, sizes, interpolation, fill))
+    affine = data.shape[1] == 6
+
+    def warp_to(images, rows, size):
+        if like != "pil":
+            grid = (grids.affine if affine else grids.perspective)(images, data[rows], size)
+            return grids.sample(images, grid, interpolation, fill, like)
+        if affine and interpolation.startswith("nearest"):
+            return transform.transform_nearest(images, data[rows], size, fill)
+        coordinates = transform.coordinates_of(data[rows], size, images.device)
+        return transform.transform(images, coordinates, size, interpolation, fill)
+
+    return by_size(images, sizes, warp_to)
+
+
+# a CPU's Pillow is faster from so many pixels on: a call takes .1 ms, and its filters half of the batch's time, or less
+_PILLOW_FROM = {"nearest": 160**2, "bilinear": 64**2, "bicubic": 32**2}
+
+
+def _is_pillow_faster(images, sizes, interpolation) -> bool:
+    pixels = max(images.shape[-2] * images.shape[-1], np.prod(sizes, 1).max())
+    return pixels >= _PILLOW_FROM[interpolation.removesuffix("-exact")]
+
+
+def _by_pillow(images, data, sizes, interpolation, fill) -> list[torch.Tensor]:
+    mode, color = InterpolationMode(interpolation), transform.fill_like(images[0], fill).flatten().tolist()
+    kind = Image.Transform.AFFINE if data.shape[1] == 6 else Image.Transform.PERSPECTIVE
+
+    def warp_one(image, row, size):
+        how = InterpolationMode.NEAREST if _is_between_centres(row) else mode
+        picture = F1.to_pil_image(image)
+        bands = len(picture.getbands())
+        filled = tuple(color if len(color) == bands else color * bands)
+        made = picture.transform(tuple(size[::-1]), kind, row, F1.pil_modes_mapping[how], fillcolor=filled)
+        return F1.pil_to_tensor(made)
+
+    return each(warp_one, images, data.tolist(), sizes.astype(np.int64).tolist())
+
+
+def _is_between_centres(row: list[float]) -> bool:
+    """An affine transform from centres of pixels to centres, as right angles may be: filters change nothing."""
+    if len(row) != 6 or not all(map(float.is_integer, row)):
+        return False
+    a, b, _, d, e, _ = row
+    return (a + b) % 2 == 1 == (d + e) % 2
+
+
+# ---- one image
+
+
+@image_kernel("rotate")
+def rotate_image(image, row, *, interpolation, expand, center, fill, like):
+    options = {"expand": expand, "center": center, "fill": fill_list(fill)}
+    return functions(like).rotate(image, float(row["angle"]), InterpolationMode(interpolation), **options)
+
+
+@image_kernel("affine")
+def affine_image(image, row, *, interpolation, center, fill, like, version):
+    return functions(version).affine(
+        image,
+        float(row["angle"]),
+        ints(row["translate"]),
+        float(row["scale"]),
+        [float(s) for s in row["shear"]],
+        InterpolationMode(interpolation),
+        fill=fill_list(fill),
+        center=center,
+    )
+
+
+@image_kernel("perspective")
+def perspective_image(image, row, *, interpolation, fill, like):
+    _, height, width = F1.get_dimensions(image)
+    corners = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
+    endpoints = [ints(point) for point in row["endpoints"]]
+    return functions(like).perspective(image, corners, endpoints, InterpolationMode(interpolation), fill_list(fill))

@@ -1,0 +1,344 @@
+"""Crops, pads, flips and several crops of one image."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from torchvision import transforms as v1
+from torchvision.transforms import functional as F1
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F2
+
+from ..inspection.untranslatable import Untranslatable
+from ..plan import ImageSpec, Step, draw, step
+from .arguments import fill_of, ints
+from .draws import Arrays, ImageTooSmall, dictates, draws
+from .fidelity import EXACT
+from .kernels import image_kernel, kernel
+from .laws import coin, rand, rand_between
+from .pixels import transform
+from .pixels.grids import on_device_of
+from .pixels.lists import by_size
+from .translators import register
+
+
+@register(v1.CenterCrop, v2.CenterCrop, consumes="size")
+def translate_center_crop(t, spec):
+    size = _pair(t)
+    inside = _covers(spec, size)
+    if spec.normalized and not inside:
+        raise Untranslatable(t, "it may pad with zeros, after Normalize", "move it before Normalize")
+    return (step("crop", spec.but(size=size), draw("center_crop", size=size), inside=inside, fidelity=EXACT),)
+
+
+@register(v1.RandomCrop, v2.RandomCrop, consumes="size padding pad_if_needed fill padding_mode")
+def translate_random_crop(t, spec):
+    size, steps = _pair(t), []
+    padding: Any
+    if isinstance(t, v2.RandomCrop):
+        # v2 stores (left, right, top, bottom) and adds the padding of pad_if_needed in the same call
+        padding = t.padding and (t.padding[0], t.padding[2], t.padding[1], t.padding[3])
+        if padding and t.pad_if_needed and t.padding_mode in ("reflect", "symmetric"):
+            raise Untranslatable(t, f"padding together with pad_if_needed in padding_mode={t.padding_mode!r}")
+    else:
+        padding = t.padding is not None and _ltrb(t.padding)
+    if padding:
+        steps.append(_pad_step(t, spec, padding))
+    if t.pad_if_needed:
+        for axis in (1, 0):  # torchvision pads the width first
+            missing = draw("pad_if_needed", size=size, axis=axis)
+            steps.append(step("pad", spec.but(size=None), missing, fidelity=EXACT, **_border(t, spec)))
+    steps.append(step("crop", spec.but(size=size), draw("random_crop", size=size), inside=True, fidelity=EXACT))
+    return steps
+
+
+@register(v1.FiveCrop, v2.FiveCrop, consumes="size")
+def translate_five_crop(t, spec):
+    return (_crops(t, spec, 5),)
+
+
+@register(v1.TenCrop, v2.TenCrop, consumes="size vertical_flip")
+def translate_ten_crop(t, spec):
+    return (_crops(t, spec, 10, axis="vertical" if t.vertical_flip else "horizontal"),)
+
+
+def _crops(t, spec: ImageSpec, views: int, **args) -> Step:
+    if spec.views:
+        raise Untranslatable(t, "crops of crops")
+    size = _pair(t)
+    return step(
+        f"{'five' if views == 5 else 'ten'}_crop",
+        spec.but(size=size, views=views),
+        draw("five_crop", size=size),
+        size=size,
+        **args,
+        fidelity=EXACT,
+    )
+
+
+@register(v1.Pad, v2.Pad, consumes="padding fill padding_mode")
+def translate_pad(t, spec):
+    return (_pad_step(t, spec, _ltrb(t.padding)),)
+
+
+@register(v2.RandomZoomOut, consumes="fill side_range p")
+def translate_random_zoom_out(t, spec):
+    window = draw("zoom_out", side_range=tuple(t.side_range), p=t.p)
+    return (step("pad", spec.but(size=None), window, fidelity=EXACT, **_border(t, spec, "constant")),)
+
+
+@register(v1.RandomHorizontalFlip, v2.RandomHorizontalFlip, consumes="p")
+def translate_random_horizontal_flip(t, spec):
+    return (step("flip", spec, draw("bernoulli", p=t.p), axis="horizontal", fidelity=EXACT),)
+
+
+@register(v1.RandomVerticalFlip, v2.RandomVerticalFlip, consumes="p")
+def translate_random_vertical_flip(t, spec):
+    return (step("flip", spec, draw("bernoulli", p=t.p), axis="vertical", fidelity=EXACT),)
+
+
+def _covers(spec: ImageSpec, size) -> bool:
+    """Whether a window of this size certainly lies within the image."""
+    return spec.size is not None and spec.size[0] >= size[0] and spec.size[1] >= size[1]
+
+
+def _pair(t) -> tuple[int, int]:
+    size = t.size
+    if isinstance(size, Integral):
+        return int(size), int(size)
+    if not all(isinstance(edge, Integral) for edge in size):
+        raise Untranslatable(t, f"size={size} is not of whole numbers")
+    return (int(size[0]), int(size[0])) if len(size) == 1 else (int(size[0]), int(size[1]))
+
+
+def _ltrb(padding) -> tuple[int, int, int, int]:
+    """torchvision's padding argument as (left, top, right, bottom)."""
+    if isinstance(padding, Integral):
+        return (int(padding),) * 4
+    padding = tuple(int(p) for p in padding)
+    return padding * 4 if len(padding) == 1 else padding * 2 if len(padding) == 2 else padding
+
+
+def _pad_step(t, spec: ImageSpec, padding) -> Step:
+    if min(padding) < 0:
+        raise Untranslatable(t, "negative padding", "use a crop")
+    left, top, right, bottom = padding
+    size = spec.size and (spec.size[0] + top + bottom, spec.size[1] + left + right)
+    return step("pad", spec.but(size=size), draw("pad", padding=padding), fidelity=EXACT, **_border(t, spec))
+
+
+def _border(t, spec: ImageSpec, mode: Any = None) -> dict:
+    """mode and fill; fill has one value a channel, in the units of the image."""
+    if isinstance(t.fill, (tuple, list)) and spec.kind != "pil" and not isinstance(t, v2.Transform):
+        raise Untranslatable(t, "fill has to be a number on tensors")
+    fill = _whole_fill(t, spec)
+    mode = mode or getattr(t.padding_mode, "value", t.padding_mode)
+    if mode == "constant" and spec.dtype.is_floating_point and (any(fill) or spec.normalized):
+        raise Untranslatable(t, f"fill={t.fill} after the conversion to {spec.dtype}", "move it before the conversions")
+    if spec.kind != "pil" and mode in ("reflect", "symmetric"):
+        raise Untranslatable(t, f"padding_mode={mode!r} on tensors", "move it before ToTensor/ToImage")
+    return {"mode": mode, "fill": fill}
+
+
+def _whole_fill(t, spec: ImageSpec) -> tuple:
+    fill = fill_of(t, spec) or (0,) * spec.channels
+    if spec.dtype == torch.uint8 and not all(isinstance(value, Integral) and 0 <= int(value) <= 255 for value in fill):
+        raise Untranslatable(t, f"fill={t.fill} is not a whole number of 0 to 255")
+    return fill
+
+
+def window(start, shape) -> tuple[Arrays, np.ndarray]:
+    start, shape = np.asarray(start).astype(np.int32), np.asarray(shape).astype(np.int64, copy=False)
+    return {"start": start, "shape": shape.astype(np.int32)}, shape
+
+
+@draws()
+def draw_center_crop(sizes, u, *, size):
+    """torchvision.transforms.functional.center_crop: half to even within the image, zeros around it where too small."""
+    excess = sizes - np.array(size)
+    return window(np.where(excess >= 0, np.rint(excess / 2), -(-excess // 2)), np.broadcast_to(size, sizes.shape))
+
+
+@draws()
+def draw_pad(sizes, u, *, padding):
+    """padding: (left, top, right, bottom), as torchvision's Pad counts."""
+    left, top, right, bottom = padding
+    start = np.broadcast_to([-top, -left], sizes.shape)
+    return window(start, np.add(sizes, [top + bottom, left + right]))
+
+
+@draws()
+def draw_pad_if_needed(sizes, u, *, size, axis):
+    """The padding that RandomCrop(pad_if_needed=True) adds on both sides of one axis (0 vertical, 1 horizontal)."""
+    missing = np.zeros_like(sizes)
+    missing[:, axis] = np.maximum(size[axis] - sizes[:, axis], 0)
+    return window(-missing, sizes + 2 * missing)
+
+
+@draws(uniforms=2)
+def draw_random_crop(sizes, u, *, size):
+    """torchvision.transforms.RandomCrop.get_params, after its padding."""
+    room = sizes - np.array(size)
+    if (room < 0).any():
+        row = int((room < 0).any(1).argmax())
+        have = tuple(sizes[row].tolist())
+        raise ImageTooSmall(row, f"Required crop size {tuple(size)} is larger than input image size {have}")
+    return window(np.floor(u * (room + 1)), np.broadcast_to(size, sizes.shape))
+
+
+@dictates(draw_random_crop)
+def random_crop_answers(row, step):
+    return [("window", row)]
+
+
+# ---- torchvision.transforms.v2 alone; its arithmetic is float32 where a torch.rand is in it
+
+
+@draws(uniforms=4)
+def draw_zoom_out(sizes, u, *, side_range, p):
+    """torchvision.transforms.v2.RandomZoomOut.make_params: a canvas, and the image somewhere on it."""
+    canvas = (rand_between(u[:, 1:2], side_range) * sizes.astype(np.float32)).astype(np.int64)
+    canvas = np.where(u[:, :1] < p, canvas, sizes)
+    left_top = rand(u[:, 2:4]) * (canvas - sizes)[:, ::-1].astype(np.float32)
+    return window(-left_top[:, ::-1].astype(np.int64), canvas)
+
+
+@dictates(draw_zoom_out)
+def zoom_out_answers(row, step):
+    """An image that stays as it is gets no border, too."""
+    return [coin(True), ("window", row)] if dict(step.draw.args)["p"] else [coin(False)]
+
+
+@draws()
+def draw_five_crop(sizes, u, *, size):
+    """torchvision.transforms.functional.five_crop's check."""
+    if (sizes < np.array(size)).any():
+        row = int((sizes < np.array(size)).any(1).argmax())
+        message = f"Requested crop size {tuple(size)} is bigger than input size {tuple(sizes[row].tolist())}"
+        raise ImageTooSmall(row, message)
+    return {}, np.broadcast_to(np.array(size, np.int64), sizes.shape)
+
+
+@kernel
+def flip(images, arrays, *, axis):
+    return images.flip(-1 if axis == "horizontal" else -2)
+
+
+# ---- windows
+
+
+@kernel
+def crop(images, arrays, *, inside):
+    """torchvision.transforms.functional.crop: zeros where the window leaves the image."""
+    return _windows(images, arrays, "constant", None)
+
+
+@kernel
+def pad(images, arrays, *, mode, fill):
+    """torchvision.transforms.functional.pad, on PIL images of any size (numpy.pad where not constant)."""
+    return _windows(images, arrays, mode, fill)
+
+
+def _windows(images, arrays, mode, fill):
+    start = arrays["start"].astype(np.int64)
+    return by_size(images, arrays["shape"], lambda part, rows, size: _window(part, start[rows], size, mode, fill))
+
+
+def _window(images, start, size, mode, fill):
+    """A window of each image; ``start`` (N, 2) is where it begins."""
+    shape = images.shape[-2:]
+    same = (start == start[0]).all()
+    inside = (start >= 0).all() and (start + size <= shape).all()
+    if same and inside:
+        (top, left), (height, width) = start[0], size
+        return images[..., top : top + height, left : left + width]
+    if mode == "constant" and (same or not images.is_cuda):
+        return _placed(images, start[:1] if same else start, size, fill)
+    lines = [(start[:1] if same else start)[:, [i]] + np.arange(size[i]) for i in (0, 1)]
+    y, x = (on_device_of(border(line, n, mode), images) for line, n in zip(lines, shape, strict=True))
+    made = (
+        images.index_select(-2, y[0]).index_select(-1, x[0])
+        if same
+        else transform.pixels(images)(y[:, :, None] * shape[1] + x[:, None, :])
+    )
+    if inside or mode != "constant":
+        return made
+    in_y, in_x = (on_device_of((line >= 0) & (line < n), images) for line, n in zip(lines, shape, strict=True))
+    return torch.where((in_y[:, :, None] & in_x[:, None, :])[:, None], made, transform.fill_like(images, fill))
+
+
+def _placed(images, start, size, fill):
+    """The same of constant borders, by copying what lies within: of all images at once where ``start`` is one row."""
+    made = transform.fill_like(images, fill).expand(len(images), images.shape[-3], *size).contiguous()
+    for row, (top, left) in enumerate(start.tolist()):
+        rows = slice(None) if len(start) == 1 else slice(row, row + 1)
+        height, width = images.shape[-2:]
+        y, x = slice(max(0, top), min(height, top + size[0])), slice(max(0, left), min(width, left + size[1]))
+        if y.start < y.stop and x.start < x.stop:
+            there = made[rows, :, y.start - top : y.stop - top, x.start - left : x.stop - left]
+            there.copy_(images[rows, :, y, x])
+    return made
+
+
+def border(index: np.ndarray, size: int, mode: str) -> np.ndarray:
+    """The pixel that stands for each index, which may be outside 0 .. size - 1, in numpy.pad's modes."""
+    if mode == "reflect":
+        period = max(2 * size - 2, 1)
+        return size - 1 - abs(size - 1 - index % period)
+    if mode == "symmetric":
+        index = index % (2 * size)
+        return np.minimum(index, 2 * size - 1 - index)
+    return np.clip(index, 0, size - 1)  # constant, too: what is outside is filled afterwards
+
+
+# ---- views: a sample becomes (V, C, H, W), a batch (N, V, C, H, W)
+
+
+@kernel
+def five_crop(images, arrays, *, size):
+    """torchvision.transforms.functional.five_crop: the corners, top left first, and the centre."""
+    (height, width), (h, w) = images.shape[-2:], size
+    middle = round((height - h) / 2.0), round((width - w) / 2.0)
+    starts = (0, 0), (0, width - w), (height - h, 0), (height - h, width - w), middle
+    return torch.stack([images[..., top : top + h, left : left + w] for top, left in starts], 1)
+
+
+@kernel
+def ten_crop(images, arrays, *, size, axis):
+    """torchvision.transforms.functional.ten_crop: those of the image, and those of its mirror image."""
+    mirrored = images.flip(-1 if axis == "horizontal" else -2)
+    return torch.cat([five_crop(images, arrays, size=size), five_crop(mirrored, arrays, size=size)], 1)
+
+
+# ---- one image
+
+
+@image_kernel("crop")
+def crop_image(image, row, *, inside):
+    return F1.crop(image, *ints(row["start"]), *ints(row["shape"]))
+
+
+@image_kernel("pad")
+def pad_image(image, row, *, mode, fill):
+    (top, left), (height, width) = ints(-row["start"]), ints(row["shape"])
+    _, h, w = F1.get_dimensions(image)
+    padding = [left, top, width - w - left, height - h - top]
+    return F2.pad(image, padding, fill=list(fill) if mode == "constant" else 0, padding_mode=mode)
+
+
+@image_kernel("five_crop")
+def five_crop_image(image, row, *, size):
+    return F1.five_crop(image, list(size))
+
+
+@image_kernel("ten_crop")
+def ten_crop_image(image, row, *, size, axis):
+    return F1.ten_crop(image, list(size), vertical_flip=axis == "vertical")
+
+
+@image_kernel("flip")
+def flip_image(image, row, *, axis):
+    return F1.hflip(image) if axis == "horizontal" else F1.vflip(image)

@@ -1,0 +1,81 @@
+"""Keeps forked children whole: locks that neither an interrupt nor a fork leaves locked, and memory that a child leaks.
+
+Whatever stops a thread between the end of a ``with`` and the lock's own (a signal, in some versions of Python; a
+debugger) leaves it locked. The thread itself does not notice, for the locks are re-entrant; others would wait for ever.
+A forked child has its parent's locks, but of the threads only the one that forks. So that one takes them all before:
+none is another's then, and what they guard is whole.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import time
+import weakref
+from contextlib import suppress
+from functools import partial
+
+if hasattr(os, "register_at_fork") and (sys.version_info < (3, 10, 15) or (3, 11) <= sys.version_info < (3, 11, 10)):
+    # Where a native thread holds CPython's HEAD_LOCK at the fork, a child of these versions waits for it for ever
+    # (CPython's issue 112275); gloo's threads take it often. So it is taken once, when all other hooks have run: what
+    # remains are the microseconds between this and the fork. sys._current_frames() takes it, too, but may collect
+    # garbage meanwhile, and so wait for another thread, which waits for the lock (issue 106883).
+    os.register_at_fork(before=partial(ctypes.PyDLL(None).PyThreadState_SetAsyncExc, ctypes.c_ulong(0), None))
+
+
+def leak_in_child(one: object) -> None:
+    """For ever: nothing of it is freed in this process."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+
+
+_PATIENCE = 1.0  # seconds for who holds a lock at a fork: it may read a file
+
+_all: weakref.WeakSet = weakref.WeakSet()
+_held: dict[int, list] = {}  # locks, by the thread that forks
+
+
+def new_lock() -> threading.RLock:
+    """A re-entrant lock."""
+    made = threading.RLock()
+    _all.add(made)
+    return made
+
+
+def unlock_all() -> None:
+    """Release what this thread holds. Only for one that has waited long, outside of any lock's block."""
+    with suppress(RuntimeError):  # another thread makes a lock just now: whoever waits comes again
+        for lock in list(_all):
+            while lock._is_owned():
+                lock.release()
+
+
+def _before_fork() -> None:
+    held = _held[threading.get_ident()] = []
+    until = time.monotonic() + _PATIENCE
+    held.extend(lock for lock in _in_order() if lock.acquire(timeout=max(0, until - time.monotonic())))
+
+
+def _after_fork() -> None:
+    for lock in _held.pop(threading.get_ident(), []):
+        lock.release()
+
+
+def _after_fork_in_child() -> None:
+    _after_fork()
+    _held.clear()  # of other threads
+    for lock in _in_order():
+        if not lock._is_owned():  # who has it is not there, if anybody has
+            lock._at_fork_reinit()
+
+
+def _in_order() -> list:
+    """All locks, for each thread in the same order: two that fork do not wait for one another."""
+    while True:
+        with suppress(RuntimeError):  # another thread makes a lock just now
+            return sorted(_all, key=id)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
