@@ -11,7 +11,16 @@ from typing import Any
 
 class ImageReadError(OSError):
     """A file cannot be decoded. The text names its path, its index in the data set and the reason. It is an error of
-    the reason's class, too: FileNotFoundError, PIL.UnidentifiedImageError, ValueError."""
+    the reason's class, too: FileNotFoundError, PIL.UnidentifiedImageError, ValueError.
+
+    Examples:
+        >>> dataset = DALIImageList(["empty.jpg"])
+        >>> try:
+        ...     batch = next(iter(DataLoader(dataset, device="cpu")))
+        ... except ImageReadError as error:
+        ...     print(error)
+        cannot decode .../empty.jpg, index 0: UnidentifiedImageError: ...
+    """
 
     __str__ = Exception.__str__  # OSError's tells of errno and filename instead
 
@@ -58,11 +67,21 @@ class OutOfStep(BaseException):
 
 
 class FallbackWarning(UserWarning):
-    """Something runs in torchvision or Python instead of DALI; the text says what, why, and what to do."""
+    """Something runs in torchvision or Python instead of DALI; the text says what, why, and what to do.
+
+    Examples:
+        >>> import warnings
+        >>> warnings.simplefilter("error", FallbackWarning)  # to stop where something is not accelerated
+    """
 
 
 class BadImageWarning(UserWarning):
-    """Samples were replaced or skipped, as ``on_error`` says. ``loader.errors`` lists them."""
+    """Samples were replaced or skipped, as ``on_error`` says. ``loader.errors`` lists them.
+
+    Examples:
+        >>> import warnings
+        >>> warnings.simplefilter("ignore", BadImageWarning)
+    """
 
 
 def file_of(error: BaseException | None) -> str:

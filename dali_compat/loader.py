@@ -38,58 +38,58 @@ _classes_told: set[str] = set()  # of those that are torch's
 
 
 class DataLoader(data.DataLoader[T], Generic[T]):
-    """torch.utils.data.DataLoader, with images of folders and archives decoded and transformed by NVIDIA DALI.
+    """torch.utils.data.DataLoader, with images decoded and transformed by NVIDIA DALI.
 
     Takes every argument of torch's DataLoader with torch's meaning. Samplers, batch samplers, ``len()`` and the order
-    under a seed are torch's own. DALI does the work where the data set is one of image files (torchvision's
-    ImageFolder, Food101 and their like, DALIImageFolder, DALIImageList, DALIImageTable, DALIHuggingFace), an archive
-    (DALIRecordIO and its like), or Subset and ConcatDataset of them. Images in memory (torchvision's CIFAR10, MNIST and
-    their like, DALIArrayDataset) are kept on the device, and torch transforms them there. A data set of your own that
-    opens images by Pillow and gives them to a transform is asked for each sample, and DALI makes its images
-    (docs/datasets.md). A transform without a translation is called sample by sample. For any other data set torch's own
-    loader does the work. A FallbackWarning and :meth:`explain` tell of both.
+    under a seed are torch's own. DALI does the work for data sets of image files (torchvision's ImageFolder, Food101
+    and the like, DALIImageFolder, DALIImageList, DALIImageTable, DALIHuggingFace), archives (DALIRecordIO and the
+    like), and Subset and ConcatDataset of them. Images in memory (torchvision's CIFAR10, MNIST and the like,
+    DALIArrayDataset) are kept on the device, and torch transforms them there. A data set of your own that opens images
+    with Pillow and transforms them leaves its images to DALI (docs/datasets.md). A transform without a translation is
+    called sample by sample. For other data sets torch's own loader does the work. Both warn (FallbackWarning).
 
-    A batch is a list ``[images, labels]``: images (N, C, H, W) with the dtype and range that the transform gives,
-    labels (N,) int64, or whatever default_collate makes of the targets; all on ``device``. Of a data set of your own it
-    has the structure of its samples.
+    A batch is a list ``[images, labels]`` on ``device``: images (N, C, H, W) with the dtype and range that the
+    transform gives, labels (N,) int64, or whatever default_collate makes of the targets. Batches of a data set of your
+    own have the structure of its samples.
 
     Args:
         dataset: as torch's; see above.
         batch_size, shuffle, sampler, batch_sampler, drop_last, generator: as torch's.
-        num_workers: DALI's CPU threads. 0: one a core, 16 at most. Where a GPU's JPEG engines decode, 4 at most. A
-            transform without a translation, and a data set of your own, run in so many processes; with 0 in this one.
+        num_workers: DALI's CPU threads. 0: one a core, at most 16; at most 4 where a GPU's JPEG engines decode. Also
+            the number of processes for a transform without a translation and a data set of your own; 0: this one.
         collate_fn: takes the list of (image, target) samples, images on ``device``. None is default_collate.
         prefetch_factor: batches in flight. None: four on a GPU, two on the CPU.
-        timeout, worker_init_fn, multiprocessing_context: of worker processes, where there are any.
-        persistent_workers: as torch's where torch's own loader does the work, or a data set of your own is asked.
-        pin_memory, pin_memory_device, in_order: as torch's where torch's own loader does the work. All four are
-            elsewhere without effect.
-        device: where batches come out. None is the current CUDA device, or the CPU where there is none.
+        timeout, worker_init_fn, multiprocessing_context: for worker processes, if there are any.
+        persistent_workers: as torch's, for torch's own loader and for a data set of your own.
+        pin_memory, pin_memory_device, in_order: as torch's for torch's own loader; elsewhere without effect.
+        device: where batches come out. None is the current CUDA device, or the CPU if there is none.
         exact: torchvision's pixels, nearly all to the last bit (docs/transforms.md has the table), instead of the
             fastest kernels, whose resizing is within .2 of 255 levels on average. JPEGs are then decoded on the CPU, or
-            by the GPU's JPEG engine, where it has one. Sizes are torchvision's either way, and random parameters have
-            its distributions.
-        fallback: where something cannot run in DALI: "warn" says so once, "silent" only in :meth:`explain`, "error"
-            raises.
+            by the GPU's JPEG engine if it has one. Sizes and random parameters are torchvision's either way.
+        fallback: if something cannot run in DALI: "warn" once, "silent" (:meth:`explain` says it), or raise an "error".
         memory_format: torch.contiguous_format or torch.channels_last, of the images.
         cache: memory for decoded images, in bytes (an int) or as a share of what is free (a float, at most 1). Each
             image is decoded in the first epoch and kept while there is room; later epochs take it from there.
-        cache_device: where they are kept, "cpu" or "cuda" (the GPU that batches are on). None is where batches are; on
-            a GPU for at most half of the memory that is free when the first batch is there.
-        on_error: what happens to a sample that cannot be read, or is too small for its transform. "raise": its error
-            ends the epoch. "replace": another sample of the data set stands in, with its label and index, chosen by the
-            epoch's seed and the place in the epoch; batches keep their size. "skip": the batch is shorter, and empty
-            batches are skipped, so ``len()`` is an upper bound. :attr:`errors` lists such samples; a BadImageWarning
-            reports the first, and another how many an epoch had.
-        on_error_in_python: extends that to errors of your own functions: a Lambda, target_transform.
+        cache_device: where they are kept, "cpu" or "cuda" (the GPU that batches are on). None: with the batches; on a
+            GPU in at most half of the memory that is free when the first batch is there.
+        on_error: what to do with a sample that cannot be read, or is too small for its transform. "raise": its error
+            ends the epoch. "replace": another sample of the data set, drawn by the epoch's seed, takes its place, with
+            its label and index. "skip": the batch is shorter, and empty batches are skipped, so ``len()`` is an upper
+            bound. :attr:`errors` lists such samples. A BadImageWarning reports the first, and later epochs' new ones.
+        on_error_in_python: apply on_error to errors of your own functions, too: a Lambda, target_transform.
         snapshot_every_n_steps: of torchdata's StatefulDataLoader; without effect, for states count every batch.
 
     Raises:
         ValueError, TypeError: for the arguments, as torch does.
         RuntimeError: fallback="error", and something cannot run in DALI.
         ValueError: while iterating, for an image that is too small for its transform; names path and index.
-        ImageReadError (an OSError): while iterating, for a file that cannot be decoded; names path, index and reason.
-            The loader can continue, and be iterated again.
+        ImageReadError (an OSError): while iterating, for a file that cannot be decoded. The loader can go on after it.
+
+    Examples:
+        >>> loader = DataLoader(DALIImageFolder("train", transform), batch_size=4, shuffle=True, device="cpu")
+        >>> images, labels = next(iter(loader))
+        >>> images.shape, labels.shape
+        (torch.Size([4, 3, 32, 32]), torch.Size([4]))
     """
 
     if TYPE_CHECKING:  # what an editor shows: torch's parameters, of the newest version that is known, and ours

@@ -24,7 +24,7 @@ DALI, HOST, TORCH, EACH = "DALI", "the host", "torch, on the batch", "torch, ima
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """What torchvision would hold between two transforms.
+    """The kind of image that torchvision would hold between two transforms.
 
     Attributes:
         kind: ``"pil"``, ``"tensor"`` (a plain CHW tensor), ``"Image"`` (``tv_tensors.Image``, CHW) or ``"array"`` (a
@@ -119,7 +119,7 @@ def step(op: str, gives: ImageSpec, draw: Draw | None = None, shares: bool = Fal
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """What runs in Python, sample by sample, because it has no translation.
+    """Transforms that run in Python, sample by sample, because they have no translation.
 
     Attributes:
         functions: transforms, called one after another with a PIL image or a CHW tensor, as torchvision would.
@@ -144,14 +144,14 @@ class Call:
         return Call(self.rest, self.reasons, stream=self.stream + 1, view=self.view, names=self.names)
 
     def seed(self, epoch: int) -> tuple[int, ...]:
-        """What its functions' generators are seeded by in an epoch of that seed, before a sample's position: two calls
-        draw other numbers of the same sample."""
+        """Returns the seed of its functions' generators in an epoch, to go before a sample's position: two calls draw
+        different numbers for one sample."""
         return epoch, self.stream, self.view
 
 
 @dataclass(frozen=True)
 class Line:
-    """What became of one transform: a line of explain()."""
+    """A line of explain(): what became of one transform."""
 
     transform: str
     becomes: str
@@ -200,12 +200,12 @@ class Plan:
 
     @property
     def from_planes(self) -> bool:
-        """Whether kernels can make it of what a GPU's JPEG engine gives."""
+        """True if kernels can do it on what a GPU's JPEG engine gives."""
         return all(plan.planes is not None for plan in self.chains)
 
     @property
     def calls(self) -> bool:
-        """Whether something of it is not translated."""
+        """True if part of it is not translated."""
         return any(plan.call is not None for plan in self.chains)
 
     @property
@@ -215,7 +215,7 @@ class Plan:
 
     @property
     def key(self) -> tuple:
-        """What equal plans share."""
+        """A key that equal plans share."""
         functions = (*self.call.functions, None, *self.call.rest) if self.call else ()
         own = self.takes, self.steps, self.exact, self.channels_last, tuple(map(id, functions))
         return *own, repr(self.structure), tuple(view.key for view in self.views)
@@ -223,7 +223,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Options:
-    """How a chain is lowered.
+    """Options of lowering a chain.
 
     Attributes:
         exact: torchvision's own resizing and conversions, instead of the fastest kernels.

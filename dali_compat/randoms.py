@@ -71,7 +71,7 @@ def own_generators(*key: int):
 
 
 def generator_states() -> tuple[Any, ...]:
-    """Those of torch's (CPU), Python's and NumPy's global generators."""
+    """Returns the states of torch's (CPU), Python's and NumPy's global generators."""
     return torch.get_rng_state(), random.getstate(), _of_numpy()
 
 

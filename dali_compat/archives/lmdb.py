@@ -68,6 +68,11 @@ class DALILMDB(Archive):
         ImageReadError (an OSError): a file is damaged, or in ``dataset[i]`` an image cannot be decoded; the text names
             file, position and reason.
         ValueError: a value is neither of these, or nothing says what the targets are; the text says where.
+
+    Examples:
+        >>> dataset = DALILMDB("train.lmdb", transform)
+        >>> len(dataset), dataset.classes
+        (8, ['cat', 'dog'])
     """
 
     def __init__(

@@ -65,6 +65,11 @@ class DALIRecordIO(Archive):
             file, position and reason.
         ValueError: a record has several labels, as of detection or face data, or holds no image; the text says
             where.
+
+    Examples:
+        >>> dataset = DALIRecordIO("train.rec", transform)
+        >>> len(dataset), dataset.classes
+        (8, ['cat', 'dog'])
     """
 
     def _options(self, path: str) -> dict[str, Any]:

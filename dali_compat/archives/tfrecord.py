@@ -60,6 +60,11 @@ class DALITFRecord(Archive):
             file, position and reason.
         ValueError: a file is compressed, or a record has no such feature, or one of another kind; the text
             says where.
+
+    Examples:
+        >>> dataset = DALITFRecord("train-*.tfrecord", transform)
+        >>> len(dataset), dataset.targets
+        (8, [0, 0, 0, 0, 1, 1, 1, 1])
     """
 
     def __init__(

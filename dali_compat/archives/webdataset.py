@@ -58,6 +58,11 @@ class DALIWebDataset(Archive):
         ImageReadError (an OSError): a file is damaged, or in ``dataset[i]`` an image cannot be decoded; the text names
             file, position and reason.
         ValueError: a file is compressed, or a sample has no image or no class number; the text says where.
+
+    Examples:
+        >>> dataset = DALIWebDataset("train-*.tar", transform)
+        >>> len(dataset), dataset.targets
+        (8, [0, 0, 0, 0, 1, 1, 1, 1])
     """
 
     def __init__(

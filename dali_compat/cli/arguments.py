@@ -1,4 +1,4 @@
-"""What commands share: arguments for a data set, a transform, a device and memory, and the errors that end them."""
+"""Arguments that commands share: for a data set, a transform, a device and memory, and the errors that end them."""
 
 from __future__ import annotations
 

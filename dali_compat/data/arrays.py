@@ -38,6 +38,13 @@ class DALIArrayDataset(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]])
     Raises:
         TypeError: the images are neither an array nor a tensor.
         ValueError: they are of another dtype or shape, or not as many as the targets.
+
+    Examples:
+        >>> images = np.zeros((10, 40, 40, 3), np.uint8)
+        >>> dataset = DALIArrayDataset(images, list(range(10)), transform)
+        >>> images, targets = next(iter(DataLoader(dataset, batch_size=4, device="cpu")))
+        >>> images.shape, targets
+        (torch.Size([4, 3, 32, 32]), tensor([0, 1, 2, 3]))
     """
 
     def __init__(

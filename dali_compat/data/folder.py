@@ -53,6 +53,14 @@ class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
         FileNotFoundError: ``root`` is missing, has no class folders, or one of them has no images.
         ImportError: ``root`` is a URL, and obstore is not installed: the extra ``remote``.
         ImageReadError: a bucket cannot be listed.
+
+    Examples:
+        >>> dataset = DALIImageFolder("train", transform)
+        >>> dataset.classes, len(dataset)
+        (['cat', 'dog'], 8)
+        >>> image, label = dataset[7]
+        >>> image.shape, label
+        (torch.Size([3, 32, 32]), 1)
     """
 
     orient = False

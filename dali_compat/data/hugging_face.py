@@ -60,6 +60,13 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         ValueError: a column is missing, or holds other things; a row has no image or no target; the data set has a
             transform of its own.
         ImageReadError (an OSError): in ``dataset[i]``, an image cannot be decoded.
+
+    Examples:
+        >>> from datasets import Dataset, Image
+        >>> table = Dataset.from_dict({"image": ["train/cat/0.jpg", "train/dog/0.jpg"], "label": [3, 5]})
+        >>> dataset = DALIHuggingFace(table.cast_column("image", Image()), transform=transform)
+        >>> dataset.targets
+        [3, 5]
     """
 
     upright = True  # Records are turned as EXIF says

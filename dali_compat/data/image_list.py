@@ -49,6 +49,12 @@ class DALIImageList(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  
         ValueError: there are more paths than targets, or fewer; some are URLs, and others are not.
         ImportError: they are URLs, and obstore is not installed: the extra ``remote``.
         OSError: in ``dataset[i]``, Pillow's, for a file that cannot be read; for an object an ImageReadError.
+
+    Examples:
+        >>> dataset = DALIImageList(["cat/0.jpg", "dog/0.jpg"], [0.25, 0.75], transform, root="train")
+        >>> images, targets = next(iter(DataLoader(dataset, batch_size=2, device="cpu")))
+        >>> targets
+        tensor([0.2500, 0.7500], dtype=torch.float64)
     """
 
     _objects: Objects | None = None

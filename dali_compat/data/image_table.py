@@ -53,6 +53,15 @@ class DALIImageTable(DALIImageList):
         FileNotFoundError: there is no such table, or files that it names are missing.
         ValueError: a column is missing; a cell is empty, or holds what is no target; there is a separator, and not one
             column of targets.
+
+    Examples:
+        >>> print(open("train.csv").read())
+        file,label
+        cat/0.jpg,cat
+        dog/0.jpg,dog
+        >>> dataset = DALIImageTable("train.csv", transform=transform, root="train")
+        >>> dataset.targets, dataset.class_to_idx
+        ([0, 1], {'cat': 0, 'dog': 1})
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What turns encoded bytes and drawn numbers into pixels.
+"""Turns encoded bytes and drawn numbers into pixels.
 
 - dali/: one DALI pipeline for each plan: decoding, and the steps that DALI does.
 - fused: steps that torch does (ops/kernels), several in turn, on rows of an array.

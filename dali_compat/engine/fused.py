@@ -51,7 +51,7 @@ class Program:
 
 
 def _leading_windows(steps, channels: int) -> int:
-    """How many of the first steps gather() can do: crops, paddings with one color or with the image's own, and
+    """Returns how many of the first steps gather() can do: crops, paddings with one color or with the image's own, and
     flips."""
     fills = set()
     for at, step in enumerate(steps):
@@ -69,7 +69,7 @@ def _leading_windows(steps, channels: int) -> int:
 
 
 def _mode(step: Step) -> str:
-    """What lies outside; "inside": the window does not go there."""
+    """Returns the mode for pixels outside; "inside": the window does not go there."""
     if step.op == "pad":
         return step.kwargs["mode"]
     return "constant" if step.op == "crop" and not step.kwargs["inside"] else "inside"

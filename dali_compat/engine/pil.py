@@ -77,9 +77,9 @@ def _as_tensor(image) -> torch.Tensor:
 
 
 def _by_kernel(op: str, image, row: dict, **args):
-    """What takes batches as it takes images."""
+    """Runs the kernel on one image."""
     rows = {name: np.asarray(value)[None] for name, value in row.items() if name != "flag"}
     function = kernel_of(op)
-    assert function is not None, f"nothing does {op!r}: write it in ops/, with @kernel"
+    assert function is not None, f"nothing does {op!r}: write it in ops/<kind>.py, with @kernel"
     made = function(_as_tensor(image)[None].clone(), rows, **args)[0]  # crops of one tensor share its memory
     return F1.to_pil_image(made) if isinstance(image, Image.Image) else made

@@ -221,6 +221,14 @@ def merge_states(states: Sequence[State]) -> State:
     Raises:
         ValueError: they are not of all ranks, or not of the same batch. No batch suits all then: only the model's
             checkpoint knows which one that has seen. Or one is no state of a rank.
+
+    Examples:
+        >>> loader = DataLoader(DALIImageFolder("train", transform), batch_size=4, device="cpu")
+        >>> batch = next(iter(loader))
+        >>> state = merge_states([loader.state_dict()])  # with several ranks: of all, gathered
+        >>> loader.load_state_dict(state)
+        >>> len(list(loader))  # one of two batches is left
+        1
     """
     if not all(isinstance(state, dict) and "ranks" in state for state in states):
         raise ValueError("states are those that loader.state_dict() gave, of one rank each, before any merge_states()")

@@ -27,6 +27,13 @@ class SampleError(NamedTuple):
         index: in the data set, as the sampler gave it, or as it was drawn in the place of another.
         epoch: in which it was met first; a loader's first is 0.
         reason: class and text of torchvision's error.
+
+    Examples:
+        >>> loader = DataLoader(DALIImageList(["empty.jpg", "train/cat/0.jpg"]), on_error="skip", device="cpu",
+        ...                     collate_fn=list)
+        >>> batches = list(loader)
+        >>> loader.errors[0].path, loader.errors[0].index
+        ('.../empty.jpg', 0)
     """
 
     path: str

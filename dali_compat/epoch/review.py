@@ -37,6 +37,13 @@ class SampleDescription(NamedTuple):
         seed: of the epoch.
         drawn: (step, arguments) of each step of its transform that has some of its own: windows, angles, flags; of one
             view after another.
+
+    Examples:
+        >>> loader = DataLoader(DALIImageFolder("train", transform), batch_size=4, device="cpu")
+        >>> batches = list(loader)
+        >>> described = loader.describe(batch=1)[0]
+        >>> described.index, described.target, described.size
+        (4, 1, (48, 64))
     """
 
     index: Any

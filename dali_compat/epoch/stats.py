@@ -45,6 +45,13 @@ class LoaderStats(NamedTuple):
         hits: those of them that ``disk_cache`` had.
         fetched: bytes of these.
         network: that batches waited for objects, in next() or ahead of it.
+
+    Examples:
+        >>> loader = DataLoader(DALIImageFolder("train", transform), batch_size=4, device="cpu")
+        >>> batches = list(loader)
+        >>> stats = loader.stats()
+        >>> stats.epochs, stats.batches, stats.images
+        (1, 2, 8)
     """
 
     epochs: int = 0

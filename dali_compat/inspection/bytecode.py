@@ -1,4 +1,4 @@
-"""What a function's code may do, found without running it."""
+"""Finds what a function's code may do, without running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an object or a class is, found without running code of the user's."""
+"""Finds what an object or a class is, without running the user's code."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def root(kind: Any) -> str:
 
 
 def is_of_library(one: types.FunctionType | type) -> bool:
-    """Whether a function or class is of Python's, torch's or another package that is known, not the user's."""
+    """Returns whether a function or class is of Python's, torch's or another package that is known, not the user's."""
     return root(one) in _LIBRARIES
 
 
@@ -57,12 +57,12 @@ def is_of_library(one: types.FunctionType | type) -> bool:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it never changes, and nothing of the user's runs where it is used."""
+    """Returns whether it never changes, and nothing of the user's runs where it is used."""
     return type(value) in _PLAIN or issubclass(type(value), (np.number, np.bool_)) or is_plain_enum(type(value))
 
 
 def is_plain_enum(kind: type) -> bool:
-    """Whether it is an enum whose members are but names of plain values."""
+    """Returns whether it is an enum whose members are but names of plain values."""
     if not issubclass(kind, enum.Enum):
         return False
     bases = [base for base in kind.__mro__ if base.__module__ not in ("enum", "builtins")]
@@ -74,7 +74,7 @@ def is_plain_enum(kind: type) -> bool:
 
 
 def is_namedtuple(kind: type) -> bool:
-    """Whether it is a namedtuple with nothing in it but its fields."""
+    """Returns whether it is a namedtuple with nothing in it but its fields."""
     own = vars(kind)
     if not (issubclass(kind, tuple) and kind.__bases__ == (tuple,) and "_fields" in own):
         return False
@@ -95,8 +95,8 @@ def _is_code(value: Any) -> bool:
 
 
 def is_copyable(kind: type) -> bool:
-    """Whether a copy of a class does what the class does: its code is Python's alone, and nothing hides in how it is
-    made or how its attributes are found."""
+    """Returns whether a copy of a class does what the class does: its code is Python's alone, and nothing hides in how
+    it is made or how its attributes are found."""
     if kind is nn.Module:
         return not modules_are_hooked()
     if type(kind) not in (type, abc.ABCMeta, type(typing.Protocol)) or not kind.__flags__ & _HEAP_TYPE:
@@ -111,11 +111,11 @@ def is_copyable(kind: type) -> bool:
 
 
 def modules_are_hooked() -> bool:
-    """Whether to call any nn.Module is to call something of the user's besides."""
+    """Returns whether to call any nn.Module is to call something of the user's besides."""
     theirs = (getattr(one, "__globals__", None) is vars(module) for one in (nn.Module.__call__, nn.Module._call_impl))
     return bool(module._global_forward_hooks or module._global_forward_pre_hooks or not all(theirs))
 
 
 def is_slot(value: Any) -> bool:
-    """Whether an attribute of a class is one of its ``__slots__``."""
+    """Returns whether an attribute of a class is one of its ``__slots__``."""
     return type(value) is types.MemberDescriptorType

@@ -48,7 +48,7 @@ def refuse_replaced(transform: Any) -> None:
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
-    """Those of its own, and of its bases in the same package, as they are now."""
+    """Returns its methods, and those of its bases in the same package, as they are now."""
     for base in kind.__mro__:
         if root(base) in _THEIRS:
             own = vars(base)
@@ -62,7 +62,7 @@ def function_of(method: Any) -> Any:
 
 
 def _is_theirs(function: Any) -> bool:
-    """Whether its code is; a decorator may have given it another name and module."""
+    """Returns whether its code is; a decorator may have given it another name and module."""
     world = function.__globals__ if isinstance(function, FunctionType) else {}
     return str(world.get("__name__")).partition(".")[0] in (*_THEIRS, "torch")
 

@@ -98,7 +98,7 @@ class Sandbox:
     # ---- objects
 
     def stand_in(self, value: Any, name: str) -> Any:
-        """What stands for an object: one for each, however often it comes. ``name`` is for a reason."""
+        """Returns the stand-in of an object: one for each, however often it comes. ``name`` is for a reason."""
         if is_plain(value):
             return value
         if id(value) not in self._made:
@@ -190,7 +190,7 @@ class Sandbox:
         return made
 
     def _cell(self, cell: types.CellType, name: str) -> types.CellType:
-        """Of a variable of the function around."""
+        """Returns a cell with the stand-in of a variable of the enclosing function."""
         try:
             value = cell.cell_contents
         except ValueError:  # nothing is there yet

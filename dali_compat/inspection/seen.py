@@ -19,7 +19,7 @@ class Unseen(Exception):
 
 
 class Seen(NamedTuple):
-    """What a callable does.
+    """The transforms that a callable applies, and the structure that it returns.
 
     Attributes:
         structure: of its result: lists, tuples and dicts of numbers of paths; 0 where it gives one image.
@@ -38,7 +38,7 @@ class Seen(NamedTuple):
 
 
 def look_through(function: Any, known: Callable[[type], bool]) -> Seen:
-    """What a callable does. ``known``: whether a class is one of known transforms.
+    """Finds what a callable does. ``known``: whether a class is one of known transforms.
 
     Raises:
         Unseen: it does something else, too, or may.

@@ -1,4 +1,4 @@
-"""What each stand-in does when the user's code uses it. What it does not allow, it refuses.
+"""Stand-ins, and what each allows the user's code to do; the rest is refused.
 
 Those that are Untouchable allow one use: a Placeholder to be given on and converted, a Recorder, Maker and Function to
 be called, a Module to have its attributes looked up. An Instance runs the user's own methods.

@@ -18,14 +18,15 @@ _FROM_INT = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 
 
 
 def like_of(t, spec: ImageSpec) -> str:
-    """Whose arithmetic torchvision uses on this image: Pillow's, or that of its tensor functions, old or new."""
+    """Returns whose arithmetic torchvision uses on this image: Pillow's, or that of its tensor functions, old or
+    new."""
     if spec.kind == "pil":
         return "pil"
     return version_of(t)
 
 
 def version_of(t) -> str:
-    """Of which torchvision it is: "v1" or "v2"."""
+    """Returns the version of torchvision's transforms that it is of: "v1" or "v2"."""
     return "v2" if isinstance(t, v2.Transform) else "v1"
 
 

@@ -112,7 +112,7 @@ def _scattered(array: np.ndarray, at: np.ndarray | slice, count: int) -> np.ndar
 
 
 def is_random(step: Step) -> bool:
-    """Whether a step's arguments are drawn."""
+    """Returns whether a step's arguments are drawn."""
     return step.draw is not None and lookup(step.draw)[0] > 0
 
 

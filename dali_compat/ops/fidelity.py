@@ -1,4 +1,4 @@
-"""How far each step is from torchvision, in words that the parity tests bear out.
+"""Says how far each step is from torchvision, in words that the parity tests bear out.
 
 step(fidelity=...) takes it. It is a text, or a function of the step, where it runs, the options, and whether DALI
 resizes in two passes.
@@ -38,7 +38,7 @@ def resized(s: Step, where: str, options: Options, two_pass: bool) -> str:
 
 
 def _in_floats(resize: Step) -> bool:
-    """Whether torchvision's sums are of floating point numbers."""
+    """Returns whether torchvision's sums are of floating point numbers."""
     like, interpolation = resize.kwargs["like"], resize.kwargs["interpolation"]
     if like == "pil" or interpolation.startswith("nearest"):
         return False

@@ -1,4 +1,4 @@
-"""What hides or spoils pixels: erased windows, noise, JPEG; and whitening."""
+"""Erased windows, noise, JPEG and whitening."""
 
 from __future__ import annotations
 
@@ -156,7 +156,8 @@ def _erase_randomly(images, arrays):
 
 
 def _as_pixels(values, images):
-    """What assigning floating point numbers to images gives: whole numbers are truncated, and wrap as on x86."""
+    """Returns what assigning floating point numbers to images gives: whole numbers are truncated, and wrap as on
+    x86."""
     return values.to(images.dtype) if images.is_floating_point() else values.to(torch.int32).to(images.dtype)
 
 

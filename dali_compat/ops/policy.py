@@ -243,7 +243,7 @@ _ENHANCERS = {"Brightness", "Color", "Contrast", "Sharpness"}
 
 @functools.lru_cache(64)
 def _laws(names, counts_to_255: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each name, and of -1: its operation; and what its number is, a multiple of the magnitude and an offset."""
+    """Returns the operation of each name, and of -1; and its number, a multiple of the magnitude and an offset."""
     operation = [operations.CODES[_OPERATIONS[name]] for name in names]
     factor = [255.0 if name == "Solarize" and counts_to_255 else 1.0 for name in names]
     offset = [float(name in _ENHANCERS) for name in names]

@@ -57,7 +57,7 @@ def plain_to_tensor(t, spec):
 
 @_known("ToNumpy")
 def to_numpy(t, spec):
-    """Of a batch default_collate and fast_collate make the same tensor as of tensors."""
+    """Translates timm's ToNumpy: default_collate and fast_collate make the same tensor of a batch as of tensors."""
     if spec.kind != "pil":
         raise Untranslatable(t, "it takes PIL images, and gets a tensor here")
     return (step("pil_to_tensor", spec.but(kind="array"), fidelity=EXACT),)
@@ -113,7 +113,7 @@ def trim_border(t, spec):
     consumes="probability min_area max_area min_aspect max_aspect mode min_count max_count num_splits device",
 )
 def translate_erase(t, spec):
-    """Of an image; those of a batch, in which num_splits counts, are timm's PrefetchLoader's."""
+    """Erases in an image; batches, in which num_splits counts, are timm's PrefetchLoader's."""
     names = {"probability", "min_area", "max_area", "log_aspect_ratio", "min_count", "max_count", "num_splits"}
     names |= {"rand_color", "per_pixel", "device"}
     if vars(t).keys() - {"mode"} != names:
@@ -158,7 +158,7 @@ def _resized_by_choice(s: Step, where: str, options: Options, two_pass: bool) ->
 
 @draws(uniforms=lambda of, count: lookup(of)[0] + 1)
 def draw_with_choice(sizes, u, *, of, count):
-    """What another draw gives, and ``choice``, one of ``count``, each as likely."""
+    """Returns what another draw gives, and ``choice``, one of ``count``, each as likely."""
     values, after = run(of, sizes, u[:, :-1])
     return values | {"choice": np.floor(u[:, -1] * count).astype(np.int32)}, after
 

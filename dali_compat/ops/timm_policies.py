@@ -104,7 +104,7 @@ def _steps(spec, how, drawn) -> list:
 
 
 def _operations(t, spec: ImageSpec, ops: Sequence[Any]) -> tuple[tuple[Operation, ...], dict[str, Any]]:
-    """What they are made of, and the interpolations and the fill that they share.
+    """Returns what they are made of, and the interpolations and the fill that they share.
 
     Raises:
         Untranslatable: one is not as this package knows timm's, or they do not share these.
@@ -174,7 +174,7 @@ def _name(op) -> str | None:
 
 
 def _is_timms(function) -> bool:
-    """Whether it can be called without calling code of the user's."""
+    """Returns whether it can be called without running the user's code."""
     return function is None or getattr(function, "func", function).__module__ == timm.__name__
 
 

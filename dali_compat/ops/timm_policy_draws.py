@@ -44,7 +44,7 @@ interpolation, a blur's radius."""
 
 
 class Operation(NamedTuple):
-    """What timm's AugmentOp is made of.
+    """The settings of timm's AugmentOp.
 
     Attributes:
         name: of LAWS.
@@ -68,7 +68,7 @@ class Operation(NamedTuple):
 
 
 class Law(NamedTuple):
-    """How a magnitude becomes what timm's function is called with.
+    """The law by which a magnitude becomes what timm's function is called with.
 
     Attributes:
         function: of timm; one of OPERATIONS, or gaussian_blur_rand.
@@ -175,7 +175,7 @@ def applied(ops: tuple[Operation, ...], chosen: np.ndarray, u: np.ndarray) -> di
 
 
 def _one(ops, chosen, u) -> dict[str, np.ndarray]:
-    """Of a step that does one of them, with a flag."""
+    """Returns the arguments of a step that does one of them, with a flag."""
     arrays = applied(ops, chosen, u)
     return {"flag": (arrays["which"] >= 0).astype(np.int32), **arrays}
 

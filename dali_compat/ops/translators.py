@@ -1,4 +1,4 @@
-"""Who translates a transform, and what translators return.
+"""Registers translators of transforms, and finds the one of a class.
 
 A translator is registered for an exact class: a user's subclass of Resize is not a Resize, unless its constructor is
 all that it changes.
@@ -58,6 +58,20 @@ def register(*types: type | None, consumes: str = "") -> Callable[[T], T]:
 
     Raises:
         ValueError: where a type is registered already.
+
+    Examples:
+        >>> class AddBias:
+        ...     def __init__(self, bias):
+        ...         self.bias = bias
+        ...     def __call__(self, image):
+        ...         return image + self.bias
+        >>> def add_bias(images, bias):  # of a whole batch
+        ...     return images + bias
+        >>> @register(AddBias, consumes="bias")
+        ... def translate_add_bias(transform, spec):
+        ...     return on_batch(add_bias, spec, bias=transform.bias)
+        >>> chain = transforms.Compose([transform, AddBias(0.5)])
+        >>> loader = DataLoader(DALIImageFolder("train", chain), fallback="error", device="cpu")
     """
 
     def decorate(function: T) -> T:
@@ -105,6 +119,16 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
 
     Returns:
         What a translator returns: one step.
+
+    Examples:
+        >>> class Brighter:
+        ...     def __call__(self, image):
+        ...         return image * (1 + torch.rand(1))
+        >>> def brighter(images, uniforms):
+        ...     return images * (1 + uniforms[:, :, None, None])
+        >>> @register(Brighter)
+        ... def translate_brighter(transform, spec):
+        ...     return on_batch(brighter, spec, uniforms=1)
     """
     drawn = draw("uniforms", count=uniforms) if uniforms else None
     return (Step("apply", spec, (("function", function), ("spec", spec), *args.items()), drawn, fidelity=OWN),)
@@ -115,7 +139,7 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
 
 @dataclass(frozen=True)
 class Nested:
-    """What a translator returns for a container: the transforms to run one after another."""
+    """Transforms to run one after another: what a translator returns for a container."""
 
     transforms: tuple[Any, ...]
 
@@ -134,7 +158,7 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True)
 class Gated:
-    """What a translator returns for a container that chooses.
+    """A choice among transforms: what a translator returns for a container that chooses.
 
     Attributes:
         name: of the container, for people.
@@ -209,7 +233,7 @@ def translated_base(kind: type) -> type | None:
 
 
 def translation(transform: Any, spec: ImageSpec) -> Any:
-    """What the transform's translator returns: steps, Nested, or Gated.
+    """Returns what the transform's translator gives: steps, Nested, or Gated.
 
     Raises:
         LookupError: its class has none.

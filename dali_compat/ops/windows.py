@@ -101,7 +101,7 @@ def translate_random_vertical_flip(t, spec):
 
 
 def _covers(spec: ImageSpec, size) -> bool:
-    """Whether a window of this size certainly lies within the image."""
+    """Returns whether a window of this size certainly lies within the image."""
     return spec.size is not None and spec.size[0] >= size[0] and spec.size[1] >= size[1]
 
 

@@ -14,7 +14,7 @@ made: weakref.WeakSet[DataLoader[object]] = weakref.WeakSet()
 
 
 def remedy(error: BaseException) -> str:
-    """What to do about an error that a program has ended with; "" where it is no matter of where batches are."""
+    """Returns what to do about an error that ended the program; "" if it has nothing to do with the batches' device."""
     text = str(error).lower()
     if not isinstance(error, _KINDS) or "cuda" not in text or not any(other in text for other in _OTHERS):
         return ""

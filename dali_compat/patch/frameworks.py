@@ -1,4 +1,4 @@
-"""What Accelerate and Ray Train would lose where they make a new loader of the script's.
+"""Keeps what Accelerate and Ray Train would lose when they make a new loader from the script's.
 
 prepare(loader) and prepare_data_loader(loader) do not keep the loader. They construct another one of the arguments that
 torch's has, so exact=, cache= and the like would be gone. While the other one is constructed, the framework's functions
@@ -31,7 +31,7 @@ def reason_to_stay_torchs() -> str | None:
 
 
 def is_made_by_accelerate() -> bool:
-    """Whether Accelerate makes the loader that is made here."""
+    """Returns whether Accelerate makes the loader that is made here."""
     return any(_is_accelerates(frame) for frame in _frames())
 
 

@@ -56,6 +56,12 @@ def install(
     Raises:
         ValueError: fallback is none of "warn", "silent" and "error".
         TypeError: there is no such option.
+
+    Examples:
+        >>> with install(device="cpu"):
+        ...     loader = torch.utils.data.DataLoader(DALIImageFolder("train", transform), batch_size=4)
+        >>> isinstance(loader, DataLoader)
+        True
     """
     if fallback not in ("warn", "silent", "error"):
         raise ValueError(f"fallback must be 'warn', 'silent' or 'error', got {fallback!r}")
@@ -73,12 +79,19 @@ def install(
 
 def uninstall() -> None:
     """torch.utils.data.DataLoader is torch's own again. Loaders that were made meanwhile stay as they are. Prints the
-    report, where one was asked for."""
+    report, where one was asked for.
+
+    Examples:
+        >>> _ = install(device="cpu")
+        >>> uninstall()
+        >>> isinstance(torch.utils.data.DataLoader(DALIImageFolder("train", transform)), DataLoader)
+        False
+    """
     _return_to(None)
 
 
 class Undo:
-    """What install() gives: a context manager that undoes it."""
+    """A context manager that undoes install()."""
 
     def __init__(self, before: Patched | None):
         self._before = before
@@ -160,7 +173,7 @@ def _patch(module: Any) -> None:
 
 
 def _unpatch(module: Any) -> None:
-    """Where somebody has wrapped ours meanwhile it stays, and does nothing."""
+    """Puts torch's methods back; ours stays, and does nothing, if somebody has wrapped it meanwhile."""
     original = getattr(module.DataLoader.__init__, "_dali_compat_original", None)
     if original is not None and module.DataLoader.__init__.__wrapped__ is original:
         module.DataLoader.__init__ = original

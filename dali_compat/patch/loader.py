@@ -18,8 +18,8 @@ from .frameworks import check_nothing_is_skipped_twice, is_made_by_accelerate, o
 
 
 class InstalledLoader(DataLoader):
-    """What torch's loader becomes; for a subclass, what lies between it and ours. Where a framework makes it again, by
-    its class and the script's arguments, it has the options of install() again."""
+    """The class that torch's loader becomes; for a subclass, the base between it and ours. Where a framework makes it
+    again, by its class and the script's arguments, it has the options of install() again."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         options = {} if patched.now is None else patched.now.options

@@ -1,4 +1,4 @@
-"""What became of every loader, told at the end of the program."""
+"""Reports what became of every loader, at the end of the program."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class ObjectRecord(Protocol):
 
 
 class FetchCounts(NamedTuple):
-    """What a fetcher has done.
+    """Counts of a fetcher's work.
 
     Attributes:
         objects: got.

@@ -1,4 +1,4 @@
-"""Who loads a data set, and what a loader keeps between epochs.
+"""Chooses who loads a data set, and keeps what a loader has between epochs.
 
 - choose: DALI, the resident route, or torch's own loader and why. Asked at every iter().
 - dali: the DALI route's plans and pipelines. decoded_cache: the images of ``cache=``.

@@ -121,8 +121,8 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
 
 
 def planned(dataset) -> tuple[list[Any], Asked | None]:
-    """What plans are for: the leaves, and None; or the chains of a sample's images, and a data set of the user's own
-    that is asked.
+    """Returns what plans are for: the leaves, and None; or the chains of a sample's images, and a data set of the
+    user's own that is asked.
 
     Raises:
         Unsupported: naming what is in the way.
@@ -203,7 +203,7 @@ def _options(loader, device: torch.device) -> Options:
 
 
 def in_python(route: DaliRoute | ResidentRoute) -> list[str]:
-    """What has no translation and why, one line each."""
+    """Returns what has no translation and why, one line each."""
     return [reason for call in _calls(route) for reason in call.reasons]
 
 
@@ -213,7 +213,7 @@ def names_in_python(route: DaliRoute | ResidentRoute) -> list[str]:
 
 
 def in_processes(route: Route) -> bool:
-    """Whether num_workers is a number of processes, and not of DALI's threads."""
+    """Returns whether num_workers is a number of processes, and not of DALI's threads."""
     if isinstance(route, StockRoute):
         return True
     return bool(in_python(route)) or (isinstance(route, DaliRoute) and route.asker is not None)

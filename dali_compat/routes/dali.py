@@ -91,7 +91,7 @@ class DaliRoute:
 
     @property
     def all_plans(self) -> list[Plan]:
-        """Those that turned up later, and those for images of one channel, too."""
+        """All plans, with those that turned up later and those for images of one channel."""
         return list(dict.fromkeys([*self.plans, *(plan for _, plan in self._plan_of.values()), *self.gray.values()]))
 
     @property
@@ -188,14 +188,14 @@ class DaliRoute:
 
     @property
     def uses_jpeg_engine(self) -> bool:
-        """Whether it would, if the GPU has one. exact=False does not: beside a ResNet-18 its own way is faster by 1.7%
-        (H200, benchmarks/results)."""
+        """True if this route may use the JPEG engine, if the GPU has one. exact=False does not: beside a ResNet-18 its
+        own way is faster by 1.7% (H200, benchmarks/results)."""
         possible = self.device.type == "cuda" and self.cache is None and most_jpeg_engines() > 0
         return possible and any(plan.from_planes for plan in self.plans)
 
     @property
     def jpegs(self) -> str:
-        """Who decodes them, where uses_jpeg_engine."""
+        """The decoder of JPEGs, where uses_jpeg_engine."""
         from ..engine.planes.engines import known_engine
 
         engine = known_engine(self.device)
@@ -206,7 +206,7 @@ class DaliRoute:
 
     @property
     def compared_jpegs(self) -> str:
-        """How many of the data set's files the engine decodes, and why not more; "" where it decodes none."""
+        """Says how many of the data set's files the engine decodes, and why not more; "" if it decodes none."""
         from ..engine.planes.engines import known_engine
 
         engine = known_engine(self.device) if self.uses_jpeg_engine else None
@@ -216,7 +216,7 @@ class DaliRoute:
         return engine.account([(headers_of(leaf), len(leaf)) for leaf in leaves])
 
     def begin_decoder(self) -> None:
-        """Where a GPU decodes and CUDA has started, its decoder starts in the background, once a process."""
+        """Starts the GPU's decoder in the background, once a process, if a GPU decodes and CUDA has started."""
         if self.device.type != "cuda" or self.device.index is None or not torch.cuda.is_initialized():
             return
         if self.uses_jpeg_engine:

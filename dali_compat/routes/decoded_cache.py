@@ -46,7 +46,8 @@ class DecodedCache:
             self._settle()
 
     def _settle(self) -> None:
-        """How many bytes it may have. Of a GPU not before the first images are there: CUDA may not have started."""
+        """Returns how many bytes it may have; for a GPU not before the first images are there: CUDA may not have
+        started."""
         budget, _, _, place = self.settings
         free = free_memory(self._place)
         self._most = budget if isinstance(budget, int) else int(budget * free)
@@ -55,7 +56,7 @@ class DecodedCache:
 
     @property
     def bytes(self) -> int:
-        """How many the images take that are here."""
+        """Bytes of the images that are kept."""
         return self._bytes
 
     def get(self, source: Source):

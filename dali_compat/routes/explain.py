@@ -1,4 +1,4 @@
-"""What explain() says of a loader and its route."""
+"""Writes what explain() says of a loader and its route."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _threads(route: DaliRoute) -> str:
 
 
 def summary(route: Route) -> str:
-    """What a loader became, in a few words."""
+    """Says what a loader became, in a few words."""
     if isinstance(route, StockRoute):
         return f"torchvision, because {route.reason}"
     name = "DALI" if isinstance(route, DaliRoute) else "torch on the data set in memory"
@@ -124,7 +124,7 @@ def _plan_lines(route: DaliRoute | ResidentRoute, wide: bool, decode: str | None
 
 
 def _part(route: DaliRoute | ResidentRoute, plan: Plan, number: int) -> str:
-    """What a plan is for, the route's plan of this number."""
+    """Says what the route's plan of this number is for."""
     if isinstance(route, ResidentRoute) or plan not in route.images:
         return f"part {number} of the data set"
     images = [number for number, one in enumerate(route.images, 1) if one is plan]

@@ -53,7 +53,7 @@ class _Targets:
         self.table = None if table is None else table.to(device, copy=True)
 
     def still(self, dataset: data.Dataset) -> bool:
-        """Whether they are the same; lists and arrays may have changed in place, too."""
+        """Returns whether they are the same; lists and arrays may have changed in place."""
         raw, compat = raw_targets(dataset), getattr(dataset, "compat", None)
         return raw is self._raw and compat == self._compat and self.table is not None and _equal(raw, self._copy)
 
@@ -137,7 +137,7 @@ class ResidentRoute:
 
     @property
     def together(self) -> int:
-        """How many samples are computed together; 1 where their size is not known: one batch, then."""
+        """The number of samples that are computed together; 1 where their size is not known: one batch, then."""
         if any(s.gives.size is None and s.op != "crop" for plan in self.plans for c in plan.chains for s in c.batch):
             return 1
         most = max(sum(map(_most, plan.chains)) for plan in self.plans)
@@ -148,7 +148,7 @@ class ResidentRoute:
         return max(1, budget // most)
 
     def check(self, before: ResidentRoute | None) -> None:
-        """Whether what is not on the device yet may go there, now that ``before`` gives its place.
+        """Returns whether what is not on the device yet may go there, now that ``before`` gives its place.
 
         Raises:
             Unsupported: it takes too much.
@@ -252,7 +252,7 @@ def _most(plan: Plan) -> int:
 
 
 def _bytes(spec) -> int:
-    """How many one image takes, as float32 at least: kernels compute in that."""
+    """Returns the bytes of one image, as float32 at least: kernels compute in that."""
     height, width = spec.size or (0, 0)
     return max(1, spec.views) * spec.channels * height * width * max(4, spec.dtype.itemsize)
 

@@ -1,4 +1,4 @@
-"""What data sets of ours have in common. Where torch's own loader reads one, a warning says so."""
+"""A base of our data sets, which warn if torch's own loader reads them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OurDataset:
     _is_told = False
 
     def _transformed(self, image: Any, target: Any) -> tuple[Any, Any]:
-        """What ``__getitem__`` gives of an image and its target."""
+        """Returns what ``__getitem__`` gives for an image and its target."""
         if self.transform is not None:
             image = self.transform(image)
         if self.target_transform is not None:
@@ -76,7 +76,7 @@ class QuietWorker:
 
 
 def _is_told(dataset: Any) -> bool:
-    """Whether it is of one of these, which on_error wraps."""
+    """Returns whether it is one of these, or wrapped by on_error."""
     inner = getattr(dataset, "__dict__", {}).get("dataset")
     return any((known := _told.get(id(one))) is not None and known() is one for one in (dataset, inner))
 

@@ -30,7 +30,7 @@ _VIDEO_LIBRARY = "libnvcuvid.so.1"
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong, and the command or action that mends it. Both are one line."""
+    """A problem, and the command or action that solves it. Both are one line."""
 
     reason: str
     remedy: str
@@ -187,7 +187,8 @@ def hidden_jpeg_engines(index: int) -> Problem | None:
 
 
 def max_connections() -> int:
-    """How many hardware queues CUDA opens: CUDA_DEVICE_MAX_CONNECTIONS, or CUDA's own 8 where that is not a number.
+    """Returns how many hardware queues CUDA opens: CUDA_DEVICE_MAX_CONNECTIONS, or CUDA's own 8 where that is not a
+    number.
 
     dali_compat sets the variable only while it still has an effect, so its value is what CUDA has started with.
     """

@@ -1,4 +1,4 @@
-"""What torch.compile is to leave alone, with all that it calls."""
+"""Keeps torch.compile from tracing functions."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def no_compile(function: F) -> F:
 
 
 def _is_compiled() -> bool:
-    """Whether the caller's code is. The compiler takes is_compiling() for True where it traces this; of the function
-    behind it, it would warn that it does not know it."""
+    """Returns whether the caller's code is compiled. The compiler takes is_compiling() for True where it traces this;
+    of the function behind it, it would warn that it does not know it."""
     if "torch._dynamo" not in sys.modules:
         return False
     return torch.compiler.is_compiling() or _compiler is None or _compiler() is not None

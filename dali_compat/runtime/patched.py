@@ -1,4 +1,4 @@
-"""Whether torch's DataLoader is ours just now, and with which options. Imports nothing."""
+"""The options of install() while torch's DataLoader is ours. Imports nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Patched:
-    """What install() was asked for.
+    """The arguments of install().
 
     Attributes:
         options: arguments of our own that loaders get, unless they are given others.

@@ -7,8 +7,8 @@ TORCHVISION = tuple(int(number) for number in torchvision.__version__.split(".")
 
 
 def resizes_in_whole_numbers(interpolation: str) -> bool:
-    """Whether torchvision's v2 resizes uint8 tensors on a CPU by fixed-point sums, rounded after each axis. Before 0.21
-    it does not where bilinear meets AVX512: there it resizes floats and rounds once."""
+    """Returns whether torchvision's v2 resizes uint8 tensors on a CPU by fixed-point sums, rounded after each axis.
+    Before 0.21 it does not where bilinear meets AVX512: there it resizes floats and rounds once."""
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.v2.functional import _geometry
 

@@ -27,7 +27,7 @@ class Views(Sequence):
         return filled(self.structure, [batch[row] for batch in self.batches])
 
     def each(self, function: Callable[[Any], Any]) -> Views:
-        """What a function makes of every batch."""
+        """Returns what a function makes of every batch."""
         return Views(list(map(function, self.batches)), self.structure)
 
 

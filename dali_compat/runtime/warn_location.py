@@ -37,7 +37,7 @@ def announce(became: str) -> None:
 
 
 def is_installed(path: str) -> bool:
-    """Whether a file of code is of an installed package."""
+    """Returns whether a file of code belongs to an installed package."""
     return any(folder in path for folder in _INSTALLED)
 
 

@@ -1,4 +1,4 @@
-"""What explain() says of a plan: for each transform what it became, where that runs, and how faithful it is."""
+"""Writes explain()'s lines of a plan: for each transform what it became, where it runs, and how faithful it is."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool
 
 
 def _fidelity(s: Step, where: str, options: Options, two_pass: bool) -> str:
-    """What the step says of itself."""
+    """Returns the step's own words."""
     return s.fidelity(s, where, options, two_pass) if callable(s.fidelity) else s.fidelity

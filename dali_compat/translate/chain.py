@@ -108,8 +108,8 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, v
 
 
 def _result(transform: Any, spec: ImageSpec) -> Any:
-    """What a transform is: steps, Nested, Gated; or Seen, where it is no container of torchvision's and gives several
-    images.
+    """Returns what a transform is: steps, Nested, Gated; or Seen, where it is no container of torchvision's and gives
+    several images.
 
     Raises:
         Untranslatable: it has no translation.
@@ -127,7 +127,8 @@ def _result(transform: Any, spec: ImageSpec) -> Any:
 
 
 def _looked_through(transform: Any) -> Nested | Seen:
-    """What one without a translator does, if it only applies known transforms; Nested where it gives one image."""
+    """Returns what a transform without a translator does, if it only applies known transforms; Nested where it gives
+    one image."""
     try:
         seen = look_through(transform, lambda kind: behaves_as(kind) is not None)
         return seen if seen.chain is None else Nested(seen.chain)
@@ -149,7 +150,8 @@ def _why_unknown(transform: Any) -> str:
 
 
 def _entries(transform: Any, result: Any, spec: ImageSpec, stream: int) -> list[Translated]:
-    """What a transform became, where its translator has given steps or Gated; random streams from ``stream`` on."""
+    """Returns what a transform became, if its translator has given steps or Gated; random streams from ``stream``
+    on."""
     if isinstance(result, Gated):
         return _gated(result, spec, stream)
     return [Translated(describe(transform), _numbered(tuple(result), stream))]

@@ -1,4 +1,4 @@
-"""Where each step runs: the chain that torchvision would run, lowered onto DALI and onto batched torch.
+"""Lowers the chain that torchvision would run onto DALI and onto batched torch.
 
 DALI takes every step while images are ragged, and geometry always. Once every image of a batch has one size, pixel
 arithmetic belongs to torch operations on the whole batch: they are torchvision's own, exact, and the same on every
@@ -98,7 +98,7 @@ def plans_ahead(plan: Plan) -> list[Plan]:
 
 
 def key_of(plan: Plan) -> tuple:
-    """What equal plans share: those that follow their calls are equal, too, whose transforms may get other settings."""
+    """Returns a key that equal plans share; those after their calls are equal, too: settings may have changed there."""
     return tuple(ahead.key for ahead in plans_ahead(plan))
 
 
@@ -234,8 +234,8 @@ def _dali_resizes(s: Step) -> bool:
 
 
 def _after_float32(steps, split: int) -> int:
-    """What comes after [uint8 to_dtype(float32), perhaps normalize], where that is what torch would begin with:
-    crop_mirror_normalize does it."""
+    """Returns the index of what comes after [uint8 to_dtype(float32), perhaps normalize], where that is what torch
+    would begin with: crop_mirror_normalize does it."""
     i = split
     while i < len(steps) and steps[i].op in NO_KERNEL and steps[i].op != "choose":
         i += 1
@@ -269,7 +269,7 @@ def _lower_resize(steps: tuple[Step, ...], two_pass: bool) -> tuple[Step, ...]:
 
 
 def _passes(s: Step) -> str:
-    """How torchvision resizes: PIL in two passes rounded to 8 bits, v2 on uint8 tensors likewise but always width
+    """Says how torchvision resizes: PIL in two passes rounded to 8 bits, v2 on uint8 tensors likewise but always width
     first, v1 on tensors (and v2 on floats) in floating point."""
     interpolation, like = s.kwargs["interpolation"], s.kwargs["like"]
     if interpolation.startswith("nearest") or s.gives.dtype != torch.uint8 or like == "v1":

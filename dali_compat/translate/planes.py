@@ -22,7 +22,8 @@ def from_planes(ordered: tuple[Step, ...], split: int) -> int | None:
 
 
 def _resized_from_planes(ordered: tuple[Step, ...]) -> int:
-    """Of [crop] [resize] [crop] [flips] [conversions] with a filter, to one size; 0 where it is something else."""
+    """Counts the first steps that are [crop] [resize] [crop] [flips] [conversions] with a filter, to one size, or
+    returns 0."""
     at, stage, size, filters = 0, 0, None, False
     for s in ordered:
         if s.op not in _STAGES or s.when or (s.op == "resize" and not _exact_in_planes(s)):
@@ -41,7 +42,7 @@ def _resized_from_planes(ordered: tuple[Step, ...]) -> int:
 
 
 def _picked_from_planes(ordered: tuple[Step, ...]) -> int:
-    """Of those that choose pixels, of each image its own, and conversions behind them."""
+    """Counts the first steps that choose pixels of each image, and conversions after them."""
     at, converts = 0, False
     for s in ordered:
         if s.when or not (_picks(s) or s.op in (*CONVERSIONS, *NO_CHANGE)) or (converts and _picks(s)):

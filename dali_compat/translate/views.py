@@ -35,6 +35,12 @@ def views(*transforms: Callable[[Any], Any]) -> Views:
 
     Raises:
         TypeError: there is none, or one cannot be called.
+
+    Examples:
+        >>> dataset = DALIImageFolder("train", views(transform, transform))
+        >>> (first, second), labels = next(iter(DataLoader(dataset, batch_size=4, device="cpu")))
+        >>> first.shape, second.shape
+        (torch.Size([4, 3, 32, 32]), torch.Size([4, 3, 32, 32]))
     """
     if not transforms:
         raise TypeError("views() takes one transform for each view")

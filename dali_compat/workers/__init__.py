@@ -1,4 +1,4 @@
-"""What has no translation: functions that Python calls sample by sample.
+"""Calls functions without a translation, sample by sample.
 
 In the order to read them:
 

@@ -1,4 +1,4 @@
-"""What functions have given for one batch, as it comes in."""
+"""Collects what functions have given for one batch."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Called:
 
     @property
     def done(self) -> bool:
-        """Whether no process will touch its shared memory again."""
+        """True if no process will touch its shared memory again."""
         return self._over and all(answer.there for answer in self._answers)
 
     def cancel(self) -> None:
         self._over, self._made = True, []
 
     def images(self, device: torch.device) -> tuple[ImageSpec, torch.Tensor | list[torch.Tensor]] | None:
-        """What the functions have given, and what that is: (N, C, H, W) on the device, or a list of (C, H, W) where
-        sizes differ; None where they have given something else, or not all the same.
+        """Returns what the functions have given, and its ImageSpec: (N, C, H, W) on the device, or a list of (C, H, W)
+        where sizes differ; None where they have given something else, or not all the same.
 
         Raises:
             Exception: what a function has raised, with the worker's traceback in its text, as torch's loader raises it.
@@ -63,8 +63,8 @@ class Called:
         return spec.but(size=tuple(made.shape[-2:])) if isinstance(made, torch.Tensor) else spec, made
 
     def tensor(self, device: torch.device) -> torch.Tensor | None:
-        """What torch's default_collate would make of tensors that are no images (ten crops, stacked), on the device;
-        None where it has to see for itself. Raises what images() does."""
+        """Returns what torch's default_collate would make of tensors that are no images (ten crops, stacked), on the
+        device; None where it has to see for itself. Raises what images() does."""
         parts = [part for part in self._parts() if isinstance(part, Packed) and not part.kind]
         if len(parts) < len(self._made):
             return None

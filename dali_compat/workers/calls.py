@@ -1,4 +1,4 @@
-"""What runs in Python, sample by sample: transforms without a translation.
+"""Runs transforms without a translation in Python, sample by sample.
 
 Each gets what torchvision would give it, a PIL image or a CHW tensor on the CPU. With workers they run in processes, as
 torch's loader runs them; without, in the caller's thread. Either way torch, random and numpy are seeded by the sample's

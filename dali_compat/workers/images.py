@@ -44,7 +44,7 @@ class Packed(NamedTuple):
 
     @property
     def spec(self) -> ImageSpec | None:
-        """What the images are, with their size where it is one; None where they are none."""
+        """The ImageSpec of the images, with their size if it is one; None if they are no images."""
         if not self.kind:
             return None
         channels = {shape[-1 if self.kind == "pil" else -3] for shape in self.shapes}
@@ -120,7 +120,8 @@ def as_samples(images: Sequence[torch.Tensor], kind: str, infos: Sequence[Any] =
 
 
 def as_sample(image: torch.Tensor, kind: str, info: Any = None):
-    """What torchvision would hold: of a PIL image ``image`` is (H, W, C), of others (C, H, W); of views a tuple."""
+    """Returns what torchvision would hold: of a PIL image ``image`` is (H, W, C), of others (C, H, W); of views a
+    tuple."""
     if image.ndim == 4:
         return tuple(as_sample(view, kind, info) for view in image)
     if kind == "pil":

@@ -46,7 +46,7 @@ class Pool:
 
     @property
     def usable(self) -> bool:
-        """Whether the processes are well."""
+        """True if the processes are well."""
         self._processes.look()
         return not self._processes.trouble
 
@@ -84,7 +84,7 @@ class Pool:
         return called
 
     def receive(self, answer: Answer, count: int) -> Packed | Parcel | ExceptionWrapper:
-        """What a process has made of ``count`` samples.
+        """Returns what a process has made of ``count`` samples.
 
         Raises:
             RuntimeError: a worker has died, or none has answered for the loader's timeout.
@@ -96,7 +96,7 @@ class Pool:
         return made
 
     def close(self) -> None:
-        """What is still in use nobody gets: it goes when the last process has let go of it."""
+        """Ends the processes. Memory still in use is freed when the last process has let go of it."""
         self._processes.close()
         for number, slot in enumerate(self._slots):
             self._store.give_back(slot, self._is_free(number))

@@ -50,8 +50,8 @@ _all: weakref.WeakSet[Processes] = weakref.WeakSet()
 
 
 class Answer:
-    """What a process sends back; ``message`` is None until it is there. ``process`` is who was asked, where processes
-    take messages in turn."""
+    """An answer of a process; ``message`` is None until it is there. ``process`` is who was asked, where processes take
+    messages in turn."""
 
     def __init__(self):
         self.message: bytes | memoryview | None = None
@@ -178,7 +178,7 @@ class Processes:
             process.start()
 
     def _exchange(self, seconds: float) -> bool:
-        """Whether answers have come in that time."""
+        """Returns whether answers have come in that time."""
         self.trouble = _CUT
         lost, came = None, False
         for connection in wait(self._own, seconds):
@@ -198,7 +198,7 @@ class Processes:
         return came
 
     def _take(self, connection: Connection) -> bool:
-        """Whether it is an answer that a process has sent; else it asks for a large message."""
+        """Returns whether it is an answer that a process has sent; else it asks for a large message."""
         message = connection.recv_bytes()
         (number,) = _NUMBER.unpack_from(message)
         if len(message) > _NUMBER.size:
@@ -210,7 +210,7 @@ class Processes:
         return False
 
     def _send(self) -> None:
-        """What there is room for."""
+        """Sends what there is room for."""
         for tasks, unsent in self._unsent:
             try:
                 while unsent:

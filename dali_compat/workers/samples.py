@@ -1,4 +1,4 @@
-"""What travels between processes: any samples, in one piece of memory.
+"""Serializes samples for other processes, in one piece of memory.
 
 Left to torch.multiprocessing each tensor travels in a file descriptor of its own, and a batch of 512 pairs of views
 needs more of them than a process may usually have; and /dev/shm, where it puts their bytes, is small in containers.
@@ -82,7 +82,7 @@ def parcel(samples: Any) -> Parcel:
 
 
 def dumps(what: Any, buffer_callback: Callable | None = None) -> bytes:
-    """As pickle.dumps, but tensors are no more than their bytes."""
+    """Pickles as pickle.dumps does, but tensors are no more than their bytes."""
     text = io.BytesIO()
     _Pickler(text, 5, buffer_callback=buffer_callback).dump(what)
     return text.getvalue()
@@ -107,6 +107,6 @@ def _split(values: torch.Tensor, sizes: list[int]) -> list[np.ndarray]:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether its bytes, dtype and shape are all there is to it."""
+    """Returns whether its bytes, dtype and shape are all there is to it."""
     odd = tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
     return tensor.layout == torch.strided and tensor.device.type == "cpu" and not odd and not vars(tensor)

@@ -59,7 +59,7 @@ class Slot:
 
     @property
     def own(self) -> bool:
-        """Whether this process has made it; a forked child must leave it to its parent."""
+        """True if this process has made it; a forked child must leave it to its parent."""
         return self._pid == os.getpid()
 
     def reserve(self, size: int) -> None:

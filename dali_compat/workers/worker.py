@@ -61,7 +61,7 @@ def _leave_interrupts_to_the_parent() -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Where it is killed, nobody else would end a function that never returns."""
+    """Ends this process with its parent: nobody else would end a function that never returns."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
@@ -74,7 +74,8 @@ def start_worker(number, functions, seed, slots: list[Slot], workers, init, data
 
 
 def begin(number, seed, workers, init, dataset) -> ExceptionWrapper | None:
-    """As torch's worker loop begins: one thread, its seed, get_worker_info() and worker_init_fn; what that raises."""
+    """Begins as torch's worker loop does: one thread, its seed, get_worker_info() and worker_init_fn; returns what that
+    raises."""
     _keep_memory()
     torch.set_num_threads(1)
     seed_generators(seed, number)
@@ -118,9 +119,9 @@ def _refused(error: Exception) -> ExceptionWrapper:
 
 
 def in_worker(message: bytes) -> Packed | Parcel | ExceptionWrapper:
-    """What the functions give, in shared memory where there is room; or their error as text, for not every exception
-    can be unpickled. ``message``: pickled samples (Packed or Parcel), positions, the room (a Place, or None), and the
-    seed."""
+    """Returns what the functions give, in shared memory if there is room; or their error as text, for not every
+    exception can be unpickled. ``message``: pickled samples (Packed or Parcel), positions, the room (a Place, or None),
+    and the seed."""
     functions, _, error = _state
     if error is not None:
         return error

@@ -10,7 +10,7 @@ NODES = Path("/sys/devices/system/node")
 
 
 def near_gpu(allowed: set[int], nodes: Sequence[set[int]]) -> bool:
-    """Whether DALI keeps its threads on the GPU's socket: where there are several NUMA nodes (their cores are
+    """Returns whether DALI keeps its threads on the GPU's socket: where there are several NUMA nodes (their cores are
     ``nodes``), and the process may run on all of them. One that may not was put where it is by somebody: torchrun's
     --numa-binding, numactl, taskset, a container."""
     return len(nodes) > 1 and allowed.issuperset(set().union(*nodes))

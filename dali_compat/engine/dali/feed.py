@@ -1,4 +1,4 @@
-"""What a pipeline's external sources hand over, and what is in DALI's hands.
+"""Feeds a pipeline's external sources, and keeps what DALI still uses.
 
 DALI copies what it gets, but for images in memory. Where it does not, a thread of DALI's gives each array back to
 Python. For that it needs the interpreter's lock, and the user's threads wait meanwhile. With some versions of Python a
@@ -26,7 +26,7 @@ class InFlight(NamedTuple):
 
 
 class Feed:
-    """What DALI's external sources hand over, and what is in DALI's hands, oldest first."""
+    """Feeds DALI's external sources, and keeps what DALI still uses, oldest first."""
 
     def __init__(self):
         self.next: InFlight | None = None

@@ -70,8 +70,8 @@ def part_of(encoded, start, length: int):
 
 
 def decoded(pixels, device: str, on_gpu: bool, window=None):
-    """What decode() gives, of images that were decoded before and are on the GPU or on the host. There a window is
-    taken by the CPU: it is less to copy."""
+    """Returns what decode() gives, for images that were decoded before and are on the GPU or on the host. There a
+    window is taken by the CPU: it is less to copy."""
     if on_gpu:
         return pixels if window is None else crop(pixels, window, inside=True)
     images = pixels if window is None else _window(pixels, window["start"], window["shape"])

@@ -206,7 +206,7 @@ class DecodePipeline:
 
     @property
     def idle(self) -> bool:
-        """Whether the epoch that it worked for is over."""
+        """True if the epoch that it worked for is over."""
         epoch = None if self.borrower is None else self.borrower()
         return epoch is None or epoch.over
 

@@ -1,4 +1,4 @@
-"""What comes out of a pipeline, as torch's tensors."""
+"""A pipeline's outputs as torch tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IMAGES = "images "
 
 
 class Received(NamedTuple):
-    """What comes out of a pipeline for a batch of N images.
+    """A pipeline's outputs for a batch of N images.
 
     Attributes:
         images: (N, H, W, C) or (N, C, H, W) on the device, as the plan's last step lays it out, or a list of N where
@@ -49,8 +49,8 @@ class Received(NamedTuple):
         return [np.asarray(self.encoded[i]) for i in range(len(self.encoded))]
 
     def packed(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Those of all files one behind another, (bytes,) uint8, and ``lengths``; None where DALI's memory has them
-        otherwise."""
+        """Returns the bytes of all files one after another, (bytes,) uint8, and ``lengths``; None where DALI's memory
+        has them otherwise."""
         assert self.encoded is not None and self.lengths is not None
         if not self.lengths[0]:
             return None

@@ -50,7 +50,7 @@ class _Start:
         made.close()
 
     def take(self) -> Any:
-        """What it has left, or None; what comes later is closed."""
+        """Returns what is open, or None; what opens later is closed."""
         with self._lock:
             self._dropped = True
             made, self._made = self._made, None
@@ -138,7 +138,7 @@ class Handle:
         raise RuntimeError(f"nvjpegCreateEx: status {status}")
 
     def _count(self) -> int:
-        """Of A100's one engine the five parts count, each of which decodes an image."""
+        """Returns the number of engines; of A100's one the five parts count, each of which decodes an image."""
         ask = getattr(self._library, "nvjpegGetHardwareDecoderInfo", None)  # not in nvJPEG before 11.9
         engines, parts = ctypes.c_uint(), ctypes.c_uint()
         if ask is None or ask(self._handle, ctypes.byref(engines), ctypes.byref(parts)) != 0:
@@ -162,7 +162,7 @@ def _end() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """What there is belongs to the parent: nothing of it is closed."""
+    """Forgets the parent's decoders without closing them."""
     _starts.clear()
     _others.clear()
 

@@ -43,8 +43,8 @@ class Decoder:
         self.version = self._nvjpeg.version
 
     def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, sides: np.ndarray) -> None:
-        """As Nvjpeg's, with the longest side of each, (N,); the stream is done with it. No event tells so: a child of a
-        fork cannot free one."""
+        """Decodes as Nvjpeg does, given the longest side of each, (N,); the stream is done with it. No event tells so:
+        a child of a fork cannot free one."""
         for some in calls_of(sides):
             given = files[some], lengths[some], outputs[some], int(sides[some].max())
             try:
@@ -74,8 +74,8 @@ class Decoding:
             self._planes: torch.Tensor | None = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
 
     def begins(self) -> bool:
-        """Whether who asks is to make them: the first one, unless nobody wants them. A pool that gets no thread keeps
-        what it has refused."""
+        """Returns whether the caller is to make them: the first one, unless they were cancelled. A pool that gets no
+        thread keeps what it has refused."""
         with suppress(IndexError):
             self._turn.pop()
             return self.done.set_running_or_notify_cancel()
@@ -160,7 +160,7 @@ class JpegEngine:
 
     @property
     def is_full(self) -> bool:
-        """Whether what is in flight has so much memory that more should wait until it is asked for."""
+        """True if what is in flight has so much memory that more should wait until it is asked for."""
         live = [reference() for reference in self._live.valuerefs()]  # at once: other threads add to it
         bytes_ = sum(decoding.bytes for decoding in live if decoding is not None)
         return bytes_ > min(_IN_FLIGHT, self.memory // _SHARE)
@@ -240,6 +240,6 @@ def _triton() -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Of an error, with its type; that of an EngineError says what is the matter."""
+    """Returns an error's first line, with its type; an EngineError's says what is the matter."""
     text = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
     return text.splitlines()[0]

@@ -134,8 +134,8 @@ def _is_pillows(engine: VerifiedEngine, file: np.ndarray, chroma: int) -> bool:
 
 
 def resizes_alike(device: torch.device) -> bool:
-    """Whether kernels make of two gray images, a larger and a smaller one, what ops/pixels/resample makes of them
-    on the CPU: a compiler might compute weights in another order."""
+    """Returns whether kernels make of two gray images, a larger and a smaller one, what ops/pixels/resample makes of
+    them on the CPU: a compiler might compute weights in another order."""
     from . import kernels  # Triton starts with them
 
     rng, size, sizes = np.random.default_rng(0), (30, 41), np.array([[97, 150], [13, 17]])

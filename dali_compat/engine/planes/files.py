@@ -85,7 +85,8 @@ class Files:
         return np.array([is_intact(self.memory[self.begins[i] : ends[i]]) for i in index.tolist()], bool)
 
     def checksums(self, stated: np.ndarray) -> np.ndarray:
-        """As data/verdicts has them, of these files and the marks of what their headers have ``stated``."""
+        """Returns checksums as data/verdicts has them, of these files and the marks of what their headers have
+        ``stated``."""
         return checksums(self.memory, self.begins, self.lengths, stated)
 
 

@@ -1,4 +1,4 @@
-"""Where planes lie, and which numbers of each image the kernels need."""
+"""Computes where planes lie, and the numbers of each image that the kernels need."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SUPPORT = {"bilinear": 1.0, "bicubic": 2.0}
 
 
 class Windows(NamedTuple):
-    """What becomes of N images: a window is cut out and resized, and of that again a window.
+    """Windows of N images: one is cut out and resized, and from the result another.
 
     Attributes:
         start, size: (N, 2) int64, (y, x) and (height, width) of the window.
@@ -42,7 +42,7 @@ class Windows(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What a batch needs.
+    """The layout of a batch's planes.
 
     Attributes:
         interpolation, like: as a resize step's.
@@ -61,7 +61,7 @@ class Layout(NamedTuple):
 
 
 class Planes(NamedTuple):
-    """Where N images' planes are to be.
+    """Places of N images' planes.
 
     Attributes:
         offsets: (N, 3) int64; 0 of what is not there.
@@ -79,12 +79,13 @@ class Planes(NamedTuple):
     sizes: np.ndarray
 
     def only(self, index: np.ndarray) -> Planes:
-        """Of some images, where nothing lies between them."""
+        """Returns the planes of some images, with nothing between them."""
         return planes_of(self.sizes[index], *self.chroma[index, 2:].T)
 
 
 def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> Planes:
-    """Of images of ``sizes`` (N, 2); a sample of chroma is for ``chroma_x`` (N,) pixels across, 0 without chroma."""
+    """Returns the planes of images of ``sizes`` (N, 2); a sample of chroma is for ``chroma_x`` (N,) pixels across, 0
+    without chroma."""
     colour = (chroma_x > 0)[:, None]
     steps = np.stack([chroma_y, chroma_x], 1)
     chroma = np.where(colour, -(-sizes // np.maximum(steps, 1)), 0)
@@ -109,7 +110,7 @@ def _whole(sizes: np.ndarray) -> np.ndarray:
 
 
 def whole_rows_of(planes: Planes) -> tuple[np.ndarray, Layout]:
-    """As rows_of(), for all pixels of each image."""
+    """Returns rows_of() for all pixels of each image."""
     nothing = np.zeros_like(planes.sizes)
     return rows_of(planes, Windows(nothing, planes.sizes, planes.sizes, nothing, nothing), planes.sizes.max(0).tolist())
 
@@ -123,7 +124,7 @@ def picked_rows_of(planes: Planes, sizes: np.ndarray) -> np.ndarray:
 
 
 def _rows(planes: Planes) -> np.ndarray:
-    """Where planes are, and zeros."""
+    """Returns rows with the planes' places, and zeros."""
     rows = np.zeros((len(planes.bytes), len(COLUMNS)), np.int64)
     rows[:, _AT["luma"] : _AT["cr"] + 1] = planes.offsets
     rows[:, _AT["pitch"] : _AT["chroma_pitch"] + 1] = planes.pitches[:, :2]

@@ -74,7 +74,7 @@ def pick(
 
 @triton.jit
 def _number(place):
-    """Of 32 bits: dividing those of 64 takes a GPU most of its time."""
+    """Makes a number of 32 bits: dividing those of 64 takes a GPU most of its time."""
     return tl.load(place).to(tl.int32)
 
 
@@ -193,7 +193,7 @@ def _store(to, step, red, green, blue, table, converts: tl.constexpr, there):
 
 @triton.jit
 def _rgb(planes, row, at, there):
-    """Of the pixels ``at`` of what is needed of an image."""
+    """Computes RGB of the pixels ``at`` of an image's window."""
     width = _number(row + _WIDTH)
     return _rgb_at(planes, row, at // width + _number(row + _TOP), at % width + _number(row + _LEFT), there)
 
@@ -215,7 +215,7 @@ def _rgb_at(planes, row, y, x, there):
 
 @triton.jit
 def _colour(planes, rows, region, block: tl.constexpr):
-    """What is needed of each image, (3, height, width)."""
+    """Computes each image's window, (3, height, width)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     pixels = _number(row + _WIDTH) * _number(row + _HEIGHT)

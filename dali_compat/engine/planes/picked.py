@@ -11,7 +11,7 @@ from ...plan import Step
 
 
 def picked(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of images of ``sizes`` (N, 2), and the steps' ``arrays``.
+    """Returns the picked pixels of images of ``sizes`` (N, 2), given the steps' ``arrays``.
 
     Returns:
         The sizes of the results, (N, 2) int64, and (N, 2, longest) int32: which column, and which line, of its image

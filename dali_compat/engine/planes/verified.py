@@ -44,7 +44,7 @@ _EVERY = 6  # batches: one of so many, by chance, compares such a part of its ne
 
 
 class VerifiedEngine(JpegEngine):
-    """As JpegEngine."""
+    """A JpegEngine that compares its pixels with DALI's at first sight."""
 
     def __init__(self, device: torch.device):
         super().__init__(device)
@@ -61,7 +61,7 @@ class VerifiedEngine(JpegEngine):
 
     @property
     def kinds(self) -> str:
-        """Of which JPEGs it may be that its pixels are Pillow's: "gray, 4:4:4"."""
+        """The JPEGs whose pixels may be Pillow's: "gray, 4:4:4"."""
         return ", ".join(name for chroma, name in _KINDS.items() if self.exact[chroma])
 
     def takes(self, chroma: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -83,7 +83,7 @@ class VerifiedEngine(JpegEngine):
         self._alike_of[chroma] = 0
 
     def account(self, known: Iterable[tuple[Headers, int]]) -> str:
-        """How many files it decodes, and why not more; ``known`` of each part of a data set, and its length."""
+        """Says how many files it decodes, and why not more; ``known`` of each part of a data set, and its length."""
         counts = JpegCounts(0, 0, 0, 0, 0, 0)
         for headers, count in known:
             found = headers.jpegs(self.name, self.exact, MOST_PIXELS, count)
@@ -110,7 +110,7 @@ class VerifiedEngine(JpegEngine):
 
     @property
     def is_behind(self) -> bool:
-        """Whether more waits to be compared than should."""
+        """True if more waits to be compared than should."""
         return self._waiting() > _WAITING
 
     def _waiting(self) -> int:

@@ -49,7 +49,7 @@ def _gray(place, pixels, channels: tl.constexpr, there):
 # wherever images begin, and whatever their size: compiling anew takes seconds
 @triton.jit(do_not_specialize=["images", "height", "width"])
 def levels(images, rows, made, height, width, channels: tl.constexpr, block: tl.constexpr):
-    """What becomes of each of 256 values, ``made`` (N, C, 256) uint8; one channel of one image a program."""
+    """Computes a table of 256 values, ``made`` (N, C, 256) uint8; one channel of one image a program."""
     image, channel = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row = rows + image * _ROW
     operation, number = tl.load(row).to(tl.int32), tl.load(row + 1)

@@ -1,4 +1,4 @@
-"""Whether the kernels can be used: Triton and its compiler are there, and a few images become what torch makes of
+"""Tries whether the kernels can be used: Triton and its compiler are there, and a few images become what torch makes of
 them."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _tried(device, channels, hue_tables, reference) -> Launched | None:
 
 
 def compared(launched, device, channels, hue_tables, reference) -> tuple[torch.Tensor, torch.Tensor]:
-    """What both make of an image for each operation, and for each interpolation of a warp, on the CPU."""
+    """Returns what both make of an image for each operation, and for each interpolation of a warp, on the CPU."""
     chosen = np.array([*CODES.values(), CODES["warp"], CODES["warp"]])
     warps = chosen == CODES["warp"]
     numbers = np.tile(_MATRIX, (len(chosen), 1))

@@ -42,7 +42,7 @@ def transform(images, coordinates, size, interpolation, fill):
 
 
 def _filled(images, found, sample, background):
-    """What ``sample`` gives at coordinates, and the background where they are outside of the image."""
+    """Returns what ``sample`` gives at coordinates, and the background where they are outside of the image."""
     ends = to_device(np.array(images.shape[:-3:-1]).reshape(2, 1, 1, 1), images.device)  # of x and of y
     x, y = (found >= 0) & (found < ends)
     return torch.where((x & y)[:, None], sample(images, found, ends), background)
@@ -80,8 +80,8 @@ def pixels(images):
 
 
 def _within(places, ends):
-    """Those that are outside are somewhere inside: fills will hide them. So will they hide what infinity and NaN are as
-    whole numbers."""
+    """Moves places that are outside somewhere inside: fills will hide them, and what infinity and NaN are as whole
+    numbers."""
     return torch.minimum(places.clamp_(min=0), ends - 1)
 
 

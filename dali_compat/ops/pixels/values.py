@@ -37,7 +37,8 @@ def to(images, array, dtype=None):
 
 
 def is_half(images) -> bool:
-    """Of 16-bit images torchvision rounds every intermediate: they go through its own functions, one by one."""
+    """Returns whether images are of 16 bits: torchvision rounds their every intermediate, so they go through its
+    functions."""
     return images.dtype in (torch.float16, torch.bfloat16)
 
 
