@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from contract.arrays import cifar
+from contract.joint_layouts import voc_segmentation
 from helpers import make_folder
 from remote.server import Running
 
@@ -65,6 +66,7 @@ def names(here, bucket, monkeypatch):
     from dali_compat import DALIImageFolder, DataLoader
 
     cifar(here / "data", monkeypatch)
+    voc_segmentation(here / "voc")
     for name in ("train.csv", "val.csv"):
         (here / name).write_text("file,label\nclass_a/00.jpg,cat\nclass_b/01.jpg,dog\n")
     transform = T.Compose([T.RandomResizedCrop(32), T.ToTensor()])

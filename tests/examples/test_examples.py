@@ -1,6 +1,7 @@
 """The examples run as a user runs them, each in a process of its own, on tiny photos and on the CPU."""
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -90,6 +91,45 @@ def test_simclr(photos, place):
     assert given(said) == [(2 * TRAIN // BATCH, 2 * TRAIN)]
     weights = torch.load(place / "encoder.pt")
     assert "conv1.0.weight" in weights and not any(name.startswith("fc.") for name in weights)
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory):
+    """Photos with masks and boxes."""
+    root = tmp_path_factory.mktemp("made") / "shapes"
+    run("make_photos.py", root, "--voc", "--train", 12, "--val", 4, "--size", 64)
+    return root
+
+
+@pytest.mark.parametrize("loader, epochs", [("dali_compat", 2), ("torchvision", 1)])
+@pytest.mark.parametrize("name, metric", [("segmentation.py", "mIoU"), ("detection.py", "AP50")])
+def test_photos_with_masks_and_boxes(shapes, loader, epochs, name, metric):
+    size = ["--size", 64] if name == "segmentation.py" else []
+    options = ["--batch-size", 4, "--epochs", epochs, "--workers", 1, "--loader", loader]
+    said = run(name, shapes, *size, *options)
+    assert (
+        len(re.findall(rf"^epoch \d: loss \d+\.\d+, {metric} [01]\.\d{{4}}, \d+ images/s$", said, re.MULTILINE))
+        == epochs
+    )
+    assert given(said) == ([(6, 24)] if loader == "dali_compat" else [])
+    assert ("DALI route on cpu" in said) is (loader == "dali_compat")
+
+
+def test_the_average_precision_of_boxes(monkeypatch):
+    """Of two boxes one is found, after a wrong one; of another class one, and a second time."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    detection = importlib.import_module("detection")
+    box = torch.tensor([[0.0, 0, 10, 10], [20, 20, 40, 40], [50, 50, 60, 60]])
+    target = {"boxes": box, "labels": torch.tensor([1, 1, 2])}
+    found = {
+        "boxes": torch.stack([box[2], box[0], box[2], box[2] + 1]),
+        "labels": torch.tensor([1, 1, 2, 2]),
+        "scores": torch.tensor([0.9, 0.8, 0.7, 0.6]),
+    }
+    model = torch.nn.Module()
+    monkeypatch.setattr(model, "forward", lambda images: [found] * len(images), raising=False)
+    ap = detection.mean_ap(model, [(torch.zeros(1, 3, 8, 8), [target])], torch.device("cpu"))
+    assert ap == pytest.approx((0.25 + 1) / 2)
 
 
 def test_ignite_goes_on_in_mid_epoch(photos):
