@@ -4,6 +4,7 @@
 that thread's tracer for a stand-in. In every other thread, and where the tracer gives None, they call the original.
 
 - ``PIL.Image.open``, and what decodes for Hugging Face's datasets, give an image that is not read.
+- ``torchvision.io`` and torchcodec, where they read and decode a file, give a tensor that is not read.
 - ``PIL.ImageOps`` and ``ImageEnhance`` take stand-ins, where they look at pixels.
 - ``torchvision.transforms.functional``, by which the transforms of v1 do all that they do, take stand-ins; and so do
   functions of v2 that have no kernels (kernels.py has those of the others).
@@ -19,22 +20,25 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageEnhance, ImageOps
+import torch
+from PIL import Image, ImageOps
 from torchvision import tv_tensors
 from torchvision.transforms import autoaugment, functional, v2
 from torchvision.transforms.v2 import _auto_augment, _geometry
 from torchvision.transforms.v2 import functional as functional_v2
 
-from ..data.sources import ORIENTATION
 from ..inspection.objects import root
 from ..inspection.replaced import STANDS_FOR
 from ..ops.translators import behaves_as, known_types
 from ..runtime.forks import new_lock
-from .images import later_of
+from .decoders import bytes_of, decoders
 from .kernels import applied, registered, state_of
-from .samples import IMAGES, STAND_INS, TENSORS
+from .pillow import HOOKS
+from .record import decoders_of
+from .samples import STAND_INS, TENSORS
 
 _FEATURES = "datasets.features.image"  # where Hugging Face's datasets decode
 _FUNCTIONS = (
@@ -43,13 +47,8 @@ _FUNCTIONS = (
     *("gaussian_blur", "hflip", "invert", "normalize", "pad", "perspective", "pil_to_tensor", "posterize", "resize"),
     *("rgb_to_grayscale", "rotate", "solarize", "to_grayscale", "to_pil_image", "to_tensor", "vflip"),
 )
+_HOOKED = "PIL", "torch", "torchvision", "torchcodec", "datasets"  # whose functions are as they were
 _OPS = "autocontrast", "equalize", "expand", "invert", "posterize", "solarize"  # others call an image's own methods
-_ENHANCERS = {
-    ImageEnhance.Brightness: "adjust_brightness",
-    ImageEnhance.Color: "adjust_saturation",
-    ImageEnhance.Contrast: "adjust_contrast",
-    ImageEnhance.Sharpness: "adjust_sharpness",
-}
 _WITHOUT_KERNELS = "pil_to_tensor", "to_image", "to_pil_image"
 _ANSWERS: dict[str, Callable[[Any], Any]] = {
     "get_dimensions": lambda s: [s.channels if len(s.shape) > 2 else 1, *s.size],
@@ -104,13 +103,16 @@ def _put_in() -> None:
         if _users > 1:
             return
         _replace(Image, "open", _open_hook)
+        for library, owner, name in decoders():
+            _replace(owner, name, functools.partial(_decoder_hook, library, name))
+        if hasattr(torch.ops.image, "read_file"):
+            _replace(torch.ops.image, "read_file", _reader_hook)
+        if (torchcodec := decoders_of("torchcodec")) is not None:
+            _replace(torchcodec, "_source_to_tensor", _reader_hook)
         for name in _OPS:
             _replace(ImageOps, name, functools.partial(_function_hook, "PIL", f"ImageOps.{name}"))
-        _replace(ImageOps, "pad", _pad_hook)
-        _replace(ImageOps, "exif_transpose", _exif_hook)
-        for enhancer in _ENHANCERS:
-            _replace(enhancer, "__init__", _enhancer_hook)
-        _replace(ImageEnhance._Enhance, "enhance", _enhance_hook)
+        for place in HOOKS:
+            _replace(*place)
         for name in _FUNCTIONS:
             _replace(functional, name, functools.partial(_function_hook, "v1", name))
         for name in _WITHOUT_KERNELS:
@@ -146,7 +148,7 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     """Another function takes the place of an attribute. What somebody puts there meanwhile stays, and what the user has
     put there in the place of torchvision's is the user's affair."""
     own, there = vars(owner).get(name), getattr(owner, name)
-    if name != "__call__" and owner is not Image and root(there) not in ("torchvision", "datasets", "PIL"):
+    if name != "__call__" and owner is not Image and root(there) not in _HOOKED:
         return
     original, hook = _known.get((owner, name), (None, None))
     if original is not there:
@@ -180,56 +182,22 @@ def _open_hook(really: Any) -> Any:
     return open
 
 
-def _pad_hook(really: Any) -> Any:
-    @functools.wraps(really)
-    def pad(
-        image: Any, size: Any, method: Any = Image.Resampling.BICUBIC, color: Any = None, centering: Any = (0.5, 0.5)
-    ) -> Any:
-        if type(image) not in IMAGES:
-            return really(image, size, method, color, centering)
-        made = ImageOps.contain(image, size, method)
-        room = [all_of - own for all_of, own in zip(size, made.size, strict=True)]
-        left, top = (round(one * max(0, min(share, 1))) for one, share in zip(room, centering, strict=True))
-        return ImageOps.expand(made, (left, top, room[0] - left, room[1] - top), color or 0) if any(room) else made
+def _reader_hook(really: Any) -> Any:
+    def read(path: Any) -> Any:
+        tracer = _tracer()
+        made = None if tracer is None or not isinstance(path, (str, Path)) else tracer.read(path, really)
+        return really(path) if made is None else made
 
-    return pad
+    return read
 
 
-def _exif_hook(really: Any) -> Any:
-    @functools.wraps(really)
-    def exif_transpose(image: Any, *, in_place: bool = False) -> Any:
-        if type(image) in IMAGES and not in_place:
-            made = applied("PIL", "upright", image, (image.getexif().get(ORIENTATION, 1),), {})
-            if made is not None:
-                return made
-        return really(image, in_place=in_place)
+def _decoder_hook(library: str, name: str, really: Any) -> Any:
+    def decode(data: Any, *args: Any) -> Any:
+        tracer = _tracer()
+        made = None if tracer is None else tracer.decoded_by(library, name, data, args, really)
+        return really(bytes_of(data), *args) if made is None else made
 
-    return exif_transpose
-
-
-def _enhancer_hook(really: Any) -> Any:
-    @functools.wraps(really)
-    def __init__(self: Any, image: Any) -> None:
-        if type(image) in IMAGES:
-            self.image = image  # what it blends that with is made where it has to be
-        else:
-            really(self, image)
-
-    return __init__
-
-
-def _enhance_hook(really: Any) -> Any:
-    @functools.wraps(really)
-    def enhance(self: Any, factor: Any) -> Any:
-        image = self.image
-        if type(image) in IMAGES:
-            made = applied("v1", _ENHANCERS.get(type(self), ""), image, (factor,), {})
-            if made is not None:
-                return made
-            self.__init__(later_of(image).value("enhances the image"))
-        return really(self, factor)
-
-    return enhance
+    return decode
 
 
 def _decode_hook(really: Any) -> Any:

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
+import torch
+
 from ..inspection.objects import attributes, is_of_library, root
 from ..runtime.warn_location import is_installed
 
-_OPENS = frozenset(("default_loader", "pil_loader"))
-_OTHERS = frozenset(("decode_image", "decode_jpeg", "decode_png", "imdecode", "imread", "read_image"))  # not by PIL
+_OPENS = frozenset(("decode_image", "decode_jpeg", "decode_png", "default_loader", "pil_loader", "read_image"))
+_OTHERS = frozenset(("imdecode", "imread"))  # by neither PIL nor torchvision
 _DATA_SETS = "torchvision.datasets."  # whose code is followed as the user's is
 _ALWAYS = "__init__", "__call__"  # of an object that is made, and of one that is called
 _DEPTH = 4  # of functions that call each other
@@ -32,8 +34,8 @@ class _Called(NamedTuple):
 
 
 def opens_images(dataset: Any) -> bool:
-    """Whether its ``__getitem__`` names what opens images by PIL, or something that it may call does: a method, a
-    function, a class, or an object that the data set holds."""
+    """Whether its ``__getitem__`` names what opens images, by PIL or torchvision, or something that it may call does: a
+    method, a function, a class, or an object that the data set holds."""
     return any(_opens(one, names) for one, names in _reached(dataset))
 
 
@@ -122,6 +124,8 @@ def _called(value: Any, names: Iterable[str], owner: Any, depth: int, within: bo
         value, owner = value.__func__, value.__self__
     if isinstance(value, FunctionType):
         yield _Called(value, owner, depth)
+    elif isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return  # C++, which refers to itself
     elif type(value) in (list, tuple, dict):
         held = list(value.values() if type(value) is dict else value)
         if within and len(held) <= _FEW:

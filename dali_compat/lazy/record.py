@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torchvision import tv_tensors
@@ -14,6 +17,7 @@ from torchvision.transforms.v2 import _auto_augment
 from torchvision.transforms.v2 import functional as v2
 
 from ..data.sources import ORIENTATION, Source, is_upright, opened
+from ..inspection.replaced import STANDS_FOR
 from .operations import CONSTANT, Size, State, Step
 
 
@@ -22,8 +26,8 @@ class Call(NamedTuple):
 
     Attributes:
         owner, name: "v1" or "v2", and the name of a function of torchvision's; "PIL" and that of a function on images;
-            "type" and that of one of torchvision's classes; "" and that of the image's own method; "called", where the
-            first argument is called with the image.
+            "type" and that of one of torchvision's classes; "" and that of the image's own method; "decoded", a library
+            and what decodes a file's bytes there; "called", where the first argument is called with the image.
         args, kwargs: further arguments.
     """
 
@@ -72,14 +76,31 @@ class Recording(NamedTuple):
         if any(call.owner == "called" for call in self.calls):
             raise ValueError("a function that is not torchvision's is called with it")
         with opened(self.source) as file:
-            image = upright(_really_open(file), self.source)
-            image.load()
+            if self.calls and self.calls[0].owner == "decoded":
+                image: Any = torch.from_numpy(np.frombuffer(file.read(), np.uint8).copy())
+            else:
+                image = upright(_really_open(file), self.source)
+                image.load()
         for call in self.calls:
             image = call.on(image)
         shape = (len(image.getbands()), *image.size[::-1]) if isinstance(image, Image.Image) else tuple(image.shape)
         if shape != self.state.shape or getattr(image, "dtype", self.state.dtype) != self.state.dtype:
             raise ValueError(f"it became an image of {shape}, not {self.state.shape}")
         return image
+
+
+def decoders_of(library: str) -> Any:
+    """Returns what has the functions by which torchvision.io or torchcodec decodes; None where nobody uses it."""
+    return torch.ops.image if library == "torchvision" else sys.modules.get("torchcodec.decoders._image_decoders")
+
+
+def decoder_of(name: str) -> Callable[..., Any]:
+    """Returns a function, by its library and name."""
+    library, _, own = name.partition(" ")
+    if library == "torchcodec":
+        importlib.import_module("torchcodec.decoders")
+    function = getattr(decoders_of(library), own)
+    return getattr(function, STANDS_FOR, function)
 
 
 def kept(value: Any) -> Any:
@@ -134,5 +155,6 @@ _FUNCTIONS: dict[str, Callable[[str], Callable[..., Any]]] = {
     "v2": _ORIGINALS["v2"].__getitem__,
     "PIL": _OF_PIL.__getitem__,
     "type": _TYPES.__getitem__,
+    "decoded": decoder_of,
     "called": lambda name: lambda image, transform: transform(image),
 }

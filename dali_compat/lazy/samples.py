@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator
 from typing import Any, NamedTuple
 
+from .decoders import LazyBytes
 from .images import LazyFile, LazyImage, later_of
 from .later import Later, Notes
 from .record import Recording
@@ -14,7 +15,7 @@ from .tensors import KINDS
 
 TENSORS = set(KINDS.values())
 IMAGES = {LazyImage, LazyFile}
-STAND_INS = TENSORS | IMAGES
+STAND_INS = TENSORS | IMAGES | {LazyBytes}
 _DICTS = {dict, OrderedDict}
 _OWN_REFERENCES = 2  # of what is in a container, and an argument
 

@@ -13,12 +13,15 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..data.intact import is_intact
 from ..data.sources import Record, Source, Upright, current_folder, opened, within
+from .decoders import LazyBytes, bytes_of, lazy_bytes, recording_of
 from .images import LazyFile, LazyImage, header_of
 from .later import Later, Notes
 from .record import Call, Recording
+from .tensors import lazy_tensor
 
 _COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, from which it takes the times of files
 _MOST_WHOLE = 1 << 20  # files of which it is known
@@ -26,6 +29,7 @@ _TICK = 10_000_000  # ns between two times of other clocks, as that of a network
 HEARD = "has warnings raised or recorded while it opens images"
 WRITTEN = "opens files that were written just now"
 
+_decoded: set[int] = set()  # files that are not damaged: of others each library makes something else
 numbers = count()  # of Records, which are all different
 
 
@@ -115,6 +119,32 @@ class Tracer:
         rgb = state._replace(mode="RGB", shape=(3, *state.size))
         record = Recording(later.source, state.size, rgb, (Call("", "convert", ("RGB",)),))
         return self.notes.made(LazyImage(Later(later.source, self.notes, lambda before: later.value(""), record)))
+
+    def read(self, path: Any, really: Callable[..., Any]) -> Any:
+        """A file's bytes as a tensor, not read yet; None as opened()."""
+        source = self._file(_path(path))
+        if source is None:
+            return None
+        return lazy_bytes(Later(source, self.notes, lambda before: really(path)), os.stat(source).st_size)
+
+    def decoded_by(self, library: str, name: str, data: Any, args: Any, really: Callable[..., Any]) -> Any:
+        """The tensor that a function of a library decodes of these bytes; None as opened()."""
+        upright = library == "torchcodec" or any(args[1:])
+        if type(data) is LazyBytes:
+            source: Source = Upright(data._later.source) if upright else data._later.source
+        elif type(data) is torch.Tensor and data.dtype == torch.uint8 and data.ndim == 1:
+            source = Record(Encoded(data.numpy().tobytes(), upright), next(numbers))
+        else:
+            return None
+        try:
+            found = recording_of(library, name, source, args) if _is_whole(source, _decoded) else None
+        except Exception:  # the decoder says it
+            return None
+        if found is None:
+            return None
+        return self.notes.made(
+            lazy_tensor(Later(source, self.notes, lambda before: really(bytes_of(data), *args), found))
+        )
 
     def _source(self, file: Any) -> Source | None:
         if type(file) is io.BytesIO:
