@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import torch
 import torch.utils.data as data
+from PIL.Image import Image
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .data.leaves import leaves_of
@@ -17,6 +18,7 @@ from .epoch.dali_iterator import DaliIterator
 from .epoch.history import History
 from .epoch.iterator import OrderedIterator
 from .epoch.on_error import Errors, SampleError, checked_policy
+from .epoch.preview import preview
 from .epoch.progress import Progress
 from .epoch.resident import ResidentIterator
 from .epoch.review import SampleDescription, describe, replay
@@ -161,11 +163,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         on_error: str,
         on_error_in_python: bool,
     ) -> None:
-        """Check our own arguments and keep them, as attributes of their names.
-
-        Raises:
-            ValueError: one has a value that it cannot have.
-        """
+        """Check our own arguments (else a ValueError) and keep them, as attributes of their names."""
         if fallback not in ("warn", "silent", "error"):
             raise ValueError(f"fallback must be 'warn', 'silent' or 'error', got {fallback!r}")
         if memory_format not in (torch.contiguous_format, torch.channels_last):
@@ -189,12 +187,17 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def explain(self, wide: bool = False) -> str:
         """Returns what this loader does, one line a transform: what it became, where it runs, and how close it is to
-        torchvision; for a fallback which transform or argument is in the way, and what to write instead. On a narrow
-        terminal a transform takes two lines. ``wide``: transforms with all of their arguments, however long that is."""
+        torchvision; for a fallback which transform or argument is in the way, and what to write instead. A notebook
+        shows a table, a narrow terminal two lines a transform. ``wide``: transforms with all of their arguments."""
         if self._why_torchs:
             return self._why_torchs
         self._route = choose(self, self._route)
         return explain(self, self._route, wide)
+
+    def preview(self, count: int = 16) -> Image:
+        """Returns a picture of the next epoch's first ``count`` samples, with their labels, boxes and masks; a notebook
+        shows it, and ``.save("batch.png")`` keeps it. The epoch stays as it would have been."""
+        return preview(self, count)
 
     def stats(self, reset: bool = False) -> LoaderStats:
         """Returns what this loader has given so far, and where the time of next() went; prints as one line. ``reset``:
@@ -252,7 +255,6 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     @no_compile
     @until_the_end
     def __iter__(self) -> _BaseDataLoaderIter:
-        """As torch's. With persistent_workers its iterator lives on, until torchvision has to do the work."""
         if isinstance(before := self._iterator, OrderedIterator):
             route = self._choose_route(start=True)
             if isinstance(route, StockRoute):
@@ -262,8 +264,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return super().__iter__()
 
     @property
-    def _why_torchs(self) -> str:
-        """Why it is torch's in full: a subclass's constructor has not called ours."""
+    def _why_torchs(self) -> str:  # in full, where a subclass's constructor has not called ours
         why = f"torchvision does the work: {type(self).__name__}.__init__ does not call that of dali_compat.DataLoader"
         return "" if "_history" in vars(self) else why
 
@@ -286,8 +287,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return stock_iterator(self, route.device, before)
 
     @until_the_end
-    def _choose_route(self, start: bool = False) -> Route:
-        """Anew each epoch: frameworks change transforms, samples and collate_fn after construction."""
+    def _choose_route(self, start: bool = False) -> Route:  # anew each epoch: frameworks change what was given
         self._errors.policy, self._errors.in_python = checked_policy(self.on_error), self.on_error_in_python
         self._route = route = choose(self, self._route, start)
         verbose = patched.now is not None and patched.now.verbose and self.fallback != "error"
@@ -305,7 +305,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return route
 
     def check_worker_number_rationality(self) -> None:
-        """torch's warning of more processes than cores, where there are any."""
+        """Give torch's warning of more processes than cores, where there are any."""
         if self._why_torchs or (self._route is not None and in_processes(self._route)):
             super().check_worker_number_rationality()
 

@@ -459,3 +459,17 @@ def test_demo_without_dali_says_what_to_install_and_still_works(tmp_path):
     assert done.stdout.startswith("DALI is ") and "pip install" in done.stdout
     assert "is 0.000 on average and 0 at most" in done.stdout
     assert (tmp_path / "demo.png").exists()
+
+
+def test_show_draws_a_folder(image_root, tmp_path, capsys):
+    out = tmp_path / "shown.png"
+    words = ["--transform", "T.Compose([T.RandomResizedCrop(24), T.ToTensor()])", "--images", "4", "--device", "cpu"]
+    assert cli.main(["show", str(image_root), *words, "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "DALI route on cpu" in said and str(out) in said
+    drawn = out.read_bytes()
+    assert Image.open(out).width > 2 * 224
+    assert cli.main(["show", str(image_root), *words, "--out", str(out)]) == 0 and out.read_bytes() == drawn
+    for wrong in (["--images", "0"], ["--out", str(tmp_path / "nowhere" / "x.png")]):
+        with pytest.raises(SystemExit):
+            cli.main(["show", str(image_root), *words, *wrong])

@@ -13,6 +13,7 @@ COMMANDS = {
     "demo": "load images made on the spot through both loaders, and compare",
     "doctor": "say what is wrong with the installation, and how to mend it",
     "run": "run a script as it is, with dali_compat's loader over images",
+    "show": "draw what a loader gives: transformed images with their labels",
     "bench": "say how fast your data loads, what limits it, what to change",
     "check": "find damaged files of a folder or an archive before a training",
     "pack": "make a RecordIO, TFRecord, LMDB or tar file of a folder",

@@ -134,6 +134,57 @@ def _by_content(path: str) -> str | None:
     return "DALITFRecord" if head[8:12] == masked_crc32c(head[:8]).to_bytes(4, "little") else None
 
 
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Adds a data set's path, --option and --transform, which ``dataset_of`` takes."""
+    parser.add_argument(
+        "path", nargs="+", metavar="FOLDER", help="of class folders of images; or a table or an archive, as check"
+    )
+    add_options(parser)
+    parser.add_argument(
+        "--transform",
+        default="train",
+        metavar="SPEC",
+        help="train or eval (ImageNet's, the default is train), or module:name, file.py:name, or an "
+        "expression of T (torchvision.transforms) and v2",
+    )
+
+
+def dataset_of(args: argparse.Namespace) -> Any:
+    """Returns the data set that the path names, with the transform.
+
+    Raises:
+        UsageError: there is none, or no image in it.
+    """
+    from dali_compat import DALIImageFolder
+
+    spec, name = args.transform, " ".join(args.path)
+    transform = imagenet(spec) if spec in ("train", "eval") else transform_of(spec)
+    try:
+        dataset = open_dataset(
+            args.path, args.option, lambda path: DALIImageFolder(path, transform), {}, transform=transform
+        )
+    except (OSError, ImportError, TypeError, ValueError) as error:
+        raise UsageError(f"{name}: {error}") from None
+    if not len(dataset):
+        raise UsageError(f"{name}: no images")
+    return dataset
+
+
+def try_to_write(out: str) -> None:
+    """Opens a file to write, and leaves nothing behind.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    is_new = not os.path.lexists(out)
+    try:
+        open(out, "ab").close()
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
+    if is_new:
+        os.remove(out)
+
+
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Adds --batch-size and --device; device_of() has their defaults."""
     parser.add_argument("--batch-size", type=int, help="images in a batch (default 256 on a GPU, 64 on the CPU)")

@@ -11,6 +11,7 @@ dali_compat/cli/limits.py name the limit.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import torch
 from torch.utils.data import RandomSampler, Subset
@@ -18,16 +19,16 @@ from tqdm import tqdm
 
 from dali_compat.cli.arguments import (
     UsageError,
+    add_data,
     add_device,
-    add_options,
     budget,
     dataset_class,
+    dataset_of,
     device_of,
-    imagenet,
-    open_dataset,
-    transform_of,
+    try_to_write,
 )
 from dali_compat.cli.limits import Measured, advice, limit, limit_beside
+from dali_compat.cli.page import page
 from dali_compat.cli.timing import Passes, SampledFiles, memory
 from dali_compat.routes.choose import StockRoute, in_python
 
@@ -38,17 +39,7 @@ STEPS = (0.5, 1, 2)  # of the time that loading a batch takes
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument(
-        "path", nargs="+", metavar="FOLDER", help="of class folders of images; or a table or an archive, as check"
-    )
-    add_options(parser)
-    parser.add_argument(
-        "--transform",
-        default="train",
-        metavar="SPEC",
-        help="train or eval (ImageNet's, the default is train), or module:name, file.py:name, or an "
-        "expression of T (torchvision.transforms) and v2",
-    )
+    add_data(parser)
     parser.add_argument(
         "--step",
         type=float,
@@ -61,6 +52,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--workers", type=int, default=0, help="num_workers (default: the loader's choice)")
     parser.add_argument("--prefetch-factor", type=int, help="batches in flight (default: the loader's choice)")
     parser.add_argument("--exact", action="store_true", help="exact=True")
+    parser.add_argument("--out", metavar="PAGE", help="write an HTML page, too, with a chart of what limits")
     parser.add_argument("--cache", type=budget, help="cache=: bytes, or a share of the free memory, such as 0.5")
     add_device(parser)
 
@@ -72,10 +64,12 @@ def run(args) -> int:
         raise UsageError("--batch-size and --batches start at 1, --workers at 0, and --step is above 0")
     if args.prefetch_factor is not None and (args.prefetch_factor < 1 or not args.workers):
         raise UsageError("--prefetch-factor starts at 1 and needs --workers, as in torch")
-    dataset = _dataset(args)
+    if args.out:
+        try_to_write(args.out)
+    dataset = dataset_of(args)
     files = SampledFiles(dataset, args.batch_size * args.batches)
     loader = make_loader(Subset(dataset, files.indices), args, device)
-    print(f"{loader.explain()}\n")
+    print(f"{(plan := loader.explain())}\n")
     whole, count = _ahead(args) + args.batches, len(args.step or STEPS)
     batches = 2 * whole + count * (args.batches + whole)
     with tqdm(total=batches, desc="measuring", unit="batch", mininterval=0.5, leave=False) as bar:
@@ -97,33 +91,14 @@ def run(args) -> int:
     print(f"{in_columns(rows)}\n\n{memory(device)}\n")
     for one in dict.fromkeys(found):
         print(f"{one.limit}: {one.why}")
-    print("\nWhat to change:")
-    for name in dict.fromkeys(one.limit for one in found):
-        for line in advice(name, measured):
-            print(f"  {name}: {line}")
+    limits = dict.fromkeys(one.limit for one in found)
+    tips = [f"{name}: {line}" for name in limits for line in advice(name, measured)]
+    print("\n".join(["\nWhat to change:", *(f"  {tip}" for tip in tips)]))
+    if args.out:
+        Path(args.out).write_text(page(measured.path, measured, found, rows, tips, plan), encoding="utf-8")
+        print(f"\npage: {Path(args.out).absolute()}")
     loader.close()
     return 0
-
-
-def _dataset(args):
-    """Returns the data set that the path names, with the transform.
-
-    Raises:
-        UsageError: there is none, or no image in it.
-    """
-    from dali_compat import DALIImageFolder
-
-    spec, name = args.transform, " ".join(args.path)
-    transform = imagenet(spec) if spec in ("train", "eval") else transform_of(spec)
-    try:
-        dataset = open_dataset(
-            args.path, args.option, lambda path: DALIImageFolder(path, transform), {}, transform=transform
-        )
-    except (OSError, ImportError, TypeError, ValueError) as error:
-        raise UsageError(f"{name}: {error}") from None
-    if not len(dataset):
-        raise UsageError(f"{name}: no images")
-    return dataset
 
 
 def make_loader(dataset, args, device: torch.device):

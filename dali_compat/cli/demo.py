@@ -17,7 +17,7 @@ from torchvision.datasets import ImageFolder
 from tqdm import tqdm
 
 import dali_compat
-from dali_compat.cli.arguments import UsageError, add_device, device_of, imagenet
+from dali_compat.cli.arguments import UsageError, add_device, device_of, imagenet, try_to_write
 from dali_compat.cli.pictures import save_rows, write_folder
 
 from ..runtime import installation
@@ -44,7 +44,7 @@ def run(args) -> int:
     device = device_of(args)
     if min(args.images, args.batch_size, args.epochs) < 1 or args.workers < 0:
         raise UsageError("--images, --batch-size and --epochs start at 1, --workers at 0")
-    _try_to_write(args.out)
+    try_to_write(args.out)
     problem = installation.dali_problem(gpu=device.type == "cuda")
     if problem:
         print(f"{problem}\nUntil then torchvision does the work of both loaders.\n")
@@ -59,21 +59,6 @@ def run(args) -> int:
     )
     print(f"picture: {os.path.abspath(args.out)} (torchvision, dali_compat, {AMPLIFICATION} x the difference)")
     return 0
-
-
-def _try_to_write(out: str) -> None:
-    """Opens a file to write, and leaves nothing behind.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
-    is_new = not os.path.lexists(out)
-    try:
-        open(out, "ab").close()
-    except OSError as error:
-        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
-    if is_new:
-        os.remove(out)
 
 
 def compare_speed(root: str, device: torch.device, args) -> None:

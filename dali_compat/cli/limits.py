@@ -80,6 +80,18 @@ class Bottleneck(NamedTuple):
     why: str
 
 
+def shares(m: Measured) -> dict[str, float]:
+    """Returns for each resource the share of a batch's time in which it is at work, loading alone."""
+    return {
+        "Python": m.python / m.alone,
+        "reading the files": m.read / m.alone,
+        "calling thread": m.host / m.alone,
+        "all cores": m.cpu / (m.alone * m.cores),
+        "loader's threads": (m.cpu - m.host) / (m.alone * max(1, m.threads)),
+        "other programs": m.others / (m.alone * m.cores),
+    }
+
+
 def limit(m: Measured) -> Bottleneck:
     """Returns what limits loading alone.
 
@@ -90,8 +102,7 @@ def limit(m: Measured) -> Bottleneck:
     limits, if it is BUSY. If none is, nothing that was measured explains the time, and it is spent waiting for the
     DECODER: a GPU's work, which the host cannot see, or too few batches on their way.
     """
-    others = m.others / (m.alone * m.cores)
-    everywhere, on_threads = m.cpu / (m.alone * m.cores), (m.cpu - m.host) / (m.alone * max(1, m.threads))
+    _, reading, host, everywhere, on_threads, others = shares(m).values()
     is_busy = others >= OTHERS and everywhere < BUSY <= everywhere + others
     theirs = f"other programs have {others:.0%} of the {m.cores} cores"
     if m.python >= BUSY * m.alone:
@@ -99,17 +110,17 @@ def limit(m: Measured) -> Bottleneck:
         return Bottleneck(PYTHON, f"{why}, while {theirs}" if is_busy else why)
     if is_busy:
         return Bottleneck(BUSY_MACHINE, theirs)
-    shares = [
-        (m.read / m.alone, Bottleneck(DISK, "reading the files alone takes {:.0%} of the time")),
-        (m.host / m.alone, Bottleneck(HOST, "the calling thread's Python is at work for {:.0%} of the time")),
+    of_time = [
+        (reading, Bottleneck(DISK, "reading the files alone takes {:.0%} of the time")),
+        (host, Bottleneck(HOST, "the calling thread's Python is at work for {:.0%} of the time")),
         (everywhere, Bottleneck(CPU, f"{m.cores} cores are at work for {{:.0%}} of the time")),
         (on_threads, Bottleneck(CPU, f"the loader's threads ({m.threads}) are at work for {{:.0%}} of the time")),
     ]
-    share, verdict = max(shares, key=lambda one: one[0])
+    share, verdict = max(of_time, key=lambda one: one[0])
     if share >= BUSY:
         return Bottleneck(verdict.limit, verdict.why.format(share))
     what = "the GPU's decoder and kernels" if m.gpu else "batches too few on their way"
-    busy = f"disk {m.read / m.alone:.0%}, calling thread {m.host / m.alone:.0%}, cores {everywhere:.0%}"
+    busy = f"disk {reading:.0%}, calling thread {host:.0%}, cores {everywhere:.0%}"
     return Bottleneck(DECODER, f"nothing that can be seen is at work all the time ({busy}); what is left: {what}")
 
 

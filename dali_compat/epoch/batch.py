@@ -17,6 +17,7 @@ from torch.utils.data import default_collate
 
 from ..randoms import own_generators
 from ..runtime.device import mapped, moved, on_the_cpu
+from ..runtime.ranges import named
 from ..runtime.views import Views, filled
 from .epoch import Epoch
 from .part import in_format
@@ -111,6 +112,7 @@ class Batch:
         """The index of each row there."""
         return [local for _, local in self.places]
 
+    @named("collate")
     def _collate(self, images) -> Any:
         """What the batch's samples become in collate_fn, as torch's fetchers call it. Where that is default_collate,
         what is stacked already stays so."""

@@ -15,6 +15,7 @@ from ..ops.draws import Arrays, ImageTooSmall, compute
 from ..plan import Plan, Step
 from ..routes.resident import Held, ResidentRoute
 from ..runtime.device import current_stream_of, to_device
+from ..runtime.ranges import named
 from ..runtime.views import Views
 from .epoch import Epoch
 from .part import Part, in_format
@@ -87,6 +88,7 @@ class Chunk:
                     tensor.record_stream(stream)
         return taken
 
+    @named("transform in memory")
     def _make(self) -> list[tuple[Any, torch.Tensor | None]]:
         images, lengths = _cut(self._made(), self._lengths), self._lengths
         labels = [None] * len(lengths) if self.labels is None else _cut(self.labels, lengths)

@@ -20,6 +20,7 @@ from ..errors import ImageReadError
 from ..ops.draws import Arrays, Computed, ImageTooSmall, compute
 from ..ops.kernels import rows_of
 from ..plan import Plan, Step
+from ..runtime.ranges import named
 from .dali_epoch import DaliEpoch
 from .dali_part import DaliPart, merged
 from .early import Early
@@ -271,6 +272,7 @@ class DaliBatch(FileBatch):
         arrays = self._compute(steps, np.array([size]), [0], row, 1)
         return [rows_of(values, 0) for values in arrays]
 
+    @named("draw")
     def _compute(
         self, steps: tuple[Step, ...], sizes: np.ndarray, rows: Sequence[int] | np.ndarray, begin: int, count: int
     ) -> Computed:

@@ -12,6 +12,7 @@ from ..data.lookup import Listed, Tabled, as_list, in_tables, look_up
 from ..data.readers import transforms_of
 from ..data.sources import Source, fetch, is_object
 from ..errors import ImageReadError, read_error
+from ..runtime.ranges import named
 from .batch import Batch
 from .batch_headers import BatchHeaders
 from .dali_epoch import DaliEpoch
@@ -82,6 +83,7 @@ class FileBatch(Batch):
     def _locals(self) -> Any:
         return self._samples_of.locals
 
+    @named("find samples")
     def _locate(self) -> None:
         """Finds where its samples are, and their targets."""
         self._located = True

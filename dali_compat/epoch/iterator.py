@@ -19,6 +19,7 @@ from ..errors import OutOfStep
 from ..runtime.daemon_threads import until_the_end, wait_for_daemons
 from ..runtime.forks import leak_in_child, unlock_all
 from ..runtime.no_compile import no_compile
+from ..runtime.ranges import named
 from .batch import Batch
 from .epoch import Epoch, R
 from .on_error import NOTHING
@@ -115,6 +116,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
 
     @no_compile
     @until_the_end
+    @named("next")
     def _next_data(self):
         self._check_process()
         if self._interrupted:

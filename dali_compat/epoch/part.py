@@ -11,6 +11,7 @@ import torch
 from ..ops import kernels
 from ..ops.draws import Arrays
 from ..plan import Call, ImageSpec, Plan, Step
+from ..runtime.ranges import named
 from ..runtime.views import Views
 from ..translate.lower import continued
 from ..workers.called import Called
@@ -152,6 +153,7 @@ class Part(Generic[OwnerT]):
         made = called.tensor(epoch.route.device) if whole else None
         return called.samples() if made is None else made
 
+    @named("functions in Python")
     def _call(self, call: Call, images, kind: str, infos: Sequence[Any] = ()) -> Called:
         positions = [self.owner.position(row) for row in self.rows]
         return self.owner.epoch.calls.submit(call, images, kind, positions, infos)
@@ -227,6 +229,7 @@ def stacked_views(made: Sequence[tuple[Sequence[int], Any]]) -> Views:
     return Views([kernels.uniform(list(of_view)) for of_view in zip(*in_order(made), strict=True)])
 
 
+@named("transforms in torch")
 def run(steps: tuple[Step, ...], images, arrays: list[Arrays]):
     """Images after torch's part of a plan: a tensor, or a list where sizes differ."""
     for step, values in zip(steps, arrays, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 import torch
@@ -20,7 +21,22 @@ from .resident import ResidentRoute
 _COLUMN = 44  # characters of a transform, unless explain(wide=True)
 
 
-def explain(loader, route: Route, wide: bool = False) -> str:
+class Explanation(str):
+    """The text of explain(), which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for line in self.splitlines():
+            cells = [html.escape(cell) for cell in re.split(r"\s{2,}", line.strip())]
+            if len(cells) == 4:
+                fast = "" if not cells[2].startswith("Python") else ' style="color:#c9510c"'
+                rows.append(f"<tr{fast}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+            else:
+                rows.append(f'<tr><td colspan="4">{" ".join(cells)}</td></tr>')
+        return f'<table style="text-align:left">{"".join(rows)}</table>'
+
+
+def explain(loader, route: Route, wide: bool = False) -> Explanation:
     """One line a step: what it became, where it runs, how faithful it is. Unless ``wide``, transforms are cut to a
     column, and a step takes two lines on a terminal that has not the columns for one."""
     tolerant = not isinstance(loader.dataset, IterableDataset)  # whose errors end it
@@ -38,7 +54,7 @@ def explain(loader, route: Route, wide: bool = False) -> str:
     if route.device.type == "cuda":
         lines.append(f"  {max_connections_note() or f'CUDA has {max_connections()} hardware queues'}")
     columns = 0 if wide else terminal_columns()
-    return wrapped("\n".join(lines), columns) if columns else "\n".join(lines)
+    return Explanation(wrapped("\n".join(lines), columns) if columns else "\n".join(lines))
 
 
 def _of_stock(loader, route: StockRoute, tolerant: bool) -> tuple[list[str], list[str]]:

@@ -71,3 +71,13 @@ def test_a_wide_terminal_and_wide_change_nothing(loader, terminal):
     assert loader.explain(wide=True) == wide
     terminal(max(map(len, elsewhere.splitlines())))
     assert loader.explain() == elsewhere
+
+
+def test_a_notebook_shows_a_table(loader, stock_loader):
+    """With a row for each line, and the texts as they are; what Python calls stands out."""
+    said = loader.explain()
+    shown = said._repr_html_()
+    assert shown.count("<tr") == len(said.splitlines()) and "<td>ToTensor()</td>" in shown
+    assert shown.count("color:") == 0 or "Python, sample by sample" in shown
+    assert "<lambda>" not in shown and "&lt;lambda&gt;" in shown
+    assert stock_loader.explain()._repr_html_().count("<tr") == len(stock_loader.explain().splitlines())

@@ -31,6 +31,7 @@ from ...errors import OutOfStep
 from ...ops.draws import Arrays
 from ...plan import Plan
 from ...runtime.forks import leak_in_child
+from ...runtime.ranges import named
 from . import affinity, warm
 from .definition import define, states
 from .feed import Feed, InFlight
@@ -127,6 +128,7 @@ class DecodePipeline:
             if self._closed:
                 self._free()
 
+    @named("submit to DALI")
     def _submit(self, images: list | np.ndarray, arrays: list[Arrays], stated_at: np.ndarray | None) -> int:
         self.in_step = False  # until this call comes to its end
         if self._pipe is None:
@@ -167,6 +169,7 @@ class DecodePipeline:
         """
         return self._worked(self._receive, ticket)
 
+    @named("wait for DALI")
     def _receive(self, ticket: int) -> Received:
         self.in_step = False
         while ticket not in self._done:

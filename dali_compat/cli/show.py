@@ -1,0 +1,39 @@
+"""Draw what a loader gives: a picture of transformed images with their labels, and where each transform runs."""
+
+from __future__ import annotations
+
+import os
+
+from dali_compat.cli.arguments import UsageError, add_data, add_device, dataset_of, device_of, try_to_write
+
+
+def add_arguments(parser) -> None:
+    add_data(parser)
+    parser.add_argument("--images", type=int, default=16, help="how many, chosen at random (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of images and transforms (default %(default)s)")
+    parser.add_argument("--exact", action="store_true", help="exact=True")
+    out = "dali_compat_show.png"
+    parser.add_argument("--out", default=out, help="where to save the picture (default ./%(default)s)")
+    add_device(parser)
+
+
+def run(args) -> int:
+    """Prints the plan and saves the picture. Returns 0."""
+    import torch
+
+    from dali_compat import DataLoader
+
+    device = device_of(args)
+    if args.images < 1:
+        raise UsageError("--images starts at 1")
+    try_to_write(args.out)
+    dataset = dataset_of(args)
+    torch.manual_seed(args.seed)
+    loader = DataLoader(dataset, args.images, shuffle=True, device=device, exact=args.exact, fallback="silent")
+    print(loader.explain())
+    try:
+        loader.preview(args.images).save(args.out, format="PNG")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    print(f"\npicture: {os.path.abspath(args.out)}")
+    return 0

@@ -1,0 +1,47 @@
+"""The names of stages in profilers."""
+
+import types
+
+import pytest
+import torch
+from helpers import make_folder
+from torchvision import transforms as T
+
+from dali_compat import DALIImageFolder, DataLoader
+from dali_compat.runtime import ranges
+
+
+@ranges.named("half")
+def half(value):
+    return value / 2
+
+
+def names(profile) -> set[str]:
+    return {event.key for event in profile.key_averages() if event.key.startswith("dali_compat: ")}
+
+
+def test_a_trace_names_the_stages(tmp_path):
+    folder = make_folder(tmp_path, classes=2, per_class=2, special=False)
+    transform = T.Compose([T.RandomResizedCrop(32), T.ColorJitter(0.4), T.ToTensor()])
+    loader = DataLoader(DALIImageFolder(folder, transform), 2, device="cpu", num_workers=1, collate_fn=list)
+    with torch.profiler.profile() as profile:
+        assert len(list(loader)) == 2
+    found = {name.removeprefix("dali_compat: ") for name in names(profile)}
+    assert found >= {"next", "find samples", "draw", "submit to DALI", "wait for DALI", "collate"}
+    assert "transforms in torch" in found
+
+
+def test_without_a_profiler_nothing_is_recorded(monkeypatch):
+    monkeypatch.setattr(ranges.profiler, "record_function", None)  # what would raise
+    assert half(4) == 2
+    with torch.profiler.profile(), pytest.raises(TypeError):
+        half(4)
+
+
+def test_nsight_gets_balanced_ranges(monkeypatch):
+    pushed = []
+    domain = types.SimpleNamespace(push_range=pushed.append, pop_range=lambda: pushed.append("end"))
+    monkeypatch.setattr(ranges, "_domain", domain)
+    with pytest.raises(TypeError):
+        half("text")
+    assert len(pushed) == 2 and pushed[1] == "end"
