@@ -455,7 +455,7 @@ class Opens(data.Dataset):
 
     def __getitem__(self, index):
         image = self.tf(T.functional.to_tensor(Image.open(self.paths[index]).convert("RGB")))
-        return (image * 1 if self.looks else image), index
+        return (torch.from_numpy(image.numpy()) if self.looks else image), index
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -17,7 +17,7 @@ MESSAGES = re.findall(r"^\| `(\w+): ([^`]+)` \|", text(PAGE), re.MULTILINE)
 class Overriding(DALIImageFolder):
     def __getitem__(self, index):
         image, target = super().__getitem__(index)
-        return image * 1, target
+        return image.numpy() * 1, target
 
 
 def same(image):
