@@ -6,6 +6,7 @@ thing; finish() waits and collates. What lies between indices and images is its 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from copy import deepcopy
 from functools import partial
@@ -49,13 +50,21 @@ class Batch:
         return len(self.indices)
 
     def start(self) -> None:
-        """Whoever makes the images is set to work, once. Errors wait for finish(), so that they reach the caller with
-        the batch that they belong to."""
+        """Sets whoever makes the images to work, once."""
         raise NotImplementedError
 
     def advance(self) -> None:
-        """After start(): functions without a translation begin to work, once. Errors wait, too."""
+        """After start(): sets functions without a translation to work, once."""
         raise NotImplementedError
+
+    def _stage(self, function: Callable[[], None]) -> None:
+        """Calls a function, unless one before it has failed. Its exception is stored and raised by finish(), so that it
+        reaches the caller with the batch that it belongs to."""
+        if self._error is None:
+            try:
+                function()
+            except Exception as error:
+                self._error = error
 
     def discard(self) -> None:
         """Nobody wants it."""

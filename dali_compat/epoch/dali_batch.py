@@ -36,7 +36,7 @@ class DaliBatch(FileBatch):
     """A batch whose images DALI decodes, or PIL.
 
     An iterator, or its thread beside (aside.py), calls these in this order. finish() alone is certain to be called, and
-    calls what was left out; each works once, and keeps its error for finish() to raise.
+    calls what was left out; each works once, and stores its exception for finish() to raise.
 
     1. request: worker processes are asked for the samples, where the data set is the user's (asked_batch.py); objects
        are fetched.
@@ -81,40 +81,39 @@ class DaliBatch(FileBatch):
         fetcher.request([one for one in objects if cache is None or cache.get(one) is None])
 
     def announce(self) -> None:
-        """Before start(), if at all: other processes read the headers that nobody has read. Errors wait."""
-        try:
-            if not self._located:
-                self._locate()
-                self.waits = self.headers.request(self.bad)
-        except Exception as error:
-            self._error, self.started = error, True
+        """Before start(), if at all: has other processes read the headers that nobody has read."""
+        if not self._located:
+            self._stage(self._announce)
+
+    def _announce(self) -> None:
+        self._locate()
+        self.waits = self.headers.request(self.bad)
 
     def start(self) -> None:
         """Finds its files, computes what is drawn, and sets DALI to work; once."""
-        if self.started:
-            return
-        self.started = True
-        try:
-            if not self._located:
-                self._locate()
-            self.headers.receive()
-            self.waits = False
-            self._group()
-            if self.bad:
-                self._substitute()
-        except Exception as error:
-            self._error = error
+        if not self.started:
+            self.started = True
+            self._stage(self._start)
+
+    def _start(self) -> None:
+        if not self._located:
+            self._locate()
+        self.headers.receive()
+        self.waits = False
+        self._group()
+        if self.bad:
+            self._substitute()
 
     def prepare(self) -> None:
-        """After start(), in whatever thread: as much of finish() as takes nothing of the user's. Errors wait."""
-        if self._early is None and self._error is None:
-            self._early = Early(self.epoch.route.device)
-            try:
-                self._early.images = super()._outcome()
-                if self.epoch.default_collate and not self.bad:
-                    self._early.made = self._collate(self._early.images)
-            except Exception as error:
-                self._error = error
+        """After start(), in whatever thread: does as much of finish() as takes nothing of the user's."""
+        if self._early is None:
+            self._stage(self._prepare)
+
+    def _prepare(self) -> None:
+        self._early = Early(self.epoch.route.device)
+        self._early.images = super()._outcome()
+        if self.epoch.default_collate and not self.bad:
+            self._early.made = self._collate(self._early.images)
 
     def finish(self) -> Any:
         """What torch's loader would give, on the device; NOTHING where on_error leaves no sample.
@@ -133,21 +132,13 @@ class DaliBatch(FileBatch):
         return self._early.images
 
     def decode(self) -> None:
-        """After start(), when files are read: a GPU's JPEG engine sets to work. Errors wait."""
-        try:
-            if self._error is None:
-                for part in self._under_way:
-                    part.decode()
-        except Exception as error:
-            self._error = error
+        """After start(), when files are read: sets a GPU's JPEG engine to work."""
+        for part in self._under_way:
+            self._stage(part.decode)
 
     def advance(self) -> None:
-        """After start(): functions without a translation begin to work, once. Errors wait, too."""
-        try:
-            if self._error is None:
-                self._regrouping(self._advance)
-        except Exception as error:
-            self._error = error
+        """After start(): sets functions without a translation to work, once."""
+        self._stage(partial(self._regrouping, self._advance))
 
     def _advance(self) -> None:
         if self.epoch.errors.policy == "replace":

@@ -139,11 +139,8 @@ class ResidentBatch(Batch):
         self._error = error
 
     def advance(self) -> None:
-        try:
-            if self._error is None and self.chunk is not None:
-                self.chunk.advance()
-        except Exception as error:
-            self._error = error
+        if self.chunk is not None:
+            self._stage(self.chunk.advance)
 
     def discard(self) -> None:
         if self.chunk is not None:
