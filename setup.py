@@ -45,7 +45,7 @@ class WholeProject(sdist):
     def make_distribution(self):
         for name in ("CHANGELOG.md", "CONTRIBUTING.md", "llms.txt"):
             self.filelist.append(name)
-        for folder in (".ci", ".github", "benchmarks", "docs", "examples", "packaging", "tests"):
+        for folder in (".ci", ".devcontainer", ".github", "benchmarks", "docs", "examples", "packaging", "tests"):
             self.filelist.graft(folder)
         self.filelist.global_exclude("*.py[cod]")
         super().make_distribution()
@@ -72,7 +72,7 @@ setup(
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3 :: Only",
-        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)),
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 15)),
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: Scientific/Engineering :: Image Processing",
         "Typing :: Typed",

@@ -1,5 +1,6 @@
 """What .github/ and packaging/ hold: pinned actions, versions and commands that are there."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -116,3 +117,24 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     command = ["mkdocs", "build", "--strict", "-f", str(ROOT / "packaging" / "mkdocs.yml"), "-d", str(tmp_path)]
     subprocess.run(command, check=True)
     assert "class=" in (tmp_path / "reference.html").read_text()
+
+
+def test_the_conda_recipe_needs_what_the_package_needs():
+    recipe = yaml.safe_load((ROOT / "packaging" / "recipe.yaml").read_text().replace("${{", "").replace("}}", ""))
+    assert recipe["context"]["version"] == dali_compat.__version__
+    (listed,) = re.findall(r"install_requires=\[(.*?)\],\n    extras", SETUP, re.DOTALL)
+    needed = {re.split(r"[>=]", name)[0] for name in re.findall(r'"([^"]+)"', listed)}
+    run = {line.split()[0] for line in recipe["requirements"]["run"]}
+    assert {"pytorch" if name == "torch" else name for name in needed} <= run and "nvidia-dali-python" in run
+
+
+def test_the_containers_show_the_engines_and_copy_what_is_there():
+    text = (ROOT / "packaging" / "Dockerfile").read_text()
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video" in text
+    assert container["containerEnv"]["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility,video"
+    assert (ROOT / ".devcontainer" / container["build"]["dockerfile"]).resolve() == ROOT / "packaging" / "Dockerfile"
+    copied = [word for line in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE) for word in line.split()]
+    assert len(copied) == 5 and all((ROOT / word).exists() for word in copied)
+    extras = ",".join(re.findall(r"\.\[([\w,]+)\]", text + container["postCreateCommand"])).split(",")
+    assert all(f'"{name}": ' in SETUP for name in extras)

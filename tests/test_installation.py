@@ -69,12 +69,13 @@ def test_real_installation_is_described():
 def test_missing_dali_says_what_to_install_for_this_torch(machine, monkeypatch, cuda, command):
     machine(_import_dali=(None, MISSING), dali_distributions={})
     monkeypatch.setattr(torch.version, "cuda", cuda)
-    assert installation.dali_problem() == f"DALI is not installed: {command}"
+    variant = command.rsplit("-", 1)[1]
+    assert installation.dali_problem() == f"DALI is not installed, which the extra [{variant}] brings here: {command}"
 
 
 def test_folders_left_over_by_pip_uninstall_count_as_not_installed(machine):
     machine(_import_dali=(types.ModuleType("nvidia.dali"), None), dali_distributions={})
-    assert installation.dali_problem().startswith("DALI is not installed: pip install")
+    assert installation.dali_problem().startswith("DALI is not installed, which the extra [cuda")
     assert installation.dali_version() is None and installation.dali_cuda_major() is None
 
 

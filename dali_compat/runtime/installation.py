@@ -68,7 +68,8 @@ def import_problem() -> Problem | None:
         is_absent = error is None or (
             isinstance(error, ModuleNotFoundError) and error.name in ("nvidia", "nvidia.dali")
         )
-        return Problem("DALI is not installed" if is_absent else f"DALI does not load ({_one_line(error)})", install)
+        absent = f"DALI is not installed, which the extra [{wanted_variant()}] brings here"
+        return Problem(absent if is_absent else f"DALI does not load ({_one_line(error)})", install)
     if _leaves_out_docstrings():
         return Problem("DALI does not load where Python leaves out docstrings", "do without -OO and PYTHONOPTIMIZE=2")
     detail = "its files are incomplete" if error is None else _one_line(error)
@@ -97,8 +98,8 @@ def driver_problem() -> Problem | None:
 
 
 def wanted_variant() -> str:
-    """Which extra of dali_compat suits this torch: 'cuda110', 'cuda120' or 'cuda130'."""
-    major = (torch.version.cuda or "13").split(".")[0]
+    """Returns the extra of dali_compat that suits this torch, or the driver: 'cuda110', 'cuda120' or 'cuda130'."""
+    major = torch.version.cuda.split(".")[0] if torch.version.cuda else str((driver_cuda() or (13, 0))[0])
     return {"11": "cuda110", "12": "cuda120"}.get(major, "cuda130")
 
 
