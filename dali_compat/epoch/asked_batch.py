@@ -21,6 +21,7 @@ import torch
 from ..errors import ImageReadError, read_error
 from ..lazy.samples import Sample, at, put
 from ..lazy.workers import Request, Ticket
+from ..ops.pixels.lists import uniform
 from ..randoms import generator_states, set_generators
 from ..runtime.device import mapped, moved
 from ..runtime.views import Views
@@ -249,8 +250,7 @@ def _stacked(images: Any) -> Any:
     """One tensor of images that torchvision's own functions have made, where they are alike; else as they are."""
     if isinstance(images, torch.Tensor) or not images or not all(isinstance(one, torch.Tensor) for one in images):
         return images
-    alike = len({(one.shape, one.dtype, one.device) for one in images}) == 1
-    return collated(images) if alike else images
+    return uniform(images)
 
 
 def _filled(samples: Sequence[Sample], images: Any, device: torch.device, mixed: bool = False) -> list[Any]:

@@ -10,6 +10,7 @@ import torch
 
 from ..ops import kernels
 from ..ops.draws import Arrays
+from ..ops.image_by_image import run_all
 from ..plan import Call, ImageSpec, Plan, Step
 from ..runtime.ranges import named
 from ..runtime.views import Views
@@ -232,10 +233,7 @@ def stacked_views(made: Sequence[tuple[Sequence[int], Any]]) -> Views:
 @named("transforms in torch")
 def run(steps: tuple[Step, ...], images, arrays: list[Arrays]):
     """Images after torch's part of a plan: a tensor, or a list where sizes differ."""
-    for step, values in zip(steps, arrays, strict=True):
-        if step.op != "choose":
-            images = kernels.run(step, images, values)
-    return images
+    return run_all(steps, images, arrays)
 
 
 def other_sizes(images: torch.Tensor | list[torch.Tensor], sizes: np.ndarray) -> np.ndarray:

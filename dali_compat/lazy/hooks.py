@@ -34,6 +34,7 @@ from ..inspection.objects import root
 from ..inspection.replaced import STANDS_FOR
 from ..ops.translators import behaves_as, known_types
 from ..runtime.forks import new_lock
+from . import iou_crop
 from .decoders import bytes_of, decoders
 from .kernels import applied, registered, state_of
 from .pillow import HOOKS
@@ -127,6 +128,7 @@ def _put_in() -> None:
         _replace(_auto_augment._AutoAugmentBase, "_apply_image_or_video_transform", _augment_hook)
         for module in (_geometry, _auto_augment):
             _replace(module, "_get_fill", _fill_hook)
+        _replace(v2.RandomIoUCrop, iou_crop.MAKER, _iou_crop_hook)
         _replace(v2.ToDtype, "transform" if hasattr(v2.Transform, "transform") else "_transform", _to_dtype_hook)
         for kind in known_types():
             if root(kind) not in ("torch", "torchvision", __name__.partition(".")[0]):
@@ -277,6 +279,15 @@ def _wrap_hook(really: Any) -> Any:
         )
 
     return wrap
+
+
+def _iou_crop_hook(really: Any) -> Any:
+    @functools.wraps(really)
+    def make_params(self: Any, flat_inputs: Any) -> Any:
+        is_ours = any(type(one) in STAND_INS for one in flat_inputs)
+        return iou_crop.params(self, flat_inputs, really) if is_ours else really(self, flat_inputs)
+
+    return make_params
 
 
 def _fill_hook(really: Any) -> Any:

@@ -19,7 +19,7 @@ from .fidelity import EXACT, resized
 from .kernels import image_kernel, kernel, on_tensor, ragged_kernel
 from .laws import rand_between, whole
 from .pixels import resample, transform
-from .pixels.lists import by_size, each, float_batch, uniform
+from .pixels.lists import by_size, each, spare_batch, uniform
 from .translators import register
 from .windows import window
 
@@ -215,7 +215,7 @@ def resize_mirror_normalize(images, arrays, *, interpolation, mean, std, fill=()
     torchvision's functions after it."""
     sizes, starts, mirrors = (arrays[name].astype(np.int64).tolist() for name in ("size", "start", "mirror"))
     height, width = arrays["shape"][0].astype(np.int64).tolist()
-    made = float_batch((len(images), len(images[0]), height, width))
+    made = spare_batch((len(images), len(images[0]), height, width))
     mean, std = (np.array(values, np.float32)[:, None, None] for values in (mean, std))
     scale, shift = 1 / (255 * std), -mean / std
     border = np.array(fill or (0,), np.float32)[:, None, None]

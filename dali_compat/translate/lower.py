@@ -48,10 +48,12 @@ def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> 
         ordered = tuple(map(_by_torchvision, ordered))
     split = 0 if decoded else _first_batch_step(ordered, options)
     if not options.exact and not options.gpu and not decoded and (first := _first_resize(ordered, split)) < split:
-        by_torch = map(_in_whole_numbers, ordered[first:split])
-        ordered, split = (*ordered[:first], *by_torch, *ordered[split:]), first
+        ordered, split = (*ordered[:first], *map(_in_whole_numbers, ordered[first:split]), *ordered[split:]), first
     elif not options.exact and not decoded:
         split = _after_float32(ordered, split)
+    if not options.exact and not options.gpu and not decoded:
+        by_torch = (_in_whole_numbers(s) if s.op != "resize" or _is_in_whole_numbers(s) else s for s in ordered[split:])
+        ordered = (*ordered[:split], *by_torch)
     dali = tuple(s for s in ordered[:split] if s.op not in NO_KERNEL)
     two_pass = options.gpu and not any(is_random(s) and not is_given(s) for s in steps)
     dali = tuple(map(_warp_in_dali, _lower_resize(dali, two_pass)))

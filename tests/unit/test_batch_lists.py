@@ -10,24 +10,27 @@ import pytest
 import torch
 
 from dali_compat.ops.pixels import lists
-from dali_compat.ops.pixels.lists import each, float_batch, uniform
+from dali_compat.ops.pixels.lists import each, spare_batch, uniform
 
 
 def test_memory_of_batches_that_are_gone_is_used_again():
     """And of no others, whoever has a part of them."""
     lists._spare.clear()
-    first = float_batch((2, 3, 4, 5))
+    first = spare_batch((2, 3, 400, 500))
     at = first.data_ptr()
     part = first[1, 0]
     numbers = first.numpy()[0, 0]
     del first
-    assert float_batch((2, 3, 4, 5)).data_ptr() != at
+    assert spare_batch((2, 3, 400, 500)).data_ptr() != at
     del part
-    assert float_batch((2, 3, 4, 5)).data_ptr() != at
+    assert spare_batch((2, 3, 400, 500)).data_ptr() != at
     del numbers
-    made = [float_batch((2, 3, 4, 5)) for _ in range(9)]
+    made = [spare_batch((2, 3, 400, 500)) for _ in range(9)]
     assert sum(one.data_ptr() == at for one in made) == 1 and len({one.data_ptr() for one in made}) == 9
-    assert len(lists._spare) <= 4 and float_batch((1, 3, 4, 5)).shape == (1, 3, 4, 5)
+    other = spare_batch((2, 3, 400, 500), np.int32)
+    assert other.dtype == torch.int32 and len(lists._spare) == 10
+    del made, other
+    assert spare_batch((1, 3, 400, 500)).shape == (1, 3, 400, 500) and len(lists._spare) <= 4
 
 
 def test_threads_get_memory_of_their_own():
@@ -36,7 +39,7 @@ def test_threads_get_memory_of_their_own():
     def filled(number: int) -> bool:
         batches = []
         for _ in range(200):
-            batches = [float_batch((1, 1, 8, 8)), *batches[:2]]
+            batches = [spare_batch((1, 1, 256, 256)), *batches[:2]]
             batches[0].fill_(number)
         return all(bool((batch == number).all()) for batch in batches)
 

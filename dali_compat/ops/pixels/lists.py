@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
+import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import torch
 
 from ...runtime.cores import usable_cores
 from ...runtime.device import to_device
+from ...runtime.forks import new_lock
 from .grids import on_device_of
 
+_lock = new_lock()
 _pool: ThreadPoolExecutor | None = None
-# memory of batches, and who has it; as many as are in flight, and the user has
-_spare: deque[tuple[np.ndarray, weakref.ref]] = deque(maxlen=4)
+_spare: list[tuple[np.ndarray, weakref.ref]] = []  # memory of batches, and who has it
+_MOST, _MOST_IDLE = 32, 2
+_LEAST = 2**18  # bytes
 
 
 def each(function: Callable, *columns) -> list:
@@ -27,7 +31,7 @@ def each(function: Callable, *columns) -> list:
     global _pool
     rows = list(zip(*columns, strict=True))
     if len(rows) > 1:
-        pool = _pool = _pool or ThreadPoolExecutor(usable_cores(), thread_name_prefix="dali_compat-each")
+        pool = _pool = _pool or ThreadPoolExecutor(usable_cores(), "dali_compat-each", _work_alone)
         try:
             futures = [pool.submit(function, *row) for row in rows]
         except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
@@ -39,6 +43,17 @@ def each(function: Callable, *columns) -> list:
         else:
             return [future.result() for future in futures]
     return [function(*row) for row in rows]
+
+
+def _work_alone() -> None:
+    """torch does not share out this thread's work among threads of its own: they would wait for each other, on cores
+    that others keep busy. It takes that as said for threads that come, too, which another thread puts right."""
+    with _lock:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        other = threading.Thread(target=torch.set_num_threads, args=(before,))
+        other.start()
+        other.join()
 
 
 def _forget_pool() -> None:
@@ -59,23 +74,25 @@ def uniform(images: list[torch.Tensor]):
         return torch.stack(images)
     # torch's threads wait for each other where DALI's keep the cores busy: 64 float images of 224 x 224 take
     # torch.stack 60 to 760 ms then, and this 10
-    return torch.from_numpy(np.stack([image.numpy() for image in images]))
+    arrays = [image.numpy() for image in images]
+    made = spare_batch((len(arrays), *arrays[0].shape), arrays[0].dtype)
+    np.stack(arrays, out=made.numpy())
+    return made
 
 
-def float_batch(shape: tuple[int, ...]) -> torch.Tensor:
-    """float32 of a CPU, in the memory of an earlier batch of this shape that nobody has any more: the system clears new
+def spare_batch(shape: tuple[int, ...], dtype: Any = np.float32) -> torch.Tensor:
+    """Numbers of a CPU, in the memory of an earlier batch of this kind that nobody has any more: the system clears new
     memory first, which takes longer than to fill it."""
-    memory = None
-    for _ in range(len(_spare)):
-        with suppress(IndexError):  # another thread has taken it
-            kept, used = _spare.popleft()
-            if used() is None and kept.shape == shape:
-                memory = kept
-                break
-            _spare.append((kept, used))
-    memory = np.empty(shape, np.float32) if memory is None else memory
-    view = memory.view()  # the tensor keeps it, and whatever shares the tensor's memory
-    _spare.append((memory, weakref.ref(view)))
+    if np.dtype(dtype).itemsize * math.prod(shape) < _LEAST:
+        return torch.from_numpy(np.empty(shape, dtype))
+    with _lock:
+        idle = [one for one in _spare if one[1]() is None]
+        found = next((one for one in idle if one[0].shape == shape and one[0].dtype == dtype), None)
+        memory = np.empty(shape, dtype) if found is None else found[0]
+        view = memory.view()  # the tensor keeps it, and whatever shares the tensor's memory
+        gone = [*[one for one in idle if one is not found][:-_MOST_IDLE], found]
+        _spare[:] = [one for one in _spare if not any(one is other for other in gone)][-_MOST:]
+        _spare.append((memory, weakref.ref(view)))
     return torch.from_numpy(view)
 
 

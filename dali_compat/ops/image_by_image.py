@@ -1,0 +1,143 @@
+"""A helper: several steps on each of a CPU's images in turn, by threads. What lies between two steps stays in a core's
+cache, and what the last of them give is written to where the batch has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..plan import Step
+from ..runtime.device import on_the_cpu
+from . import kernels
+from .kernels import kernel_of
+from .pixels.lists import each, spare_batch, uniform
+
+Values = dict[str, np.ndarray]
+
+_ABLE = frozenset(
+    (
+        *("autocontrast", "brightness", "color_jitter", "contrast", "crop", "equalize", "flip", "gaussian_blur"),
+        *("grayscale", "hue", "identity", "invert", "normalize", "pad", "permute_channels", "photometric_distort"),
+        *("pil_to_tensor", "posterize", "repeat_channels", "resize", "saturation", "sharpness", "solarize", "to_dtype"),
+    )
+)
+_WAYS = (np.divide, 255), (np.multiply, 1 / 255), (np.multiply, 1)  # of bytes to become numbers
+_LEAST = 2**15  # numbers of an image: smaller ones go together
+
+
+def run_all(steps: Sequence[Step], images, arrays: Sequence[Values]):
+    """Several steps, one after another, as kernels.run() does each."""
+    steps, arrays = list(steps), list(arrays)
+    while steps:
+        count = able(steps, images)
+        if count:
+            with on_the_cpu():
+                images = _run(steps[:count], images, arrays[:count])
+        elif steps[0].op != "choose":
+            images = kernels.run(steps[0], images, arrays[0])
+        steps, arrays = steps[count or 1 :], arrays[count or 1 :]
+    return images
+
+
+def able(steps: Sequence[Step], images: Any) -> int:
+    """Returns how many of the steps, from the first on, go image by image; 0 where another way is as quick."""
+    first = images[0]
+    if first.is_cuda or first.ndim != 3 or first.dtype != torch.uint8:
+        return 0
+    count = next((number for number, step in enumerate(steps) if step.op not in _ABLE), len(steps))
+    is_worth_it = isinstance(images, list) or first.numel() >= _LEAST
+    return count if count > 1 and is_worth_it else 0
+
+
+def _run(steps: Sequence[Step], images: Any, arrays: Sequence[Values]) -> Any:
+    """What these steps give of images (C, H, W), bytes: a tensor, or a list where sizes differ."""
+    count = _last_ones(steps, arrays)
+    work = list(zip(steps[:count], arrays[:count], strict=True))
+    last = _Conversion(steps[count:]) if count < len(steps) else None
+    made = None if last is None or last.size is None else spare_batch((len(images), last.channels, *last.size))
+
+    def make(row: int) -> torch.Tensor:
+        image = images[row].numpy()
+        for step, values in work:
+            if "flag" not in values or values["flag"][row]:
+                image = _done(step, image, {name: array[row : row + 1] for name, array in values.items()})
+        if last is None:
+            return torch.from_numpy(np.ascontiguousarray(image))
+        out = np.empty(image.shape, np.float32)  # of memory that nobody has touched yet
+        if made is not None and made.shape[1:] == image.shape:
+            out = made[row].numpy()
+        last(image, out)
+        return torch.from_numpy(out)
+
+    several = each(make, range(len(images)))
+    return made if made is not None and all(one.shape == made.shape[1:] for one in several) else uniform(several)
+
+
+def _done(step: Step, image: np.ndarray, row: Values) -> np.ndarray:
+    """An image (C, H, W) after a step that is for it."""
+    if step.op in ("identity", "pil_to_tensor"):
+        return image
+    if step.op == "flip":
+        return image[..., ::-1] if step.kwargs["axis"] == "horizontal" else image[:, ::-1]
+    if step.op == "crop":
+        (top, left), (height, width) = row["start"][0].tolist(), row["shape"][0].tolist()
+        if min(top, left) >= 0 and top + height <= image.shape[1] and left + width <= image.shape[2]:
+            return image[:, int(top) : int(top + height), int(left) : int(left + width)]
+    if min(image.strides) < 0:  # which torch has not
+        image = image.transpose(1, 2, 0).copy().transpose(2, 0, 1)
+    function = kernel_of(step.op)
+    assert function is not None  # of all that are able
+    values = {name: array for name, array in row.items() if name != "flag"}
+    made: np.ndarray = function(torch.from_numpy(image)[None], values, **step.kwargs)[0].numpy()
+    return made
+
+
+# ---- the last steps: what they make of a byte depends on that and its channel
+
+
+def _last_ones(steps: Sequence[Step], arrays: Sequence[Values]) -> int:
+    """Returns where the steps begin that _Conversion does; their number where there are none."""
+    ops = [step.op for step in steps]
+    for last in (["to_dtype", "normalize"], ["to_dtype"]):
+        at = len(ops) - len(last)
+        alone = ops[at:] == last and not {"to_dtype", "normalize"} & {*ops[:at]} and not any(arrays[at:])
+        if alone and steps[-1].gives.dtype == torch.float32:
+            return at
+    return len(ops)
+
+
+class _Conversion:
+    """Bytes become float32, to the last bit as by ``steps``: to_dtype, and perhaps normalize."""
+
+    def __init__(self, steps: Sequence[Step]):
+        self.size, self.channels = steps[-1].gives.size, steps[-1].gives.channels
+        levels = torch.arange(256, dtype=torch.uint8).view(1, 1, 1, 256).repeat(1, self.channels, 1, 1)
+        table: Any = levels
+        for step in steps:
+            table = kernel_of(step.op)(table, {}, **step.kwargs)  # type: ignore[misc]  # there is one
+        self._table: np.ndarray = table[0, :, 0].numpy()
+        rest = [] if len(steps) == 1 else [(np.subtract, steps[1].kwargs["mean"]), (np.divide, steps[1].kwargs["std"])]
+        for scale in _WAYS:
+            self._way = [(function, np.ravel(np.float32(values))) for function, values in (scale, *rest)]
+            tried = np.empty((self.channels, 1, 256), np.float32)
+            self._compute(levels[0].numpy(), tried)
+            if np.array_equal(tried[:, 0], self._table):
+                return
+        self._way = []
+
+    def __call__(self, image: np.ndarray, out: np.ndarray) -> None:
+        """Puts what becomes of an image (C, H, W) where it is to be."""
+        if self._way:
+            self._compute(image, out)
+            return
+        for table, plane, there in zip(self._table, image, out, strict=True):
+            np.take(table, plane, out=there, mode="clip")
+
+    def _compute(self, image: np.ndarray, out: np.ndarray) -> None:
+        for channel, (plane, there) in enumerate(zip(image, out, strict=True)):
+            for function, values in self._way:
+                function(plane, values[channel % len(values)], out=there, dtype=np.float32)
+                plane = there
