@@ -121,3 +121,16 @@ def test_the_strip_is_what_both_loaders_give(monkeypatch):
         assert np.abs(committed[top : top + side, left : left + side] - image).mean() < 5  # of JPEG
     assert np.array_equal(theirs, exact)
     assert np.abs(theirs.astype(int) - ours).max() < 5
+
+
+def test_one_script_measures_what_the_figure_shows(monkeypatch):
+    """On a GPU and on a CPU, into files of these names."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.setattr(sys, "argv", ["readme.py"])
+    commands = runpy.run_path(str(ROOT / "benchmarks" / "readme.py"))["commands"]
+    made = {**commands("h100"), **commands("h200"), **commands(None)}
+    drawn = set(
+        re.findall(r"\w+_(?:h100|h200|cpu)\b", (ROOT / "benchmarks" / "plot.py").read_text().split("# ---- the")[0])
+    )
+    assert {"training_in_turn_eager_h100", "toolkit_cores_h200"} <= drawn <= set(made)
+    assert all(any(word.endswith(".py") and (ROOT / word).is_file() for word in words) for words in made.values())

@@ -1,0 +1,92 @@
+"""Question: what do the first screen of README.md and its figure say, with the versions that are installed here?
+
+Method. The measurements behind docs/speed.svg and README.md's claims, one after another on this machine: on a GPU
+loading with its JPEG engines and without, then with 4 cores, ResNet-18 and ResNet-50 beside loaders, then with 2 cores;
+without a GPU loading alone. Each writes a JSON under --out, by the name that benchmarks/plot.py and
+tests/docs/claims.py read, with the short name of this GPU. Confounders are those of each script, in its first lines.
+
+Command. On each machine; the CPU's takes ten minutes, a GPU's half an hour:
+    python benchmarks/readme.py --data PHOTOS --out benchmarks/results
+"""
+
+import argparse
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+import torch
+
+HERE = pathlib.Path(__file__).parent
+OFF = "ours@DALI_COMPAT_JPEG_ENGINE=0"
+TURNS = "handwritten:4:5@hw_decoder_load=1.0"
+# {name of the result: (cores, words)}
+ON_A_GPU = {
+    "imagefolder_no_engine_{gpu}": (
+        None,
+        "imagefolder.py --replicate 500 --rounds 5 --seconds 3 --warmup 10 --cases torchvision handwritten ours "
+        f"handwritten:16@hw_decoder_load=0.0 {OFF}",
+    ),
+    "imagefolder_no_engine_4_{gpu}": (
+        4,
+        "imagefolder.py --replicate 300 --rounds 5 --seconds 3 --warmup 6 --workers 4 "
+        f"--cases torchvision handwritten:4@hw_decoder_load=0.0 {OFF}",
+    ),
+    "training_{gpu}": (
+        None,
+        "training.py --replicate 500 --rounds 3 --steps 80 --warmup 24 --models resnet18 resnet50 --kinds eager "
+        "--cases synthetic ours torchvision",
+    ),
+    "training_in_turn_eager_{gpu}": (
+        None,
+        "training.py --seen --replicate 500 --rounds 5 --models resnet18 --kinds eager "
+        f"--cases synthetic ours ours_exact {TURNS}",
+    ),
+    "training_no_engine_{gpu}": (
+        None,
+        "training.py --replicate 300 --rounds 5 --steps 60 --warmup 8 --models resnet18 resnet50 --kinds eager "
+        f"--cases synthetic {OFF} handwritten:16@hw_decoder_load=0.0",
+    ),
+    "toolkit_cores_{gpu}": (None, "toolkit.py --replicate 600 --configs resnet18 resnet50 --cores 2 --rounds 3"),
+}
+ON_A_CPU = {
+    "imagefolder_cpu": (
+        2,
+        "imagefolder.py --replicate 100 --workers 2 --rounds 5 --seconds 4 --warmup 2 --device cpu "
+        "--cases torchvision ours handwritten",
+    )
+}
+
+
+def commands(gpu: str | None) -> dict[str, list[str]]:
+    """{name of a result: the words of its command}; ``gpu`` is the short name of the GPU."""
+    found = {}
+    for name, (cores, words) in (ON_A_CPU if gpu is None else ON_A_GPU).items():
+        script, *options = shlex.split(words)
+        pinned = ["taskset", "-c", f"0-{cores - 1}"] if cores and cores < (os.cpu_count() or 1) else []
+        found[name.format(gpu=gpu)] = [*pinned, sys.executable, str(HERE / script), *options]
+    return found
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--data", required=True, help="folder of photos in ImageFolder's layout")
+    options.add_argument("--out", type=pathlib.Path, default=HERE / "results", help="folder of the JSONs")
+    options.add_argument("--only", nargs="+", help="names of results")
+    args = options.parse_args()
+    gpu = torch.cuda.get_device_name().split()[1].lower() if torch.cuda.is_available() else None
+    failed = []
+    for name, command in commands(gpu).items():
+        if args.only and name not in args.only:
+            continue
+        command += ["--data", args.data, "--json", str(args.out / f"{name}.json")]
+        print(shlex.join(command), flush=True)
+        if subprocess.run(command, check=False).returncode:
+            failed.append(name)
+    print(f"failed: {', '.join(failed)}" if failed else "all measured")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
