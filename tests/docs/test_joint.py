@@ -1,0 +1,38 @@
+"""benchmarks/joint.py: small runs on the CPU."""
+
+import json
+
+import programs
+import pytest
+from helpers import make_folder
+
+from docs.pages import ROOT
+
+CASES = ["torch:0", "own:0", "exact:1"]
+
+
+def run(tmp_path, per_class, *words):
+    """Its result, and what it printed."""
+    images, out = make_folder(tmp_path / "images", classes=2, per_class=per_class, special=False), tmp_path / "out.json"
+    small = ["--batch-size", "2", "--rounds", "1", "--device", "cpu", "--json", out]
+    done = programs.python(ROOT / "benchmarks" / "joint.py", "--data", images, *small, *words)
+    assert done.returncode == 0, done.stderr
+    return json.loads(out.read_text()), done.stdout
+
+
+@pytest.mark.slow
+def test_all_kinds(tmp_path):
+    result, said = run(tmp_path, 2, "--cases", *CASES)
+    kinds = "classification", "segmentation", "detection", "short_edge"
+    assert [(row["kind"], row["case"]) for row in result["rounds"]] == [
+        (kind, case) for kind in kinds for case in CASES
+    ]
+    assert all(row["speed"] > 0 and row["cpu_ms"] >= 0 for row in result["rounds"])
+    assert all(f"| {kind}, {case} |" in said for kind in kinds for case in CASES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["unet", "ssdlite320_mobilenet_v3_large"])
+def test_training_beside_it(tmp_path, name):
+    result, _ = run(tmp_path, 1, "--train", name, "--cases", "synthetic:0", "own:0")
+    assert [row["case"] for row in result["rounds"]] == ["synthetic:0", "own:0"] and result["settings"]["train"] == name
