@@ -92,7 +92,7 @@ setup(
         "cuda120": ["nvidia-dali-cuda120>=1.53"],
         "cuda130": ["nvidia-dali-cuda130>=1.53"],
         "archives": ["lmdb"],  # to write LMDB
-        "remote": ["obstore>=0.8"],  # object storage
+        "remote": ["obstore>=0.8", "fsspec", "huggingface_hub"],  # object storage
         "examples": EXAMPLES,
         "test": [
             *("pytest", "pytest-timeout", "pytest-xdist", "nbclient", "ipykernel"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import io
 import operator
@@ -22,8 +23,9 @@ from ..remote.urls import Part, are_urls
 from ..runtime.dataset_base import OurDataset
 from .fetched import FetchedFile, FetchedFiles
 from .files import MappedFiles, OpenFile
-from .index import Progress, indexed
+from .index import Entry, Progress, indexed
 from .paths import PathLike, expand
+from .saved import packed
 from .table import GAP, Rows, Table
 
 
@@ -90,7 +92,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
 
     def _opened(self, path: str) -> OpenFile | FetchedFile:
         """Opens a file that is looked through."""
-        return OpenFile(path) if self._objects is None else FetchedFile(self._objects, path)
+        return OpenFile(path) if self._objects is None else FetchedFile(self._objects.uncached(), path)
 
     def _file(self, name: str) -> str:
         """Returns the file that holds the images of a path that the user gave."""
@@ -204,6 +206,19 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
             ImageReadError: the file is missing or has changed.
         """
         return self._bytes(self._row(index))
+
+    def index_at(self, url: str, objects: Objects) -> tuple[str, bytes]:
+        """Returns the URL and the bytes of an index of this archive's copy.
+
+        Args:
+            url: of the copy.
+            objects: what reads it.
+        """
+        (rows,), _ = indexed(self.files, self._options, self._scan)
+        there = copy.copy(self)
+        there._objects = objects
+        entry = Entry(url, there._options(url), objects)
+        return entry.beside, bytes(packed({"fingerprint": entry.fingerprint}, rows.arrays()))
 
     def place(self, index: int) -> str:
         """Returns file and byte of the image at ``index``, for messages."""

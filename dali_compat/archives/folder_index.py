@@ -23,6 +23,9 @@ import numpy as np
 from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
 from tqdm import tqdm
 
+from ..remote.listing import listed_objects
+from ..remote.objects import Objects
+from ..remote.urls import is_url
 from ..runtime.warn_location import stack_level
 from . import saved
 
@@ -73,7 +76,52 @@ def index_file(
 ) -> Path:
     """Returns the path of the list that cached_samples() keeps of a folder."""
     name = saved.digest(os.path.realpath(os.path.expanduser(root)), extensions, _LAYOUT)
-    return Path(os.path.expanduser(place or saved.cache_folder() / "folders")) / f"{name}.npz"
+    return _place(place) / f"{name}.npz"
+
+
+def cached_objects(objects: Objects, root: str, allow_empty: bool, place: str | Path | None) -> FolderSamples:
+    """Returns (classes, class_to_idx, samples) of a folder in a bucket, from a kept list as it is: nothing tells what
+    was added since. Objects that have changed since have another etag, which whoever reads them notices.
+
+    Args:
+        place: a folder, or the URL of one, for the lists of any number of roots; by default the user's cache folder.
+
+    Raises:
+        FileNotFoundError, ImageReadError: as listed_objects() does.
+    """
+    root, there = root.rstrip("/"), is_url(place)
+    name = f"{saved.digest(objects.client.place(), root, allow_empty, _LAYOUT)}.npz"
+    file = f"{str(place).rstrip('/')}/{name}" if there else _place(place) / name
+    stored = saved.unpacked(objects.beside(str(file)) or b"") if there else saved.load(file)
+    try:
+        if stored is None:
+            raise ValueError("there is none")
+        classes, urls, etags = (_split(stored[1][name]) for name in ("classes", "urls", "etags"))
+        columns = stored[1]["targets"].tolist(), stored[1]["sizes"].tolist()
+        if any(not url.startswith(f"{root}/") for url in urls) or not set(columns[0]) <= set(range(len(classes))):
+            raise ValueError("it is of another folder")
+        samples = []
+        for url, etag, target, size in zip(urls, etags, *columns, strict=True):
+            objects.listed(url, etag, size)
+            samples.append((url, target))
+        return classes, {name: number for number, name in enumerate(classes)}, samples
+    except (ValueError, KeyError, TypeError):
+        found = listed_objects(objects, root, allow_empty)
+    known = [objects.listed_as(url) for url, _ in found[2]]
+    texts = {"classes": found[0], "urls": [url for url, _ in found[2]], "etags": [etag for _, etag in known]}
+    numbers = {"targets": [target for _, target in found[2]], "sizes": [size for size, _ in known]}
+    arrays = {name: _joined(column) for name, column in texts.items()}
+    arrays |= {name: np.array(column, np.int64) for name, column in numbers.items()}
+    try:
+        objects.put(str(file), bytes(saved.packed({}, arrays))) if there else saved.save(file, {}, arrays)
+    except OSError as error:
+        what = f"the list of {root} cannot be saved, and the next start makes it again: {error}"
+        warnings.warn(what, stacklevel=stack_level())
+    return found
+
+
+def _place(place: str | Path | None) -> Path:
+    return Path(os.path.expanduser(place or saved.cache_folder() / "folders"))
 
 
 def listed_samples(root: str | Path, extensions: str | tuple[str, ...] = IMG_EXTENSIONS) -> FolderSamples:

@@ -75,7 +75,7 @@ def indexed(
     Raises:
         ImageReadError, ValueError: as ``scan`` does; the first of them.
     """
-    entries = [_Entry(path, options(path), objects) for path in paths]
+    entries = [Entry(path, options(path), objects) for path in paths]
     for entry in entries:
         entry.load()
     if any(entry.rows is None for entry in entries):
@@ -89,13 +89,13 @@ def indexed(
     return [rows for entry in entries if (rows := entry.rows) is not None], [entry.fingerprint for entry in entries]
 
 
-def _build(entries: list[_Entry], scan) -> None:
+def _build(entries: list[Entry], scan) -> None:
     total = sum(entry.fingerprint[0] for entry in entries)
     name = Path(entries[0].path).name if len(entries) == 1 else f"{len(entries)} files"
     with tqdm(total=total, desc=f"indexing {name}", unit="B", unit_scale=True, delay=_SLOW) as bar:
         guard = threading.Lock()
 
-        def build(entry: _Entry) -> None:
+        def build(entry: Entry) -> None:
             done = 0
 
             def progress(position: int) -> None:
@@ -124,7 +124,7 @@ def _build(entries: list[_Entry], scan) -> None:
         )
 
 
-class _Entry:
+class Entry:
     """One file and its index."""
 
     def __init__(self, path: str, options: dict, objects: Objects | None):

@@ -16,8 +16,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from .archive import classes_file
+from numpy.typing import NDArray
+
+from ..remote.listing import listed_objects
+from ..remote.objects import Objects
+from ..remote.urls import is_url, shown
+from .archive import Archive, classes_file
 from .folder_index import listed_samples
 from .writers import WRITERS, ImageFile
 
@@ -95,6 +101,25 @@ def pack(
     return len(source)
 
 
+def upload(dataset: Archive, url: str) -> None:
+    """Puts a packed archive into a bucket, with its index and what lies beside it: the archive last.
+
+    Raises:
+        CannotPack: it is there already.
+        OSError: it cannot be written, or not be looked for.
+    """
+    objects, (path,) = Objects(), map(Path, dataset.files)
+    folder = url.rpartition("/")[0]
+    if objects.is_there(url):
+        raise CannotPack(f"{shown(url)} exists, and is not overwritten")
+    for beside in (path.with_suffix(".idx"), classes_file(path)):
+        if beside.exists():
+            objects.put(f"{folder}/{beside.name}", beside)
+    objects.put(url, path)
+    place, stored = dataset.index_at(url, objects)
+    objects.put(place, stored)
+
+
 def _write(source: _Source, writer, journal: _Journal, done: Callable[[], object]) -> None:
     saved = time.monotonic()
     for sample in source.samples(writer.done):
@@ -110,15 +135,17 @@ class _Source:
 
     def __init__(self, folder: str | Path):
         self._root = os.path.join(os.path.expanduser(folder), "")
-        self.classes, _, self._samples = listed_samples(self._root)
+        self._objects = Objects() if is_url(folder) else None
+        listed = listed_samples(self._root) if self._objects is None else listed_objects(self._objects, self._root)
+        self.classes, _, self._samples = listed
         bad = [name for name in self.classes if "\n" in name]
         if bad:
             raise CannotPack(f"the name of the class {bad[0]!r} has more than one line")
         self._sizes, said = [], hashlib.sha256()
         for path, target in self._samples:
-            stat = os.stat(path)
-            self._sizes.append(stat.st_size)
-            said.update(os.fsencode(f"{self._name(path)}\0{target}\0{stat.st_size}\0{stat.st_mtime_ns}\0"))
+            size, mark = _size_and_mark(path) if self._objects is None else self._objects.listed_as(path)
+            self._sizes.append(size)
+            said.update(os.fsencode(f"{self._name(path)}\0{target}\0{size}\0{mark}\0"))
         self.bytes = sum(self._sizes)
         self.digest = said.hexdigest()
 
@@ -129,17 +156,27 @@ class _Source:
         """Yields the images from number ``first`` on; files are read ahead, as on a network each is a round trip."""
         with ThreadPoolExecutor(_THREADS) as pool:
             for begin in range(first, len(self), _AHEAD):
-                yield from pool.map(self._sample, range(begin, min(begin + _AHEAD, len(self))))
+                numbers = range(begin, min(begin + _AHEAD, len(self)))
+                if self._objects is None:
+                    yield from pool.map(self._sample, numbers)
+                else:
+                    arrays = self._objects.read([self._samples[number][0] for number in numbers])
+                    yield from map(self._sample, numbers, arrays)
 
-    def _sample(self, number: int) -> ImageFile:
+    def _sample(self, number: int, fetched: NDArray[Any] | None = None) -> ImageFile:
         path, target = self._samples[number]
-        data = Path(path).read_bytes()
+        data = Path(path).read_bytes() if fetched is None else fetched.tobytes()
         if len(data) != self._sizes[number]:
             raise OSError(f"{path} has changed while the folder was packed")
         return ImageFile(number, self._name(path), target, self.classes[target], data)
 
     def _name(self, path: str) -> str:
         return path[len(self._root) :]
+
+
+def _size_and_mark(path: str) -> tuple[int, int]:
+    stat = os.stat(path)
+    return stat.st_size, stat.st_mtime_ns
 
 
 class _Journal:

@@ -12,7 +12,6 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -45,13 +44,19 @@ def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray], mode: int 
     temporary = path.parent / f".{uuid.uuid4().hex}.tmp"
     try:
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            named: dict[str, Any] = {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8), **arrays}
-            np.savez(file, **named)
+            file.write(packed(meta, arrays))
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def packed(meta: dict, arrays: dict[str, np.ndarray]) -> memoryview:
+    """Returns the bytes of such a file."""
+    file, named = io.BytesIO(), {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8), **arrays}
+    np.savez(file, **named)  # type: ignore[arg-type]  # none is called allow_pickle
+    return file.getbuffer()
 
 
 def load(path: str | Path, owners: tuple[int, ...] = ()) -> tuple[dict, dict[str, np.ndarray]] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,10 @@ from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extensi
 
 from ..archives.archive import Archive
 from ..data.sources import Record
+from ..remote.objects import Objects
 from .inspect_file import Inspection, decode, identify
+
+_AT_ONCE = 64  # objects
 
 
 @dataclass
@@ -20,7 +23,7 @@ class FileSource:
 
     Attributes:
         name: as the user gave it.
-        kind: "folder", or the class of the table or archive.
+        kind: "folder", "bucket", or the class of the table or archive.
         items: gives all paths, or the indices of an archive's images.
         total: number of items.
         archive: the archive; None of files.
@@ -47,14 +50,28 @@ class FileSource:
         """Inspects an item; called in other processes."""
         if self.archive is not None:
             return decode(Record(self.archive, item))
+        if isinstance(item, Record):
+            return decode(item)
         return decode(item) if self.lists(item) else identify(item)
 
     def where(self, item: Any) -> dict:
         """Returns the place of an item, for the report."""
         if self.archive is None:
-            return {"path": item}
+            return {"path": str(item)}
         files, offsets, _ = self.archive.locations([item])
         return {"path": self.archive.files[int(files[0])], "byte": int(offsets[0]), "index": item}
+
+
+def bucket_source(name: str, kind: str, objects: Objects, urls: Sequence[str]) -> FileSource:
+    """Returns images in object storage, which are fetched here, some at a time."""
+
+    def records() -> Iterator[Record]:
+        for begin in range(0, len(urls), _AT_ONCE):
+            some = urls[begin : begin + _AT_ONCE]
+            for url, data in zip(some, objects.read_each(some), strict=True):  # an error comes again where it is read
+                yield Record(objects, url, None if isinstance(data, Exception) else data)
+
+    return FileSource(name, kind, records, len(urls))
 
 
 def folder_source(root: str) -> FileSource:

@@ -73,7 +73,7 @@ class Findings:
         """Returns what ``--json`` prints. The keys stay as they are; new ones may come.
 
         Returns:
-            path, kind: what was read; kind is "folder" or the class of the archive.
+            path, kind: what was read; kind is "folder", "bucket" or the class of the archive.
             error: why the archive cannot be opened, or null.
             complete: false if Ctrl-C ended it.
             exit_code: 1 if something is broken, 130 after Ctrl-C, else 0.

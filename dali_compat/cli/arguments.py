@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from dali_compat.remote.urls import is_url
+
 TABLE = "DALIImageTable"
 _ENDINGS = {
     ".csv": TABLE,
@@ -82,7 +84,7 @@ def open_dataset(
 
     files, named = expand(paths), dict(options)
     kinds = {dataset_class(file) for file in files}
-    if kinds == {None} and len(files) == 1 and os.path.isdir(files[0]) and not options:
+    if kinds == {None} and len(files) == 1 and (os.path.isdir(files[0]) or is_url(files[0])) and not options:
         return folder(files[0])
     kind = kinds.pop()
     if kinds or kind is None:
@@ -112,6 +114,8 @@ def dataset_class(path: str) -> str | None:
     Raises:
         ValueError: it is a pipe or a device.
     """
+    if is_url(path):
+        return _ENDINGS.get(os.path.splitext(path)[1].lower())
     if os.path.isdir(path):
         return "DALILMDB" if os.path.isfile(os.path.join(path, "data.mdb")) else None
     if not os.path.isfile(path):

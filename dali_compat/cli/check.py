@@ -12,10 +12,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 from tqdm import tqdm
 
 from dali_compat.cli.arguments import TABLE, UsageError, add_options, dataset_class, open_dataset
+from dali_compat.data.leaves import sample
+from dali_compat.remote.urls import is_url
 
 from ..runtime.cores import usable_cores
 
@@ -62,23 +65,35 @@ def _source(args):
     import dali_compat
 
     from ..archives.paths import expand
-    from ..check.file_sources import FileSource, folder_source
+    from ..check.file_sources import FileSource, bucket_source, folder_source
 
     name = " ".join(args.path)
     try:
-        data = open_dataset(args.path, args.option, lambda path: path, {"check_files": False})
+        data = open_dataset(args.path, args.option, _folder, {"check_files": False})
         if type(data).__name__ == TABLE and len(data) and not any(map(os.path.exists, data.paths)):
             open_dataset(args.path, args.option, lambda path: path, {})  # which raises, and says where they may be
     except dali_compat.ImageReadError as error:
         return FileSource(name, dataset_class(expand(args.path)[0]) or "", error=str(error))
     except (OSError, ImportError, TypeError, ValueError) as error:
         raise UsageError(f"{name}: {error}") from None
+    objects = getattr(data, "_objects", None)
+    if objects is not None:
+        sources: list[Any] = [sample(data, index)[0] for index in range(len(data))]
+        urls = [source.index for source in sources]
+        return bucket_source(name, type(data).__name__, objects, urls)
     if isinstance(data, str):
         return folder_source(data.rstrip(os.sep) or os.sep)
     kind, total = type(data).__name__, len(data)
     if kind == TABLE:
         return FileSource(name, kind, lambda: data.paths, total)
     return FileSource(name, kind, lambda: range(total), total, data)
+
+
+def _folder(path: str):
+    """Returns the path of a folder, or the data set of one in object storage."""
+    from dali_compat import DALIImageFolder
+
+    return DALIImageFolder(path, allow_empty=True) if is_url(path) else path
 
 
 def _check(source, findings, workers: int) -> bool:

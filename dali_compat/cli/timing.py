@@ -75,11 +75,9 @@ class SampledFiles:
             return len(file.read(file.size, 0))
 
     def _source(self, index: int) -> Any:
-        from dali_compat.archives.archive import Archive
-        from dali_compat.data.sources import Record
+        from dali_compat.data.leaves import sample
 
-        archive = isinstance(self._dataset, Archive)
-        return Record(self._dataset, index) if archive else self._dataset.samples[index][0]
+        return sample(self._dataset, index)[0]
 
 
 class Pass(NamedTuple):

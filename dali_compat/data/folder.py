@@ -10,7 +10,7 @@ import torch.utils.data as data
 from torchvision.datasets import ImageFolder, VisionDataset
 from torchvision.datasets.folder import IMG_EXTENSIONS, default_loader
 
-from ..archives.folder_index import cached_samples, index_file
+from ..archives.folder_index import cached_objects, cached_samples, index_file
 from ..remote.listing import listed_objects
 from ..remote.objects import FolderAndSize, Objects
 from ..remote.urls import is_url, shown, without_scheme
@@ -37,7 +37,8 @@ class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
         return_index: samples are (image, target, index) and batches (images, labels, indices).
         index_cache: keep the list of files, so that a later start takes it from there while the folders' modification
             times say that it holds: True for the user's cache folder, or another folder's path. What a GPU's JPEG
-            engine was seen to make of them is kept beside it.
+            engine was seen to make of them is kept beside it. Of a bucket the list is taken as it was, until it is
+            removed; the URL of a folder in a bucket keeps it there.
         storage_options: of object storage: arguments of obstore.store.from_url, such as ``region`` and ``endpoint``.
         disk_cache: (folder, bytes): keeps fetched objects on a local disk (docs/object-storage.md).
 
@@ -48,7 +49,7 @@ class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
         targets: the class index of each.
 
     Raises:
-        ValueError: index_cache with something that makes lists of its own: is_valid_file, or a subclass; or with a URL;
+        ValueError: index_cache with something that makes lists of its own: is_valid_file, or a subclass;
             orient with a loader.
         FileNotFoundError: ``root`` is missing, has no class folders, or one of them has no images.
         ImportError: ``root`` is a URL, and obstore is not installed: the extra ``remote``.
@@ -85,7 +86,7 @@ class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
         root = without_scheme(root)
         if is_url(root):
             self._objects = Objects(storage_options, disk_cache, orient)
-            self._start_from_bucket(str(root), is_valid_file, allow_empty, bool(index_cache))
+            self._start_from_bucket(str(root), is_valid_file, allow_empty, index_cache)
             VisionDataset.__init__(self, root, transform=transform, target_transform=target_transform)
             self.loader, self.extensions = loader, IMG_EXTENSIONS
         elif index_cache:
@@ -105,16 +106,19 @@ class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
         root: str,
         is_valid_file: Callable[[str], bool] | None,
         allow_empty: bool,
-        index_cache: bool,
+        index_cache: bool | str | Path,
     ) -> None:
         """The same attributes, by listing a bucket."""
-        if index_cache or self._lists_itself():
-            what = (
-                "index_cache" if index_cache else f"a find_classes() or make_dataset() of {type(self).__name__}'s own"
-            )
+        if self._lists_itself():
+            what = f"a find_classes() or make_dataset() of {type(self).__name__}'s own"
             raise ValueError(f"{what} is for local folders, not for {shown(root)}")
         assert self._objects is not None
-        found = listed_objects(self._objects, root, allow_empty, is_valid_file)
+        if index_cache and is_valid_file is not None:
+            raise ValueError("index_cache is for ImageFolder's own list: leave out is_valid_file, or index_cache")
+        if index_cache:
+            found = cached_objects(self._objects, root, allow_empty, None if index_cache is True else index_cache)
+        else:
+            found = listed_objects(self._objects, root, allow_empty, is_valid_file)
         self.classes, self.class_to_idx, self.samples = found
         self.imgs, self.targets = self.samples, [target for _, target in self.samples]
 

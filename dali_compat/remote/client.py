@@ -6,6 +6,7 @@ import functools
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from .event_loop import event_loop, is_forked
 from .helper_process import HelperProcess
+from .hub import Hub
 from .urls import Part, reason_of, split, whole
 
 _INSTALL = "pip install obstore"
@@ -39,6 +41,7 @@ class Client:
         options: arguments of obstore.store.from_url: region, endpoint, skip_signature, client_options, retry_config and
             more. obstore finds the rest in the environment, or asks the machine.
 
+
     Raises:
         ImportError: obstore is not installed.
     """
@@ -49,15 +52,18 @@ class Client:
         self._stores: dict[str, Any] = {}
 
     def store(self, root: str) -> Any:
-        """Returns obstore's store for a bucket.
+        """Returns obstore's store for a bucket, or a Hub.
 
         Raises:
+            ImportError: the package that reads it is not installed.
             ValueError: an option is unknown or wrong.
             RuntimeError: as event_loop() does.
         """
         if is_forked():
             event_loop()
         store = self._stores.get(root)
+        if store is None and root.startswith("hf://"):
+            store = self._stores[root] = Hub(root, self._options)
         if store is None:
             _obstore()
             from obstore.exceptions import BaseError
@@ -86,21 +92,34 @@ class Client:
             fetched: Fetched = _helper(os.getpid()).get(self, url)
             return fetched
         root, key = split(whole(url))
-        bounds = {"range": (url.start, url.end)} if isinstance(url, Part) else {}
-        result = await _obstore().get_async(self.store(root), key, options=bounds)
-        meta = result.meta
+        store = self.store(root)
+        if isinstance(store, Hub):
+            buffer, meta = await store.get(url)
+        else:
+            bounds = {"range": (url.start, url.end)} if isinstance(url, Part) else {}
+            result = await _obstore().get_async(store, key, options=bounds)
+            meta = result.meta
+            buffer = await result.bytes_async()
         size = url.end - url.start if isinstance(url, Part) else meta["size"]
-        buffer = await result.bytes_async()
         data: NDArray[np.uint8] = np.frombuffer(buffer, np.uint8)
         if len(data) != size:
             raise OSError(f"{len(data):,} bytes came of {size:,}")
         data.flags.writeable = False
         return Fetched(data, _mark(meta))
 
+    async def put(self, url: str, data: bytes | Path) -> None:
+        """Writes an object, of bytes or a file. Raises obstore's."""
+        root, key = split(url)
+        store = self.store(root)
+        if isinstance(store, Hub):
+            raise ValueError("the Hub is read alone")
+        await _obstore().put_async(store, key, data)
+
     async def size_and_etag(self, url: str) -> tuple[int, str]:
         """Returns those of an object. Raises as get()."""
         root, key = split(url)
-        meta = await _obstore().head_async(self.store(root), key)
+        store = self.store(root)
+        meta = await (store.look_up(url) if isinstance(store, Hub) else _obstore().head_async(store, key))
         return meta["size"], _mark(meta)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -115,6 +134,13 @@ def _helper(process: int) -> HelperProcess:
 
 def _mark(meta: Any) -> str:
     return bare(meta["e_tag"]) or f"{meta['last_modified']}, {meta['size']} bytes"
+
+
+def not_there() -> tuple[type[Exception], ...]:
+    """Returns the classes of errors of what is not there, as far as this user may know: S3 refuses to say so."""
+    from obstore.exceptions import PermissionDeniedError
+
+    return FileNotFoundError, PermissionDeniedError
 
 
 def bare(etag: str | None) -> str:

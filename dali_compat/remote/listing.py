@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from .client import Client
 from .event_loop import wait_for
+from .hub import Hub
 from .objects import Objects
 from .urls import failed, is_web, joined, split
 
@@ -95,15 +96,16 @@ def _in_walk(entry: Any) -> tuple[str, str]:
 
 async def _top(client: Client, bucket: str, prefix: str) -> Any:
     """The objects in a folder, and the folders in it."""
+    store = client.store(bucket)
+    if isinstance(store, Hub):
+        return await store.top(prefix)
     import obstore
 
-    return await obstore.list_with_delimiter_async(client.store(bucket), prefix or None)
+    return await obstore.list_with_delimiter_async(store, prefix or None)
 
 
 async def _list(client: Client, bucket: str, prefix: str) -> dict[str, list[Any]]:
     """The objects of each class folder."""
-    import obstore
-
     store, top = client.store(bucket), await _top(client, bucket, prefix)
     folders = [folder.rstrip("/") for folder in top["common_prefixes"]]
     turn = asyncio.Semaphore(_AT_ONCE)
@@ -112,6 +114,10 @@ async def _list(client: Client, bucket: str, prefix: str) -> dict[str, list[Any]
         async def below(folder: str) -> list[Any]:
             found: list[Any] = []
             async with turn:
+                if isinstance(store, Hub):
+                    return await store.below(folder)
+                import obstore
+
                 async for page in obstore.list(store, f"{folder}/", chunk_size=_PAGE):
                     found += page
                     bar.update(len(page))

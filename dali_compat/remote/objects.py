@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ImageReadError
-from .client import Client, Fetched, bare
+from .client import Client, Fetched, bare, not_there
 from .disk_cache import DiskCache
 from .event_loop import wait_for
-from .urls import Part, failed, shown, whole
+from .urls import Part, failed, reason_of, shown, whole
 
 _AT_ONCE = 64  # objects that read() asks for
 
@@ -51,6 +53,10 @@ class Objects:
         if etag:
             self._etags[url] = bare(etag)
         self._sizes[url] = size
+
+    def listed_as(self, url: str) -> tuple[int, str]:
+        """Returns size and etag of an object, as far as it was listed or read."""
+        return self._sizes.get(url, 0), self._etags.get(url, "")
 
     def size(self, url: str) -> int:
         """Returns the bytes of an object; 0 where it was neither listed nor read."""
@@ -138,19 +144,39 @@ class Objects:
         """Returns the bytes of an object. Raises as get()."""
         return self.read([url])[0].tobytes()
 
+    def put(self, url: str, data: bytes | Path) -> None:
+        """Writes an object, of bytes or a file.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        try:
+            wait_for(self.client.put(url, data))
+        except Exception as error:
+            raise OSError(f"cannot write {shown(url)}: {reason_of(error)}") from None
+
     def is_there(self, url: str) -> bool:
         """Returns whether an object is there, and may be read. Raises as get()."""
         try:
             return bool(self.look_up(url))
-        except (FileNotFoundError, PermissionError):
+        except not_there():
             return False
 
     def beside(self, url: str) -> bytes | None:
-        """Returns the bytes of an object that may be missing, or not to be read; then None. Raises as get()."""
+        """Returns the bytes of an object that may be missing, or not to be read; then None. It may change, and is not
+        kept on disk. Raises as get()."""
         try:
-            return self.copied(url)
-        except (FileNotFoundError, PermissionError):
+            return wait_for(self.client.get(url)).data.tobytes()
+        except not_there():
             return None
+        except Exception as error:
+            raise failed(url, error) from None
+
+    def uncached(self) -> Objects:
+        """Returns the same without a disk cache."""
+        made = copy.copy(self)
+        made.cache = None
+        return made
 
     def place(self, url: str) -> str:
         """Returns the URL of an object, for messages."""

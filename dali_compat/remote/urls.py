@@ -11,7 +11,7 @@ from urllib.request import url2pathname
 from ..errors import ImageReadError, read_error
 
 _WEB = "http", "https"
-_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", *_WEB)
+_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "hf", *_WEB)
 
 
 class Part(str):

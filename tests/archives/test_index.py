@@ -23,13 +23,13 @@ from dali_compat.data.verdicts import Verdicts
 def scans(monkeypatch):
     """The paths that are scanned during the test."""
     seen = []
-    build = index._Entry.build
+    build = index.Entry.build
 
     def spy(entry, scan, progress):
         seen.append(os.path.basename(entry.path))
         return build(entry, scan, progress)
 
-    monkeypatch.setattr(index._Entry, "build", spy)
+    monkeypatch.setattr(index.Entry, "build", spy)
     return seen
 
 
@@ -223,7 +223,7 @@ def test_a_lock_that_another_process_keeps(rec, packed, tmp_path, monkeypatch, c
     assert held
     for file in held:
         fcntl.flock(file, fcntl.LOCK_EX)
-    with pytest.warns(UserWarning, match=r"another process has held .*dali_compat/locks/.* for 0\.05 s; going on"):
+    with pytest.warns(UserWarning, match=r"another process has held .*dali_compat/locks/.* for 0\.05 s; continuing"):
         use()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,5 +1,5 @@
-"""An object server on this machine for tests and benchmarks: S3's GET and lists of a folder's files, with latency and
-faults. It runs in a process of its own: python tests/remote/server.py FOLDER SECONDS PAGE [FAULTS]
+"""An object server on this machine for tests and benchmarks: S3's GET, PUT and lists of a folder's files, with latency
+and faults. It runs in a process of its own: python tests/remote/server.py FOLDER SECONDS PAGE [FAULTS]
 
 A list has PAGE entries at a time. FAULTS is a file of JSON, {key: fault}, read at every request; a fault of a key that
 ends with "/" is for all below it.
@@ -50,6 +50,17 @@ class Server:
                 self.counts[method] = self.counts.get(method, 0) + 1
                 headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
                 await asyncio.sleep(self.latency)
+                if method == "PUT":
+                    path = self.root / unquote(urlsplit(target).path).removeprefix(f"/{BUCKET}/")
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    body = await reader.readexactly(int(headers["content-length"]))
+                    denied = self.fault("put/") == "403"
+                    if not denied:
+                        path.write_bytes(body)
+                        self.bodies.pop(path, None)
+                    status = "403 Forbidden" if denied else '200 OK\r\nETag: "0"'
+                    await self.send(writer, status, b"<Error><Code>AccessDenied</Code></Error>" if denied else b"")
+                    continue
                 if not await self.answer(target, headers, writer, method == "HEAD"):
                     return
         except (asyncio.IncompleteReadError, ConnectionError):

@@ -20,7 +20,7 @@ from torch.utils import data
 import dali_compat
 from dali_compat import DALIImageFolder, DALIRecordIO, DALIWebDataset, ImageReadError
 from dali_compat.archives import fetched, recordio
-from dali_compat.archives.index import _Entry
+from dali_compat.archives.index import Entry
 from dali_compat.archives.pack import pack
 from dali_compat.archives.saved import cache_folder
 from remote.conftest import retry_config
@@ -137,7 +137,7 @@ def test_an_index_beside_the_archive_is_taken(served, cache_home, monkeypatch):
 
 
 def fetched_index(dataset) -> str:
-    return Path(_Entry(dataset.files[0], dataset._options(dataset.files[0]), dataset._objects).beside).name
+    return Path(Entry(dataset.files[0], dataset._options(dataset.files[0]), dataset._objects).beside).name
 
 
 @pytest.mark.parametrize("idx", [False, True])

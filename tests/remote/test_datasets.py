@@ -120,9 +120,6 @@ def test_filters(local, bucket):
 
 
 def test_what_a_folder_refuses(bucket):
-    with pytest.raises(ValueError, match="index_cache is for local folders, not for s3://bucket/train"):
-        DALIImageFolder(f"{bucket.url}/train", index_cache=True, storage_options=bucket.options)
-
     class Own(DALIImageFolder):
         def find_classes(self, directory):
             return ["a"], {"a": 0}

@@ -1,0 +1,198 @@
+"""Commands on URLs, and lists of buckets that are kept."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from contract.both import EXACT, assert_same_epoch, ours, stock
+from torchvision.datasets import ImageFolder
+
+from dali_compat import DALIImageFolder, DALIRecordIO, ImageReadError
+from dali_compat.archives import fetched
+from dali_compat.cli import main
+from remote.conftest import retry_config
+from remote.server import Running
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def there(files, tmp_path, monkeypatch):
+    """A bucket of a copy of the files, which the environment says where to find, its folder, and the faults."""
+    root, faults = tmp_path / "served", tmp_path / "faults.json"
+    shutil.copytree(files, root)
+    with Running(root, page=7, faults=faults) as server:
+        named = {"ENDPOINT": server.endpoint, "REGION": "us-east-1", "SKIP_SIGNATURE": "true", "ALLOW_HTTP": "true"}
+        for name, value in named.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        server.options["retry_config"] = retry_config()
+        yield server, root, lambda now: faults.write_text(json.dumps(now))
+
+
+def command(*words) -> tuple[int, str, str]:
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-m", "dali_compat", *words], capture_output=True, text=True, env=environment, timeout=240
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("ending", ["rec", "tfrecord", "tar"])
+def test_pack_to_a_bucket(there, ending, monkeypatch, tmp_path, capsys):
+    server, root, _ = there
+    url = f"{server.url}/packed/out.{ending}"
+    assert main(["pack", str(root / "train"), url]) == 0
+    assert f"{url}: 18 images of 3 classes" in capsys.readouterr().out
+    beside = {"rec": {"out.idx"}}.get(ending, set())
+    names = {path.name for path in (root / "packed").iterdir()}
+    assert names >= {f"out.{ending}", f"out.{ending}.classes.txt", *beside} and len(names) == 3 + len(beside)
+    assert not any((tmp_path / "cache" / "dali_compat" / "pack").iterdir())  # nothing is left here
+    assert main(["pack", str(root / "train"), str(tmp_path / f"out.{ending}")]) == 0
+    assert (root / "packed" / f"out.{ending}").read_bytes() == (tmp_path / f"out.{ending}").read_bytes()
+    shutil.rmtree(tmp_path / "cache")
+    monkeypatch.setattr(fetched.FetchedFile, "pread", None)  # its index came with it
+    made = __import__("dali_compat.cli.pack", fromlist=["_reader"])._reader(url)
+    local = DALIImageFolder(root / "train", EXACT)
+    made.transform = EXACT
+    assert made.classes == local.classes
+    assert_same_epoch(ours(made, 5, device="cpu"), stock(local, 5))
+    assert main(["pack", str(root / "train"), url]) == 1
+    assert "exists, and is not overwritten" in capsys.readouterr().err
+
+
+def test_pack_from_a_bucket(there, tmp_path, capsys):
+    server, root, set_faults = there
+    mine, theirs = tmp_path / "mine.rec", tmp_path / "theirs.rec"
+    set_faults({"train/class_b/02.jpg": "403"})
+    assert main(["pack", f"{server.url}/train", str(mine)]) == 1
+    assert "cannot read s3://bucket/train/class_b/02.jpg" in capsys.readouterr().err and not mine.exists()
+    set_faults({})
+    assert main(["pack", f"{server.url}/train", str(mine)]) == 0
+    assert main(["pack", str(root / "train"), str(theirs)]) == 0
+    assert mine.read_bytes() == theirs.read_bytes()
+    assert mine.with_suffix(".idx").read_bytes() == theirs.with_suffix(".idx").read_bytes()
+
+
+def test_what_cannot_be_uploaded_is_packed_anew(there, tmp_path, capsys):
+    server, root, set_faults = there
+    url = f"{server.url}/packed/out.tar"
+    set_faults({"put/": "403"})
+    assert main(["pack", str(root / "train"), url]) == 1
+    assert "cannot write s3://bucket/packed/out.tar" in capsys.readouterr().err
+    set_faults({})
+    (root / "train" / "class_a" / "00.jpg").unlink()
+    assert main(["pack", str(root / "train"), url]) == 0
+    assert "17 images" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["pack", str(root / "train"), f"{server.url}/out.lmdb"])
+    assert "LMDB is not read from object storage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", ["train", "all.tar"])
+def test_check(there, what):
+    server, root, set_faults = there
+    (root / "train" / "class_b" / "03.jpg").write_bytes(b"no image at all")
+    (root / "train" / "class_c" / "notes.txt").unlink()  # a list of a bucket has images alone
+    if what == "all.tar":
+        assert main(["pack", str(root / "train"), str(root / "all.tar")]) == 0
+    code, out, err = command("check", f"{server.url}/{what}", "--json")
+    report = json.loads(out)
+    local = json.loads(command("check", str(root / what), "--json")[1])
+    assert code == 1 and report["counts"]["broken"] == 1, err
+    assert report["counts"] == local["counts"]
+    (broken,) = report["broken"]
+    assert broken["path"].startswith(f"{server.url}/{what}") and "text" in broken["reason"]
+    if what == "train":
+        assert broken["path"] == f"{server.url}/train/class_b/03.jpg"
+        set_faults({"train/class_b/04.jpg": "404"})
+        code, out, _ = command("check", f"{server.url}/train", "--json")
+        assert {one["path"] for one in json.loads(out)["broken"]} == {
+            f"{server.url}/train/class_b/0{number}.jpg" for number in (3, 4)
+        }
+    assert command("check", f"{server.url}/nowhere")[0] in (1, 2)
+
+
+@pytest.mark.parametrize("what", ["train", "all.tar"])
+def test_bench(there, what):
+    server, root, _ = there
+    if what == "all.tar":
+        assert main(["pack", str(root / "train"), str(root / "all.tar")]) == 0
+    options = ["--device", "cpu", "--batch-size", "4", "--batches", "2", "--transform", "T.Resize((8, 8))"]
+    options[-1] = "T.Compose([T.Resize((8, 8)), T.ToTensor()])"
+    code, out, err = command("bench", f"{server.url}/{what}", *options)
+    assert code == 0 and "loading alone" in out and "object storage" in out, err
+
+
+# ---- index_cache
+
+
+def requests(server) -> int:
+    from urllib.request import urlopen
+
+    with urlopen(f"{server.endpoint}/counts") as answer:
+        return json.load(answer)["GET"]
+
+
+@pytest.mark.parametrize("place", [True, "folder", "bucket"])
+def test_a_list_is_kept(there, tmp_path, place):
+    server, root, _ = there
+    where = {"folder": tmp_path / "lists", "bucket": f"{server.url}/lists"}.get(place, place)
+
+    def made(**options) -> DALIImageFolder:
+        return DALIImageFolder(
+            f"{server.url}/train", EXACT, index_cache=where, storage_options=server.options, **options
+        )
+
+    first, before = made(), requests(server)
+    second = made()
+    assert requests(server) - before == (2 if place == "bucket" else 1)
+    plain = DALIImageFolder(f"{server.url}/train", EXACT, storage_options=server.options)
+    for one in (first, second):
+        assert (one.samples, one.classes, one.targets) == (plain.samples, plain.classes, plain.targets)
+        assert one._objects._etags == plain._objects._etags and one._objects._sizes == plain._objects._sizes
+    assert_same_epoch(ours(second, 5, device="cpu"), stock(ImageFolder(root / "train", EXACT), 5))
+    path = root / "train" / "class_b" / "02.jpg"
+    path.write_bytes((root / "train" / "class_b" / "03.jpg").read_bytes())
+    (root / "train" / "class_b" / "04.jpg").unlink()
+    third = made()
+    assert third.samples == plain.samples
+    with pytest.raises(ImageReadError, match=r"02\.jpg: ValueError: it has changed"):
+        third[8]
+    with pytest.raises(FileNotFoundError, match=r"04\.jpg"):
+        third[10]
+    with pytest.raises(ValueError, match="leave out is_valid_file"):
+        made(is_valid_file=bool)
+
+
+def test_lists_that_are_damaged_or_of_others_are_made_anew(there, tmp_path):
+    server, root, set_faults = there
+    options = server.options | {"access_key_id": "AKIAEXAMPLE", "secret_access_key": "topsecret"}
+    made = DALIImageFolder(f"{server.url}/train", index_cache=tmp_path / "lists", storage_options=options)
+    (kept,) = (tmp_path / "lists").iterdir()
+    assert b"AKIAEXAMPLE" not in kept.read_bytes() and b"topsecret" not in kept.read_bytes()
+    kept.write_bytes(kept.read_bytes()[:-100])
+    again = DALIImageFolder(f"{server.url}/train", index_cache=tmp_path / "lists", storage_options=options)
+    assert again.samples == made.samples
+    set_faults({"put/": "403"})
+    with pytest.warns(UserWarning, match="list of s3://bucket/train cannot be saved"):
+        denied = DALIImageFolder(f"{server.url}/train", index_cache=f"{server.url}/lists", storage_options=options)
+    assert denied.samples == made.samples
+    (root / "lists" / kept.name).write_bytes(b"nothing of ours")
+    set_faults({})
+    url = f"{server.url}/lists"
+    assert DALIImageFolder(f"{server.url}/train", index_cache=url, storage_options=options).samples == made.samples
+    empty = DALIImageFolder(f"{server.url}/train", index_cache=url, allow_empty=True, storage_options=options)
+    assert len(empty) == 18 and len(list((root / "lists").iterdir())) == 2
+
+
+def test_an_archive_at_a_url_whose_index_cannot_be_read_is_indexed(there):
+    server, root, set_faults = there
+    assert main(["pack", str(root / "train"), f"{server.url}/a/x.rec"]) == 0
+    for path in (root / "a").glob(".*"):
+        set_faults({f"a/{path.name}": "403"})
+    assert len(DALIRecordIO(f"{server.url}/a/x.rec", storage_options=server.options)) == 18

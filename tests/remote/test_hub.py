@@ -1,0 +1,115 @@
+"""hf:// URLs. There is no Hub here: a file system of fsspec stands in for huggingface_hub's."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fsspec
+import pytest
+from contract.both import EXACT, assert_same_epoch, ours, stock
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from torchvision.datasets import ImageFolder
+
+from dali_compat import DALIImageFolder, DALIImageList, DALIWebDataset, ImageReadError
+from dali_compat.archives.pack import pack
+
+ROOT = "hf://datasets/user/photos"
+
+
+class StandIn(DirFileSystem):
+    """The files of a folder, under the names that huggingface_hub's file system gives them."""
+
+    cachable = False
+
+    def __init__(self, folder: str = "", token: str = "", **kwargs):
+        super().__init__(path=folder or os.environ["HUB"], fs=LocalFileSystem(), **kwargs)
+        self.token = token
+
+    def cat_file(self, path, start=None, end=None, **kwargs):
+        if os.path.exists(os.path.join(self.path, "slow")):
+            Path(self.path, "asked").touch()
+            time.sleep(3600)
+        return super().cat_file(path, start=start, end=end, **kwargs)
+
+
+@pytest.fixture
+def hub(files, tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HUB", str(tmp_path / "hub"))
+    before = dict(fsspec.registry)
+    fsspec.register_implementation("hf", StandIn, clobber=True)
+    yield Path(shutil.copytree(files, tmp_path / "hub" / "datasets" / "user" / "photos"))
+    fsspec.register_implementation("hf", before.get("hf", "huggingface_hub.HfFileSystem"), clobber=True)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_folder(hub, workers):
+    local = ImageFolder(hub / "train", EXACT)
+    there = DALIImageFolder(f"{ROOT}/train", EXACT)
+    assert (there.classes, there.targets) == (local.classes, local.targets)
+    assert [url.removeprefix(ROOT) for url, _ in there.samples] == [p.removeprefix(str(hub)) for p, _ in local.samples]
+    for _ in range(2):
+        assert_same_epoch(ours(there, 4, num_workers=workers, device="cpu"), stock(local, 4))
+    kept = DALIImageFolder(f"{ROOT}/train", EXACT, index_cache=True)
+    assert DALIImageFolder(f"{ROOT}/train", EXACT, index_cache=True).samples == kept.samples == there.samples
+
+
+def test_archives_and_lists(hub, tmp_path):
+    pack(hub / "train", hub / "all.tar")
+    local = ImageFolder(hub / "train", EXACT)
+    cache = tmp_path / "kept", 1 << 30
+    there = DALIWebDataset(f"{ROOT}/all.tar", EXACT, disk_cache=cache)
+    for _ in range(2):
+        assert_same_epoch(ours(there, 4, num_workers=1, device="cpu"), stock(local, 4))
+    paths = [path.replace(str(hub), ROOT) for path, _ in local.samples]
+    assert_same_epoch(ours(DALIImageList(paths, local.targets, EXACT), 4, device="cpu"), stock(local, 4))
+
+
+def test_what_is_gone_or_changes(hub):
+    there = DALIImageFolder(f"{ROOT}/train", EXACT, storage_options={"token": "topsecret"})
+    (hub / "train" / "class_b" / "02.jpg").unlink()
+    (hub / "train" / "class_b" / "03.jpg").write_bytes((hub / "train" / "class_b" / "04.jpg").read_bytes())
+    with pytest.raises(FileNotFoundError, match=r"cannot read hf://datasets/user/photos/train/class_b/02\.jpg"):
+        there[8]
+    with pytest.raises(ImageReadError, match="it has changed") as met:
+        list(ours(there, 18, device="cpu", on_error="raise", sampler=[9]))
+    assert "topsecret" not in f"{met.value} {there!r} {ours(there, device='cpu').explain()}"
+    with pytest.raises(OSError, match=r"cannot write hf://.*the Hub is read alone"):
+        there._objects.put(f"{ROOT}/x", b"")
+
+
+WAITING = """
+import fsspec, sys
+from remote.test_hub import StandIn
+fsspec.register_implementation("hf", StandIn, clobber=True)
+from dali_compat import DALIImageFolder
+dataset = DALIImageFolder("hf://datasets/user/photos/train")
+print("begin", flush=True)
+dataset[0]
+"""
+
+
+def test_an_interrupt_ends_a_program_that_waits(hub, tmp_path):
+    (tmp_path / "hub" / "slow").touch()
+    script = tmp_path / "waiting.py"
+    script.write_text(WAITING)
+    here = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": f"{here}:{here / 'tests'}"}
+    process = subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        assert process.stdout.readline() == "begin\n"
+        while not (tmp_path / "hub" / "asked").exists():
+            time.sleep(0.1)
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert time.monotonic() - begin < 20 and "KeyboardInterrupt" in errors and process.returncode != 0
+    finally:
+        process.kill()
