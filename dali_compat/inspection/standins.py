@@ -30,12 +30,26 @@ class Convert:
         return f"convert({self.mode!r})"
 
 
+class Cast:
+    """A transform: what a tensor's method of this name does, which takes nothing."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __call__(self, image):
+        return getattr(image, self.name)()
+
+    def __repr__(self):
+        return f"{self.name}()"
+
+
+CASTS = {name: Cast(name) for name in ("half", "bfloat16", "float", "double")}
 CONVERTS = {mode: Convert(mode) for mode in ("RGB", "L")}  # one each: plans are compared by what they call
 
 
 class Placeholder(Untouchable):
     """Stands for an image. ``path``: the numbers of the applications that it has gone through. It may be converted, as
-    PIL's images are: ``sandbox`` notes that as an application."""
+    PIL's images are, and cast, as tensors are: ``sandbox`` notes that as an application."""
 
     __slots__ = ("_path", "_sandbox")
 
@@ -43,9 +57,11 @@ class Placeholder(Untouchable):
         keep(self, _label="the image", _sandbox=sandbox, _path=path)
 
     def __getattribute__(self, name: str):
-        if name != "convert":
-            raise Refused(reason(self, name))
-        return Converter(self)
+        if name == "convert":
+            return Converter(self)
+        if name in CASTS:
+            return Caster(self, name)
+        raise Refused(reason(self, name))
 
 
 class Converter(Untouchable):
@@ -62,6 +78,21 @@ class Converter(Untouchable):
             raise Refused(f"it uses the image's convert, for other modes than {' and '.join(CONVERTS)}")
         image = kept(self, "_image")
         return kept(image, "_sandbox").applied(CONVERTS[given[0]], image)
+
+
+class Caster(Untouchable):
+    """Stands for the ``half`` of an image, and the like."""
+
+    __slots__ = ("_image", "_name")
+
+    def __init__(self, image: Placeholder, name: str):
+        keep(self, _label=f"the image's {name}", _image=image, _name=name)
+
+    def __call__(self, *args, **kwargs):
+        if args or kwargs:
+            raise Refused(f"it gives {kept(self, '_label')} arguments")
+        image = kept(self, "_image")
+        return kept(image, "_sandbox").applied(CASTS[kept(self, "_name")], image)
 
 
 class StandIn(Untouchable):

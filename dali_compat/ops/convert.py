@@ -9,6 +9,7 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F2
 
+from ..inspection.standins import Cast
 from ..inspection.untranslatable import Untranslatable
 from ..plan import step
 from ..runtime.device import to_device
@@ -82,6 +83,15 @@ def _to_dtype(t, spec, dtype, like):
     if not dtype.is_floating_point and dtype != torch.uint8:
         raise Untranslatable(t, f"dtype={dtype}", "use uint8 or a floating point type")
     return (step("to_dtype", spec.but(dtype=dtype), dtype=dtype, like=like, fidelity=converted),)
+
+
+@register(Cast, consumes="name")
+def translate_cast(t, spec):
+    if spec.kind not in ("tensor", "Image"):
+        raise Untranslatable(t, "it is of tensors, and gets another image here", "put it after the conversion")
+    plain = spec.but(kind="tensor")
+    dtype = getattr(torch, t.name)
+    return _to_dtype(t, plain, dtype, like="cast") or translate_to_pure_tensor(t, spec)
 
 
 @register(v1.Normalize, v2.Normalize, consumes="mean std inplace")

@@ -352,6 +352,10 @@ SEEN = {
     "Pillow's convert": (lambda im: WEAK(im.convert("RGB")), 1),
     "convert to gray": (lambda im: TO_TENSOR(CROP(im).convert(mode="L")), 1),
     "convert alone": (lambda im: im.convert("RGB").convert("L"), 1),
+    "a tensor's half": (lambda im: TO_TENSOR(CROP(im)).half(), 1),
+    "a tensor's bfloat16 of one view": (lambda im: (TO_TENSOR(CROP(im)).bfloat16(), WEAK(im)), 2),
+    "a tensor's float, which it is": (lambda im: TO_TENSOR(CROP(im)).float(), 1),
+    "a tensor's double": (lambda im: TO_TENSOR(CROP(im)).double(), 1),
     "convert beside a view": (lambda im: (im.convert("L"), WEAK(im)), 2),
 }
 
@@ -361,6 +365,8 @@ def _as_arrays(sample) -> list:
         return [*sample, *(one for value in sample.values() for one in _as_arrays(value))]
     if isinstance(sample, (list, tuple)):
         return [type(sample), *(one for value in sample for one in _as_arrays(value))]
+    if isinstance(sample, torch.Tensor) and sample.dtype == torch.bfloat16:  # which NumPy has not
+        return ["bfloat16", sample.float().numpy()]
     return [np.asarray(sample)]
 
 
@@ -639,6 +645,8 @@ REFUSED = {
     "another mode": (lambda im: WEAK(im.convert("HSV").convert("RGB")), "for other modes than RGB and L"),
     "a mode of its own": (lambda im: WEAK(im.convert()), "for other modes"),
     "a convert with more": (lambda im: WEAK(im.convert("L", dither=None)), "for other modes"),
+    "half with more": (lambda im: TO_TENSOR(im).half(memory_format=torch.channels_last), "the image's half arguments"),
+    "half itself": (lambda im: [WEAK(im), im.half], "no image: caster"),
     "convert's name": (lambda im: WEAK(im) if im.convert.__name__ else im, "uses the image's convert.__name__ itself"),
     "convert itself": (lambda im: [WEAK(im), im.convert], "no image: converter"),
     "getattr": (lambda im: WEAK(im) if getattr(im, "mode", "L") == "L" else STRONG(im), "uses the image's mode"),
