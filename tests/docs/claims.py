@@ -562,7 +562,6 @@ claim(
     *_TO_FOLDER,
 )
 claim(MEASURED, "{:,} photos in memory (``, ratios", read("archives_load_h100")["archive"]["images"])
-claim("docs/archives.md", "give {:.2f} to {:.2f} of the folder's speed", min(_TO_FOLDER), max(_TO_FOLDER))
 _SCAN = {kind: median("archives_cpu", f"{kind} index first", "s") for kind in ("rec", "tfrecord", "lmdb", "tar")}
 claim(
     "docs/archives.md",
@@ -663,11 +662,6 @@ claim(
     README,
     "the same answer for {:g}% of 10,000 images of CIFAR-10 by default, for {:g}% when images are first resized, "
     "and for all",
-    *(_AGREEMENT[f"{name}, default"] for name in (_SAME, _RESIZED)),
-)
-claim(
-    MEASURED,
-    "agree for {:g}% of the images by default, for {:g}% after a resize, and for all",
     *(_AGREEMENT[f"{name}, default"] for name in (_SAME, _RESIZED)),
 )
 for called, name in (("none", _SAME), (_RESIZED, _RESIZED)):

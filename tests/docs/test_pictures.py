@@ -10,6 +10,7 @@ from PIL import Image
 
 from docs.made_up import measured
 from docs.pages import ROOT
+from docs.test_numbers import files_of_the_figure
 
 TEXT, SHAPES = 4.5, 3  # the least contrast of text, and of graphics, by WCAG
 BYTES = 150_000
@@ -129,8 +130,5 @@ def test_one_script_measures_what_the_figure_shows(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["readme.py"])
     commands = runpy.run_path(str(ROOT / "benchmarks" / "readme.py"))["commands"]
     made = {**commands("h100"), **commands("h200"), **commands(None)}
-    drawn = set(
-        re.findall(r"\w+_(?:h100|h200|cpu)\b", (ROOT / "benchmarks" / "plot.py").read_text().split("# ---- the")[0])
-    )
-    assert {"training_in_turn_eager_h100", "toolkit_cores_h200"} <= drawn <= set(made)
+    assert files_of_the_figure() <= set(made)
     assert all(any(word.endswith(".py") and (ROOT / word).is_file() for word in words) for words in made.values())
