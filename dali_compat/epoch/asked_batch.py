@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from ..errors import ImageReadError, read_error
-from ..lazy.samples import Sample, at, put
+from ..lazy.samples import Sample, Stack, at, exchanged, put
 from ..lazy.workers import Request, Ticket
 from ..ops.pixels.lists import uniform
 from ..randoms import generator_states, set_generators
@@ -203,6 +203,8 @@ class AskedBatch(DaliBatch):
             columns = list(map(self._in_format, columns))
             return _collated(samples, columns, layouts.pop(), epoch.route.device)
         made = moved(collated(_filled(samples, images, epoch.route.device, len(layouts) > 1)), epoch.route.device)
+        if any(one.stacked for one in samples):
+            return made
         for path in {path for layout in layouts for paths in layout for path in paths}:
             with suppress(LookupError, TypeError):  # default_collate takes the keys that the first sample has
                 whole = at(made, path)
@@ -261,7 +263,7 @@ def _filled(samples: Sequence[Sample], images: Any, device: torch.device, mixed:
     made = []
     for sample, image in zip(samples, images, strict=True):
         count = len(sample.images)
-        filled = sample.filled(image) if count == 1 else sample.filled(*image or ())
+        filled = sample.finished(image) if count == 1 else sample.finished(*image or ())
         moves = place.type != "cpu" and (count != 1 or mixed)
         made.append(mapped(filled, lambda tensor: _on(place, tensor)) if moves else filled)
     return made
@@ -280,4 +282,6 @@ def _collated(samples: Sequence[Sample], columns: Sequence[torch.Tensor], layout
     for column, paths in zip(columns, layout, strict=True):
         for path in paths:  # an image that a sample has twice becomes two tensors there
             made = put(made, path, column if path is paths[0] else column.clone())
+    if any(one.stacked for one in samples):
+        made = exchanged(made, {Stack}, Stack.joined)
     return moved(made, device)

@@ -143,6 +143,10 @@ class Later:
             if (later := ref()) is not None:
                 later._become_real(why)
 
+    def leads_to(self, later: Later) -> None:
+        """What else is made of this becomes real with it."""
+        self._after.append(weakref.ref(later))
+
     def then(self, call: Call, outcome: Outcome | None) -> Later | None:
         """Returns what a call gives, later; None without an outcome, and where it is real, and may have been changed in
         place since."""

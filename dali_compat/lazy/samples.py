@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, NamedTuple
+
+import torch
 
 from .decoders import LazyBytes
 from .images import LazyFile, LazyImage, later_of
 from .later import Later, Notes
 from .record import Recording
-from .tensors import KINDS
+from .tensors import KINDS, LazyStack
 
 TENSORS = set(KINDS.values())
 IMAGES = {LazyImage, LazyFile}
-STAND_INS = TENSORS | IMAGES | {LazyBytes}
+STAND_INS = TENSORS | IMAGES | {LazyBytes, LazyStack}
 _DICTS = {dict, OrderedDict}
 _OWN_REFERENCES = 2  # of what is in a container, and an argument
 
@@ -34,16 +36,42 @@ class Wanted(NamedTuple):
     record: Recording
 
 
+class Stack(NamedTuple):
+    """Images of a sample that its data set has joined.
+
+    Attributes:
+        parts: each image.
+        how: "stack" or "cat", and along which dimension: as text, which default_collate makes a list of.
+    """
+
+    parts: Sequence[Any]
+    how: Any
+
+    def joined(self) -> torch.Tensor:
+        """One tensor, of a sample or of a batch."""
+        batched = type(self.how) is not str
+        name, dim = (self.how[0] if batched else self.how).split()
+        made: torch.Tensor = getattr(torch, name)(list(self.parts), int(dim) + (batched and int(dim) >= 0))
+        return made
+
+
 class Sample(NamedTuple):
     """What ``dataset[index]`` gave.
 
     Attributes:
         value: of it; in the places of ``images`` others may be put.
         images: those that are to be made; () where all is real.
+        stacked: ``value`` has a Stack.
     """
 
     value: Any
     images: tuple[Wanted, ...] = ()
+    stacked: bool = False
+
+    def finished(self, *made: Any) -> Any:
+        """The sample, with images in their places, and stacks of them."""
+        filled = self.filled(*made)
+        return exchanged(filled, {Stack}, Stack.joined) if self.stacked else filled
 
     def filled(self, *made: Any) -> Any:
         """The sample, with images in their places."""
@@ -108,19 +136,19 @@ def taken(given: list[Any], notes: Notes) -> list[Sample]:
 def settled(sample: Sample) -> Sample:
     """The sample; with what its stand-ins have become, where somebody has looked at them since."""
     images = [one for one in sample.images if not later_of(at(sample.value, one.paths[0])).is_real]
-    return sample if len(images) == len(sample.images) else _with(sample.value, tuple(images))
+    return sample if len(images) == len(sample.images) else _with(sample, tuple(images))
 
 
 def all_real(sample: Sample) -> Sample:
     """The sample, as the data set itself has made it, or makes it now."""
     for wanted in sample.images:
         later_of(at(sample.value, wanted.paths[0])).value("")
-    return _with(sample.value, ())
+    return _with(sample, ())
 
 
-def _with(value: Any, images: tuple[Wanted, ...]) -> Sample:
+def _with(sample: Sample, images: tuple[Wanted, ...]) -> Sample:
     """A sample in which some stand-ins are real."""
-    return Sample(exchanged(value, STAND_INS, _as_it_is), images)
+    return sample._replace(value=exchanged(sample.value, STAND_INS, _as_it_is), images=images)
 
 
 def _sample(given: list[Any], number: int) -> Sample:
@@ -140,8 +168,14 @@ def _sample(given: list[Any], number: int) -> Sample:
         for several, record in zip(places.values(), records, strict=True)
         if record is not None
     )
-    is_some_real = any(later_of(place.stand_in).is_real for place in found)
-    return _with(given[number], images) if is_some_real else Sample(given[number], images)
+    made = Sample(given[number], images, any(place.stacked for place in found))
+    if made.stacked:
+        made = made._replace(value=exchanged(made.value, {LazyStack}, _taken_apart))
+    return _with(made, images) if any(later_of(place.stand_in).is_real for place in found) else made
+
+
+def _taken_apart(stack: Any) -> Any:
+    return stack if later_of(stack).is_real else Stack(stack._parts, stack._how)
 
 
 def _record(later: Later) -> Recording | None:
@@ -170,18 +204,25 @@ class _Place(NamedTuple):
     Attributes:
         path: as Wanted's.
         references: to it, when it was found; around: the most to one of the containers around.
+        stacked: it is in a stack.
     """
 
     path: Path
     stand_in: Any
     references: int
     around: int
+    stacked: bool = False
 
 
 def _found(container: Any, key: Any, path: Path, around: int = 0) -> Iterator[_Place]:
     """The stand-ins, real or not, within one of a container's values."""
     kind, references = type(container[key]), sys.getrefcount(container[key])
-    if kind in STAND_INS:
+    if kind is LazyStack and not later_of(container[key]).is_real:
+        parts = container[key]._parts
+        for number in range(len(parts)):
+            for place in _found(parts, number, (*path, 0, number), max(around, references)):
+                yield place._replace(stacked=True)
+    elif kind in STAND_INS:
         yield _Place(path, container[key], references, around)
     elif kind in _DICTS:
         for name in container[key]:

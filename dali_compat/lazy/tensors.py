@@ -20,7 +20,8 @@ _METHODS = frozenset(
         *("__add__", "__getitem__", "__mul__", "__radd__", "__rmul__", "__rsub__", "__sub__", "__truediv__"),
     )
 )
-_OWN = _METHODS | {"_later", "__torch_function__", "__torch_dispatch__"}
+_OWN = _METHODS | {"_later", "_parts", "_how", "__torch_function__", "__torch_dispatch__"}
+_JOINS = {torch.stack: "stack", torch.cat: "cat", torch.concat: "cat", torch.concatenate: "cat"}
 _CPU = torch.device("cpu")
 
 
@@ -46,6 +47,8 @@ class LazyTensor(torch.Tensor):
         name = _name(func)
         if name in _METHODS and func is getattr(torch, name, None) and args and type(args[0]) in _LAZY:
             return _called(args[0], name, args[1:], kwargs or {})
+        if func in _JOINS and (made := _joined(_JOINS[func], *args, **kwargs or {})) is not None:
+            return made
         why = f"uses the tensor's {name}"
         return func(*_real(args, why), **{name: _real(value, why) for name, value in (kwargs or {}).items()})
 
@@ -84,6 +87,40 @@ class LazyMask(LazyTensor):
     """The same, of what gives torchvision's tv_tensors.Mask."""
 
     _real_class = tv_tensors.Mask
+
+
+class LazyStack(LazyTensor):
+    """Alike ones, stacked or concatenated: real when anybody looks at it, or at one of them."""
+
+    _parts: tuple[LazyTensor, ...]
+    _how: str
+
+
+def _joined(name: str, *args: Any, **kwargs: Any) -> LazyStack | None:
+    """Returns what torch.stack or torch.cat gives of alike ones; None of others."""
+    try:
+        parts, dim = _parts_of(*args, **kwargs)
+        laters = [one._later for one in parts]
+        ((shape, dtype),) = {(one.shape, one.dtype) for one in parts}
+        shape = getattr(torch, name)([torch.empty(shape, device="meta")] * len(parts), dim).shape
+    except Exception:  # torch says what is wrong
+        return None
+    later = Later(laters[0].source, laters[0].notes, lambda _: getattr(torch, name)(_real(parts, ""), dim))
+    for one in laters:
+        one.leads_to(later)
+    made = torch.Tensor._make_wrapper_subclass(LazyStack, shape, dtype=dtype)
+    torch._C._set_throw_on_mutable_data_ptr(made)
+    made._later = later
+    object.__setattr__(made, "_parts", parts)
+    object.__setattr__(made, "_how", f"{name} {dim}")
+    return None if any(one.is_real for one in laters) else later.notes.made(made)
+
+
+def _parts_of(tensors: Any, dim: int = 0) -> tuple[tuple[LazyTensor, ...], int]:
+    """The parts, all of them not made yet. Raises ValueError of others."""
+    if type(tensors) not in (list, tuple) or not all(type(one) in _LAZY and one._later.state for one in tensors):
+        raise ValueError
+    return tuple(tensors), dim
 
 
 KINDS: dict[str, type[LazyTensor]] = {"tensor": LazyTensor, "Image": LazyTVImage, "Mask": LazyMask}

@@ -204,7 +204,7 @@ def _without_stand_ins(sample: Sample) -> Sample:
     if not all(_travels(image.record) for image in sample.images):
         sample = all_real(sample)
     value = exchanged(sample.filled(*[None] * len(sample.images)), IMAGES, _recording)
-    return Sample(value, sample.images)
+    return sample._replace(value=value)
 
 
 def _recording(image: LazyImage) -> Any:

@@ -437,6 +437,11 @@ class CutBeyond(Plain):
         return self.transform(image.crop((-1, 0, 18, 18))), self.labels[i]
 
 
+class Stacked(Plain):
+    def __getitem__(self, i):
+        return torch.stack([self.transform(read_rgb(self.paths[i - number])) for number in range(2)]), self.labels[i]
+
+
 SERVED = [
     Plain,
     OfV2,
@@ -456,7 +461,7 @@ SERVED = [
 ]
 SERVED += [ByClass, Noisy, Mixed, WithPath, Transformed, Tried, AsItIs, Ordered, Checked]
 SERVED += [ByAttribute, ByReader, OfSubclasses, Dataset, Measured, Resized, Turned, Functional, Segmented]
-SERVED += [Masked, TwoCrops, Triplets, LargeMasks, CutBeyond]
+SERVED += [Masked, TwoCrops, Triplets, LargeMasks, CutBeyond, Stacked]
 
 
 # ---- which make their samples themselves
@@ -513,11 +518,6 @@ class Delegating(data.Dataset):
         return self.inner[i], i
 
 
-class Stacked(Plain):
-    def __getitem__(self, i):
-        return torch.stack([self.transform(read_rgb(self.paths[i - number])) for number in range(2)]), self.labels[i]
-
-
 class Unsqueezed(Plain):
     def __getitem__(self, i):
         return super().__getitem__(i)[0][None], self.labels[i]
@@ -529,7 +529,6 @@ class Untranslated(Plain):
 
 
 REFUSED = {
-    Stacked: "uses the tensor's stack",
     Arrays: "uses the image's pixels",
     Cached: "keeps an image",
     CachedTensors: "keeps an image",

@@ -1,5 +1,6 @@
 """What the code of a data set does to an image and leaves to DALI: it gets what torch's loader gives."""
 
+import functools
 import time
 
 import pytest
@@ -113,6 +114,38 @@ MADE_BY_PIL = {  # of each a sample's own code makes it, or torchvision's functi
 }
 
 
+# ---- of several
+
+VIEW = T.Compose([T.RandomResizedCrop(24), T.ToTensor()])
+
+
+def kept_part(x):
+    views = [VIEW(x), VIEW(x)]
+    return {"all": torch.stack(views, 1), "first": views[0], "nested": [torch.cat(views), 3]}
+
+
+def seen_part(x):
+    one, other = VIEW(x), VIEW(x)
+    stacked = torch.stack((one, other))
+    one += 1
+    return stacked, float(one.sum())
+
+
+def seen_stack(x):
+    stacked = torch.stack([VIEW(x), VIEW(x)])
+    return (stacked, stacked.shape) if torch.rand(1) < 0.3 else (stacked, 0)
+
+
+OF_SEVERAL = {
+    "stacked": lambda x: torch.stack([VIEW(x), VIEW(x)]),
+    "stacked elsewhere": lambda x: (3, {"views": torch.stack([VIEW(x) for _ in range(3)], dim=-1)}),
+    "channels of several": lambda x: torch.cat([VIEW(x), VIEW(x)], 0),
+    "side by side": lambda x: torch.cat((VIEW(x), VIEW(x)), dim=2),
+    "five crops": T.Compose([T.Resize(40), T.FiveCrop(24), lambda many: torch.stack([T.ToTensor()(x) for x in many])]),
+    "of tv_tensors": lambda x: torch.stack([v2.functional.to_image(SMALL(x)), tv_tensors.Image(SMALL(x))]),
+}
+
+
 class Own(data.Dataset):
     def __init__(self, root, change):
         self.paths, self.change = [path for path, _ in ImageFolder(root).samples], change
@@ -145,6 +178,25 @@ def assert_deferred(root, change, near=0.02, kind=Own):
 @pytest.mark.parametrize("name", OF_TENSORS)
 def test_tensors(own_root, name):
     assert_deferred(own_root, OF_TENSORS[name])
+
+
+@pytest.mark.parametrize("name", OF_SEVERAL)
+def test_several(own_root, name):
+    assert_deferred(own_root, OF_SEVERAL[name])
+    make = functools.partial(ours, exact=True, device="cpu")
+    for workers in (0, 1):
+        dataset = Own(own_root, OF_SEVERAL[name] if not workers else lambda x: torch.stack([TENSOR(x), TENSOR(x)], 1))
+        theirs = seeded(dataset, 3, shuffle=not workers, num_workers=workers)(stock)
+        assert not unlike(seeded(dataset, 3, shuffle=not workers, num_workers=workers)(make), theirs)
+
+
+@pytest.mark.parametrize("change", [kept_part, seen_part, seen_stack])
+def test_several_of_which_some_are_seen(own_root, change):
+    """By the data set's own code, or elsewhere in the sample."""
+    make = functools.partial(ours, exact=True, fallback="silent", device="cpu")
+    for options in (dict(collate_fn=list), {}) if change is not seen_stack else (dict(collate_fn=list),):
+        theirs = seeded(Own(own_root, change), 3, shuffle=True, **options)(stock)
+        assert not unlike(seeded(Own(own_root, change), 3, shuffle=True, **options)(make), theirs)
 
 
 @pytest.mark.parametrize("name", OF_PIL)
