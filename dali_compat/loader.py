@@ -12,9 +12,10 @@ import torch.utils.data as data
 from PIL.Image import Image
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from .data.leaves import leaves_of
+from .data.base_datasets import leaves_of
 from .epoch.collate import UserCollate
 from .epoch.dali_iterator import DaliIterator
+from .epoch.fallback import fallback_iterator
 from .epoch.history import History
 from .epoch.iterator import OrderedIterator
 from .epoch.on_error import Errors, SampleError, checked_policy
@@ -23,7 +24,6 @@ from .epoch.progress import Progress
 from .epoch.resident import ResidentIterator
 from .epoch.review import SampleDescription, describe, replay
 from .epoch.stats import LoaderStats, Stats
-from .epoch.stock import stock_iterator
 from .routes.choose import Route, StockRoute, choose, in_processes, in_python
 from .routes.dali import DaliRoute
 from .routes.decoded_cache import checked_budget, checked_place
@@ -284,7 +284,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         for leaf in leaves_of(self.dataset):
             if isinstance(leaf, OurDataset):
                 leaf._is_told = True  # by us
-        return stock_iterator(self, route.device, before)
+        return fallback_iterator(self, route.device, before)
 
     @until_the_end
     def _choose_route(self, start: bool = False) -> Route:  # anew each epoch: frameworks change what was given

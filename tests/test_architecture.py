@@ -17,7 +17,7 @@ ROOMS: dict[str, set[str]] = {
     "runtime": {"errors"},
     "archives": {"errors", "remote", "runtime"},
     "remote": {"errors", "runtime"},
-    "data": {"archives", "remote", *COMMON},
+    "data": {"archives", "inspection", "remote", *COMMON},
     "inspection": {"errors", "plan", "runtime"},
     "ops": {"inspection", *COMMON},
     "translate": {"inspection", "ops", *COMMON},

@@ -19,7 +19,7 @@ from torchvision.datasets import VisionDataset
 
 from ..errors import read_error
 from ..remote.objects import FolderAndSize, Objects
-from ..remote.urls import Part, are_urls
+from ..remote.urls import UrlPart, are_urls
 from ..runtime.dataset_base import OurDataset
 from .fetched import FetchedFile, FetchedFiles
 from .files import MappedFiles, OpenFile
@@ -151,7 +151,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         rows = self._rows(indices)
         return self._table.files[rows], self._table.offsets[rows], self._table.lengths[rows]
 
-    def part(self, index: int) -> Part:
+    def part(self, index: int) -> UrlPart:
         """Names the bytes of the image at ``index`` in object storage.
 
         Raises:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..remote.objects import Objects
-from ..remote.urls import Part
+from ..remote.urls import UrlPart
 from .table import GAP
 
 _BLOCK, _AHEAD = 4 << 20, 4  # bytes of a request of a scan, and how many run at a time
@@ -22,11 +22,11 @@ class FetchedFiles:
     def __init__(self, urls: list[str], objects: Objects):
         self.urls, self.objects = urls, objects
 
-    def part(self, number: int, offset: int, length: int, gaps: Sequence[int] = ()) -> Part:
+    def part(self, number: int, offset: int, length: int, gaps: Sequence[int] = ()) -> UrlPart:
         """Names an image of a file, without the gaps at these positions of the image itself."""
         starts = [position + GAP * i for i, position in enumerate(gaps)]
         end = offset + length + GAP * len(gaps)
-        return Part(self.urls[number], offset, end, tuple((start, start + GAP) for start in starts))
+        return UrlPart(self.urls[number], offset, end, tuple((start, start + GAP) for start in starts))
 
     def bytes(self, number: int, offset: int, length: int) -> bytes:
         """Returns a part of a file. Raises ImageReadError."""
@@ -74,13 +74,13 @@ class FetchedFile:
     def ahead(self, offsets: Sequence[int], count: int) -> None:
         """Fetches ``count`` bytes at each offset, so that what lies between them is not."""
         inside = [at for at in offsets if 0 <= at < self.size]
-        parts = [Part(self._url, at, min(at + count, self.size)) for at in inside]
+        parts = [UrlPart(self._url, at, min(at + count, self.size)) for at in inside]
         self._heads = dict(zip(inside, self._objects.read(parts), strict=True))
 
     def _block(self, number: int) -> bytes:
         if number not in self._blocks:
             begins = [at * _BLOCK for at in range(number, number + _AHEAD) if at * _BLOCK < self.size]
-            parts = [Part(self._url, begin, min(begin + _BLOCK, self.size)) for begin in begins]
+            parts = [UrlPart(self._url, begin, min(begin + _BLOCK, self.size)) for begin in begins]
             data = self._objects.read(parts)
             self._blocks = {number + i: one.tobytes() for i, one in enumerate(data)}
         return self._blocks[number]

@@ -17,9 +17,9 @@ from typing import Any
 from tqdm import tqdm
 
 from dali_compat.cli.arguments import TABLE, UsageError, add_options, dataset_class, open_dataset
-from dali_compat.data.leaves import sample
 from dali_compat.remote.urls import is_url
 
+from ..data.base_datasets import sample
 from ..runtime.cores import usable_cores
 
 

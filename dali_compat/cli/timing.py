@@ -75,7 +75,7 @@ class SampledFiles:
             return len(file.read(file.size, 0))
 
     def _source(self, index: int) -> Any:
-        from dali_compat.data.leaves import sample
+        from ..data.base_datasets import sample
 
         return sample(self._dataset, index)[0]
 

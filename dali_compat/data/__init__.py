@@ -1,4 +1,4 @@
-"""Where sample i is, and what its target is. Nothing here decodes an image.
+"""Data sets: where sample i is, and its target. Nothing here decodes an image.
 
 In the order to read them:
 

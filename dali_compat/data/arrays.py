@@ -15,9 +15,9 @@ from torch.utils.data import default_collate
 from torchvision.datasets import CIFAR10, MNIST, QMNIST, STL10, SVHN, USPS, VisionDataset
 
 from ..errors import Unsupported
+from ..inspection.objects import is_original
 from ..plan import ImageSpec
 from ..runtime.dataset_base import OurDataset
-from .original import is_original
 
 
 class DALIArrayDataset(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # of new torchvisions
@@ -75,7 +75,7 @@ class DALIArrayDataset(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]])
 
 
 class _Layout(NamedTuple):
-    """How a __getitem__ reads its data set.
+    """The attributes by which a __getitem__ reads its data set.
 
     Attributes:
         kind: what ``data`` has to be.
@@ -104,7 +104,7 @@ _CLASSES = (CIFAR10, MNIST, SVHN, STL10, USPS, DALIArrayDataset)
 
 
 def holds_arrays(dataset: data.Dataset[Any]) -> bool:
-    """Whether it is one of these data sets, or made from one."""
+    """Returns whether it is one of these data sets, or made from one."""
     return isinstance(dataset, _CLASSES)
 
 
@@ -160,7 +160,7 @@ def _as_tensor(array: NDArray[Any]) -> torch.Tensor:
 
 
 def spec_of(images: torch.Tensor) -> ImageSpec:
-    """What the transform gets, of images (N, C, H, W)."""
+    """Returns what the transform gets, of images (N, C, H, W)."""
     return ImageSpec("pil", channels=images.shape[1], size=(images.shape[2], images.shape[3]))
 
 

@@ -37,7 +37,7 @@ _LAST_PLACE = np.iinfo(np.int32).max
 
 
 class Header(NamedTuple):
-    """What a file's header says.
+    """A file's header.
 
     Attributes:
         kind: DALI, PIL, UNREADABLE or GRAY.
@@ -160,7 +160,8 @@ def _read_jpeg(source: Source | np.ndarray) -> Header | None:
 
 
 def _chroma(frame: bytes, components: int, longest: int) -> int:
-    """As Header's, by a frame header. The engine takes baseline JPEGs, and chroma of the samplings that are usual."""
+    """Returns Header's chroma, by a frame header. The engine takes baseline JPEGs, and chroma of the samplings that are
+    usual."""
     if frame[1] != _BASELINE or longest > _ENGINES_LONGEST:
         return 0
     luma, *others = frame[11 : 11 + 3 * components : 3]
@@ -170,7 +171,7 @@ def _chroma(frame: bytes, components: int, longest: int) -> int:
 
 
 def _is_turned(source: Source | np.ndarray) -> bool:
-    """Whether its EXIF, or its XMP, says that it is shown turned."""
+    """Returns whether its EXIF, or its XMP, says that it is shown turned."""
     with opened(source) as file, Image.open(file) as image:
         return image.getexif().get(ORIENTATION, 1) != 1
 
@@ -180,7 +181,8 @@ def _stated(encoded: RandomAccess, at: int) -> bytes:
 
 
 def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
-    """Whether three components are YCbCr, by the rules of libjpeg (jdapimin.c); nvJPEG takes RGB for it, too."""
+    """Returns whether three components are YCbCr, by the rules of libjpeg (jdapimin.c); nvJPEG takes RGB for it,
+    too."""
     if markers.get(_JFIF, b"").startswith(b"JFIF\0"):
         return True
     adobe = markers.get(_ADOBE, b"")
@@ -205,15 +207,15 @@ def _ask_pil(source: Source | np.ndarray) -> Header:
 
 
 def _first_directory(head: bytes) -> int:
-    """Where a TIFF's entries begin; 0 for other files."""
+    """Returns where a TIFF's entries begin; 0 for other files."""
     if head[:4] not in (b"II*\0", b"MM\0*"):
         return 0
     return int.from_bytes(head[4:8], "little" if head.startswith(b"II") else "big")
 
 
 def _same_in_dali(image: Any) -> bool:
-    """Whether DALI gives PIL's very pixels of an image that is no JPEG, as was measured (tests/faults/originals.py).
-    The rest of what was measured is in the bytes: intact.py."""
+    """Returns whether DALI gives PIL's very pixels of an image that is no JPEG, as was measured
+    (tests/faults/originals.py). The rest of what was measured is in the bytes: intact.py."""
     modes = _SAME_IN_DALI.get(image.format, ())
     if image.mode not in modes or ("exif" in image.info and image.format == "WEBP"):
         return False

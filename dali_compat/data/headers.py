@@ -15,7 +15,7 @@ from PIL import Image
 
 from ..runtime.forks import new_lock
 from .header import DALI, PIL, STATED, UNKNOWN, UNREADABLE, Header, read_header
-from .per_object import PerObject
+from .identity_weak_dict import IdentityWeakDict
 from .sources import Source
 from .verdicts import ENGINES, LIKELY, PILLOWS, Verdicts
 
@@ -24,7 +24,7 @@ _FACTORS = np.random.default_rng(0).integers(0, 1 << 63, STATED // 8, np.uint64)
 
 
 class Facts(NamedTuple):
-    """What is known of N files.
+    """The known facts of N files.
 
     Attributes:
         sizes: (N, 2) int64, (height, width).
@@ -53,7 +53,7 @@ class Facts(NamedTuple):
         return cls(np.zeros((count, 2), side), *(np.zeros(count, dtype) for dtype in dtypes))
 
     def take(self, index: np.ndarray | slice) -> Facts:
-        """Those at ``index``."""
+        """Returns those at ``index``."""
         return Facts(*(array[index] for array in self))
 
     def put(self, index: np.ndarray | slice, facts: Facts) -> None:
@@ -63,7 +63,7 @@ class Facts(NamedTuple):
 
 
 class JpegCounts(NamedTuple):
-    """How many files of a data set a GPU's JPEG engine decodes, and why not more.
+    """Counts of a data set's files that a GPU's JPEG engine decodes, and why not more.
 
     Attributes:
         engines: it gives Pillow's pixels of these.
@@ -113,13 +113,13 @@ class Headers:
             return (kinds == UNKNOWN) | (kinds == UNREADABLE) | (self._keys[index] != keys)
 
     def add(self, index: np.ndarray, keys: np.ndarray, facts: Facts) -> None:
-        """What somebody has read meanwhile, where it is still unknown."""
+        """Returns what somebody has read meanwhile, where it is still unknown."""
         with self._lock:
             unknown = np.flatnonzero(self.unknown(index, keys))
             self._put(index[unknown], keys[unknown], facts.take(unknown))
 
     def unseen(self, count: int) -> int:
-        """How many of the first ``count`` were never looked at."""
+        """Returns how many of the first ``count`` were never looked at."""
         with self._lock:
             return count - int(np.count_nonzero(self._facts.kinds[:count]))
 
@@ -152,7 +152,8 @@ class Headers:
             return self._verdicts.setdefault(engine, Verdicts(engine))
 
     def jpegs(self, engine: str, chroma: np.ndarray, most: int, count: int) -> JpegCounts:
-        """Of the first ``count`` files. The engine of this name takes ``chroma`` (256,) bool, and ``most`` pixels."""
+        """Returns which of the first ``count`` files are JPEGs for the engine. The engine of this name takes ``chroma``
+        (256,) bool, and ``most`` pixels."""
         with self._lock:
             if count > len(self._keys):
                 self._allocate(count)
@@ -170,7 +171,7 @@ class Headers:
         self._facts, self._keys = facts, keys
 
 
-_of_dataset: PerObject[Headers] = PerObject()
+_of_dataset: IdentityWeakDict[Headers] = IdentityWeakDict()
 
 
 def headers_of(dataset) -> Headers:
@@ -190,7 +191,7 @@ def marks(stated: np.ndarray) -> np.ndarray:
 
 
 def facts_of(headers: list[Header]) -> Facts:
-    """What headers say of their files."""
+    """Returns what headers say of their files."""
     kinds, heights, widths, lengths, stated_at, stated, intact, chroma, written = zip(*headers, strict=True)
     known = marks(np.frombuffer(b"".join(stated), np.uint8).reshape(-1, STATED))
     sizes, places = np.array([heights, widths]).T, np.array(stated_at, np.int32)

@@ -21,7 +21,7 @@ _HOMES = {f"datasets.{name}" for name in ("arrow_dataset", "iterable_dataset", "
 
 
 def is_hugging_faces(one: Any) -> bool:
-    """Whether a class, or a function, is of a data set of Hugging Face's: a package of the user's may be called
+    """Returns whether a class, or a function, is of a data set of Hugging Face's: a package of the user's may be called
     ``datasets``, too."""
     return getattr(one, "__module__", "") in _HOMES
 
@@ -152,7 +152,8 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         return image
 
     def place(self, index: int) -> str:
-        """Where the image at ``index`` is, for messages: the row, and the file's name where the table has it."""
+        """Returns where the image at ``index`` is, for messages: the row, and the file's name where the table has
+        it."""
         name = self._column.path(self._row(index))
         return f"row {self._row(index)} of {self.image!r}" + (f" ({name})" if name else "")
 
@@ -208,7 +209,8 @@ class _Images:
 
 
 def _values(array: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Where each of the binary values begins and ends, and all their bytes; views. (A scalar of Arrow's is a copy.)
+    """Returns where each of the binary values begins and ends, and all their bytes; views. (A scalar of Arrow's is a
+    copy.)
 
     Raises:
         ValueError: Arrow keeps them in another way.

@@ -1,4 +1,4 @@
-"""What Pillow knows of an image besides its pixels."""
+"""Reads what Pillow knows of an image besides its pixels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Info(MutableMapping[Any, Any]):
         self._read: dict[Any, Any] | None = None
 
     def copy(self) -> Info | dict[Any, Any]:
-        """As Pillow's operations ask for it: what nobody has read stays so."""
+        """Returns a copy as Pillow's operations ask for it: what nobody has read stays unread."""
         return Info(self._source) if self._read is None else self._read.copy()
 
     def __reduce__(self) -> tuple[Any, ...]:

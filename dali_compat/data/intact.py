@@ -1,4 +1,4 @@
-"""Whether an encoded image is whole, and of a structure that every decoder reads alike.
+"""Checks that an encoded image is whole, and of a structure that every decoder reads alike.
 
 Decoders forgive different things: where libjpeg refuses a file with a wrong marker, another gives grey rows. So nothing
 here looks for damage. A file passes if all of its structure is of a kind that was measured to be Pillow's very pixels
@@ -19,8 +19,8 @@ from .intact_jpeg import is_whole as is_whole_jpeg
 
 
 def intact(data: np.ndarray) -> bool:
-    """Whether DALI and Pillow give the same of this image: ``data`` (length,) uint8.
-    Some 35 us for a JPEG of 100 KB."""
+    """Returns whether DALI and Pillow give the same of this image: ``data`` (length,) uint8. Some 35 us for a JPEG of
+    100 KB."""
     view = data.data
     head = bytes(view[:64])
     try:
@@ -73,7 +73,7 @@ def _is_whole_png(view: memoryview) -> bool:
 
 
 def _is_known_png(header: memoryview, lengths: dict[bytes, int], kinds: list[bytes]) -> bool:
-    """Whether a PNG is of a known structure, by its header, and the lengths of what colours come from."""
+    """Returns whether a PNG is of a known structure, by its header, and the lengths of what colours come from."""
     _, _, depth, colour, compression, filtering, interlaced = struct.unpack(">IIBBBBB", header)
     demand(depth == 8 and colour in _COLOURS and compression == filtering == 0 and interlaced in (0, 1))
     palette, transparent = lengths.get(b"PLTE", 0), lengths.get(b"tRNS", 0)
@@ -105,8 +105,8 @@ _NETPBM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")
 
 
 def is_whole_bitmap(head: bytes, size: int) -> bool:
-    """Whether it is a whole BMP without compression and masks, or a PPM or PGM of 8 bits, by its first 64 bytes and its
-    size in bytes.
+    """Returns whether it is a whole BMP without compression and masks, or a PPM or PGM of 8 bits, by its first 64 bytes
+    and its size in bytes.
 
     Raises:
         struct.error: it ends early.

@@ -1,4 +1,4 @@
-"""Whether a JPEG is whole: ISO/IEC 10918-1, annexes B and G, without what decoders differ on. Asked by intact.py."""
+"""Checks that a JPEG is whole: ISO/IEC 10918-1, annexes B and G, without what decoders differ on. For intact.py."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def demand(known) -> None:
 
 
 def is_whole(data: np.ndarray) -> bool:
-    """Whether ``data``, uint8 (length,), is a whole JPEG.
+    """Returns whether ``data``, uint8 (length,), is a whole JPEG.
 
     Raises:
         Unknown, IndexError, struct.error: it is of another structure.
@@ -51,7 +51,7 @@ def is_whole(data: np.ndarray) -> bool:
 
 
 def _to_scan(view: memoryview) -> tuple[int, int] | None:
-    """Where the frame's segment begins, and the coded data, of a baseline picture; None of others."""
+    """Returns where the frame's segment and the coded data of a baseline picture begin; None for others."""
     at, frame = 2, 0
     while True:
         marker = view[at + 1]
@@ -104,11 +104,11 @@ class Jpeg:
 
     @property
     def is_special(self) -> bool:
-        """Whether more is to be looked at than where the coded data end."""
+        """True if more is to be looked at than where the coded data end."""
         return bool(self._interval or self._ask_pillow)
 
     def blocks(self, height: int, width: int) -> int:
-        """How many blocks all components have, in a picture of that size."""
+        """Returns how many blocks all components have, in a picture of that size."""
         self._height, self._width = height, width
         return self._units(list(range(len(self._identifiers))))[1]
 
@@ -170,7 +170,7 @@ class Jpeg:
         self._seen.add(what)
 
     def _application(self, marker: int, content: bytes) -> None:
-        """What these say of colours must come before the frame, for header.py reads no further."""
+        """Checks that what these say of colours comes before the frame, for header.py reads no further."""
         if marker == _APP0 and content.startswith(b"JFIF"):
             demand(content.startswith(b"JFIF\0") and len(content) >= 14 and not self._frame)
             self._once(_APP0)
@@ -257,7 +257,7 @@ class Jpeg:
         return end
 
     def _restarts_end(self, start: int, units: int) -> int:
-        """Where the marker stands that follows all restart markers."""
+        """Returns where the marker stands that follows all restart markers."""
         at = np.flatnonzero(self._marks[start:])[: -(-units // self._interval)] + start
         codes = self._data[at + 1]
         in_order = 0xD0 + np.arange(len(at) - 1) % 8

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from .arrays import holds_arrays
-from .leaves import is_store, leaves_of
+from .base_datasets import is_store, leaves_of
 from .readers import reader_of
 from .timm import is_timms
 
 
 def of_images(dataset: Any) -> bool:
-    """Whether a data set, or one of those that it consists of, holds image files, encoded images or arrays."""
+    """Returns whether a data set, or one of those that it consists of, holds image files, encoded images or arrays."""
     return any(map(_is_of_images, leaves_of(dataset)))
 
 

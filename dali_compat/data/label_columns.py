@@ -22,7 +22,7 @@ _SHOWN = 5  # rows that an error names
 
 
 class Labels(NamedTuple):
-    """What columns say.
+    """Targets read from columns.
 
     Attributes:
         targets: a list of ints, or a float32 tensor with a row a sample.

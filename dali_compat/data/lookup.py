@@ -1,4 +1,4 @@
-"""Where the samples of a batch are: found in tables at once, or looked up one after another."""
+"""Locates the samples of a batch: in tables at once, or one after another."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import torch
 import torch.utils.data as data
 
+from .base_datasets import Images, from_the_front, is_store, locate, objects_of, places, sample
 from .headers import Headers, headers_of
-from .leaves import Images, from_the_front, is_store, locate, objects_of, places, sample
 from .readers import reader_of, transforms_of
 from .sources import BYTES, PATHS, Record, Source, is_object, is_record, within
 from .table import SampleTable
@@ -42,7 +42,7 @@ class Found:
 
     @property
     def given(self) -> str:
-        """What DALI is given of encoded samples: PATHS or BYTES."""
+        """The form in which DALI gets encoded samples: PATHS or BYTES."""
         return BYTES if is_store(self.leaf) or objects_of(self.leaf) is not None else getattr(self.leaf, "given", PATHS)
 
     def but(self, left_out: Any) -> Found:
@@ -50,7 +50,7 @@ class Found:
         return self._only(~np.isin(self.rows, list(left_out)))
 
     def unknown(self) -> Found:
-        """Those whose headers are to be read."""
+        """Returns those whose headers are to be read."""
         return self._only(self.headers.unknown(self.index, self.keys))
 
     def _only(self, rows: np.ndarray) -> Found:
@@ -76,7 +76,7 @@ class Listed:
 
     @property
     def leaves(self) -> list[Images]:
-        """Those that the samples come from, each once."""
+        """The leaves that the samples come from, each once."""
         return list({id(leaf): leaf for leaf, _ in self.places}.values())
 
     @property
@@ -98,7 +98,7 @@ class Listed:
         return made
 
     def source(self, row: int) -> Source:
-        """Where a row's image is."""
+        """Returns where a row's image is."""
         return self.sources[row]
 
     def paths(self, rows: np.ndarray) -> list[Any]:

@@ -69,7 +69,7 @@ class HeaderPrefetcher:
         return self._tickets
 
     def result(self, ticket: int) -> Facts | None:
-        """What is known of a ticket's files, waiting for it; None where a process has ended."""
+        """Returns what is known of a ticket's files, waiting for it; None where a process has ended."""
         asked, processes = self._asked.pop(ticket), self._processes
         if not processes:
             return None
@@ -106,7 +106,7 @@ class _Process:
         self._others: dict[int, Facts] = {}  # answers that came before they were asked for
 
     def is_ready(self) -> bool:
-        """Whether it has started."""
+        """Returns whether it has started."""
         try:
             if not self._ready and self._answers.poll():
                 self._ready = self._answers.recv()
@@ -115,11 +115,11 @@ class _Process:
         return self._ready
 
     def has_room(self, paths: list[str]) -> bool:
-        """Whether neither pipe can become full: both sides would wait for each other."""
+        """Returns whether neither pipe can become full: both sides would wait for each other."""
         return sum(self._waiting.values()) + _bytes(paths) <= self._room
 
     def ask(self, ticket: int, paths: list[str]) -> bool:
-        """Whether that was possible."""
+        """Returns whether that was possible."""
         self._waiting[ticket] = _bytes(paths)
         try:
             self._requests.send((ticket, paths))
@@ -167,7 +167,7 @@ def _bytes(paths: list[str]) -> int:
 
 
 def serve(requests: str, answers: str) -> None:
-    """What such a process does: it answers requests, by the numbers of pipes, until nobody can ask any more."""
+    """Answers requests, by the numbers of pipes, until nobody can ask any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is its parent's
     incoming, outgoing = Connection(int(requests), writable=False), Connection(int(answers), readable=False)
     with suppress(EOFError, OSError):

@@ -1,4 +1,4 @@
-"""Where data sets of files keep their paths and targets: one small reader for each class."""
+"""Reads paths and targets of data sets of files: one small reader for each class."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torchvision.datasets.folder import default_loader, pil_loader
 from torchvision.datasets.vision import StandardTransform
 
 from ..errors import Unsupported
+from ..inspection.objects import is_original
 from .folder import DALIImageFolder
 from .hugging_face import DALIHuggingFace
 from .image_list import DALIImageList
-from .original import is_original
 from .sources import Upright
 
 
 class Reader(NamedTuple):
-    """How a data set is read. All functions take the data set.
+    """The functions that read a data set; each takes it.
 
     Attributes:
         check: raises Unsupported where the data set may give something else than the transform of these files.
@@ -139,7 +139,7 @@ def columns_of_pairs(pairs: Any) -> tuple[Sequence[Any], Sequence[Any]]:
 
 
 def _list_targets(dataset: Any) -> tuple[Any, ...]:
-    """What a batch compares with; a tensor is compared as a whole."""
+    """Returns what a batch compares with; a tensor is compared as a whole."""
     return (dataset.targets,) if isinstance(dataset.targets, list) else ()
 
 

@@ -1,4 +1,4 @@
-"""Where the encoded bytes of a sample are: in a file of its own (a str, its path), or in a store (a Record)."""
+"""Sources of a sample's encoded bytes: a file of its own (a str, its path), or a place in a store (a Record)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ORIENTATION = 274  # a tag of EXIF
 
 
 class Store(Protocol):
-    """What has the encoded bytes of images: an archive, a table of Arrow's, or the objects of a bucket."""
+    """A store of images' encoded bytes: an archive, a table of Arrow's, or the objects of a bucket."""
 
     def read(self, indices: Sequence[Any]) -> list[np.ndarray]:
-        """Of images: read-only uint8 arrays (length,)."""
+        """Returns images' bytes: read-only uint8 arrays (length,)."""
         ...
 
     def changed(self, indices: Sequence[Any]) -> np.ndarray:
@@ -32,7 +32,7 @@ class Store(Protocol):
         ...
 
     def copied(self, index: Any) -> bytes:
-        """Of an image: what nobody changes."""
+        """Returns a copy of an image's bytes, which nobody changes."""
         ...
 
     def place(self, index: Any) -> str:
@@ -103,13 +103,13 @@ DECODED = PIXELS, PIXELS_ON_GPU
 
 
 class Form(NamedTuple):
-    """What goes into a pipeline and comes out of it.
+    """The form of a pipeline's input and output.
 
     Attributes:
         given: PATHS of files, encoded images as BYTES, or decoded images as PIXELS or PIXELS_ON_GPU.
-        keep: it hands out the decoded images, too.
+        keep: it returns the decoded images, too.
         fancy: a GPU's decoder interpolates chroma as libjpeg does (its "fancy upsampling").
-        reads: it hands out the files' bytes, and nothing else.
+        reads: it returns the files' bytes, and nothing else.
     """
 
     given: str
@@ -175,12 +175,12 @@ def opened(source: Source | np.ndarray) -> IO[bytes]:
 
 
 def is_upright(source: Source | np.ndarray) -> bool:
-    """Whether its image is turned as its EXIF says. Elsewhere it is not, as torchvision does not."""
+    """Returns whether its image is turned as its EXIF says. Elsewhere it is not, as torchvision does not."""
     return getattr(source.archive, "upright", False) if is_record(source) else isinstance(source, Upright)
 
 
 def decoded(source: Source | np.ndarray) -> Image.Image:
-    """As its data set has it, by PIL."""
+    """Decodes an image with PIL, as its data set does."""
     with io.BytesIO(source.copied()) if is_record(source) else opened(source) as file:
         image: Any = Image.open(file)
         if isinstance(source, InItsMode):

@@ -1,4 +1,4 @@
-"""What the files of data sets are, by a look at up to a hundred of them."""
+"""Surveys the files of data sets, by a look at up to a hundred of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from ..archives.archive import Archive
 from ..errors import ImageReadError
 from ..remote.objects import Objects
-from .leaves import Images, is_store, objects_of, sample
+from .base_datasets import Images, is_store, objects_of, sample
 
 
 def mostly_jpeg(leaves: list[Images]) -> bool:
-    """Whether most of the leaves' images are JPEG."""
+    """Returns whether most of the leaves' images are JPEG."""
     return 2 * sum(len(leaf) for leaf in leaves if _is_mostly_jpeg(leaf)) > sum(map(len, leaves))
 
 
@@ -29,7 +29,7 @@ def typical_size(leaves: list[Images]) -> float:
 
 
 def _is_mostly_jpeg(leaf: Images) -> bool:
-    """Of files by their names."""
+    """Returns whether most files are JPEGs, by their names."""
     if isinstance(leaf, Archive):
         return leaf.mostly_jpeg
     if is_store(leaf):
@@ -52,7 +52,7 @@ def _median_size(leaf: Images) -> float:
 
 
 def _object_sizes(leaf: Images, objects: Objects) -> list[int]:
-    """Of some objects those that are known, or of the first."""
+    """Returns the known sizes of some objects, or those of the first."""
     some: list[Any] = [sample(leaf, index)[0] for index in _some(leaf)]
     known = [size for record in some if (size := objects.size(record.index))]
     try:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .per_object import PerObject
+from .identity_weak_dict import IdentityWeakDict
 from .readers import reader_of
 from .sources import within
 
@@ -22,7 +22,7 @@ _DTYPES = {int: np.int64, float: np.float64}
 
 
 class SampleTable:
-    """Of data sets whose targets are whole numbers, floats, or rows of a tensor.
+    """A table of the samples of data sets whose targets are whole numbers, floats, or rows of a tensor.
 
     benchmarks/host_time.py --table measures what it takes.
 
@@ -74,14 +74,14 @@ class SampleTable:
     def is_of(
         self, lists: tuple[Any, ...], fixed: tuple[Any, ...] = (), taken: type[str] = str, folder: str = ""
     ) -> bool:
-        """Whether all samples are still the same."""
+        """Returns whether all samples are still the same."""
         if self._folder not in ("", folder):
             return False
         same = self._is_long(lists) and all(map(_are, self._lists, lists)) and taken is self._taken
         return same and len(fixed) == len(self._copies) and all(map(_is, self._copies, _copies(fixed)))
 
     def holds(self, lists: tuple[Any, ...], index: np.ndarray, fixed: tuple[Any, ...] = ()) -> bool:
-        """Whether those at ``index`` (0 and up) are. Lists in ``fixed`` are not looked into."""
+        """Returns whether those at ``index`` (0 and up) are. Lists in ``fixed`` are not looked into."""
         if not self._is_long(lists) or len(fixed) != len(self._fixed) or not all(map(_is, self._fixed, fixed)):
             return False
         chosen = index.tolist()
@@ -89,16 +89,16 @@ class SampleTable:
         return all(_are(get(before), get(now)) for before, now in zip(self._lists, lists, strict=True))
 
     def _is_long(self, lists: tuple[Any, ...]) -> bool:
-        """Whether they are as many lists of as many entries."""
+        """Returns whether they are as many lists of as many entries."""
         return len(lists) == len(self._lists) and all(type(now) is list and len(now) == len(self) for now in lists)
 
     @cached_property
     def digest(self) -> str:
-        """Of all paths, in order."""
+        """A digest of all paths, in order."""
         return hashlib.sha256(self._bytes.data).hexdigest()
 
     def path(self, index: int) -> str:
-        """Of a sample."""
+        """Returns a sample's path."""
         path = self._paths[index]
         return path if self._taken is str else self._taken(path)
 
@@ -153,7 +153,8 @@ def _is(before: Any, now: Any) -> bool:
 
 
 def _are(before: Sequence[Any], now: Sequence[Any]) -> bool:
-    """Whether as many entries are still the same, in value and type. Nothing of the user's is called to compare."""
+    """Returns whether as many entries are still the same, in value and type. Nothing of the user's is called to
+    compare."""
     if len(before) == len(now) and all(map(is_, before, now)):
         return True
     kinds = list(map(_kind, now))
@@ -169,7 +170,7 @@ def _are_plain(kinds: Sequence[Any]) -> bool:
     return all(_are_plain(kind) if type(kind) is tuple else kind in _PLAIN for kind in set(kinds))
 
 
-_of_dataset: PerObject[SampleTable] = PerObject()
+_of_dataset: IdentityWeakDict[SampleTable] = IdentityWeakDict()
 
 
 def table_of(dataset: Any, folder: str = "") -> SampleTable | None:

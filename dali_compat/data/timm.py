@@ -18,20 +18,21 @@ from ..archives.archive import Archive
 from ..archives.files import MappedFiles
 from ..archives.table import Rows, Table
 from ..errors import Unsupported
-from .original import is_original
-from .per_object import PerObject
+from ..inspection.objects import is_original
+from .identity_weak_dict import IdentityWeakDict
 from .readers import Reader, add_reader, check_items, columns_of_pairs
 
-_known: PerObject[tuple[tuple[Any, ...], Any]] = PerObject()
+_known: IdentityWeakDict[tuple[tuple[Any, ...], Any]] = IdentityWeakDict()
 
 
 def is_timms(dataset: Any) -> bool:
-    """Whether it is timm's ImageDataset."""
+    """Returns whether it is timm's ImageDataset."""
     return type(dataset) is _class("dataset", "ImageDataset")
 
 
 def as_leaf(dataset: Any) -> Any:
-    """A data set itself, or what stands for it where it is one of timm's that can be served: a leaf (leaves.py)."""
+    """A data set itself, or what stands for it where it is one of timm's that can be served: a leaf
+    (base_datasets.py)."""
     try:
         return of_timms(dataset) if is_timms(dataset) else dataset
     except Unsupported:
@@ -39,7 +40,7 @@ def as_leaf(dataset: Any) -> Any:
 
 
 def of_timms(dataset: Any) -> Any:
-    """What stands for a data set of timm's: one object as long as its samples stay the same.
+    """Returns what stands for a data set of timm's: one object as long as its samples stay the same.
 
     Raises:
         Unsupported: it gives something else than images and targets of a folder or of tar files.
@@ -116,7 +117,7 @@ class _Folder(OfTimms, DatasetFolder):
         return path, -1 if target is None and self.target_transform is None else target
 
     def columns(self) -> tuple[Any, Any]:
-        """Of all samples."""
+        """Returns the columns of all samples."""
         paths, targets = columns_of_pairs(self.samples)
         if self.target_transform is None:
             targets = [-1 if target is None else target for target in targets]
@@ -166,7 +167,7 @@ class _Tars(OfTimms, Archive):
 
 
 def _rows(members: list[tuple[Any, str | None, Any]], targets: Any) -> Rows:
-    """Where the images lie, each in its file.
+    """Returns where the images lie, each in its file.
 
     Raises:
         Unsupported: one is sparse, or a target is no whole number.

@@ -14,7 +14,7 @@ import torchvision
 from torchvision import datasets
 
 from ..errors import Unsupported
-from .original import is_original
+from ..inspection.objects import is_original
 from .readers import Reader, add_reader, check_loader, columns_of_pairs
 
 Names = frozenset[str]

@@ -3,7 +3,7 @@ like many of these (engine/planes/verified.py).
 
 A verdict is about bytes. It is kept in one word with a checksum of every byte of the file and of what its header says,
 and it holds for bytes of that checksum alone. So a file that was changed, damaged or replaced meanwhile has none, by
-whichever way it came about; nobody has to tell, and an answer that comes late does no harm.
+whichever way it came about; nobody has to tell, and a late answer is harmless.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ALL = ~np.uint64(0)
 
 
 class Verdicts:
-    """Of the files of a data set, by their index, about the engine of this name."""
+    """Verdicts on the files of a data set, by their index, for the engine of this name."""
 
     def __init__(self, engine: str):
         self._engine = engine
@@ -38,7 +38,7 @@ class Verdicts:
             return self._words[index]
 
     def put(self, index: np.ndarray, words: np.ndarray) -> None:
-        """Of files; of one that comes twice either."""
+        """Stores verdicts of files; for one that comes twice either."""
         with self._lock:
             self._reach(index)
             self._words[index], self._own[index] = words, True
@@ -53,7 +53,7 @@ class Verdicts:
 
     def share(self, index_file: Path, samples: str, count: int) -> None:
         """Take from a file beside that of the data set's list what other processes say of these ``samples``, so many,
-        and leave there what this one says. A word that is out of date does no harm."""
+        and leave there what this one says. A word that is out of date is harmless."""
         file = index_file.with_name(f"{index_file.stem}-{saved.digest(self._engine)}.npz")
         with saved.lock(saved.digest(str(file))):
             stored = saved.load(file)

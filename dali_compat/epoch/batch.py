@@ -19,7 +19,7 @@ from torch.utils.data import default_collate
 from ..randoms import own_generators
 from ..runtime.device import mapped, moved, on_the_cpu
 from ..runtime.ranges import named
-from ..runtime.views import Views, filled
+from ..runtime.view_batches import ViewBatches, filled
 from .epoch import Epoch
 from .part import in_format
 from .samplers import Indices
@@ -67,7 +67,7 @@ class Batch:
                 self._error = error
 
     def discard(self) -> None:
-        """Nobody wants it."""
+        """Cancels it and releases its resources."""
         raise NotImplementedError
 
     def _images(self) -> Any:
@@ -75,7 +75,8 @@ class Batch:
         raise NotImplementedError
 
     def finish(self) -> Any:
-        """What torch's loader would give for these indices, on the device; NOTHING where on_error leaves no sample."""
+        """Returns what torch's loader would give for these indices, on the device; NOTHING where on_error leaves no
+        sample."""
         try:
             return self._collate(self._outcome())
         except BaseException:
@@ -110,11 +111,11 @@ class Batch:
         return targets
 
     def position(self, row: int) -> int:
-        """How many samples of the epoch come before this row, those of all ranks."""
+        """Returns how many samples of the epoch come before this row, those of all ranks."""
         return self.epoch.rank_order.place_of(self.begin + row)
 
     def _leaves(self) -> list[Any]:
-        """Those of the data set that its samples come from."""
+        """Returns those of the data set that its samples come from."""
         return [leaf for leaf, _ in self.places]
 
     def _locals(self) -> Any:
@@ -123,8 +124,8 @@ class Batch:
 
     @named("collate")
     def _collate(self, images) -> Any:
-        """What the batch's samples become in collate_fn, as torch's fetchers call it. Where that is default_collate,
-        what is stacked already stays so."""
+        """Returns what the batch's samples become in collate_fn, as torch's fetchers call it. Where that is
+        default_collate, what is stacked already stays so."""
         epoch = self.epoch
         with_index = {getattr(leaf, "return_index", False) for leaf in self._leaves()}
         fast = epoch.fast_collate and isinstance(images, torch.Tensor) and images.dtype == torch.uint8
@@ -140,7 +141,7 @@ class Batch:
         route = self.epoch.route
         if isinstance(images, torch.Tensor):
             return images
-        if isinstance(images, Views):
+        if isinstance(images, ViewBatches):
             return moved(collated_views(images), route.device)
         column: Any = tuple(images)  # as torch has it
         try:
@@ -169,7 +170,7 @@ class Batch:
         return f"index {self.indices[row]}"
 
     def _collated_by_the_user(self, images: Any) -> Any:
-        """What the user's collate_fn makes of the samples, on the device."""
+        """Returns what the user's collate_fn makes of the samples, on the device."""
         epoch = self.epoch
         given = self._samples if epoch.batched else lambda images: self._samples(images)[0]
         generators = partial(self._as_in_a_worker, stream=_COLLATE)
@@ -181,7 +182,7 @@ class Batch:
         return in_format(images, self.epoch.route.plans[0]) if images.ndim == 4 else images
 
     def _samples(self, images) -> list[tuple]:
-        """What ``dataset[index]`` gives for each row, with these images."""
+        """Returns what ``dataset[index]`` gives for each row, with these images."""
         targets = self.targets.tolist() if isinstance(self.targets, np.ndarray) else self.targets
         samples: list[tuple] = []
         for image, target, (leaf, local) in zip(images, targets, self.places, strict=True):
@@ -190,8 +191,8 @@ class Batch:
         return samples
 
 
-def collated_views(views: Views) -> Any:
-    """What default_collate would make of samples of several views."""
+def collated_views(views: ViewBatches) -> Any:
+    """Returns what default_collate would make of samples of several views."""
     numbers = [torch.tensor(i, device="cpu") for i in range(len(views.batches))]
     numbered = collated([filled(views.structure, numbers)])
     batches = [batch if isinstance(batch, torch.Tensor) else collated(batch) for batch in views.batches]
@@ -199,13 +200,13 @@ def collated_views(views: Views) -> Any:
 
 
 def collated(samples: Any) -> Any:
-    """What default_collate makes of them in one of torch's workers."""
+    """Returns what default_collate makes of them in one of torch's workers."""
     with on_the_cpu():
         return default_collate(samples)
 
 
 def _column(values: Any) -> Any:
-    """What default_collate would make of the values."""
+    """Returns what default_collate would make of the values."""
     if isinstance(values, torch.Tensor):
         return values
     batch: Any = values if isinstance(values, np.ndarray) else tuple(values)

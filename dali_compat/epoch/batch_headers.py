@@ -1,4 +1,4 @@
-"""What is known of the files of one batch, and what the batch finds out about them."""
+"""Keeps what is known of the files of one batch, and what the batch finds out about them."""
 
 from __future__ import annotations
 
@@ -106,12 +106,13 @@ class BatchHeaders:
         return not before
 
     def _kept(self, row: int) -> tuple[Headers, int]:
-        """Where the header of a row's file is kept, and at which index."""
+        """Returns where the header of a row's file is kept, and at which index."""
         leaf, local = self._samples.places[row]
         return headers_of(leaf), local % len(leaf)
 
     def words_to(self, rows: list[int]) -> Callable[[np.ndarray], None]:
-        """What keeps words about these rows' files. It may be called in any thread, and when the batch is gone."""
+        """Returns what keeps words about these rows' files. It may be called in any thread, and when the batch is
+        gone."""
         assert self._epoch.engine is not None  # who else would ask
         places: list[tuple[Verdicts, np.ndarray, np.ndarray]] = []
         for found in self._samples.found():

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..data.leaves import from_the_front, places
+from ..data.base_datasets import from_the_front, places
 from ..ops.draws import Arrays, ImageTooSmall, compute
 from ..plan import Plan, Step
 from ..routes.resident import Held, ResidentRoute
 from ..runtime.device import current_stream_of, to_device
 from ..runtime.ranges import named
-from ..runtime.views import Views
+from ..runtime.view_batches import ViewBatches
 from .epoch import Epoch
 from .part import Part, in_format
 from .samplers import Indices
@@ -60,7 +60,7 @@ class Chunk:
 
     @property
     def bytes(self) -> int:
-        """How many the computed images take; labels are not counted."""
+        """Bytes of the computed images; labels are not counted."""
         return sum(one.nbytes for images, _ in self._taken or () for one in _tensors(images))
 
     def advance(self) -> None:
@@ -190,19 +190,19 @@ class ResidentPart(Part[Chunk]):
         for number, (one, arrays) in enumerate(zip(self.plan.chains, self._arrays, strict=True), 1):
             own = images if number == len(self._arrays) else images.clone()  # which functions may change in place
             made.append(route.program(one)(own, arrays))
-        return Views(made) if self.plan.views else made[0]
+        return ViewBatches(made) if self.plan.views else made[0]
 
 
 def _tensors(images: Any) -> list[torch.Tensor]:
-    batches = images.batches if isinstance(images, Views) else [images]
+    batches = images.batches if isinstance(images, ViewBatches) else [images]
     return [one for one in batches if isinstance(one, torch.Tensor)]
 
 
 def _cut(whole, lengths: list[int]) -> Sequence[Any]:
     """Consecutive parts. No views, to autograd: who writes to one batch must not make another's look changed."""
-    if isinstance(whole, Views):
+    if isinstance(whole, ViewBatches):
         of_views = zip(*(_cut(view, lengths) for view in whole.batches), strict=True)
-        return [Views(batches, whole.structure) for batches in of_views]
+        return [ViewBatches(batches, whole.structure) for batches in of_views]
     if isinstance(whole, torch.Tensor):
         return torch.unsafe_split_with_sizes(whole, lengths)
     rows = iter(whole)

@@ -38,8 +38,8 @@ class UserCollate:
         device: torch.device,
         generators: Callable[[], AbstractContextManager],
     ) -> Any:
-        """What ``function`` makes of ``samples(images)``, wherever that lies. ``generators``: what the function draws
-        from while it runs.
+        """Returns what ``function`` makes of ``samples(images)``, wherever that lies. ``generators``: what the function
+        draws from while it runs.
 
         Raises:
             RuntimeError: fallback="error", and the function cannot take samples on the GPU.
@@ -73,8 +73,8 @@ def _is_of_devices(error: Exception) -> bool:
 
 
 def _place(function: Callable[[Any], Any], device: torch.device) -> AbstractContextManager:
-    """Where torch makes the tensors of a function that names no device. timm's mix image by image into a tensor of
-    their own: on the GPU that is one, too. They draw from numpy alone."""
+    """Returns the device on which torch makes the tensors of a function that names none. timm's mix image by image into
+    a tensor of their own: on the GPU that is one, too. They draw from numpy alone."""
     loader, mixup = sys.modules.get("timm.data.loader"), sys.modules.get("timm.data.mixup")
     of_timm = loader is not None and function is loader.fast_collate
     of_timm = of_timm or (mixup is not None and type(function) is mixup.FastCollateMixup)

@@ -23,10 +23,10 @@ from ..plan import Plan, Step
 from ..runtime.ranges import named
 from .dali_epoch import DaliEpoch
 from .dali_part import DaliPart, merged
-from .early import Early
 from .file_batch import FileBatch
 from .on_error import NOTHING, reason_of
 from .part import in_order, taken
+from .prepared import Prepared
 from .substitute import Substitute, joined
 
 T = TypeVar("T")
@@ -35,10 +35,10 @@ T = TypeVar("T")
 class DaliBatch(FileBatch):
     """A batch whose images DALI decodes, or PIL.
 
-    An iterator, or its thread beside (aside.py), calls these in this order. finish() alone is certain to be called, and
-    calls what was left out; each works once, and stores its exception for finish() to raise.
+    An iterator, or its thread beside (prefetch_thread.py), calls these in this order. finish() alone is certain to be
+    called, and calls what was left out; each works once, and stores its exception for finish() to raise.
 
-    1. request: worker processes are asked for the samples, where the data set is the user's (asked_batch.py); objects
+    1. request: worker processes are asked for the samples, where the data set is the user's (traced_batch.py); objects
        are fetched.
     2. announce: other processes begin to read headers.
     3. start: samples are found, numbers are drawn, and DALI begins.
@@ -66,7 +66,7 @@ class DaliBatch(FileBatch):
         self._stands_in = stands_in
         self._under_way: list[DaliPart] = []
         self._substitutes: dict[int, Substitute] = {}
-        self._early: Early | None = None
+        self._early: Prepared | None = None
         self.bad = {}
         self.started = self._located = error is not None
         self.waits = self._requested = False
@@ -110,13 +110,13 @@ class DaliBatch(FileBatch):
             self._stage(self._prepare)
 
     def _prepare(self) -> None:
-        self._early = Early(self.epoch.route.device)
+        self._early = Prepared(self.epoch.route.device)
         self._early.images = super()._outcome()
         if self.epoch.default_collate and not self.bad:
             self._early.made = self._collate(self._early.images)
 
     def finish(self) -> Any:
-        """What torch's loader would give, on the device; NOTHING where on_error leaves no sample.
+        """Returns what torch's loader would give, on the device; NOTHING where on_error leaves no sample.
 
         Raises:
             RuntimeError: the loader was closed.
@@ -149,8 +149,8 @@ class DaliBatch(FileBatch):
             part.advance()
 
     def _regrouping(self, function: Callable[[], T]) -> T:
-        """What a function gives; where files turn out to be gray that were not, or the reverse, once their rows have
-        the plans that they need now."""
+        """Returns what a function gives; where files turn out to be gray that were not, or the reverse, once their rows
+        have the plans that they need now."""
         while True:
             try:
                 return function()

@@ -1,4 +1,4 @@
-"""What the batches of one epoch on the DALI route share: pipelines, and threads for what goes through PIL."""
+"""State shared by the batches of one epoch on the DALI route: pipelines, and threads for what goes through PIL."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from ..data.base_datasets import leaves_of, objects_of
 from ..data.headers import headers_of
-from ..data.leaves import leaves_of, objects_of
 from ..data.lookup import PLAIN, is_plain
 from ..data.prefetch import HeaderPrefetcher
 from ..data.sources import Form, current_folder
 from ..data.table import SampleTable, table_of
 from ..lazy.verdict import give_up
-from ..lazy.workers import AskedWorkers
+from ..lazy.workers import TracingWorkers
 from ..plan import Plan
 from ..remote.fetcher import Fetcher
 from ..routes.choose import available_threads
@@ -31,7 +31,7 @@ _MANY, _PROCESSES = 4096, 4  # unseen files that are worth a process, and how ma
 
 
 class DaliEpoch(Epoch[DaliRoute]):
-    """What the batches of an epoch share, with pipelines, and threads for what goes through PIL.
+    """State shared by the batches of an epoch, with pipelines, and threads for what goes through PIL.
 
     Args:
         workers: of the epoch before, which live on (persistent_workers).
@@ -43,14 +43,15 @@ class DaliEpoch(Epoch[DaliRoute]):
             while batches are made ahead.
         tables: of the data set's leaves, by their id(), as their samples were when it began.
         fetcher: of objects, where a leaf's images are in object storage.
-        prepares: whether another thread (aside.py) may make the next batch, too: no function of the user's has a part.
+        prepares: whether another thread (prefetch_thread.py) may make the next batch, too: no function of the user's
+            has a part.
         asker: asks the data set, where it is the user's; asked_workers: does so in processes, where there are some.
     """
 
     tables: dict[int, SampleTable]
-    asked_workers: AskedWorkers | None
+    asked_workers: TracingWorkers | None
 
-    def __init__(self, loader, route: DaliRoute, progress: Progress, workers: AskedWorkers | None):
+    def __init__(self, loader, route: DaliRoute, progress: Progress, workers: TracingWorkers | None):
         self._for_dali: list[Plan] = []  # of a data set of the user's
         self._pipelines: dict[tuple[Plan, Form, int], DecodePipeline] = {}  # by their turn, too
         self._turns: dict[tuple[Plan, Form], int] = {}  # batches so far
@@ -59,7 +60,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         self.asker, self.asked_workers = route.asker, None
         self._workers_live_on = loader.persistent_workers  # as long as the iterator
         if self.asker is not None and loader.num_workers:
-            self.asked_workers = workers or AskedWorkers(self.asker, loader, self.seed)
+            self.asked_workers = workers or TracingWorkers(self.asker, loader, self.seed)
             self.asked_workers.begin_again(self.asker)
             self.asked_workers.start()
         elif workers is not None:
@@ -79,8 +80,8 @@ class DaliEpoch(Epoch[DaliRoute]):
             self._share(self.engine.name, leaves_of(loader.dataset))
 
     def _share(self, engine: str, among: list[Any]) -> None:
-        """What is known of JPEGs, with other processes, for data sets that have a place for it. Here, and not when an
-        epoch ends: the garbage collector may end one."""
+        """Returns what is known of JPEGs, with other processes, for data sets that have a place for it. Here, and not
+        when an epoch ends: the garbage collector may end one."""
         for leaf in among:
             file, table = getattr(leaf, "_index_file", None), self.tables.get(id(leaf))
             if file is not None and table is not None:
@@ -99,8 +100,8 @@ class DaliEpoch(Epoch[DaliRoute]):
 
     @property
     def starts_aside(self) -> bool:
-        """Whether batches may be started in another thread: none of the user's code takes part. Users change data
-        sets in the middle of an epoch, too."""
+        """True if batches may be started in another thread: none of the user's code takes part. Users change data sets
+        in the middle of an epoch, too."""
         if self.asker is not None:
             return False
         substitutes = self.errors.policy != "replace" or type(self.among) in PLAIN
@@ -160,7 +161,7 @@ class DaliEpoch(Epoch[DaliRoute]):
                 future.set_exception(error)
             return future
         except BaseException:
-            self._threads.shutdown(wait=False)  # as in aside.py
+            self._threads.shutdown(wait=False)  # as in prefetch_thread.py
             self._threads = None
             raise
 

@@ -13,7 +13,7 @@ from ..data.intact import is_intact
 from ..data.sources import BYTES, DECODED, PATHS, Form, Source, overwritten, written
 from ..ops.draws import Arrays
 from ..plan import Plan
-from ..runtime.views import Views
+from ..runtime.view_batches import ViewBatches
 from .dali_owner import DaliOwner
 from .part import in_order, other_sizes, run
 from .pil_group import PilGroup
@@ -52,7 +52,7 @@ class DaliGroup:
 
     @property
     def _sources(self) -> list[Source]:
-        """Where the images are."""
+        """The sources of the images."""
         return [self.batch.sources[row] for row in self.rows]
 
     def outcome(self):
@@ -67,11 +67,11 @@ class DaliGroup:
         doubtful = set() if self._given in DECODED else self._doubtful(received, encoded)
         if received.decoded is not None:
             self._keep(received.decoded, encoded, [i for i in range(len(self.rows)) if i not in doubtful])
-        made = received.images.batches if isinstance(received.images, Views) else [received.images]
+        made = received.images.batches if isinstance(received.images, ViewBatches) else [received.images]
         made = [_finished(*of_chain) for of_chain in zip(self.plan.chains, made, self._batch_arrays, strict=True)]
         for of_view, sizes in zip(made, self._sizes, strict=True):
             doubtful |= set(np.flatnonzero(other_sizes(of_view, sizes)).tolist())
-        images = Views(made) if self.plan.views else made[0]
+        images = ViewBatches(made) if self.plan.views else made[0]
         return self._with_pil(sorted(doubtful), images) if doubtful else images
 
     def _keep(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
@@ -92,10 +92,10 @@ class DaliGroup:
         return self._for_pil(encoded, changed, touched)
 
     def _for_pil(self, encoded: Any, changed: np.ndarray, touched: np.ndarray | None) -> set[int]:
-        """Whose bytes, of those ``encoded``, PIL has to read. They have ``changed``, (N,) bool, or they are, at their
-        first sight, not of a structure that all decoders are known to read alike. What somebody has ``touched`` since
-        it was looked at is at its first sight, too, and once more the next time: nobody knows whether before it was
-        read."""
+        """Returns those of the ``encoded`` files whose bytes PIL has to read. They have ``changed``, (N,) bool, or they
+        are, at their first sight, not of a structure that all decoders are known to read alike. What somebody has
+        ``touched`` since it was looked at is at its first sight, too, and once more the next time: nobody knows whether
+        before it was read."""
         rows, headers = self.rows, self.batch.headers
         touched = np.zeros(len(rows), bool) if touched is None else touched
         new = np.flatnonzero(~changed & (touched | ~self._facts.intact))

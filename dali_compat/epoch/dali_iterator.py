@@ -8,23 +8,23 @@ from itertools import islice
 from time import perf_counter
 from typing import Any
 
-from ..lazy.workers import AskedWorkers
+from ..lazy.workers import TracingWorkers
 from ..routes.dali import DaliRoute
 from ..runtime.forks import leak_in_child
-from .aside import Aside
-from .asked_batch import AskedBatch
 from .dali_batch import DaliBatch
 from .dali_epoch import DaliEpoch
 from .iterator import OrderedIterator, abandon
+from .prefetch_thread import PrefetchThread
+from .traced_batch import TracedBatch
 
 
 class DaliIterator(OrderedIterator[DaliRoute, DaliBatch]):
-    """Iterates once over files. Where no code of the user's has a part in it, a thread (aside.py) starts batches and
-    makes the next one while the caller works."""
+    """Iterates once over files. Where no code of the user's has a part in it, a thread (prefetch_thread.py) starts
+    batches and makes the next one while the caller works."""
 
     _epoch: DaliEpoch
-    _aside: Aside | None = None
-    _workers: AskedWorkers | None = None  # between two epochs
+    _aside: PrefetchThread | None = None
+    _workers: TracingWorkers | None = None  # between two epochs
 
     def _reset(self, loader, first_iter=False) -> None:
         self._workers, self._epoch.asked_workers = self._epoch.asked_workers, None
@@ -35,7 +35,7 @@ class DaliIterator(OrderedIterator[DaliRoute, DaliBatch]):
         return DaliEpoch(loader, route, self._progress, workers)
 
     def _batch(self, *args) -> DaliBatch:
-        return (DaliBatch if self._epoch.asker is None else AskedBatch)(*args)
+        return (DaliBatch if self._epoch.asker is None else TracedBatch)(*args)
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
         super()._draw_indices(ahead, least)
@@ -61,7 +61,7 @@ class DaliIterator(OrderedIterator[DaliRoute, DaliBatch]):
         self._draw_indices(least=0)  # the next one is drawn when it is asked for, where somebody may notice
         batches = list(islice(self._drawn, self._epoch.route.depth))
         if batches:
-            self._aside = self._aside or Aside(self._epoch.route.device)
+            self._aside = self._aside or PrefetchThread(self._epoch.route.device)
             self._aside.do(partial(_work, batches, self._epoch))
 
     def _leave_to_the_parent(self) -> None:

@@ -1,4 +1,4 @@
-"""What the parts of a batch on the DALI route, and the groups of these, ask of their batch."""
+"""The interface of a batch on the DALI route for its parts and their groups."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class DaliOwner(Owner, Protocol):
 
     @property
     def epoch(self) -> DaliEpoch:
-        """Whose batches they are."""
+        """The epoch that the batch belongs to."""
         ...
 
     @property
     def sources(self) -> Sequence[Source]:
-        """Where each row's encoded image is."""
+        """The source of each row's encoded image."""
         ...
 
     def paths(self, rows: np.ndarray) -> Any:
@@ -47,7 +47,7 @@ class DaliOwner(Owner, Protocol):
     def compute(
         self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray, sizes: np.ndarray | None = None
     ) -> Computed:
-        """As Owner's; without ``sizes`` those of the files."""
+        """Computes as Owner's does; without ``sizes`` with those of the files."""
         ...
 
     def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:

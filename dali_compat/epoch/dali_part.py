@@ -13,7 +13,7 @@ from ..data.header import DALI
 from ..data.info import Info
 from ..data.sources import DECODED
 from ..plan import Plan
-from ..runtime.views import Views
+from ..runtime.view_batches import ViewBatches
 from .dali_group import DaliGroup
 from .dali_owner import DaliOwner
 from .part import Part, in_order, stacked, stacked_views, taken
@@ -79,7 +79,7 @@ class DaliPart(Part[DaliOwner]):
                 group.decode()
 
     def look(self) -> None:
-        """Whether PIL has failed already; it may still be at work."""
+        """Returns whether PIL has failed already; it may still be at work."""
         for group in self._groups:
             group.look()
 
@@ -92,7 +92,7 @@ class DaliPart(Part[DaliOwner]):
         return self._one_by_one()
 
     def _is_bad(self, error: Exception) -> bool:
-        """Whether on_error is for it: an image is too small, or a function of the user's has raised it."""
+        """Returns whether on_error is for it: an image is too small, or a function of the user's has raised it."""
         if self._before_call is None or hasattr(error, "workers_lost"):
             return False
         return self.owner.epoch.errors.in_python or hasattr(error, "row")
@@ -128,10 +128,10 @@ class DaliPart(Part[DaliOwner]):
         return [Info(sources[row]) for row in self.rows]
 
     def _images(self):
-        """What the steps before a call give, on the device. Leaves in ``rows`` those that are not given up."""
+        """Returns what the steps before a call give, on the device. Leaves in ``rows`` those that are not given up."""
         made = taken(self._groups)
         self.rows = made[0][0] if len(made) == 1 else sorted(row for rows, _ in made for row in rows)
-        whole = len(made) == 1 and isinstance(made[0][1], (torch.Tensor, Views))
+        whole = len(made) == 1 and isinstance(made[0][1], (torch.Tensor, ViewBatches))
         images = made[0][1] if whole else stacked_views(made) if self.plan.views else stacked(made)
         if self.plan.calls and self.owner.epoch.errors.policy != "raise":
             self._before_call = images

@@ -1,4 +1,4 @@
-"""What the batches of one epoch share: its seed, processes that call functions, and what on_error has done."""
+"""State shared by the batches of one epoch: its seed, processes that call functions, and what on_error has done."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAMPLED = (tuple, list, dict, torch.Tensor, Image.Image, int, float, str)  # wh
 
 
 def _is_torchs() -> bool:
-    """Whether default_collate does with these what it does in torch: its table may be extended, and changed."""
+    """Returns whether default_collate does with these what it does in torch: its table may be extended, and changed."""
     torchs = vars(collate)
     others = [kind for kind, made in default_collate_fn_map.items() if getattr(made, "__globals__", None) is not torchs]
     return not any(issubclass(one, kind) for kind in others for one in _SAMPLED)
@@ -32,7 +32,8 @@ R = TypeVar("R", bound=Any)  # a DaliRoute or a ResidentRoute
 
 
 class Epoch(Generic[R]):
-    """What the batches of one epoch share. It refers to no batch, so that the last reference to an iterator ends it.
+    """State shared by the batches of one epoch. It refers to no batch, so that the last reference to an iterator ends
+    it.
 
     Attributes:
         dataset, collate_fn: the loader's.
@@ -75,7 +76,7 @@ class Epoch(Generic[R]):
 
     @property
     def fast_collate(self) -> bool:
-        """Whether collate_fn is timm's: as the default one, of uint8 images, in a tuple."""
+        """True if collate_fn is timm's: as the default one, of uint8 images, in a tuple."""
         timm = sys.modules.get("timm.data.loader")
         return timm is not None and self.collate_fn is timm.fast_collate and self.batched
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.leaves import Images
+from ..data.base_datasets import Images
 from ..data.lookup import Listed, Tabled, as_list, in_tables, look_up
 from ..data.readers import transforms_of
 from ..data.sources import Source, fetch, is_object
@@ -44,12 +44,13 @@ class FileBatch(Batch):
 
     @property
     def count(self) -> int:
-        """How many rows there are: images. A sample of a data set that is asked may have several (asked_batch.py)."""
+        """The number of rows, which are images. A sample of a data set that is asked may have several
+        (traced_batch.py)."""
         return len(self)
 
     @property
     def sources(self) -> Sequence[Source]:
-        """Where each row's encoded image is."""
+        """The source of each row's encoded image."""
         return self._samples_of.sources
 
     def paths(self, rows: np.ndarray) -> Any:

@@ -10,7 +10,7 @@ import torch
 import torch.utils.data as data
 from torch.utils.data import default_collate, default_convert
 
-from ..data.leaves import leaves_of
+from ..data.base_datasets import leaves_of
 from ..data.readers import reader_of, transforms_of
 from .samplers import is_known, samplers_of
 
@@ -31,7 +31,7 @@ class Generators:
 
     @property
     def owned(self) -> bool:
-        """Whether one of them is none of the global ones."""
+        """True if one of them is none of the global ones."""
         return not self._generators.keys() <= GLOBAL.keys()
 
     def states(self) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class Generators:
         return found | {name: int(sampler.epoch) for name, sampler in self._epochs.items()}
 
     def set(self, states: dict[str, Any] | None) -> None:
-        """Those that have a state there are put into it."""
+        """Puts those that have a state there into it."""
         for name, state in (states or {}).items():
             if name in self._epochs:
                 _set_epoch(self._epochs[name], state)
@@ -49,7 +49,8 @@ class Generators:
 
 
 def of_indices(loader, all_of_them: bool = False) -> Generators:
-    """What the sampler draws from. Of samplers that are not torch's, and with ``all_of_them``, all that it may."""
+    """Returns what the sampler draws from. Of samplers that are not torch's, and with ``all_of_them``, all that it
+    may."""
     samplers = samplers_of(loader)
     epochs = {
         f"epoch of sampler {number}": sampler
@@ -76,8 +77,8 @@ def of_loader(loader, in_process: bool) -> Generators:
 
 
 def runs_users_functions(loader, samples: bool) -> bool:
-    """Whether code of the user's draws in this process: collate_fn, target_transform, and, with ``samples``, what makes
-    these: a data set that is asked, or transforms of torch's own loader."""
+    """Returns whether code of the user's draws in this process: collate_fn, target_transform, and, with ``samples``,
+    what makes these: a data set that is asked, or transforms of torch's own loader."""
     if loader.num_workers:
         return False
     plain = loader.collate_fn in (default_collate, default_convert)

@@ -1,4 +1,4 @@
-"""Where a loader is: the epochs that it has begun, and the state that the next iter() goes on from."""
+"""A loader's position: the epochs that it has begun, and the state from which the next iter() resumes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ State = dict[str, Any]
 
 
 class History:
-    """The epochs that a loader has begun, and the state that its next iter() goes on from.
+    """The epochs that a loader has begun, and the state from which its next iter() resumes.
 
     Attributes:
         begun: how many epochs.
@@ -100,7 +100,7 @@ class History:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the next iter() goes on within an epoch."""
+        """True if the next iter() goes on within an epoch."""
         return self._pending is not None and self._pending["epoch"] is not None
 
     def take(self, progress: Progress) -> None:
@@ -108,7 +108,7 @@ class History:
         self._next = progress
 
     def beginning(self, number: int | None) -> State:
-        """What an epoch began with; None is the last.
+        """Returns what an epoch began with; None is the last.
 
         Raises:
             LookupError: it is not known.
@@ -127,7 +127,7 @@ class History:
     # ---- states
 
     def state(self, loader, route: Route) -> State:
-        """Where the loader is, as plain data."""
+        """Returns the loader's position as plain data."""
         if self._pending is not None:
             return dict(self._pending)
         current, stock = self._current, isinstance(route, StockRoute)
@@ -159,14 +159,14 @@ class History:
         }
 
     def traits(self, loader, route: Route) -> Traits:
-        """What the loader loads (traits.py), looked up once an epoch."""
+        """Returns what the loader loads (traits.py), looked up once an epoch."""
         key = route.reason if isinstance(route, StockRoute) else tuple(route.plans)
         if self._traits is None or self._traits[0] != key:
             self._traits = key, traits(loader, route)
         return self._traits[1]
 
     def load(self, loader, route: Route, state: State, strict: bool) -> None:
-        """The next iter() goes on from a state, of which nothing is changed.
+        """Makes the next iter() resume from a state, which is not changed.
 
         Raises:
             ValueError: it is no state, or of another loader; unless ``strict`` is off, the text says of what.
@@ -269,7 +269,8 @@ def _ranks(loader) -> tuple[int, int]:
 
 
 def _keeps_what_it_draws_from(loader) -> bool:
-    """Whether a new loader would draw from something else: the seed of persistent workers, generators of its own."""
+    """Returns whether a new loader would draw from something else: the seed of persistent workers, generators of its
+    own."""
     return of_loader(loader, False).owned or _has_laps(loader) or stateful(loader) is not None
 
 

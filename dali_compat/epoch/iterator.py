@@ -73,7 +73,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         self._epoch = self._epoch_of(loader, route)
         _alive.add(self)
         self._position = 0  # samples whose indices are drawn
-        self._taken = 0  # batches that are over: handed out, failed, or left out by on_error
+        self._taken = 0  # batches that are over: returned, failed, or left out by on_error
         self._first = 0  # batches that were over before this iterator: a loaded state says so
         self._exhausted = False
         self._interrupted = False  # or next() is under way
@@ -98,7 +98,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         return skipped(sampler, samples)
 
     def _epoch_of(self, loader, route: R) -> Epoch[R]:
-        """What this epoch's batches share."""
+        """Returns what this epoch's batches share."""
         raise NotImplementedError
 
     def _batch(self, *args) -> B:
@@ -179,7 +179,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
             raise StopIteration
 
     def _finish_first(self) -> tuple[B, Any]:
-        """As in torch, a batch that fails is over: the next call gives the one behind it."""
+        """Finishes the first batch. As in torch, a batch that fails is over: the next call gives the one after it."""
         batch = self._drawn[0]
         try:
             made = batch.finish()
@@ -238,7 +238,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
 
     @property
     def progress(self) -> Progress:
-        """Of its epoch."""
+        """The progress of its epoch."""
         return self._progress
 
     def end(self) -> None:
@@ -287,7 +287,8 @@ os.register_at_fork(after_in_child=_keep_in_a_child)
 
 
 def _in_the_package(frame: FrameType | None) -> bool:
-    """Whether the garbage collector has ended an iterator, beside this frame, in the middle of the package's work."""
+    """Returns whether the garbage collector has ended an iterator, beside this frame, in the middle of the package's
+    work."""
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith(_PACKAGE):
             return True

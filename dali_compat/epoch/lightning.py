@@ -1,4 +1,4 @@
-"""What only Lightning knows of an epoch: read from its Trainer, a variable of a call under way."""
+"""Reads what only Lightning knows of an epoch from its Trainer, a variable of a call under way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MODULES = "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.train
 
 
 class TrainerPlace(NamedTuple):
-    """Where a Trainer is with the loader that it iterates over.
+    """A Trainer's position in the loader that it iterates over.
 
     Attributes:
         over: whether the epoch's last batch was had. Lightning never asks for one behind that, and may stop before the
@@ -28,7 +28,7 @@ class TrainerPlace(NamedTuple):
 
     @property
     def is_replaced(self) -> bool:
-        """Whether the next epoch has a new loader."""
+        """True if the next epoch has a new loader."""
         return self.every > 0 and self.age + 1 >= self.every
 
 

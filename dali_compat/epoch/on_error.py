@@ -43,7 +43,7 @@ class SampleError(NamedTuple):
 
 
 class Errors:
-    """What a loader does with samples that cannot be read, and those that it has met.
+    """The policy for samples that cannot be read, and those that were met.
 
     Args:
         policy: one of POLICIES.
@@ -68,7 +68,7 @@ class Errors:
         self._epoch, self._count, self._so_far = self._epoch + 1, self._so_far, 0
 
     def state(self) -> dict[str, Any]:
-        """What was met so far, as plain data; an index that is no number is kept as its text."""
+        """Returns what was met so far, as plain data; an index that is no number is kept as its text."""
         found = [[one.path, _plain(one.index), one.epoch, one.reason] for one in self.found]
         return {"epoch": self._epoch, "count": self._count, "found": found}
 
@@ -138,7 +138,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _state(source: Source) -> tuple[Any, ...] | None:
-    """What changes when a file does. An archive's does not while it is open."""
+    """Returns what changes when a file does. An archive's does not while it is open."""
     if is_record(source):
         return None
     try:

@@ -13,7 +13,7 @@ from ..ops.draws import Arrays
 from ..ops.image_by_image import run_all
 from ..plan import Call, ImageSpec, Plan, Step
 from ..runtime.ranges import named
-from ..runtime.views import Views
+from ..runtime.view_batches import ViewBatches
 from ..translate.lower import continued
 from ..workers.called import Called
 from ..workers.images import as_samples
@@ -36,17 +36,17 @@ _KEEP_INFO |= {"invert", "posterize", "solarize", "sharpness", "autocontrast", "
 
 
 class Owner(Protocol):
-    """What a part belongs to: a batch, or a chunk of batches."""
+    """The owner of a part: a batch, or a chunk of batches."""
 
     @property
     def epoch(self) -> Epoch[Any]:
-        """Whose batches they are."""
+        """The epoch that the batch belongs to."""
         ...
 
     def __len__(self) -> int: ...
 
     def position(self, row: int) -> int:
-        """How many samples of the epoch come before this row."""
+        """Returns how many samples of the epoch come before this row."""
         ...
 
     def compute(self, steps: tuple[Step, ...], rows: Sequence[int], sizes: np.ndarray) -> list[Arrays]:
@@ -72,16 +72,17 @@ class Part(Generic[OwnerT]):
         self._views: list[_View] = []  # the plan's
 
     def _infos(self) -> Sequence[Any]:
-        """Of ``rows``: the ``info`` of the image that each begins with, where that is PIL's; empty where none has."""
+        """Returns for ``rows`` the ``info`` of the image that each begins with, where that is PIL's; empty where none
+        has."""
         return ()
 
     def _left(self, plan: Plan) -> Sequence[Any]:
-        """What is left of them after the plan's steps."""
+        """Returns what is left of them after the plan's steps."""
         return self._infos() if keeps_info(plan) else ()
 
     def _images(self) -> Any:
-        """What the steps before a call give, on the device: (N, C, H, W), or a list of N where sizes differ. Leaves in
-        ``rows`` those that are not given up."""
+        """Returns what the steps before a call give, on the device: (N, C, H, W), or a list of N where sizes differ.
+        Leaves in ``rows`` those that are not given up."""
         raise NotImplementedError
 
     def advance(self) -> None:
@@ -104,18 +105,18 @@ class Part(Generic[OwnerT]):
                 view.advance()
 
     def outcome(self):
-        """What the transform gives for ``rows``, without those that are given up: (N, C, H, W), a list of N images
-        (C, H, W), or of N other things (a tensor of these where they are stacked); Views of these."""
+        """Returns what the transform gives for ``rows``, without those that are given up: (N, C, H, W), a list of N
+        images (C, H, W), or of N other things (a tensor of these where they are stacked); ViewBatches of these."""
         self.advance()
         if self.plan.views:
             images = None if self._views else self._images()
             if images is not None and self.rows:
                 self._begin(images)
-            return Views([view.outcome() for view in self._views], self.plan.structure) if self.rows else []
+            return ViewBatches([view.outcome() for view in self._views], self.plan.structure) if self.rows else []
         return self._outcome() if self.rows else []
 
     def discard(self) -> None:
-        """Nobody wants it."""
+        """Cancels it and releases its resources."""
         if self._called is not None:
             self._called.cancel()
         for view in self._views:
@@ -148,7 +149,8 @@ class Part(Generic[OwnerT]):
         return self._as_samples(images, spec, plan, infos)
 
     def _collated(self, called: Called):
-        """What is no image: a tensor where a whole batch is stacked anyway, else what the functions have given."""
+        """Returns what is no image: a tensor where a whole batch is stacked anyway, else what the functions have
+        given."""
         epoch = self.owner.epoch
         whole = epoch.default_collate and len(self.rows) == len(self.owner)
         made = called.tensor(epoch.route.device) if whole else None
@@ -197,7 +199,7 @@ class _View(Part[OwnerT]):
 
 
 def keeps_info(plan: Plan) -> bool:
-    """Whether images have their ``info`` after a plan's steps."""
+    """Returns whether images have their ``info`` after a plan's steps."""
     return plan.gives.kind == "pil" and all(step.op in _KEEP_INFO for step in plan.steps)
 
 
@@ -225,9 +227,9 @@ def stacked(made: Sequence[tuple[Sequence[int], Any]]):
     return kernels.uniform(images) if images else images
 
 
-def stacked_views(made: Sequence[tuple[Sequence[int], Any]]) -> Views:
+def stacked_views(made: Sequence[tuple[Sequence[int], Any]]) -> ViewBatches:
     """stacked(), of rows that have several images each."""
-    return Views([kernels.uniform(list(of_view)) for of_view in zip(*in_order(made), strict=True)])
+    return ViewBatches([kernels.uniform(list(of_view)) for of_view in zip(*in_order(made), strict=True)])
 
 
 @named("transforms in torch")

@@ -18,12 +18,12 @@ from ..engine.planes.engine import Decoding, EngineSilent, first_line
 from ..engine.planes.files import Files, UncheckedFiles
 from ..engine.planes.geometry import Planes, pixels_of, planes_of
 from ..engine.planes.nvjpeg import EngineError, EngineMemoryError
-from ..engine.planes.program import Program
+from ..engine.planes.program import PlanesProgram
 from ..engine.planes.verified import VerifiedEngine
 from ..ops.draws import Arrays
 from ..ops.kernels import rows_of
 from ..plan import Plan, Step
-from ..runtime.views import Views
+from ..runtime.view_batches import ViewBatches
 from .dali_group import DaliGroup
 from .dali_owner import DaliOwner
 from .part import in_order, other_sizes, run
@@ -109,7 +109,7 @@ class PlanesGroup:
             self._engine.give_up(_NO_MEMORY)
 
     def _copier(self) -> Callable[[], Files]:
-        """What copies the files, into memory that nobody writes to while the engine reads it."""
+        """Returns what copies the files, into memory that nobody writes to while the engine reads it."""
         device = self._engine.device
         if self._given == PATHS:
             return partial(_copied, self._pipeline.receive(self._ticket), device)
@@ -117,7 +117,7 @@ class PlanesGroup:
         return partial(_copied_records, sources, [source.bytes() for source in sources], device)
 
     def outcome(self):
-        """(N, C, H, W), or a list of N where sizes differ; Views of these."""
+        """(N, C, H, W), or a list of N where sizes differ; ViewBatches of these."""
         if not self._begun:
             self._begin()
         planes, made = self._received(), []
@@ -171,7 +171,8 @@ class PlanesGroup:
             self.batch.headers.words_to([self.rows[i] for i in new.tolist()])(self._unchecked.checksums[new] | LIKELY)
 
     def _as_before(self) -> list[DaliGroup | PilGroup]:
-        """What makes those rows without the engine; PIL says what is wrong with what somebody has overwritten."""
+        """Returns what makes those rows without the engine; PIL says what is wrong with what somebody has
+        overwritten."""
         gone = overwritten([self.batch.sources[self.rows[i]] for i in self._mine.tolist()])
         lost, sure = ([self.rows[i] for i in self._mine[chosen].tolist()] for chosen in (gone, ~gone))
         made: list[DaliGroup | PilGroup] = [DaliGroup(self.batch, self.plan, sure, self._given)] if sure else []
@@ -184,7 +185,7 @@ class PlanesGroup:
             places = places.only(self._mine)
         try:
             for one, arrays in zip(self.plan.chains, self._arrays, strict=True):
-                program = Program(one, self._of_mine(arrays[: len(_planes(one))]), places.sizes)
+                program = PlanesProgram(one, self._of_mine(arrays[: len(_planes(one))]), places.sizes)
                 begun.append(program(planes, places))
         except Exception as error:  # no memory; a compiler's: who decodes as before needs none
             self._engine.give_up(f"its kernels failed, {first_line(error)}")
@@ -195,7 +196,7 @@ class PlanesGroup:
             if other_sizes(views[-1], arrays.sizes[self._mine]).any():
                 self._engine.give_up("its kernels gave an image of another size")
                 return None
-        return Views(views) if self.plan.views else views[0]
+        return ViewBatches(views) if self.plan.views else views[0]
 
     def _of_mine(self, arrays: list[Arrays]) -> list[Arrays]:
         if len(self._mine) == len(self._words):
@@ -215,13 +216,13 @@ class PlanesGroup:
 
 
 def _copied(received: Received, device: torch.device) -> Files:
-    """Of what DALI has read, which is its memory."""
+    """Copies what DALI has read, which is its memory."""
     packed = received.packed()
     return Files.of(received.files(), device) if packed is None else Files.of_packed(*packed, device)
 
 
 def _copied_records(sources: list[Any], read: list[np.ndarray], device: torch.device) -> Files:
-    """Of records, (length,) uint8 each, where nobody has written to their archive by now; an empty one has changed,
+    """Copies records, (length,) uint8 each, where nobody has written to their archive by now; an empty one has changed,
     too."""
     gone = overwritten(sources).tolist()
     return Files.of([data[: 0 if lost else None] for data, lost in zip(read, gone, strict=True)], device)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from ..data.leaves import leaves_of
+from ..data.base_datasets import leaves_of
 from .generators import of_indices
 from .on_error import Errors
 
@@ -21,7 +21,7 @@ _COLOURS = ("#f85149", "#3fb950", "#58a6ff", "#d29922", "#bc8cff", "#39c5cf", "#
 _LABELS, _BOXES, _MASKS = ("label", "labels", "target", "targets"), ("boxes", "bboxes", "bbox"), ("mask", "masks")
 
 
-class Sample(NamedTuple):
+class PreviewSample(NamedTuple):
     """The images of a sample, with what is drawn on all of them; a box is (x, y, x, y)."""
 
     images: list[Any]
@@ -71,7 +71,7 @@ def _kind(part: Any) -> str:
 
 
 def _leaves(part: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """What a batch or a sample consists of, with the names that it has in dictionaries."""
+    """Returns what a batch or a sample consists of, with the names that it has in dictionaries."""
     if isinstance(part, Mapping):
         for name, inner in part.items():
             yield from _leaves(inner, str(name))
@@ -108,9 +108,9 @@ def _row(part: Any, row: int, count: int) -> Any:
     return part[row] if of_samples else [_row(inner, row, count) for inner in part]
 
 
-def _sample(one: Any) -> Sample:
+def _sample(one: Any) -> PreviewSample:
     """A sample by the classes of its parts, their names, and their shapes."""
-    found = Sample([], [], [], [])
+    found = PreviewSample([], [], [], [])
     for key, part in _leaves(one):
         kind, array = _kind(part), None if isinstance(part, (Image.Image, str)) else _array(part)
         if kind == "boxes" or key in _BOXES or (array is not None and array.ndim == 2 and array.shape[1] == 4):
@@ -165,7 +165,7 @@ def _pixels(image: Any, normalized: tuple[Any, Any] | None) -> Image.Image:
     return Image.fromarray(levels.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy())
 
 
-def _drawn(sample: Sample, names: Sequence[Any] | None, normalized: tuple[Any, Any] | None) -> Image.Image:
+def _drawn(sample: PreviewSample, names: Sequence[Any] | None, normalized: tuple[Any, Any] | None) -> Image.Image:
     """The images of a sample side by side, below its labels."""
     cells = []
     for image in sample.images:

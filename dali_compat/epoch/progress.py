@@ -1,4 +1,4 @@
-"""How far an epoch is, what it began with, and how its indices are drawn again from there."""
+"""An epoch's progress, what it began with, and drawing its indices again from there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Skip = Callable[[data.BatchSampler, int], Iterator[Any]]
 
 
 class Progress:
-    """How far one epoch is, and what it began with. Its iterator counts here.
+    """The progress of one epoch, and what it began with. Its iterator counts here.
 
     Attributes:
         number: of the epoch; a loader's first is 0.
@@ -40,7 +40,7 @@ class Progress:
         again: whether indices are drawn again; strict: and must be the same.
         later: states of ``now_from`` once they are drawn; None where nothing changes then.
         users: states of the user's own sampler and data set before iter().
-        then: the data set's when a state was taken that this goes on from.
+        then: the data set's when the state was taken from which this resumes.
         mixed: generators that the sampler and somebody else have drawn from by turns.
     """
 
@@ -75,7 +75,7 @@ class Progress:
 
     @property
     def seed(self) -> int:
-        """What the epoch's random numbers follow from, beside a sample's place."""
+        """The seed of the epoch's random numbers, beside a sample's place."""
         return self.base_seed + self.lap
 
     # ---- while it is iterated
@@ -131,7 +131,7 @@ class Progress:
     # ---- as plain data
 
     def beginning(self) -> dict[str, Any]:
-        """What it began with."""
+        """Returns what it began with."""
         return {
             "number": self.number,
             "seed": [self.base_seed, self.lap],
@@ -161,8 +161,8 @@ class Progress:
 
     @classmethod
     def from_state(cls, loader, state: dict[str, Any], torchs_workers: bool = False) -> Progress:
-        """The progress that goes on from a state(). Where the number of ranks is another one by now, the rest of the
-        epoch is dealt out anew."""
+        """Returns the progress that resumes from a state(). Where the number of ranks is another one by now, the rest
+        of the epoch is dealt out anew."""
         made = cls._from_beginning(loader, state, torchs_workers)
         made.given, made.samples, made.drawn = state["given"], state["samples"], state["drawn"]
         made.exhausted, made.expected = state["exhausted"], tuple(state["last"])
@@ -297,7 +297,7 @@ def users_states(loader) -> dict[str, Any]:
 
 
 def set_users(loader, states: dict[str, Any]) -> bool:
-    """Those that have a state there are put into it. Whether one was in another."""
+    """Puts those that have a state there into it. Returns whether one was in another."""
     changed = False
     for name, one in users_of(loader).items() if states else ():
         if states.get(name) is not None and not _same(_state(one), states[name]):
@@ -313,8 +313,8 @@ def _state(one: Any) -> Any:
 
 
 def _has_state(one: Any) -> bool:
-    """Whether it has torchdata's contract: some libraries have a state_dict() that takes arguments. Hugging Face's has
-    no shuffle buffer, and ends the next epoch at once: loading again is exact, as for those without one."""
+    """Returns whether it has torchdata's contract: some libraries have a state_dict() that takes arguments. Hugging
+    Face's has no shuffle buffer, and ends the next epoch at once: loading again is exact, as for those without one."""
     if type(one).__module__.partition(".")[0] == "datasets":
         return False
     try:
@@ -325,7 +325,7 @@ def _has_state(one: Any) -> bool:
 
 
 def fingerprint(indices: Indices | tuple[()]) -> tuple[int, int]:
-    """How many indices, and a checksum."""
+    """Returns how many indices, and a checksum."""
     try:
         whole = np.asarray([int(index) for index in indices] if isinstance(indices, list) else indices, np.int64)
         return len(whole), zlib.crc32(whole.tobytes())

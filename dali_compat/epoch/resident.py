@@ -1,4 +1,4 @@
-"""iter() of a loader on the resident route: batches are computed many at a time, and handed out as slices."""
+"""iter() of a loader on the resident route: batches are computed many at a time, and returned as slices."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from ..data.arrays import target
-from ..data.leaves import locate
+from ..data.base_datasets import locate
 from ..routes.resident import ResidentRoute
-from ..runtime.views import Views
+from ..runtime.view_batches import ViewBatches
 from .batch import Batch, collated_views
 from .chunk import Chunk
 from .epoch import Epoch
@@ -93,7 +93,7 @@ class ResidentIterator(OrderedIterator[ResidentRoute, "ResidentBatch"]):
     def _compute(self, batches: list[ResidentBatch]) -> None:
         """Errors go to the batch that they belong to."""
         try:
-            # batches may be handed out in another mode than that of now; autocast is for models
+            # batches may be returned in another mode than that of now; autocast is for models
             with torch.inference_mode(False), torch.autocast(self._epoch.route.device.type, enabled=False):
                 chunk = Chunk(self._epoch, self._held, batches)
         except Exception as error:
@@ -147,8 +147,8 @@ class ResidentBatch(Batch):
             self.chunk.discard()
 
     def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
-        """What leaves.places() gives, one index after another: of indices that are no plain numbers, and with errors as
-        torch raises them."""
+        """Returns what base_datasets.places() gives, one index after another: of indices that are no plain numbers, and
+        with errors as torch raises them."""
         found: dict[int, tuple[Any, list, list]] = {}
         for row, index in enumerate(self._listed()):
             dataset, local = locate(self.epoch.dataset, index)
@@ -178,7 +178,7 @@ class ResidentBatch(Batch):
     def _collate(self, images) -> Any:
         if self._labels is not None and len(self) and isinstance(images, torch.Tensor):
             return [images, self._labels]
-        if self._labels is not None and len(self) and isinstance(images, Views):
+        if self._labels is not None and len(self) and isinstance(images, ViewBatches):
             return [collated_views(images), self._labels]
         self._locate()
         return super()._collate(images)

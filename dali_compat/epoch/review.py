@@ -1,4 +1,4 @@
-"""What a batch of an epoch was, and the batch itself once more."""
+"""Describes a batch of an epoch, and makes it once more."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..data.arrays import target
+from ..data.base_datasets import Images, locate, sample
 from ..data.header import GRAY, UNREADABLE
 from ..data.headers import headers_of
-from ..data.leaves import Images, locate, sample
 from ..ops.draws import ImageTooSmall, compute
 from ..plan import Plan
 from ..randoms import Randoms
@@ -26,7 +26,7 @@ from .stats import Stats
 
 
 class SampleDescription(NamedTuple):
-    """What a sample of a batch was, before on_error put another in its place.
+    """Describes the sample that was originally requested, before on_error replaced it.
 
     Attributes:
         index: in the data set, as the sampler gave it.
@@ -80,7 +80,7 @@ def replay(loader, route: Route, batch: int, number: int | None) -> Any:
 
 
 def describe(loader, route: Route, batch: int, number: int | None) -> list[SampleDescription]:
-    """What each sample of the batch was. Raises as replay()."""
+    """Returns what each sample of the batch was. Raises as replay()."""
     with _as_they_are(loader):
         progress = _at(loader, route, batch, number)
         progress.begin_again()
@@ -149,8 +149,8 @@ def _with_draws(known: SampleDescription, plan: Plan, size: tuple[int, int] | No
 
 
 def _drawn(plan: Plan, size: tuple[int, int] | None, randoms: Randoms) -> list[tuple[str, dict[str, Any]]]:
-    """What was drawn for the steps that torchvision would run, up to the first function without a translation, view by
-    view."""
+    """Returns what was drawn for the steps that torchvision would run, up to the first function without a translation,
+    view by view."""
     named: list[tuple[str, dict[str, Any]]] = []
     for chain in plan.chains:
         try:

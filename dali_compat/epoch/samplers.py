@@ -1,4 +1,4 @@
-"""What is known of torch's samplers."""
+"""Knows torch's samplers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _AT_ONCE = {
 
 
 def may_draw(sampler, unknown: int = 0) -> int:
-    """How many batches of an epoch may be drawn early without anybody noticing; ``unknown`` of samplers that are not
-    torch's.
+    """Returns how many batches of an epoch may be drawn early without anybody noticing; ``unknown`` of samplers that
+    are not torch's.
 
     Drawing early must leave every generator in the state that torch would leave it in. Of torch's samplers only a
     RandomSampler with a generator of its own can tell the difference: it draws from that once more when it ends.
@@ -84,7 +84,7 @@ def samplers_of(loader) -> list[Any]:
 
 
 def is_known(loader) -> bool:
-    """Whether all samplers are torch's, or sequences."""
+    """Returns whether all samplers are torch's, or sequences."""
     samplers = samplers_of(loader)
     outer = samplers[:-1]
     return type(samplers[-1]) in {*_AT_ONCE, data.RandomSampler} and all(type(o) is data.BatchSampler for o in outer)

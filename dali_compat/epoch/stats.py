@@ -1,4 +1,4 @@
-"""What a loader has given, and where the time of next() went."""
+"""Counts what a loader has given, and where the time of next() went."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _log = logging.getLogger("dali_compat")
 
 
 class LoaderStats(NamedTuple):
-    """What a loader has given since it was made, or since the last ``stats(reset=True)``; as text it is one line.
+    """Counts of a loader since it was made, or since the last ``stats(reset=True)``; as text it is one line.
 
     Times are seconds, of all iterators together: those of two that are alive at a time add up.
 
     Attributes:
         epochs: iterations that have begun.
-        batches: handed out. One that raised an error is not counted, nor one of which on_error left nothing.
+        batches: returned by next(). One that raised an error is not counted, nor one of which on_error left nothing.
         images: samples in them.
         bytes: of their images, where a batch is a tensor, or has one as its first part or value; of all views there,
             unless a collate_fn of yours makes the batch.
@@ -115,7 +115,7 @@ class Meter:
         self._iterator = weakref.ref(iterator)
 
     def now(self) -> tuple[float, float]:
-        """Where the clocks stand, for spent()."""
+        """Reads the clocks, for spent()."""
         self._caller = threading.get_ident()
         return perf_counter(), thread_time()
 
@@ -133,7 +133,7 @@ class Meter:
         self._inside += self._end - begin
 
     def gave(self, images: int, batch: Any) -> None:
-        """A batch of so many samples is handed out."""
+        """Counts a batch of so many samples."""
         self._batches += 1
         self._images += images
         first = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
@@ -162,7 +162,7 @@ class Meter:
 
     @property
     def over(self) -> bool:
-        """Whether the iteration has ended, or its iterator is gone."""
+        """True if the iteration has ended, or its iterator is gone."""
         return self._closed or (self._iterator is not None and self._iterator() is None)
 
     def read(self) -> LoaderStats:
@@ -232,7 +232,7 @@ class Stats:
 
 
 def _bytes(images: Any, within: bool) -> int:
-    """Of a tensor; ``within``: or of all in lists, tuples and dicts."""
+    """Returns a tensor's bytes; ``within``: or those of all in lists, tuples and dicts."""
     if isinstance(images, torch.Tensor):
         return images.nbytes
     if isinstance(images, Mapping):

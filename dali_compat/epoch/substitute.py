@@ -1,4 +1,4 @@
-"""What stands in for samples that cannot be made, where on_error is "replace"."""
+"""Replaces samples that cannot be made, if on_error is "replace"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loader loads, in few words and numbers, so that a state of another one is noticed."""
+"""Describes what a loader loads in few words and numbers, so that a state of another one is noticed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 import torch.utils.data as data
 
 from ..data.arrays import holds_arrays, images_of, raw_targets
+from ..data.base_datasets import Images, image_leaves_of, leaves_of, locate, sample
 from ..data.hugging_face import DALIHuggingFace
-from ..data.leaves import Images, image_leaves_of, leaves_of, locate, sample
 from ..data.sources import is_record
 from ..errors import Unsupported
 from ..routes.choose import Route, StockRoute
@@ -27,7 +27,7 @@ Traits = dict[str, Any]
 
 
 def traits(loader, route: Route) -> Traits:
-    """What has to be the same for an epoch to go on."""
+    """Returns what has to be the same for an epoch to go on."""
     dataset = loader.dataset
     length = len(dataset) if hasattr(dataset, "__len__") else None
     own = is_own(dataset)
@@ -42,7 +42,7 @@ def traits(loader, route: Route) -> Traits:
 
 
 def is_own(dataset: Any) -> bool:
-    """Whether it is a data set of the user's: one sample that is tried decides who loads it."""
+    """Returns whether it is a data set of the user's: one sample that is tried decides who loads it."""
     try:
         return not image_leaves_of(dataset)
     except Unsupported:
@@ -50,7 +50,7 @@ def is_own(dataset: Any) -> bool:
 
 
 def differences(loader, before: Traits, now: Traits) -> tuple[list[str], list[str]]:
-    """What is not the same, by name: of the samples, and of what is drawn for them alone."""
+    """Returns what is not the same, by name: of the samples, and of what is drawn for them alone."""
     found = {
         name: f"{name}: it was {before.get(name)}, and is {value}"
         for name, value in now.items()

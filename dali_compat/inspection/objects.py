@@ -1,4 +1,4 @@
-"""Finds what an object or a class is, without running the user's code."""
+"""Finds what an object, a class or a function is, without running the user's code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from collections import namedtuple
 from typing import Any
 
 import numpy as np
+import PIL
 import torch
+from PIL import Image
 from torch import nn
 from torch.nn.modules import module
 
@@ -119,3 +121,14 @@ def modules_are_hooked() -> bool:
 def is_slot(value: Any) -> bool:
     """Returns whether an attribute of a class is one of its ``__slots__``."""
     return type(value) is types.MemberDescriptorType
+
+
+_WRITTEN_BY = "torch", "torchvision", "timm", __name__.partition(".")[0]
+
+
+def is_original(function: Any) -> bool:
+    """False where somebody has put another one in its place, before this package was imported or after, or in the place
+    of Pillow or open(), by which it opens files."""
+    world = getattr(function, "__globals__", {})
+    same = world.get("Image", Image) is Image and world.get("PIL", PIL) is PIL and "open" not in world
+    return same and str(world.get("__name__")).partition(".")[0] in _WRITTEN_BY

@@ -1,4 +1,4 @@
-"""What a data set of the user's does with the images that it opens, seen while its own code runs.
+"""Traces what a user's data set does with the images that it opens, while its own code runs.
 
 ``dataset[index]`` is called as torch calls it: all code runs as it would there, torchvision's transforms and what they
 draw included. Only pixels are put off. In that thread ``PIL.Image.open`` gives a stand-in: an image that knows its

@@ -8,7 +8,7 @@ from typing import Any
 from ..data.sources import BYTES, PATHS
 from ..inspection.objects import root
 from .hooks import hooked, unasked
-from .recipes import Chain, Recipes
+from .recipes import RecipeChain, Recipes
 from .record import Recording
 from .samples import Sample, settled, taken
 from .tracer import Tracer
@@ -59,7 +59,7 @@ class Asker:
         self.why = self.why or tracer.notes.why
         return samples
 
-    def place(self, recording: Recording) -> tuple[Chain, tuple[float, ...]]:
+    def place(self, recording: Recording) -> tuple[RecipeChain, tuple[float, ...]]:
         """The chain that an image goes through, and its numbers there."""
         given = PATHS if isinstance(recording.source, str) else BYTES
         return self._recipes[given].place(recording.steps, recording.size)
@@ -75,7 +75,7 @@ class Asker:
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether most samples are left to DALI."""
+        """True if most samples are left to DALI."""
         return self.asked < _FEW or self.real <= _SHARE * self.asked
 
     def _one(

@@ -11,7 +11,7 @@ from torchvision import tv_tensors
 
 from ..ops.policy import AUGMENTATIONS
 from .geometry import warp, whole
-from .operations import Outcome, State, Step, Unknown, flagged, is_plain, operation, step
+from .operations import Outcome, State, Step, UnknownOperation, flagged, is_plain, operation, step
 
 _JITTER = "brightness", "contrast", "saturation", "hue"  # as ops/jitter.py counts them
 _OF_JITTER = ("order", (1,), "int32"), *((name, (), "float64") for name in _JITTER)
@@ -21,7 +21,7 @@ def _jittered(s: State, like: str, op: str, factor: Any) -> Outcome:
     """One of these four: all are one kind of step, so the order in which they come makes no other kind."""
     factor = float(factor)
     if factor < 0 and op != "hue":
-        raise Unknown
+        raise UnknownOperation
     return Outcome(s, _changed(s, like, "color_jitter", (_JITTER.index(op), *(factor,) * 4), _OF_JITTER))
 
 
@@ -33,9 +33,9 @@ def _changed(s: State, like: str, op: str, numbers: Any = (), layout: Any = ()) 
 
 
 def _refuse_palettes(s: State) -> None:
-    """Of which Pillow makes images in another mode, or none."""
+    """Refuses palettes, of which Pillow makes images in another mode, or none."""
     if s.kind == "pil" and s.mode not in ("RGB", "L"):
-        raise Unknown
+        raise UnknownOperation
 
 
 @operation("adjust_brightness")
@@ -56,14 +56,14 @@ def saturation(s: State, like: str, saturation_factor: Any) -> Outcome:
 @operation("adjust_sharpness")
 def sharpness(s: State, like: str, sharpness_factor: Any) -> Outcome:
     if sharpness_factor < 0:
-        raise Unknown
+        raise UnknownOperation
     return Outcome(s, _changed(s, like, "sharpness", (sharpness_factor,), (("factor", (), "float64"),)))
 
 
 @operation("adjust_hue")
 def hue(s: State, like: str, hue_factor: Any) -> Outcome:
     if not -0.5 <= hue_factor <= 0.5:
-        raise Unknown
+        raise UnknownOperation
     if s.kind == "pil" and s.mode == "L":
         return Outcome(s, (), same=True)
     return _jittered(s, like, "hue", hue_factor)
@@ -72,7 +72,7 @@ def hue(s: State, like: str, hue_factor: Any) -> Outcome:
 @operation("adjust_gamma")
 def gamma(s: State, like: str, gamma: Any, gain: Any = 1) -> Outcome:
     if gamma < 0:
-        raise Unknown
+        raise UnknownOperation
     layout = ("gamma", (), "float64"), ("gain", (), "float64")
     return Outcome(s, _changed(s, like, "gamma", (gamma, gain), layout))
 
@@ -113,7 +113,7 @@ def permute_channels(s: State, like: str, permutation: Any) -> Outcome:
     _refuse_palettes(s)
     order = whole(*(permutation.tolist() if isinstance(permutation, torch.Tensor) else permutation))
     if sorted(order) != list(range(s.channels)):
-        raise Unknown
+        raise UnknownOperation
     fits = is_plain(s) and s.channels == 3
     return Outcome(s, flagged("permute_channels", s, order, (("order", (3,), "int32"),)) if fits else None)
 
@@ -127,7 +127,7 @@ def gaussian_blur(s: State, like: str, kernel_size: Any, sigma: Any = None, vers
     sigmas = [sigma] if isinstance(sigma, (int, float)) else list(sigma)
     sigmas = sigmas * 2 if len(sigmas) == 1 else sigmas
     if len(sides) != 2 or len(sigmas) != 2 or min(sides) < 1 or not sides[0] % 2 == sides[1] % 2 == 1:
-        raise Unknown
+        raise UnknownOperation
     fits = is_plain(s) and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
     if not fits or min(sigmas) <= 0 or sides[0] // 2 >= s.size[1] or sides[1] // 2 >= s.size[0]:
         return Outcome(s)
@@ -155,7 +155,7 @@ def augment(
 def _fill_of(s: State, fills: dict[Any, Any]) -> Any:
     """Returns what v2 has for the very class of an image."""
     if any(isinstance(kind, type) and issubclass(kind, Image.Image) for kind in fills):
-        raise Unknown
+        raise UnknownOperation
     kind = tv_tensors.Image if s.kind == "Image" else torch.Tensor
     return fills[kind] if s.kind != "pil" and kind in fills else fills["others"]
 
@@ -173,7 +173,7 @@ def erase(s: State, like: str, i: Any, j: Any, h: Any, w: Any, v: Any, inplace: 
     _refuse_palettes(s)
     i, j, h, w = whole(i, j, h, w)
     if inplace or not isinstance(v, torch.Tensor):
-        raise Unknown
+        raise UnknownOperation
     values, (height, width) = v.flatten().tolist(), s.size
     fits = (
         is_plain(s) and s.kind != "pil" and tuple(v.shape) in ((1, 1, 1), (s.channels, 1, 1)) and min(i, j, h, w) >= 0
@@ -188,7 +188,7 @@ def erase(s: State, like: str, i: Any, j: Any, h: Any, w: Any, v: Any, inplace: 
 @operation("to_grayscale", "rgb_to_grayscale")
 def grayscale(s: State, like: str, num_output_channels: Any = 1) -> Outcome:
     if num_output_channels not in (1, 3) or not is_plain(s):
-        raise Unknown
+        raise UnknownOperation
     after = s._replace(shape=(num_output_channels, *s.shape[1:]), mode="L" if num_output_channels == 1 else "RGB")
     if s.channels == 1 or s.normalized:
         return Outcome(after) if s.kind == "pil" else _unknown()
@@ -200,4 +200,4 @@ def grayscale(s: State, like: str, num_output_channels: Any = 1) -> Outcome:
 
 
 def _unknown() -> Outcome:
-    raise Unknown
+    raise UnknownOperation

@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torchvision import tv_tensors
 
-from .operations import Outcome, State, Step, Unknown, flagged, is_plain, operation, step
+from .operations import Outcome, State, Step, UnknownOperation, flagged, is_plain, operation, step
 
 _DEFERRED = ("RGB", "L", "P", "1")  # modes of which tensors are known before there are any
 
 
 def _tensor(s: State, kind: str) -> State:
-    """Of an image of PIL's, a tensor of its pixels."""
+    """Makes a PIL image a tensor of its pixels."""
     if s.kind != "pil" or s.mode not in _DEFERRED:
-        raise Unknown
+        raise UnknownOperation
     return State(kind, s.mode, s.shape)
 
 
@@ -65,7 +65,7 @@ def to_dtype(s: State, like: str, dtype: Any = torch.float32, scale: Any = False
 
 def _to_dtype(s: State, dtype: Any, like: str) -> Outcome:
     if s.kind == "pil" or not isinstance(dtype, torch.dtype):
-        raise Unknown
+        raise UnknownOperation
     if dtype == s.dtype:
         return Outcome(s, (), same=True)
     after = s._replace(dtype=dtype)
@@ -79,7 +79,7 @@ def computed(name: str, s: State, other: Any) -> Outcome:
     values, after, dtype = _operands(s, other), s._replace(kind="tensor", normalized=True), s.dtype
     if not dtype.is_floating_point:
         if s.dtype != torch.uint8 or not (name == "div" or type(other) is float):  # whole numbers overflow
-            raise Unknown
+            raise UnknownOperation
         dtype = torch.get_default_dtype()
     after = after._replace(dtype=dtype)
     if not is_plain(s) or dtype not in (torch.float32, torch.float64):  # of halves a number is not rounded first
@@ -98,9 +98,9 @@ def _operands(s: State, other: Any) -> tuple[float, ...]:
     if type(other) in (int, float):
         return (float(other),)
     if type(other) is not torch.Tensor or other.dtype != s.dtype or other.requires_grad or other.device.type != "cpu":
-        raise Unknown
+        raise UnknownOperation
     if tuple(other.shape) not in ((s.channels, 1, 1), (1, 1, 1)):
-        raise Unknown
+        raise UnknownOperation
     return tuple(other.flatten().tolist())
 
 
@@ -108,7 +108,7 @@ def _operands(s: State, other: Any) -> tuple[float, ...]:
 def normalize(s: State, like: str, mean: Any, std: Any, inplace: Any = False) -> Outcome:
     means, stds = (_values(one, s.channels) for one in (mean, std))
     if inplace or s.kind in ("pil", "Mask") or not s.dtype.is_floating_point or 0 in stds:
-        raise Unknown
+        raise UnknownOperation
     after = s._replace(normalized=True)
     return Outcome(after, (step("normalize", after, mean=means, std=stds),) if is_plain(s) else None)
 
@@ -117,7 +117,7 @@ def _values(values: Any, channels: int) -> tuple[float, ...]:
     several = tuple(map(float, values)) if hasattr(values, "__iter__") else (float(values),)
     several *= channels if len(several) == 1 else 1
     if len(several) != channels:
-        raise Unknown
+        raise UnknownOperation
     return several
 
 
@@ -141,8 +141,8 @@ def as_subclass(s: State, like: str, kind: Any) -> Outcome:
 @operation("to_pil_image")
 def to_pil_image(s: State, like: str, mode: Any = None) -> Outcome:
     if s.kind not in ("tensor", "Image") or mode is not None or not is_plain(s) or s.normalized:
-        raise Unknown
+        raise UnknownOperation
     if s.dtype not in (torch.uint8, torch.float32):
-        raise Unknown
+        raise UnknownOperation
     after = State("pil", "RGB" if s.channels == 3 else "L", s.shape)
     return Outcome(after, (step("tensor_to_pil", after),))

@@ -18,10 +18,10 @@ from PIL import Image
 
 from ..data.header import jpeg_of_one_picture
 from ..data.sources import RandomAccess, Record, Source, is_upright, opened
+from .deferred import Deferred
 from .images import header_of
-from .later import Later
 from .operations import OPERATIONS, State
-from .record import Call, Recording, decoder_of, decoders_of
+from .record import RecordedCall, Recording, decoder_of, decoders_of
 from .tensors import LazyTensor
 
 _really_open = Image.open  # before anything takes its place
@@ -48,7 +48,7 @@ class LazyBytes(LazyTensor):
         return later.value("uses a file's bytes")[place]
 
 
-def lazy_bytes(later: Later, length: int) -> LazyBytes:
+def lazy_bytes(later: Deferred, length: int) -> LazyBytes:
     """The stand-in for the bytes of ``later.source``."""
     made = torch.Tensor._make_wrapper_subclass(LazyBytes, (length,), dtype=torch.uint8)
     torch._C._set_throw_on_mutable_data_ptr(made)
@@ -97,7 +97,7 @@ def recording_of(library: str, name: str, source: Source, args: tuple[Any, ...])
         steps, rgb, _ = OPERATIONS["to_grayscale"](rgb, "pil", 1)[1], State("pil", "L", (1, *size)), None
     if steps is not None:
         steps = (*steps, *(OPERATIONS["pil_to_tensor"](rgb, "pil").steps or ()))
-    call = Call("decoded", f"{library} {name}", args)
+    call = RecordedCall("decoded", f"{library} {name}", args)
     return Recording(source, size, state, (call,), steps, "" if steps else "decodes files in other modes than RGB")
 
 

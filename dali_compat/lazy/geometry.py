@@ -12,7 +12,7 @@ from torchvision.transforms.v2.functional import _geometry as v2
 
 from ..ops.arguments import interpolation_named
 from ..ops.warp import size_of_rotation
-from .operations import SIZED, Outcome, State, Step, Unknown, flagged, is_plain, operation, step
+from .operations import SIZED, Outcome, State, Step, UnknownOperation, flagged, is_plain, operation, step
 
 _WINDOW = ("start", (2,), "int32"), ("shape", (2,), "int32")
 _BILINEAR, _NEAREST = InterpolationMode.BILINEAR, InterpolationMode.NEAREST
@@ -27,7 +27,7 @@ def crop(s: State, like: str, top: Any, left: Any, height: Any, width: Any) -> O
     h, w = s.size
     meets = top < h and left < w and top + height > 0 and left + width > 0  # of others tensors have odd slices
     if s.kind != "pil" and not meets:
-        raise Unknown
+        raise UnknownOperation
     inside = top >= 0 and left >= 0 and top + height <= h and left + width <= w
     fits = is_plain(s) and (inside or (meets and not s.normalized))
     if width == 1 and s.kind == "pil":  # libjpeg interpolates no chroma for a window of one column
@@ -62,7 +62,7 @@ def resize(
         new = v2._compute_resized_output_size(s.size, size=size, max_size=max_size)
     else:
         if isinstance(size, list) and (len(size) not in (1, 2) or (max_size is not None and len(size) != 1)):
-            raise Unknown
+            raise UnknownOperation
         size = [size] if isinstance(size, int) else size
         new = v1._compute_resized_output_size(s.size, size, max_size)
     if tuple(new) == s.size:
@@ -96,14 +96,14 @@ def vflip(s: State, like: str) -> Outcome:
 def pad(s: State, like: str, padding: Any, fill: Any = 0, padding_mode: Any = "constant") -> Outcome:
     several = (padding,) if isinstance(padding, Integral) else tuple(padding)
     if len(several) not in (1, 2, 4):
-        raise Unknown
+        raise UnknownOperation
     left, top, right, bottom = whole(*several * (4 // len(several)))
     after = s.sized((s.size[0] + top + bottom, s.size[1] + left + right))
     mode = getattr(padding_mode, "value", padding_mode)
     if mode not in ("constant", "edge", "reflect", "symmetric") or min(left, top, right, bottom) < 0:
-        raise Unknown
+        raise UnknownOperation
     if like == "v1" and not isinstance(fill, (int, float)):
-        raise Unknown
+        raise UnknownOperation
     filled = _fill(s, fill)
     fits = is_plain(s) and (mode in ("constant", "edge") or s.kind == "pil") and filled is not None
     if fits and mode == "constant" and s.dtype.is_floating_point:
@@ -215,7 +215,7 @@ _TRANSPOSED: dict[Image.Transpose, Any] = {
 
 @operation("upright")
 def upright(s: State, like: str, orientation: int) -> Outcome:
-    """As ImageOps.exif_transpose() makes it."""
+    """Turns an image as ImageOps.exif_transpose() does."""
     return transpose(s, like, _UPRIGHT[orientation])
 
 
@@ -260,5 +260,5 @@ def whole(*numbers: Any) -> tuple[int, ...]:
     if {int}.issuperset(map(type, numbers)):
         return numbers
     if not all(isinstance(one, Integral) for one in numbers):
-        raise Unknown
+        raise UnknownOperation
     return tuple(map(int, numbers))

@@ -86,7 +86,7 @@ def unasked() -> Iterator[None]:
 
 
 def _tracer() -> Any:
-    """Who answers this thread; None where nobody does."""
+    """Returns this thread's tracer, or None."""
     return getattr(_here, "tracer", None)
 
 

@@ -15,10 +15,10 @@ from PIL.JpegImagePlugin import JpegImageFile
 from ..data.header import jpeg_of_one_picture
 from ..data.sources import Source, is_upright, opened
 from ..ops.arguments import interpolation_named
+from .deferred import Deferred
 from .geometry import resized
-from .later import Later
 from .operations import OPERATIONS, Outcome, State
-from .record import Call, Header, kept
+from .record import ImageHeader, RecordedCall, kept
 
 _really_open = Image.open  # before anything takes its place
 _OWN = frozenset(
@@ -42,7 +42,7 @@ class LazyImage(Image.Image):
 
     _real_class: type[Image.Image] = Image.Image
 
-    def __init__(self, later: Later):
+    def __init__(self, later: Deferred):
         object.__setattr__(self, "_later", later)
 
     def __getattribute__(self, name: str) -> Any:
@@ -71,44 +71,44 @@ class LazyImage(Image.Image):
     # gives None then.
 
     def convert(self, *args: Any, **kwargs: Any) -> Image.Image:
-        """As PIL's."""
+        """Does as PIL's."""
         return _called(self, "convert", _converted, args, kwargs, "converts the image to another mode")
 
     def resize(self, *args: Any, **kwargs: Any) -> Image.Image:
-        """As PIL's."""
+        """Does as PIL's."""
         return _called(self, "resize", _resized, args, kwargs, "resizes the image")
 
     def crop(self, *args: Any, **kwargs: Any) -> Image.Image:
-        """As PIL's."""
+        """Does as PIL's."""
         return _called(self, "crop", _cropped, args, kwargs, "crops the image")
 
     def rotate(self, *args: Any, **kwargs: Any) -> Image.Image:
-        """As PIL's."""
+        """Does as PIL's."""
         return _called(self, "rotate", _rotated, args, kwargs, "rotates the image")
 
     def transpose(self, *args: Any, **kwargs: Any) -> Image.Image:
-        """As PIL's."""
+        """Does as PIL's."""
         return _called(self, "transpose", OPERATIONS["transpose"], args, kwargs, "transposes the image")
 
     def thumbnail(self, *args: Any, **kwargs: Any) -> None:
-        """As PIL's, which changes an image in place. Of one that was only opened it may decode less."""
+        """Does as PIL's, which changes an image in place. Of one that was only opened it may decode less."""
         later, outcome = later_of(self), None
         if later.state is not None and not later.is_file:
             with suppress(Exception):  # PIL's own method says what is wrong
                 outcome = _thumbnail(later.state, *args, **kwargs)
-        made = later.then(Call("PIL", "thumbnail", kept(args), kept(kwargs)), outcome)
+        made = later.then(RecordedCall("PIL", "thumbnail", kept(args), kept(kwargs)), outcome)
         if made is None:
             later.value("makes a thumbnail of the image").thumbnail(*args, **kwargs)
         else:
             object.__setattr__(self, "_later", made)
 
     def copy(self) -> Image.Image:
-        """As PIL's."""
+        """Does as PIL's."""
         return _called(self, "copy", lambda s, like: Outcome(s, ()), (), {}, "copies the image")
 
     def load(self) -> Any:
-        """What reads the pixels when somebody asks for one. Of some formats an image becomes another by it: PIL turns a
-        TIFF, and says no more that it is to be turned."""
+        """Returns what reads the pixels when somebody asks for one. Of some formats an image becomes another by it: PIL
+        turns a TIFF, and says no more that it is to be turned."""
         later = later_of(self)
         if later.state is None:
             return later.value("loads the image").load()
@@ -116,7 +116,7 @@ class LazyImage(Image.Image):
         return _Pixels(self)
 
     def getbands(self) -> tuple[str, ...]:
-        """As PIL's."""
+        """Does as PIL's."""
         later = later_of(self)
         state = later.state
         return (
@@ -124,7 +124,7 @@ class LazyImage(Image.Image):
         )
 
     def getexif(self) -> Any:
-        """As PIL's, of what the header of a JPEG has, and of a PNG without."""
+        """Does as PIL's, with what the header of a JPEG has, or of a PNG without EXIF."""
         later = later_of(self)
         if later.exif is None and not later.is_real:
             later.exif = _exif(later)
@@ -169,7 +169,7 @@ class LazyFile(LazyImage):
 
 
 class _Pixels:
-    """What PIL's ``image.load()`` gives: single pixels, of the image that is read for the first one."""
+    """PIL's ``image.load()``: single pixels of an image that is read for the first one."""
 
     def __init__(self, image: LazyImage):
         self._image = image
@@ -181,13 +181,13 @@ class _Pixels:
         later_of(self._image).value("sets the image's pixels").load()[place] = value
 
 
-def later_of(image: Any) -> Later:
+def later_of(image: Any) -> Deferred:
     """Returns what a stand-in stands for."""
-    later: Later = object.__getattribute__(image, "_later")
+    later: Deferred = object.__getattribute__(image, "_later")
     return later
 
 
-def _made(later: Later | None) -> Any:
+def _made(later: Deferred | None) -> Any:
     """The stand-in for what is made later."""
     return None if later is None else later.notes.made(LazyImage(later))
 
@@ -203,11 +203,11 @@ def _called(image: LazyImage, name: str, gives: Callable[..., Outcome], args: An
             outcome = None
         if outcome is not None and min(outcome.state.size) < 1:
             outcome = None
-    made = later.then(Call("", name, kept(args), kept(kwargs)), outcome)
+    made = later.then(RecordedCall("", name, kept(args), kept(kwargs)), outcome)
     return _made(made) or getattr(later.value(why), name)(*args, **kwargs)
 
 
-def _own_class(later: Later) -> type:
+def _own_class(later: Deferred) -> type:
     """The class of the real image: of one that was only opened its format's."""
     if later.is_real:
         return type(later.value(""))
@@ -222,12 +222,12 @@ def _own_class(later: Later) -> type:
         return Image.Image
 
 
-def header_of(source: Source) -> Header | None:
+def header_of(source: Source) -> ImageHeader | None:
     """Returns what the file's header says; None where only the real image says what it is."""
     try:
         found = None if is_upright(source) else jpeg_of_one_picture(source)
         if found is not None and found[1] * found[2] <= (Image.MAX_IMAGE_PIXELS or math.inf):  # of others Pillow warns
-            return Header(State("pil", _MODES_OF_JPEGS[found[0]], found), JpegImageFile, "JPEG")
+            return ImageHeader(State("pil", _MODES_OF_JPEGS[found[0]], found), JpegImageFile, "JPEG")
         with opened(source) as file, _really_open(file) as image:
             if image.format not in _FORMATS or image.mode not in _MODES:
                 return None
@@ -236,14 +236,14 @@ def header_of(source: Source) -> Header | None:
             width, height = image.size
             state = State("pil", image.mode, (len(image.getbands()), height, width))
             if not is_upright(source):
-                return Header(state, type(image), image.format)
+                return ImageHeader(state, type(image), image.format)
             turned = image.getexif().get(_ORIENTATION) in _TURNED
-            return Header(state.sized((width, height)) if turned else state, Image.Image, None)
+            return ImageHeader(state.sized((width, height)) if turned else state, Image.Image, None)
     except Exception:  # whoever needs the image says it
         return None
 
 
-def _exif(later: Later) -> Any:
+def _exif(later: Deferred) -> Any:
     """Returns what the header says of an image that was only opened; None where only the real one says it."""
     if later.record is None or is_upright(later.source):
         return None
@@ -323,7 +323,7 @@ class _Found(Exception):
 
 
 class _Asked:
-    """What PIL's thumbnail() takes for an image, to see which size that gets."""
+    """A substitute for an image that PIL's thumbnail() takes, to see which size it gets."""
 
     def __init__(self, s: State):
         self.height, self.width = s.size

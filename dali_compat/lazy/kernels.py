@@ -16,10 +16,10 @@ from ..ops.draws import compute, lookup
 from ..plan import ImageSpec, Step
 from ..translate import translate
 from . import color, convert, geometry  # noqa: F401 - they register what is known of operations
+from .deferred import Deferred
 from .images import LazyImage, later_of
-from .later import Later
 from .operations import NEVER, OPERATIONS, Outcome, State, given, is_plain, outcome_of
-from .record import Call, kept
+from .record import RecordedCall, kept
 from .tensors import KINDS, LazyMask, lazy_tensor
 
 _BY_VERSION = frozenset(("affine", "augment", "gaussian_blur"))  # whose arithmetic is not that of the image's class
@@ -41,10 +41,10 @@ def applied(owner: str, name: str, stand_in: Any, args: Any, kwargs: Any) -> Any
     outcome = outcome_of(name, state, owner, args, more)
     if outcome is not None and outcome.same:
         return stand_in
-    return stand_in_for(later.then(Call(owner, name, kept(args), kept(kwargs)), outcome))
+    return stand_in_for(later.then(RecordedCall(owner, name, kept(args), kept(kwargs)), outcome))
 
 
-def stand_in_for(later: Later | None) -> Any:
+def stand_in_for(later: Deferred | None) -> Any:
     """A new stand-in."""
     if later is None:
         return None
@@ -87,7 +87,7 @@ def registered(transform: Any, stand_in: Any) -> Any:
     shape = (chain.gives.channels, *size)
     mode = {1: "L", 3: "RGB"}[chain.gives.channels]
     given_state = State(chain.gives.kind, mode, shape, chain.gives.dtype, chain.gives.normalized)
-    return stand_in_for(later.then(Call("called", "", (transform,)), Outcome(given_state, tuple(made))))
+    return stand_in_for(later.then(RecordedCall("called", "", (transform,)), Outcome(given_state, tuple(made))))
 
 
 def _is_conditional(step: Step) -> bool:

@@ -1,4 +1,4 @@
-"""What is known of an image that is not made yet, and of each operation on it: what that gives, and its step.
+"""The known state of a deferred image, and the result and step of each operation on it.
 
 An operation is a function of torchvision's, or a method of an image's. Here each is called as torchvision's is, with
 the State of an image in its place, and gives an Outcome: torchvision's own arithmetic on sizes, without pixels.
@@ -23,7 +23,7 @@ FLAG, SIZED, NEVER = "flag", "sized", "never"  # how an image that a step is not
 
 
 class State(NamedTuple):
-    """What is known of an image.
+    """The known state of an image.
 
     Attributes:
         kind: "pil", "tensor", "Image" or "Mask".
@@ -114,7 +114,7 @@ Step = tuple[Given, Numbers]
 
 
 class Outcome(NamedTuple):
-    """What an operation gives.
+    """The result of an operation.
 
     Attributes:
         state: of the image after it.
@@ -127,7 +127,7 @@ class Outcome(NamedTuple):
     same: bool = False
 
 
-class Unknown(Exception):
+class UnknownOperation(Exception):
     """Nothing is known of what an operation gives: the image has to be real."""
 
 

@@ -37,7 +37,7 @@ _FIDELITY: dict[str, Any] = {
 }
 
 
-class Chain:
+class RecipeChain:
     """To the loader a data set: of the images, among the samples of a user's, that follow one recipe.
 
     Args:
@@ -81,11 +81,11 @@ class _Recipe:
         self.givens = givens
         self.sizes: list[Any] = [()] * len(givens)  # (), one size, or None for several
         self.inside = [True] * len(givens)
-        self.chain: Chain | None = None
+        self.chain: RecipeChain | None = None
 
 
 class Recipes:
-    """Those of a data set's images that are read from one kind of source.
+    """The recipes of a data set's images that are read from one kind of source.
 
     Args:
         count, given: as Chain's.
@@ -93,13 +93,13 @@ class Recipes:
 
     def __init__(self, count: int, given: str):
         self._count, self._given = count, given
-        self._root, self.replayed = Chain(count, given), Chain(count, given, None)
+        self._root, self.replayed = RecipeChain(count, given), RecipeChain(count, given, None)
         self._recipes: list[_Recipe] = []
         self._places: dict[tuple[Given, ...], tuple[_Recipe, list[int]] | None] = {}
         self._chains = 0
         self._lock = new_lock()
 
-    def place(self, steps: Sequence[Step] | None, size: Size) -> tuple[Chain, Numbers]:
+    def place(self, steps: Sequence[Step] | None, size: Size) -> tuple[RecipeChain, Numbers]:
         """The chain that an image of this size goes through, and its numbers there; ``replayed`` without numbers where
         it follows none."""
         if steps is None:
@@ -107,7 +107,7 @@ class Recipes:
         with self._lock:  # several loaders over one data set
             return self._place(canonical(steps), size)
 
-    def _place(self, steps: Sequence[Step], size: Size) -> tuple[Chain, Numbers]:
+    def _place(self, steps: Sequence[Step], size: Size) -> tuple[RecipeChain, Numbers]:
         kinds = tuple([given for given, _ in steps])
         if kinds not in self._places:
             if len(self._places) >= _MOST_KNOWN:
@@ -124,7 +124,7 @@ class Recipes:
                 return self.replayed, ()
             self._chains += 1
             known = zip(recipe.givens, [size or None for size in recipe.sizes], recipe.inside, strict=True)
-            recipe.chain = Chain(self._count, self._given, list(known))
+            recipe.chain = RecipeChain(self._count, self._given, list(known))
             share_headers(recipe.chain, self._root)
         return recipe.chain, numbers
 
@@ -156,7 +156,7 @@ class Recipes:
         self._places = {kinds: found for kinds, found in self._places.items() if found and found[0] is not recipe}
 
     def _numbers(self, recipe: _Recipe, own: dict[int, Step], size: Size) -> Numbers:
-        """Those of an image at all places; what it shows of sizes and windows is noted."""
+        """Returns those of an image at all places; what it shows of sizes and windows is noted."""
         numbers: list[float] = []
         for place, given in enumerate(recipe.givens):
             if place in own:

@@ -1,4 +1,4 @@
-"""What was done to an image, in order, and the same once more: by torchvision's own functions, on the real one."""
+"""Records what was done to an image, in order, and replays it with torchvision's own functions on the real one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..inspection.replaced import STANDS_FOR
 from .operations import CONSTANT, Size, State, Step
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """An operation.
 
     Attributes:
@@ -41,8 +41,8 @@ class Call(NamedTuple):
         return _FUNCTIONS[self.owner](self.name)(image, *self.args, **self.kwargs)
 
 
-class Header(NamedTuple):
-    """What the header of a file says of its image: what is known of that, PIL's class, and the format's name."""
+class ImageHeader(NamedTuple):
+    """The header of an image file: what is known of the image, PIL's class, and the format's name."""
 
     state: State
     kind: type
@@ -62,7 +62,7 @@ class Recording(NamedTuple):
     source: Source
     size: Size
     state: State
-    calls: tuple[Call, ...] = ()
+    calls: tuple[RecordedCall, ...] = ()
     steps: tuple[Step, ...] | None = ()
     why: str = ""
 

@@ -1,4 +1,4 @@
-"""What came back of a data set: samples, with stand-ins for the images that DALI is to make, or real."""
+"""Samples that a data set has returned, with real images, or stand-ins for those that DALI is to make."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 
 from .decoders import LazyBytes
+from .deferred import Deferred, Notes
 from .images import LazyFile, LazyImage, later_of
-from .later import Later, Notes
 from .record import Recording
 from .tensors import KINDS, LazyStack
 
@@ -56,7 +56,7 @@ class Stack(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What ``dataset[index]`` gave.
+    """The result of ``dataset[index]``.
 
     Attributes:
         value: of it; in the places of ``images`` others may be put.
@@ -99,7 +99,7 @@ def put(value: Any, path: Path, image: Any) -> Any:
 
 
 def at(value: Any, path: Path) -> Any:
-    """What nested containers have at a path."""
+    """Returns what nested containers have at a path."""
     for key in path:
         value = value[key]
     return value
@@ -178,11 +178,11 @@ def _taken_apart(stack: Any) -> Any:
     return stack if later_of(stack).is_real else Stack(stack._parts, stack._how)
 
 
-def _record(later: Later) -> Recording | None:
+def _record(later: Deferred) -> Recording | None:
     return None if later.is_real else later.record
 
 
-def _refuse(later: Later, places: list[_Place], beside: bool) -> None:
+def _refuse(later: Deferred, places: list[_Place], beside: bool) -> None:
     """A stand-in is made real where it has to be. ``places``: all of the sample that it has. ``beside``: it is an image
     beside tensors."""
     if (
@@ -199,7 +199,7 @@ def _refuse(later: Later, places: list[_Place], beside: bool) -> None:
 
 
 class _Place(NamedTuple):
-    """Where a stand-in is in a sample.
+    """The place of a stand-in in a sample.
 
     Attributes:
         path: as Wanted's.
@@ -243,7 +243,7 @@ def stand_ins(value: Any) -> Iterator[Any]:
 
 
 def _as_it_is(stand_in: Any) -> Any:
-    """What is in its place in a sample. What is not real yet waits until somebody looks."""
+    """Returns what is in its place in a sample. What is not real yet waits until somebody looks."""
     later = later_of(stand_in)
     return later.value("") if later.is_real else stand_in
 

@@ -8,9 +8,9 @@ import torch
 from torchvision import tv_tensors
 
 from .convert import computed
-from .later import Later
+from .deferred import Deferred
 from .operations import OPERATIONS, Outcome, State, outcome_of, step
-from .record import Call, kept
+from .record import RecordedCall, kept
 
 _METHODS = frozenset(
     (
@@ -29,7 +29,7 @@ class LazyTensor(torch.Tensor):
     """A tensor that is computed when somebody looks at it, or at anything of it: through Python, or, past
     __torch_function__, in C++. It knows its shape and dtype."""
 
-    _later: Later
+    _later: Deferred
     _real_class: type[torch.Tensor] = torch.Tensor
 
     def __getattribute__(self, name: str) -> Any:
@@ -105,7 +105,7 @@ def _joined(name: str, *args: Any, **kwargs: Any) -> LazyStack | None:
         shape = getattr(torch, name)([torch.empty(shape, device="meta")] * len(parts), dim).shape
     except Exception:  # torch says what is wrong
         return None
-    later = Later(laters[0].source, laters[0].notes, lambda _: getattr(torch, name)(_real(parts, ""), dim))
+    later = Deferred(laters[0].source, laters[0].notes, lambda _: getattr(torch, name)(_real(parts, ""), dim))
     for one in laters:
         one.leads_to(later)
     made = torch.Tensor._make_wrapper_subclass(LazyStack, shape, dtype=dtype)
@@ -127,7 +127,7 @@ KINDS: dict[str, type[LazyTensor]] = {"tensor": LazyTensor, "Image": LazyTVImage
 _LAZY = frozenset(KINDS.values())
 
 
-def lazy_tensor(later: Later) -> LazyTensor:
+def lazy_tensor(later: Deferred) -> LazyTensor:
     """The stand-in for a tensor that is made later."""
     state = later.state
     assert state is not None  # nobody has seen it
@@ -191,7 +191,7 @@ def _cast(s: State, dtype: torch.dtype) -> Outcome:
 
 
 def _squeezed(s: State, dim: Any = None) -> Outcome:
-    """Of one plane: its lines."""
+    """Returns the lines of one plane."""
     if len(s.shape) != 3 or s.shape[0] != 1 or 1 in s.shape[1:] or dim not in (None, 0, -3):
         raise ValueError
     return Outcome(s._replace(shape=s.shape[1:], kind="tensor"))
@@ -204,7 +204,7 @@ def _unsqueezed(s: State, dim: int) -> Outcome:
 
 
 def _item(s: State, place: Any) -> Outcome:
-    """Of an index: a tuple is taken apart where all but its first place are ``...`` and full slices."""
+    """Simplifies an index: of a tuple the first place is taken, if all others are ``...`` and full slices."""
     places = place if type(place) is tuple else (place,)
     at = next((number for number, one in enumerate(places) if one is ...), None)
     if at is not None:
@@ -229,7 +229,7 @@ def _item(s: State, place: Any) -> Outcome:
 
 
 def _window(s: State, places: tuple[Any, ...]) -> Outcome:
-    """Of a tensor's slices: of all channels, those of a crop."""
+    """Returns the crop that a tensor's slices take of all channels."""
     places = *places, *[slice(None)] * (len(s.shape) - len(places))
     ranges = [range(side)[place] for side, place in zip(s.shape, places, strict=True)]
     if any(one.step != 1 for one in ranges):
@@ -258,7 +258,7 @@ def _computed(name: str) -> Any:
 
 
 class _OtherLength(IndexError):
-    """As torch's."""
+    """Torch's error, of its class and text."""
 
 
 def _refuse_length(s: State, length: int) -> None:
@@ -309,7 +309,7 @@ def _called(tensor: LazyTensor, name: str, args: Any, kwargs: Any) -> Any:
             return tensor
         if outcome is not None and outcome.steps is not None and outcome.state.kind != state.kind:
             outcome = outcome._replace(steps=(*outcome.steps, step("identity", outcome.state)))
-        made = later.then(Call("", name, kept(args), kept(kwargs)), outcome)
+        made = later.then(RecordedCall("", name, kept(args), kept(kwargs)), outcome)
         if made is not None:
             return later.notes.made(lazy_tensor(made))
     return getattr(later.value(f"uses the tensor's {name.strip('_')}"), name)(*args, **kwargs)

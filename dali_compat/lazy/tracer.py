@@ -1,4 +1,4 @@
-"""What a data set's own code gets from Image.open and from transforms while it is asked: stand-ins."""
+"""Gives a data set's own code stand-ins from Image.open and from transforms while it is traced."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import torch
 from ..data.intact import is_intact
 from ..data.sources import Record, Source, Upright, current_folder, opened, within
 from .decoders import LazyBytes, bytes_of, lazy_bytes, recording_of
+from .deferred import Deferred, Notes
 from .images import LazyFile, LazyImage, header_of
-from .later import Later, Notes
-from .record import Call, Recording
+from .record import RecordedCall, Recording
 from .tensors import lazy_tensor
 
 _COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, from which it takes the times of files
@@ -93,7 +93,7 @@ class Tracer:
             with opened(source) as whole:
                 return really(io.BytesIO(whole.read()))
 
-        return self.notes.made(LazyFile(Later(source, self.notes, make, header=header_of(source))))
+        return self.notes.made(LazyFile(Deferred(source, self.notes, make, header=header_of(source))))
 
     def decoded(self, feature: Any, value: Any, really: Callable[..., Any]) -> Any:
         """The image of a row of Hugging Face's; None as opened()."""
@@ -108,24 +108,24 @@ class Tracer:
             source = None if found is None else Upright(found)
         if source is None:
             return None
-        later = Later(source, self.notes, lambda before: really(feature, value), header=header_of(source))
+        later = Deferred(source, self.notes, lambda before: really(feature, value), header=header_of(source))
         return self.notes.made(LazyFile(later)) if feature.mode is None else self._in_rgb(later)
 
-    def _in_rgb(self, later: Later) -> Any:
+    def _in_rgb(self, later: Deferred) -> Any:
         """The same of Hugging Face's ``mode``, which converts it where it has to be."""
         state = later.state
         if state is None:
             return None
         rgb = state._replace(mode="RGB", shape=(3, *state.size))
-        record = Recording(later.source, state.size, rgb, (Call("", "convert", ("RGB",)),))
-        return self.notes.made(LazyImage(Later(later.source, self.notes, lambda before: later.value(""), record)))
+        record = Recording(later.source, state.size, rgb, (RecordedCall("", "convert", ("RGB",)),))
+        return self.notes.made(LazyImage(Deferred(later.source, self.notes, lambda before: later.value(""), record)))
 
     def read(self, path: Any, really: Callable[..., Any]) -> Any:
         """A file's bytes as a tensor, not read yet; None as opened()."""
         source = self._file(_path(path))
         if source is None:
             return None
-        return lazy_bytes(Later(source, self.notes, lambda before: really(path)), os.stat(source).st_size)
+        return lazy_bytes(Deferred(source, self.notes, lambda before: really(path)), os.stat(source).st_size)
 
     def decoded_by(self, library: str, name: str, data: Any, args: Any, really: Callable[..., Any]) -> Any:
         """The tensor that a function of a library decodes of these bytes; None as opened()."""
@@ -143,7 +143,7 @@ class Tracer:
         if found is None:
             return None
         return self.notes.made(
-            lazy_tensor(Later(source, self.notes, lambda before: really(bytes_of(data), *args), found))
+            lazy_tensor(Deferred(source, self.notes, lambda before: really(bytes_of(data), *args), found))
         )
 
     def _source(self, file: Any) -> Source | None:
@@ -180,7 +180,7 @@ def _is_whole(source: Source, known: set[int]) -> bool:
 
 
 def _are_errors() -> bool:
-    """Whether a warning of Pillow's may be raised as an error."""
+    """Returns whether a warning of Pillow's may be raised as an error."""
     for action, text, category, module, _ in warnings.filters:
         if issubclass(UserWarning, category):
             if action == "error":
@@ -191,7 +191,7 @@ def _are_errors() -> bool:
 
 
 def _showing() -> Any:
-    """What warnings go to: another function, where catch_warnings() records them."""
+    """Returns what warnings go to: another function, where catch_warnings() records them."""
     return getattr(warnings, "_showwarnmsg_impl", None)
 
 

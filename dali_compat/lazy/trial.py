@@ -24,7 +24,7 @@ import torch
 from ..inspection.objects import is_of_library
 from ..workers.samples import dumps
 from ..workers.worker import stay_with_the_parent
-from .reach import names_of
+from .static_call_graph import names_of
 
 _SECONDS, _IDLE = 60, 5  # that a child may take, and that it may do nothing: what it waits for may not be there
 _SHARED = 64 << 20  # bytes of shared memory of which a child has a copy
@@ -39,7 +39,7 @@ class TrialFailed(Exception):
 
 
 def in_child(function: Callable[[], Any]) -> Any:
-    """What a function without arguments gives; pickle must take it. Sockets, pipes and threads are not there.
+    """Returns what a function without arguments gives; pickle must take it. Sockets, pipes and threads are not there.
 
     Raises:
         TrialFailed: it has raised an error, crashed, waited for 5 s or taken 60 s; the text says so of a data set.

@@ -1,4 +1,4 @@
-"""Whether a data set of the user's can be asked: its code tells first (reading.py), then a few samples."""
+"""Whether a data set of the user's can be asked: its code tells first (static_checks.py), then a few samples."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 
 import torch.utils.data as data
 
-from ..data.per_object import PerObject
+from ..data.identity_weak_dict import IdentityWeakDict
 from ..data.sources import BYTES, PATHS, Record
 from ..data.survey import file_size
 from ..errors import Unsupported
 from ..inspection.pillow import refuse_replaced_pillow
 from ..randoms import seed_generators
 from .asker import Asker
-from .reach import catches_errors
-from .reading import gives_many, may_open, may_use_cuda, signature_of, with_inner
 from .recipes import Recipes
 from .record import Recording
 from .samples import Sample
+from .static_call_graph import catches_errors
+from .static_checks import gives_many, may_open, may_use_cuda, signature_of, with_inner
 from .tracer import HEARD, WRITTEN, now
 from .trial import TrialFailed, in_child, reachable
 
@@ -31,7 +31,7 @@ _IN_MEMORY = 1 << 16  # images in memory whose headers are known at a time: more
 
 
 class Verdict(NamedTuple):
-    """What a few samples have shown.
+    """The findings of a few samples.
 
     Attributes:
         why: the data set makes its samples itself; "" where it can be asked.
@@ -48,7 +48,7 @@ class Verdict(NamedTuple):
 
 
 class Known:
-    """What is known of a data set.
+    """The known facts of a data set.
 
     Attributes:
         recipes: as Asker's.
@@ -64,7 +64,7 @@ class Known:
         self._begin()
 
     def verdict(self, dataset: Any) -> Verdict:
-        """As the data set is now."""
+        """Returns the verdict on the data set as it is now."""
         signature = list(signature_of(dataset))
         if signature == self._signature:
             return self._verdict
@@ -85,7 +85,7 @@ class Known:
         self._verdict = Verdict(f"{why or _UNSEEN} in most samples")
 
 
-_of_dataset: PerObject[Known] = PerObject()
+_of_dataset: IdentityWeakDict[Known] = IdentityWeakDict()
 
 
 class Asked(NamedTuple):
@@ -144,7 +144,7 @@ def give_up(dataset: Any, why: str) -> None:
 
 
 def _try(dataset: Any, recipes: dict[str, Recipes]) -> Verdict:
-    """What a few samples show. A forked child asks for them, so that nothing of it is left behind."""
+    """Returns what a few samples show. A forked child asks for them, so that nothing of it is left behind."""
     if any(gives_many(one) for one in with_inner(dataset)):
         return Verdict("has __getitems__ of its own")
     if not len(dataset):
@@ -192,7 +192,7 @@ def _tried(count: int) -> list[int]:
 
 
 def _kind_and_size(source: Any) -> tuple[bool, int]:
-    """Whether an encoded image is a JPEG, and its bytes."""
+    """Returns whether an encoded image is a JPEG, and its bytes."""
     if isinstance(source, Record):
         encoded = source.archive.copied(source.index)
         return encoded[:2] == b"\xff\xd8", len(encoded)

@@ -20,15 +20,15 @@ from ..workers.processes import Answer, Processes, serve
 from ..workers.samples import dumps
 from ..workers.worker import begin, dumped, stay_with_the_parent, wrapped
 from .asker import Asker
+from .deferred import Deferred, Notes
 from .images import LazyFile, LazyImage, later_of
-from .later import Later, Notes
 from .record import Recording
 from .samples import IMAGES, Sample, all_real, exchanged
 from .tracer import numbers
 
 
 class Request(NamedTuple):
-    """What a worker is asked.
+    """A request to a worker.
 
     Attributes:
         indices: of samples.
@@ -46,7 +46,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What it answers.
+    """A worker's reply.
 
     Attributes:
         samples: without stand-ins: None where images are to be, and the Recording of others.
@@ -67,7 +67,7 @@ class Ticket(NamedTuple):
     processes: Processes
 
 
-class AskedWorkers:
+class TracingWorkers:
     """The worker processes of an epoch, or with persistent_workers of all of an iterator's.
 
     Args:
@@ -104,7 +104,7 @@ class AskedWorkers:
             self._processes.begin_again()
 
     def ask(self, request: Request) -> Ticket:
-        """What samples() takes. Raises as start(), and where a process has died."""
+        """Returns what samples() takes. Raises as start(), and where a process has died."""
         answer, processes = Answer(), self.start()
         processes.ask([dumps(request)], [answer])
         return Ticket(request, answer, processes)
@@ -148,7 +148,7 @@ class AskedWorkers:
 
 def _waiting(recording: Recording) -> LazyImage:
     return (LazyImage if recording.calls else LazyFile)(
-        Later(recording.source, Notes(), lambda before: recording.made(), recording)
+        Deferred(recording.source, Notes(), lambda before: recording.made(), recording)
     )
 
 

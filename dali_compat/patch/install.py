@@ -185,8 +185,8 @@ def _why_torchs(dataset: Any) -> str | None:
         return ""
     from ..data.kinds import of_images
     from ..errors import Unsupported
-    from ..lazy.reach import reads_images
-    from ..lazy.reading import with_inner
+    from ..lazy.static_call_graph import reads_images
+    from ..lazy.static_checks import with_inner
     from ..routes.choose import planned
 
     if of_images(dataset):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.utils.data as data
 
-from ..data.leaves import leaves_of
+from ..data.base_datasets import leaves_of
 from ..data.timm import OfTimms
 from ..loader import DataLoader
 from ..runtime import patched

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .event_loop import event_loop, is_forked
 from .helper_process import HelperProcess
 from .hub import Hub
-from .urls import Part, reason_of, split, whole
+from .urls import UrlPart, reason_of, split, whole
 
 _INSTALL = "pip install obstore"
 
@@ -83,7 +83,7 @@ class Client:
         return repr(sorted(named))
 
     async def get(self, url: str) -> Fetched:
-        """Returns an object, or a Part of one, with the etag of all of it.
+        """Returns an object, or a UrlPart of one, with the etag of all of it.
 
         Raises:
             Exception: obstore's.
@@ -96,11 +96,11 @@ class Client:
         if isinstance(store, Hub):
             buffer, meta = await store.get(url)
         else:
-            bounds = {"range": (url.start, url.end)} if isinstance(url, Part) else {}
+            bounds = {"range": (url.start, url.end)} if isinstance(url, UrlPart) else {}
             result = await _obstore().get_async(store, key, options=bounds)
             meta = result.meta
             buffer = await result.bytes_async()
-        size = url.end - url.start if isinstance(url, Part) else meta["size"]
+        size = url.end - url.start if isinstance(url, UrlPart) else meta["size"]
         data: NDArray[np.uint8] = np.frombuffer(buffer, np.uint8)
         if len(data) != size:
             raise OSError(f"{len(data):,} bytes came of {size:,}")

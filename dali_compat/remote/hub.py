@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .urls import Part, split, whole
+from .urls import UrlPart, split, whole
 
 
 class Hub:
@@ -31,9 +31,9 @@ class Hub:
         self._root = root.partition("://")[2]
 
     async def get(self, url: str) -> tuple[bytes, Mapping[str, Any]]:
-        """Returns the bytes of an object or a Part of one, and what is known of all of it."""
+        """Returns the bytes of an object or a UrlPart of one, and what is known of all of it."""
         meta = await self.look_up(url)
-        bounds = (url.start, url.end) if isinstance(url, Part) else (None, None)
+        bounds = (url.start, url.end) if isinstance(url, UrlPart) else (None, None)
         return await _in_thread(self._files.cat_file, self._path(split(whole(url))[1]), *bounds), meta
 
     async def look_up(self, url: str) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from ..errors import ImageReadError
 from .client import Client, Fetched, bare, not_there
 from .disk_cache import DiskCache
 from .event_loop import wait_for
-from .urls import Part, failed, reason_of, shown, whole
+from .urls import UrlPart, failed, reason_of, shown, whole
 
 _AT_ONCE = 64  # objects that read() asks for
 
@@ -60,7 +60,7 @@ class Objects:
 
     def size(self, url: str) -> int:
         """Returns the bytes of an object; 0 where it was neither listed nor read."""
-        return url.end - url.start if isinstance(url, Part) else self._sizes.get(url, 0)
+        return url.end - url.start if isinstance(url, UrlPart) else self._sizes.get(url, 0)
 
     def look_up(self, url: str) -> tuple[int, str]:
         """Returns size and etag of an object, and remembers them. Raises as get()."""
@@ -76,12 +76,12 @@ class Objects:
         return f"images come from object storage, fetched ahead of their batches{kept}"
 
     async def get(self, url: str) -> Fetched:
-        """Returns an object, or a Part of one.
+        """Returns an object, or a UrlPart of one.
 
         Raises:
             ImageReadError: it cannot be read, or has changed.
         """
-        part = url if isinstance(url, Part) else None
+        part = url if isinstance(url, UrlPart) else None
         if part is not None and part.start == part.end:  # no server takes that
             return Fetched(np.empty(0, np.uint8), "")
         try:

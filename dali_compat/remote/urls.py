@@ -14,7 +14,7 @@ _WEB = "http", "https"
 _SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "hf", *_WEB)
 
 
-class Part(str):
+class UrlPart(str):
     """Names bytes of an object: from ``start`` up to ``end``, without the ``holes``, (start, end) within these."""
 
     url: str
@@ -22,7 +22,7 @@ class Part(str):
     end: int
     holes: tuple[tuple[int, int], ...]
 
-    def __new__(cls, url: str, start: int, end: int, holes: tuple[tuple[int, int], ...] = ()) -> Part:
+    def __new__(cls, url: str, start: int, end: int, holes: tuple[tuple[int, int], ...] = ()) -> UrlPart:
         made = super().__new__(cls, f"{url}, bytes {start} to {end}")
         made.url, made.start, made.end, made.holes = url, start, end, holes
         return made
@@ -32,8 +32,8 @@ class Part(str):
 
 
 def whole(url: str) -> str:
-    """Returns the URL of the object that a URL or a Part is of."""
-    return url.url if isinstance(url, Part) else url
+    """Returns the URL of the object that a URL or a UrlPart is of."""
+    return url.url if isinstance(url, UrlPart) else url
 
 
 def is_url(path: Any) -> bool:

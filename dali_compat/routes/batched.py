@@ -17,7 +17,7 @@ from ..ops.draws import ImageTooSmall, compute, is_random
 from ..plan import ImageSpec, Options, Plan
 from ..randoms import Randoms
 from ..runtime.no_compile import no_compile
-from ..runtime.views import filled
+from ..runtime.view_batches import filled
 from ..runtime.warn_location import tell_of_fallback
 from ..translate import translate
 from ..translate.lower import lower

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from ..data.arrays import holds_arrays
-from ..data.leaves import Images, image_leaves_of, leaves_of
+from ..data.base_datasets import Images, image_leaves_of, leaves_of
 from ..data.readers import reader_of, transforms_of
 from ..data.sources import BYTES, InItsMode
 from ..data.survey import mostly_jpeg, typical_size
 from ..errors import Unsupported
 from ..inspection.pillow import refuse_replaced_pillow
-from ..lazy.recipes import Chain
+from ..lazy.recipes import RecipeChain
 from ..lazy.verdict import Asked, asked
 from ..plan import Call, ImageSpec, Options, Plan
 from ..runtime.cores import usable_cores
@@ -190,7 +190,7 @@ def _plans(
 
 def _plan(leaf: Any, options: Options, known: dict[tuple, Plan], spec: ImageSpec = ImageSpec()) -> Plan:
     """The plan of a leaf; of equal ones the first that is ``known``."""
-    asked_chain = isinstance(leaf, Chain)  # whose transforms may have other settings by now
+    asked_chain = isinstance(leaf, RecipeChain)  # whose transforms may have other settings by now
     plan = lower(leaf.translation if asked_chain else translate(transforms_of(leaf)[0], spec, views=True), options)
     return known.setdefault(key_of(plan), plan)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..data.base_datasets import Images
 from ..data.headers import headers_of
-from ..data.leaves import Images
 from ..data.sources import DECODED
 from ..lazy.asker import Asker
 from ..plan import Plan

@@ -8,7 +8,7 @@ import re
 import torch
 from torch.utils.data import IterableDataset
 
-from ..data.leaves import leaves_of, objects_of
+from ..data.base_datasets import leaves_of, objects_of
 from ..inspection.untranslatable import describe
 from ..plan import Plan
 from ..runtime.installation import dali_version, hidden_jpeg_engines, max_connections, max_connections_note

@@ -11,7 +11,7 @@ import torch
 import torch.utils.data as data
 
 from ..data.arrays import images_of, raw_targets, spec_of, target_table
-from ..data.leaves import leaves_of
+from ..data.base_datasets import leaves_of
 from ..engine.fused import Program
 from ..errors import Unsupported
 from ..plan import Options, Plan

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .views import Views
+from .view_batches import ViewBatches
 
 _AT_ONCE = 2**16  # bytes of ordinary memory, which the driver keeps before it goes on
 
@@ -86,7 +86,7 @@ def mapped(data: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """
     if isinstance(data, torch.Tensor):
         return function(data)
-    if isinstance(data, Views):
+    if isinstance(data, ViewBatches):
         return data.each(lambda batch: mapped(batch, function))
     if isinstance(data, Mapping):
         named = {key: mapped(value, function) for key, value in data.items()}

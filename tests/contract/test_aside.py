@@ -14,8 +14,8 @@ from torchvision import transforms as T
 from contract.both import EXACT, assert_same_pixels, ours, pixels, said, stock
 from contract.test_processes import _in_child
 from dali_compat import DALIImageFolder, DataLoader, on_batch, register
-from dali_compat.epoch.aside import Aside
 from dali_compat.epoch.dali_batch import DaliBatch
+from dali_compat.epoch.prefetch_thread import PrefetchThread
 from dali_compat.runtime import forks
 
 PATIENCE = 60  # seconds
@@ -283,7 +283,7 @@ if sys.argv[2] == "True":
 @pytest.mark.parametrize("before", [True, False])
 def test_an_interrupt_between_the_lines_of_do(before):
     """end() comes to an end, and what was asked for is done by then, or never."""
-    aside, done = Aside(torch.device("cpu")), []
+    aside, done = PrefetchThread(torch.device("cpu")), []
     tasks = aside._tasks
 
     class Interrupted:
@@ -302,14 +302,14 @@ def test_an_interrupt_between_the_lines_of_do(before):
 
 def test_end_comes_to_an_end_twice():
     """An interrupt may have stopped the first one while it waited."""
-    aside, done = Aside(torch.device("cpu")), []
+    aside, done = PrefetchThread(torch.device("cpu")), []
     for number in range(2):
         aside.end(lambda number=number: done.append(number), waits=True)
     assert done == [0]
 
 
 def test_an_end_that_nobody_waits_for():
-    aside, may, done = Aside(torch.device("cpu")), threading.Event(), []
+    aside, may, done = PrefetchThread(torch.device("cpu")), threading.Event(), []
     aside.do(lambda: (may.wait(PATIENCE), done.append(1)))
     aside.end(lambda: done.append(2), waits=False)
     assert not done
@@ -319,7 +319,7 @@ def test_an_end_that_nobody_waits_for():
 
 
 def test_wait_raises_once():
-    aside = Aside(torch.device("cpu"))
+    aside = PrefetchThread(torch.device("cpu"))
     aside.do(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         aside.wait()
@@ -328,7 +328,7 @@ def test_wait_raises_once():
 
 
 def test_it_need_not_wait_for_itself():
-    aside, done = Aside(torch.device("cpu")), []
+    aside, done = PrefetchThread(torch.device("cpu")), []
     aside.do(lambda: (aside.settle(), aside.end(lambda: done.append(2), waits=True), done.append(1)))
     aside._ended.wait(PATIENCE)
     assert done == [1, 2]
@@ -352,7 +352,7 @@ def test_a_lock_that_an_interrupt_left_locked(exact_folder, monkeypatch, where):
     iterator = iter(loader)
     next(iterator)
     with monkeypatch.context() as patched:
-        patched.setattr(*(Aside, "wait") if where == "next" else (DataLoader, "_choose_route"), interrupted)
+        patched.setattr(*(PrefetchThread, "wait") if where == "next" else (DataLoader, "_choose_route"), interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(iterator) if where == "next" else iter(loader)
     assert lock._is_owned() is (where == "iter")

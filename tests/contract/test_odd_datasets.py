@@ -30,7 +30,7 @@ from contract.both import ours, stock
 from contract.test_own_datasets import assert_same, seeded
 from dali_compat import DataLoader
 from dali_compat.lazy import verdict
-from dali_compat.lazy.later import Later, Notes
+from dali_compat.lazy.deferred import Deferred, Notes
 
 X = T.Compose([T.Resize((20, 24)), T.CenterCrop(16), T.ToTensor()])
 XT = v2.Compose([v2.Resize((16, 16)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
@@ -794,7 +794,7 @@ def test_threads_that_look_at_one_image():
         time.sleep(0.2)
         return object()
 
-    later = Later("", Notes(), make)
+    later = Deferred("", Notes(), make)
 
     def look(_):
         together.wait()

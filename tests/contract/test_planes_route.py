@@ -596,7 +596,7 @@ def test_kernels_fail(folder, engine, monkeypatch):
     dataset = DALIImageFolder(folder, CHAINS["views"])
     wanted = expected(monkeypatch, dataset)
     compared(engine, dataset)
-    monkeypatch.setattr(planes_group.Program, "__call__", called)
+    monkeypatch.setattr(planes_group.PlanesProgram, "__call__", called)
     with pytest.warns(RuntimeWarning, match="kernels failed, RuntimeError: no C compiler was found; JPEGs"):
         assert_alike(loaded(dataset), wanted)
     engine.calls.clear()

@@ -422,7 +422,7 @@ from contract.both import EXACT
 from contract.own_datasets import Plain
 from dali_compat import DataLoader
 from dali_compat.epoch.dali_batch import DaliBatch
-from dali_compat.epoch.stock import _OnDevice
+from dali_compat.epoch.fallback import _OnDevice
 from dali_compat.routes.choose import StockRoute
 
 kind, begun = sys.argv[2], threading.Event()

@@ -2,13 +2,12 @@
 
 import queue
 import threading
-from concurrent.futures import wait
 
 import pytest
 import torch
 from helpers import interrupted
 
-from dali_compat.epoch.aside import _LONGEST_REST, _REST, Aside
+from dali_compat.epoch.prefetch_thread import _LONGEST_REST, _REST, PrefetchThread
 
 
 @pytest.fixture
@@ -21,9 +20,9 @@ def gate():
 
 @pytest.fixture
 def aside():
-    made = Aside(torch.device("cpu"))
+    made = PrefetchThread(torch.device("cpu"))
     yield made
-    made.end(lambda: None, within=False)
+    made.end(lambda: None, waits=True)
 
 
 @pytest.mark.parametrize("error", [TimeoutError, RuntimeError, ValueError])
@@ -39,31 +38,15 @@ def test_what_a_signals_handler_raises_reaches_the_caller(gate, aside, error, ho
     aside.wait()
 
 
-def test_what_takes_longer_than_its_patience_is_waited_for(monkeypatch, gate, aside):
-    monkeypatch.setattr("dali_compat.epoch.aside._PATIENCE", 0.01)
-    waits, done = [], []
-
-    def futures_wait(*args):
-        waits.append(wait(*args))
-        if len(waits) == 3:
-            gate.set()
-
-    monkeypatch.setattr("dali_compat.epoch.aside.futures_wait", futures_wait)
-    aside.do(lambda: (gate.wait(), done.append(True)))
-    aside.wait()
-    assert done == [True] and len(waits) >= 3
-
-
-def test_within_a_lock_the_thread_ends_by_itself(monkeypatch, gate):
-    """It may wait for that lock."""
-    monkeypatch.setattr("dali_compat.epoch.aside._PATIENCE", 0.01)
-    aside, ended = Aside(torch.device("cpu")), []
+def test_after_a_garbage_collector_the_thread_ends_by_itself(gate):
+    """It may hold what the thread waits for."""
+    aside, ended = PrefetchThread(torch.device("cpu")), []
     aside.do(gate.wait)
-    aside.end(lambda: ended.append(threading.get_ident()), within=True)
+    aside.end(lambda: ended.append(threading.get_ident()), waits=False)
     assert ended == []
     gate.set()
     aside.settle()
-    assert ended == [aside._thread]
+    assert ended == [aside._thread.ident]
 
 
 def test_what_was_made_in_the_thread_is_raised_here(aside):
@@ -89,7 +72,7 @@ class _Needed(threading.Event):
 
 def test_beside_a_gpu_it_rests_for_a_part_of_the_step_and_no_longer_than_it_may(monkeypatch, aside):
     clock, rests = [100.0], []
-    monkeypatch.setattr("dali_compat.epoch.aside.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("dali_compat.epoch.prefetch_thread.perf_counter", lambda: clock[0])
     aside._needed = _Needed()
     for step in (1e-3, 10, 0, 0):
         aside.do(lambda: None)

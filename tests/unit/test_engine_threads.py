@@ -28,7 +28,7 @@ from dali_compat.engine.planes.files import Files, UncheckedFiles
 from dali_compat.engine.planes.geometry import planes_of
 from dali_compat.engine.planes.nvjpeg import EngineError, EngineMemoryError, Nvjpeg
 from dali_compat.engine.planes.verified import VerifiedEngine
-from dali_compat.epoch import aside
+from dali_compat.epoch import prefetch_thread
 from dali_compat.epoch.planes_group import as_many_as_fit, bounded
 from dali_compat.plan import Options
 from dali_compat.routes.dali import DaliRoute
@@ -517,12 +517,12 @@ def test_a_fork_waits_for_what_an_aside_begins_meanwhile(engine, monkeypatch):
         time.sleep(0.2)  # engines have been waited for
         engine.compare(FILES, PLACES, np.zeros(1, np.uint8), [torch.zeros(8, 8, 3, dtype=torch.uint8)], done.append)
 
-    late = aside.Aside(CPU)
+    late = prefetch_thread.PrefetchThread(CPU)
     late.do(begin)
     child = os.fork()
     if not child:
         os._exit(0)
     found = len(done)
     os.waitpid(child, 0)
-    late.end(lambda: None, within=False)
+    late.end(lambda: None, waits=True)
     assert found == 1

@@ -10,8 +10,8 @@ from torchvision.datasets import DatasetFolder
 
 from dali_compat import DALIRecordIO
 from dali_compat.archives.pack import pack
+from dali_compat.data.base_datasets import leaves_of
 from dali_compat.data.headers import headers_of
-from dali_compat.data.leaves import leaves_of
 from dali_compat.data.lookup import in_tables, is_plain, look_up
 from dali_compat.data.sources import BYTES, PATHS
 from dali_compat.data.table import table_of

@@ -17,7 +17,7 @@ from dali_compat.engine.fused import conversion_table
 from dali_compat.engine.pil import apply
 from dali_compat.engine.planes import engines, geometry
 from dali_compat.engine.planes.geometry import Windows, planes_of, rows_of, whole_rows_of
-from dali_compat.engine.planes.program import Program
+from dali_compat.engine.planes.program import PlanesProgram
 from dali_compat.epoch.part import run
 from dali_compat.ops.draws import compute
 from dali_compat.ops.kernels import rows_of as row_of
@@ -335,7 +335,7 @@ def test_any_chain_is_torchvisions(seed):
     made, rows = Made(MIXED, [(2, 2), (0, 0), (1, 1), (2, 1)], seed), np.arange(len(MIXED))
     arrays = compute((*plan.planes, *plan.after), made.sizes, Randoms(seed, 0, len(rows)), rows)
     begin = len(plan.planes)
-    result = Program(plan, arrays[:begin], made.sizes)(made.bytes, made.planes)
+    result = PlanesProgram(plan, arrays[:begin], made.sizes)(made.bytes, made.planes)
     result = run(plan.after, result, arrays[begin:])
     assert len(result) == len(rows)
     for row, found in enumerate(result):

@@ -20,7 +20,7 @@ _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
 
 
 def states(form: Form) -> bool:
-    """Returns whether a pipeline of this form hands out what files state of their sizes."""
+    """Returns whether a pipeline of this form returns what files state of their sizes."""
     return form.given == PATHS and not form.reads
 
 

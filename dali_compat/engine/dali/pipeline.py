@@ -1,9 +1,9 @@
 """One DALI pipeline that runs the DALI part of a plan: submit a batch, receive it later, in order.
 
-DALI is driven by one thread at a time, the caller's or that of epoch/aside.py. schedule_run() calls the external
-sources (feed.py), which hand over the submitted batch, and returns while DALI's threads and streams work. The dynamic
-executor gives every output memory of its own, so tensors leave by DLPack without a copy, and a batch that fails leaves
-the next ones alone.
+DALI is driven by one thread at a time, the caller's or that of epoch/prefetch_thread.py. schedule_run() calls the
+external sources (feed.py), which hand over the submitted batch, and returns while DALI's threads and streams work. The
+dynamic executor gives every output memory of its own, so tensors leave by DLPack without a copy, and a batch that fails
+leaves the next ones alone.
 
 No batch can come out as another one. Each sample carries a number through DALI beside its pixels, and what comes out is
 compared with what went in. A call that does not come to its end (Ctrl-C can stop it anywhere) leaves ``in_step`` false:
@@ -50,7 +50,7 @@ class DecodePipeline:
 
     Args:
         plan: what to run.
-        form: what it is given, and hands out.
+        form: its inputs and outputs.
         device: where images come out.
         threads: CPU threads of DALI.
         depth: batches in flight.
@@ -193,7 +193,7 @@ class DecodePipeline:
         self._done.clear()
 
     def close(self) -> None:
-        """Free threads, pinned and device memory. Tensors handed out stay valid."""
+        """Free threads, pinned and device memory. Tensors that were returned stay valid."""
         self._closed = True
         self.discard_all()
         if self._worker in (0, threading.get_ident()):

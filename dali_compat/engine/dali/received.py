@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from nvidia.dali.tensors import TensorListCPU
 
-from ...runtime.views import Views
+from ...runtime.view_batches import ViewBatches
 
 IMAGES = "images "
 """Names of outputs that are pixels, before the number of a view."""
@@ -19,7 +19,7 @@ class Received(NamedTuple):
 
     Attributes:
         images: (N, H, W, C) or (N, C, H, W) on the device, as the plan's last step lays it out, or a list of N where
-            sizes differ; Views of these where the plan has views; [] where the form only reads.
+            sizes differ; ViewBatches of these where the plan has views; [] where the form only reads.
         decoded: the same before the first step, (H, W, 3) each, where the form keeps them; else None.
         encoded: DALI's list of the N files' bytes, where it has read files; else None.
         lengths: (N,) int64, their numbers; None as ``encoded``.
@@ -27,7 +27,7 @@ class Received(NamedTuple):
             else None.
     """
 
-    images: torch.Tensor | list[torch.Tensor] | Views
+    images: torch.Tensor | list[torch.Tensor] | ViewBatches
     decoded: torch.Tensor | list[torch.Tensor] | None
     encoded: TensorListCPU | None
     lengths: np.ndarray | None
@@ -61,7 +61,7 @@ class Received(NamedTuple):
         return np.lib.stride_tricks.as_strided(first, (total,), (1,), writeable=False), self.lengths
 
 
-def _apart(images: list[torch.Tensor | list[torch.Tensor]]) -> Views:
+def _apart(images: list[torch.Tensor | list[torch.Tensor]]) -> ViewBatches:
     """Views in memory of their own: DALI computes once what is the same in two."""
     made: list[torch.Tensor | list[torch.Tensor]] = []
     known: set[int] = set()
@@ -71,7 +71,7 @@ def _apart(images: list[torch.Tensor | list[torch.Tensor]]) -> Views:
             view = view.clone() if isinstance(view, torch.Tensor) else [image.clone() for image in view]
         known.add(first.data_ptr())
         made.append(view)
-    return Views(made)
+    return ViewBatches(made)
 
 
 def _tensors(outputs):

@@ -125,7 +125,7 @@ class Decoding:
         return self._planes
 
     def cancel(self) -> None:
-        """Nobody wants it."""
+        """Cancels it and releases its resources."""
         self.done.cancel()
 
 

@@ -16,7 +16,7 @@ from .geometry import Planes, Windows, picked_rows_of, rows_of
 from .picked import picked
 
 
-class Program:
+class PlanesProgram:
     """``plan.planes`` for N images, whose arguments ``arrays`` are, and ``sizes`` (N, 2)."""
 
     def __init__(self, plan: Plan, arrays: list[Arrays], sizes: np.ndarray):

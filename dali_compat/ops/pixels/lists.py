@@ -37,7 +37,7 @@ def each(function: Callable, *columns) -> list:
         except RuntimeError:  # the main thread has ended, and with it every executor; this thread lives on
             pass
         except BaseException:
-            pool.shutdown(wait=False)  # as in epoch/aside.py
+            pool.shutdown(wait=False)  # as in epoch/prefetch_thread.py
             _pool = None
             raise
         else:

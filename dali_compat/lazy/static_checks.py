@@ -1,4 +1,4 @@
-"""What the code and the attributes of a data set say about it. None of its code runs, but for __getattr__()."""
+"""Reads what a data set's code and attributes say about it. None of its code runs, except __getattr__()."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.utils.data as data
 from ..data.hugging_face import is_hugging_faces
 from ..data.readers import known_class_of, reader_of
 from ..inspection.objects import attributes, root
-from .reach import names_of, opens_images
+from .static_call_graph import names_of, opens_images
 
 _DEPTH = 3  # of data sets in data sets
 _SMALL = 1000  # entries of a container that is looked into
@@ -27,7 +27,7 @@ def with_inner(dataset: Any, depth: int = _DEPTH) -> Iterator[Any]:
 
 
 def may_open(dataset: Any, depth: int = _DEPTH) -> bool:
-    """Whether a data set, or one among its attributes, opens images by PIL, as far as its code says."""
+    """Returns whether a data set, or one among its attributes, opens images by PIL, as far as its code says."""
     kind = type(dataset)
     if is_hugging_faces(kind):  # with a transform of the user's
         return kind.__name__ == "Dataset" and dataset.format["type"] == "custom"
@@ -39,7 +39,7 @@ def may_open(dataset: Any, depth: int = _DEPTH) -> bool:
 
 
 def may_use_cuda(dataset: Any) -> bool:
-    """Whether a data set's samples, or what it holds, may be on a GPU."""
+    """Returns whether a data set's samples, or what it holds, may be on a GPU."""
     code = getattr(_function(type(dataset), "__getitem__"), "__code__", None)
     named = set() if code is None else {*names_of(code), *filter(lambda one: isinstance(one, str), code.co_consts)}
     held = (str(value) for value in attributes(dataset).values() if isinstance(value, (str, torch.device)))
@@ -47,7 +47,7 @@ def may_use_cuda(dataset: Any) -> bool:
 
 
 def gives_many(dataset: Any) -> bool:
-    """Whether the user has written its __getitems__(), or its __getattr__() gives another object's."""
+    """Returns whether the user has written its __getitems__(), or its __getattr__() gives another object's."""
     many = _function(type(dataset), "__getitems__")
     if many is None:
         return hasattr(dataset, "__getitems__")
@@ -55,7 +55,7 @@ def gives_many(dataset: Any) -> bool:
 
 
 def signature_of(dataset: Any, depth: int = _DEPTH) -> Iterator[Any]:
-    """What changes where a data set gets other transforms, or becomes another."""
+    """Returns what changes where a data set gets other transforms, or becomes another."""
     yield id(dataset)
     for name, value in attributes(dataset).items():
         if callable(value):

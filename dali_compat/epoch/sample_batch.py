@@ -1,4 +1,4 @@
-"""What a data set that is asked has told of a batch: its samples, and the images that they are made of."""
+"""A batch of a traced data set: its samples, and the images that they are made of."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..lazy.record import Recording
 from ..lazy.samples import Sample, Wanted
 
 
-class Told(Listed):
+class SampleBatch(Listed):
     """Samples, and their images. Rows are images: the first one of each sample, or nothing where all of that is real;
     behind them the second ones of those that have several, then the third.
 
@@ -95,15 +95,15 @@ class Told(Listed):
         return lambda stream, k: made[:, :k]
 
     def columns(self, made: Sequence[tuple[Sequence[int], Any]]) -> list[Any] | None:
-        """Of (rows, images) of all rows: the first image of every sample, the second one, and so on, (N, C, H, W) each,
-        or a list of N; None where samples have different numbers of images."""
+        """Returns, of (rows, images) of all rows, the first image of every sample, the second one, and so on, (N, C, H,
+        W) each, or a list of N; None where samples have different numbers of images."""
         each = len(self.targets)
         if not self._most or any(len(sample.images) != self._most for sample in self.targets):
             return None
         return [_run(made, begin, each) for begin in range(0, len(self.places), each)]
 
     def of_samples(self, made: Sequence[tuple[Sequence[int], Any]]) -> list[Any]:
-        """Of each sample its image, a tuple where there are several, and None where there is none."""
+        """Returns each sample's image, a tuple if there are several, and None if there is none."""
         images = {row: image for rows, several in made for row, image in zip(rows, several, strict=True)}
         by_sample: list[list[Any]] = [[] for _ in self.targets]
         for row, sample in enumerate(self.of):

@@ -1,4 +1,4 @@
-"""What was made of a batch before it was asked for."""
+"""Results of a batch that were computed before it was asked for."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from ..runtime.device import current_stream_of, handed_over
 
 
-class Early:
-    """What was made of a batch ahead of finish(), on the GPU stream that was current then.
+class Prepared:
+    """Results of a batch that were computed ahead of finish(), on the GPU stream that was current then.
 
     Attributes:
         images: of the batch.
@@ -24,7 +24,7 @@ class Early:
         self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
 
     def hand_over(self) -> None:
-        """What was made is for the stream that is current now."""
+        """Hands what was made to the stream that is current now."""
         stream, self._stream = self._stream, None
         if stream is not None and stream.cuda_stream != current_stream_of(stream.device):
             if self.made is None:

@@ -29,7 +29,7 @@ _PATIENCE = 5.0  # seconds for the end of an epoch
 _REST, _LONGEST_REST = 0.5, 0.02  # of what the caller took for its last step; seconds
 
 
-class Aside:
+class PrefetchThread:
     """One such thread. It ends with end(), or the program.
 
     Args:
@@ -119,7 +119,7 @@ class Aside:
             del done, work  # what ends an epoch comes next
 
 
-_open: set[Aside] = set()
+_open: set[PrefetchThread] = set()
 
 
 def _before_fork() -> None:

@@ -16,7 +16,7 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
-from ..data.leaves import locate, sample
+from ..data.base_datasets import locate, sample
 from ..errors import file_of
 from ..randoms import replacement
 from ..runtime.daemon_threads import until_the_end
@@ -29,14 +29,14 @@ from .stats import Meter
 
 
 def loads_past(loader) -> bool:
-    """Whether going on means to load again what was given already: torch's workers and iterable data sets have states
-    that nobody can ask for."""
+    """Returns whether going on means to load again what was given already: torch's workers and iterable data sets have
+    states that nobody can ask for."""
     return loader.num_workers > 0 or isinstance(loader.dataset, data.IterableDataset)
 
 
-def stock_iterator(loader, device: torch.device, before: Progress | None = None) -> _OnDevice:
-    """What torch's loader would iterate with, followed by a copy to ``device``. ``before``: of the epoch before, where
-    this takes the place of an iterator that was to live on."""
+def fallback_iterator(loader, device: torch.device, before: Progress | None = None) -> _OnDevice:
+    """Returns what torch's loader would iterate with, followed by a copy to ``device``. ``before``: of the epoch
+    before, where this takes the place of an iterator that was to live on."""
     tolerant = loader._errors.policy != "raise" and not isinstance(loader.dataset, data.IterableDataset)
     given = _tolerant(loader) if tolerant else loader
     if not loader.num_workers:
@@ -226,7 +226,7 @@ class _Collated(NamedTuple):
 
 
 class _Sample(NamedTuple):
-    """What became of one index: its sample, or none; attributes as _Collated's."""
+    """The result of one index: its sample, or none; attributes as _Collated's."""
 
     sample: tuple
     failures: list[tuple[str, Any, str]]
@@ -319,8 +319,8 @@ def _length(batch: Any) -> int:
 
 
 def path_of(dataset: Any, index: Any, error: BaseException | None = None) -> str:
-    """Where a sample's image is, for a message; of no image folder the file with which ``error`` came, if it is known,
-    or else the name of the data set's class."""
+    """Returns where a sample's image is, for a message; outside of image folders the file with which ``error`` came, if
+    it is known, or else the name of the data set's class."""
     try:
         return str(sample(*locate(dataset, index))[0])
     except Exception:

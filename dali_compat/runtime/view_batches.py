@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 
-class Views(Sequence):
+class ViewBatches(Sequence):
     """One batch for each view; as a sequence, the samples.
 
     Attributes:
@@ -26,9 +26,9 @@ class Views(Sequence):
             return self.each(lambda batch: batch[row])
         return filled(self.structure, [batch[row] for batch in self.batches])
 
-    def each(self, function: Callable[[Any], Any]) -> Views:
+    def each(self, function: Callable[[Any], Any]) -> ViewBatches:
         """Returns what a function makes of every batch."""
-        return Views(list(map(function, self.batches)), self.structure)
+        return ViewBatches(list(map(function, self.batches)), self.structure)
 
 
 def filled(structure: Any, values: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Whether a data set opens images, as far as its code says: code is read, and nothing of it runs."""
+"""Reads a data set's code to see whether it opens images; none of it runs."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class _Called(NamedTuple):
 
 
 def opens_images(dataset: Any) -> bool:
-    """Whether its ``__getitem__`` names what opens images, by PIL or torchvision, or something that it may call does: a
-    method, a function, a class, or an object that the data set holds."""
+    """Returns whether its ``__getitem__`` names what opens images, by PIL or torchvision, or something that it may call
+    does: a method, a function, a class, or an object that the data set holds."""
     return any(_opens(one, names) for one, names in _reached(dataset))
 
 
 def reads_images(dataset: Any) -> bool:
-    """Whether the user's code, or the data set's own, names what opens or decodes images, by whatever library. What
-    another package can do as well says nothing of a data set that uses it."""
+    """Returns whether the user's code, or the data set's own, names what opens or decodes images, by whatever library.
+    What another package can do as well says nothing of a data set that uses it."""
     return any(
         (_opens(one, names) or names & _OTHERS)
         and (one.owner is dataset or not is_installed(one.function.__code__.co_filename))
@@ -50,7 +50,7 @@ def reads_images(dataset: Any) -> bool:
 
 
 def catches_errors(dataset: Any) -> bool:
-    """Whether the user's code that makes a sample has a ``try``, as far as it can be followed."""
+    """Returns whether the user's code that makes a sample has a ``try``, as far as it can be followed."""
     return any(_has_handler(one.function.__code__) for one, _ in _reached(dataset) if not is_of_library(one.function))
 
 
@@ -68,7 +68,7 @@ def _opens(one: _Called, names: set[str]) -> bool:
 
 
 def _reached(dataset: Any) -> Iterator[tuple[_Called, set[str]]]:
-    """What its ``__getitem__`` or ``__iter__`` may call, and the names in that."""
+    """Returns what its ``__getitem__`` or ``__iter__`` may call, and the names in that."""
     waiting = deque(_methods(dataset, ("__getitem__", "__iter__"), _DEPTH))
     seen: set[int] = set()
     while waiting and len(seen) < _MOST:
@@ -84,7 +84,7 @@ def _reached(dataset: Any) -> Iterator[tuple[_Called, set[str]]]:
 
 
 def _is_closed(one: Any) -> bool:
-    """Whether it is of a library whose code is not followed."""
+    """Returns whether it is of a library whose code is not followed."""
     return is_of_library(one) and not one.__module__.startswith(_DATA_SETS)
 
 
@@ -97,7 +97,8 @@ def names_of(code: CodeType) -> Iterator[str]:
 
 
 def _named(one: _Called, names: Iterable[str]) -> Iterator[Any]:
-    """What these names may stand for in a function: a global, something of the owner's, or of a function around."""
+    """Returns what these names may stand for in a function: a global, something of the owner's, or of a function
+    around."""
     kind = one.owner if isinstance(one.owner, type) else type(one.owner)
     own = {} if isinstance(one.owner, type) else attributes(one.owner)
     for name in names:
@@ -144,7 +145,7 @@ def _called(value: Any, names: Iterable[str], owner: Any, depth: int, within: bo
 
 
 def _methods(owner: Any, names: Iterable[str], depth: int) -> Iterator[_Called]:
-    """Those of an object, or of a class, that have these names; ones that others take the place of, too."""
+    """Returns those of an object, or of a class, that have these names; ones that others take the place of, too."""
     kind = owner if isinstance(owner, type) else type(owner)
     for base in kind.__mro__:
         for name in names:

@@ -9,14 +9,14 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class PerObject(Generic[T]):
+class IdentityWeakDict(Generic[T]):
     """Like a WeakKeyDictionary, by identity: a data set may not be hashable."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[weakref.ref, T]] = {}
 
     def get(self, owner: Any, make: Callable[[], T]) -> T:
-        """What is kept for an object; what ``make`` gives, where that is nothing yet."""
+        """Returns what is kept for an object; what ``make`` gives, where that is nothing yet."""
         key = id(owner)
         known = self._kept.get(key)
         if known is None or known[0]() is not owner:

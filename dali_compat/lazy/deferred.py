@@ -1,4 +1,4 @@
-"""What is not made yet, and becoming real."""
+"""Deferred images and tensors, and making them real."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from PIL import Image
 from ..data.sources import Source
 from ..runtime.forks import new_lock
 from .operations import Outcome, State
-from .record import Call, Header, Recording
+from .record import ImageHeader, RecordedCall, Recording
 
 _lock = new_lock()  # several threads of the user's may look at once
 
 
 class Notes:
-    """What was made, and what became real, while a data set was asked.
+    """Notes on what was deferred, and what became real, while a data set was traced.
 
     Attributes:
         why: what made something real, up to three reasons; "" where nothing did.
@@ -49,7 +49,7 @@ class Notes:
         return [one for ref in made if (one := ref()) is not None]
 
 
-class Later:
+class Deferred:
     """An image, or what operations make of it, before anybody needs it.
 
     Args:
@@ -87,7 +87,7 @@ class Later:
         notes: Notes,
         make: Callable[[Any], Any],
         record: Recording | None = None,
-        header: Header | None = None,
+        header: ImageHeader | None = None,
     ):
         self.source, self.notes, self.header = source, notes, header
         if header is not None:
@@ -97,9 +97,9 @@ class Later:
         self.is_loaded = False
         self.exif: Any = None
         self._make: Callable[[Any], Any] | None = make
-        self._before: Later | None = None
+        self._before: Deferred | None = None
         self._real: Any = None
-        self._after: list[weakref.ref[Later]] = []
+        self._after: list[weakref.ref[Deferred]] = []
         self._done: _Done | Recording | None = record
         self._is_known = record is not None and record.steps is not None  # whether kernels do all of it
 
@@ -143,11 +143,11 @@ class Later:
             if (later := ref()) is not None:
                 later._become_real(why)
 
-    def leads_to(self, later: Later) -> None:
-        """What else is made of this becomes real with it."""
+    def leads_to(self, later: Deferred) -> None:
+        """Returns what else is made of this becomes real with it."""
         self._after.append(weakref.ref(later))
 
-    def then(self, call: Call, outcome: Outcome | None) -> Later | None:
+    def then(self, call: RecordedCall, outcome: Outcome | None) -> Deferred | None:
         """Returns what a call gives, later; None without an outcome, and where it is real, and may have been changed in
         place since."""
         state, done = self.state, self._done
@@ -160,7 +160,7 @@ class Later:
         elif not known and (call.owner == "called" or _calls_the_users(done)):
             return None  # in this thread
         self.is_loaded = True
-        made = Later.__new__(Later)
+        made = Deferred.__new__(Deferred)
         made.source, made.notes, made.header = self.source, self.notes, None
         made.state, made.is_loaded, made.exif = outcome.state, False, None
         made._make, made._before, made._real, made._after = call.on, self, None, []
@@ -179,7 +179,7 @@ class _Done(NamedTuple):
     """
 
     before: _Done | Recording
-    call: Call
+    call: RecordedCall
     outcome: Outcome
 
     def record(self) -> Recording:

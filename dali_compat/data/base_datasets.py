@@ -18,10 +18,12 @@ from torchvision.datasets import VisionDataset
 
 from ..archives.archive import Archive
 from ..errors import Unsupported
+from ..inspection.objects import is_original
 from ..remote.objects import Objects
-from . import torchvision_sets, torchvision_types  # noqa: F401  # their readers
+from . import (
+    torchvision_types,  # noqa: F401  # their readers
+)
 from .hugging_face import DALIHuggingFace, remedy_for
-from .original import is_original
 from .readers import check_items, known_class_of, reader_of, transforms_of
 from .sources import Record, Source
 from .timm import as_leaf, is_timms, look_again
@@ -76,7 +78,7 @@ def _checked(dataset: Any) -> Images:
 
 
 def is_store(dataset: Any) -> TypeIs[Archive | DALIHuggingFace]:
-    """Whether it gives the bytes of its images itself (sources.Store)."""
+    """Returns whether it gives the bytes of its images itself (sources.Store)."""
     return isinstance(dataset, Archive) or (isinstance(dataset, DALIHuggingFace) and dataset.paths is None)
 
 
@@ -109,7 +111,7 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
 
 
 def sample(dataset: Images, index: int) -> tuple[Source, Any]:
-    """Where the image is, and its target before target_transform.
+    """Returns where the image is, and its target before target_transform.
 
     Raises:
         IndexError, TypeError: as ``dataset[index]`` does.
@@ -136,8 +138,8 @@ def _position(index: Any) -> Any:
 def places(
     dataset: data.Dataset, index: np.ndarray, rows: np.ndarray | None = None
 ) -> list[tuple[Any, np.ndarray | None, np.ndarray]]:
-    """As locate(), of many indices at once: each leaf that holds some, which rows (None: all), and their indices there,
-    as they are (they may be negative, or out of its range).
+    """Locates many indices at once: each leaf that holds some, which rows (None: all), and their indices there, as they
+    are (they may be negative, or out of its range).
 
     Raises:
         IndexError, TypeError: where one of the indices is wrong; locate() tells which and how.

@@ -5,7 +5,7 @@ image, with which numbers. DALI does that to those of which it can do all; of ot
 own functions do it once more, in threads. A sample of which an image cannot be made is asked for once more, and its own
 code makes it, or raises torch's error.
 
-Rows are images here: a sample may have several (told.py).
+Rows are images here: a sample may have several (sample_batch.py).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from ..lazy.workers import Request, Ticket
 from ..ops.pixels.lists import uniform
 from ..randoms import generator_states, set_generators
 from ..runtime.device import mapped, moved
-from ..runtime.views import Views
+from ..runtime.view_batches import ViewBatches
 from .batch import collated
 from .dali_batch import DaliBatch
+from .fallback import path_of
 from .on_error import NOTHING, UNREADABLE, reason_of
 from .part import in_order
-from .stock import path_of
-from .told import Told
+from .sample_batch import SampleBatch
 
 
-class AskedBatch(DaliBatch):
+class TracedBatch(DaliBatch):
     """A batch of a data set that is asked."""
 
-    _samples_of: Told
+    _samples_of: SampleBatch
     targets: list[Sample]
     _files: Mapping[int, str] = {}  # of samples that the data set could not make
     _settled = False  # whether the data set itself was asked for those that are bad
@@ -80,10 +80,10 @@ class AskedBatch(DaliBatch):
     def _places(self) -> list[int]:
         return [self.position(row) for row in range(len(self.indices))]
 
-    def _look_up(self) -> Told:
+    def _look_up(self) -> SampleBatch:
         samples = self._samples_here() if self.epoch.asked_workers is None else self._samples_there()
         assert self.epoch.asker is not None  # whose batch this is
-        return Told(samples, self.indices, self._named, self.epoch.asker)
+        return SampleBatch(samples, self.indices, self._named, self.epoch.asker)
 
     def _named(self, row: int) -> str:
         """For messages, what stands for the image of a sample that has none."""
@@ -125,7 +125,9 @@ class AskedBatch(DaliBatch):
         self.bad[row] = reason
         if self._stands_in:
             assert self.epoch.asker is not None
-            self._samples_of = Told([Sample(None)], self.indices, self._named, self.epoch.asker)  # for who lists it
+            self._samples_of = SampleBatch(
+                [Sample(None)], self.indices, self._named, self.epoch.asker
+            )  # for who lists it
             raise ImageReadError(f"cannot make index {self.indices[row]}: {reason}")
 
     def _really(self, row: int) -> Sample:
@@ -175,14 +177,14 @@ class AskedBatch(DaliBatch):
         self._replays = {}
 
     def _images(self) -> Any:
-        """As a batch of files has them, of samples with one image; Views where all have several. Else a list, with a
-        tuple of several images, and None for samples that are real."""
+        """Returns images as a batch of files does, for samples with one image; ViewBatches where all have several. Else
+        a list, with a tuple of several images, and None for samples that are real."""
         told, made = self._samples_of, self._made()
         if self.count == len(self) and all(chain is not None for chain, _ in self.places):
             return made[0][1] if len(made) == 1 else in_order(made)
         columns = None if self.bad else told.columns(made)
         if columns is not None:
-            return Views(columns)
+            return ViewBatches(columns)
         bad = {told.of[row] for row in self.bad}
         return [image for row, image in enumerate(told.of_samples(made)) if row not in bad]
 
@@ -198,7 +200,7 @@ class AskedBatch(DaliBatch):
         if not epoch.default_collate:
             return self._collated_by_the_user(images)
         layouts = {one.layout for one in samples}
-        columns = [_stacked(one) for one in (images.batches if isinstance(images, Views) else [images])]
+        columns = [_stacked(one) for one in (images.batches if isinstance(images, ViewBatches) else [images])]
         if len(layouts) == 1 and all(isinstance(column, torch.Tensor) for column in columns):
             columns = list(map(self._in_format, columns))
             return _collated(samples, columns, layouts.pop(), epoch.route.device)
@@ -275,7 +277,7 @@ def _on(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _collated(samples: Sequence[Sample], columns: Sequence[torch.Tensor], layout: Any, device: torch.device) -> Any:
-    """What default_collate makes of them."""
+    """Returns what default_collate makes of them."""
     if layout == (((),),):
         return columns[0]
     made = collated([one.filled(*[number] * len(layout)) for number, one in enumerate(samples)])
