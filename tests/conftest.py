@@ -24,9 +24,9 @@ if os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # torch's threads of several pr
 REPOSITORY = Path(__file__).resolve().parents[1]
 SECONDS = 300
 _CONTRACT = """
-aside batch cache calls changes dataset errors fallback frameworks install_frameworks iteration jpeg_kinds lightning
-on_error order processes resident resume resume_frameworks review run stats storages timm timm_policies too_small
-torchvision_sets views
+aside batch batched cache calls changes dataset depths errors fallback frameworks install_frameworks iteration
+jpeg_kinds lightning on_error order processes resident resume resume_frameworks review run stats storages timm
+timm_policies too_small torchvision_sets views
 """
 _UNIT = """
 batch_color batch_geometry batch_lists distributions distributions_fed distributions_policy distributions_values
@@ -38,12 +38,14 @@ SLOW = (
     *(f"contract/test_{name}.py" for name in _CONTRACT.split()),
     *(
         f"parity/test_{name}.py"
-        for name in ("cases", "chains", "compare", "files", "in_memory", "only", "photos", "resize", "ties")
+        for name in ("batched", "cases", "chains", "compare", "files", "in_memory", "only", "photos", "resize", "ties")
     ),
     *(f"unit/test_{name}.py" for name in _UNIT.split()),
     *(f"archives/test_{name}.py" for name in ("datasets", "lmdb", "pack")),
     *(
         "docs/test_commands.py",
+        "remote/test_archives.py",
+        "remote/test_commands.py",
         "examples/test_imagenet.py",
         "test_bench.py",
         "test_check.py",

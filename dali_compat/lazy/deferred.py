@@ -136,6 +136,8 @@ class Deferred:
             self._real = make(None if before is None else before._real)
             if self.is_loaded and isinstance(self._real, Image.Image):
                 self._real.load()
+            if before is None and isinstance(self._real, Image.Image) and self._real.mode[0] in "IF":
+                why = f"opens images in mode {self._real.mode}, of more than 8 bits"
             self._make = self._before = self.state = None
             self.notes.became_real(why)
         after, self._after = self._after, []

@@ -98,6 +98,12 @@ def test_an_own_data_set_keeps_the_depth(root, kind, name, workers):
     assert_same(Own(of_kind(root, kind), TRANSFORMS[name]), num_workers=workers)
 
 
+@pytest.mark.parametrize("kind, mode", [("0 I;16", "I;16"), ("2 I", "I"), ("3 F", "F")])
+def test_the_warning_says_that_it_is_the_depth(root, kind, mode):
+    with pytest.warns(FallbackWarning, match=f"opens images in mode {mode}, of more than 8 bits$"):
+        DataLoader(Own(of_kind(root, kind), TRANSFORMS["crop, ToTensor"]), 2, device="cpu")
+
+
 def test_all_sixteen_bits_are_there(root):
     loader = DataLoader(Own(of_kind(root, "0 I;16"), v1.PILToTensor()), 2, device="cpu", fallback="silent")
     ((images, _),) = loader
