@@ -9,7 +9,8 @@ Recipes (--recipes), written as the projects' own code has them, so the loader h
     dino     two views of 224 and six of 96: crops, flip, jitter, grayscale, blur, solarize
     preset   one view: an object that calls ImageNet's Compose, as torchvision's references have it
 
-Cases: torchvision (--workers processes, pinned memory), ours, and for preset, plain: the Compose itself.
+Cases: torchvision (--workers processes, pinned memory), ours; own, the same in a data set of one's own, whose code runs
+in --workers processes; and for preset, plain: the Compose itself.
 
 Confounders.
 - Nothing consumes the batches.
@@ -85,8 +86,17 @@ class Preset:
 RECIPES = {"simclr": TwoViews, "dino": MultiCrop, "preset": Preset}
 
 
+class Own(ImageFolder):
+    """A data set of one's own, which dali_compat asks for each sample."""
+
+    def __getitem__(self, index):
+        image, target = super().__getitem__(index)
+        return image, target
+
+
 def cases_of(recipe):
-    return ["torchvision", "ours", "plain"] if recipe == "preset" else ["torchvision", "ours"]
+    cases = ["torchvision", "ours", "own"]
+    return [*cases, "plain"] if recipe == "preset" else cases
 
 
 def opened(case, root, transform, settings):
@@ -103,7 +113,8 @@ def opened(case, root, transform, settings):
         return loaders.Opened(epoch, lambda: None)
     if case == "plain":
         transform = transform.transforms
-    made = loaders.ours_loader(settings, dali_compat.DALIImageFolder(str(root), transform))
+    kind = Own if case == "own" else dali_compat.DALIImageFolder
+    made = loaders.ours_loader(settings, kind(str(root), transform))
     return loaders.Opened(lambda: (views(images) for images, _ in made.epoch()), made.close, made.explain)
 
 

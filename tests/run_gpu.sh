@@ -4,8 +4,8 @@
 # Writes OUT_DIR/machine.txt, memory.txt (of the GPUs, by process) and a log for each part of the suite: parts run side by
 # side. The exit status is that of a part that failed (124: stopped after TEST_SECONDS, 500 unless set; its log still has what
 # failed, and where a test was that took longer than 150 s). Where the driver is slow to open decoders, all parts together take
-# more than ten minutes: PARTS="processes contract parity own no_engine", and then PARTS="start rest", take less each. On any
-# machine with a GPU, DALI and pytest this is all there is to it. DATA may name a folder of photos in ImageFolder layout; without
+# more than ten minutes: PARTS="processes contract parity own no_engine", and then PARTS="start faults rest", take less each. On
+# any machine with a GPU, DALI and pytest this is all there is to it. DATA may name a folder of photos in ImageFolder layout; without
 # it the tests take those of docs/photos.
 #
 # A host that reaches no package index can bring DALI and photos along in a folder .gpu, packed elsewhere:
@@ -64,8 +64,9 @@ for name, version in ("python", sys.version.split()[0]), *((m.__name__, m.__vers
     fi
     # Few side by side: the driver lets one program at a time open decoders.
     begin contract $c --ignore $c/test_processes.py --ignore $c/test_start.py tests/faults/test_lag.py
-    # many programs, each with a decoder of its own
-    begin start $c/test_start.py tests/faults --ignore tests/faults/test_lag.py --ignore tests/faults/test_own_programs.py
+    begin start $c/test_start.py tests/faults/test_crash.py # many programs, each with a decoder of its own
+    begin faults tests/faults --ignore tests/faults/test_crash.py --ignore tests/faults/test_lag.py \
+        --ignore tests/faults/test_own_programs.py
     begin parity tests/parity
     begin own tests/faults/test_own_programs.py
     DALI_COMPAT_JPEG_ENGINE=0 begin no_engine $c/test_on_gpu.py $c/test_batch.py tests/parity/test_photos.py
