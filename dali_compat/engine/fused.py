@@ -203,4 +203,4 @@ def look_up(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """``table[channel, value]`` of uint8 images (..., C, H, W)."""
     begin = _constant(range(0, table.numel(), 256), images.device, torch.int32)
     index = images + begin.view(-1, 1, 1)
-    return table.view(-1).index_select(0, index.view(-1)).view(images.shape)
+    return table.view(-1).index_select(0, index.reshape(-1)).view(images.shape)

@@ -13,7 +13,7 @@ from torchvision.transforms import ElasticTransform, InterpolationMode, RandomPe
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
-from dali_compat.ops import matrices, warp, windows
+from dali_compat.ops import elastic, matrices, resize, warp, windows
 from dali_compat.ops.pixels import resample, transform
 from dali_compat.ops.pixels.squares import uniforms
 from dali_compat.runtime.versions import resizes_in_whole_numbers
@@ -67,7 +67,7 @@ def test_resize_is_pillows(before, interpolation, device):
     # enlarged and shrunk, one axis alone, simple ratios (many rounding ties), and as it is
     for size in [(1, 1), (2, 5), (20, 20), (32, 32), (150, 31), (25, 80), (before[0], 33), before]:
         arrays = {"size": sizes(4, *size)}
-        ours = windows.resize(images.to(device), arrays, interpolation=interpolation, like="pil")
+        ours = resize.resize(images.to(device), arrays, interpolation=interpolation, like="pil")
         assert isinstance(ours, torch.Tensor)
         expected = [tensor(pil(image).resize(size[::-1], FILTERS[interpolation])) for image in images]
         same(ours, expected)
@@ -81,7 +81,7 @@ def test_resize_to_sizes_of_their_own(interpolation, device):
     images, rng = drawn(9, 60, 80), np.random.default_rng(1)
     to = rng.integers(1, 100, (9, 2))
     to[3] = to[5] = to[0]
-    ours = windows.resize(images.to(device), {"size": to.astype(np.float32)}, interpolation=interpolation, like="pil")
+    ours = resize.resize(images.to(device), {"size": to.astype(np.float32)}, interpolation=interpolation, like="pil")
     assert isinstance(ours, list)
     pairs = zip(images, to.tolist(), strict=True)
     same(ours, [tensor(pil(i).resize((w, h), FILTERS[interpolation])) for i, (h, w) in pairs])
@@ -119,7 +119,7 @@ def test_any_memory_format_and_number(channels):
         window = {"start": np.arange(2 * len(images)).reshape(-1, 2), "shape": sizes(len(images), 20, 60, np.int32)}
         for given in (images, hwc, strided):
             for interpolation in WARPS:
-                ours = windows.resize(given, arrays, interpolation=interpolation, like="pil")
+                ours = resize.resize(given, arrays, interpolation=interpolation, like="pil")
                 mode = FILTERS[interpolation]
                 same(ours, [tensor(pil(image).resize((20, 30), mode)) for image in images])
                 ours = warp.warp_affine(given, arrays, interpolation=interpolation, fill=FILL[:channels])
@@ -184,7 +184,7 @@ def test_resize_of_tensors_is_torchvisions(like, functional, interpolation, anti
     for images in (whole, whole / 255, whole.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)):
         for size in [(30, 40), (90, 33)]:
             arrays = {"size": sizes(5, *size)}
-            ours = windows.resize(images, arrays, interpolation=interpolation, like=like, antialias=antialias)
+            ours = resize.resize(images, arrays, interpolation=interpolation, like=like, antialias=antialias)
             mode = InterpolationMode(interpolation)
             same(ours, [functional.resize(image, list(size), mode, antialias=antialias) for image in images])
 
@@ -387,7 +387,7 @@ def _displacement(key, size, alpha, sigma):
     "alpha, sigma", [((50.0, 50.0), (5.0, 5.0)), ((8.0, 30.0), (1.7, 3.0)), ((2.0, 3.0), (0.0, 0.0))]
 )
 def test_displacement_is_torchvisions(alpha, sigma, device):
-    ours = warp.displacement(KEYS, (60, 80), alpha, sigma, torch.device(device)).cpu()
+    ours = elastic.displacement(KEYS, (60, 80), alpha, sigma, torch.device(device)).cpu()
     assert ours.dtype == torch.float32
     expected = torch.cat([_displacement(key, (60, 80), alpha, sigma) for key in KEYS])
     assert expected.abs().max() > 0.01
@@ -401,7 +401,7 @@ def test_elastic_is_torchvisions(like, functional, interpolation):
     displacements = [_displacement(key, (60, 80), *how.values()) for key in KEYS]
     apply = functional.elastic if like == "v2" else functional.elastic_transform
     for images, fill in _tensors(drawn(3, 60, 80))[: 2 if like == "pil" else 4]:
-        ours = warp.elastic(images, {"key": KEYS}, **how, interpolation=interpolation, fill=fill, like=like)
+        ours = elastic.elastic(images, {"key": KEYS}, **how, interpolation=interpolation, fill=fill, like=like)
         given = map(pil, images) if like == "pil" else images
         expected = [apply(image, d, mode, fill) for image, d in zip(given, displacements, strict=True)]
         expected = torch.stack([tensor(e) for e in expected] if like == "pil" else expected)
@@ -414,7 +414,7 @@ def test_elastic_is_torchvisions(like, functional, interpolation):
 def test_elastic_on_small_images():
     """torchvision refuses images that are smaller than the blur reaches; here they are reflected again."""
     for size in [(1, 1), (3, 20), (20, 2)]:
-        made = warp.displacement(KEYS, size, (5.0, 5.0), (5.0, 5.0), torch.device("cpu"))
+        made = elastic.displacement(KEYS, size, (5.0, 5.0), (5.0, 5.0), torch.device("cpu"))
         assert made.shape == (3, *size, 2) and made.isfinite().all()
 
 
@@ -430,7 +430,7 @@ def test_photos(photos, device):
         image = tensor(picture)[None].to(device)
         short, interpolation = [256, 64, 20, 400][i % 4], ["bilinear", "bicubic", "lanczos", "box", "hamming"][i % 5]
         height, width = (max(1, short * side // min(picture.size)) for side in picture.size[::-1])
-        ours = windows.resize(image, {"size": sizes(1, height, width)}, interpolation=interpolation, like="pil")
+        ours = resize.resize(image, {"size": sizes(1, height, width)}, interpolation=interpolation, like="pil")
         resized = picture.resize((width, height), FILTERS[interpolation])
         same(ours, [tensor(resized)])
         interpolation = WARPS[i % 3]
