@@ -82,7 +82,7 @@ def _done(step: Step, image: np.ndarray, row: Values) -> np.ndarray:
         return image
     if step.op == "flip":
         return image[..., ::-1] if step.kwargs["axis"] == "horizontal" else image[:, ::-1]
-    if step.op == "crop":
+    if step.op in ("crop", "pad"):
         (top, left), (height, width) = row["start"][0].tolist(), row["shape"][0].tolist()
         if min(top, left) >= 0 and top + height <= image.shape[1] and left + width <= image.shape[2]:
             return image[:, int(top) : int(top + height), int(left) : int(left + width)]
