@@ -330,7 +330,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
         def __getattr__(self, name):
             if name == "_is_accelerate_prepared" and patched.now is None:  # which Accelerate asks before it prepares
-                remedy = "call dali_compat.install() first, or leave the loader out of prepare()"
+                remedy = "call dali_compat.install() first, or do not pass the loader to prepare()"
                 self._tell(f"Accelerate's prepare() makes torch's own loader of this one: {remedy}")
             what = f"{type(self).__name__!r} object has no attribute {name!r} {self._why_torchs}"
             raise AttributeError(what.rstrip())

@@ -129,7 +129,7 @@ def _package() -> Check:
     if len(real) > 1:
         command = installation.install_command(installation.wanted_variant())
         remedy = f"pip uninstall -y {' '.join(sorted(found))} && {command}"
-        problem = "several are installed and overwrite each other's files"
+        problem = "several are installed; they overwrite each other"
         return Check("DALI package", value, problem, remedy, stops_dali=True)
     if real and len(found) > 1:
         names = " ".join(sorted(set(found) - set(real)))

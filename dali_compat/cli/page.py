@@ -35,7 +35,7 @@ def page(
     return f"""<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width"><title>{escape(name)}</title>
 <style>{_STYLE.replace("BUSY", f"{BUSY:.0%}")}</style>
-<h1>What limits {escape(name)}: {escape(found[0].limit)}</h1>
+<h1>The bottleneck of {escape(name)}: {escape(found[0].limit)}</h1>
 <p>Shares of the time from one batch to the next, loading alone. What reaches {BUSY:.0%} limits; where
 nothing does, it is the decoder.</p>
 {bars}<ul>{why}</ul><h2>Speed</h2><table>{table}</table><h2>What to change</h2><ul>{change}</ul>

@@ -39,7 +39,7 @@ class DALIImageTable(DALIImageList):
         separator: what stands between the labels of a cell, as " " in "cat dog". Targets are then float32 vectors with
             1 for each label of the cell, none for an empty one, and 0 for the other ``classes``.
         classes: names in the order of their numbers: those of the training table for the other ones.
-        check_files: whether missing files are told at once, by a list of each folder; not of ``https://``,
+        check_files: reports all missing files together, by a list of each folder; not of ``https://``,
             where there are no lists.
         storage_options, disk_cache: as DALIImageList's.
 
