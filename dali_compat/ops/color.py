@@ -22,6 +22,7 @@ from .draws import dictates, draws
 from .fidelity import EXACT
 from .kernels import image_kernel, kernel
 from .laws import permutation
+from .pixels.tables import as_indices, by_value, counts_of, look_up
 from .pixels.values import blend, bounded, in_parts, is_half, one_by_one, to
 from .translators import register
 
@@ -127,7 +128,7 @@ def brightness(images, arrays, *, like):
     """ImageEnhance.Brightness: blended with black."""
     if is_half(images):
         return one_by_one(functions(like).adjust_brightness, images, arrays["factor"])
-    return _by_value(images, lambda values: bounded(values * to(images, arrays["factor"]), images))
+    return by_value(images, lambda values: bounded(values * to(images, arrays["factor"]), images))
 
 
 @kernel
@@ -153,7 +154,7 @@ def contrast(images, arrays, *, like):
     if is_half(images):
         return one_by_one(functions(like).adjust_contrast, images, arrays["factor"])
     mean = _mean(_gray(images, like), like, arrays.get("area"))
-    return _by_value(images, lambda values: blend(values, mean, arrays["factor"], like))
+    return by_value(images, lambda values: blend(values, mean, arrays["factor"], like))
 
 
 def _mean(gray, like, area=None):
@@ -255,14 +256,6 @@ def permute_channels(images, arrays):
 # ---- tables of 256 values
 
 
-def _by_value(images, function):
-    """``function`` of each pixel, by way of a table where there are but 256 values."""
-    if images.dtype != torch.uint8:
-        return function(images)
-    levels = torch.arange(256, dtype=torch.uint8, device=images.device).view(1, 1, 1, 256)
-    return _look_up(_indices(images), function(levels)[:, 0], images)
-
-
 @kernel
 @in_parts
 def autocontrast(images, arrays, *, like):
@@ -273,7 +266,7 @@ def autocontrast(images, arrays, *, like):
     levels = torch.arange(256, dtype=torch.float64, device=images.device)
     scale = torch.full_like(low, 255) / (high - low)
     tables = (levels * scale).add_(-low * scale).clamp_(0, 255)
-    return _look_up(_indices(images), torch.where(high > low, tables, levels), images)
+    return look_up(as_indices(images), torch.where(high > low, tables, levels), images)
 
 
 @kernel
@@ -282,39 +275,14 @@ def equalize(images, arrays, *, like):
     """ImageOps.equalize; of uint8 images torchvision's functionals give the same."""
     if images.is_floating_point():
         return functions(like).equalize(images)
-    indices = _indices(images)
-    histogram = _histogram(indices)
+    indices = as_indices(images)
+    histogram = counts_of(indices)
     until = histogram.cumsum(-1)
     last = (until < indices.shape[-1]).sum(-1, keepdim=True)  # the greatest value
     step = (indices.shape[-1] - histogram.gather(-1, last)) // 255
     tables = ((until - histogram + step // 2) // step.clamp(min=1)).clamp_(max=255)
     levels = torch.arange(256, device=images.device)
-    return _look_up(indices, torch.where(step > 0, tables, levels), images)
-
-
-def _indices(images):
-    """(N, C, H * W) int64, for gather and scatter."""
-    return images.contiguous().flatten(2).to(torch.int64)
-
-
-def _histogram(indices):
-    """(N, C, 256) int64 of indices (N, C, pixels)."""
-    n, channels, pixels = indices.shape
-    # A GPU adds to one number at a time, and a sky is of one colour: it has several counters for each value.
-    counters = 1 if indices.device.type == "cpu" else 32
-    first = torch.arange(0, n * channels * counters * 256, counters * 256, device=indices.device).view(n, channels, 1)
-    if counters == 1:
-        return torch.bincount((indices + first).view(-1), minlength=n * channels * 256).view(n, channels, 256)
-    flat = indices.add(torch.arange(pixels, device=indices.device) % counters * 256).add_(first)
-    ones = torch.ones(1, dtype=torch.int32, device=indices.device)
-    counts = ones.new_zeros(n * channels * counters * 256)
-    counts.scatter_add_(0, flat.view(-1), ones.expand(flat.numel()))  # bincount would wait for the GPU
-    return counts.view(n, channels, counters, 256).sum(2)
-
-
-def _look_up(indices, tables, images):
-    """Each pixel's value in its channel's table, (N, C, 256), or in its image's, (N, 1, 256)."""
-    return tables.to(images.dtype).expand(-1, images.shape[1], -1).gather(-1, indices).view(images.shape)
+    return look_up(indices, torch.where(step > 0, tables, levels), images)
 
 
 @kernel
