@@ -36,7 +36,7 @@ from ..ops.translators import behaves_as, known_types
 from ..runtime.forks import new_lock
 from . import iou_crop
 from .decoders import bytes_of, decoders
-from .kernels import applied, registered, state_of
+from .kernels import applied, augmixed, registered, state_of
 from .pillow import HOOKS
 from .record import decoders_of
 from .samples import STAND_INS, TENSORS
@@ -126,6 +126,8 @@ def _put_in() -> None:
         _replace(tv_tensors, "wrap", _wrap_hook)
         _replace(autoaugment, "_apply_op", functools.partial(_function_hook, "v1", "augment"))
         _replace(_auto_augment._AutoAugmentBase, "_apply_image_or_video_transform", _augment_hook)
+        for mixes in (autoaugment.AugMix, v2.AugMix):
+            _replace(mixes, "forward", _augmix_hook)
         for module in (_geometry, _auto_augment):
             _replace(module, "_get_fill", _fill_hook)
         _replace(v2.RandomIoUCrop, iou_crop.MAKER, _iou_crop_hook)
@@ -227,6 +229,8 @@ def _call_hook(kind: type, really: Any) -> Any:
 def _function_hook(owner: str, name: str, really: Any) -> Any:
     @functools.wraps(really)
     def function(*args: Any, **kwargs: Any) -> Any:
+        if name == "augment" and (noted := getattr(_here, "noted", None)) is not None:
+            return noted(*args)
         if args and type(args[0]) in STAND_INS:
             made = applied(owner, name, args[0], args[1:], kwargs)
             if made is not None:
@@ -239,6 +243,8 @@ def _function_hook(owner: str, name: str, really: Any) -> Any:
 def _augment_hook(really: Any) -> Any:
     @functools.wraps(really)
     def _apply_image_or_video_transform(self: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
+        if (noted := getattr(_here, "noted", None)) is not None:
+            return noted(image, *args)
         if type(image) in STAND_INS:
             made = applied("v2", "augment", image, args, kwargs)
             if made is not None:
@@ -246,6 +252,28 @@ def _augment_hook(really: Any) -> Any:
         return really(self, image, *args, **kwargs)
 
     return _apply_image_or_video_transform
+
+
+def _augmix_hook(really: Any) -> Any:
+    @functools.wraps(really)
+    def forward(self: Any, *inputs: Any) -> Any:
+        if len(inputs) == 1 and type(inputs[0]) in STAND_INS and root(type(self)) == "torchvision":
+            made = augmixed(self, inputs[0], really, _noting)
+            if made is not None:
+                return made
+        return really(self, *inputs)
+
+    return forward
+
+
+@contextmanager
+def _noting(noted: Any) -> Iterator[None]:
+    """Within it this thread calls that in the place of a policy's operations."""
+    _here.noted = noted
+    try:
+        yield
+    finally:
+        _here.noted = None
 
 
 def _answer_hook(name: str, really: Any) -> Any:
