@@ -79,9 +79,6 @@ def module(path):
 
 
 @case("torchvision, segmentation, v1", "vision")
-@case("torchvision, segmentation, v1, VOC", "vision", dataset="voc")
-@case("torchvision, segmentation, v1, test", "vision", is_train=False)
-@case("torchvision, segmentation, v2, test", "vision", is_train=False, use_v2=True)
 @case("torchvision, segmentation, v2 tensor, test", "vision", is_train=False, use_v2=True, backend="tensor")
 def segmentation(checkout, data, is_train=True, dataset="coco", backend="pil", use_v2=False):
     use(checkout / "references/segmentation")
@@ -97,17 +94,13 @@ def segmentation(checkout, data, is_train=True, dataset="coco", backend="pil", u
 @case("torchvision, detection, v1, flips", "vision")
 @case("torchvision, detection, v1, ssd", "vision", augmentation="ssd")
 @case("torchvision, detection, v1 tensor, ssd", "vision", augmentation="ssd", backend="tensor")
-@case("torchvision, detection, v1, ssdlite", "vision", augmentation="ssdlite")
 @case("torchvision, detection, v1, lsj", "vision", augmentation="lsj")
 @case("torchvision, detection, v1, multiscale", "vision", augmentation="multiscale")
-@case("torchvision, detection, v1, keypoints", "vision", augmentation="multiscale", dataset="coco_kp")
 @case("torchvision, detection, v2, ssd", "vision", augmentation="ssd", use_v2=True)
 @case("torchvision, detection, v2 tensor, ssd", "vision", augmentation="ssd", use_v2=True, backend="tensor")
-@case("torchvision, detection, v2, multiscale", "vision", augmentation="multiscale", use_v2=True)
 @case(
     "torchvision, detection, v2, masks, ssd", "vision", augmentation="ssd", use_v2=True, model="maskrcnn_resnet50_fpn"
 )
-@case("torchvision, detection, v2, test", "vision", is_train=False, use_v2=True)
 def detection(
     checkout, data, is_train=True, augmentation="hflip", backend="pil", use_v2=False, dataset="coco", model="fasterrcnn"
 ):

@@ -11,7 +11,7 @@ from torchvision import tv_tensors
 
 from ..ops.policy import AUGMENTATIONS
 from .geometry import warp, whole
-from .operations import Outcome, State, Step, UnknownOperation, flagged, is_plain, operation, step
+from .operations import OPERATIONS, Outcome, State, Step, UnknownOperation, flagged, is_plain, operation, step
 
 _JITTER = "brightness", "contrast", "saturation", "hue"  # as ops/jitter.py counts them
 _OF_JITTER = ("order", (1,), "int32"), *((name, (), "float64") for name in _JITTER)
@@ -191,7 +191,10 @@ def grayscale(s: State, like: str, num_output_channels: Any = 1) -> Outcome:
         raise UnknownOperation
     after = s._replace(shape=(num_output_channels, *s.shape[1:]), mode="L" if num_output_channels == 1 else "RGB")
     if s.channels == 1 or s.normalized:
-        return Outcome(after) if s.kind == "pil" else _unknown()
+        if s.kind != "pil":
+            return _unknown()
+        alike = () if num_output_channels == 1 else OPERATIONS["grayscale_to_rgb"](s, like).steps
+        return Outcome(after, alike if s.mode == "L" else None)
     formula = "pil" if s.kind == "pil" else "float" if s.dtype.is_floating_point else "tensor"
     args = {"formula": formula, "channels": num_output_channels}
     if num_output_channels == 3:

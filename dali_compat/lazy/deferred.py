@@ -10,9 +10,11 @@ from PIL import Image
 
 from ..data.sources import Source
 from ..runtime.forks import new_lock
-from .operations import Outcome, State
+from .operations import Outcome, State, step
 from .record import ImageHeader, RecordedCall, Recording
 
+# Decoders give three alike channels of a gray file.
+_GRAY = (step("grayscale", State("pil", "L", (1, 1, 1)), formula="pil", channels=1),)
 _lock = new_lock()  # several threads of the user's may look at once
 
 
@@ -91,7 +93,9 @@ class Deferred:
     ):
         self.source, self.notes, self.header = source, notes, header
         if header is not None:
-            steps, why = ((), "") if header.state.mode == "RGB" else (None, f"opens images in mode {header.state.mode}")
+            mode = header.state.mode
+            steps = {"RGB": (), "L": _GRAY}.get(mode)
+            why = "" if mode == "RGB" else f"opens images in mode {mode}"
             record = Recording(source, header.state.size, header.state, (), steps, why)
         self.state: State | None = None if record is None else record.state
         self.is_loaded = False
@@ -101,7 +105,7 @@ class Deferred:
         self._real: Any = None
         self._after: list[weakref.ref[Deferred]] = []
         self._done: _Done | Recording | None = record
-        self._is_known = record is not None and record.steps is not None  # whether kernels do all of it
+        self._is_known = record is not None and record.steps is not None and not record.why  # kernels do all of it
 
     @property
     def is_real(self) -> bool:
@@ -200,6 +204,8 @@ class _Done(NamedTuple):
                 steps, why = None, f"uses the {'image' if state.kind == 'pil' else 'tensor'}'s {call.name.strip('_')}"
             calls.append(call)
             state = outcome.state
+        if why and not state.normalized:  # a gray file may be a mask
+            steps = None
         return Recording(source, size, state, tuple(calls), steps, why)
 
 

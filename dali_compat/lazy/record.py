@@ -57,7 +57,8 @@ class Recording(NamedTuple):
         source, size: where its file is, and the (height, width) of the image there.
         state: what is known of it.
         calls: what was done to it.
-        steps: that do the same on a batch; None where no kernels are known to, and ``why``.
+        steps: that do the same on a batch; None where no kernels are known to, and ``why``. Of a gray file that was
+            only opened there are both: only what is normalised is left to kernels, because the rest may be masks.
     """
 
     source: Source

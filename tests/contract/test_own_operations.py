@@ -1,6 +1,7 @@
 """What the code of a data set does to an image and leaves to DALI: it gets what torch's loader gives."""
 
 import functools
+import os
 import time
 
 import pytest
@@ -227,3 +228,35 @@ def test_turned_as_exif_says(own_root, orientation):
             image.copy().save(path, exif=exif, quality=90)
     time.sleep(0.05)  # what was written just now is not left to DALI
     assert_deferred(own_root, TENSOR, kind=Turned)
+
+
+OF_GRAY = {
+    "normalised": T.Compose([SMALL, T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize((0.5,), (0.25,))]),
+    "of v2": v2.Compose(
+        [v2.ToImage(), v2.RandomResizedCrop(24), v2.ToDtype(torch.float32, True), v2.Normalize([0.5], [0.2])]
+    ),
+    "of other light": T.Compose([T.ColorJitter(0.3, 0.3), TENSOR, T.Normalize((0.5,), (0.25,))]),
+    "of three channels": T.Compose([T.Grayscale(3), TENSOR, T.Normalize((0.5,) * 3, (0.25,) * 3)]),
+}
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg"])
+@pytest.mark.parametrize("name", OF_GRAY)
+def test_gray_files(own_root, name, suffix):
+    """Images are left to DALI, which the data set normalises. Others may be masks, and are the same by default, too."""
+
+    class Gray(Own):
+        def __getitem__(self, i):
+            image = Image.open(self.paths[i])
+            return {"image": self.change(image), "mask": F.pil_to_tensor(image.rotate(30).resize((20, 20), 0))}
+
+    for path, _ in ImageFolder(own_root).samples:
+        Image.open(path).convert("L").save(
+            path.rpartition(".")[0] + suffix + "~", "PNG" if suffix == ".png" else "JPEG"
+        )
+        os.unlink(path)
+        os.rename(path.rpartition(".")[0] + suffix + "~", path.rpartition(".")[0] + suffix)
+    time.sleep(0.05)  # what was written just now is not left to DALI
+    assert_deferred(own_root, OF_GRAY[name], kind=Gray)
+    batches = [seeded(Gray(own_root, OF_GRAY[name]), 3)(make) for make in (stock, ours)]
+    assert all(torch.equal(a["mask"], b["mask"]) for a, b in zip(*batches, strict=True))
