@@ -760,6 +760,33 @@ claim(
 claim("CHANGELOG.md", "## [{}] - 2026-11-24", __version__)
 
 
+# ---- public scripts
+
+
+def _processor_ms(found: dict) -> list[float]:
+    """Of a sample: by torch's loader, by ours, and with exact=True. Medians of rounds."""
+    rows = found["rounds"]
+    kinds = "torch", "default", "exact"
+    return [statistics.median(row["cpu_ms"] for row in rows if row["loader"] == kind) for kind in kinds]
+
+
+_PUBLIC = read("public_scripts_cpu")["cases"]
+for _name, _found in _PUBLIC.items():
+    assert not _found["differences"]
+    _by = "DALI" if _found["on_dali"] else "PyTorch"
+    claim(
+        "docs/detection-segmentation.md", _name + f" | {_by} | {{:.1f}} | {{:.1f}} | {{:.1f}} |", *_processor_ms(_found)
+    )
+claim(
+    "docs/detection-segmentation.md",
+    "without workers, on {} cores, batches of {} to {}, medians of {} rounds",
+    read("public_scripts_cpu")["facts"]["cores"],
+    min(found["batch_size"] for found in _PUBLIC.values()),
+    max(found["batch_size"] for found in _PUBLIC.values()),
+    len({row["round"] for found in _PUBLIC.values() for row in found["rounds"]}),
+)
+
+
 # ---- numbers that are no measurements: why, and patterns of prose
 
 NOT_MEASURED = {
