@@ -47,7 +47,8 @@ def able(steps: Sequence[Step], images: Any) -> int:
     first = images[0]
     if first.is_cuda or first.ndim != 3 or first.dtype != torch.uint8:
         return 0
-    count = next((number for number, step in enumerate(steps) if step.op not in _ABLE), len(steps))
+    able_to = (step.op in _ABLE and step.gives.dtype != torch.bfloat16 for step in steps)  # which NumPy has not
+    count = next((number for number, is_able in enumerate(able_to) if not is_able), len(steps))
     is_worth_it = isinstance(images, list) or first.numel() >= _LEAST
     return count if count > 1 and is_worth_it else 0
 
