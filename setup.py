@@ -97,6 +97,7 @@ setup(
         "test": [
             *("pytest", "pytest-timeout", "pytest-xdist", "nbclient", "ipykernel"),
             *("obstore", "moto[server]", "lmdb", "tfrecord", "webdataset", "datasets", "pandas", "torchdata"),
+            "torchcodec",
             *EXAMPLES,
             *("mypy", "ruff", "setuptools>=77", "readme_renderer[md]"),
         ],

@@ -30,7 +30,7 @@ import dali_compat
 from dali_compat import DALIArrayDataset, DALIImageFolder, DALILMDB, DALIRecordIO, DALITFRecord, DALIWebDataset
 from dali_compat import DALIHuggingFace, DALIImageList, DALIImageTable
 from dali_compat import BadImageWarning, FallbackWarning, ImageReadError, LoaderStats, SampleDescription, SampleError
-from dali_compat import DALIDataLoader, DataLoader, install, merge_states, on_batch, register, uninstall, views
+from dali_compat import DALIDataLoader, DataLoader, batched, install, merge_states, on_batch, register, uninstall, views
 
 folder = DALIImageFolder("train", T.Compose([T.Resize(8), T.ToTensor()]), return_index=True, index_cache=True)
 dataset = folder
@@ -48,6 +48,7 @@ state: dict[str, Any] = merge_states([loader.state_dict()])
 loader.load_state_dict(state, strict=False)
 described: list[SampleDescription] = loader.describe(3, epoch=0)
 images, labels = loader.replay(3)
+images = batched(T.RandomCrop(8), exact=True)(images)
 loader.close()
 
 DataLoader(dataset, 4, True, num_workers=2, pin_memory=True, persistent_workers=True, prefetch_factor=4)
