@@ -11,6 +11,7 @@ import torch
 
 from ..inspection.untranslatable import Untranslatable
 from ..plan import DALI, Draw, ImageSpec, Options, Step, draw, step
+from . import timm_policies, timm_policy_kernels  # noqa: F401  # they register these
 from .arguments import interpolation_named
 from .convert import translate_pil_to_tensor, translate_to_tensor
 from .draws import draws, lookup, run

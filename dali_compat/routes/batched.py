@@ -94,10 +94,12 @@ class Batched(nn.Module):
         except Unsupported as error:
             tell_of_fallback(f"torchvision transforms a batch image by image: {error}", self.fallback, self._told)
             return self._each(images, *others)
-        if images.is_cuda and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(
-                "batched() draws on the host: a CUDA graph would repeat its numbers; call it before that"
-            )
+        if images.is_cuda:
+            with torch.cuda.device(images.device):
+                if torch.cuda.is_current_stream_capturing():
+                    raise RuntimeError(
+                        "batched() draws on the host: a CUDA graph would repeat its numbers; call it before that"
+                    )
         with torch.inference_mode(False), torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             return self._run(images, plan)
 

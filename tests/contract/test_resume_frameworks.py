@@ -147,7 +147,7 @@ def test_loaders_that_lightning_makes_anew(lightning, image_root, tmp_path, case
             warnings.simplefilter("always")
             with pytest.raises(Crash):
                 _fit(lightning, image_root, place, seen, crash_at, **options)
-        told = [str(one.message) for one in caught if "going on from this state will not be" in str(one.message)]
+        told = [str(one.message) for one in caught if "resuming from this state will not be" in str(one.message)]
         assert bool(told) == any(one <= crash_at for one in inexact)
         assert all(f"reload_dataloaders_every_n_epochs={options['reload']}" in one for one in told)
         _fit(lightning, image_root, place, seen, None, place / "last.ckpt", **options)
@@ -314,7 +314,7 @@ def test_batches_are_not_skipped_twice(image_root):
         next(iter(prepared))
         assert len(list(accelerate.skip_first_batches(prepared, 1))) == 3
         prepared.load_state_dict(prepared.state_dict())
-        with pytest.raises(RuntimeError, match=r"goes on from its state: skip_first_batches.*ignore_data_skip=True"):
+        with pytest.raises(RuntimeError, match=r"resumes from its state: skip_first_batches.*ignore_data_skip=True"):
             accelerate.skip_first_batches(prepared, 1)
         assert len(list(prepared)) == 3
 

@@ -271,7 +271,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(run, number, capsys):
     words = "--epochs 3 --ema 0.9 --mixup 0.2 --cutmix 1 --log-every 3 --start-size 32 --size 64 --ramp 0.5"
     whole = run(words, out="whole")
     stopped = run(words, out="parts", stop=16, number=number)  # in the second epoch; it sees it two steps later
-    assert f"stopped in epoch 2, after {6 * BATCH} images; saved: --resume goes on" in capsys.readouterr().out
+    assert f"stopped in epoch 2, after {6 * BATCH} images; saved: --resume continues" in capsys.readouterr().out
     assert (stopped.checkpoint["epoch"], stopped.checkpoint["seen"]) == (1, 6 * BATCH)
     rest = run(f"{words} --resume", out="parts")
     assert stopped.seen + rest.seen == whole.seen
@@ -309,7 +309,7 @@ def test_an_evaluation_alone(run, capsys):
 
 def test_a_run_is_not_overwritten(run, tmp_path):
     run()
-    with pytest.raises(FileExistsError, match="--resume goes on with it"):
+    with pytest.raises(FileExistsError, match="--resume continues with it"):
         run()
     with pytest.raises(FileNotFoundError, match="to evaluate"):
         run("--evaluate", out="another")

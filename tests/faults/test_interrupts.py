@@ -148,16 +148,16 @@ def _interrupt_at_every_place(root, case, error, device):
         if iterator is not None:
             resumed = _loader(ours, dataset, options, device)
             resumed.load_state_dict(loader.state_dict())
-            if given != order:
-                after = [truth.check(batch) for batch in resumed]
-                assert _is_all_but_one(given + after, order), (places.where, given, after, order)
-            rest = _rest(iterator, error)
+            rest = _rest(iterator, error)  # first: it may draw its order now
             if rest is None:
                 over += 1
                 assert all(pipeline.idle for pipeline in loader._route._pipelines), places.where
             else:
-                given += [truth.check(batch) for batch in rest]
-                assert _is_all_but_one(given, order), (places.where, given, order)
+                whole = given + [truth.check(batch) for batch in rest]
+                assert _is_all_but_one(whole, order), (places.where, whole, order)
+            if given != order:
+                after = [truth.check(batch) for batch in resumed]
+                assert _is_all_but_one(given + after, order), (places.where, given, after, order)
         torch.manual_seed(at)
         for epoch in range(2):
             order = _order(torchs, at + epoch)
