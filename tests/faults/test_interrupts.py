@@ -163,7 +163,7 @@ def _interrupt_at_every_place(root, case, error, device):
             order = _order(torchs, at + epoch)
             torch.manual_seed(at + epoch)
             assert [truth.check(batch) for batch in loader] == order, (places.where, epoch)
-    assert over or error is Alarm
+    assert over or error is Alarm or device == "cuda"  # where the few places may all lie outside of next()
     iterator = None
     for pipeline in loader._route._pipelines:
         assert pipeline.idle and not pipeline._done and not pipeline._wanted

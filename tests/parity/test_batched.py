@@ -69,8 +69,8 @@ def test_a_batch_is_torchvisions_image_by_image(entry, version, name, exact, dev
     found, limits = error(as_tensors(mine), theirs), LIMITS.get(entry.name, SAME)
     if name == "float":
         limits = SAID_OF_FLOATS.get(entry.name, limits)
-    if device != "cpu":  # as parity/cases/case.py has it: multiply-add, and resizing
-        limits = (2 * limits[0] + 0.1, 255)
+    if device != "cpu":  # multiply-add, and resizing: .0011/1 of bytes, .00004/.0017 of floats on an H200
+        limits = (1e-4, 4e-3) if name == "float" else (3e-3, 1)
     print(f"measured {entry.name} {version} {name}: {found}, limits {limits}")
     assert found.within(*limits), f"{found}, limits {limits}"
 
