@@ -159,8 +159,9 @@ class Own(data.Dataset):
         return self.change(Image.open(self.paths[i]).convert("RGB")), i
 
 
-# an older torchvision resizes floats on some processors; there DALI resizes, in one pass (docs/transforms.md: .2 of 255)
-NEAR = 0.02 if resizes_in_whole_numbers("bilinear") else 0.2
+# An older torchvision resizes floats on some processors. There DALI resizes, in one pass: .2 of 255 on average
+# (docs/transforms.md), .202 at most for one of these images.
+NEAR = 0.02 if resizes_in_whole_numbers("bilinear") else 0.25
 
 
 def assert_deferred(root, change, near=NEAR, kind=Own):
