@@ -45,7 +45,7 @@ def in_child(function: Callable[[], Any]) -> Any:
         TrialFailed: it has raised an error, crashed, waited for 5 s or taken 60 s; the text says so of a data set.
     """
     receive, send = os.pipe()
-    child = 0
+    parent, child = os.getpid(), 0
     with Connection(receive, writable=False) as answer:
         _flush()
         try:
@@ -54,7 +54,7 @@ def in_child(function: Callable[[], Any]) -> Any:
                     warnings.simplefilter("ignore")  # of Python 3.12 and of libraries, where there are threads
                     child = os.fork()
                 if not child:
-                    _answer(function, send)
+                    _answer(function, send, parent)
             finally:
                 os.close(send)
             return pickle.loads(_waited_for(answer, child))
@@ -123,10 +123,10 @@ def _processor_time(process: int) -> int:
 # ---- in the child
 
 
-def _answer(function: Callable[[], Any], send: int) -> None:
+def _answer(function: Callable[[], Any], send: int, parent: int) -> None:
     try:
         gc.disable()
-        stay_with_the_parent()
+        stay_with_the_parent(parent)
         torch.set_num_threads(1)  # OpenMP's threads are the parent's
         for number in map(int, os.listdir("/proc/self/fd")):
             if number > 2 and number != send:

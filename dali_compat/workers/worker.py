@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import pickle
 import signal
@@ -47,10 +48,14 @@ def work(connection: Connection, tasks: socket.socket, number: int, *start) -> N
     serve(connection, tasks, lambda message: dumped(in_worker(message)))
 
 
-def stay_with_the_parent() -> None:
-    """A worker process ends with its parent, which is who interrupts are for."""
+def stay_with_the_parent(parent: int | None = None) -> None:
+    """Ends this process once its parent has ended, and leaves interrupts to that one.
+
+    ``parent`` is the process that forked this one, where multiprocessing did not.
+    """
     _leave_interrupts_to_the_parent()
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    starter = None if parent else multiprocessing.parent_process()
+    threading.Thread(target=_end_with, args=(parent or os.getppid(), starter), daemon=True).start()
 
 
 def _leave_interrupts_to_the_parent() -> None:
@@ -60,9 +65,12 @@ def _leave_interrupts_to_the_parent() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})  # until here they wait
 
 
-def _end_with(parent: int) -> None:
-    """Ends this process with its parent: nobody else would end a function that never returns."""
-    while os.getppid() == parent:
+def _end_with(parent: int, starter: Any) -> None:
+    """Ends this process with its parent: nobody else would end a function that never returns.
+
+    ``parent`` may be a fork server, or who has taken over an orphan; so multiprocessing is asked about ``starter``, too.
+    """
+    while os.getppid() == parent and (starter is None or starter.is_alive()):
         time.sleep(1)
     os._exit(1)
 

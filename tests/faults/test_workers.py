@@ -35,6 +35,7 @@ from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.plan import Call
 from dali_compat.workers import processes
 from dali_compat.workers.calls import Calls
+from dali_compat.workers.worker import stay_with_the_parent
 
 CPU = torch.device("cpu")
 LINES = 1 if ALL else 3  # from one line at which an interrupt comes to the next
@@ -160,6 +161,37 @@ def test_the_parents_handlers_are_not_for_its_workers(tmp_path):
     finally:
         signal.signal(signal.SIGTERM, before)
     assert not list(tmp_path.iterdir())
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+def test_a_worker_ends_whose_parent_was_killed_before_it_looked(context):
+    """Who has taken it over is its parent then, as far as the system knows."""
+    receive, send = multiprocessing.Pipe(duplex=False)
+    parent = multiprocessing.get_context("fork").Process(target=_start_an_orphan, args=(context, send))
+    parent.start()
+    orphan = receive.recv()
+    parent.kill()
+    parent.join()
+    _until(lambda: not _runs(orphan))
+
+
+def _start_an_orphan(context: str, send) -> None:
+    multiprocessing.get_context(context).Process(target=_stay_when_told, args=(send,)).start()
+    time.sleep(1000)
+
+
+def _stay_when_told(send) -> None:
+    parent = multiprocessing.parent_process()
+    send.send(os.getpid())
+    parent.join()  # with a fork server, os.getppid() is the server's
+    stay_with_the_parent()
+    time.sleep(1000)
+
+
+def _runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def test_stopped_workers(image_root):
