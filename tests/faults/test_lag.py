@@ -9,6 +9,7 @@ from contract.both import EXACT, ours
 from helpers import make_folder
 from torch.utils.data import RandomSampler
 from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
 
 from dali_compat import DALIImageFolder
 from faults.interrupts import Truth
@@ -75,3 +76,32 @@ def test_batches_are_made_while_a_gpu_lags(tmp_path, transform, exact, monkeypat
     assert not done.query()
     assert all(torch.equal(images, expected) for images, expected in zip(given, wanted[:3], strict=True))
     loader.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("engines", ["0", None], ids=["no engine", "engines"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_images_are_the_same_beside_a_full_gpu(photos, exact, engines, monkeypatch):
+    """Matrix products keep all multiprocessors, so that kernels of batches wait, milliseconds each. A JPEG engine need
+    not wait: nvJPEG writes at once, whatever its stream has still to do (pytorch/vision#9606)."""
+    if engines is not None:
+        monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", engines)
+    transform = T.Compose([T.Resize(256), T.CenterCrop(224), T.PILToTensor()])
+    drawn = RandomSampler(range(len(ImageFolder(photos))), replacement=True, num_samples=100 * 64)
+    loader = ours(DALIImageFolder(photos, transform), 64, sampler=drawn, device="cuda", exact=exact)
+    list(loader)  # files are looked at
+    torch.manual_seed(0)
+    wanted = [images.clone() for images, _ in loader]
+    factor = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    product, full = torch.empty_like(factor), torch.cuda.Stream()
+    full.wait_stream(torch.cuda.current_stream())
+    torch.manual_seed(0)
+    given = []
+    for images, _ in loader:
+        given.append(images.clone())
+        with torch.cuda.stream(full):
+            for _ in range(10):
+                torch.mm(factor, factor, out=product)
+    wrong = [i for i, (mine, others) in enumerate(zip(given, wanted, strict=True)) if not torch.equal(mine, others)]
+    loader.close()
+    assert not wrong

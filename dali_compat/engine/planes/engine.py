@@ -189,6 +189,7 @@ class JpegEngine:
             files = decoding.read()
             if len(files):
                 with self._decoder() as decoder:
+                    self._stream.synchronize()  # nvJPEG writes at once, and torch may have given others this stream
                     decoding.run(decoder, files)
         except BaseException as error:
             files = None
