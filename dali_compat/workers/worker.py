@@ -68,7 +68,7 @@ def _leave_interrupts_to_the_parent() -> None:
 def _end_with(parent: int, starter: Any) -> None:
     """Ends this process with its parent: nobody else would end a function that never returns.
 
-    ``parent`` may be a fork server, or who has taken over an orphan; so multiprocessing is asked about ``starter``, too.
+    ``parent`` may be a fork server, or the one that adopts orphans: so multiprocessing is asked about ``starter``, too.
     """
     while os.getppid() == parent and (starter is None or starter.is_alive()):
         time.sleep(1)

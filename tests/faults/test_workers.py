@@ -162,6 +162,7 @@ def test_the_parents_handlers_are_not_for_its_workers(tmp_path):
         signal.signal(signal.SIGTERM, before)
     assert not list(tmp_path.iterdir())
 
+
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
 def test_a_worker_ends_whose_parent_was_killed_before_it_looked(context):
     """Who has taken it over is its parent then, as far as the system knows."""

@@ -57,7 +57,7 @@ def engine(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", lambda given: nullcontext())
     monkeypatch.setattr(one, "working_on", lambda stream: nullcontext())
     for name in ("Stream", "current_stream"):
-        monkeypatch.setattr(torch.cuda, name, lambda device: None)
+        monkeypatch.setattr(torch.cuda, name, lambda device: types.SimpleNamespace(synchronize=lambda: None))
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "none")
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
