@@ -25,7 +25,6 @@ if _typing.TYPE_CHECKING:
     from .data.image_table import DALIImageTable as DALIImageTable
     from .epoch.history import merge_states as merge_states
     from .epoch.on_error import SampleError as SampleError
-    from .epoch.review import SampleDescription as SampleDescription
     from .epoch.stats import LoaderStats as LoaderStats
     from .errors import BadImageWarning as BadImageWarning
     from .errors import FallbackWarning as FallbackWarning
@@ -51,7 +50,6 @@ _HOME = {
     "DALIHuggingFace": "data.hugging_face",
     "ImageReadError": "errors",
     "BadImageWarning": "errors",
-    "SampleDescription": "epoch.review",
     "SampleError": "epoch.on_error",
     "LoaderStats": "epoch.stats",
     "DALIRecordIO": "archives.recordio",
@@ -82,7 +80,6 @@ __all__ = [  # spelt out for type checkers
     "FallbackWarning",
     "ImageReadError",
     "LoaderStats",
-    "SampleDescription",
     "SampleError",
     "batched",
     "install",

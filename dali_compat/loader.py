@@ -22,7 +22,6 @@ from .epoch.on_error import Errors, SampleError, checked_policy
 from .epoch.preview import preview
 from .epoch.progress import Progress
 from .epoch.resident import ResidentIterator
-from .epoch.review import SampleDescription, describe, replay
 from .epoch.stats import LoaderStats, Stats
 from .routes.choose import Route, StockRoute, choose, in_processes, in_python
 from .routes.dali import DaliRoute
@@ -221,25 +220,6 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._route = choose(self, self._route)  # the transform may be another one by now
         self._history.load(self, self._route, state_dict, strict)
         self._iterator = None  # of persistent_workers
-
-    def describe(self, batch: int, epoch: int | None = None) -> list[SampleDescription]:
-        """Returns what each sample of a batch was: index, path, target, size, and all that was drawn for it.
-        ``batch`` and ``epoch`` count from 0: a batch of which on_error="skip" left nothing has no number. None is
-        the epoch that began last. The last 16 epochs are known, from a loaded state, too.
-
-        Raises:
-            LookupError: that epoch is not known, or had no such batch.
-        """
-        return describe(self, self._route or choose(self, None), batch, epoch)
-
-    def replay(self, batch: int, epoch: int | None = None) -> Any:
-        """Returns a batch once more, bit for bit, without disturbing the loader. ``batch`` and ``epoch`` count from 0;
-        None is the epoch that began last. What your own ``collate_fn`` draws without workers is not repeated.
-
-        Raises:
-            LookupError: that epoch is not known, or had no such batch.
-        """
-        return replay(self, self._route or choose(self, None, start=True), batch, epoch)
 
     def _kept(self) -> DaliRoute | ResidentRoute | None:
         """The route, where it may keep pixels: torch's own keeps none."""

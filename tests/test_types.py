@@ -29,7 +29,7 @@ from torchvision import datasets, transforms as T
 import dali_compat
 from dali_compat import DALIArrayDataset, DALIImageFolder, DALILMDB, DALIRecordIO, DALITFRecord, DALIWebDataset
 from dali_compat import DALIHuggingFace, DALIImageList, DALIImageTable
-from dali_compat import BadImageWarning, FallbackWarning, ImageReadError, LoaderStats, SampleDescription, SampleError
+from dali_compat import BadImageWarning, FallbackWarning, ImageReadError, LoaderStats, SampleError
 from dali_compat import DALIDataLoader, DataLoader, batched, install, merge_states, on_batch, register, uninstall, views
 
 folder = DALIImageFolder("train", T.Compose([T.Resize(8), T.ToTensor()]), return_index=True, index_cache=True)
@@ -46,8 +46,6 @@ stats: LoaderStats = loader.stats(reset=True)
 waited: float = stats.waited / stats.seconds
 state: dict[str, Any] = merge_states([loader.state_dict()])
 loader.load_state_dict(state, strict=False)
-described: list[SampleDescription] = loader.describe(3, epoch=0)
-images, labels = loader.replay(3)
 images = batched(T.RandomCrop(8), exact=True)(images)
 loader.close()
 
@@ -132,7 +130,6 @@ BAD = {
     'install(fallback="quiet")': "arg-type",
     "SampleError.position": "attr-defined",
     "loader.stats().waitd": "attr-defined",
-    'loader.replay("3")': "arg-type",
     "loader.load_state_dict([])": "arg-type",
 }
 

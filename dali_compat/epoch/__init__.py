@@ -14,5 +14,5 @@ In the order to read them:
 - on_error: what becomes of a sample that cannot be read. substitute: the sample in its place.
 - collate: a collate_fn of the user's, on a GPU.
 - history, progress, traits, generators: state_dict() and load_state_dict(). lightning: where a Trainer is meanwhile.
-- review: describe() and replay(). stats: stats(). samplers: what is known of torch's samplers.
+- stats: stats(). samplers: what is known of torch's samplers.
 """

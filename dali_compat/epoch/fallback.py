@@ -182,10 +182,7 @@ class _OnDevice(_BaseDataLoaderIter):
         self._count = made.samples
         for failure in made.failures:
             self._errors.add(*failure)
-        if made.batch:
-            return made.batch[0]
-        self._progress.left_out.append(self._progress.given - 1)
-        return NOTHING
+        return made.batch[0] if made.batch else NOTHING
 
 
 class _Here(_OnDevice, _SingleProcessDataLoaderIter):

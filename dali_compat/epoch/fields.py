@@ -10,10 +10,8 @@ from .generators import of_indices, of_loader
 from .progress import users_states
 
 _MAYBE = dict | None
-_BEGINNING = {"number": int, "seed": [int, int], "places": [int] * 3, "at_iter": _MAYBE, "at_first": _MAYBE}
-_BEGINNING |= {"left_out": [int]}
-_EPOCH = _BEGINNING | {"given": int, "samples": int, "drawn": int, "exhausted": bool, "last": [int, int]}
-_EPOCH |= {"sampler": object}
+_EPOCH = {"number": int, "seed": [int, int], "places": [int] * 3, "at_iter": _MAYBE, "at_first": _MAYBE}
+_EPOCH |= {"given": int, "samples": int, "drawn": int, "exhausted": bool, "last": [int, int], "sampler": object}
 _STATE = {
     "of": {"data set": str, "batch_size": int | None, "drop_last": bool, "sampler": str, "route": str},
     "ranks": [int, int],
@@ -23,7 +21,6 @@ _STATE = {
     "sampler": object,
     "now": dict,
     "errors": {"epoch": int, "count": int, "found": [[str, object, int, str]]},
-    "epochs": [_BEGINNING],
 }
 
 
@@ -44,9 +41,7 @@ def check_state(state: Any, loader: Any = None) -> None:
         for field, one in (("", state), ("epoch.", epoch), ("epoch.users.", users)):
             _check(one.get(name), _MAYBE, field + name)  # what is in it is the user's
     drawn_from = of_indices(loader, True).states() | of_loader(loader, True).states()
-    begun = {f"epochs[{number}]": one for number, one in enumerate(state["epochs"])} | {"epoch": epoch}
-    found = {"now": state["now"]}
-    found |= {f"{of}.{name}": one[name] or {} for of, one in begun.items() if one for name in ("at_iter", "at_first")}
+    found = {"now": state["now"]} | {f"epoch.{name}": epoch.get(name) or {} for name in ("at_iter", "at_first")}
     for field, states in found.items():
         for name in states.keys() & drawn_from.keys():
             kind = drawn_from[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,6 @@ from .samplers import distributed
 from .traits import Traits, differences, is_own, traits
 
 VERSION = 1
-_KEPT = 16  # epochs that describe() and replay() know
 
 State = dict[str, Any]
 
@@ -42,10 +40,8 @@ class History:
     def _clear(self) -> None:
         self.begun = 0
         self._current: Progress | None = None
-        self._beginnings: deque[State] = deque(maxlen=_KEPT)  # of the epochs before
         self._pending: State | None = None  # to go on from
         self._applied: tuple[State, State, int] | None = None  # that state, generators and batches at that iter()
-        self._next: Progress | None = None  # what the next iter() takes, if it was made already
         self._strict = True
         self._laps: list[int] | None = None  # seed of persistent workers, and their next epoch
 
@@ -63,9 +59,7 @@ class History:
         entry = of_loader(loader, True).states() if pending is not None else {}
         then = {} if pending is None else {"dataset": pending.get("dataset")}
         set_users(loader, then)
-        if self._next is not None:
-            progress, self._next = self._next, None
-        elif pending is not None and pending["epoch"] is not None:
+        if pending is not None and pending["epoch"] is not None:
             progress = Progress.from_state(loader, pending["epoch"], torchs_workers)
             progress.strict, progress.later = self._strict, entry | pending["now"]
         else:
@@ -82,8 +76,6 @@ class History:
         progress.then = then.get("dataset")
         self._laps = None
         self._applied = None if pending is None else (pending, entry, progress.given)
-        if self._current is not None and self._current.number != progress.number:
-            self._beginnings.append(self._current.beginning())
         self._current = progress
         progress.begin_again()
         return progress
@@ -103,27 +95,6 @@ class History:
         """True if the next iter() goes on within an epoch."""
         return self._pending is not None and self._pending["epoch"] is not None
 
-    def take(self, progress: Progress) -> None:
-        """The next iter() is this one's."""
-        self._next = progress
-
-    def beginning(self, number: int | None) -> State:
-        """Returns what an epoch began with; None is the last.
-
-        Raises:
-            LookupError: it is not known.
-        """
-        known = [*self._beginnings, *([self._current.beginning()] if self._current else [])]
-        if self._pending is not None and self.goes_on:
-            known.append(self._pending["epoch"])
-        if number is None and known:
-            return known[-1]
-        for one in reversed(known):
-            if one["number"] == number:
-                return one
-        numbers = ", ".join(str(one["number"]) for one in known) or "none"
-        raise LookupError(f"what epoch {number} began with is not known; known are {numbers}")
-
     # ---- states
 
     def state(self, loader, route: Route) -> State:
@@ -140,10 +111,7 @@ class History:
             _warn_of_the_inexact(loader, current, stock, lightning)
             if _has_laps(loader):
                 laps = [current.base_seed, current.lap + 1]
-        beginnings = [*self._beginnings]
         now = of_loader(loader, runs_users_functions(loader, stock or asker is not None)).states()
-        if current is not None and not under_way:
-            beginnings.append(current.beginning())
         return {
             "version": VERSION,
             "of": self.traits(loader, route),
@@ -155,7 +123,6 @@ class History:
             "dataset": users.get("dataset"),
             "now": now if self.keeps_globals else {name: one for name, one in now.items() if name not in GLOBAL},
             "errors": loader._errors.state(),
-            "epochs": beginnings[-_KEPT:],
         }
 
     def traits(self, loader, route: Route) -> Traits:
@@ -202,7 +169,6 @@ class History:
             of_loader(loader, True).set(state["now"])
         self.begun, self._laps = state["begun"], state["laps"]
         self._current = self._applied = None
-        self._beginnings = deque(state["epochs"], maxlen=_KEPT)
         self._pending, self._strict = state, strict
         if state["epoch"] is not None and state["of"]["batch_size"] != loader.batch_size:
             self._pending = state | {"epoch": state["epoch"] | {"last": [0, 0]}}

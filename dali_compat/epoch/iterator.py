@@ -187,8 +187,6 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
             self._leave_behind(batch)
             self._interrupted = False
             raise
-        if made is NOTHING:
-            self._progress.left_out.append(self._taken)
         self._leave_behind(batch)
         return batch, made
 

@@ -34,7 +34,6 @@ class Progress:
         at_iter, at_first: what indices are drawn from, as it was when iter() was called, and before the first index.
         given, samples: batches that the caller has had, and how many samples the sampler gave for them.
         drawn: batches of the sampler so far.
-        left_out: numbers of those of which on_error has left nothing: the caller does not count them.
         exhausted: whether the sampler has come to its end; over: whether the caller has.
         last: indices of the caller's last batch, where they are known; expected: its fingerprint() in a state.
         again: whether indices are drawn again; strict: and must be the same.
@@ -64,7 +63,6 @@ class Progress:
         self.rank_order = RankOrder() if sampler is None else RankOrder(0, sampler.num_replicas, sampler.rank)
         self.generators: Generators = of_indices(loader, torchs_workers)
         self.mixed: set[str] = set()
-        self.left_out: list[int] = []
         self.stateful = stateful(loader)
         self.users: dict[str, Any] = {}
         self._strange = not is_known(loader)
@@ -130,26 +128,20 @@ class Progress:
 
     # ---- as plain data
 
-    def beginning(self) -> dict[str, Any]:
-        """Returns what it began with."""
-        return {
-            "number": self.number,
-            "seed": [self.base_seed, self.lap],
-            "places": list(self.rank_order),
-            "at_iter": self.at_iter,
-            "at_first": self.at_first,
-            "left_out": [number for number in self.left_out if number < self.given],
-        }
-
     def state(self, ahead: int = 0) -> dict[str, Any]:
-        """beginning(), and how far it is. ``ahead``: 1 where the caller has not used the last batch yet."""
+        """Returns what it began with, and how far it is. ``ahead``: 1 if the caller has not used the last batch yet."""
         given, samples, last = self.given, self.samples, self.last
         if ahead and given:
             given, samples, last = given - 1, samples - len(last), ()
         sampler = [state for drawn, state in self._sampler_states if drawn <= given]
         if self.stateful is not None and not sampler:  # it was not asked yet
             sampler = [copy.deepcopy(self.stateful.state_dict())]
-        return self.beginning() | {
+        return {
+            "number": self.number,
+            "seed": [self.base_seed, self.lap],
+            "places": list(self.rank_order),
+            "at_iter": self.at_iter,
+            "at_first": self.at_first,
             "given": given,
             "samples": samples,
             "drawn": self.drawn,
@@ -163,7 +155,10 @@ class Progress:
     def from_state(cls, loader, state: dict[str, Any], torchs_workers: bool = False) -> Progress:
         """Returns the progress that resumes from a state(). Where the number of ranks is another one by now, the rest
         of the epoch is dealt out anew."""
-        made = cls._from_beginning(loader, state, torchs_workers)
+        made = cls(loader, state["number"], torchs_workers)
+        made.base_seed, made.lap = state["seed"]
+        made.rank_order = RankOrder(*state["places"])
+        made.at_iter, made.at_first, made.again = state["at_iter"], state["at_first"], True
         made.given, made.samples, made.drawn = state["given"], state["samples"], state["drawn"]
         made.exhausted, made.expected = state["exhausted"], tuple(state["last"])
         made.users = state.get("users", {})
@@ -177,32 +172,7 @@ class Progress:
             return made
         made.rank_order = now._replace(origin=before.origin + made.samples * before.world)
         made.given = made.samples = made.drawn = 0
-        made.exhausted, made.expected, made.left_out = False, (0, 0), []
-        return made
-
-    @classmethod
-    def at_batch(cls, loader, beginning: dict[str, Any], batch: int, torchs_workers: bool) -> Progress:
-        """The progress of an epoch before one of its batches, counted as the caller counts them.
-
-        Raises:
-            LookupError: only the sampler knows where that is.
-        """
-        made = cls._from_beginning(loader, beginning, torchs_workers)
-        if made.stateful is not None:
-            raise LookupError("a sampler with a state_dict() tells where it is, and not where it was")
-        for number in made.left_out:
-            batch += number <= batch
-        made.given, made.drawn = batch, batch + 1
-        made.samples = batch * (loader.batch_size or 1)  # where it is otherwise, drawn_again() counts
-        return made
-
-    @classmethod
-    def _from_beginning(cls, loader, beginning: dict[str, Any], torchs_workers: bool) -> Progress:
-        made = cls(loader, beginning["number"], torchs_workers)
-        made.base_seed, made.lap = beginning["seed"]
-        made.rank_order = RankOrder(*beginning["places"])
-        made.at_iter, made.at_first = beginning["at_iter"], beginning["at_first"]
-        made.again, made.left_out = True, list(beginning["left_out"])
+        made.exhausted, made.expected = False, (0, 0)
         return made
 
     # ---- drawn again
@@ -222,7 +192,7 @@ class Progress:
         if self.again:
             set_users(loader, self.users)
         given, self.given, self.samples, self.drawn = self.given, 0, 0, 0
-        self.exhausted, self.left_out = False, []
+        self.exhausted = False
         return given
 
     def settle(self) -> None:

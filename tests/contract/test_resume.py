@@ -921,58 +921,6 @@ def test_states_that_do_not_belong_together():
         merge_states(states[1:])
 
 
-# ---- what a batch was
-
-
-@pytest.mark.parametrize("route", ["folder", "cache", "call", "resident"])
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_replay(images, route, num_workers):
-    dataset, options = ROUTES[route](images)
-    one = loader(dataset, shuffle=True, num_workers=num_workers, **options)
-    whole = epochs(one, 3)
-    before = torch.get_rng_state(), one.stats()[:3], one.state_dict()["begun"]
-    assert key(one.replay(3, epoch=0)) == whole[0][3]
-    assert key(one.replay(0)) == whole[2][0]
-    assert key(one.replay(4, epoch=1)) == whole[1][4]
-    assert torch.equal(before[0], torch.get_rng_state()) and (one.stats()[:3], one.state_dict()["begun"]) == before[1:]
-    other = loader(dataset, 5, shuffle=True, num_workers=num_workers, **options)
-    other.load_state_dict(saved(one.state_dict()))
-    assert key(other.replay(2, epoch=1)) == whole[1][2]
-    with pytest.raises(LookupError, match="no batch 5"):
-        one.replay(5)
-    with pytest.raises(LookupError, match="epoch 3 began with is not known; known are 0, 1, 2"):
-        one.replay(0, epoch=3)
-
-
-def test_replay_with_torchs_workers():
-    one = loader(Own(), shuffle=True, num_workers=2)
-    whole = epochs(one)
-    assert [key(one.replay(3, epoch)) for epoch in range(2)] == [batches[3] for batches in whole]
-
-
-def test_replay_within_an_epoch():
-    one = loader(arrays(), shuffle=True)
-    whole = epochs(one)
-    one = loader(arrays(), shuffle=True)
-    seen = []
-    for _ in range(EPOCHS):
-        seen.append([])
-        for batch in one:
-            seen[-1].append(key(batch))
-            torch.rand(3)
-            assert key(one.replay(len(seen[-1]) - 1)) == seen[-1][-1]
-            assert [x.index for x in one.describe(len(seen[-1]) - 1)] == batch[1].tolist()
-    assert seen == whole
-
-
-@pytest.mark.parametrize("case", ["replacement, generator", "weighted", "varying batches", "draws in the sampler"])
-def test_replay_of_samplers(case):
-    dataset = arrays()
-    one = loader(dataset, **{"batch_size": 1} | _options(CASES[case](dataset)))
-    whole = epochs(one, draws=0)
-    assert [[key(one.replay(batch, epoch)) for batch in range(len(whole[epoch]))] for epoch in range(2)] == whole
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("fallback", [False, True])
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -994,12 +942,6 @@ def test_batches_of_which_nothing_is_left_are_not_counted(tmp_path, num_workers,
     other = make()
     other.load_state_dict(saved(states[2][2]))  # within the first epoch
     assert epochs(other) == [whole[0][2:], whole[1]]
-    for again in (one, other):
-        for batch, index in enumerate((0, 6, 12)):
-            assert [key(again.replay(batch, epoch)) for epoch in (0, 1)] == [batches[batch] for batches in whole]
-            assert [x.index for x in again.describe(batch, 1)] == [index, index + 1, index + 2]
-        with pytest.raises(LookupError, match="no batch 3"):
-            again.replay(3)
 
 
 @pytest.mark.parametrize("wrap", [lambda dataset: dataset, Wrapped], ids=["DALI", "torch's own"])
@@ -1012,46 +954,9 @@ def test_a_batch_that_raised_an_error_is_counted(tmp_path, wrap, num_workers):
     next(iterator)
     with pytest.raises(OSError, match="04"):
         next(iterator)
-    last = next(iterator)
-    assert [[x.index for x in one.describe(batch)] for batch in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    with pytest.raises(OSError, match="04"):
-        one.replay(1)
-    assert one.replay(2)[2].tolist() == last[2].tolist() == [6, 7, 8]
-
-
-def test_describe(images):
-    dataset = DALIImageFolder(images, T.Compose([T.RandomCrop(30), T.RandomHorizontalFlip(), T.PILToTensor()]))
-    one = loader(dataset, shuffle=True, exact=True)
-    batches = list(one)
-    described = one.describe(2)
-    assert [x.target for x in described] == batches[2][1].tolist() and described[0].place == 10
-    for row, sample in zip(batches[2][0], described, strict=True):
-        assert (sample.path, sample.target) == dataset.samples[sample.index]
-        drawn = dict(sample.drawn)
-        image = T.functional.pil_to_tensor(dataset.loader(sample.path))
-        assert image.shape[-2:] == sample.size
-        top, left = drawn["crop"]["start"]
-        image = image[:, top : top + 30, left : left + 30]
-        assert torch.equal(row, image.flip(-1) if drawn["flip"]["flag"] else image)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_describe_of_a_file_that_cannot_be_read(tmp_path):
-    root = make_folder(tmp_path / "bad", classes=1, per_class=3, special=False)
-    (root / "class_a" / "01.jpg").write_bytes(b"no image")
-    one = loader(DALIImageFolder(root, RANDOM), on_error="skip")
-    list(one)
-    assert [(x.size is None, not x.drawn) for x in one.describe(0)] == [(False,) * 2, (True,) * 2, (False,) * 2]
-
-
-def test_describe_of_arrays_and_of_a_fallback():
-    one = loader(arrays(), sampler=[3, 1, 2])
-    next(iter(one))
-    assert [(x.index, x.target, x.size, x.path) for x in one.describe(0)] == [(i, i, (16, 16), None) for i in (3, 1, 2)]
-    for dataset in (Own(), FakeData(COUNT, (3, 20, 20), transform=T.PILToTensor())):
-        one = loader(dataset)
-        next(iter(one))
-        assert [x.index for x in one.describe(1)] == [5, 6, 7, 8, 9]
+    other = loader(wrap(DALIImageFolder(root, RANDOM, return_index=True)), batch_size=3, num_workers=num_workers)
+    other.load_state_dict(one.state_dict())
+    assert [batch[2].tolist() for batch in (next(iterator), *other)] == [[6, 7, 8]] * 2
 
 
 def test_a_copy_begins_its_own_epochs():

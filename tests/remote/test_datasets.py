@@ -297,8 +297,6 @@ def test_resume(local, folder):
     again.load_state_dict(state)
     for (a, la), (b, lb) in zip(again, rest, strict=True):
         assert torch.equal(a, b) and torch.equal(la, lb)
-    assert loader.replay(0)[0].shape == (4, 3, 40, 40)
-    assert loader.describe(0)[0].path.startswith("s3://bucket/train/class_")
 
 
 def test_without_obstore():
