@@ -48,6 +48,48 @@ def test_a_gpu_that_lags(tmp_path, options):
             assert total == sums[label, index]
 
 
+def _all(samples: list) -> list[torch.Tensor]:
+    return [image for image, _ in samples]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("engines", ["0", None], ids=["no engine", "engines"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(transform=T.Compose([T.RandomResizedCrop(224), T.ToTensor(), T.Normalize([0.5], [0.25])])),
+        dict(transform=T.PILToTensor(), collate_fn=_all),
+        dict(transform=T.PILToTensor(), collate_fn=_all, memory_format=torch.channels_last),
+    ],
+    ids=["one size", "many sizes", "many sizes, channels last"],
+)
+def test_memory_of_dali_that_is_dropped_while_a_gpu_lags(photos, options, engines, monkeypatch):
+    """These tensors are DALI's own memory, which its next batches get. Sums behind 20 ms of other work are those of an
+    epoch without it."""
+    if engines is not None:
+        monkeypatch.setenv("DALI_COMPAT_JPEG_ENGINE", engines)
+    dataset = DALIImageFolder(photos, options["transform"])
+    more = {name: value for name, value in options.items() if name != "transform"}
+    drawn = RandomSampler(dataset, replacement=True, num_samples=60 * 32)
+    loader = ours(dataset, 32, sampler=drawn, device="cuda", **more)
+
+    def sums(cycles: int) -> torch.Tensor:
+        torch.manual_seed(0)
+        found = []
+        for batch in loader:
+            images = batch[0] if "collate_fn" not in options else batch
+            del batch
+            torch.cuda._sleep(cycles)
+            found += [image.sum(dtype=torch.float64) for image in images]
+            del images
+        return torch.stack(found).cpu()
+
+    sums(1)  # files are looked at
+    wanted = sums(1)
+    assert torch.equal(sums(MILLISECONDS_20), wanted)
+    loader.close()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("transform", LARGE, ids=str)
