@@ -1,6 +1,6 @@
 """Question: what do policies and ColorJitter cost, of a batch that is on the GPU: by kernels in Triton, and by torch?
 
-Method. A batch of photos, cropped to --size, goes through a transform alone, as engine/kernels does it for a loader,
+Method. A batch of photos, cropped to --size, goes through a transform alone, as ops/kernels does it for a loader,
 with other random numbers each time. "launches" is what the loader does, "torch" what it does without Triton. Both take
 turns within a round, on the same numbers, and have to give the same pixels.
 

@@ -29,9 +29,9 @@ from .routes.decoded_cache import checked_budget, checked_place
 from .routes.explain import explain, summary
 from .routes.resident import ResidentRoute
 from .runtime import patched
-from .runtime.daemon_threads import until_the_end
 from .runtime.dataset_base import OurDataset, remember_told
-from .runtime.no_compile import no_compile
+from .runtime.decorators import no_compile
+from .runtime.forks import until_the_end
 from .runtime.warn_location import announce, tell_of_fallback
 
 T = TypeVar("T", covariant=True)

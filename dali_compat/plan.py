@@ -113,7 +113,7 @@ class Step:
 
 
 def step(op: str, gives: ImageSpec, draw: Draw | None = None, shares: bool = False, *, fidelity, **args) -> Step:
-    """A Step; ``args`` are those of its kernel. What ``fidelity`` says stands in ops/fidelity.py."""
+    """A Step; ``args`` are those of its kernel. What ``fidelity`` says stands in ops/arguments.py."""
     return Step(op, gives, tuple(args.items()), draw, shares, fidelity=fidelity)
 
 

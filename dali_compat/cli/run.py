@@ -138,6 +138,6 @@ def _remedy(error: BaseException) -> str:
         )
     if "dali_compat.patch.loader" not in sys.modules:
         return ""
-    from dali_compat.patch.devices import remedy
+    from ..patch.loader import remedy
 
     return remedy(error)

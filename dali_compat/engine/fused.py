@@ -1,6 +1,6 @@
 """Torch's part of a plan, on rows of a data set that is on the device already.
 
-The steps are those of engine/kernels, and two groups of them are done at once: windows and flips as one gather, and
+The steps are those of ops/kernels, and two groups of them are done at once: windows and flips as one gather, and
 conversions of uint8 pixels, on a GPU, as a look-up in a table of what torchvision's own functions give on the CPU. That
 table is exact, which a GPU's division by a number is not (torch multiplies by the reciprocal there).
 """

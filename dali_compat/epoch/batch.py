@@ -17,9 +17,8 @@ import torch
 from torch.utils.data import default_collate
 
 from ..randoms import own_generators
-from ..runtime.device import mapped, moved, on_the_cpu
-from ..runtime.ranges import named
-from ..runtime.view_batches import ViewBatches, filled
+from ..runtime.decorators import named
+from ..runtime.device import ViewBatches, filled, mapped, moved, on_the_cpu
 from .epoch import Epoch
 from .part import in_format
 from .samplers import Indices

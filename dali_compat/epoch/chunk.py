@@ -14,9 +14,8 @@ from ..data.base_datasets import from_the_front, places
 from ..ops.draws import Arrays, ImageTooSmall, compute
 from ..plan import Plan, Step
 from ..routes.resident import Held, ResidentRoute
-from ..runtime.device import current_stream_of, to_device
-from ..runtime.ranges import named
-from ..runtime.view_batches import ViewBatches
+from ..runtime.decorators import named
+from ..runtime.device import ViewBatches, current_stream_of, to_device
 from .epoch import Epoch
 from .part import Part, in_format
 from .samplers import Indices

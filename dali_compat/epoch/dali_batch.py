@@ -20,7 +20,7 @@ from ..errors import ImageReadError
 from ..ops.draws import Arrays, Computed, ImageTooSmall, compute
 from ..ops.kernels import rows_of
 from ..plan import Plan, Step
-from ..runtime.ranges import named
+from ..runtime.decorators import named
 from .dali_epoch import DaliEpoch
 from .dali_part import DaliPart, merged
 from .file_batch import FileBatch

@@ -13,13 +13,13 @@ from ..data.intact import is_intact
 from ..data.sources import BYTES, DECODED, PATHS, Form, Source, overwritten, written
 from ..ops.draws import Arrays
 from ..plan import Plan
-from ..runtime.view_batches import ViewBatches
+from ..runtime.device import ViewBatches
 from .dali_owner import DaliOwner
 from .part import in_order, other_sizes, run
 from .pil_group import PilGroup
 
 if TYPE_CHECKING:
-    from ..engine.dali.received import Received
+    from ..engine.dali.transfer import Received
 
 
 class DaliGroup:

@@ -13,7 +13,7 @@ from ..data.header import DALI
 from ..data.info import Info
 from ..data.sources import DECODED
 from ..plan import Plan
-from ..runtime.view_batches import ViewBatches
+from ..runtime.device import ViewBatches
 from .dali_group import DaliGroup
 from .dali_owner import DaliOwner
 from .part import Part, in_order, stacked, stacked_views, taken

@@ -19,9 +19,9 @@ from torch.utils.data.dataloader import (
 from ..data.base_datasets import locate, sample
 from ..errors import file_of
 from ..randoms import replacement
-from ..runtime.daemon_threads import until_the_end
 from ..runtime.dataset_base import QuietWorker
 from ..runtime.device import moved
+from ..runtime.forks import until_the_end
 from .on_error import ATTEMPTS, NOTHING, UNREADABLE, Errors
 from .progress import Progress, set_users
 from .samplers import indices_among

@@ -12,7 +12,7 @@ from ..data.lookup import Listed, Tabled, as_list, in_tables, look_up
 from ..data.readers import transforms_of
 from ..data.sources import Source, fetch, is_object
 from ..errors import ImageReadError, read_error
-from ..runtime.ranges import named
+from ..runtime.decorators import named
 from .batch import Batch
 from .batch_headers import BatchHeaders
 from .dali_epoch import DaliEpoch

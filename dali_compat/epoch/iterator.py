@@ -16,10 +16,8 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..errors import OutOfStep
-from ..runtime.daemon_threads import until_the_end, wait_for_daemons
-from ..runtime.forks import leak_in_child, unlock_all
-from ..runtime.no_compile import no_compile
-from ..runtime.ranges import named
+from ..runtime.decorators import named, no_compile
+from ..runtime.forks import leak_in_child, unlock_all, until_the_end, wait_for_daemons
 from .batch import Batch
 from .epoch import Epoch, R
 from .on_error import NOTHING

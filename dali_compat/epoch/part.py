@@ -12,8 +12,8 @@ from ..ops import kernels
 from ..ops.draws import Arrays
 from ..ops.image_by_image import run_all
 from ..plan import Call, ImageSpec, Plan, Step
-from ..runtime.ranges import named
-from ..runtime.view_batches import ViewBatches
+from ..runtime.decorators import named
+from ..runtime.device import ViewBatches
 from ..translate.lower import continued
 from ..workers.called import Called
 from ..workers.images import as_samples

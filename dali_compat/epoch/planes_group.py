@@ -23,14 +23,14 @@ from ..engine.planes.verified import VerifiedEngine
 from ..ops.draws import Arrays
 from ..ops.kernels import rows_of
 from ..plan import Plan, Step
-from ..runtime.view_batches import ViewBatches
+from ..runtime.device import ViewBatches
 from .dali_group import DaliGroup
 from .dali_owner import DaliOwner
 from .part import in_order, other_sizes, run
 from .pil_group import PilGroup
 
 if TYPE_CHECKING:
-    from ..engine.dali.received import Received
+    from ..engine.dali.transfer import Received
 
 _MOST, _SHARE = 2**29, 128  # bytes of planes, or of files, that a group may have, and as a part of the GPU's
 _MOST_FILES = 2**16 - 1  # of a group: a launch of kernels has a dimension for them

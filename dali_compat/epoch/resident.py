@@ -12,7 +12,7 @@ import torch
 from ..data.arrays import target
 from ..data.base_datasets import locate
 from ..routes.resident import ResidentRoute
-from ..runtime.view_batches import ViewBatches
+from ..runtime.device import ViewBatches
 from .batch import Batch, collated_views
 from .chunk import Chunk
 from .epoch import Epoch

@@ -23,8 +23,7 @@ from ..lazy.samples import Sample, Stack, at, exchanged, put
 from ..lazy.workers import Request, Ticket
 from ..ops.pixels.lists import uniform
 from ..randoms import generator_states, set_generators
-from ..runtime.device import mapped, moved
-from ..runtime.view_batches import ViewBatches
+from ..runtime.device import ViewBatches, mapped, moved
 from .batch import collated
 from .dali_batch import DaliBatch
 from .fallback import path_of

@@ -58,7 +58,7 @@ class Given:
     Attributes:
         op: as Step's; args: of its kernel.
         gives: (kind, dtype, normalized, channels) after it.
-        layout, sized: as ops/given.py has them.
+        layout, sized: as ops/draws.py has them.
         off: FLAG, SIZED or NEVER.
         draw: what draws its arguments of its numbers, in the place of a layout.
     """

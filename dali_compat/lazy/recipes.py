@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..data.headers import share_headers
-from ..ops.draws import lookup
-from ..ops.fidelity import BLURRED, EXACT, coded, converted, resized, warped
-from ..ops.given import width_of
+from ..ops.arguments import BLURRED, EXACT, coded, converted, resized, warped
+from ..ops.draws import lookup, width_of
 from ..plan import Draw, ImageSpec
 from ..plan import Step as PlanStep
 from ..runtime.forks import new_lock

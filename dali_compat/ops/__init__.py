@@ -4,10 +4,9 @@ In the order to read them:
 
 - color is a kind, as are resize, windows, warp, elastic, jitter, filters, noise, policy, augmix, convert, containers;
   timm and timm_policies, with the draws and kernels of these, are imported when one of timm's transforms comes.
-- translators: which function translates a class, and what it returns. arguments: what a transform's arguments mean.
-  fidelity: how far a step is from torchvision, in words.
-- draws: every number drawn and every window, for a batch at once. laws: what they are made of. given: numbers that the
-  data set's own code has chosen. matrices: of warps. lowered: arguments of two steps in one, and of DALI's.
+- translators: which function translates a class, and what it returns. arguments: what a transform's arguments mean, and
+  how far a step is from torchvision, in words.
+- draws: every number drawn and every window, for a batch at once. laws: what they are made of. matrices: of warps.
 - kernels: run() does a step on a batch. pixels/: the arithmetic of Pillow and torchvision on batches of tensors. hue,
   operations and launches/ do what ColorJitter and policies choose for each image.
 """

@@ -1,17 +1,27 @@
-"""Reads transforms' arguments, and says whose arithmetic torchvision uses: Pillow's, or that of tensors in v1 or v2."""
+"""Reads transforms' arguments; says whose arithmetic torchvision uses, Pillow's or that of tensors in v1 or v2, and how
+far from it each step is."""
 
 from __future__ import annotations
 
 from numbers import Integral
 from typing import Any
 
+import torchvision
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
+from torchvision.transforms.v2.functional import _geometry
 
 from ..inspection.untranslatable import Untranslatable
-from ..plan import ImageSpec, draw, step
-from .fidelity import EXACT
+from ..plan import DALI, ImageSpec, Options, Step, draw, step
+
+TORCHVISION = tuple(int(number) for number in torchvision.__version__.split(".")[:2])
+"""(0, 26), for example."""
+
+EXACT = "exact"
+OTHER_ORDER = "exact but for the order of additions"
+OWN = "yours, not measured"
+BLURRED = "mean error .0001 of 255"
 
 # Pillow's numbers, as torchvision.transforms.functional._interpolation_modes_from_int
 _FROM_INT = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
@@ -75,3 +85,55 @@ def ints(row) -> list[int]:
 
 def fill_list(fill) -> list | None:
     return None if fill is None else list(fill)
+
+
+def resizes_in_whole_numbers(interpolation: str) -> bool:
+    """Returns whether torchvision's v2 resizes uint8 tensors on a CPU by fixed-point sums, rounded after each axis.
+    Before 0.21 it does not where bilinear meets AVX512: there it resizes floats and rounds once."""
+    asked = getattr(_geometry, "_do_native_uint8_resize_on_cpu", None)
+    return asked is None or bool(asked(InterpolationMode(interpolation)))
+
+
+# ---- how far a step is from torchvision, in words that the parity tests bear out. step(fidelity=...) takes a text, or
+# a function of the step, where it runs, the options, and whether DALI resizes in two passes.
+
+
+def converted(s: Step, where: str, options: Options, two_pass: bool) -> str:
+    """DALI multiplies in float32 where torchvision divides, and so does a CPU's kernel by default."""
+    return "within 1e-6" if where == DALI or not (options.exact or options.gpu) else EXACT
+
+
+def warped(s: Step, where: str, options: Options, two_pass: bool) -> str:
+    return "mean error .001 of 255" if where == DALI else EXACT
+
+
+def coded(s: Step, where: str, options: Options, two_pass: bool) -> str:
+    """A GPU's JPEG is arithmetic of its own."""
+    return "mean error 1 of 255 (exact=True: 0)" if where == DALI and options.gpu else EXACT
+
+
+def resized(s: Step, where: str, options: Options, two_pass: bool) -> str:
+    if where == DALI:
+        return _resized_by_dali(s, two_pass)
+    if not (options.exact or options.gpu) and not _in_floats(s) and not s.kwargs["interpolation"].startswith("nearest"):
+        return "mean error .05 of 255 (exact=True: 0)"
+    return OTHER_ORDER if options.gpu and _in_floats(s) else EXACT
+
+
+def _in_floats(resize: Step) -> bool:
+    """Returns whether torchvision's sums are of floating point numbers."""
+    like, interpolation = resize.kwargs["like"], resize.kwargs["interpolation"]
+    if like == "pil" or interpolation.startswith("nearest"):
+        return False
+    return like == "v1" or resize.gives.dtype.is_floating_point or not resizes_in_whole_numbers(interpolation)
+
+
+def _resized_by_dali(s: Step, two_pass: bool) -> str:
+    if s.kwargs["interpolation"].startswith("nearest"):
+        return "nearest pixel; a rounding tie may differ (exact=True: 0)"
+    if s.kwargs["like"] != "pil":
+        close = two_pass or s.kwargs["like"] == "v1"
+        return "mean error .05 of 255 (exact=True: 0)" if close else "mean error .2 of 255 (exact=True: 0)"
+    if two_pass:
+        return "two passes as Pillow: mean error .01 of 255 (exact=True: 0)"
+    return "one pass: mean error .2 of 255 (exact=True: 0)"

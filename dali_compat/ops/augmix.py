@@ -10,9 +10,8 @@ from torchvision.transforms import v2
 
 from ..plan import draw, step
 from ..runtime.device import to_device
-from .arguments import version_of
+from .arguments import EXACT, version_of
 from .draws import dictates, draws
-from .fidelity import EXACT
 from .kernels import image_kernel, kernel
 from .laws import gammas, shares, whole
 from .policy import _args, augment, augmented, one_operation, space_of

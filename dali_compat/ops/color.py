@@ -17,13 +17,11 @@ from ..inspection.standins import Convert
 from ..inspection.untranslatable import Untranslatable
 from ..plan import draw, step
 from ..runtime.device import to_device
-from .arguments import functions, ints, maybe
+from .arguments import EXACT, functions, ints, maybe
 from .draws import dictates, draws
-from .fidelity import EXACT
 from .kernels import image_kernel, kernel
 from .laws import permutation
-from .pixels.tables import as_indices, by_value, counts_of, look_up
-from .pixels.values import blend, bounded, in_parts, is_half, one_by_one, to
+from .pixels.values import as_indices, blend, bounded, by_value, counts_of, in_parts, is_half, look_up, one_by_one, to
 from .translators import register
 
 

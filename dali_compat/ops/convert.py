@@ -13,8 +13,7 @@ from ..inspection.standins import Cast
 from ..inspection.untranslatable import Untranslatable
 from ..plan import step
 from ..runtime.device import to_device
-from .arguments import version_of
-from .fidelity import EXACT, converted
+from .arguments import EXACT, converted, version_of
 from .kernels import image_kernel, kernel
 from .translators import register
 

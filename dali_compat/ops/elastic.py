@@ -13,9 +13,7 @@ from torchvision.transforms.v2 import functional as F2
 
 from ..plan import draw, step
 from ..runtime.device import to_device
-from ..runtime.versions import TORCHVISION
-from .arguments import fill_list
-from .fidelity import EXACT
+from .arguments import EXACT, TORCHVISION, fill_list
 from .kernels import image_kernel, kernel
 from .pixels import grids, resample
 from .pixels.squares import uniforms

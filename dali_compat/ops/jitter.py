@@ -8,10 +8,9 @@ from torchvision.transforms import v2
 
 from ..plan import draw, step
 from . import operations
-from .arguments import functions, like_of
+from .arguments import EXACT, functions, like_of
 from .color import permute_channels, permute_channels_image
 from .draws import Answers, dictates, draws
-from .fidelity import EXACT
 from .kernels import image_kernel, kernel
 from .laws import coin, permutation, real
 from .pixels.lists import selected, with_rows

@@ -121,3 +121,56 @@ def draw_perspective_coefficients(sizes, u, *, of):
     flag = {"flag": values["flag"]} if "flag" in values else {}
     rounded = solved.solution[..., 0].float().double().numpy()  # to float32, as torchvision does
     return {"coefficients": rounded, "size": after.astype(np.int32), **flag}, after
+
+
+# ---- DALI's
+
+# DALI counts in float32, in which a coordinate on the edge of a pixel may fall to either side. So a matrix is raised by
+# more than float32 loses, and not as far as the next edge.
+_LAST_BIT = 2.0**-17  # half of fixed point's last bit
+_GRAIN = 2.0**-8  # where all numbers of a matrix are multiples of this,
+_BETWEEN = 2.0**-10  # it is raised by this
+
+
+@draws(uniforms=lambda of, interpolation: lookup(of)[0])
+def draw_dali_matrix(sizes, u, *, of, interpolation):
+    """``matrix`` (N, 3, 3) and ``size`` of DALI's warp, for a draw (``of``) of Pillow's ``matrix`` or ``coefficients``.
+    Where there is a flag, the others stay as they are. An affine warp with a filter has a matrix of what is ``inside``,
+    too."""
+    values, after = run(of, sizes, u)
+    given = {}
+    if "matrix" not in values:
+        matrix = values["coefficients"]
+        given["matrix"] = np.concatenate([matrix, np.ones((len(matrix), 1))], 1).reshape(-1, 3, 3)
+    elif interpolation.startswith("nearest"):
+        given["matrix"] = _square(_raised(_fixed(values["matrix"]), _LAST_BIT))
+    else:
+        rows = values["matrix"].reshape(-1, 2, 3)
+        given.update(matrix=_square(rows), inside=_square(_raised(rows, 0.0)))
+    if "flag" in values:
+        given = {name: np.where(values["flag"][:, None, None] != 0, made, np.eye(3)) for name, made in given.items()}
+    return {name: made.astype(np.float32) for name, made in (given | {"size": after}).items()}, after
+
+
+def _fixed(matrix) -> np.ndarray:
+    """(N, 2, 3). Without a filter Pillow uses fixed point (affine_fixed, in Geometry.c): 16 bits after the point, of
+    the steps and of where the first pixel's centre lies."""
+    rows = matrix.reshape(-1, 2, 3)
+    steps = np.floor(rows[:, :, :2] * 65536 + 0.5)
+    centre = np.floor((rows * np.array([0.5, 0.5, 1])).sum(2, keepdims=True) * 65536 + 0.5)
+    fixed = np.concatenate([steps, centre - steps.sum(2, keepdims=True) * 0.5], 2) / 65536
+    scales = (matrix[:, 1] == 0) & (matrix[:, 3] == 0)  # ImagingScaleAffine counts in double precision
+    return np.where(scales[:, None, None], rows, fixed)
+
+
+def _raised(rows, otherwise: float) -> np.ndarray:
+    """Right angles, and scales of powers of two, put whole lines of pixels on edges: Pillow takes the pixel above."""
+    on_edges = (rows / _GRAIN % 1 == 0).all((1, 2))
+    raised = rows.copy()
+    raised[:, :, 2] += np.where(on_edges, _BETWEEN, otherwise)[:, None]
+    return raised
+
+
+def _square(rows) -> np.ndarray:
+    last = np.broadcast_to([0.0, 0.0, 1.0], (len(rows), 1, 3))
+    return np.concatenate([rows, last], 1)

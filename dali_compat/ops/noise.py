@@ -14,10 +14,8 @@ from torchvision.transforms.v2 import functional as F2
 from ..inspection.untranslatable import Untranslatable
 from ..plan import draw, step
 from ..runtime.device import to_device
-from ..runtime.versions import TORCHVISION
-from .arguments import like_of
+from .arguments import EXACT, TORCHVISION, coded, like_of
 from .draws import dictates, draws
-from .fidelity import EXACT, coded
 from .kernels import image_kernel, kernel
 from .laws import coin, key, whole
 from .pixels.grids import product

@@ -1,6 +1,6 @@
 """An operation of each image's own, as policies and ColorJitter choose it.
 
-On a GPU with Triton two launches do those of PIL's images (engine/launches). Elsewhere torch does them, and the samples
+On a GPU with Triton two launches do those of PIL's images (launches/). Elsewhere torch does them, and the samples
 whose turn it is for an operation go together.
 """
 
@@ -14,8 +14,7 @@ import torch
 
 from . import color, filters, warp
 from .hue import hsv_tables, hue
-from .launches import tried
-from .launches.codes import CODES, INTERPOLATIONS, OPERATIONS
+from .launches import CODES, INTERPOLATIONS, OPERATIONS, tried
 from .pixels.lists import in_groups
 from .pixels.transform import fill_like, is_fixed
 
@@ -36,7 +35,7 @@ def run(images, chosen, numbers, *, like, interpolations=0, fill=None, area=None
     """An operation of each of N images (N, C, H, W).
 
     Args:
-        chosen: (N,) codes of operations (ops/launches/codes.py); 0 is none.
+        chosen: (N,) codes of operations (ops/launches); 0 is none.
         numbers: (N, 6): first the factor, the bits or the threshold of an operation, or the matrix of a warp, from
             output to input.
         interpolations: codes of warps' interpolations, (N,) or of all; 0 is nearest.
@@ -54,7 +53,7 @@ def run(images, chosen, numbers, *, like, interpolations=0, fill=None, area=None
 
 
 def _launched_for(images):
-    """(rows.launched(), its hue_tables), or twice None where torch does the work."""
+    """(tried.launched(), its hue_tables), or twice None where torch does the work."""
     channels, (height, width) = images.shape[1], images.shape[-2:]
     fits = images.dtype == torch.uint8 and channels in (1, 3) and height * width <= _LARGEST
     if not (fits and _has_launches(images.device)):

@@ -18,9 +18,8 @@ from torchvision.transforms import InterpolationMode, autoaugment, v2
 
 from ..plan import Draw, Step, draw, step
 from . import operations
-from .arguments import fill_list, fill_of, like_of, version_of
+from .arguments import EXACT, fill_list, fill_of, like_of, version_of
 from .draws import dictates, draws
-from .fidelity import EXACT
 from .kernels import image_kernel, kernel
 from .laws import whole
 from .matrices import affine, rotation, rotation_of_tensors

@@ -12,10 +12,8 @@ from torchvision.transforms.v2 import functional as F2
 from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, ImageSpec, Step, draw, step
 from ..runtime.cores import usable_cores
-from ..runtime.versions import resizes_in_whole_numbers
-from .arguments import functions, interpolation_of, ints, like_of
-from .draws import Arrays, ImageTooSmall, dictates, draws
-from .fidelity import EXACT, resized
+from .arguments import EXACT, functions, interpolation_of, ints, like_of, resized, resizes_in_whole_numbers
+from .draws import Arrays, ImageTooSmall, dictates, draws, lookup, run
 from .kernels import image_kernel, kernel, on_tensor, ragged_kernel
 from .laws import rand_between, whole
 from .pixels import resample, transform
@@ -176,6 +174,53 @@ def draw_random_resize(sizes, u, *, min_size, max_size):
 @dictates(draw_random_resize)
 def random_resize_answers(row, step):
     return [("whole", int(row["size"].min()))]
+
+
+# ---- lowered: a resize, or two steps in one, in another way than torchvision writes it
+
+
+@draws(uniforms=lambda resize, crop, passes: max(lookup(one)[0] for one in (resize, crop) if one))
+def draw_resize_lowered(sizes, u, *, resize, crop, passes):
+    """A resize, of which perhaps only the window of a crop is wanted, as one or two calls of DALI's resize.
+
+    A call takes an output ``size`` and the region of its input that this size covers, in (fractional) pixels.
+    ``passes`` is "one", or for one axis after the other "as Pillow" or "width first".
+    """
+    _, full = run(resize, sizes, u)  # only one of them is random, unless all numbers are given
+    start, shape = np.zeros_like(full), full
+    if crop is not None:
+        values, shape = run(crop, full, u)
+        start = values["start"]
+    vertical = (resample.vertical_first(sizes, full) & (passes == "as Pillow"))[:, None]
+    first = np.concatenate([vertical, ~vertical], 1)  # true on the axis of the first pass
+    per_pixel = sizes / full
+    roi_start, roi_end = start * per_pixel, (start + shape) * per_pixel
+    if passes == "one":
+        calls = {"size": shape} if crop is None else {"size": shape, "roi_start": roi_start, "roi_end": roi_end}
+    else:
+        calls = {
+            "size": np.where(first, shape, sizes),
+            "roi_start": np.where(first, roi_start, 0),
+            "roi_end": np.where(first, roi_end, sizes),
+            "second_size": shape,
+            "second_roi_start": np.where(first, 0, roi_start),
+            "second_roi_end": np.where(first, shape, roi_end),
+        }
+    return {name: array.astype(np.float32) for name, array in calls.items()}, shape
+
+
+@draws(uniforms=lambda **parts: max(lookup(one)[0] for one in parts.values() if one))
+def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
+    """A resize, of its image, perhaps padded, perhaps the window of a crop, and perhaps mirrored; one of them may be
+    random. ``size``, ``start`` and ``shape`` are (N, 2), ``mirror`` is (N,)."""
+    _, full = run(resize, sizes, u)
+    start, shape = np.zeros_like(full), full
+    for part in filter(None, (pad, crop)):
+        values, shape = run(part, shape, u)
+        start = start + values["start"]
+    flags = np.zeros(len(sizes), np.int32) if mirror is None else run(mirror, shape, u)[0].get("flag", np.int32(1))
+    mirrors = np.broadcast_to(flags, len(sizes))
+    return {"size": full, "start": start, "shape": shape, "mirror": mirrors}, shape
 
 
 # ---- sizes

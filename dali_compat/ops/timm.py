@@ -12,10 +12,9 @@ import torch
 from ..inspection.untranslatable import Untranslatable
 from ..plan import DALI, Draw, ImageSpec, Options, Step, draw, step
 from . import timm_policies, timm_policy_kernels  # noqa: F401  # they register these
-from .arguments import interpolation_named
+from .arguments import EXACT, converted, interpolation_named, resized
 from .convert import translate_pil_to_tensor, translate_to_tensor
 from .draws import draws, lookup, run
-from .fidelity import EXACT, converted, resized
 from .kernels import image_kernel, kernel, ragged_kernel
 from .laws import key, whole
 from .noise import erased, within

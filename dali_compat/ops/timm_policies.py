@@ -15,7 +15,7 @@ from ..inspection.replaced import function_of
 from ..inspection.untranslatable import Untranslatable
 from ..plan import ImageSpec, draw, step
 from ..randoms import own_generators
-from .fidelity import EXACT
+from .arguments import EXACT
 from .timm_policy_draws import LAWS, NUMBERS, OPERATIONS, WITHOUT_VALUE, Operation, applied
 from .translators import register
 

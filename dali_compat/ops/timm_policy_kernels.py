@@ -19,9 +19,9 @@ from torchvision.transforms import functional as F1
 
 from ..runtime.device import to_device
 from . import color, operations
+from .filters import box_blur
 from .kernels import image_kernel, kernel
 from .matrices import rotation
-from .pixels.box_blur import box_blur
 from .pixels.lists import each, in_groups, uniform
 from .timm_policy_draws import OPERATIONS, WITHOUT_VALUE
 

@@ -19,7 +19,7 @@ from ..inspection.objects import root
 from ..inspection.replaced import refuse_replaced
 from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, ImageSpec, Step, draw
-from .fidelity import OWN
+from .arguments import OWN
 
 Translator = Callable[[Any, ImageSpec], Any]
 T = TypeVar("T", bound=Translator)

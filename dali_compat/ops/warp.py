@@ -14,9 +14,8 @@ from torchvision.transforms import functional as F1
 
 from ..inspection.untranslatable import Untranslatable
 from ..plan import Step, draw, step
-from .arguments import fill_list, fill_of, functions, interpolation_of, ints, like_of, version_of
+from .arguments import fill_list, fill_of, functions, interpolation_of, ints, like_of, version_of, warped
 from .draws import dictates, draws
-from .fidelity import warped
 from .kernels import image_kernel, kernel, ragged_kernel
 from .laws import coin, real, whole
 from .pixels import grids, transform

@@ -14,9 +14,8 @@ from torchvision.transforms.v2 import functional as F2
 
 from ..inspection.untranslatable import Untranslatable
 from ..plan import ImageSpec, Step, draw, step
-from .arguments import fill_of, ints
+from .arguments import EXACT, fill_of, ints
 from .draws import Arrays, ImageTooSmall, dictates, draws
-from .fidelity import EXACT
 from .kernels import image_kernel, kernel
 from .laws import coin, rand, rand_between
 from .pixels import transform

@@ -7,7 +7,9 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import logging
+import os
 import sys
+from multiprocessing import spawn
 from types import ModuleType
 from typing import Any, Literal
 
@@ -15,12 +17,18 @@ from ..runtime import patched
 from ..runtime.patched import Patched
 from ..runtime.warn_location import announce, tell_of_fallback
 from . import report as reports
-from . import spawned
 
 _HOME = "torch.utils.data.dataloader"
 # Data sets over images come out of one of these, or of packages that import them, or open images by one
 _SOURCES = "torchvision.datasets", "dali_compat.data", "dali_compat.archives", "timm.data", "PIL.Image", "cv2"
 _log = logging.getLogger("dali_compat")
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_CODE = """
+import sys
+sys.path.append(root)  # the parent's sys.path comes later
+from dali_compat.patch.install import install
+install(report=report, verbose=verbose, **options)
+"""
 
 
 def install(
@@ -72,7 +80,7 @@ def install(
     before = patched.now
     patched.now = Patched(given, report, verbose)
     _patch_now_or_later()
-    spawned.follow()
+    _follow_spawns()
     _log.info("torch.utils.data.DataLoader is dali_compat's where it is over images; also in processes spawned")
     return Undo(before)
 
@@ -109,7 +117,7 @@ def _return_to(before: Patched | None) -> None:
     patched.now = before
     if before is None:
         sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WhenImported)]
-        spawned.unfollow()
+        _unfollow_spawns()
         if _HOME in sys.modules:
             _unpatch(sys.modules[_HOME])
 
@@ -196,3 +204,39 @@ def _why_torchs(dataset: Any) -> str | None:
     except Unsupported as error:
         return str(error) if any(of_images(one) or reads_images(one) for one in with_inner(dataset)) else ""
     return None
+
+
+# ---- processes that multiprocessing spawns: they install before they import the program
+
+
+class _Install:
+    """Its pickle calls install() where it is read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        now = patched.now
+        assert now is not None
+        options = now.options | {"device": None if now.options["device"] is None else str(now.options["device"])}
+        return exec, (_CODE, {"root": _ROOT, "options": options, "report": now.report, "verbose": now.verbose})
+
+
+def _follow_spawns() -> None:
+    """Processes that are spawned from now on install."""
+    original = spawn.get_preparation_data
+    if hasattr(original, "_dali_compat_original"):
+        return
+
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        prepared: dict[str, Any] = original(name)
+        if patched.now is not None:
+            prepared["dali_compat"] = _Install()
+        return prepared
+
+    get_preparation_data._dali_compat_original = original  # type: ignore[attr-defined]  # for _unfollow_spawns()
+    spawn.get_preparation_data = get_preparation_data
+
+
+def _unfollow_spawns() -> None:
+    """Processes that are spawned from now on do not."""
+    original = getattr(spawn.get_preparation_data, "_dali_compat_original", None)
+    if original is not None:
+        spawn.get_preparation_data = original

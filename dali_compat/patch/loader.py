@@ -13,8 +13,13 @@ from ..data.timm import OfTimms
 from ..loader import DataLoader
 from ..runtime import patched
 from ..runtime.patched import Patched
-from .devices import made
 from .frameworks import check_nothing_is_skipped_twice, is_made_by_accelerate, options_of, reason_to_stay_torchs
+
+_KINDS = TypeError, RuntimeError, ValueError
+_OTHERS = "cpu", "numpy", "torch.floattensor"  # what is on the other side, in torch's words
+
+made: weakref.WeakSet[DataLoader[object]] = weakref.WeakSet()
+"""Loaders that install() has replaced."""
 
 
 class InstalledLoader(DataLoader):
@@ -67,3 +72,18 @@ def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
 def _again(kind: type) -> Any:
     made = _class_of(kind)
     return made.__new__(made)
+
+
+def remedy(error: BaseException) -> str:
+    """Returns what to do about an error that ended the program; "" if it has nothing to do with the batches' device."""
+    text = str(error).lower()
+    if not isinstance(error, _KINDS) or "cuda" not in text or not any(other in text for other in _OTHERS):
+        return ""
+    places = sorted({str(one._route.device) for one in made if one._route is not None} - {"cpu"})
+    if not places:
+        return ""
+    where = " and ".join(places)
+    return (
+        f"dali_compat: its loaders give batches on {where} already, where torch's give them on the CPU. If the program "
+        "does not expect that, run it with --device cpu"
+    )

@@ -3,5 +3,5 @@
 - choose: DALI, the resident route, or torch's own loader and why. Asked at every iter().
 - dali: the DALI route's plans and pipelines. decoded_cache: the images of ``cache=``.
 - resident: the arrays on the device.
-- explain: the text of explain(); account.py has a plan's lines of it.
+- explain: the text of explain(); translate/chain has a plan's lines of it.
 """

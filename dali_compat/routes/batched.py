@@ -16,8 +16,8 @@ from ..ops.arguments import version_of
 from ..ops.draws import ImageTooSmall, compute, is_random
 from ..plan import ImageSpec, Options, Plan
 from ..randoms import Randoms
-from ..runtime.no_compile import no_compile
-from ..runtime.view_batches import filled
+from ..runtime.decorators import no_compile
+from ..runtime.device import filled
 from ..runtime.warn_location import tell_of_fallback
 from ..translate import translate
 from ..translate.lower import lower

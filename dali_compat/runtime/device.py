@@ -1,8 +1,8 @@
-"""Devices: how much room they have, and batches that were made on the CPU on their way there."""
+"""Devices: how much room they have, and batches on their way there; batches of samples that have several images."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from pathlib import Path
@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-
-from .view_batches import ViewBatches
 
 _AT_ONCE = 2**16  # bytes of ordinary memory, which the driver keeps before it goes on
 
@@ -112,3 +110,38 @@ def _rebuilt(data, values):
         return type(data)(values)
     except TypeError:  # a container that is not made from one argument
         return values
+
+
+class ViewBatches(Sequence):
+    """One batch for each view; as a sequence, the samples.
+
+    Attributes:
+        batches: (N, C, H, W) each, or a list of N.
+        structure: of a sample: lists, tuples and dicts of numbers of views.
+    """
+
+    def __init__(self, batches: Sequence[Any], structure: Any = None):
+        self.batches = list(batches)
+        self.structure = tuple(range(len(self.batches))) if structure is None else structure
+
+    def __len__(self) -> int:
+        return len(self.batches[0])
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return self.each(lambda batch: batch[row])
+        return filled(self.structure, [batch[row] for batch in self.batches])
+
+    def each(self, function: Callable[[Any], Any]) -> ViewBatches:
+        """Returns what a function makes of every batch."""
+        return ViewBatches(list(map(function, self.batches)), self.structure)
+
+
+def filled(structure: Any, values: Sequence[Any]) -> Any:
+    """The structure with values in place of their numbers."""
+    if isinstance(structure, int):
+        return values[structure]
+    if isinstance(structure, dict):
+        return {key: filled(one, values) for key, one in structure.items()}
+    made = [filled(one, values) for one in structure]
+    return type(structure)(*made) if hasattr(structure, "_fields") else type(structure)(made)

@@ -1,4 +1,6 @@
-"""Keeps forked children whole: locks that neither an interrupt nor a fork leaves locked, and memory that a child leaks.
+"""Forks, and the program's end.
+
+Keeps forked children whole: locks that neither an interrupt nor a fork leaves locked, and memory that a child leaks.
 
 Whatever stops a thread between the end of a ``with`` and the lock's own (a signal, in some versions of Python; a
 debugger) leaves it locked. The thread itself does not notice, for the locks are re-entrant; others would wait for ever.
@@ -9,13 +11,16 @@ none is another's then, and what they guard is whole.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any, TypeVar, cast
 
 if hasattr(os, "register_at_fork") and (sys.version_info < (3, 10, 15) or (3, 11) <= sys.version_info < (3, 11, 10)):
     # Where a native thread holds CPython's HEAD_LOCK at the fork, a child of these versions waits for it for ever
@@ -79,3 +84,50 @@ def _in_order() -> list:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
+
+
+# ---- the program's end, beside daemon threads that still ask for batches
+#
+# Python waits for no daemon thread: it ends one as soon as it next needs the interpreter, be it in the middle of C++,
+# which then ends the process by std::terminate(), and what the thread works with may be gone before. So such a thread
+# ends with the batch that it has asked for, as by sys.exit(): in silence, and with all of its ``finally`` blocks.
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PATIENCE_AT_END, _PAUSE = 5.0, 0.002  # seconds for batches that are being made; between looks at them
+
+_loading: set[int] = set()  # threads within the functions of until_the_end()
+_deadline: float | None = None  # once the program ends
+os.register_at_fork(after_in_child=_loading.clear)
+
+
+def until_the_end(function: F) -> F:
+    """The function, which a daemon thread neither enters nor returns from once the program ends: it ends there."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        thread = threading.get_ident()
+        within = thread in _loading  # another such function
+        _loading.add(thread)
+        try:
+            _end_daemon()
+            return function(*args, **kwargs)
+        finally:
+            if not within:
+                _loading.discard(thread)
+            _end_daemon()
+
+    return cast(F, call)
+
+
+def wait_for_daemons() -> None:
+    """Wait until no other thread makes a batch: called at the interpreter's end, before what batches need is freed."""
+    global _deadline
+    _deadline = _deadline or time.monotonic() + _PATIENCE_AT_END
+    while _loading - {threading.get_ident()} and time.monotonic() < _deadline:
+        time.sleep(_PAUSE)
+
+
+def _end_daemon() -> None:
+    if _deadline is not None and threading.current_thread().daemon:
+        raise SystemExit

@@ -2,9 +2,9 @@
 
 In the order to read them:
 
-- chain: a whole transform, containers included, up to what has no translation. views: several images of one.
+- chain: a whole transform, containers included, up to what has no translation, and what explain() says of it. views:
+  several images of one.
 - lower: which steps DALI does and which torch; planes: which kernels do on what a JPEG engine gives.
-- account: what explain() says of a plan.
 """
 
 from ..inspection.untranslatable import Untranslatable

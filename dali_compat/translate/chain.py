@@ -8,10 +8,10 @@ from typing import Any
 
 from ..inspection.seen import Seen, Unseen, look_through
 from ..inspection.untranslatable import Untranslatable, describe
+from ..ops.arguments import EXACT
 from ..ops.draws import is_random
-from ..ops.fidelity import EXACT
 from ..ops.translators import Gated, Nested, as_known, behaves_as, translated_base, translation
-from ..plan import Gate, ImageSpec, Step
+from ..plan import DALI, EACH, HOST, TORCH, Gate, ImageSpec, Line, Options, Step
 from .views import refuse_of_views
 
 _MOST_CONTAINERS = 1000  # of a translation: one may contain itself
@@ -275,3 +275,45 @@ def _of_path(seen: Seen, path: tuple[int, ...], start: Chain, used: Counter[int]
         if part.functions:
             break
     return chain
+
+
+NOWHERE, PYTHON = "-", "Python, sample by sample"
+
+
+# ---- what explain() says: what each transform became, where it runs, and how faithful it is
+
+
+def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool) -> tuple[Line, ...]:
+    """``ordered[split:]`` are the steps that torch runs."""
+    on_batch, size = {}, ordered[split - 1].gives.size if split else chain.takes.size
+    for s in ordered[split:]:
+        on_batch[s.stream, s.gives] = TORCH if size else EACH
+        size = s.gives.size
+    lines = []
+    for t in chain.translated:
+        places, ops, fidelity = [], [], []
+        for s in t.steps:
+            if s.op in ("pil_to_tensor", "identity"):
+                continue
+            where = HOST if s.op == "choose" else on_batch.get((s.stream, s.gives), DALI)
+            places.append(where)
+            ops.append(s.op if s.draw is None or s.draw.name in (s.op, "bernoulli") else f"{s.op} ({s.draw.name})")
+            fidelity.append(_fidelity(s, where, options, two_pass))
+        where = " + ".join(dict.fromkeys(places)) or NOWHERE
+        notes = ", ".join(dict.fromkeys(f for f in fidelity if f != EXACT)) or EXACT
+        if t.transform:
+            lines.append(Line(t.transform, ", ".join(dict.fromkeys(ops)) or "nothing to do", where, notes))
+    brought, functions = chain.functions[: chain.brought], chain.functions[chain.brought :]
+    for function in brought:
+        why = "torchvision's own, beside what follows: its views are too many pixels to bring there"
+        lines.append(Line(describe(function), "called as it is", PYTHON, why))
+    for function, refusal in zip(functions, chain.refusals, strict=True):
+        lines.append(
+            Line(describe(function), "called as it is", PYTHON, f"torchvision's own, because {refusal.reason}")
+        )
+    return tuple(lines)
+
+
+def _fidelity(s: Step, where: str, options: Options, two_pass: bool) -> str:
+    """Returns the step's own words."""
+    return s.fidelity(s, where, options, two_pass) if callable(s.fidelity) else s.fidelity

@@ -15,14 +15,11 @@ from operator import attrgetter
 
 import torch
 
-from ..ops.draws import is_random
-from ..ops.fidelity import EXACT
-from ..ops.given import is_given
+from ..ops.arguments import EXACT, resizes_in_whole_numbers
+from ..ops.draws import is_given, is_random
 from ..ops.translators import as_kernels_do
 from ..plan import Call, Draw, ImageSpec, Line, Options, Plan, Step, draw
-from ..runtime.versions import resizes_in_whole_numbers
-from .account import NOWHERE, lines_of
-from .chain import Chain, translate
+from .chain import NOWHERE, Chain, lines_of, translate
 from .planes import NO_CHANGE, NO_KERNEL, from_planes
 
 # steps that DALI can do, and those among them that torch does as well once the batch is uniform

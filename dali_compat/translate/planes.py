@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..ops.arguments import resizes_in_whole_numbers
 from ..plan import CONVERSIONS, Step
-from ..runtime.versions import resizes_in_whole_numbers
 
 NO_CHANGE = ("pil_to_tensor", "identity")  # of the values
 NO_KERNEL = {*NO_CHANGE, "choose"}

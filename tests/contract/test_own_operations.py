@@ -18,7 +18,7 @@ from contract.both import ours, stock
 from contract.test_joint import unlike
 from contract.test_own_datasets import real, seeded
 from dali_compat.data.sources import ORIENTATION
-from dali_compat.runtime.versions import resizes_in_whole_numbers
+from dali_compat.ops.arguments import resizes_in_whole_numbers
 
 SMALL, TENSOR = T.Resize((32, 40)), T.Compose([T.Resize((32, 40)), T.ToTensor()])
 MEAN, STD = (torch.tensor(three).view(3, 1, 1) for three in ([0.5, 0.4, 0.3], [0.2, 0.3, 0.4]))

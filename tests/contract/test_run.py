@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from contract.both import REPOSITORY
-from dali_compat.patch import devices
+from dali_compat.patch import loader as patched_loader
 
 ABOUT = """
 import json, os, sys
@@ -278,19 +278,19 @@ def test_on_error(bad_folder, monkeypatch, policy, images):
 def made(monkeypatch):
     """A loader that install() has made."""
     loader = types.SimpleNamespace(_route=types.SimpleNamespace(device=torch.device("cuda:0")))
-    monkeypatch.setattr(devices, "made", [loader])
+    monkeypatch.setattr(patched_loader, "made", [loader])
     return loader
 
 
 @pytest.mark.parametrize("error", WANTS_THE_CPU, ids=["numpy", "model", "weights"])
 def test_the_cpu_is_the_remedy_where_batches_are_elsewhere(made, error):
-    assert "batches on cuda:0 already" in devices.remedy(error)
+    assert "batches on cuda:0 already" in patched_loader.remedy(error)
     made._route.device = torch.device("cpu")
-    assert devices.remedy(error) == ""
+    assert patched_loader.remedy(error) == ""
     made._route = None
-    assert devices.remedy(error) == ""
+    assert patched_loader.remedy(error) == ""
 
 
 @pytest.mark.parametrize("error", [RuntimeError("CUDA error: out of memory"), KeyError("cuda and cpu")], ids=repr)
 def test_other_errors_have_no_such_remedy(made, error):
-    assert devices.remedy(error) == ""
+    assert patched_loader.remedy(error) == ""

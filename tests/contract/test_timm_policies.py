@@ -23,9 +23,8 @@ from contract.own_datasets import Plain
 from dali_compat import DataLoader, FallbackWarning, install
 from dali_compat.engine import pil
 from dali_compat.inspection.replaced import STANDS_FOR
-from dali_compat.ops import kernels, timm_policy_kernels
+from dali_compat.ops import filters, kernels, timm_policy_kernels
 from dali_compat.ops.draws import compute
-from dali_compat.ops.pixels import box_blur
 from dali_compat.ops.timm_policy_draws import OPERATIONS
 from dali_compat.randoms import Randoms
 from dali_compat.translate import translate
@@ -191,7 +190,7 @@ def test_blurs_in_fixed_point_are_pillows(size):
     rng = np.random.default_rng(0)
     images = torch.from_numpy(rng.integers(0, 256, (200, 3, *size), dtype=np.uint8))
     sigmas = np.concatenate([rng.uniform(0, 3, 190), [0, 1e-9, 1e-3, 0.1, 1, 2, 3, 9, 30, 1.7320508]])
-    ours = box_blur.box_blur(images, sigmas)
+    ours = filters.box_blur(images, sigmas)
     for image, sigma, mine in zip(images, sigmas.tolist(), ours, strict=True):
         theirs = T.functional.to_pil_image(image).filter(ImageFilter.GaussianBlur(sigma))
         assert torch.equal(mine, T.functional.pil_to_tensor(theirs)), sigma

@@ -6,9 +6,9 @@ import nvidia.dali as dali
 import pytest
 import torch
 
-from dali_compat.engine.dali import affinity
 from dali_compat.engine.dali.pipeline import DecodePipeline
 from dali_compat.plan import Plan
+from dali_compat.runtime import cores
 
 TWO = [{0, 1, 4, 5}, {2, 3, 6, 7}]
 
@@ -25,21 +25,21 @@ TWO = [{0, 1, 4, 5}, {2, 3, 6, 7}]
     ],
 )
 def test_where_nobody_has_chosen_and_there_is_a_choice(allowed, nodes, near):
-    assert affinity.near_gpu(allowed, nodes) is near
+    assert cores.near_gpu(allowed, nodes) is near
 
 
 def test_lists_of_cores():
-    assert affinity.cores("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
-    assert affinity.cores("\n") == set()
+    assert cores.cores("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
+    assert cores.cores("\n") == set()
     with pytest.raises(ValueError, match="invalid"):
-        affinity.cores("all")
+        cores.cores("all")
 
 
 def _nodes(root, **lists):
     for name, text in lists.items():
         (root / name).mkdir()
         (root / name / "cpulist").write_text(text)
-    return affinity.numa_nodes(root)
+    return cores.numa_nodes(root)
 
 
 def test_nodes_are_those_with_cores(tmp_path):
@@ -50,12 +50,12 @@ def test_nodes_are_those_with_cores(tmp_path):
 def test_a_machine_that_does_not_say(tmp_path, text):
     if text is not None:
         _nodes(tmp_path, node0=text)
-    assert affinity.numa_nodes(tmp_path) == []
+    assert cores.numa_nodes(tmp_path) == []
 
 
 def test_of_this_machine():
-    nodes = affinity.numa_nodes()
-    assert not nodes or set.union(*nodes) >= affinity.allowed()
+    nodes = cores.numa_nodes()
+    assert not nodes or set.union(*nodes) >= cores.allowed()
 
 
 class _Asked(Exception):
@@ -71,8 +71,8 @@ def test_a_pipeline_asks_for_it(monkeypatch, device, nodes, near):
 
     monkeypatch.setattr(dali, "Pipeline", pipeline)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(affinity, "allowed", lambda: set(range(8)))
-    monkeypatch.setattr(affinity, "numa_nodes", lambda: nodes)
+    monkeypatch.setattr(cores, "allowed", lambda: set(range(8)))
+    monkeypatch.setattr(cores, "numa_nodes", lambda: nodes)
     plan = Plan((), (), (), exact=False, channels_last=False)
     made = DecodePipeline(plan, torch.device(device), threads=1, depth=1, batch_size=1)
     with pytest.raises(_Asked) as asked:

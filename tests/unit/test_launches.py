@@ -1,4 +1,4 @@
-"""engine/launches: operations of each image's own by two launches give the pixels of engine/kernels, whose own tests
+"""ops/launches: operations of each image's own by two launches give the pixels of torch's kernels, whose own tests
 compare them with Pillow's.
 
 Without a GPU Triton's interpreter runs them.
@@ -7,7 +7,6 @@ Without a GPU Triton's interpreter runs them.
 import os
 import sys
 import threading
-import types
 
 import interpreted
 import numpy as np
@@ -18,8 +17,7 @@ from torchvision import transforms as T
 from dali_compat.ops import kernels, operations
 from dali_compat.ops.draws import compute
 from dali_compat.ops.hue import hsv_tables
-from dali_compat.ops.launches import tried
-from dali_compat.ops.launches.codes import CODES, OPERATIONS
+from dali_compat.ops.launches import CODES, OPERATIONS, tried
 from dali_compat.ops.pixels.transform import is_fixed
 from dali_compat.plan import ImageSpec
 from dali_compat.randoms import Randoms
@@ -40,17 +38,16 @@ def launches(monkeypatch):
     """Taken on a CPU, too; gives how many images each had."""
     counts = []
     if interpreted.ON_GPU or interpreted.INTERPRETS:
-        from dali_compat.ops.launches import rows
 
         def launched(images, *given):
             counts.append(len(images))
-            return rows.launched(images, *given)
+            return tried.launched(images, *given)
 
         monkeypatch.setattr(tried, "launcher", lambda *key: launched)
         monkeypatch.setattr(operations, "_has_launches", lambda device: True)
         if interpreted.INTERPRETS:  # it takes as long for a large block as for a small one
-            monkeypatch.setattr(rows, "_BLOCK", 4096)
-            monkeypatch.setattr(rows, "_TABLE_BLOCK", 4096)
+            monkeypatch.setattr(tried, "_BLOCK", 4096)
+            monkeypatch.setattr(tried, "_TABLE_BLOCK", 4096)
     return counts
 
 
@@ -259,7 +256,7 @@ def test_other_pixels_than_torchs_are_refused(nothing_is_known, caplog):
 
 
 def test_without_a_compiler_torch_does_the_work(nothing_is_known, monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "dali_compat.ops.launches.rows", None)
+    monkeypatch.setitem(sys.modules, "dali_compat.ops.launches.kernels", None)
     with caplog.at_level("INFO", "dali_compat"):
         assert tried.launcher(torch.device("cpu"), 3, None, operations._grouped) is None
     assert "without kernels in Triton: ModuleNotFoundError" in caplog.text
@@ -280,9 +277,8 @@ def test_a_fork_waits_for_the_compiler(nothing_is_known):
         goes_on.wait(30)
         raise RuntimeError("no compiler")
 
-    module = types.SimpleNamespace(launched=lambda images, *given: images)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "dali_compat.ops.launches.rows", module)
+        patch.setattr(tried, "launched", lambda images, *given: images)
         thread = threading.Thread(target=tried.launcher, args=(torch.device("cpu"), 3, None, reference))
         thread.start()
         assert begins.wait(30)

@@ -11,11 +11,12 @@ from torchvision import transforms as v1
 from torchvision.transforms import functional as F
 from torchvision.transforms.functional import _compute_resized_output_size
 
-from dali_compat.ops import draws, lowered
+from dali_compat.ops import draws
+from dali_compat.ops.arguments import resizes_in_whole_numbers
 from dali_compat.ops.draws import ImageTooSmall, compute
+from dali_compat.ops.pixels import resample
 from dali_compat.plan import Gate, ImageSpec, Options, Step, draw
 from dali_compat.randoms import Randoms, generator_states, own_generators, seed_generators, set_generators
-from dali_compat.runtime.versions import resizes_in_whole_numbers
 from dali_compat.translate import translate
 from dali_compat.translate.lower import lower
 
@@ -124,7 +125,7 @@ def test_the_order_of_pillows_passes(filter):
         both = image.resize((ow, oh), filter).tobytes()
         vertical = image.resize((w, oh), filter).resize((ow, oh), filter).tobytes()
         horizontal = image.resize((ow, h), filter).resize((ow, oh), filter).tobytes()
-        first = lowered.vertical_first(np.array([[h, w]]), np.array([[oh, ow]]))[0]
+        first = resample.vertical_first(np.array([[h, w]]), np.array([[oh, ow]]))[0]
         assert both == (vertical if first else horizontal)
         told += vertical != horizontal
     assert told > 100
@@ -137,12 +138,12 @@ def test_pillows_order_is_asked_of_its_code(monkeypatch):
     def width_first(self, size, filter):
         return own(own(self, (size[0], self.height), filter), size, filter)
 
-    lowered._pillow_starts_vertically.cache_clear()
+    resample._pillow_starts_vertically.cache_clear()
     monkeypatch.setattr(Image.Image, "resize", width_first)
     try:
-        assert not lowered.vertical_first(np.array([[300, 40], [404, 3]]), np.array([[50, 37], [9, 2]])).any()
+        assert not resample.vertical_first(np.array([[300, 40], [404, 3]]), np.array([[50, 37], [9, 2]])).any()
     finally:
-        lowered._pillow_starts_vertically.cache_clear()
+        resample._pillow_starts_vertically.cache_clear()
 
 
 @pytest.mark.parametrize("passes", ["one", "as Pillow", "width first"])

@@ -1,4 +1,4 @@
-"""engine/planes/picked: which pixels steps choose, against Pillow and torchvision on each image."""
+"""engine/planes/program: which pixels steps choose, against Pillow and torchvision on each image."""
 
 import random
 
@@ -10,7 +10,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode
 
 from dali_compat.engine.pil import apply
-from dali_compat.engine.planes.picked import picked
+from dali_compat.engine.planes.program import picked
 from dali_compat.ops.draws import compute
 from dali_compat.ops.kernels import rows_of
 from dali_compat.plan import Options

@@ -8,8 +8,8 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
 from dali_compat import DALIImageFolder, DataLoader
+from dali_compat.ops.arguments import resizes_in_whole_numbers
 from dali_compat.plan import Options
-from dali_compat.runtime.versions import resizes_in_whole_numbers
 from dali_compat.translate import translate
 from dali_compat.translate.lower import lower
 

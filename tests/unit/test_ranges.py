@@ -8,10 +8,10 @@ from helpers import make_folder
 from torchvision import transforms as T
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.runtime import ranges
+from dali_compat.runtime import decorators
 
 
-@ranges.named("half")
+@decorators.named("half")
 def half(value):
     return value / 2
 
@@ -32,7 +32,7 @@ def test_a_trace_names_the_stages(tmp_path):
 
 
 def test_without_a_profiler_nothing_is_recorded(monkeypatch):
-    monkeypatch.setattr(ranges.profiler, "record_function", None)  # what would raise
+    monkeypatch.setattr(decorators.profiler, "record_function", None)  # what would raise
     assert half(4) == 2
     with torch.profiler.profile(), pytest.raises(TypeError):
         half(4)
@@ -41,7 +41,7 @@ def test_without_a_profiler_nothing_is_recorded(monkeypatch):
 def test_nsight_gets_balanced_ranges(monkeypatch):
     pushed = []
     domain = types.SimpleNamespace(push_range=pushed.append, pop_range=lambda: pushed.append("end"))
-    monkeypatch.setattr(ranges, "_domain", domain)
+    monkeypatch.setattr(decorators, "_domain", domain)
     with pytest.raises(TypeError):
         half("text")
     assert len(pushed) == 2 and pushed[1] == "end"

@@ -10,7 +10,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 
 from dali_compat.inspection.untranslatable import describe
-from dali_compat.ops.fidelity import EXACT
+from dali_compat.ops.arguments import EXACT
 from dali_compat.ops.translators import _TRANSLATORS
 from dali_compat.plan import step
 from dali_compat.translate import Untranslatable, register, translate

@@ -35,7 +35,7 @@ from dali_compat.inspection.objects import attributes
 from dali_compat.inspection.seen import Unseen, look_through
 from dali_compat.inspection.untranslatable import describe
 from dali_compat.ops.translators import _TRANSLATORS
-from dali_compat.runtime.view_batches import filled
+from dali_compat.runtime.device import filled
 from dali_compat.translate import translate
 from dali_compat.translate.lower import lower
 

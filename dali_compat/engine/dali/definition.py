@@ -13,8 +13,7 @@ from ...data.sources import DECODED, PATHS, PIXELS_ON_GPU, Form
 from ...ops.draws import Arrays
 from ...plan import Plan
 from . import graph
-from .feed import COPIES_IMAGES, Feed
-from .received import IMAGES
+from .transfer import COPIES_IMAGES, IMAGES, Feed
 
 _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
 

@@ -17,8 +17,7 @@ from typing import Any
 import nvidia.dali as dali
 import torch
 
-from ...runtime.daemon_threads import wait_for_daemons
-from ...runtime.forks import leak_in_child
+from ...runtime.forks import leak_in_child, wait_for_daemons
 
 live: weakref.WeakSet[Any] = weakref.WeakSet()
 """The pipelines of this process."""

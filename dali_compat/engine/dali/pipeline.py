@@ -1,9 +1,9 @@
 """One DALI pipeline that runs the DALI part of a plan: submit a batch, receive it later, in order.
 
 DALI is driven by one thread at a time, the caller's or that of epoch/prefetch_thread.py. schedule_run() calls the
-external sources (feed.py), which hand over the submitted batch, and returns while DALI's threads and streams work. The
-dynamic executor gives every output memory of its own, so tensors leave by DLPack without a copy, and a batch that fails
-leaves the next ones alone.
+external sources (transfer.py), which hand over the submitted batch, and returns while DALI's threads and streams work.
+The dynamic executor gives every output memory of its own, so tensors leave by DLPack without a copy, and a batch that
+fails leaves the next ones alone.
 
 No batch can come out as another one. Each sample carries a number through DALI beside its pixels, and what comes out is
 compared with what went in. A call that does not come to its end (Ctrl-C can stop it anywhere) leaves ``in_step`` false:
@@ -30,13 +30,13 @@ from ...data.sources import DECODED, PATHS, Form
 from ...errors import OutOfStep
 from ...ops.draws import Arrays
 from ...plan import Plan
+from ...runtime import cores
+from ...runtime.decorators import named
 from ...runtime.forks import leak_in_child
-from ...runtime.ranges import named
-from . import affinity, warm
+from . import warm
 from .definition import define, states
-from .feed import Feed, InFlight
 from .forks import live
-from .received import Received
+from .transfer import Feed, InFlight, Received
 
 _SPARE_FILES = 1024  # descriptors, besides those of batches
 
@@ -261,7 +261,7 @@ class DecodePipeline:
         if decodes_on_gpu:
             warm.jpeg_engines(self.device.index)
         device_id = self.device.index if self.device.type == "cuda" else None
-        near_gpu = device_id is not None and affinity.near_gpu(affinity.allowed(), affinity.numa_nodes())
+        near_gpu = device_id is not None and cores.near_gpu(cores.allowed(), cores.numa_nodes())
         pipe = dali.Pipeline(
             self.batch_size,
             self.threads,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...ops.lowered import vertical_first
+from ...ops.pixels.resample import vertical_first
 
 COLUMNS = (
     # offsets of the planes, bytes a line, and chroma's size; a sample of chroma is for so many pixels (0: gray)

@@ -1,14 +1,14 @@
 """One operation of each image (N, C, H, W) uint8, bit for bit as Pillow has it: the arithmetic is that of
-engine/kernels (color, filters, hue, transform), which names Pillow's sources, rounding by rounding.
+ops/ (color, filters, hue, pixels/transform), which names Pillow's sources, rounding by rounding.
 
-An image has a row of float64 numbers: the code of its operation, that operation's six numbers (rows.py), the code of
+An image has a row of float64 numbers: the code of its operation, that operation's six numbers (tried.py), the code of
 its interpolation, and the colour outside of a warp.
 """
 
 import triton
 import triton.language as tl
 
-from .codes import CODES
+from . import CODES
 
 ROW = 12
 _ROW = tl.constexpr(ROW)

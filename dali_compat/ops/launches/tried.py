@@ -1,5 +1,5 @@
-"""Tries whether the kernels can be used: Triton and its compiler are there, and a few images become what torch makes of
-them."""
+"""Launches the kernels, where they can be used: Triton and its compiler are there, and a few images become what torch
+makes of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
+from ...runtime.device import to_device
 from ...runtime.forks import new_lock
-from .codes import CODES, OPERATIONS
+from . import CODES, OPERATIONS
 
 _PATIENCE = 60  # seconds, of a fork
 _SIZE = 61, 71  # several programs an image
@@ -21,13 +22,23 @@ _MATRIX = 0.9, 0.25, -3.3, -0.2, 1.1, 4.7
 
 _log = logging.getLogger("dali_compat")
 
+_BLOCK, _TABLE_BLOCK = 1024, 2048  # pixels that a program takes at a time
+
+# as ops/color.py and ops/hue.py round them
+_ROUNDED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
+    CODES["posterize"]: lambda bits: 256 - 2.0 ** (8 - bits.astype(np.int32)),
+    CODES["solarize"]: lambda threshold: np.clip(np.ceil(threshold), 0, 256),
+    CODES["solarize_add"]: np.trunc,
+    CODES["hue"]: lambda factor: (np.trunc(factor * 255).astype(np.int32) & 255) << 8,
+}
+
 Launched = Callable[..., torch.Tensor]
 _found: dict[tuple[torch.device, int], Launched | None] = {}
 _trying = new_lock()
 
 
 def launcher(device: torch.device, channels: int, hue_tables: tuple | None, reference: Launched) -> Launched | None:
-    """rows.launched(), or None where it cannot be used. The first call for a device and so many channels waits for the
+    """launched(), or None where it cannot be used. The first call for a device and so many channels waits for the
     compiler: seconds, once on a machine; less in later programs. ``reference`` does the same by torch."""
     key = device, channels
     if key not in _found:
@@ -39,8 +50,6 @@ def launcher(device: torch.device, channels: int, hue_tables: tuple | None, refe
 
 def _tried(device, channels, hue_tables, reference) -> Launched | None:
     try:
-        from .rows import launched  # Triton starts with it
-
         if device.type == "cuda" and os.environ.get("TRITON_INTERPRET") == "1":
             why = "TRITON_INTERPRET is set"
         elif all(map(torch.equal, *compared(launched, device, channels, hue_tables, reference))):
@@ -83,3 +92,50 @@ def _before_fork() -> None:
 
 
 os.register_at_fork(before=_before_fork)
+
+
+# ---- the launches
+
+
+def launched(
+    images: torch.Tensor,
+    chosen: np.ndarray,
+    numbers: np.ndarray,
+    interpolations: np.ndarray,
+    fill: torch.Tensor,
+    area: np.ndarray | int,
+    hue_tables: tuple[torch.Tensor, ...] | None,
+) -> torch.Tensor:
+    """Does the operations that ``chosen`` says.
+
+    Args:
+        images: (N, C, H, W) uint8 of 1 or 3 channels.
+        chosen: (N,) codes of operations.
+        numbers: (N, 6) float64: a factor, bits or a threshold first, or the matrix of a warp.
+        interpolations: (N,) codes of interpolations.
+        fill: (1 or C,) uint8 on the CPU, outside of a warp.
+        area: how many pixels count for the mean of an image, (N,) or of all: the second number of contrast.
+        hue_tables: hue_of, range_of, saturation_of, weights of ops/hue.py; None of images of one channel.
+    """
+    from .kernels import ROW, levels, operate  # Triton starts with them
+
+    images = images.contiguous()
+    count, channels, height, width = images.shape
+    rows = np.zeros((count, ROW))
+    rows[:, 0], rows[:, 1:7], rows[:, 7], rows[:, 8 : 8 + channels] = chosen, numbers, interpolations, fill.numpy()
+    for operation, rounded in _ROUNDED.items():
+        of = chosen == operation
+        if of.any():
+            rows[of, 1] = rounded(rows[of, 1])
+    rows[:, 2] = np.where(chosen == CODES["contrast"], area, rows[:, 2])
+    on_device = to_device(rows, images.device)
+    tables = torch.empty((count, channels, 256), dtype=torch.uint8, device=images.device)
+    if ((chosen > 0) & (chosen < CODES["saturation"])).any():
+        levels[(count, channels)](
+            images, on_device, tables, height, width, channels, _TABLE_BLOCK, enable_fp_fusion=False
+        )
+    made = torch.empty_like(images)
+    given = images, made, on_device, tables, *(hue_tables or [tables] * 4)
+    how = height, width, channels, _BLOCK
+    operate[(count, -(-height * width // _BLOCK))](*given, *how, enable_fp_fusion=False)
+    return made

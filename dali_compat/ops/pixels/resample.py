@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from PIL import Image
 
 from ...runtime.device import to_device
-from ..lowered import vertical_first
 from .lists import put
 
 _BITS = 22  # of a weight, behind the point
@@ -62,6 +62,26 @@ _NEIGHBOURS: dict[str, tuple[np.ndarray, Callable]] = {
     "bilinear": (np.arange(2), _bilinear),
     "bicubic": (np.arange(-1, 3), functools.partial(_bicubic, a=-0.75)),
 }
+
+
+def vertical_first(sizes, new) -> np.ndarray:
+    """Pillow resizes in two passes; which one goes first depends on its version and the sizes (measured). From
+    13 on the C code takes the cheaper order; before, Image.resize began with the height of what is 100 times as tall as
+    wide."""
+    shrink = sizes - new
+    cheaper = (shrink[:, 0] > 2 * shrink[:, 1]) & _pillow_starts_vertically((300, 40), (50, 37))
+    tall = (sizes[:, 0] > 100 * sizes[:, 1]) & _pillow_starts_vertically((404, 4), (402, 2))
+    return (shrink[:, 0] > 0) & (cheaper | tall)
+
+
+@functools.cache
+def _pillow_starts_vertically(size, new) -> bool:
+    """Asked of the code rather than of its version."""
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8))
+    both = image.resize(new[::-1], Image.Resampling.BILINEAR)
+    half = image.resize((size[1], new[0]), Image.Resampling.BILINEAR)
+    vertical_first = half.resize(new[::-1], Image.Resampling.BILINEAR)
+    return both.tobytes() == vertical_first.tobytes()
 
 
 @functools.lru_cache(1024)  # 20 MB; windows of photos have some 500 sizes

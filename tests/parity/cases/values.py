@@ -7,7 +7,7 @@ float32.
 import torch
 from torchvision.transforms import v2
 
-from dali_compat.runtime.versions import TORCHVISION
+from dali_compat.ops.arguments import TORCHVISION
 
 from .case import FLOAT, NEAR, SAME, case, of_pil
 

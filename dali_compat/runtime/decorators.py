@@ -1,4 +1,4 @@
-"""Keeps torch.compile from tracing functions."""
+"""Decorators of what the user's program calls: torch.compile does not trace it; profilers name its stages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import torch
+from torch.autograd import profiler
+
+try:
+    import nvtx
+
+    _domain: Any = nvtx.get_domain("dali_compat")
+except (ImportError, AttributeError):  # an nvtx before 0.2.7 has no domains
+    _domain = None
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,3 +46,30 @@ def _is_compiled() -> bool:
     if "torch._dynamo" not in sys.modules:
         return False
     return torch.compiler.is_compiling() or _compiler is None or _compiler() is not None
+
+
+def named(stage: str) -> Callable[[F], F]:
+    """Returns a decorator: while the function runs, profilers show "dali_compat: stage"."""
+    name = f"dali_compat: {stage}"
+    event = _domain and _domain.get_event_attributes(message=stage)
+
+    def decorated(function: F) -> F:
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            if not profiler._is_profiler_enabled:
+                return function(*args, **kwargs)
+            with profiler.record_function(name):
+                return function(*args, **kwargs)
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if _domain is None:
+                return recorded(*args, **kwargs)
+            _domain.push_range(event)
+            try:
+                return recorded(*args, **kwargs)
+            finally:
+                _domain.pop_range()
+
+        return cast(F, run)
+
+    return decorated
