@@ -33,7 +33,7 @@ from dali_compat.cli.timing import Passes, SampledFiles, memory
 from dali_compat.routes.choose import StockRoute, in_python
 
 from ..runtime.cores import usable_cores
-from ..runtime.text import in_columns
+from ..runtime.text import in_bytes, in_columns
 
 STEPS = (0.5, 1, 2)  # of the time that loading a batch takes
 
@@ -75,6 +75,7 @@ def run(args) -> int:
     with tqdm(total=batches, desc="measuring", unit="batch", mininterval=0.5, leave=False) as bar:
         passes = Passes(loader, args.batches, _ahead(args), device, bar.update)
         measured, parts = measure(loader, passes, files, args)
+        stats = passes.stats
         steps = args.step or [1000 * share * measured.alone for share in STEPS]
         beside_steps = [passes.beside(milliseconds) for milliseconds in steps]
 
@@ -88,7 +89,14 @@ def run(args) -> int:
         found.append(limit_beside(measured, beside))
         both = f"{rate(beside.together)} of {rate(beside.step)}"
         rows.append((f"beside a step of {1e3 * beside.step:.1f} ms", both, found[-1].limit))
-    print(f"{in_columns(rows)}\n\n{memory(device)}\n")
+    print(f"{in_columns(rows)}\n\n{memory(device)}")
+    if stats.objects:
+        waited = f"batches waited {stats.network / stats.seconds:.0%} of the time"
+        print(
+            f"object storage: {in_bytes(stats.fetched / stats.seconds)}/s, {stats.hits:,} of {stats.objects:,} objects "
+            f"from disk, {stats.retries:,} requests sent again; {waited}"
+        )
+    print()
     for one in dict.fromkeys(found):
         print(f"{one.limit}: {one.why}")
     limits = dict.fromkeys(one.limit for one in found)

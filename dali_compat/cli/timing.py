@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image
 
+from dali_compat import LoaderStats
 from dali_compat.cli.limits import Beside
 
 SIDE = 2048  # of the matrices of a GPU's step
@@ -100,7 +101,12 @@ class Passes:
         ahead: batches before these: those that are in flight when an epoch begins, and one more.
         device: where batches come out.
         done: called after each batch, and each step alone.
+
+    Attributes:
+        stats: of the loader, in the last pass that was timed.
     """
+
+    stats: LoaderStats
 
     def __init__(self, loader, batches: int, ahead: int, device: torch.device, done: Callable[[], object]):
         self._loader, self._batches, self._ahead, self.device, self._done = loader, batches, ahead, device, done
@@ -128,7 +134,8 @@ class Passes:
                 self._loader.stats(reset=True)
                 begin, cpu, all_cpu = time.perf_counter(), _processor_time(), _everybodys_time()
         _synchronize(self.device)
-        seconds, stats, cpu = time.perf_counter() - begin, self._loader.stats(reset=True), _processor_time() - cpu
+        seconds, cpu = time.perf_counter() - begin, _processor_time() - cpu
+        self.stats = stats = self._loader.stats(reset=True)
         others = max(0.0, _everybodys_time() - all_cpu - cpu)
         values = seconds, stats.host, cpu, max(0.0, stats.waited - stats.dali), others
         return Pass(*(value / stats.batches for value in values))

@@ -4,29 +4,17 @@ lock for most of its time, and the caller's training step would wait for it."""
 from __future__ import annotations
 
 import fcntl
-import os
-import signal
-import subprocess
-import sys
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import numpy as np
 
+from ..runtime.fresh_process import FreshProcess
 from .header import DALI, PIL, UNREADABLE, Header, read_header
 from .headers import Facts, facts_of
 from .intact import intact
 from .sources import written
 
-_ROOT = str(Path(__file__).parents[2])
-_CODE = """
-import sys
-sys.path[: not getattr(sys.flags, "safe_path", False)] = [sys.argv[1]]  # in the place of the current folder
-from dali_compat.data import prefetch
-prefetch.serve(*sys.argv[2:])
-"""
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _PIPE = 1 << 20  # bytes that a pipe has room for, where the system allows so many
 _ANSWER = 128  # bytes of an answer for one file, at most
 
@@ -88,19 +76,12 @@ class HeaderPrefetcher:
         _end(processes)
 
 
-class _Process:
+class _Process(FreshProcess):
     """One of them. What asks it and what it answers wait in pipes."""
 
-    def __init__(self):
-        requests, self._requests = _pipe()
-        self._answers, answers = _pipe()
-        command = [sys.executable, "-c", _CODE, _ROOT, str(requests.fileno()), str(answers.fileno())]
-        handed = requests.fileno(), answers.fileno()
-        with requests, answers:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=handed, env={**os.environ, **_ONE_THREAD}
-            )
-        self._room = min(map(_capacity, (self._requests, self._answers))) // 2
+    def __init__(self) -> None:
+        super().__init__(__name__)
+        self._room = min(map(_enlarged, (self.requests, self.answers))) // 2
         self._ready = False
         self._waiting: dict[int, int] = {}  # bytes of what was asked, by ticket
         self._others: dict[int, Facts] = {}  # answers that came before they were asked for
@@ -108,8 +89,8 @@ class _Process:
     def is_ready(self) -> bool:
         """Returns whether it has started."""
         try:
-            if not self._ready and self._answers.poll():
-                self._ready = self._answers.recv()
+            if not self._ready and self.answers.poll():
+                self._ready = self.answers.recv()
         except (EOFError, OSError):
             return False
         return self._ready
@@ -122,7 +103,7 @@ class _Process:
         """Returns whether that was possible."""
         self._waiting[ticket] = _bytes(paths)
         try:
-            self._requests.send((ticket, paths))
+            self.requests.send((ticket, paths))
             return True
         except OSError:
             return False
@@ -131,18 +112,12 @@ class _Process:
         """Waits for it; None where there is none."""
         try:
             while ticket not in self._others:
-                number, facts = self._answers.recv()
+                number, facts = self.answers.recv()
                 del self._waiting[number]
                 self._others[number] = facts
         except (EOFError, OSError):
             return None
         return self._others.pop(ticket)
-
-    def end(self) -> None:
-        self._requests.close()
-        self._answers.close()
-        self._process.kill()
-        self._process.wait()
 
 
 def _end(processes: list[_Process]) -> None:
@@ -150,14 +125,10 @@ def _end(processes: list[_Process]) -> None:
         process.end()
 
 
-def _pipe() -> tuple[Connection, Connection]:
-    read, write = os.pipe()
+def _enlarged(connection: Connection) -> int:
+    """Returns the bytes that a pipe has room for, once it has as many as the system allows."""
     with suppress(OSError):
-        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, _PIPE)
-    return Connection(read, writable=False), Connection(write, readable=False)
-
-
-def _capacity(connection: Connection) -> int:
+        fcntl.fcntl(connection.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
     return fcntl.fcntl(connection.fileno(), fcntl.F_GETPIPE_SZ)
 
 
@@ -166,15 +137,13 @@ def _bytes(paths: list[str]) -> int:
     return sum(map(len, paths)) * 4 + _ANSWER * len(paths)  # at most so many bytes a character
 
 
-def serve(requests: str, answers: str) -> None:
-    """Answers requests, by the numbers of pipes, until nobody can ask any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is its parent's
-    incoming, outgoing = Connection(int(requests), writable=False), Connection(int(answers), readable=False)
+def serve(requests: Connection, answers: Connection) -> None:
+    """Answers requests, until nobody can ask any more."""
     with suppress(EOFError, OSError):
-        outgoing.send(True)
+        answers.send(True)
         while True:
-            ticket, paths = incoming.recv()
-            outgoing.send((ticket, facts_of(list(map(look, paths)))))
+            ticket, paths = requests.recv()
+            answers.send((ticket, facts_of(list(map(look, paths)))))
 
 
 def look(path: str) -> Header:

@@ -45,6 +45,7 @@ class LoaderStats(NamedTuple):
         hits: those of them that ``disk_cache`` had.
         fetched: bytes of these.
         network: that batches waited for objects, in next() or ahead of it.
+        retries: requests for objects that were sent again. Those that list a bucket are not counted.
 
     Examples:
         >>> loader = DataLoader(DALIImageFolder("train", transform), batch_size=4, device="cpu")
@@ -69,6 +70,7 @@ class LoaderStats(NamedTuple):
     hits: int = 0
     fetched: int = 0
     network: float = 0.0
+    retries: int = 0
 
     def __str__(self) -> str:
         inside, seconds = self.waited + self.host, self.seconds or 1.0
@@ -84,7 +86,7 @@ class LoaderStats(NamedTuple):
         if self.objects:
             parts.append(
                 f"{_count(self.objects, 'object')} fetched, {in_bytes(self.fetched)}, {self.hits:,} of them from disk; "
-                f"{self.network:.2f} s waiting for them"
+                f"{self.network:.2f} s waiting for them, {_count(self.retries, 'retry', 'retries')}"
             )
         if self.peak:
             parts.append(f"{in_bytes(self.held)} held, {in_bytes(self.peak)} at most")

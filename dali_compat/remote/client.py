@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
+import random
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from itertools import count
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .event_loop import event_loop, is_forked
-from .helper_process import HelperProcess
+from .event_loop import HelperProcess, event_loop, is_forked
 from .hub import Hub
 from .urls import UrlPart, reason_of, split, whole
 
 _INSTALL = "pip install obstore"
+_PASSING = re.compile(r"status code: (5|408|429)|HTTP error")  # a server that is busy, a connection that breaks
 
 
 class Fetched(NamedTuple):
@@ -35,12 +40,11 @@ class Fetched(NamedTuple):
 
 
 class Client:
-    """Gets and lists objects of any buckets, with obstore, which retries what is worth it.
+    """Gets and lists objects of any buckets, with obstore.
 
     Args:
         options: arguments of obstore.store.from_url: region, endpoint, skip_signature, client_options, retry_config and
             more. obstore finds the rest in the environment, or asks the machine.
-
 
     Raises:
         ImportError: obstore is not installed.
@@ -49,10 +53,10 @@ class Client:
     def __init__(self, options: Mapping[str, Any] | None = None):
         _obstore()
         self._options = dict(options or {})
-        self._stores: dict[str, Any] = {}
+        self._stores: dict[tuple[str, bool], Any] = {}
 
-    def store(self, root: str) -> Any:
-        """Returns obstore's store for a bucket, or a Hub.
+    def store(self, root: str, retries: bool = True) -> Any:
+        """Returns obstore's store for a bucket, or a Hub. Without ``retries`` it sends each request once.
 
         Raises:
             ImportError: the package that reads it is not installed.
@@ -61,19 +65,24 @@ class Client:
         """
         if is_forked():
             event_loop()
-        store = self._stores.get(root)
+        store = self._stores.get((root, retries))
         if store is None and root.startswith("hf://"):
-            store = self._stores[root] = Hub(root, self._options)
+            store = self._stores[root, retries] = Hub(root, self._options)
         if store is None:
             _obstore()
             from obstore.exceptions import BaseError
             from obstore.store import from_url
 
+            once = {} if retries else {"retry_config": {**self._retry_config, "max_retries": 0}}
             try:
-                store = self._stores[root] = from_url(root, **self._options)
+                store = self._stores[root, retries] = from_url(root, **{**self._options, **once})
             except BaseError as error:
                 raise ValueError(f"cannot open {root}: {reason_of(error)}") from None
         return store
+
+    @property
+    def _retry_config(self) -> Mapping[str, Any]:
+        return self._options.get("retry_config") or {}
 
     def place(self) -> str:
         """Returns what tells servers apart that have buckets of the same name: endpoints and accounts."""
@@ -82,8 +91,9 @@ class Client:
         named = [(key.lower(), value) for key, value in given.items() if re.search("endpoint|account_name", key, re.I)]
         return repr(sorted(named))
 
-    async def get(self, url: str) -> Fetched:
-        """Returns an object, or a UrlPart of one, with the etag of all of it.
+    async def get(self, url: str, retried: Callable[[], object] = int) -> Fetched:
+        """Returns an object, or a UrlPart of one, with the etag of all of it. What may come the next time is requested
+        again, as ``retry_config`` says, here rather than by obstore, which does not count; ``retried`` is called then.
 
         Raises:
             Exception: obstore's.
@@ -91,8 +101,24 @@ class Client:
         if is_forked():
             fetched: Fetched = _helper(os.getpid()).get(self, url)
             return fetched
+        from obstore.exceptions import GenericError
+
+        pauses = _pauses(**self._retry_config)
+        for retries in count():
+            try:
+                return await self._got(url)
+            except GenericError as error:
+                pause = next(pauses, None) if _PASSING.search(str(error)) else None
+                if pause is None:
+                    raise GenericError(f"after {retries} retries: {error}") if retries else error from None
+            retried()
+            await asyncio.sleep(pause)
+        raise AssertionError
+
+    async def _got(self, url: str) -> Fetched:
+        """Requests an object once."""
         root, key = split(whole(url))
-        store = self.store(root)
+        store = self.store(root, retries=False)
         if isinstance(store, Hub):
             buffer, meta = await store.get(url)
         else:
@@ -124,6 +150,19 @@ class Client:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_stores": {}}
+
+
+def _pauses(
+    max_retries: int = 10, retry_timeout: timedelta = timedelta(minutes=3), backoff: Mapping[str, Any] | None = None
+) -> Iterator[float]:
+    """Yields the seconds to wait before each time that a request is repeated; the defaults are obstore's."""
+    shape = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=15), "base": 2, **(backoff or {})}
+    pause, end = shape["init_backoff"], monotonic() + retry_timeout.total_seconds()
+    for _ in range(max_retries):
+        if monotonic() > end:
+            return
+        yield pause.total_seconds() * random.uniform(0.5, 1)
+        pause = min(pause * shape["base"], shape["max_backoff"])
 
 
 @functools.cache

@@ -1,15 +1,24 @@
-"""The thread that all requests run in: an event loop, so that a caller who waits can be interrupted at any time."""
+"""The thread that all requests run in: an event loop, so that a caller who waits can be interrupted at any time.
+
+A process that was forked from one that had read objects has no such thread, and would wait for obstore's for ever. So a
+process that is no fork gets objects for it (HelperProcess). torch's own workers read this way.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
 import os
+import pickle
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from ..runtime.forks import new_lock
+from ..runtime.fresh_process import FreshProcess
+from .urls import failed
 
 T = TypeVar("T")
 
@@ -64,6 +73,45 @@ def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
     except BaseException:
         future.cancel()
         raise
+
+
+class HelperProcess(FreshProcess):
+    """Gets objects for one forked process until that ends, one at a time."""
+
+    def __init__(self) -> None:
+        super().__init__(__name__)
+        self._lock, self._asked = new_lock(), 0
+
+    def get(self, client: Any, url: str) -> Any:
+        """Returns what ``client.get(url)`` returns.
+
+        Raises:
+            ImageReadError: it cannot be read.
+        """
+        with self._lock:
+            self._asked += 1
+            self.requests.send_bytes(pickle.dumps((self._asked, client, url)))
+            number = 0
+            while number != self._asked:  # an interrupt has left others in the pipe
+                number, made = self.answers.recv()
+        if isinstance(made, Exception):
+            raise made
+        made.data.flags.writeable = False
+        return made
+
+
+def serve(requests: Connection, answers: Connection) -> None:
+    """Answers a HelperProcess's requests, until nobody can ask any more."""
+    clients: dict[bytes, Any] = {}  # pickled, so that one keeps its connections
+    loop = asyncio.new_event_loop()
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            number, client, url = pickle.loads(requests.recv_bytes())
+            client = clients.setdefault(pickle.dumps(client), client)
+            try:
+                answers.send((number, loop.run_until_complete(client.get(url))))
+            except Exception as error:
+                answers.send((number, failed(url, error)))
 
 
 def _end() -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import ImageReadError
 from .client import Fetched
-from .event_loop import event_loop
+from .event_loop import event_loop, wait_for
 from .objects import Objects
 
 REQUESTS = 128  # at a time
@@ -38,12 +37,14 @@ class FetchCounts(NamedTuple):
         hits: those of them that were on the disk.
         bytes: of all.
         waited: seconds in which take() waited.
+        retries: requests that were sent again.
     """
 
     objects: int = 0
     hits: int = 0
     bytes: int = 0
     waited: float = 0.0
+    retries: int = 0
 
 
 class _Job:
@@ -51,9 +52,7 @@ class _Job:
 
     def __init__(self, objects: Objects, url: str):
         self.objects, self.url, self.needed = objects, url, 0
-        self.task: asyncio.Task[None] | None = None
-        self.outcome: Fetched | Exception | None = None
-        self.waiting: list[concurrent.futures.Future[Fetched]] = []
+        self.task: asyncio.Task[Fetched | Exception] | None = None
         self.held = 0  # bytes, of the budget
 
 
@@ -70,14 +69,13 @@ class Fetcher:
         self._requests, self._budget = requests, budget
         self._jobs: dict[tuple[int, str], _Job] = {}
         self._queue: deque[_Job] = deque()
-        self._running = self._held = self._objects = self._hits = self._bytes = 0
+        self._running = self._held = self._objects = self._hits = self._bytes = self._retries = 0
         self._waited = 0.0
         self._closed = False
 
     def request(self, records: Sequence[ObjectRecord]) -> None:
         """Begins to get these objects, behind those that were requested before. take() follows for each."""
-        places = [(record.archive, record.index) for record in records]
-        self._call(lambda: self._request(places))
+        event_loop().call_soon_threadsafe(self._request, [(record.archive, record.index) for record in records])
 
     def take(self, records: Sequence[ObjectRecord]) -> dict[int, Exception]:
         """Gives each record its data, waiting for it. Returns the errors of those that cannot be read, by number.
@@ -85,33 +83,28 @@ class Fetcher:
         Raises:
             RuntimeError: the requests were dropped meanwhile.
         """
-        places = [(record.archive, record.index) for record in records]
-        futures: list[concurrent.futures.Future[Fetched]] = [concurrent.futures.Future() for _ in places]
         begin = perf_counter()
-        self._call(lambda: self._take(places, futures))
-        errors: dict[int, Exception] = {}
-        for number, (record, future) in enumerate(zip(records, futures, strict=True)):
-            error = future.exception()
-            if isinstance(error, ImageReadError):
-                errors[number] = error
-            else:
-                record.data = future.result().data
+        outcomes = wait_for(self._take([(record.archive, record.index) for record in records]))
         self._waited += perf_counter() - begin
+        errors: dict[int, Exception] = {}
+        for number, (record, outcome) in enumerate(zip(records, outcomes, strict=True)):
+            if isinstance(outcome, Fetched):
+                record.data = outcome.data
+            elif isinstance(outcome, ImageReadError):
+                errors[number] = outcome
+            else:
+                raise outcome if isinstance(outcome, Exception) else RuntimeError("the epoch is over")
         return errors
 
     def close(self) -> None:
         """Drops all requests, for good. Whoever waits in take() gets an error."""
         self._closed = True
         with suppress(RuntimeError):  # the program ends, and its requests did
-            self._call(self._drop)
+            event_loop().call_soon_threadsafe(self._drop)
 
     def counts(self) -> FetchCounts:
         """Returns what it has done so far."""
-        return FetchCounts(self._objects, self._hits, self._bytes, self._waited)
-
-    def _call(self, function: Callable[[], None]) -> None:
-        """Calls a function in the event loop's thread."""
-        event_loop().call_soon_threadsafe(function)
+        return FetchCounts(self._objects, self._hits, self._bytes, self._waited, self._retries)
 
     def _request(self, places: list[tuple[Objects, str]]) -> None:
         if self._closed:
@@ -123,86 +116,63 @@ class Fetcher:
                 self._queue.append(job)
         self._start_some()
 
-    def _take(self, places: list[tuple[Objects, str]], futures: list[concurrent.futures.Future[Fetched]]) -> None:
-        # An object may be here several times: those that nobody has requested are needed as often as they are here
-        missing = Counter((id(objects), url) for objects, url in places)
-        for (objects, url), future in zip(places, futures, strict=True):
-            if self._closed:
-                future.set_exception(RuntimeError("the epoch is over"))
-                continue
-            job = self._job(objects, url)
-            job.needed = max(job.needed, missing[id(objects), url])
-            missing[id(objects), url] -= 1
-            job.waiting.append(future)
-            self._start(job)
-            self._hand_over(job)
+    async def _take(self, places: list[tuple[Objects, str]]) -> list[Fetched | BaseException]:
+        if self._closed:
+            raise RuntimeError("the epoch is over")
+        jobs = [self._job(*place) for place in places]
+        outcomes = await asyncio.gather(*map(self._start, jobs), return_exceptions=True)
+        for job in jobs:
+            job.needed -= 1
+            if job.needed <= 0:  # nobody may have requested it
+                self._jobs.pop((id(job.objects), job.url), None)
+                self._hold(job, 0)
+        self._start_some()
+        return outcomes
 
     def _job(self, objects: Objects, url: str) -> _Job:
-        key = id(objects), url
-        if key not in self._jobs:
-            self._jobs[key] = _Job(objects, url)
-        return self._jobs[key]
+        return self._jobs.setdefault((id(objects), url), _Job(objects, url))
 
     def _start_some(self) -> None:
         while self._queue and self._running < self._requests:
             job = self._queue[0]
-            if job.task is None and not self._is_dropped(job):
+            if job.task is None:
                 if self._held and self._held + self._size(job) > self._budget:
                     return
                 self._start(job)
             self._queue.popleft()
 
-    def _is_dropped(self, job: _Job) -> bool:
-        return self._jobs.get((id(job.objects), job.url)) is not job
-
     def _size(self, job: _Job) -> int:
         return job.objects.size(job.url) or (self._bytes // self._objects if self._objects else _UNKNOWN)
 
-    def _start(self, job: _Job) -> None:
+    def _start(self, job: _Job) -> asyncio.Task[Fetched | Exception]:
         if job.task is None:
             self._running += 1
             self._hold(job, self._size(job))
             job.task = asyncio.get_running_loop().create_task(self._run(job))
+        return job.task
 
     def _hold(self, job: _Job, held: int) -> None:
         self._held += held - job.held
         job.held = held
 
-    async def _run(self, job: _Job) -> None:
+    async def _run(self, job: _Job) -> Fetched | Exception:
+        outcome: Fetched | Exception
         try:
-            job.outcome = fetched = await job.objects.get(job.url)
+            outcome = fetched = await job.objects.get(job.url, self._retried)
             self._objects += 1
             self._hits += fetched.from_disk
             self._bytes += len(fetched.data)
             self._hold(job, len(fetched.data))
-        except asyncio.CancelledError:
-            if not self._is_dropped(job):  # the program ends
-                self._closed = True
-                self._drop()
-            raise
         except Exception as error:
-            job.outcome = error
+            outcome = error
             self._hold(job, 0)
         finally:
             self._running -= 1
-        self._hand_over(job)
         self._start_some()
+        return outcome
 
-    def _hand_over(self, job: _Job) -> None:
-        """Gives those that wait the outcome, if it is there; the last of them ends the job."""
-        if job.outcome is None:
-            return
-        while job.waiting:
-            future = job.waiting.pop()
-            job.needed -= 1
-            if isinstance(job.outcome, Exception):
-                future.set_exception(job.outcome)
-            else:
-                future.set_result(job.outcome)
-        if job.needed <= 0 and not self._is_dropped(job):
-            del self._jobs[id(job.objects), job.url]
-            self._hold(job, 0)
-            self._start_some()
+    def _retried(self) -> None:
+        self._retries += 1
 
     def _drop(self) -> None:
         self._queue.clear()
@@ -211,5 +181,3 @@ class Fetcher:
             self._hold(job, 0)
             if job.task is not None:
                 job.task.cancel()
-            while job.waiting:
-                job.waiting.pop().set_exception(RuntimeError("the epoch is over"))

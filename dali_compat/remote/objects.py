@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +75,8 @@ class Objects:
         kept = "" if self.cache is None else f"; they are kept on disk ({self.cache})"
         return f"images come from object storage, fetched ahead of their batches{kept}"
 
-    async def get(self, url: str) -> Fetched:
-        """Returns an object, or a UrlPart of one.
+    async def get(self, url: str, retried: Callable[[], object] = int) -> Fetched:
+        """Returns an object, or a UrlPart of one. ``retried`` is called before a request is repeated.
 
         Raises:
             ImageReadError: it cannot be read, or has changed.
@@ -85,7 +85,7 @@ class Objects:
         if part is not None and part.start == part.end:  # no server takes that
             return Fetched(np.empty(0, np.uint8), "")
         try:
-            fetched = await self._get(url)
+            fetched = await self._get(url, retried)
             known = self._etags.setdefault(whole(url), fetched.etag)
             if known != fetched.etag:
                 raise ValueError(f"it has changed: its etag was {known}, and is {fetched.etag}; make the data set anew")
@@ -101,14 +101,14 @@ class Objects:
             fetched.data.flags.writeable = False
         return fetched
 
-    async def _get(self, url: str) -> Fetched:
+    async def _get(self, url: str, retried: Callable[[], object]) -> Fetched:
         """The object, from the disk if it is there."""
         if self.cache is None:
-            return await self.client.get(url)
+            return await self.client.get(url, retried)
         run, name = asyncio.get_running_loop().run_in_executor, f"{self.client.place()} {url}"
         fetched = await run(None, self.cache.get, name, self._etags.get(whole(url)))
         if fetched is None:
-            fetched = await self.client.get(url)
+            fetched = await self.client.get(url, retried)
             await run(None, self.cache.put, name, fetched)
         return fetched
 

@@ -7,6 +7,7 @@ backticks is left out of the prose (`` stands for it). Numbers that no measureme
 import math
 import re
 import statistics
+from collections import Counter
 from typing import NamedTuple
 
 from dali_compat import __version__
@@ -784,6 +785,21 @@ claim(
     min(found["batch_size"] for found in _PUBLIC.values()),
     max(found["batch_size"] for found in _PUBLIC.values()),
     len({row["round"] for found in _PUBLIC.values() for row in found["rounds"]}),
+)
+
+
+# ---- how public data sets open images
+
+_OPENERS = Counter(row["opener"] for row in read("openers"))
+claim(
+    "docs/datasets.md",
+    "Of {} public training repositories whose text was searched (``), {} have a data set of their own for image files. "
+    "{} of these open them with Pillow, {} with OpenCV, and {} with scikit-image, imageio or SciPy. {} repositories "
+    "import Albumentations.",
+    _OPENERS.total(),
+    _OPENERS.total() - _OPENERS["none"],
+    *(_OPENERS[name] for name in ("Pillow", "cv2", "scikit-image, imageio, SciPy")),
+    sum(row["albumentations"] for row in read("openers")),
 )
 
 

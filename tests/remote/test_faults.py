@@ -1,5 +1,6 @@
 """What a bucket may do wrong: nothing is wrong without an error, nothing is lost, and nothing hangs."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 import warnings
+import zipfile
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -88,7 +90,10 @@ def test_a_storm_of_503_is_weathered(faulty):
     dataset = folder(server)
     set_faults({"train/": "503 twice"})
     local = ImageFolder(f"{files_of(server)}/train", EXACT)
-    assert_same_epoch(ours(dataset, 4, num_workers=3, device="cpu"), stock(local, 4))
+    loader = ours(dataset, 4, num_workers=3, device="cpu")
+    assert_same_epoch(loader, stock(local, 4))
+    stats = loader.stats()
+    assert (stats.objects, stats.retries) == (18, 36) and "36 retries" in str(stats)
 
 
 def test_a_damaged_image_is_no_fault_of_the_bucket(faulty, tmp_path):
@@ -117,9 +122,13 @@ def test_a_bucket_that_cannot_be_listed(faulty):
         folder(server)
 
 
-def test_no_credential_is_in_messages_states_and_reprs(faulty):
+def test_no_credential_is_in_messages_states_reprs_and_files(faulty, tmp_path):
     server, set_faults = faulty
-    dataset = folder(server, **SECRETS)
+    options = server.options | SECRETS
+    lists, kept = tmp_path / "lists", tmp_path / "kept"
+    dataset = DALIImageFolder(
+        f"{server.url}/train", EXACT, storage_options=options, disk_cache=(kept, 1 << 30), index_cache=lists
+    )
     loader = ours(dataset, 4, device="cpu", on_error="skip")
     set_faults({KEY: "404"})
     with pytest.warns(BadImageWarning) as told:
@@ -128,6 +137,15 @@ def test_no_credential_is_in_messages_states_and_reprs(faulty):
     with pytest.raises(ImageReadError) as met:
         dataset[8]
     made += [str(met.value), repr(met.value), str(pickle.dumps(met.value)), repr(dataset._objects)]
+    with pytest.raises(ValueError, match="cannot open s3://bucket") as refused:
+        folder(server, **SECRETS, no_such_option="topsecret")
+    made.append(str(refused.value))
+    written = [path for place in (lists, kept) for path in place.rglob("*") if path.is_file()]
+    assert len(written) == 18  # the list, and all objects but one
+    for path in written:
+        with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            made += [str(archive.read(name)) for name in archive.namelist()]
+        made += [str(path), str(path.read_bytes())]
     assert [text for text in made if "topsecret" in text or "AKIAEXAMPLE" in text] == []
 
 

@@ -25,7 +25,7 @@ class Bucket:
     def size(self, url: str) -> int:
         return 1000
 
-    async def get(self, url: str) -> Fetched:
+    async def get(self, url: str, retried) -> Fetched:
         self.asked.append(url)
         self.running += 1
         self.most = max(self.most, self.running)
@@ -124,7 +124,7 @@ def test_an_interrupt_in_the_middle_of_waiting_leaves_nothing(bucket, monkeypatc
     fetcher.request(bucket.records("a", "b"))
     wait(lambda: bucket.running == 2)
     with monkeypatch.context() as patched:
-        patched.setattr(concurrent.futures.Future, "exception", interrupted)
+        patched.setattr(concurrent.futures.Future, "result", interrupted)
         with pytest.raises(KeyboardInterrupt):
             fetcher.take(bucket.records("a", "b"))
     fetcher.close()

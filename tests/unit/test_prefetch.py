@@ -13,6 +13,7 @@ from dali_compat.data import prefetch
 from dali_compat.data.header import DALI, PIL, UNREADABLE
 from dali_compat.data.headers import Headers, facts_of
 from dali_compat.data.prefetch import HeaderPrefetcher, look
+from dali_compat.runtime import fresh_process
 
 KINDS = {
     "jpeg.jpg": DALI,
@@ -102,7 +103,7 @@ def test_a_request_that_would_fill_a_pipe_is_refused(started, paths):
 
 
 def test_whoever_has_not_started_is_not_waited_for(paths, monkeypatch):
-    monkeypatch.setattr(prefetch, "_CODE", "import time; time.sleep(600)")  # never
+    monkeypatch.setattr(fresh_process, "_CODE", "import time; time.sleep(600)")  # never
     made = HeaderPrefetcher(1)
     try:
         assert made.request(paths) is None
@@ -118,7 +119,7 @@ def test_a_process_that_is_killed_ends_them_all(paths, has_answered):
     if not has_answered:
         os.kill(ids[1], signal.SIGSTOP)
     ticket = made.request(paths)
-    assert not has_answered or killed._answers.poll(60)
+    assert not has_answered or killed.answers.poll(60)
     os.kill(ids[1], signal.SIGKILL)
     killed._process.wait()
     assert (made.result(ticket) is not None) == has_answered
@@ -152,7 +153,7 @@ def test_they_end_with_whoever_asks():
     made = HeaderPrefetcher(1)
     wait_until_ready(made)
     process = made._processes[0]
-    process._requests.close()
+    process.requests.close()
     assert process._process.wait(timeout=60) == 0
     made.close()
 
