@@ -17,9 +17,9 @@ import torch
 from PIL import Image
 
 from ..data.header import jpeg_of_one_picture
-from ..data.sources import RandomAccess, Record, Source, is_upright, opened
+from ..data.sources import RandomAccess, Source, is_upright, opened
 from .deferred import Deferred
-from .images import header_of
+from .images import has_exif, header_of
 from .operations import OPERATIONS, State
 from .record import RecordedCall, Recording, decoder_of, decoders_of
 from .tensors import LazyTensor
@@ -31,7 +31,6 @@ _OF_JPEG, _OF_PNG = {_GRAY: 1, _RGB: 3}, {_GRAY: 1, _GRAY_ALPHA: 2, _RGB: 3, _RG
 _COLOURS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # channels of a PNG, by its colour type
 _PALETTE = 3
 _HEAD = 64  # bytes that say of which format a file is
-_OF_EXIF = b"eXIf", b"exif", b"adobe.xmp"
 
 
 class LazyBytes(LazyTensor):
@@ -79,7 +78,9 @@ def recording_of(library: str, name: str, source: Source, args: tuple[Any, ...])
         own, wanted = (found[0], _OF_JPEG) if found else (0, {})
     elif head[:8] == b"\x89PNG\r\n\x1a\n" and "jpeg" not in name and head[24] == 8:
         own, wanted = _COLOURS.get(head[25], 0), _OF_PNG
-        if (head[25] == _PALETTE and mode == _UNCHANGED and library != "torchvision") or _may_turn(source):
+        if (head[25] == _PALETTE and mode == _UNCHANGED and library != "torchvision") or (
+            is_upright(source) and has_exif(source)
+        ):
             return None
     else:
         return None
@@ -99,14 +100,6 @@ def recording_of(library: str, name: str, source: Source, args: tuple[Any, ...])
         steps = (*steps, *(OPERATIONS["pil_to_tensor"](rgb, "pil").steps or ()))
     call = RecordedCall("decoded", f"{library} {name}", args)
     return Recording(source, size, state, (call,), steps, "" if steps else "decodes files in other modes than RGB")
-
-
-def _may_turn(source: Source) -> bool:
-    """Returns whether a PNG has EXIF, somewhere, that is obeyed."""
-    if not is_upright(source):
-        return False
-    data = source.bytes().tobytes() if isinstance(source, Record) else open(source, "rb").read()
-    return any(word in data for word in _OF_EXIF)
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import operator
 from collections.abc import Callable
@@ -21,14 +20,13 @@ from .operations import OPERATIONS, Outcome, State
 from .record import ImageHeader, RecordedCall, kept
 
 _really_open = Image.open  # before anything takes its place
-_OWN = frozenset(
-    (
-        *("convert", "copy", "crop", "load", "resize", "rotate", "thumbnail", "transpose", "getbands", "getexif"),
-        *("close", "__enter__", "__exit__"),
-    )
-)
-_OF_STATE = frozenset(("mode", "size", "width", "height"))
-_OF_EXIF = b"eXIf", b"exif", b"adobe.xmp"
+_OF_STATE: dict[str, Callable[[State], Any]] = {
+    "mode": lambda s: s.mode,
+    "size": lambda s: s.size[::-1],
+    "width": lambda s: s.shape[-1],
+    "height": lambda s: s.shape[-2],
+    "getbands": lambda s: lambda: ImageMode.getmode(s.mode).bands,
+}
 _FORMATS = frozenset(("BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"))  # of which the header says enough
 _MODES = frozenset(("RGB", "L", "P", "1", "RGBA", "LA", "CMYK"))
 _MODES_OF_JPEGS = {1: "L", 3: "RGB"}  # by the number of components
@@ -52,8 +50,7 @@ class LazyImage(Image.Image):
         if name in _OWN and not later.is_real:
             return object.__getattribute__(self, name)
         if name in _OF_STATE and (state := later.state) is not None:
-            height, width = state.size
-            return {"mode": state.mode, "size": (width, height), "width": width, "height": height}[name]
+            return _OF_STATE[name](state)
         if name == "format" and later.header is not None and not later.is_real:
             return later.header.format if later.is_file else None
         if name == "getexif" and later.exif is not None:
@@ -67,45 +64,6 @@ class LazyImage(Image.Image):
     def __delattr__(self, name: str) -> None:
         delattr(later_of(self).value(f"deletes the image's {name}"), name)
 
-    # The image may become real between the look-up of a method and its call: m.resize((m.width // 2, 9)). Later.then()
-    # gives None then.
-
-    def convert(self, *args: Any, **kwargs: Any) -> Image.Image:
-        """Does as PIL's."""
-        return _called(self, "convert", _converted, args, kwargs, "converts the image to another mode")
-
-    def resize(self, *args: Any, **kwargs: Any) -> Image.Image:
-        """Does as PIL's."""
-        return _called(self, "resize", _resized, args, kwargs, "resizes the image")
-
-    def crop(self, *args: Any, **kwargs: Any) -> Image.Image:
-        """Does as PIL's."""
-        return _called(self, "crop", _cropped, args, kwargs, "crops the image")
-
-    def rotate(self, *args: Any, **kwargs: Any) -> Image.Image:
-        """Does as PIL's."""
-        return _called(self, "rotate", _rotated, args, kwargs, "rotates the image")
-
-    def transpose(self, *args: Any, **kwargs: Any) -> Image.Image:
-        """Does as PIL's."""
-        return _called(self, "transpose", OPERATIONS["transpose"], args, kwargs, "transposes the image")
-
-    def thumbnail(self, *args: Any, **kwargs: Any) -> None:
-        """Does as PIL's, which changes an image in place. Of one that was only opened it may decode less."""
-        later, outcome = later_of(self), None
-        if later.state is not None and not later.is_file:
-            with suppress(Exception):  # PIL's own method says what is wrong
-                outcome = _thumbnail(later.state, *args, **kwargs)
-        made = later.then(RecordedCall("PIL", "thumbnail", kept(args), kept(kwargs)), outcome)
-        if made is None:
-            later.value("makes a thumbnail of the image").thumbnail(*args, **kwargs)
-        else:
-            object.__setattr__(self, "_later", made)
-
-    def copy(self) -> Image.Image:
-        """Does as PIL's."""
-        return _called(self, "copy", lambda s, like: Outcome(s, ()), (), {}, "copies the image")
-
     def load(self) -> Any:
         """Returns what reads the pixels when somebody asks for one. Of some formats an image becomes another by it: PIL
         turns a TIFF, and says no more that it is to be turned."""
@@ -114,14 +72,6 @@ class LazyImage(Image.Image):
             return later.value("loads the image").load()
         later.is_loaded = True
         return _Pixels(self)
-
-    def getbands(self) -> tuple[str, ...]:
-        """Does as PIL's."""
-        later = later_of(self)
-        state = later.state
-        return (
-            later.value("uses the image's bands").getbands() if state is None else ImageMode.getmode(state.mode).bands
-        )
 
     def getexif(self) -> Any:
         """Does as PIL's, with what the header of a JPEG has, or of a PNG without EXIF."""
@@ -147,12 +97,6 @@ class LazyImage(Image.Image):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return later_of(self).value("pickles the image").__reduce_ex__(protocol)
-
-    def __copy__(self) -> Any:
-        return copy.copy(later_of(self).value("copies the image"))
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        return copy.deepcopy(later_of(self).value("copies the image"), memo)
 
     def __eq__(self, other: object) -> bool:
         other = later_of(other).value("compares images") if issubclass(type(other), LazyImage) else other
@@ -185,26 +129,6 @@ def later_of(image: Any) -> Deferred:
     """Returns what a stand-in stands for."""
     later: Deferred = object.__getattribute__(image, "_later")
     return later
-
-
-def _made(later: Deferred | None) -> Any:
-    """The stand-in for what is made later."""
-    return None if later is None else later.notes.made(LazyImage(later))
-
-
-def _called(image: LazyImage, name: str, gives: Callable[..., Outcome], args: Any, kwargs: Any, why: str) -> Any:
-    """Returns what a method of an image's gives, later if possible."""
-    later = later_of(image)
-    state, outcome = later.state, None
-    if state is not None:
-        try:
-            outcome = gives(state, "pil", *args, **kwargs)
-        except Exception:  # PIL's own method says what is wrong
-            outcome = None
-        if outcome is not None and min(outcome.state.size) < 1:
-            outcome = None
-    made = later.then(RecordedCall("", name, kept(args), kept(kwargs)), outcome)
-    return _made(made) or getattr(later.value(why), name)(*args, **kwargs)
 
 
 def _own_class(later: Deferred) -> type:
@@ -243,6 +167,13 @@ def header_of(source: Source) -> ImageHeader | None:
         return None
 
 
+def has_exif(source: Source) -> bool:
+    """Returns whether the bytes of a file name EXIF: those of a PNG anywhere."""
+    with opened(source) as file:
+        data = file.read()
+    return any(word in data for word in (b"eXIf", b"exif", b"adobe.xmp"))
+
+
 def _exif(later: Deferred) -> Any:
     """Returns what the header says of an image that was only opened; None where only the real one says it."""
     if later.record is None or is_upright(later.source):
@@ -252,9 +183,7 @@ def _exif(later: Deferred) -> Any:
     try:
         with opened(later.source) as file, _really_open(file) as image:
             if image.format == "PNG":  # which may have it behind the pixels
-                with opened(later.source) as whole:
-                    data = whole.read()
-                return None if any(word in data for word in _OF_EXIF) else Image.Exif()
+                return None if has_exif(later.source) else Image.Exif()
             return image.getexif() if image.format == "JPEG" else None
     except Exception:  # whoever needs the image says it
         return None
@@ -310,29 +239,34 @@ def _rotated(
     return OPERATIONS["rotate"](s, like, angle, resample, bool(expand), center, fillcolor)
 
 
-def _thumbnail(s: State, size: Any, resample: Any = Image.Resampling.BICUBIC, reducing_gap: Any = 2.0) -> Outcome:
-    asked = _Asked(s)
-    with suppress(_Found):
-        Image.Image.thumbnail(asked, size, resample, reducing_gap)  # type: ignore[arg-type]  # of which it asks the size
-        return Outcome(s, ())
-    return _resized(s, "pil", asked.resized, resample, None, reducing_gap)
+_METHODS: dict[str, Callable[..., Outcome]] = {
+    "convert": _converted,
+    "copy": lambda s, like: Outcome(s, ()),
+    "crop": _cropped,
+    "resize": _resized,
+    "rotate": _rotated,
+    "transpose": OPERATIONS["transpose"],
+}
 
 
-class _Found(Exception):
-    pass
+def _method(name: str, gives: Callable[..., Outcome]) -> Callable[..., Any]:
+    def method(image: LazyImage, *args: Any, **kwargs: Any) -> Any:
+        """Does as PIL's, later if possible."""
+        later = later_of(image)
+        state, outcome = later.state, None
+        # it may have become real since the method was looked up: m.resize((m.width // 2, 9))
+        if state is not None:
+            with suppress(Exception):  # PIL's own method says what is wrong
+                outcome = gives(state, "pil", *args, **kwargs)
+        if outcome is not None and min(outcome.state.size) > 0:
+            made = later.then(RecordedCall("", name, kept(args), kept(kwargs)), outcome)
+            if made is not None:
+                return later.notes.made(LazyImage(made))
+        return getattr(later.value(f"uses the image's {name}"), name)(*args, **kwargs)
+
+    return method
 
 
-class _Asked:
-    """A substitute for an image that PIL's thumbnail() takes, to see which size it gets."""
-
-    def __init__(self, s: State):
-        self.height, self.width = s.size
-        self.size = self.width, self.height
-        self.resized: Any = None
-
-    def draft(self, *args: Any) -> None:
-        return None
-
-    def resize(self, size: Any, *args: Any, **kwargs: Any) -> None:
-        self.resized = size
-        raise _Found
+for _name, _gives in _METHODS.items():
+    setattr(LazyImage, _name, _method(_name, _gives))
+_OWN = frozenset((*_METHODS, "close", "getexif", "load", "__enter__", "__exit__"))

@@ -3,14 +3,12 @@ an image, so stand-ins have kernels of their own there."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torchvision import tv_tensors
-from torchvision.transforms import AugMix
 from torchvision.transforms.v2 import functional as v2
 from torchvision.transforms.v2.functional import _utils
 
@@ -20,7 +18,7 @@ from ..translate import translate
 from . import color, convert, geometry  # noqa: F401 - they register what is known of operations
 from .deferred import Deferred
 from .images import LazyImage, later_of
-from .operations import NEVER, OPERATIONS, Outcome, State, flagged, given, is_plain, outcome_of
+from .operations import NEVER, OPERATIONS, Outcome, State, given, is_plain, outcome_of
 from .record import RecordedCall, kept
 from .tensors import KINDS, LazyMask, lazy_tensor
 
@@ -90,64 +88,6 @@ def registered(transform: Any, stand_in: Any) -> Any:
     mode = {1: "L", 3: "RGB"}[chain.gives.channels]
     given_state = State(chain.gives.kind, mode, shape, chain.gives.dtype, chain.gives.normalized)
     return stand_in_for(later.then(RecordedCall("called", "", (transform,)), Outcome(given_state, tuple(made))))
-
-
-def augmixed(transform: Any, stand_in: Any, forward: Any, noting: Any) -> Any:
-    """Returns what torchvision's AugMix gives; None where it has to be called. Its own ``forward`` draws, with an image
-    of one pixel's memory. ``noting``: a context in which a function takes the place of its operations."""
-    later = later_of(stand_in)
-    state = later.state
-    if state is None or not is_plain(state) or state.dtype != torch.uint8:
-        return None
-    if (state.kind == "pil" and state.mode not in ("RGB", "L")) or (
-        state.kind == "Image" and type(transform) is AugMix  # v1's gives another class
-    ):
-        return None
-    spec = ImageSpec(state.kind, state.dtype, state.normalized, state.channels)
-    steps = [step for entry in translate((transform,), spec).translated for step in entry.steps]
-    if [one.op for one in steps] != ["augmix"]:
-        return None
-    args, chains, weights = steps[0].kwargs, _Chains(), list[torch.Tensor]()
-
-    def weighed(params: torch.Tensor) -> torch.Tensor:
-        weights.append(transform._sample_dirichlet(params))
-        return weights[-1]
-
-    spied = copy.copy(transform)
-    spied._sample_dirichlet = weighed
-    with noting(chains):
-        forward(spied, torch.zeros((), dtype=torch.uint8).expand(state.shape))
-    first, within = weights
-    mix = [*first[0, :1].tolist(), *(within * first[:, 1].view(1, -1))[0].tolist()]
-    deepest = max(map(len, chains.noted))
-    padded = [[*chain, *[("", 0.0)] * (max(deepest, 3) - len(chain))] for chain in chains.noted]
-    which = [[args["names"].index(name) if name else -1 for name, _ in chain] for chain in padded]
-    magnitudes = [[magnitude for _, magnitude in chain] for chain in padded]
-    shape = len(padded), max(deepest, 3)
-    layout = ("which", shape, "int32"), ("magnitude", shape, "float64"), ("mix", (len(mix),), "float32")
-    numbers = *sum(which, []), *sum(magnitudes, []), *mix
-    call = RecordedCall("PIL", "augmix", (which, magnitudes, mix), args)
-    made = later.then(call, Outcome(state, flagged("augmix", state, numbers, layout, **args)))
-    return call.on(later.value("")) if made is None else stand_in_for(made)
-
-
-class _Chains:
-    """Takes the place of an operation of AugMix's, and notes it.
-
-    Attributes:
-        noted: (name, magnitude) of each, for each chain.
-    """
-
-    def __init__(self) -> None:
-        self.noted: list[list[tuple[str, float]]] = []
-        self._first: Any = None
-
-    def __call__(self, image: torch.Tensor, name: str, magnitude: float) -> torch.Tensor:
-        self._first = image if self._first is None else self._first
-        if image is self._first:  # each chain begins with it
-            self.noted.append([])
-        self.noted[-1].append((name, magnitude))
-        return image.view_as(image)
 
 
 def _is_conditional(step: Step) -> bool:

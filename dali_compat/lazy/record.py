@@ -18,7 +18,6 @@ from torchvision.transforms.v2 import functional as v2
 
 from ..data.sources import ORIENTATION, Source, is_upright, opened
 from ..inspection.replaced import STANDS_FOR
-from ..ops.augmix import augmix_image
 from .operations import CONSTANT, Size, State, Step
 
 
@@ -131,25 +130,14 @@ _ORIGINALS["v2"]["augment"] = _auto_augment._AutoAugmentBase()._apply_image_or_v
 _TYPES = {"to_mask": tv_tensors.Mask, "to_image": _ORIGINALS["v2"]["to_image"]}
 
 
-def _thumbnail(image: Image.Image, *args: Any, **kwargs: Any) -> Image.Image:
-    made = image.copy()
-    made.thumbnail(*args, **kwargs)
-    return made
-
-
 def _upright(image: Image.Image, orientation: int) -> Image.Image:
     image.getexif()[ORIENTATION] = orientation  # which the user's code may have changed
     return _exif_transpose(image)
 
 
-def _augmix(image: Any, which: Any, magnitude: Any, mix: Any, **args: Any) -> Any:
-    made = augmix_image(image, {"which": which, "magnitude": magnitude, "mix": mix}, **args)
-    return tv_tensors.wrap(made, like=image) if isinstance(image, tv_tensors.Image) else made
-
-
 _exif_transpose = ImageOps.exif_transpose
 _OF_PIL = {f"ImageOps.{name}": function for name, function in vars(ImageOps).items()}
-_OF_PIL |= {"augmix": _augmix, "thumbnail": _thumbnail, "upright": _upright}
+_OF_PIL["upright"] = _upright
 
 
 def _method(name: str) -> Callable[..., Any]:

@@ -82,8 +82,6 @@ OF_PIL = {
     **{f"transposed {way}": lambda x, way=way: F.to_tensor(SMALL(x).transpose(way)) for way in Image.Transpose},
     "transposed at random": lambda x: F.to_tensor(SMALL(x).transpose(int(torch.randint(0, 7, ())))),
     "turned as tensors": lambda x: v2.functional.rotate(F.pil_to_tensor(SMALL(x)), 180 * int(torch.randint(0, 2, ()))),
-    "thumbnail": thumbnail,
-    "thumbnail of several": thumbnail_of_several,
     "reducing gap": lambda x: F.to_tensor(x.resize((33, 31), Image.Resampling.BILINEAR, reducing_gap=3.0)),
     "mirrored": lambda x: TENSOR(ImageOps.flip(ImageOps.mirror(x))),
     "in gray": lambda x: TENSOR(ImageOps.grayscale(x)),
@@ -106,6 +104,8 @@ OF_PIL = {
     "gamma of tensors": lambda x: F.adjust_gamma(TENSOR(x), 0.8),
 }
 MADE_BY_PIL = {  # of each a sample's own code makes it, or torchvision's functions
+    "thumbnail of several": thumbnail_of_several,
+    "thumbnail": thumbnail,
     "fitted": lambda x: F.to_tensor(ImageOps.fit(x, (32, 40))),
     "cut off": lambda x: TENSOR(ImageOps.autocontrast(x, cutoff=2)),
     "coloured": lambda x: TENSOR(ImageOps.colorize(ImageOps.grayscale(x), "black", "white")),
