@@ -39,56 +39,31 @@ if _typing.TYPE_CHECKING:
 
     DALIDataLoader = DataLoader
 
-_HOME = {
-    "DataLoader": "loader",
-    "DALIDataLoader": "loader",
-    "FallbackWarning": "errors",
-    "DALIImageFolder": "data.folder",
-    "DALIArrayDataset": "data.arrays",
-    "DALIImageList": "data.image_list",
-    "DALIImageTable": "data.image_table",
-    "DALIHuggingFace": "data.hugging_face",
-    "ImageReadError": "errors",
-    "BadImageWarning": "errors",
-    "SampleError": "epoch.on_error",
-    "LoaderStats": "epoch.stats",
-    "DALIRecordIO": "archives.recordio",
-    "DALITFRecord": "archives.tfrecord",
-    "DALILMDB": "archives.lmdb",
-    "DALIWebDataset": "archives.webdataset",
-    "install": "patch.install",
-    "uninstall": "patch.install",
-    "merge_states": "epoch.history",
-    "batched": "routes.batched",
-    "on_batch": "translate",
-    "register": "translate",
-    "views": "translate",
+_MODULES = {
+    "loader": "DataLoader DALIDataLoader",
+    "errors": "FallbackWarning ImageReadError BadImageWarning",
+    "data.folder": "DALIImageFolder",
+    "data.arrays": "DALIArrayDataset",
+    "data.image_list": "DALIImageList",
+    "data.image_table": "DALIImageTable",
+    "data.hugging_face": "DALIHuggingFace",
+    "epoch.on_error": "SampleError",
+    "epoch.stats": "LoaderStats",
+    "archives.recordio": "DALIRecordIO",
+    "archives.tfrecord": "DALITFRecord",
+    "archives.lmdb": "DALILMDB",
+    "archives.webdataset": "DALIWebDataset",
+    "patch.install": "install uninstall",
+    "epoch.history": "merge_states",
+    "routes.batched": "batched",
+    "translate": "on_batch register views",
 }
-__all__ = [  # spelt out for type checkers
-    "DALILMDB",
-    "BadImageWarning",
-    "DALIArrayDataset",
-    "DALIDataLoader",
-    "DALIHuggingFace",
-    "DALIImageFolder",
-    "DALIImageList",
-    "DALIImageTable",
-    "DALIRecordIO",
-    "DALITFRecord",
-    "DALIWebDataset",
-    "DataLoader",
-    "FallbackWarning",
-    "ImageReadError",
-    "LoaderStats",
-    "SampleError",
-    "batched",
-    "install",
-    "merge_states",
-    "on_batch",
-    "register",
-    "uninstall",
-    "views",
-]
+_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
+# spelt out for type checkers
+__all__ = ["BadImageWarning", "DALIArrayDataset", "DALIDataLoader", "DALIHuggingFace", "DALIImageFolder"]
+__all__ += ["DALILMDB", "DALIImageList", "DALIImageTable", "DALIRecordIO", "DALITFRecord", "DALIWebDataset"]
+__all__ += ["DataLoader", "FallbackWarning", "ImageReadError", "LoaderStats", "SampleError", "batched", "install"]
+__all__ += ["merge_states", "on_batch", "register", "uninstall", "views"]
 
 
 def _give_cuda_queues() -> None:

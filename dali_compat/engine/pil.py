@@ -35,23 +35,18 @@ def load(source: Source, steps: tuple[Step, ...], arguments_for: ArgumentsFor, c
         OtherMode: its data set does not convert it to RGB, and these steps are for the other number of channels.
         ValueError: nor is it gray.
     """
-    return _transformed(_image_of(source, channels), steps, arguments_for)
+    return load_views(source, [(steps, arguments_for)], channels)[0]
 
 
 def load_views(
     source: Source, chains: Sequence[tuple[tuple[Step, ...], ArgumentsFor]], channels: int = 3
 ) -> tuple[torch.Tensor, ...]:
     """The same image through several chains. Raises as load()."""
-    image = _image_of(source, channels)
-    return tuple(_transformed(image, steps, arguments_for) for steps, arguments_for in chains)
-
-
-def _image_of(source: Source, channels: int) -> Any:
     image: Any = decoded(source)
     if image.mode != _MODES[channels]:
         kind = OtherMode if image.mode in _MODES.values() else ValueError
         raise kind(f"it is in mode {image.mode}, and its data set does not convert; save the file in RGB, or in gray")
-    return image
+    return tuple(_transformed(image, steps, arguments_for) for steps, arguments_for in chains)
 
 
 def _transformed(image: Any, steps: tuple[Step, ...], arguments_for: ArgumentsFor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as v2
 from torchvision.transforms.v2.functional import _utils
 
-from ..ops.draws import compute, lookup
+from ..ops.draws import compute, uniforms_of
 from ..plan import ImageSpec, Step
 from ..translate import translate
 from . import color, convert, geometry  # noqa: F401 - they register what is known of operations
@@ -96,7 +96,7 @@ def _is_conditional(step: Step) -> bool:
 
 
 def _uniforms(step: Step) -> int:
-    return 0 if step.draw is None else lookup(step.draw)[0]
+    return 0 if step.draw is None else uniforms_of(step.draw)
 
 
 # ---- kernels of v2

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..data.headers import share_headers
 from ..ops.arguments import BLURRED, EXACT, coded, converted, resized, warped
-from ..ops.draws import lookup, width_of
+from ..ops.draws import uniforms_of, width_of
 from ..plan import Draw, ImageSpec
 from ..plan import Step as PlanStep
 from ..runtime.forks import new_lock
@@ -62,7 +62,7 @@ def _translated(steps: Sequence[tuple[Given, Size | None, bool]]) -> list[Transl
         drawn = None
         if given.draw is not None:
             drawn = Draw("given_uniforms", (("at", at), ("of", given.draw)))
-            at += lookup(drawn)[0] - at
+            at += uniforms_of(drawn) - at
         elif given.layout:
             drawn = Draw("given", (("at", at), ("layout", given.layout), ("sized", given.sized)))
             at += width_of(given.layout, given.sized)

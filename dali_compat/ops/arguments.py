@@ -67,6 +67,16 @@ def fill_of(t, spec: ImageSpec) -> tuple | None:
     return fill
 
 
+def refuse_pil(t, spec: ImageSpec, before: str) -> None:
+    if spec.kind == "pil":
+        raise Untranslatable(t, "it takes tensors, and gets a PIL image here", f"put {before} before it")
+
+
+def refuse_tensors(t, spec: ImageSpec, remedy: str = "put it before the conversion") -> None:
+    if spec.kind != "pil":
+        raise Untranslatable(t, "it takes PIL images, and gets a tensor here", remedy)
+
+
 def maybe(t, spec, op: str, **values):
     """An operation with probability t.p; ``values`` are the same for every sample."""
     return step(

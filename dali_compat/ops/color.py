@@ -17,11 +17,11 @@ from ..inspection.standins import Convert
 from ..inspection.untranslatable import Untranslatable
 from ..plan import draw, step
 from ..runtime.device import to_device
-from .arguments import EXACT, functions, ints, maybe
-from .draws import dictates, draws
-from .kernels import image_kernel, kernel
-from .laws import permutation
-from .pixels.values import as_indices, blend, bounded, by_value, counts_of, in_parts, is_half, look_up, one_by_one, to
+from .arguments import EXACT, functions, ints, maybe, refuse_tensors
+from .draws import draws
+from .kernels import image_kernel, kernel, torchvisions
+from .laws import order_answer, permutation
+from .pixels.values import as_indices, blend, bounded, by_value, counts_of, in_parts, look_up, one_by_one, to
 from .translators import register
 
 
@@ -60,19 +60,13 @@ def translate_rgb(t, spec):
 
 @register(Convert, consumes="mode")
 def translate_convert(t, spec):
-    if spec.kind != "pil":
-        raise Untranslatable(t, "it is of PIL images, and gets a tensor here", "put it before the conversion")
+    refuse_tensors(t, spec)
     return translate_rgb(t, spec) if t.mode == "RGB" else translate_grayscale(v1.Grayscale(1), spec)
 
 
 @register(v2.RandomChannelPermutation)
 def translate_random_channel_permutation(t, spec):
     return (step("permute_channels", spec, draw("channel_permutation", channels=spec.channels), fidelity=EXACT),)
-
-
-@register(v1.RandomInvert, v2.RandomInvert, consumes="p")
-def translate_random_invert(t, spec):
-    return (maybe(t, spec, "invert"),)
 
 
 @register(v1.RandomPosterize, v2.RandomPosterize, consumes="bits p")
@@ -90,9 +84,9 @@ def translate_random_solarize(t, spec):
     return (maybe(t, spec, "solarize", threshold=float(t.threshold)),)
 
 
-@register(v1.RandomAutocontrast, v2.RandomAutocontrast, consumes="p")
-def translate_random_autocontrast(t, spec):
-    return (maybe(t, spec, "autocontrast"),)
+@register(v1.RandomInvert, v2.RandomInvert, v1.RandomAutocontrast, v2.RandomAutocontrast, consumes="p")
+def translate_random_invert_or_autocontrast(t, spec):
+    return (maybe(t, spec, type(t).__name__.removeprefix("Random").lower()),)
 
 
 @register(v1.RandomEqualize, v2.RandomEqualize, consumes="p")
@@ -106,15 +100,10 @@ def _refuse_floats_of_v1(t, spec) -> None:
         raise Untranslatable(t, f"torchvision takes uint8 tensors there, and this is one of {spec.dtype}")
 
 
-@draws(uniforms=lambda channels: channels)
+@draws(uniforms=lambda channels: channels, answers=order_answer)
 def draw_channel_permutation(sizes, u, *, channels):
     """torchvision.transforms.v2.RandomChannelPermutation.make_params."""
     return {"order": permutation(u)}, sizes
-
-
-@dictates(draw_channel_permutation)
-def channel_permutation_answers(row, step):
-    return [("order", row["order"].tolist())]
 
 
 # ---- enhancers: adjust_brightness and so on, ImageEnhance
@@ -122,14 +111,14 @@ def channel_permutation_answers(row, step):
 
 @kernel
 @in_parts
+@torchvisions("adjust_brightness", factor=float)
 def brightness(images, arrays, *, like):
     """ImageEnhance.Brightness: blended with black."""
-    if is_half(images):
-        return one_by_one(functions(like).adjust_brightness, images, arrays["factor"])
     return by_value(images, lambda values: bounded(values * to(images, arrays["factor"]), images))
 
 
 @kernel
+@torchvisions("adjust_gamma", gamma=float, gain=float)
 def gamma(images, arrays, *, like):
     """adjust_gamma: of PIL's images by a table of 256 levels."""
     if like != "pil":
@@ -140,17 +129,11 @@ def gamma(images, arrays, *, like):
     return table.gather(1, images.flatten(1).long()).view_as(images)
 
 
-@image_kernel("gamma")
-def gamma_image(image, row, *, like):
-    return functions(like).adjust_gamma(image, float(row["gamma"]), float(row["gain"]))
-
-
 @kernel
 @in_parts
+@torchvisions("adjust_contrast", factor=float)
 def contrast(images, arrays, *, like):
     """ImageEnhance.Contrast: blended with the mean of the image's gray. Of framed() images ``area`` pixels count."""
-    if is_half(images):
-        return one_by_one(functions(like).adjust_contrast, images, arrays["factor"])
     mean = _mean(_gray(images, like), like, arrays.get("area"))
     return by_value(images, lambda values: blend(values, mean, arrays["factor"], like))
 
@@ -168,12 +151,11 @@ def _mean(gray, like, area=None):
 
 @kernel
 @in_parts
+@torchvisions("adjust_saturation", factor=float)
 def saturation(images, arrays, *, like):
     """ImageEnhance.Color: blended with gray."""
     if images.shape[1] == 1:
         return images
-    if is_half(images):
-        return one_by_one(functions(like).adjust_saturation, images, arrays["factor"])
     images = images.contiguous()
     gray = _gray(images, like)
     return blend(images, gray.to(torch.promote_types(images.dtype, torch.float32)), arrays["factor"], like)
@@ -213,12 +195,11 @@ def grayscale(images, arrays, *, formula, channels):
 
 @kernel
 @in_parts
+@torchvisions("posterize", bits=int)
 def posterize(images, arrays, *, like):
     bits = arrays["bits"]
     if images.dtype == torch.uint8:
         return images & to(images, 256 - 2 ** (8 - bits), np.uint8)
-    if is_half(images):
-        return one_by_one(functions(like).posterize, images, bits)
     levels = to(images, 2.0**bits)
     made = images.mul(levels).floor_().clamp_(min=0)
     return torch.minimum(made, levels - 1, out=made).mul_(to(images, 0.5**bits))
@@ -226,10 +207,9 @@ def posterize(images, arrays, *, like):
 
 @kernel
 @in_parts
+@torchvisions("solarize", threshold=float)
 def solarize(images, arrays, *, like):
     threshold = arrays["threshold"]
-    if is_half(images):
-        return one_by_one(functions(like).solarize, images, threshold)
     if like != "pil":
         threshold = threshold.astype(np.float32)
     if images.dtype != torch.uint8:
@@ -240,6 +220,7 @@ def solarize(images, arrays, *, like):
 
 
 @kernel
+@torchvisions("invert")
 def invert(images, arrays, *, like):
     return 1 - images if images.is_floating_point() else ~images
 
@@ -256,6 +237,7 @@ def permute_channels(images, arrays):
 
 @kernel
 @in_parts
+@torchvisions("autocontrast")
 def autocontrast(images, arrays, *, like):
     """ImageOps.autocontrast: each channel from its least value to its greatest."""
     if like != "pil":
@@ -269,6 +251,7 @@ def autocontrast(images, arrays, *, like):
 
 @kernel
 @in_parts
+@torchvisions("equalize")
 def equalize(images, arrays, *, like):
     """ImageOps.equalize; of uint8 images torchvision's functionals give the same."""
     if images.is_floating_point():
@@ -294,31 +277,6 @@ def repeat_channels(images, arrays):
 @image_kernel("grayscale")
 def grayscale_image(image, row, *, formula, channels):
     return F2.rgb_to_grayscale(image, channels)
-
-
-@image_kernel("posterize")
-def posterize_image(image, row, *, like):
-    return functions(like).posterize(image, int(row["bits"]))
-
-
-@image_kernel("solarize")
-def solarize_image(image, row, *, like):
-    return functions(like).solarize(image, float(row["threshold"]))
-
-
-@image_kernel("invert")
-def invert_image(image, row, *, like):
-    return functions(like).invert(image)
-
-
-@image_kernel("autocontrast")
-def autocontrast_image(image, row, *, like):
-    return functions(like).autocontrast(image)
-
-
-@image_kernel("equalize")
-def equalize_image(image, row, *, like):
-    return functions(like).equalize(image)
 
 
 @image_kernel("repeat_channels")

@@ -10,14 +10,14 @@ from torchvision.transforms import _presets, v2
 
 from ..inspection.untranslatable import Untranslatable
 from ..plan import draw
-from .draws import dictates, draws
-from .laws import permutation
-from .translators import Branch, Gated, nested, register
+from .draws import draws
+from .laws import order_answer, permutation
+from .translators import Branch, Gated, Nested, register
 
 
 @register(v1.Compose, v2.Compose, consumes="transforms")
 def translate_compose(t, spec):
-    return nested(t.transforms)
+    return Nested(tuple(t.transforms))
 
 
 @register(v1.RandomApply, v2.RandomApply, consumes="transforms p")
@@ -43,7 +43,7 @@ def translate_random_order(t, spec):
 
 @register(nn.Sequential)
 def translate_sequential(t, spec):
-    return nested(t)
+    return Nested(tuple(t))
 
 
 @register(nn.Identity, v2.Identity)
@@ -54,7 +54,7 @@ def translate_identity(t, spec):
 @register(_presets.ImageClassification, consumes="crop_size resize_size mean std interpolation antialias")
 def translate_image_classification(t, spec):
     """``weights.transforms()``: its forward is these transforms, one after another."""
-    return nested(
+    return Nested(
         (
             v1.Resize(t.resize_size, t.interpolation, antialias=t.antialias),
             v1.CenterCrop(t.crop_size),
@@ -65,7 +65,7 @@ def translate_image_classification(t, spec):
     )
 
 
-@draws(uniforms=1)
+@draws(uniforms=1, answers=lambda row, step: [("choice", int(row["choice"]))])
 def draw_choice(sizes, u, *, p):
     """random.choices of v1.RandomChoice, torch.multinomial of v2's; the weights ``p`` need not add up to 1."""
     until = np.cumsum(np.asarray(p, float))
@@ -73,17 +73,7 @@ def draw_choice(sizes, u, *, p):
     return {"choice": np.minimum(chosen, len(p) - 1).astype(np.int32)}, sizes
 
 
-@dictates(draw_choice)
-def choice_answers(row, step):
-    return [("choice", int(row["choice"]))]
-
-
-@draws(uniforms=lambda n: n)
+@draws(uniforms=lambda n: n, answers=order_answer)
 def draw_order(sizes, u, *, n):
     """random.shuffle of v1.RandomOrder, torch.randperm of v2's: the number of the transform at each place."""
     return {"order": permutation(u)}, sizes
-
-
-@dictates(draw_order)
-def order_answers(row, step):
-    return [("order", row["order"].tolist())]

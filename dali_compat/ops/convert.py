@@ -13,15 +13,14 @@ from ..inspection.standins import Cast
 from ..inspection.untranslatable import Untranslatable
 from ..plan import step
 from ..runtime.device import to_device
-from .arguments import EXACT, converted, version_of
+from .arguments import EXACT, converted, refuse_pil, refuse_tensors, version_of
 from .kernels import image_kernel, kernel
 from .translators import register
 
 
 @register(v1.ToTensor, v2.ToTensor)
 def translate_to_tensor(t, spec):
-    if spec.kind != "pil":
-        raise Untranslatable(t, "it takes PIL images, and gets a tensor here")
+    refuse_tensors(t, spec, "")
     tensor = spec.but(kind="tensor")
     dtype = torch.get_default_dtype()
     return (
@@ -32,8 +31,7 @@ def translate_to_tensor(t, spec):
 
 @register(v1.PILToTensor, v2.PILToTensor)
 def translate_pil_to_tensor(t, spec):
-    if spec.kind != "pil":
-        raise Untranslatable(t, "it takes PIL images, and gets a tensor here")
+    refuse_tensors(t, spec, "")
     return (step("pil_to_tensor", spec.but(kind="tensor"), fidelity=EXACT),)
 
 
@@ -59,7 +57,7 @@ def translate_convert_image_dtype(t, spec):
     if spec.kind == "pil":
         if isinstance(t, v2.ConvertImageDtype):
             return ()  # v2 passes PIL images through
-        raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put PILToTensor() before it")
+        refuse_pil(t, spec, "PILToTensor()")
     return _to_dtype(t, spec, t.dtype, like=version_of(t))
 
 

@@ -22,7 +22,7 @@ _MOST_PIXELS = 1 << 29  # of an image after a step: Pillow refuses to open one o
 _SIDES = 4  # (height, width) of the image before, and after
 
 _DRAWS: dict[str, tuple[int | Callable[..., int], Callable]] = {}
-_DICTATES: dict[str, Callable[[dict, Step], Answers]] = {}
+_ANSWERS: dict[str, Callable[[dict, Step], Answers]] = {}
 
 
 class ImageTooSmall(ValueError):
@@ -63,7 +63,7 @@ def compute(
         at = slice(None) if flag is None else np.flatnonzero(flag)
         values, after = {}, sizes[at]
         if step.draw is not None and len(after):
-            uniforms, _ = lookup(step.draw)
+            uniforms = uniforms_of(step.draw)
             u = randoms(step.stream, uniforms)[rows][at] if uniforms else None
             try:
                 values, after = run(step.draw, sizes[at], u)
@@ -114,12 +114,13 @@ def _scattered(array: np.ndarray, at: np.ndarray | slice, count: int) -> np.ndar
 
 def is_random(step: Step) -> bool:
     """Returns whether a step's arguments are drawn."""
-    return step.draw is not None and lookup(step.draw)[0] > 0
+    return step.draw is not None and uniforms_of(step.draw) > 0
 
 
-def lookup(draw: Draw) -> tuple[int, Callable]:
-    uniforms, function = _entry(draw)
-    return uniforms(**dict(draw.args)) if callable(uniforms) else uniforms, function
+def uniforms_of(draw: Draw) -> int:
+    """Returns how many random numbers a sample takes."""
+    uniforms, _ = _entry(draw)
+    return uniforms(**dict(draw.args)) if callable(uniforms) else uniforms
 
 
 def run(draw: Draw, sizes, u):
@@ -132,12 +133,7 @@ def _entry(draw: Draw) -> tuple[int | Callable[..., int], Callable]:
     return _DRAWS[draw.name]
 
 
-def _drawn(function: Callable) -> str:
-    """The name of the Draws that a function is for."""
-    return function.__name__.removeprefix("draw_")
-
-
-def draws(uniforms=0):
+def draws(uniforms=0, answers: Callable[[dict, Step], Answers] | None = None):
     """Registers a function ``draw_name`` for Draws of that name. It is called as ``draw_name(sizes, u, **args)`` for N
     samples, with their (height, width), (N, 2), and random numbers in [0, 1), (N, uniforms). It returns the kernel's
     arguments, {name: array of N rows}, and the sizes afterwards. An array ``flag``, int32, is no argument: where it is
@@ -145,38 +141,29 @@ def draws(uniforms=0):
 
     Args:
         uniforms: how many random numbers a sample takes, or a function of the draw's arguments that says so.
+        answers: what torchvision gets when it draws the same, so that tests/parity can compare pixels. It is called as
+            ``answers(row, step)``, where ``row`` has the draw's arrays for one image, and gives pairs of a kind and a
+            value, in the order in which torchvision asks. The kinds, and who asks for them:
+
+            - "coin" (laws.coin makes it): torch.rand, for a chance; "uniform": Tensor.uniform_; "whole": torch.randint
+            - "order": torch.randperm, random.shuffle; "choice": random.choices, torch.multinomial
+            - "window", "size": get_params or make_params of what tries until it fits, which parity/dictation.py names
+            - "operation": a policy, as (name, magnitude); "dirichlet": AugMix
+            - "noise": torch.randn_like; "field": torch.rand of ElasticTransform
 
     Raises:
         ValueError: another function has that name.
     """
 
     def decorate(function):
-        name = _drawn(function)
+        name = function.__name__.removeprefix("draw_")
         if name in _DRAWS:
             raise ValueError(
                 f"{name!r} is drawn in {_DRAWS[name][1].__module__} already; give one of them another name"
             )
         _DRAWS[name] = uniforms, function
-        return function
-
-    return decorate
-
-
-def dictates(drawn: Callable):
-    """Registers the answers that torchvision gets where ``drawn`` has drawn, so that `parity` can compare pixels.
-
-    The function is called as ``function(row, step)``, where ``row`` has the draw's arrays for one image. It gives pairs
-    of a kind and a value, in the order in which torchvision asks. The kinds, and who asks for them:
-
-    - "coin" (laws.coin makes it): torch.rand, for a chance; "uniform": Tensor.uniform_; "whole": torch.randint
-    - "order": torch.randperm, random.shuffle; "choice": random.choices, torch.multinomial
-    - "window", "size": get_params or make_params of what tries until it fits, which parity/dictation.py names
-    - "operation": a policy, as (name, magnitude); "dirichlet": AugMix
-    - "noise": torch.randn_like; "field": torch.rand of ElasticTransform
-    """
-
-    def decorate(function: Callable[[dict, Step], Answers]):
-        _DICTATES[_drawn(drawn)] = function
+        if answers is not None:
+            _ANSWERS[name] = answers
         return function
 
     return decorate
@@ -190,12 +177,12 @@ def answers(step: Step, row: dict) -> Answers:
     """
     assert step.draw is not None  # it is random
     name = step.draw.name
-    if name not in _DICTATES:
+    if name not in _ANSWERS:
         file = f"ops/{_entry(step.draw)[1].__module__.rpartition('.')[2]}.py"
         raise NotImplementedError(
-            f"{name} has no answers for torchvision: write them below it in {file}, @dictates(draw_{name})"
+            f"draw_{name} has no answers for torchvision: @draws(answers=...) in {file} takes them"
         )
-    return _DICTATES[name](row, step)
+    return _ANSWERS[name](row, step)
 
 
 # ---- numbers that nobody draws: the data set's own code, or a transform that it calls, has chosen them
@@ -223,12 +210,12 @@ def draw_given(sizes, u, *, at, layout, sized):
     return arrays, after
 
 
-@draws(uniforms=lambda at, of: at + _SIDES + lookup(of)[0])
+@draws(uniforms=lambda at, of: at + _SIDES + uniforms_of(of))
 def draw_given_uniforms(sizes, u, *, at, of):
     """Returns what another draw (``of``) makes of random numbers that stand in the rows of ``u``, behind sizes as
     given()'s."""
     first = at + _SIDES
-    values, after = run(of, sizes, u[:, first : first + lookup(of)[0]])
+    values, after = run(of, sizes, u[:, first : first + uniforms_of(of)])
     _after(sizes, u[:, at:first])
     return values, after
 

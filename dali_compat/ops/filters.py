@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import torch
 from torch.nn import functional
@@ -11,10 +13,10 @@ from torchvision.transforms import v2
 from ..plan import draw, step
 from ..runtime.device import to_device
 from .arguments import BLURRED, functions, like_of, maybe
-from .draws import dictates, draws
-from .kernels import image_kernel, kernel
+from .draws import draws
+from .kernels import image_kernel, kernel, torchvisions
 from .laws import real
-from .pixels.lists import selected, with_rows
+from .pixels.lists import in_groups
 from .pixels.resample import chunks
 from .pixels.values import blend, bounded, in_parts, is_half, one_by_one, to
 from .translators import register
@@ -33,27 +35,21 @@ def translate_gaussian_blur(t, spec):
     )
 
 
-@draws(uniforms=1)
+@draws(uniforms=1, answers=lambda row, step: [("uniform", row["sigma"][0])])
 def draw_blur_sigma(sizes, u, *, sigma):
     """torchvision.transforms.GaussianBlur.get_params: one sigma for both axes."""
     return {"sigma": np.repeat(real(u, *sigma), 2, axis=1)}, sizes
 
 
-@dictates(draw_blur_sigma)
-def blur_sigma_answers(row, step):
-    return [("uniform", row["sigma"][0])]
-
-
 @kernel
 @in_parts
+@torchvisions("adjust_sharpness", factor=float)
 def sharpness(images, arrays, *, like):
     """adjust_sharpness: blended with ImageFilter.SMOOTH, a mean of 3 x 3 in which the middle counts five times. The rim
     is not smoothed."""
     channels, height, width = images.shape[1:]
     if height < 3 or width < 3:
         return images
-    if is_half(images):
-        return one_by_one(functions(like).adjust_sharpness, images, arrays["factor"])
     dtype = torch.promote_types(images.dtype, torch.float32)
     weights = torch.ones(len(images) * channels, 1, 3, 3, dtype=dtype, device=images.device)
     weights[:, :, 1, 1] = 5
@@ -110,11 +106,6 @@ def _filtered(x, weights):
 # ---- one image
 
 
-@image_kernel("sharpness")
-def sharpness_image(image, row, *, like):
-    return functions(like).adjust_sharpness(image, float(row["factor"]))
-
-
 @image_kernel("gaussian_blur")
 def gaussian_blur_image(image, row, *, kernel_size, like, by_torchvision=False):
     return functions(like).gaussian_blur(image, list(kernel_size), [float(s) for s in row["sigma"]])
@@ -130,22 +121,26 @@ _PASSES, _ONE = 3, 1 << 24
 def box_blur(images: torch.Tensor, sigmas: np.ndarray) -> torch.Tensor:
     """``ImageFilter.GaussianBlur(sigma)`` of uint8 images (N, C, H, W), a sigma each."""
     radii = _radii(sigmas)
-    reach, made = radii.astype(np.int64), []
+    reach, groups = radii.astype(np.int64), []
     weights = (np.float32(_ONE) / (radii * np.float32(2) + np.float32(1))).astype(np.int64)
     at_ends = (_ONE - (2 * reach + 1) * weights) // 2
     for taps in np.unique(reach).tolist():
         rows = np.flatnonzero(reach == taps)
-        some = selected(images, rows)
-        for part in chunks(some, 6 * some[0].numel()):
-            inner, outer = (
-                to_device(numbers[rows[part]], images.device).view(-1, 1, 1, 1) for numbers in (weights, at_ends)
-            )
-            x = some[part].to(torch.int64)
-            for axis in (-1, -2):
-                for _ in range(_PASSES):
-                    x = _box(x, taps, inner, outer, axis)
-            made.append((rows[part], x.to(torch.uint8)))
-    return with_rows(images, made)
+        how = {"taps": taps, "weights": weights[rows], "at_ends": at_ends[rows]}
+        groups.append((rows, functools.partial(_boxes, **how)))
+    return in_groups(images, groups)
+
+
+def _boxes(images, taps: int, weights: np.ndarray, at_ends: np.ndarray):
+    made = []
+    for part in chunks(images, 6 * images[0].numel()):
+        inner, outer = (to_device(numbers[part], images.device).view(-1, 1, 1, 1) for numbers in (weights, at_ends))
+        x = images[part].to(torch.int64)
+        for axis in (-1, -2):
+            for _ in range(_PASSES):
+                x = _box(x, taps, inner, outer, axis)
+        made.append(x.to(torch.uint8))
+    return torch.cat(made)
 
 
 def _box(x, taps: int, inner, outer, axis: int):

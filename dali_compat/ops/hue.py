@@ -8,20 +8,18 @@ import numpy as np
 import torch
 from torchvision.transforms.v2 import functional as F2
 
-from .arguments import functions
-from .kernels import kernel
-from .pixels.values import in_parts, is_half, one_by_one, to
+from .kernels import kernel, torchvisions
+from .pixels.values import in_parts, to
 
 
 @kernel
 @in_parts
+@torchvisions("adjust_hue", factor=float)
 def hue(images, arrays, *, like):
     if images.shape[1] == 1:
         return images
     if like == "pil":
         return _hue_pil(images.contiguous(), arrays["factor"])
-    if is_half(images):
-        return one_by_one(functions(like).adjust_hue, images, arrays["factor"])
     return _hue(images.contiguous(), arrays["factor"], like)
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from ..plan import draw, step
 from . import operations
-from .arguments import EXACT, functions, like_of
+from .arguments import EXACT, like_of
 from .color import permute_channels, permute_channels_image
-from .draws import Answers, dictates, draws
-from .kernels import image_kernel, kernel
+from .draws import Answers, draws
+from .kernels import image_kernel, kernel, on_image
 from .laws import coin, permutation, real
-from .pixels.lists import selected, with_rows
+from .pixels.lists import in_groups
 from .pixels.values import in_parts
 from .translators import register
 
@@ -32,7 +34,12 @@ def translate_random_photometric_distort(t, spec):
     return (step("photometric_distort", spec, params, like=like_of(t, spec), fidelity=EXACT),)
 
 
-@draws(uniforms=8)
+def color_jitter_answers(row, step):
+    factors = (row[name] for name in ("brightness", "contrast", "saturation", "hue") if name in row)
+    return [("order", row["order"].tolist()), *(("uniform", factor) for factor in factors)]
+
+
+@draws(uniforms=8, answers=color_jitter_answers)
 def draw_color_jitter(sizes, u, *, brightness, contrast, saturation, hue):
     """torchvision.transforms.ColorJitter.get_params; a range is (low, high), or None where that is left alone."""
     ranges = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
@@ -40,13 +47,18 @@ def draw_color_jitter(sizes, u, *, brightness, contrast, saturation, hue):
     return {"order": permutation(u[:, :4]), **factors}, sizes
 
 
-@dictates(draw_color_jitter)
-def color_jitter_answers(row, step):
-    factors = (row[name] for name in ("brightness", "contrast", "saturation", "hue") if name in row)
-    return [("order", row["order"].tolist()), *(("uniform", factor) for factor in factors)]
+def photometric_distort_answers(row, step):
+    before, after = (float(row[f"contrast_{when}"]) for when in ("before", "after"))
+    contrast = after if np.isnan(before) else before
+    answers: Answers = []
+    for factor in (row["brightness"], contrast, row["saturation"], row["hue"]):
+        answers += [coin(False)] if np.isnan(factor) else [coin(True), ("uniform", factor)]
+    answers.append(coin(not np.isnan(before)))
+    order = row["order"].tolist()
+    return answers + ([coin(False)] if order[0] < 0 else [coin(True), ("order", order)])
 
 
-@draws(uniforms=lambda brightness, contrast, saturation, hue, p, channels=3: 10 + channels)
+@draws(uniforms=lambda channels=3, **ranges: 10 + channels, answers=photometric_distort_answers)
 def draw_photometric_distort(sizes, u, *, brightness, contrast, saturation, hue, p, channels=3):
     """torchvision.transforms.v2.RandomPhotometricDistort.make_params: a coin for each factor and for the permutation,
     and one for whether contrast comes before saturation and hue or after them. Not applied: NaN, or -1 in ``order``."""
@@ -60,18 +72,6 @@ def draw_photometric_distort(sizes, u, *, brightness, contrast, saturation, hue,
     factors["contrast_after"] = np.where(before, np.nan, any_contrast)
     order = np.where(u[:, 9:10] < p, permutation(u[:, 10:]), np.int32(-1))
     return {**factors, "order": order}, sizes
-
-
-@dictates(draw_photometric_distort)
-def photometric_distort_answers(row, step):
-    before, after = (float(row[f"contrast_{when}"]) for when in ("before", "after"))
-    contrast = after if np.isnan(before) else before
-    answers: Answers = []
-    for factor in (row["brightness"], contrast, row["saturation"], row["hue"]):
-        answers += [coin(False)] if np.isnan(factor) else [coin(True), ("uniform", factor)]
-    answers.append(coin(not np.isnan(before)))
-    order = row["order"].tolist()
-    return answers + ([coin(False)] if order[0] < 0 else [coin(True), ("order", order)])
 
 
 _ADJUSTED = ("brightness", "contrast", "saturation", "hue")
@@ -104,7 +104,7 @@ def photometric_distort(images, arrays, *, like):
     rows = np.flatnonzero(arrays["order"][:, 0] >= 0)
     if not len(rows):
         return images
-    return with_rows(images, [(rows, permute_channels(selected(images, rows), {"order": arrays["order"][rows]}))])
+    return in_groups(images, [(rows, functools.partial(permute_channels, arrays={"order": arrays["order"][rows]}))])
 
 
 # ---- one image
@@ -115,7 +115,7 @@ def color_jitter_image(image, row, *, like):
     for i in row["order"]:
         name = _ADJUSTED[i]
         if name in row:
-            image = _adjusted_image(name, image, row[name], like)
+            image = on_image(name, image, {"factor": row[name]}, like=like)
     return image
 
 
@@ -123,9 +123,5 @@ def color_jitter_image(image, row, *, like):
 def photometric_distort_image(image, row, *, like):
     for name in _DISTORT:
         if not np.isnan(row[name]):
-            image = _adjusted_image(name.split("_")[0], image, row[name], like)
+            image = on_image(name.split("_")[0], image, {"factor": row[name]}, like=like)
     return image if row["order"][0] < 0 else permute_channels_image(image, row)
-
-
-def _adjusted_image(name: str, image, factor, like):
-    return getattr(functions(like), f"adjust_{name}")(image, float(factor))

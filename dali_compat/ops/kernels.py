@@ -7,8 +7,9 @@ kernels see neither, but for those that are registered as ragged.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -16,7 +17,9 @@ from torchvision.transforms import functional as F1
 
 from ..plan import Step
 from ..runtime.device import on_the_cpu, to_device
+from .arguments import functions
 from .pixels.lists import each, of_similar_size, put, uniform
+from .pixels.values import is_half, one_by_one
 
 Function = TypeVar("Function", bound=Callable)
 
@@ -32,8 +35,7 @@ def kernel(function: Function) -> Function:
     Raises:
         ValueError: another function has that name.
     """
-    _add(_kernels, function.__name__, function)
-    return function
+    return _add(_kernels, function.__name__, function)
 
 
 def ragged_kernel(*ops: str) -> Callable[[Function], Function]:
@@ -61,9 +63,26 @@ def image_kernel(op: str) -> Callable[[Function], Function]:
         ValueError: another function has that op.
     """
 
+    return functools.partial(_add, _image, op)
+
+
+def torchvisions(name: str, **columns: Callable) -> Callable[[Function], Function]:
+    """Registers torchvision's function of that name for the kernel's op on one image, which it decorates. ``columns``:
+    the function's arguments after the image, in its order, and what converts them. The kernel calls it, too, for each
+    of a batch of 16-bit floats, whose every intermediate torchvision rounds."""
+
     def registered(function: Function) -> Function:
-        _add(_image, op, function)
-        return function
+        def on_image(image, row, *, like):
+            return getattr(functions(like), name)(image, *(convert(row[column]) for column, convert in columns.items()))
+
+        @functools.wraps(function)
+        def run(images, arrays, *, like):
+            if columns and is_half(images):
+                return one_by_one(getattr(functions(like), name), images, *(arrays[column] for column in columns))
+            return function(images, arrays, like=like)
+
+        image_kernel(function.__name__)(functools.update_wrapper(on_image, function))
+        return cast(Function, run)
 
     return registered
 
@@ -73,21 +92,17 @@ def kernel_of(op: str) -> Callable | None:
     return _kernels.get(op)
 
 
-def ragged_kernel_of(op: str) -> Callable | None:
-    """The function that does an op on images of several sizes; None where those of one size go together."""
-    return _ragged.get(op)
-
-
 def image_kernel_of(op: str) -> Callable | None:
     """torchvision's own way for an op on one image; None where the kernel does that, too."""
     return _image.get(op)
 
 
-def _add(registry: dict[str, Callable], op: str, function: Callable) -> None:
+def _add(registry: dict[str, Callable], op: str, function: Function) -> Function:
     if op in registry:
         before, now = (f"{one.__module__}.{one.__qualname__}" for one in (registry[op], function))
         raise ValueError(f"{op!r} has two kernels: {before} and {now}; give one of them another name")
     registry[op] = function
+    return function
 
 
 # What framed() may do: it works pixel by pixel and leaves black as it is. Contrast needs the mean of an image without
@@ -141,7 +156,7 @@ def _all(step: Step, images, arrays):
         return _same_size(step, images, arrays)
     if images[0].is_cuda and images[0].ndim == 3 and step.op in _FRAMED and step.kwargs["like"] == "pil":
         return uniform(framed(step, images, arrays))
-    ragged = ragged_kernel_of(step.op)
+    ragged = _ragged.get(step.op)
     if ragged is not None and images[0].ndim == 3:
         return uniform(ragged(images, arrays, **step.kwargs))
     by_shape: dict[tuple, list[int]] = {}
@@ -195,10 +210,14 @@ def rows_of(arrays: dict[str, np.ndarray], rows) -> dict[str, np.ndarray]:
     return {name: array[rows] for name, array in arrays.items()}
 
 
-def on_tensor(op: str, image: torch.Tensor, row: dict, *, like: str, **args) -> torch.Tensor:
-    """A step on one image (C, H, W) of a batch; on a PIL image where torchvision would have that."""
-    given = F1.to_pil_image(image.cpu()) if like == "pil" else image
+def on_image(op: str, image, row: dict, **args):
+    """torchvision's own way for an op on one image, which has one."""
     function = image_kernel_of(op)
     assert function is not None, f"nothing does {op!r} on one image: write it in ops/<kind>.py, with @image_kernel"
-    made = function(given, row, like=like, **args)
+    return function(image, row, **args)
+
+
+def on_tensor(op: str, image: torch.Tensor, row: dict, *, like: str, **args) -> torch.Tensor:
+    """A step on one image (C, H, W) of a batch; on a PIL image where torchvision would have that."""
+    made = on_image(op, F1.to_pil_image(image.cpu()) if like == "pil" else image, row, like=like, **args)
     return F1.pil_to_tensor(made).to(image.device) if like == "pil" else made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .draws import dictates, draws
+from .draws import draws
 
 
 def real(u, low, high) -> np.ndarray:
@@ -48,38 +48,40 @@ def shares(gamma) -> np.ndarray:
     return gamma / gamma.sum(1, keepdims=True)
 
 
-@draws(uniforms=1)
-def draw_bernoulli(sizes, u, *, p):
-    """``torch.rand(1) < p`` of every transform that is applied or not."""
-    return {"flag": (u[:, 0] < p).astype(np.int32)}, sizes
-
-
-@dictates(draw_bernoulli)
-def bernoulli_answers(row, step):
-    return [coin(row["flag"])]
-
-
 def coin(yes) -> tuple[str, float]:
     """For ``torch.rand(1) < p``, whichever p."""
     return "coin", 0.0 if yes else 1.0
 
 
-@draws(uniforms=1)
+def flag_answer(row, step):
+    return [coin(row["flag"])]
+
+
+def order_answer(row, step):
+    return [("order", row["order"].tolist())]
+
+
+@draws(uniforms=1, answers=flag_answer)
+def draw_bernoulli(sizes, u, *, p):
+    """``torch.rand(1) < p`` of every transform that is applied or not."""
+    return {"flag": (u[:, 0] < p).astype(np.int32)}, sizes
+
+
+def random_key_answers(row, step):
+    return [("field", (row["key"], axis)) for axis in (0, 1)] if step.op == "elastic" else [("noise", row["key"])]
+
+
+@draws(uniforms=1, answers=random_key_answers)
 def draw_random_key(sizes, u):
     """A whole number in [0, 2**53) for kernels that make random pixels of it."""
     return {"key": key(u[:, 0])}, sizes
-
-
-@dictates(draw_random_key)
-def random_key_answers(row, step):
-    return [("field", (row["key"], axis)) for axis in (0, 1)] if step.op == "elastic" else [("noise", row["key"])]
 
 
 def key(u) -> np.ndarray:
     return (u * 2**53).astype(np.int64)
 
 
-@draws(uniforms=1)
+@draws(uniforms=1, answers=flag_answer)
 def draw_bernoulli_with(sizes, u, *, p, values):
     """A flag as bernoulli's, beside ``values`` (pairs of a name and a number) that are the same for every sample."""
     arrays = {
@@ -88,20 +90,10 @@ def draw_bernoulli_with(sizes, u, *, p, values):
     return {"flag": (u[:, 0] < p).astype(np.int32), **arrays}, sizes
 
 
-@dictates(draw_bernoulli_with)
-def bernoulli_with_answers(row, step):
-    return [coin(row["flag"])]
-
-
 @draws(uniforms=lambda count: count)
 def draw_uniforms(sizes, u, *, count):
     """``count`` numbers in [0, 1) for a translation of one's own."""
     return {"uniforms": np.ascontiguousarray(rand(u))}, sizes
-
-
-@dictates(draw_uniforms)
-def uniforms_answers(row, step):
-    raise NotImplementedError("torchvision draws no 'uniforms': a translation of one's own cannot be compared")
 
 
 def rand_between(u, interval) -> np.ndarray:

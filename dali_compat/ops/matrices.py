@@ -15,14 +15,14 @@ import torch
 from torchvision.transforms import functional
 from torchvision.transforms.v2.functional import _geometry
 
-from .draws import draws, lookup, run
+from .draws import draws, run, uniforms_of
 
 # their sums are in other orders: a tie may hang on the last bit
 _INVERSE = {"v1": functional._get_inverse_affine_matrix, "v2": _geometry._get_inverse_affine_matrix}
 
 
 def _uniforms(of, **_) -> int:
-    return lookup(of)[0]
+    return uniforms_of(of)
 
 
 @draws(uniforms=_uniforms)
@@ -132,7 +132,7 @@ _GRAIN = 2.0**-8  # where all numbers of a matrix are multiples of this,
 _BETWEEN = 2.0**-10  # it is raised by this
 
 
-@draws(uniforms=lambda of, interpolation: lookup(of)[0])
+@draws(uniforms=lambda of, interpolation: uniforms_of(of))
 def draw_dali_matrix(sizes, u, *, of, interpolation):
     """``matrix`` (N, 3, 3) and ``size`` of DALI's warp, for a draw (``of``) of Pillow's ``matrix`` or ``coefficients``.
     Where there is a flag, the others stay as they are. An affine warp with a filter has a matrix of what is ``inside``,

@@ -14,8 +14,8 @@ from torchvision.transforms.v2 import functional as F2
 from ..inspection.untranslatable import Untranslatable
 from ..plan import draw, step
 from ..runtime.device import to_device
-from .arguments import EXACT, TORCHVISION, coded, like_of
-from .draws import dictates, draws
+from .arguments import EXACT, TORCHVISION, coded, like_of, refuse_pil
+from .draws import draws
 from .kernels import image_kernel, kernel
 from .laws import coin, key, whole
 from .pixels.grids import product
@@ -28,10 +28,9 @@ from .windows import window
 
 @register(v1.RandomErasing, v2.RandomErasing, consumes="p scale ratio value inplace")
 def translate_random_erasing(t, spec):
-    if spec.kind == "pil":
-        if isinstance(t, v2.RandomErasing):
-            raise Untranslatable(t, "on PIL images it does nothing but warn", "put it after ToImage() or ToTensor()")
-        raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put it after ToTensor()")
+    if spec.kind == "pil" and isinstance(t, v2.RandomErasing):
+        raise Untranslatable(t, "on PIL images it does nothing but warn", "put it after ToImage() or ToTensor()")
+    refuse_pil(t, spec, "ToTensor()")
     value = t.value
     if value is None or value == "random":
         value = None
@@ -46,8 +45,7 @@ def translate_random_erasing(t, spec):
 
 @register(v2.GaussianNoise, consumes="mean sigma clip")
 def translate_gaussian_noise(t, spec):
-    if spec.kind == "pil":
-        raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put ToImage() before it")
+    refuse_pil(t, spec, "ToImage()")
     if not spec.dtype.is_floating_point and TORCHVISION < (0, 21):
         raise Untranslatable(
             t, "this torchvision's takes floating point alone", "put ToDtype(torch.float32, scale=True) before it"
@@ -62,8 +60,7 @@ def translate_jpeg(t, spec):
 
 @register(v1.LinearTransformation, v2.LinearTransformation, consumes="transformation_matrix mean_vector")
 def translate_linear_transformation(t, spec):
-    if spec.kind == "pil":
-        raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put ToTensor() before it")
+    refuse_pil(t, spec, "ToTensor()")
     if spec.size and len(t.transformation_matrix) != spec.channels * spec.size[0] * spec.size[1]:
         raise Untranslatable(
             t, f"its matrix is for other images than {spec.channels} x {spec.size[0]} x {spec.size[1]}"
@@ -71,7 +68,11 @@ def translate_linear_transformation(t, spec):
     return (step("linear_transformation", spec, matrix=t.transformation_matrix, mean=t.mean_vector, fidelity=EXACT),)
 
 
-@draws(uniforms=24)
+def erasing_answers(row, step):
+    return [coin(row["flag"]), *([("window", row)] if row["flag"] else [])]
+
+
+@draws(uniforms=24, answers=erasing_answers)
 def draw_erasing(sizes, u, *, p, scale, ratio, random_value):
     """torchvision.transforms.RandomErasing.get_params: ten tries, then nothing is erased. ``random_value``: the window
     is filled with random pixels, for which it takes a key."""
@@ -94,20 +95,10 @@ def erased(sizes, u, area, log_ratio, parts=1):
     return window(np.floor(u[:, 20:22] * (sizes - shape + 1)), shape)[0], some
 
 
-@dictates(draw_erasing)
-def erasing_answers(row, step):
-    return [coin(row["flag"]), *([("window", row)] if row["flag"] else [])]
-
-
-@draws(uniforms=1)
+@draws(uniforms=1, answers=lambda row, step: [("whole", int(row["quality"]))])
 def draw_jpeg_quality(sizes, u, *, quality):
     """torchvision.transforms.v2.JPEG.make_params: from ``quality[0]`` to ``quality[1]``, both included."""
     return {"quality": whole(u[:, 0], quality[0], quality[1] + 1).astype(np.int32)}, sizes
-
-
-@dictates(draw_jpeg_quality)
-def jpeg_quality_answers(row, step):
-    return [("whole", int(row["quality"]))]
 
 
 @kernel

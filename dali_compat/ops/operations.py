@@ -12,13 +12,15 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
-from . import color, filters, warp
-from .hue import hsv_tables, hue
+from . import color, warp
+from .hue import hsv_tables
+from .kernels import kernel_of
 from .launches import CODES, INTERPOLATIONS, OPERATIONS, tried
 from .pixels.lists import in_groups
 from .pixels.transform import fill_like, is_fixed
 
 WARP = CODES["warp"]
+_NUMBERS = {"posterize": "bits", "solarize": "threshold"}  # of others "factor"
 _LARGEST = 2**20  # pixels of an image: of a larger one a launch has too little to do side by side
 
 
@@ -84,10 +86,11 @@ def _grouped(images, chosen, numbers, interpolations, fill, area, like="pil"):
     for code in np.unique(chosen[chosen > 0]).tolist():
         rows = np.flatnonzero(chosen == code)
         if code != WARP:
-            given = {"factor": numbers[rows, 0]}
+            name = OPERATIONS[code]
+            given = {_NUMBERS.get(name, "factor"): numbers[rows, 0].astype(np.int32 if name == "posterize" else float)}
             if area is not None:
                 given["area"] = np.broadcast_to(area, len(images))[rows]
-            groups.append((rows, functools.partial(_BY_TORCH[OPERATIONS[code]], arrays=given, like=like)))
+            groups.append((rows, functools.partial(kernel_of(name) or _solarize_add, arrays=given, like=like)))
             continue
         for mode in np.unique(interpolations[rows]).tolist():
             of_mode = rows[interpolations[rows] == mode]
@@ -98,32 +101,6 @@ def _grouped(images, chosen, numbers, interpolations, fill, area, like="pil"):
     return in_groups(images, groups)
 
 
-# ---- by torch: each takes its number as a factor
-
-
-def _posterize(images, arrays, *, like):
-    return color.posterize(images, {"bits": arrays["factor"].astype(np.int32)}, like=like)
-
-
-def _solarize(images, arrays, *, like):
-    return color.solarize(images, {"threshold": arrays["factor"]}, like=like)
-
-
 def _solarize_add(images, arrays, *, like):
     """timm's, of a number that is not above 128."""
     return (images < 128).mul(color.to(images, arrays["factor"], np.uint8)).add_(images)
-
-
-_BY_TORCH = {
-    "brightness": color.brightness,
-    "contrast": color.contrast,
-    "posterize": _posterize,
-    "solarize": _solarize,
-    "solarize_add": _solarize_add,
-    "invert": color.invert,
-    "autocontrast": color.autocontrast,
-    "equalize": color.equalize,
-    "saturation": color.saturation,
-    "sharpness": filters.sharpness,
-    "hue": hue,
-}

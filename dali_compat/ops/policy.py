@@ -19,7 +19,7 @@ from torchvision.transforms import InterpolationMode, autoaugment, v2
 from ..plan import Draw, Step, draw, step
 from . import operations
 from .arguments import EXACT, fill_list, fill_of, like_of, version_of
-from .draws import dictates, draws
+from .draws import draws
 from .kernels import image_kernel, kernel
 from .laws import whole
 from .matrices import affine, rotation, rotation_of_tensors
@@ -55,26 +55,19 @@ def _args(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
 
 
 AUGMENTATIONS = (
-    "Identity",
-    "ShearX",
-    "ShearY",
-    "TranslateX",
-    "TranslateY",
-    "Rotate",
-    "Brightness",
-    "Color",
-    "Contrast",
-    "Sharpness",
-    "Posterize",
-    "Solarize",
-    "AutoContrast",
-    "Equalize",
-    "Invert",
+    *("Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast"),
+    *("Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize", "Invert"),
 )
 _TRANSLATIONS = ((AUGMENTATIONS.index("TranslateX"), 1), (AUGMENTATIONS.index("TranslateY"), 0))  # and the size's axis
 
 
-@draws(uniforms=5)
+def operation_answers(row, step):
+    if not row.get("flag", 1):
+        return [("operation", None)]
+    return [("operation", (step.kwargs["names"][row["which"]], float(row["magnitude"])))]
+
+
+@draws(uniforms=5, answers=operation_answers)
 def draw_auto_augment(sizes, u, *, policy, like, at):
     """AutoAugment.get_params and the first (``at`` 0) or second (1) operation of the sub-policy that it picks.
 
@@ -91,36 +84,17 @@ def draw_auto_augment(sizes, u, *, policy, like, at):
     }, sizes
 
 
-@dictates(draw_auto_augment)
-def auto_augment_answers(row, step):
-    return [operation_answer(row, step)] if row["flag"] else [("operation", None)]
-
-
-@draws(uniforms=2)
+@draws(uniforms=2, answers=operation_answers)
 def draw_rand_augment(sizes, u, *, magnitude, num_magnitude_bins, like):
     """One of RandAugment's operations; each has a random stream of its own."""
     return one_operation(space_of("RandAugment", like, num_magnitude_bins), u[:, 0], magnitude, u[:, 1], sizes), sizes
 
 
-@dictates(draw_rand_augment)
-def rand_augment_answers(row, step):
-    return [operation_answer(row, step)]
-
-
-@draws(uniforms=3)
+@draws(uniforms=3, answers=operation_answers)
 def draw_trivial_augment_wide(sizes, u, *, num_magnitude_bins, like):
     """TrivialAugmentWide's operation."""
     bins = whole(u[:, 2], 0, num_magnitude_bins)
     return one_operation(space_of("TrivialAugmentWide", like, num_magnitude_bins), u[:, 0], bins, u[:, 1], sizes), sizes
-
-
-@dictates(draw_trivial_augment_wide)
-def trivial_augment_wide_answers(row, step):
-    return [operation_answer(row, step)]
-
-
-def operation_answer(row, step) -> tuple:
-    return "operation", (step.kwargs["names"][row["which"]], float(row["magnitude"]))
 
 
 # ---- torchvision's tables
@@ -179,9 +153,6 @@ def _translation(key: tuple, extent: int) -> list[float]:
 
 def _asked(transform: str, like: str, bins: int, all_ops: bool = True, *, extent: int) -> dict:
     """{operation: (magnitudes or None, signed)} of the installed transform, for an image of ``extent`` x ``extent``."""
-    from torchvision import transforms as v1
-    from torchvision.transforms import v2
-
     if like == "v2":
         kind = getattr(v2, transform)
         space = kind._AUGMENTATION_SPACE if all_ops else kind._PARTIAL_AUGMENTATION_SPACE
@@ -195,9 +166,6 @@ def _asked(transform: str, like: str, bins: int, all_ops: bool = True, *, extent
 @functools.cache
 def _sub_policies(policy: str, like: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Operations, their chances and their bins, each (sub-policies, 2)."""
-    from torchvision import transforms as v1
-    from torchvision.transforms import v2
-
     made = {"v1": v1, "v2": v2}[like].AutoAugment()
     pairs = made._get_policies(v1.AutoAugmentPolicy(policy))
     ops = np.array([[AUGMENTATIONS.index(name) for name, _, _ in pair] for pair in pairs], np.int32)

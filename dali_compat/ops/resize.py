@@ -13,13 +13,13 @@ from ..inspection.untranslatable import Untranslatable
 from ..plan import Draw, ImageSpec, Step, draw, step
 from ..runtime.cores import usable_cores
 from .arguments import EXACT, functions, interpolation_of, ints, like_of, resized, resizes_in_whole_numbers
-from .draws import Arrays, ImageTooSmall, dictates, draws, lookup, run
+from .draws import Arrays, ImageTooSmall, draws, run, uniforms_of
 from .kernels import image_kernel, kernel, on_tensor, ragged_kernel
 from .laws import rand_between, whole
 from .pixels import resample, transform
 from .pixels.lists import by_size, each, spare_batch, uniform
 from .translators import register
-from .windows import window
+from .windows import window, window_answer
 
 
 @register(v1.Resize, v2.Resize, consumes="size interpolation max_size antialias")
@@ -105,7 +105,7 @@ def _by_edges(sizes, size, max_size) -> np.ndarray:
     return np.stack([np.where(height_is_short, new_short, new_long), np.where(height_is_short, new_long, new_short)], 1)
 
 
-@draws(uniforms=22)
+@draws(uniforms=22, answers=window_answer)
 def draw_random_resized_crop(sizes, u, *, scale, ratio):
     """torchvision.transforms.RandomResizedCrop.get_params: ten tries, then a central crop within ``ratio``."""
     height, width = sizes[:, :1].astype(float), sizes[:, 1:].astype(float)
@@ -134,24 +134,18 @@ def draw_random_resized_crop(sizes, u, *, scale, ratio):
     return window(start, shape)
 
 
-@dictates(draw_random_resized_crop)
-def random_resized_crop_answers(row, step):
-    return [("window", row)]
+def size_answer(row, step):
+    return [("size", row["size"].astype(int).tolist())]
 
 
-@draws(uniforms=1)
+@draws(uniforms=1, answers=size_answer)
 def draw_scale_jitter(sizes, u, *, target_size, scale_range):
     """torchvision.transforms.v2.ScaleJitter.make_params (which divides the target's width by the image's height)."""
     fit = np.minimum(target_size[1] / sizes[:, :1], target_size[0] / sizes[:, 1:]).astype(np.float32)
     return resized_to((sizes.astype(np.float32) * (fit * rand_between(u, scale_range))).astype(np.int64))
 
 
-@dictates(draw_scale_jitter)
-def scale_jitter_answers(row, step):
-    return [("size", row["size"].astype(int).tolist())]
-
-
-@draws(uniforms=1)
+@draws(uniforms=1, answers=size_answer)
 def draw_random_shortest_size(sizes, u, *, min_size, max_size=None):
     """torchvision.transforms.v2.RandomShortestSize.make_params; ``min_size`` is a tuple to choose from."""
     scale = np.array(min_size)[whole(u, 0, len(min_size))] / sizes.min(1, keepdims=True)
@@ -160,26 +154,16 @@ def draw_random_shortest_size(sizes, u, *, min_size, max_size=None):
     return resized_to((sizes * scale).astype(np.int64))
 
 
-@dictates(draw_random_shortest_size)
-def random_shortest_size_answers(row, step):
-    return [("size", row["size"].astype(int).tolist())]
-
-
-@draws(uniforms=1)
+@draws(uniforms=1, answers=lambda row, step: [("whole", int(row["size"].min()))])
 def draw_random_resize(sizes, u, *, min_size, max_size):
     """torchvision.transforms.v2.RandomResize.make_params: a short edge below ``max_size``."""
     return resized_to(_by_edges(sizes, whole(u[:, 0], min_size, max_size), None))
 
 
-@dictates(draw_random_resize)
-def random_resize_answers(row, step):
-    return [("whole", int(row["size"].min()))]
-
-
 # ---- lowered: a resize, or two steps in one, in another way than torchvision writes it
 
 
-@draws(uniforms=lambda resize, crop, passes: max(lookup(one)[0] for one in (resize, crop) if one))
+@draws(uniforms=lambda resize, crop, passes: max(uniforms_of(one) for one in (resize, crop) if one))
 def draw_resize_lowered(sizes, u, *, resize, crop, passes):
     """A resize, of which perhaps only the window of a crop is wanted, as one or two calls of DALI's resize.
 
@@ -209,7 +193,7 @@ def draw_resize_lowered(sizes, u, *, resize, crop, passes):
     return {name: array.astype(np.float32) for name, array in calls.items()}, shape
 
 
-@draws(uniforms=lambda **parts: max(lookup(one)[0] for one in parts.values() if one))
+@draws(uniforms=lambda **parts: max(uniforms_of(one) for one in parts.values() if one))
 def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
     """A resize, of its image, perhaps padded, perhaps the window of a crop, and perhaps mirrored; one of them may be
     random. ``size``, ``start`` and ``shape`` are (N, 2), ``mirror`` is (N,)."""

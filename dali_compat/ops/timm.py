@@ -12,9 +12,9 @@ import torch
 from ..inspection.untranslatable import Untranslatable
 from ..plan import DALI, Draw, ImageSpec, Options, Step, draw, step
 from . import timm_policies, timm_policy_kernels  # noqa: F401  # they register these
-from .arguments import EXACT, converted, interpolation_named, resized
+from .arguments import EXACT, converted, interpolation_named, refuse_pil, refuse_tensors, resized
 from .convert import translate_pil_to_tensor, translate_to_tensor
-from .draws import draws, lookup, run
+from .draws import draws, run, uniforms_of
 from .kernels import image_kernel, kernel, ragged_kernel
 from .laws import key, whole
 from .noise import erased, within
@@ -58,14 +58,13 @@ def plain_to_tensor(t, spec):
 @_known("ToNumpy")
 def to_numpy(t, spec):
     """Translates timm's ToNumpy: default_collate and fast_collate make the same tensor of a batch as of tensors."""
-    if spec.kind != "pil":
-        raise Untranslatable(t, "it takes PIL images, and gets a tensor here")
+    refuse_tensors(t, spec)
     return (step("pil_to_tensor", spec.but(kind="array"), fidelity=EXACT),)
 
 
 @_known("RandomResizedCropAndInterpolation", consumes="size scale ratio interpolation")
 def random_resized_crop_and_interpolation(t, spec):
-    _refuse_tensors(t, spec)
+    refuse_tensors(t, spec)
     window = draw("random_resized_crop", scale=tuple(t.scale), ratio=tuple(t.ratio))
     size = tuple(t.size)
     whole = draw("resize", size=size, max_size=None)
@@ -78,7 +77,7 @@ def random_resized_crop_and_interpolation(t, spec):
     "random_aspect_range",
 )
 def resize_keep_ratio(t, spec):
-    _refuse_tensors(t, spec)
+    refuse_tensors(t, spec)
     sizes = draw(
         "resize_keep_ratio",
         size=tuple(t.size),
@@ -118,8 +117,7 @@ def translate_erase(t, spec):
     names |= {"rand_color", "per_pixel", "device"}
     if vars(t).keys() - {"mode"} != names:
         raise Untranslatable(t, "it is not the RandomErasing that this version of dali_compat knows")
-    if spec.kind == "pil":
-        raise Untranslatable(t, "it takes tensors, and gets a PIL image here", "put it after the conversion")
+    refuse_pil(t, spec, "the conversion")
     if torch.device(t.device).type != "cpu" and not torch.cuda.is_available():
         raise Untranslatable(t, f"device={t.device} is not there", "pass device='cpu'")
     random = t.rand_color or t.per_pixel
@@ -133,11 +131,6 @@ def translate_erase(t, spec):
     counts = t.min_count, t.max_count
     windows = [draw("timm_erasing", **law, counts=counts, at=at) for at in range(t.max_count)]
     return [step(op, spec, window, at > 0, **how, fidelity=EXACT) for at, window in enumerate(windows)]
-
-
-def _refuse_tensors(t, spec: ImageSpec) -> None:
-    if spec.kind != "pil":
-        raise Untranslatable(t, "of tensors", "put it before the conversion")
 
 
 def _resize(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None) -> Step:
@@ -156,7 +149,7 @@ def _resized_by_choice(s: Step, where: str, options: Options, two_pass: bool) ->
     return resized(one, where, options, False)
 
 
-@draws(uniforms=lambda of, count: lookup(of)[0] + 1)
+@draws(uniforms=lambda of, count: uniforms_of(of) + 1)
 def draw_with_choice(sizes, u, *, of, count):
     """Returns what another draw gives, and ``choice``, one of ``count``, each as likely."""
     values, after = run(of, sizes, u[:, :-1])

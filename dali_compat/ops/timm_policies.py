@@ -15,7 +15,7 @@ from ..inspection.replaced import function_of
 from ..inspection.untranslatable import Untranslatable
 from ..plan import ImageSpec, draw, step
 from ..randoms import own_generators
-from .arguments import EXACT
+from .arguments import EXACT, refuse_tensors
 from .timm_policy_draws import LAWS, NUMBERS, OPERATIONS, WITHOUT_VALUE, Operation, applied
 from .translators import register
 
@@ -23,42 +23,24 @@ timm: Any = import_module("timm.data.auto_augment")
 
 _TRIES = 4
 _LARGEST: Any = getattr(timm, "_LEVEL_DENOM", getattr(timm, "_MAX_LEVEL", 10.0))
-_ATTRIBUTES = {"name", "aug_fn", "level_fn", "prob", "magnitude", "hparams", "kwargs"}
-_ATTRIBUTES |= {"magnitude_std", "magnitude_max"}
+_ATTRIBUTES = {"name", "aug_fn", "level_fn", "prob", "magnitude", "magnitude_std", "magnitude_max", "hparams", "kwargs"}
 _INTERPOLATIONS = {getattr(Image, name.upper()): name for name in ("nearest", "bilinear", "bicubic")}
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # what the methods that are done without being called refer to; others may do something else
-_AUGMENT_OP = {
-    "prob",
-    "random",
-    "magnitude",
-    "magnitude_std",
-    "float",
-    "uniform",
-    "gauss",
-    "magnitude_max",
-    "max",
-    "min",
-}
-_AUGMENT_OP |= {"_LEVEL_DENOM", "_MAX_LEVEL", "level_fn", "hparams", "tuple", "aug_fn", "kwargs"}
-_RAND_AUGMENT = {"np", "random", "choice", "ops", "num_layers", "choice_weights"}
-_AUTO_AUGMENT = {"random", "choice", "policy"}
-_AUGMIX = {
-    "np",
-    "float32",
-    "random",
-    "dirichlet",
-    "alpha",
-    "width",
-    "beta",
-    "blended",
-    "_apply_blended",
-    "_apply_basic",
-}
-_BASIC = {"np", "zeros_like", "float32", "depth", "random", "randint", "choice", "ops", "asarray", "clip", "Image"}
-_BASIC |= {"fromarray", "astype", "uint8", "blend"}
-_BASIC_OF_SQUARES = {"size", "len", "getbands", "zeros"}  # of an older timm, which fails on others
-_BLENDED = {"copy", "_calc_blended_weights", "depth", "np", "random", "randint", "choice", "ops", "Image", "blend"}
-_WEIGHTS = {"np", "array", "append", "float32"}
+_AUGMENT_OP = _names("prob random magnitude magnitude_std float uniform gauss magnitude_max max min")
+_AUGMENT_OP |= _names("_LEVEL_DENOM _MAX_LEVEL level_fn hparams tuple aug_fn kwargs")
+_RAND_AUGMENT = _names("np random choice ops num_layers choice_weights")
+_AUTO_AUGMENT = _names("random choice policy")
+_AUGMIX = _names("np float32 random dirichlet alpha width beta blended _apply_blended _apply_basic")
+_BASIC = _names("np zeros_like float32 depth random randint choice ops asarray clip Image fromarray astype uint8 blend")
+_BASIC_OF_SQUARES = _names("size len getbands zeros")  # of an older timm, which fails on others
+_BLENDED = _names("copy _calc_blended_weights depth np random randint choice ops Image blend")
+_WEIGHTS = _names("np array append float32")
 
 
 @register(timm.RandAugment, consumes="ops num_layers choice_weights")
@@ -88,7 +70,7 @@ def translate_auto_augment(t, spec):
 
 @register(timm.AugMixAugment, consumes="ops alpha width depth blended")
 def translate_augmix(t, spec):
-    basic = _BASIC | (_BASIC_OF_SQUARES if spec.size is not None and spec.size[0] == spec.size[1] else set())
+    basic = _BASIC | (_BASIC_OF_SQUARES if spec.size is not None and spec.size[0] == spec.size[1] else frozenset())
     _refuse_other_code(t, __call__=_AUGMIX, _apply_basic=basic, _apply_blended=_BLENDED, _calc_blended_weights=_WEIGHTS)
     ops, how = _operations(t, spec, t.ops)
     if type(t.width) is not int or type(t.depth) is not int or t.width < 1 or not t.alpha > 0:
@@ -109,8 +91,7 @@ def _operations(t, spec: ImageSpec, ops: Sequence[Any]) -> tuple[tuple[Operation
     Raises:
         Untranslatable: one is not as this package knows timm's, or they do not share these.
     """
-    if spec.kind != "pil":
-        raise Untranslatable(t, "it takes PIL images, and gets a tensor here", "put it before the conversion")
+    refuse_tensors(t, spec)
     if not len(ops):
         raise Untranslatable(t, "it has no operations")
     for op in ops:
@@ -228,7 +209,7 @@ class _Blurred:
         return blur.radius
 
 
-def _refuse_other_code(t, **known: set[str]) -> None:
+def _refuse_other_code(t, **known: frozenset[str]) -> None:
     """
     Raises:
         Untranslatable: a method refers to more than is known.

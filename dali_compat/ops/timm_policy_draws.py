@@ -16,25 +16,9 @@ from .draws import draws
 from .laws import gammas, shares, whole
 
 OPERATIONS = (
-    "auto_contrast",
-    "equalize",
-    "invert",
-    "posterize",
-    "solarize",
-    "solarize_add",
-    "color",
-    "contrast",
-    "brightness",
-    "sharpness",
-    "desaturate",
-    "gaussian_blur",
-    "rotate",
-    "shear_x",
-    "shear_y",
-    "translate_x_abs",
-    "translate_y_abs",
-    "translate_x_rel",
-    "translate_y_rel",
+    *("auto_contrast", "equalize", "invert", "posterize", "solarize", "solarize_add", "color", "contrast"),
+    *("brightness", "sharpness", "desaturate", "gaussian_blur", "rotate", "shear_x", "shear_y"),
+    *("translate_x_abs", "translate_y_abs", "translate_x_rel", "translate_y_rel"),
 )
 """Functions of timm.data.auto_augment."""
 WITHOUT_VALUE = {"auto_contrast", "equalize", "invert"}
@@ -85,46 +69,35 @@ def _signed(value, negative):
     return np.where(negative, -value, value)
 
 
-def _rotated(level, negative, reach):
-    return _signed(level / 10.0 * 30.0, negative)
-
-
-def _sheared(level, negative, reach):
-    return _signed(level / 10.0 * 0.3, negative)
+def _turned(most: float):
+    return lambda level, negative, reach: _signed(level / 10.0 * most, negative)
 
 
 def _translated(level, negative, reach):
     return _signed(level / 10.0 * reach, negative)
 
 
-def _enhanced(level, negative, reach):
-    return level / 10.0 * 1.8 + 0.1
-
-
 def _increasing(level, negative, reach):
     return np.maximum(0.1, 1.0 + _signed(level / 10.0 * 0.9, negative))
 
 
-def _bits(level, negative, reach):
+def _bits(level, *_):
     return np.trunc(level / 10.0 * 4)
 
 
-def _threshold(level, negative, reach):
+def _threshold(level, *_):
     return np.minimum(256, np.trunc(level / 10.0 * 256))
 
 
 def _between(low: float, high: float):
-    def value(level, negative, reach):
-        return np.clip(low + (high - low) * (level / 10.0), low, high)
-
-    return value
+    return lambda level, *_: np.clip(low + (high - low) * (level / 10.0), low, high)
 
 
 LAWS = {
     "AutoContrast": Law("auto_contrast"),
     "Equalize": Law("equalize"),
     "Invert": Law("invert"),
-    "Rotate": Law("rotate", _rotated, True),
+    "Rotate": Law("rotate", _turned(30.0), True),
     "Posterize": Law("posterize", _bits),
     "PosterizeIncreasing": Law("posterize", lambda *given: 4 - _bits(*given)),
     "PosterizeOriginal": Law("posterize", lambda *given: _bits(*given) + 4),
@@ -134,15 +107,15 @@ LAWS = {
     "Desaturate": Law("desaturate", _between(0.5, 1.0)),
     "GaussianBlur": Law("gaussian_blur", _between(0.1, 2.0)),
     "GaussianBlurRand": Law("gaussian_blur_rand", _between(0.0, 1.0)),
-    "ShearX": Law("shear_x", _sheared, True),
-    "ShearY": Law("shear_y", _sheared, True),
+    "ShearX": Law("shear_x", _turned(0.3), True),
+    "ShearY": Law("shear_y", _turned(0.3), True),
     "TranslateX": Law("translate_x_abs", _translated, True),
     "TranslateY": Law("translate_y_abs", _translated, True),
     "TranslateXRel": Law("translate_x_rel", _translated, True),
     "TranslateYRel": Law("translate_y_rel", _translated, True),
 }
 for _name in ("Color", "Contrast", "Brightness", "Sharpness"):
-    LAWS[_name] = Law(_name.lower(), _enhanced)
+    LAWS[_name] = Law(_name.lower(), lambda level, *_: level / 10.0 * 1.8 + 0.1)
     LAWS[f"{_name}Increasing"] = Law(_name.lower(), _increasing, True)
 
 

@@ -8,6 +8,7 @@ whichever version of timm and Pillow, is left to that function.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -106,23 +107,14 @@ def _blend(images, others, weights):
 # ---- operations on values: whose they are, and the number that they take
 
 
-def _itself(value):
-    return value
-
-
-_VALUED = {
-    "auto_contrast": ("autocontrast", _itself),
-    "equalize": ("equalize", _itself),
-    "invert": ("invert", _itself),
-    "posterize": ("posterize", lambda value: np.minimum(value, 8)),
-    "solarize": ("solarize", _itself),
-    "solarize_add": ("solarize_add", _itself),
-    "color": ("saturation", _itself),
-    "contrast": ("contrast", _itself),
-    "brightness": ("brightness", _itself),
-    "sharpness": ("sharpness", _itself),
+_VALUED: dict[str, tuple[str, Callable]] = {
+    "auto_contrast": ("autocontrast", np.positive),
+    "color": ("saturation", np.positive),
     "desaturate": ("saturation", lambda value: np.clip(1.0 - value, 0.0, 1.0)),
+    "posterize": ("posterize", lambda value: np.minimum(value, 8)),
 }
+for _name in ("equalize", "invert", "solarize", "solarize_add", "contrast", "brightness", "sharpness"):
+    _VALUED[_name] = _name, np.positive
 
 
 # ---- warps

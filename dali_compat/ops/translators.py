@@ -11,7 +11,7 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -142,10 +142,6 @@ class Nested:
     """Transforms to run one after another: what a translator returns for a container."""
 
     transforms: tuple[Any, ...]
-
-
-def nested(transforms: Iterable[Any]) -> Nested:
-    return Nested(tuple(transforms))
 
 
 class Branch(NamedTuple):

@@ -15,7 +15,7 @@ from torchvision.transforms import functional as F1
 from ..inspection.untranslatable import Untranslatable
 from ..plan import Step, draw, step
 from .arguments import fill_list, fill_of, functions, interpolation_of, ints, like_of, version_of, warped
-from .draws import dictates, draws
+from .draws import draws
 from .kernels import image_kernel, kernel, ragged_kernel
 from .laws import coin, real, whole
 from .pixels import grids, transform
@@ -94,7 +94,7 @@ def warp_arguments(t, spec, allowed: tuple[str, ...] | None = None) -> dict:
     return {"interpolation": interpolation, "fill": fill_of(t, spec), "like": like_of(t, spec)}
 
 
-@draws(uniforms=1)
+@draws(uniforms=1, answers=lambda row, step: [("uniform", row["angle"])])
 def draw_rotation(sizes, u, *, degrees, expand, center, like):
     """torchvision.transforms.RandomRotation.get_params. With ``expand``, sizes after it are those of PIL.Image.rotate
     (``like`` "pil"), or of torchvision's rotation of tensors ("v1", "v2")."""
@@ -109,11 +109,6 @@ def size_of_rotation(size: tuple[int, int], angle: float, center, like: str) -> 
     sizes, angles = np.array([size]), np.array([angle])
     rotated = _rotated_as_pillow(sizes, angles, center) if like == "pil" else _rotated(sizes, angles, center, like)
     return tuple(rotated[0].tolist())
-
-
-@dictates(draw_rotation)
-def rotation_answers(row, step):
-    return [("uniform", row["angle"])]
 
 
 def _rotated_as_pillow(sizes, angle, center) -> np.ndarray:
@@ -179,7 +174,15 @@ def _asked(height: int, width: int, angle: float, center, like) -> tuple[int, in
     return module._compute_affine_output_size(matrix, width, height)[::-1]
 
 
-@draws(uniforms=6)
+def affine_parameters_answers(row, step):
+    args = dict(step.draw.args)
+    shears = len(args["shear"] or ()) // 2
+    given = {"translate": 2 * (args["translate"] is not None), "scale": args["scale"] is not None, "shear": shears}
+    values = [value for name, count in given.items() for value in np.atleast_1d(row[name])[:count]]
+    return [("uniform", value) for value in (row["angle"], *values)]
+
+
+@draws(uniforms=6, answers=affine_parameters_answers)
 def draw_affine_parameters(sizes, u, *, degrees, translate, scale, shear, version="v1"):
     """torchvision.transforms.RandomAffine.get_params; ``shear`` is (low, high) of x, or those of x and of y.
     ``version`` changes none of them: it says whose matrix they become (matrices.py)."""
@@ -200,16 +203,11 @@ def draw_affine_parameters(sizes, u, *, degrees, translate, scale, shear, versio
     }, sizes
 
 
-@dictates(draw_affine_parameters)
-def affine_parameters_answers(row, step):
-    args = dict(step.draw.args)
-    shears = len(args["shear"] or ()) // 2
-    given = {"translate": 2 * (args["translate"] is not None), "scale": args["scale"] is not None, "shear": shears}
-    values = [value for name, count in given.items() for value in np.atleast_1d(row[name])[:count]]
-    return [("uniform", value) for value in (row["angle"], *values)]
+def perspective_points_answers(row, step):
+    return [coin(row["flag"]), *(("whole", int(v)) for v in row["endpoints"].flat if row["flag"])]
 
 
-@draws(uniforms=9)
+@draws(uniforms=9, answers=perspective_points_answers)
 def draw_perspective_points(sizes, u, *, distortion_scale, p):
     """torchvision.transforms.RandomPerspective.get_params: where the corners go, as (x, y) of the top left, top right,
     bottom right and bottom left."""
@@ -219,11 +217,6 @@ def draw_perspective_points(sizes, u, *, distortion_scale, p):
     start[:, [2, 3], 1] = (sizes[:, 0] - reach[:, 1])[:, None]
     ends = start + whole(u[:, 1:].reshape(-1, 4, 2), 0, reach[:, None])
     return {"flag": (u[:, 0] < p).astype(np.int32), "endpoints": ends.astype(np.int32)}, sizes
-
-
-@dictates(draw_perspective_points)
-def perspective_points_answers(row, step):
-    return [coin(row["flag"]), *(("whole", int(v)) for v in row["endpoints"].flat if row["flag"])]
 
 
 @kernel

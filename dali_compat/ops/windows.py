@@ -14,12 +14,12 @@ from torchvision.transforms.v2 import functional as F2
 
 from ..inspection.untranslatable import Untranslatable
 from ..plan import ImageSpec, Step, draw, step
+from ..runtime.device import to_device
 from .arguments import EXACT, fill_of, ints
-from .draws import Arrays, ImageTooSmall, dictates, draws
+from .draws import Arrays, ImageTooSmall, draws
 from .kernels import image_kernel, kernel
 from .laws import coin, rand, rand_between
 from .pixels import transform
-from .pixels.grids import on_device_of
 from .pixels.lists import by_size
 from .translators import register
 
@@ -55,27 +55,17 @@ def translate_random_crop(t, spec):
 
 
 @register(v1.FiveCrop, v2.FiveCrop, consumes="size")
-def translate_five_crop(t, spec):
-    return (_crops(t, spec, 5),)
-
-
 @register(v1.TenCrop, v2.TenCrop, consumes="size vertical_flip")
-def translate_ten_crop(t, spec):
-    return (_crops(t, spec, 10, axis="vertical" if t.vertical_flip else "horizontal"),)
-
-
-def _crops(t, spec: ImageSpec, views: int, **args) -> Step:
+def translate_five_or_ten_crop(t, spec):
     if spec.views:
         raise Untranslatable(t, "crops of crops")
+    args: dict[str, Any] = {}
+    op, views = "five_crop", 5
+    if isinstance(t, (v1.TenCrop, v2.TenCrop)):
+        op, views, args = "ten_crop", 10, {"axis": "vertical" if t.vertical_flip else "horizontal"}
     size = _pair(t)
-    return step(
-        f"{'five' if views == 5 else 'ten'}_crop",
-        spec.but(size=size, views=views),
-        draw("five_crop", size=size),
-        size=size,
-        **args,
-        fidelity=EXACT,
-    )
+    gives = spec.but(size=size, views=views)
+    return (step(op, gives, draw("five_crop", size=size), size=size, **args, fidelity=EXACT),)
 
 
 @register(v1.Pad, v2.Pad, consumes="padding fill padding_mode")
@@ -89,14 +79,10 @@ def translate_random_zoom_out(t, spec):
     return (step("pad", spec.but(size=None), window, fidelity=EXACT, **_border(t, spec, "constant")),)
 
 
-@register(v1.RandomHorizontalFlip, v2.RandomHorizontalFlip, consumes="p")
-def translate_random_horizontal_flip(t, spec):
-    return (step("flip", spec, draw("bernoulli", p=t.p), axis="horizontal", fidelity=EXACT),)
-
-
-@register(v1.RandomVerticalFlip, v2.RandomVerticalFlip, consumes="p")
-def translate_random_vertical_flip(t, spec):
-    return (step("flip", spec, draw("bernoulli", p=t.p), axis="vertical", fidelity=EXACT),)
+@register(v1.RandomHorizontalFlip, v2.RandomHorizontalFlip, v1.RandomVerticalFlip, v2.RandomVerticalFlip, consumes="p")
+def translate_random_flip(t, spec):
+    axis = "vertical" if isinstance(t, (v1.RandomVerticalFlip, v2.RandomVerticalFlip)) else "horizontal"
+    return (step("flip", spec, draw("bernoulli", p=t.p), axis=axis, fidelity=EXACT),)
 
 
 def _covers(spec: ImageSpec, size) -> bool:
@@ -154,6 +140,10 @@ def window(start, shape) -> tuple[Arrays, np.ndarray]:
     return {"start": start, "shape": shape.astype(np.int32)}, shape
 
 
+def window_answer(row, step):
+    return [("window", row)]
+
+
 @draws()
 def draw_center_crop(sizes, u, *, size):
     """torchvision.transforms.functional.center_crop: half to even within the image, zeros around it where too small."""
@@ -177,7 +167,7 @@ def draw_pad_if_needed(sizes, u, *, size, axis):
     return window(-missing, sizes + 2 * missing)
 
 
-@draws(uniforms=2)
+@draws(uniforms=2, answers=window_answer)
 def draw_random_crop(sizes, u, *, size):
     """torchvision.transforms.RandomCrop.get_params, after its padding."""
     room = sizes - np.array(size)
@@ -188,27 +178,21 @@ def draw_random_crop(sizes, u, *, size):
     return window(np.floor(u * (room + 1)), np.broadcast_to(size, sizes.shape))
 
 
-@dictates(draw_random_crop)
-def random_crop_answers(row, step):
-    return [("window", row)]
-
-
 # ---- torchvision.transforms.v2 alone; its arithmetic is float32 where a torch.rand is in it
 
 
-@draws(uniforms=4)
+def zoom_out_answers(row, step):
+    """An image that stays as it is gets no border, too."""
+    return [coin(True), ("window", row)] if dict(step.draw.args)["p"] else [coin(False)]
+
+
+@draws(uniforms=4, answers=zoom_out_answers)
 def draw_zoom_out(sizes, u, *, side_range, p):
     """torchvision.transforms.v2.RandomZoomOut.make_params: a canvas, and the image somewhere on it."""
     canvas = (rand_between(u[:, 1:2], side_range) * sizes.astype(np.float32)).astype(np.int64)
     canvas = np.where(u[:, :1] < p, canvas, sizes)
     left_top = rand(u[:, 2:4]) * (canvas - sizes)[:, ::-1].astype(np.float32)
     return window(-left_top[:, ::-1].astype(np.int64), canvas)
-
-
-@dictates(draw_zoom_out)
-def zoom_out_answers(row, step):
-    """An image that stays as it is gets no border, too."""
-    return [coin(True), ("window", row)] if dict(step.draw.args)["p"] else [coin(False)]
 
 
 @draws()
@@ -257,7 +241,7 @@ def _window(images, start, size, mode, fill):
     if mode == "constant" and (same or not images.is_cuda):
         return _placed(images, start[:1] if same else start, size, fill)
     lines = [(start[:1] if same else start)[:, [i]] + np.arange(size[i]) for i in (0, 1)]
-    y, x = (on_device_of(border(line, n, mode), images) for line, n in zip(lines, shape, strict=True))
+    y, x = (to_device(border(line, n, mode), images.device) for line, n in zip(lines, shape, strict=True))
     made = (
         images.index_select(-2, y[0]).index_select(-1, x[0])
         if same
@@ -265,7 +249,7 @@ def _window(images, start, size, mode, fill):
     )
     if inside or mode != "constant":
         return made
-    in_y, in_x = (on_device_of((line >= 0) & (line < n), images) for line, n in zip(lines, shape, strict=True))
+    in_y, in_x = (to_device((line >= 0) & (line < n), images.device) for line, n in zip(lines, shape, strict=True))
     return torch.where((in_y[:, :, None] & in_x[:, None, :])[:, None], made, transform.fill_like(images, fill))
 
 

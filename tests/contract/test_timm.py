@@ -1,5 +1,6 @@
 """timm's data sets, transforms and create_loader."""
 
+import importlib
 import tarfile
 import warnings
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from torchvision import transforms as T
 from contract.both import assert_same_epoch, outlines
 from dali_compat import DataLoader, FallbackWarning, install, uninstall
 from dali_compat.data.timm import of_timms
-from dali_compat.ops.draws import lookup, run
+from dali_compat.ops.draws import run, uniforms_of
 from dali_compat.plan import draw
 
 with warnings.catch_warnings():
@@ -48,6 +49,12 @@ def squares(tmp_path_factory, image_root):
 # ---- draws
 
 
+@pytest.fixture(autouse=True)
+def registered():
+    """A transform of timm's would import it."""
+    importlib.import_module("dali_compat.ops.timm")
+
+
 class Dictated:
     """In place of Python's random: numbers of [0, 1) in order."""
 
@@ -65,7 +72,7 @@ class Dictated:
 
 
 def uniforms(drawn, seed=0):
-    return np.random.default_rng(seed).random((len(SIZES), lookup(drawn)[0]))
+    return np.random.default_rng(seed).random((len(SIZES), uniforms_of(drawn)))
 
 
 @pytest.mark.parametrize("area", [False, True])

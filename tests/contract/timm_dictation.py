@@ -11,7 +11,7 @@ import timm.data.random_erasing as erasing
 import timm.data.transforms as tt
 import torch
 
-from dali_compat.ops.draws import compute, lookup
+from dali_compat.ops.draws import compute, uniforms_of
 from dali_compat.ops.pixels import squares
 from dali_compat.ops.timm_policy_draws import NUMBERS
 from dali_compat.randoms import Randoms
@@ -29,7 +29,7 @@ def dictated(steps, size, seed: int, position: int):
     randoms = Randoms(seed, position, 1)
     arrays = compute(steps, np.array([size], np.int64), randoms, slice(None))
     rows = [{name: array[0] for name, array in values.items()} for values in arrays]
-    own = {step.stream: randoms(step.stream, lookup(step.draw)[0])[0] for step in steps if step.draw is not None}
+    own = {step.stream: randoms(step.stream, uniforms_of(step.draw))[0] for step in steps if step.draw is not None}
     named = {step.draw.name: (step, row, own[step.stream]) for step, row in zip(steps, rows, strict=True) if step.draw}
     patches = [mock.patch.object(torch, "rand", _never)]
     if "random_resized_crop" in named:

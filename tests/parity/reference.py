@@ -152,7 +152,7 @@ def _answers(steps: tuple[Step, ...], sizes: np.ndarray, randoms: Randoms) -> It
             continue
         assert step.draw is not None  # it is random
         if step.op == "choose":
-            arrays, _ = draws.run(step.draw, sizes, randoms(step.stream, draws.lookup(step.draw)[0]))
+            arrays, _ = draws.run(step.draw, sizes, randoms(step.stream, draws.uniforms_of(step.draw)))
             chosen[step.stream] = next(iter(arrays.values()))[0]
         yield step, draws.answers(step, {name: array[0] for name, array in arrays.items()})
 

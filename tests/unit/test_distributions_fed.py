@@ -13,7 +13,7 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from dali_compat.ops.draws import ImageTooSmall, lookup, run
+from dali_compat.ops.draws import ImageTooSmall, run, uniforms_of
 from dali_compat.ops.policy import AUGMENTATIONS
 from dali_compat.plan import draw
 from dali_compat.randoms import Randoms
@@ -25,7 +25,7 @@ SIZES = np.concatenate([RNG.integers(1, 3000, (700, 2)), RNG.integers(1, 40, (30
 def drawn(name, sizes, seed=0, position=0, **args):
     """(uniform numbers, arrays, sizes after) of a draw."""
     chosen = draw(name, **args)
-    u = Randoms(seed, position, len(sizes))(3, lookup(chosen)[0])
+    u = Randoms(seed, position, len(sizes))(3, uniforms_of(chosen))
     return u, *run(chosen, np.asarray(sizes), u)
 
 

@@ -53,10 +53,8 @@ def draws_missing(kind: str, s: Step) -> list[str]:
     found, wrong = kind_of(drawn._DRAWS[name][1]), []
     if found not in ({"laws"} if name in SHARED else {kind, *BORROWS.get(kind, ())}):
         wrong.append(f"{name} is drawn in ops/{found}.py: move draw_{name} to ops/{kind}.py, where its translator is")
-    if drawn.is_random(s) and name not in drawn._DICTATES:
-        wrong.append(
-            f"{name} has no answers for torchvision: write them below it in ops/{found}.py, @dictates(draw_{name})"
-        )
+    if drawn.is_random(s) and name not in drawn._ANSWERS:
+        wrong.append(f"draw_{name} has no answers for torchvision: @draws(answers=...) in ops/{found}.py takes them")
     return wrong
 
 
@@ -145,9 +143,9 @@ def test_every_module_is_imported_so_registers():
 
 
 def test_a_draw_without_answers_names_the_file(monkeypatch):
-    monkeypatch.delitem(drawn._DICTATES, "blur_sigma")
+    monkeypatch.delitem(drawn._ANSWERS, "blur_sigma")
     blur = step("gaussian_blur", ImageSpec(), draw("blur_sigma", sigma=(1, 2)), fidelity="exact")
-    with pytest.raises(NotImplementedError, match=r"ops/filters.py, @dictates\(draw_blur_sigma\)"):
+    with pytest.raises(NotImplementedError, match=r"draw_blur_sigma .*answers=...\) in ops/filters.py"):
         drawn.answers(blur, {})
 
 

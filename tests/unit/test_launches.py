@@ -274,14 +274,14 @@ def test_a_fork_waits_for_the_compiler(nothing_is_known):
 
     def reference(*given):
         begins.set()
-        goes_on.wait(30)
+        goes_on.wait(60)
         raise RuntimeError("no compiler")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tried, "launched", lambda images, *given: images)
         thread = threading.Thread(target=tried.launcher, args=(torch.device("cpu"), 3, None, reference))
         thread.start()
-        assert begins.wait(30)
+        assert begins.wait(60)
         threading.Timer(1.5, goes_on.set).start()  # longer than locks.py waits for any other lock
         pid = os.fork()
         if not pid:

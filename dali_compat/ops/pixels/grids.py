@@ -42,16 +42,16 @@ def _base_grid(images, size, first):
 def affine(images, matrix, size):
     """torchvision's _affine_grid (_gen_affine_grid); ``matrix`` counts from the centres."""
     grid = _base_grid(images, size, lambda n: (1 - n) * 0.5)
-    return _times(grid, on_device_of(matrix.reshape(-1, 2, 3), images), images.shape[-2:]).reshape(-1, *size, 2)
+    return _times(grid, to_device(matrix.reshape(-1, 2, 3), images.device), images.shape[-2:]).reshape(-1, *size, 2)
 
 
 def perspective(images, coefficients, size):
     """torchvision's _perspective_grid."""
     h, w = size
     base = _base_grid(images, size, lambda n: 0.5)
-    theta = on_device_of(coefficients[:, :6].reshape(-1, 2, 3), images)
+    theta = to_device(coefficients[:, :6].reshape(-1, 2, 3), images.device)
     last = np.concatenate([coefficients[:, 6:], np.ones((len(coefficients), 1))], 1)
-    below = _times(base, on_device_of(np.repeat(last[:, None], 2, 1), images), (2, 2))
+    below = _times(base, to_device(np.repeat(last[:, None], 2, 1), images.device), (2, 2))
     return (_times(base, theta, size) / below - 1).reshape(-1, h, w, 2)
 
 
@@ -88,8 +88,3 @@ def sample(images, grid, interpolation, fill, like):
         else:
             x = (x - color) * mask + color
     return x if images.is_floating_point() else x.round().to(images.dtype)
-
-
-def on_device_of(array: np.ndarray, images: torch.Tensor) -> torch.Tensor:
-    """An array as a tensor where the images are."""
-    return to_device(array, images.device)

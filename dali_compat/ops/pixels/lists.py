@@ -16,7 +16,6 @@ import torch
 from ...runtime.cores import usable_cores
 from ...runtime.device import to_device
 from ...runtime.forks import new_lock
-from .grids import on_device_of
 
 _lock = new_lock()
 _pool: ThreadPoolExecutor | None = None
@@ -120,12 +119,6 @@ def of_similar_size(images: list[torch.Tensor]):
         begin = end
 
 
-def selected(images, rows):
-    if len(rows) == len(images):
-        return images
-    return images.index_select(0, to_device(rows, images.device))
-
-
 def in_groups(images, groups):
     """``images`` with what becomes of groups of them: a list of (rows, function of their images). Other rows stay as
     they are. All go side by side, group by group, and back, in one launch each: CUDA keeps about 1,000 launches of a
@@ -133,26 +126,14 @@ def in_groups(images, groups):
     if not groups:
         return images
     changed = np.concatenate([rows for rows, _ in groups])
+    if len(groups) == 1 and len(changed) == len(images):
+        return groups[0][1](images)
     others = np.setdiff1d(np.arange(len(images)), changed)
     order = np.concatenate([changed, others])
     together = images.index_select(0, to_device(order, images.device))
     *parts, rest = together.split([*(len(rows) for rows, _ in groups), len(others)])
     made = [function(part) for (_, function), part in zip(groups, parts, strict=True)]
     return torch.cat([*made, rest]).index_select(0, to_device(np.argsort(order), images.device))
-
-
-def with_rows(images, made):
-    """``images`` with other rows in places; ``made`` is a list of (rows, images)."""
-    if len(made) == 1 and len(made[0][0]) == len(images):
-        return made[0][1]
-    if made:
-        images = images.clone()
-    for rows, part in made:
-        images.index_copy_(0, to_device(rows, images.device), part)
-    return images
-
-
-# ---- shared
 
 
 def by_size(images, sizes, function):
@@ -164,6 +145,6 @@ def by_size(images, sizes, function):
     unique, which = np.unique(sizes, axis=0, return_inverse=True)
     for i, size in enumerate(unique.tolist()):
         rows = np.flatnonzero(which.reshape(-1) == i)
-        for row, image in zip(rows, function(images[on_device_of(rows, images)], rows, tuple(size)), strict=True):
+        for row, image in zip(rows, function(images[to_device(rows, images.device)], rows, tuple(size)), strict=True):
             made[row] = image
     return made
