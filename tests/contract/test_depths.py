@@ -93,9 +93,15 @@ def _until_an_error(loader):
 
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("kind", ["0 I;16", "1 I;16", "2 I", "3 F"])
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_own_data_set_keeps_the_depth(root, kind, name, workers):
-    assert_same(Own(of_kind(root, kind), TRANSFORMS[name]), num_workers=workers)
+def test_an_own_data_set_keeps_the_depth(root, kind, name):
+    assert_same(Own(of_kind(root, kind), TRANSFORMS[name]))
+
+
+@pytest.mark.alike
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("kind", ["0 I;16", "1 I;16", "2 I", "3 F"])
+def test_it_keeps_it_with_workers(root, kind, name):
+    assert_same(Own(of_kind(root, kind), TRANSFORMS[name]), num_workers=1)
 
 
 @pytest.mark.parametrize("kind, mode", [("0 I;16", "I;16"), ("2 I", "I"), ("3 F", "F")])

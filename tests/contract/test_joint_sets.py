@@ -113,6 +113,7 @@ def test_equal(old, name):
             assert not unlike(one, other)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", CASES)
 def test_equal_with_workers(old, name):
     """What is fixed; what is drawn has other seeds there."""

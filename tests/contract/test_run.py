@@ -165,32 +165,39 @@ print(next(iter(loader)).shape[0])
 """
 
 
-@pytest.mark.parametrize("program", [OWN, "import torchvision\n" + OWN], ids=["without torchvision", "with it"])
-def test_a_data_set_that_looks_at_its_images_is_told(tmp_path, monkeypatch, image_root, program):
-    (tmp_path / "own.py").write_text(program)
-    image = str(next(image_root.rglob("*.png")))
+REASON = "because Own is not an image folder or an archive of images, nor a Subset or ConcatDataset of such, and uses"
 
-    def run(*options, python=programs.python):
-        return python("-m", "dali_compat", "run", "--device", "cpu", *options, "own.py", image)
 
+@pytest.fixture
+def own_program(tmp_path, monkeypatch, image_root):
+    """Runs OWN, with a line before it, and gives how it has ended, and the line of its loader."""
     monkeypatch.chdir(tmp_path)
-    line = program.count("\n", 0, program.index("loader =")) + 1
-    reason = (
-        "because Own is not an image folder or an archive of images, nor a Subset or ConcatDataset of such, and uses"
-    )
-    done = run(python=functools.partial(python, cwd=tmp_path))  # which has imported nothing
-    assert f"own.py:{line} runs on torch's own loader, {reason}" in done.stderr and done.stdout == "3\n"
+
+    def run(before, *options, python=programs.python):
+        (tmp_path / "own.py").write_text(before + OWN)
+        line = (before + OWN).count("\n", 0, (before + OWN).index("loader =")) + 1
+        image = str(next(image_root.rglob("*.png")))
+        return python("-m", "dali_compat", "run", "--device", "cpu", *options, "own.py", image), line
+
+    return run
+
+
+@pytest.mark.parametrize("before", ["", "import torchvision\n"], ids=["without torchvision", "with it"])
+def test_a_data_set_that_looks_at_its_images_is_told(own_program, tmp_path, before):
+    done, line = own_program(before, python=functools.partial(python, cwd=tmp_path))  # which has imported nothing
+    assert f"own.py:{line} runs on torch's own loader, {REASON}" in done.stderr and done.stdout == "3\n"
     assert "FallbackWarning" not in done.stderr
-    done = run("--quiet", "--report")
-    assert (
-        f"own.py:{line}: FallbackWarning: torchvision does the work: Own is" in done.stderr
-        and "runs on" not in done.stderr
-    )
-    assert f"  own.py:{line}: Own: torch's own loader, {reason}" in done.stderr
-    done = run("--fallback", "error")
+
+
+def test_what_is_told_of_it_is_chosen(own_program, monkeypatch):
+    done, line = own_program("", "--quiet", "--report")
+    warned = f"own.py:{line}: FallbackWarning: torchvision does the work: Own is"
+    assert warned in done.stderr and "runs on" not in done.stderr
+    assert f"  own.py:{line}: Own: torch's own loader, {REASON}" in done.stderr
+    done, _ = own_program("", "--fallback", "error")
     assert done.returncode == 1 and "RuntimeError: fallback='error', but torchvision does the work: Own" in done.stderr
     monkeypatch.setenv("RANK", "1")
-    assert "runs on" not in run().stderr
+    assert "runs on" not in own_program("")[0].stderr
 
 
 ON_A_GPU = """

@@ -287,8 +287,8 @@ def test_an_interrupt_ends_an_indexing_that_waits(served, tmp_path):
             time.sleep(0.1)
         begin = time.monotonic()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-        assert time.monotonic() - begin < 20 and "KeyboardInterrupt" in errors and process.returncode != 0
+        _, errors = process.communicate(timeout=120)
+        assert time.monotonic() - begin < 100 and "KeyboardInterrupt" in errors and process.returncode != 0
     finally:
         process.kill()
 

@@ -127,7 +127,10 @@ def test_processes_share_it_and_are_killed(tmp_path):
         processes = [context.Process(target=_work, args=(tmp_path, 10 * round_ + seed)) for seed in range(3)]
         for process in processes:
             process.start()
-        time.sleep(0.7)
+        until = time.monotonic() + 60
+        while len(files_of(DiskCache(tmp_path, 60_000))) < 25 and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(0.2)  # in the midst of work
         assert all(process.is_alive() for process in processes)
         for process in processes:
             os.kill(process.pid, signal.SIGKILL)

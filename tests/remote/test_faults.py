@@ -212,8 +212,8 @@ def test_an_interrupt_ends_a_program_that_waits_for_a_bucket(faulty, tmp_path, w
         time.sleep(2)  # the object never comes
         process.send_signal(signal.SIGINT)
         begin = time.monotonic()
-        _, errors = process.communicate(timeout=60)
-        assert time.monotonic() - begin < 20  # of the 600 that a request may take; a busy machine ends DALI in seconds
+        _, errors = process.communicate(timeout=120)
+        assert time.monotonic() - begin < 100  # of the 600 that a request may take; a busy machine ends DALI in seconds
         assert "KeyboardInterrupt" in errors and process.returncode in (-signal.SIGINT, 130, 1)
     finally:
         process.kill()
@@ -228,8 +228,8 @@ def test_an_epoch_that_is_left_early_ends_its_requests(faulty):
     fetcher = batches._epoch.fetcher
     begin = time.monotonic()
     del batches
-    assert time.monotonic() - begin < 3
-    until = time.monotonic() + 5
+    assert time.monotonic() - begin < 30  # of the 600 that a request may take
+    until = time.monotonic() + 60
     while (fetcher._running or fetcher._jobs) and time.monotonic() < until:
         time.sleep(0.01)
     assert (fetcher._running, len(fetcher._jobs), fetcher._held) == (0, 0, 0)

@@ -48,7 +48,7 @@ def bucket() -> Bucket:
 
 
 def wait(condition) -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.002)

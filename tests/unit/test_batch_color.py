@@ -93,8 +93,7 @@ def result(op: str, like: str, batch: torch.Tensor, values) -> torch.Tensor:
     return made
 
 
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("images", batches())
+@pytest.mark.parametrize("images, layout", [*((name, "NHWC") for name in batches()), ("drawn", "NCHW")])
 @pytest.mark.parametrize("op", OPS)
 def test_as_on_pil_images(op, images, layout):
     batch = as_batch(batches()[images], layout)
