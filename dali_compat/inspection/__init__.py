@@ -15,8 +15,7 @@ The modules, in the order to read them:
 
 - seen: look_through() tries twice and compares. Seen is what it gives.
 - sandbox: which stand-in for which object.
-- standins: what each stand-in does when the user's code uses it.
-- untouchable: the stand-in that refuses everything.
+- standins: what each stand-in does when the user's code uses it. The Untouchable refuses everything.
 - objects: what an object or a class is, found without running code of the user's.
 - bytecode: what a function's code may do, found without running it.
 - replaced, pillow: code of torchvision's, timm's or Pillow's that somebody has replaced.

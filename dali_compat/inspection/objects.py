@@ -37,7 +37,7 @@ _OF_C |= {types.GetSetDescriptorType}
 _DESCRIPTORS = property, types.MemberDescriptorType, types.GetSetDescriptorType  # what each does is known
 
 
-def attributes(value: Any) -> dict[str, Any]:
+def attributes(value) -> dict[str, Any]:
     """An object's own attributes."""
     try:
         return object.__getattribute__(value, "__dict__")
@@ -45,7 +45,7 @@ def attributes(value: Any) -> dict[str, Any]:
         return {}
 
 
-def root(kind: Any) -> str:
+def root(kind) -> str:
     """The package that a class or function is of."""
     return str(getattr(kind, "__module__", "")).partition(".")[0]
 
@@ -58,7 +58,7 @@ def is_of_library(one: types.FunctionType | type) -> bool:
 # ---- what needs no stand-in
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value) -> bool:
     """Returns whether it never changes, and nothing of the user's runs where it is used."""
     return type(value) in _PLAIN or issubclass(type(value), (np.number, np.bool_)) or is_plain_enum(type(value))
 
@@ -85,11 +85,11 @@ def is_namedtuple(kind: type) -> bool:
     return all(type(value) in _PLAIN or type(value) is _Field for value in (*added, *defaults))
 
 
-def _is_dunder(name: str, value: Any) -> bool:
+def _is_dunder(name: str, value) -> bool:
     return name.startswith("__") and not _is_code(value)
 
 
-def _is_code(value: Any) -> bool:
+def _is_code(value) -> bool:
     return type(value) in (types.FunctionType, property, staticmethod, classmethod)
 
 
@@ -118,15 +118,10 @@ def modules_are_hooked() -> bool:
     return bool(module._global_forward_hooks or module._global_forward_pre_hooks or not all(theirs))
 
 
-def is_slot(value: Any) -> bool:
-    """Returns whether an attribute of a class is one of its ``__slots__``."""
-    return type(value) is types.MemberDescriptorType
-
-
 _WRITTEN_BY = "torch", "torchvision", "timm", __name__.partition(".")[0]
 
 
-def is_original(function: Any) -> bool:
+def is_original(function) -> bool:
     """False where somebody has put another one in its place, before this package was imported or after, or in the place
     of Pillow or open(), by which it opens files."""
     world = getattr(function, "__globals__", {})

@@ -24,15 +24,8 @@ _TO_OPEN = "_open decode_example draft exif_transpose getexif load_end load_prep
 _CALLED = {*_BY_TORCHVISION.split(), *(name for name, one in vars(functional).items() if isinstance(one, FunctionType))}
 _CALLED_TO_OPEN = {*_CALLED, *_TO_OPEN.split()}
 _FORMATS = "Bmp", "Jpeg", "Png", "Ppm", "Tiff", "WebP"  # that DALI reads, and how files of them begin
-_HEADS: tuple[bytes, ...] = (
-    b"BM",
-    b"P5 9 9 255\n",
-    b"P6 9 9 255\n",
-    b"II*\0\x08",
-    b"MM\0*\0\0\0\x08",
-    b"\xff\xd8\xff\xdb\0C",
-)
-_HEADS += b"\xff\xd8\xff\xe0\0\x10JFIF\0\1\1\0\0\1", b"\xff\xd8\xff\xe1\0\x22Exif\0\0MM\0*"
+_HEADS: tuple[bytes, ...] = b"BM", b"P5 9 9 255\n", b"P6 9 9 255\n", b"II*\0\x08", b"MM\0*\0\0\0\x08"
+_HEADS += b"\xff\xd8\xff\xdb\0C", b"\xff\xd8\xff\xe0\0\x10JFIF\0\1\1\0\0\1", b"\xff\xd8\xff\xe1\0\x22Exif\0\0MM\0*"
 _HEADS += b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"RIFF\0\1\0\0WEBPVP8 "
 
 
@@ -65,17 +58,17 @@ def looked_at(opens: bool) -> Iterator[tuple[Any, str]]:
         yield from ((owner, name) for name in vars(owner).keys() & (_CALLED_TO_OPEN if opens else _CALLED))
 
 
-def _place(owner: Any) -> str:
+def _place(owner) -> str:
     return f"{owner.__module__}.{owner.__name__}" if isinstance(owner, type) else owner.__name__
 
 
-def _is_theirs(owner: Any, name: str) -> bool:
+def _is_theirs(owner, name: str) -> bool:
     there = vars(owner)[name]
     world = getattr(function_of(getattr(there, "fget", there)), "__globals__", {})
     return str(world.get("__name__")).partition(".")[0] in ("PIL", "torchvision", "torch", "datasets")
 
 
-def _takes(accepts: Any, head: bytes) -> bool:
+def _takes(accepts, head: bytes) -> bool:
     try:
         took = accepts is None or accepts(head.ljust(16, b"\0"))
     except Exception:  # whatever Pillow makes of it

@@ -22,7 +22,7 @@ _OF_V2 = ("_get_params", "_transform") if _OLD else ("make_params", "transform")
 _METHODS = ("__call__", "forward", "get_params", *_OF_V2)
 
 
-def refuse_replaced(transform: Any) -> None:
+def refuse_replaced(transform) -> None:
     """
     Raises:
         Untranslatable: it does not do what its class is known for.
@@ -55,20 +55,20 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
             yield from ((name, function_of(own[name])) for name in _METHODS if name in own)
 
 
-def function_of(method: Any) -> Any:
+def function_of(method) -> Any:
     """A method's function; of one that stands for another, the other."""
     function = method.__func__ if isinstance(method, (staticmethod, classmethod)) else method
     return getattr(function, STANDS_FOR, function)
 
 
-def _is_theirs(function: Any) -> bool:
+def _is_theirs(function) -> bool:
     """Returns whether its code is; a decorator may have given it another name and module."""
     world = function.__globals__ if isinstance(function, FunctionType) else {}
     return str(world.get("__name__")).partition(".")[0] in (*_THEIRS, "torch")
 
 
 @functools.lru_cache(256)
-def _functions(kind: Any) -> tuple[tuple[Any, str], ...]:
+def _functions(kind) -> tuple[tuple[Any, str], ...]:
     """Functions of torchvision that its methods use by name."""
     used = set().union(*(names(method.__code__) for _, method in _methods(kind) if isinstance(method, FunctionType)))
     module = functional_v2 if ".v2." in kind.__module__ else functional

@@ -26,22 +26,11 @@ from typing import Any
 
 from torch import nn
 
+from . import objects, standins
 from .bytecode import names, reason_not_to_run
-from .objects import (
-    OF_MODULES,
-    WITHOUT_CODE,
-    attributes,
-    is_copyable,
-    is_namedtuple,
-    is_of_library,
-    is_plain,
-    is_plain_enum,
-    is_slot,
-    root,
-)
-from .standins import CopiedClass, Function, Instance, Maker, Module, NeuralModule, Placeholder, Recorder
-from .untouchable import Refused, Untouchable, kept
+from .standins import Placeholder, Refused, Untouchable, kept
 
+_SLOT = types.MemberDescriptorType  # of a class with __slots__
 _MOST = 1000  # elements of a container, and applications of an attempt
 _SAFE = """
 abs all any bool dict divmod enumerate filter float frozenset getattr hasattr int isinstance issubclass len list map
@@ -69,12 +58,12 @@ class Sandbox:
         self._known = known
         self.applications: list[tuple[Any, tuple[int, ...]]] = []
         self._made: dict[int, tuple[Any, Any]] = {}  # by id(): (the object, kept alive, and its stand-in)
-        self._classes: dict[type, type] = {nn.Module: NeuralModule}  # copies
+        self._classes: dict[type, type] = {nn.Module: standins.NeuralModule}  # copies
         self._watched: list[tuple[str, Any, Any]] = []  # name, container, and what is in it
 
     # ---- what is noted
 
-    def applied(self, transform: Any, image: Placeholder) -> Placeholder:
+    def applied(self, transform, image: Placeholder) -> Placeholder:
         """Notes that a known transform is applied; gives the image after it."""
         if len(self.applications) == _MOST:
             raise Refused(f"it applies more than {_MOST} transforms")
@@ -87,7 +76,7 @@ class Sandbox:
         """The name of a container that the attempt has changed; None where there is none."""
         return next((name for name, copy, before in self._watched if not _same(_contents(copy), before)), None)
 
-    def _watch(self, name: str, copy: Any) -> Any:
+    def _watch(self, name: str, copy) -> Any:
         self._watched.append((name, copy, _contents(copy)))
         return copy
 
@@ -97,25 +86,25 @@ class Sandbox:
 
     # ---- objects
 
-    def stand_in(self, value: Any, name: str) -> Any:
+    def stand_in(self, value, name: str) -> Any:
         """Returns the stand-in of an object: one for each, however often it comes. ``name`` is for a reason."""
-        if is_plain(value):
+        if objects.is_plain(value):
             return value
         if id(value) not in self._made:
             self._made[id(value)] = value, Untouchable(name)  # meanwhile: it may refer to itself
             self._made[id(value)] = value, self._new(value, name)
         return self._made[id(value)][1]
 
-    def _new(self, value: Any, name: str) -> Any:
+    def _new(self, value, name: str) -> Any:
         kind = type(value)
         if self._known(kind):
-            return Recorder(kind.__name__, value, self)
+            return standins.Recorder(kind.__name__, value, self)
         if kind in (list, tuple, set, frozenset, nn.ModuleList):
             return self._collection(value, name)
         if kind is dict:
             return self._dict(value, name)
         if kind is types.FunctionType:
-            return Untouchable(name) if is_of_library(value) else Function(name, value, self)
+            return Untouchable(name) if objects.is_of_library(value) else standins.Function(name, value, self)
         if kind is types.MethodType:
             return types.MethodType(self.stand_in(value.__func__, name), self.stand_in(value.__self__, name))
         if kind is functools.partial:
@@ -124,17 +113,17 @@ class Sandbox:
         if kind is types.BuiltinFunctionType:
             return value if _is_safe(value) else Untouchable(name)
         if kind is types.ModuleType:
-            return Module(name, value, self)
+            return standins.Module(name, value, self)
         if issubclass(kind, type):
             return self._class(value, name)
-        if is_namedtuple(kind):
+        if objects.is_namedtuple(kind):
             return kind(*(self.stand_in(one, name) for one in value))
         return self._instance(value, name)
 
-    def _collection(self, value: Any, name: str) -> Any:
+    def _collection(self, value, name: str) -> Any:
         values, kind = list(value), type(value)
         is_set = kind in (set, frozenset)
-        if len(values) > _MOST or (is_set and not all(map(is_plain, values))):
+        if len(values) > _MOST or (is_set and not all(map(objects.is_plain, values))):
             return Untouchable(name)
         make: Any = list if kind is nn.ModuleList else kind
         made = make([self.stand_in(one, name) for one in values])
@@ -142,25 +131,25 @@ class Sandbox:
             return Untouchable(name)
         return self._watch(name, made)
 
-    def _dict(self, value: Any, name: str) -> Any:
+    def _dict(self, value, name: str) -> Any:
         values = dict(value)
-        if len(values) > _MOST or not all(map(is_plain, values)):
+        if len(values) > _MOST or not all(map(objects.is_plain, values)):
             return Untouchable(name)
         return self._watch(name, {key: self.stand_in(one, f"{name}[{key!r}]") for key, one in values.items()})
 
-    def _instance(self, value: Any, name: str) -> Any:
+    def _instance(self, value, name: str) -> Any:
         kind = type(value)
-        if not is_copyable(kind):
+        if not objects.is_copyable(kind):
             return Untouchable(name)
-        own = dict(attributes(value))
-        for slot in (slot for base in kind.__mro__ for slot, it in vars(base).items() if is_slot(it)):
+        own = dict(objects.attributes(value))
+        for slot in (slot for base in kind.__mro__ for slot, it in vars(base).items() if type(it) is _SLOT):
             with contextlib.suppress(AttributeError):  # it has no value
                 own[slot] = object.__getattribute__(value, slot)
         if issubclass(kind, nn.Module):
-            if any(own[hooks] for hooks in own if hooks in OF_MODULES and "hooks" in hooks):
+            if any(own[hooks] for hooks in own if hooks in objects.OF_MODULES and "hooks" in hooks):
                 return Untouchable(name)
             inner = own["_modules"], own["_parameters"], own["_buffers"]
-            own = {key: one for key, one in own.items() if key not in OF_MODULES}
+            own = {key: one for key, one in own.items() if key not in objects.OF_MODULES}
             own.update((key, one) for named in inner for key, one in named.items())
         instance: Any = object.__new__(self._copy(kind))
         object.__setattr__(instance, "__waiting__", (own, self))
@@ -201,37 +190,43 @@ class Sandbox:
 
     def _class(self, kind: type, name: str) -> Any:
         if self._known(kind):
-            return Maker(name, kind, self) if root(kind) in ("torch", "torchvision") else Untouchable(name)
-        if _is_safe(kind) or is_namedtuple(kind) or is_plain_enum(kind):
+            return (
+                standins.Maker(name, kind, self)
+                if objects.root(kind) in ("torch", "torchvision")
+                else Untouchable(name)
+            )
+        if _is_safe(kind) or objects.is_namedtuple(kind) or objects.is_plain_enum(kind):
             return kind
-        return self._copy(kind) if is_copyable(kind) else Untouchable(name)
+        return self._copy(kind) if objects.is_copyable(kind) else Untouchable(name)
 
     def _copy(self, kind: type) -> type:
         if kind not in self._classes:
-            bases = dict.fromkeys(map(self._copy, (base for base in kind.__bases__ if base not in WITHOUT_CODE)))
+            bases = dict.fromkeys(
+                map(self._copy, (base for base in kind.__bases__ if base not in objects.WITHOUT_CODE))
+            )
             own = {"__slots__": (), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-            made = CopiedClass(kind.__name__, tuple(bases) or (Instance,), own)
+            made = standins.CopiedClass(kind.__name__, tuple(bases) or (standins.Instance,), own)
             self._classes[kind] = made  # before its attributes: they may refer to it
             for name, value in vars(kind).items():
-                if name not in _NOT_COPIED and not is_slot(value):
+                if name not in _NOT_COPIED and type(value) is not _SLOT:
                     type.__setattr__(made, name, self._class_attribute(value, f"{kind.__name__}.{name}"))
         return self._classes[kind]
 
-    def _class_attribute(self, value: Any, name: str) -> Any:
+    def _class_attribute(self, value, name: str) -> Any:
         if type(value) is types.FunctionType:  # those of torchvision's classes, too
-            return Function(name, value, self)
+            return standins.Function(name, value, self)
         if type(value) is property and type(value.fget) is types.FunctionType:
-            return property(Function(name, value.fget, self))
+            return property(standins.Function(name, value.fget, self))
         if type(value) in (staticmethod, classmethod) and type(value.__func__) is types.FunctionType:
-            return Function(name, value.__func__, self, binds=type(value))
+            return standins.Function(name, value.__func__, self, binds=type(value))
         return self.stand_in(value, name)
 
 
-def _is_safe(value: Any) -> bool:
+def _is_safe(value) -> bool:
     return any(value is one for one in _BUILTINS.values())
 
 
-def _contents(container: Any) -> tuple:
+def _contents(container) -> tuple:
     if isinstance(container, dict):
         return (*container.keys(), *container.values())
     if isinstance(container, types.CellType):

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from ..runtime.text import repr_of
 from .sandbox import Sandbox
-from .standins import Placeholder
-from .untouchable import Refused, Untouchable, kept
+from .standins import Placeholder, Refused, Untouchable, kept
 
 _FUNCTIONS = FunctionType, BuiltinFunctionType
 
@@ -37,7 +36,7 @@ class Seen(NamedTuple):
         return tuple(self.transforms[at] for at in self.paths[0]) if self.structure == 0 else None
 
 
-def look_through(function: Any, known: Callable[[type], bool]) -> Seen:
+def look_through(function, known: Callable[[type], bool]) -> Seen:
     """Finds what a callable does. ``known``: whether a class is one of known transforms.
 
     Raises:
@@ -51,7 +50,7 @@ def look_through(function: Any, known: Callable[[type], bool]) -> Seen:
     return seen
 
 
-def _attempt(function: Any, known: Callable[[type], bool]) -> Seen:
+def _attempt(function, known: Callable[[type], bool]) -> Seen:
     sandbox = Sandbox(known)
     paths: list[tuple[int, ...]] = []
     try:
@@ -73,7 +72,7 @@ def _attempt(function: Any, known: Callable[[type], bool]) -> Seen:
         sandbox.end()
 
 
-def _structure(result: Any, paths: list[tuple[int, ...]]) -> Any:
+def _structure(result, paths: list[tuple[int, ...]]) -> Any:
     """The result with numbers of paths in it."""
     kind = type(result)
     if kind is Placeholder:

@@ -1,20 +1,79 @@
 """Stand-ins, and what each allows the user's code to do; the rest is refused.
 
-Those that are Untouchable allow one use: a Placeholder to be given on and converted, a Recorder, Maker and Function to
-be called, a Module to have its attributes looked up. An Instance runs the user's own methods.
+An Untouchable refuses everything. Its subclasses allow one use: a Placeholder to be given on and converted, a Recorder,
+Maker and Function to be called, a Module to have its attributes looked up. An Instance runs the user's own methods.
 """
 
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 from .objects import OF_MODULES, is_plain
-from .untouchable import Refused, Untouchable, keep, kept, reason
 
 _OF_ALL = {"__dict__", *vars(object)} - {"__class__", "__doc__"}
+# All special methods: Python looks them up in the class, past __getattribute__
+_OPERATIONS = """
+abs add aenter aexit aiter and anext await bool bytes call ceil complex contains copy deepcopy delattr delete delitem
+dir divmod enter eq exit float floor floordiv format fspath ge getitem gt hash iadd iand ifloordiv ilshift imatmul
+imod imul index instancecheck int invert ior ipow irshift isub iter itruediv ixor le len length_hint lshift lt matmul
+missing mod mul ne neg next or pos pow radd rand rdivmod reduce reduce_ex repr reversed rfloordiv rlshift rmatmul rmod
+rmul ror round rpow rrshift rshift rsub rtruediv rxor setattr setitem str sub subclasscheck truediv trunc xor
+"""
+
+
+class Refused(BaseException):
+    """The attempt is over; the text says why: "it uses time.time() itself". No Exception, for the user's code may catch
+    these."""
+
+
+class Untouchable:
+    """Ends the attempt, whatever is done with it. ``label`` names it in the reason."""
+
+    __slots__ = ("_label",)
+
+    def __init__(self, label: str):
+        keep(self, _label=label)
+
+    def __getattribute__(self, name: str):
+        raise Refused(reason(self, name))
+
+
+def keep(stand_in: Untouchable, **attributes) -> None:
+    """Sets attributes of an Untouchable, which refuses that."""
+    for name, value in attributes.items():
+        object.__setattr__(stand_in, name, value)
+
+
+def kept(stand_in: Untouchable, name: str) -> Any:
+    """Gets an attribute of an Untouchable, which refuses that."""
+    return object.__getattribute__(stand_in, name)
+
+
+def reason(touched: Untouchable, name: str = "") -> str:
+    """Why it is refused to use an Untouchable, or its attribute ``name``."""
+    label = kept(touched, "_label")
+    if name == "__class__":
+        return f"it asks what {label} is"
+    if name:
+        return f"it uses {label}'s {name}" if label == "the image" else f"it uses {label}.{name} itself"
+    return f"it uses {label} itself"
+
+
+def _refusing(operation: str) -> Callable:
+    def refuse(self, *args, **kwargs):
+        if operation in ("instancecheck", "subclasscheck"):
+            raise Refused(f"it asks whether something is a {kept(self, '_label')}")
+        raise Refused(reason(self).replace(" itself", "() itself") if operation == "call" else reason(self))
+
+    return refuse
+
+
+for _operation in _OPERATIONS.split():
+    setattr(Untouchable, f"__{_operation}__", _refusing(_operation))
 
 
 class Convert:
@@ -43,8 +102,9 @@ class Cast:
         return f"{self.name}()"
 
 
-CASTS = {name: Cast(name) for name in ("half", "bfloat16", "float", "double")}
-CONVERTS = {mode: Convert(mode) for mode in ("RGB", "L")}  # one each: plans are compared by what they call
+# by a method of an image's and its arguments; one each: plans are compared by what they call
+METHODS: dict[tuple[str, ...], Any] = {("convert", mode): Convert(mode) for mode in ("RGB", "L")}
+METHODS |= {(name,): Cast(name) for name in ("half", "bfloat16", "float", "double")}
 
 
 class Placeholder(Untouchable):
@@ -53,35 +113,17 @@ class Placeholder(Untouchable):
 
     __slots__ = ("_path", "_sandbox")
 
-    def __init__(self, sandbox: Any, path: tuple[int, ...] = ()):
+    def __init__(self, sandbox, path: tuple[int, ...] = ()):
         keep(self, _label="the image", _sandbox=sandbox, _path=path)
 
     def __getattribute__(self, name: str):
-        if name == "convert":
-            return Converter(self)
-        if name in CASTS:
-            return Caster(self, name)
+        if any(name == own for own, *_ in METHODS):
+            return Method(self, name)
         raise Refused(reason(self, name))
 
 
-class Converter(Untouchable):
-    """Stands for the ``convert`` of an image."""
-
-    __slots__ = ("_image",)
-
-    def __init__(self, image: Placeholder):
-        keep(self, _label="the image's convert", _image=image)
-
-    def __call__(self, *args, **kwargs):
-        given = (*args, *(kwargs[name] for name in kwargs if name == "mode"))
-        if len(given) != 1 or len(args) + len(kwargs) != 1 or type(given[0]) is not str or given[0] not in CONVERTS:
-            raise Refused(f"it uses the image's convert, for other modes than {' and '.join(CONVERTS)}")
-        image = kept(self, "_image")
-        return kept(image, "_sandbox").applied(CONVERTS[given[0]], image)
-
-
-class Caster(Untouchable):
-    """Stands for the ``half`` of an image, and the like."""
+class Method(Untouchable):
+    """Stands for a method of an image's."""
 
     __slots__ = ("_image", "_name")
 
@@ -89,10 +131,11 @@ class Caster(Untouchable):
         keep(self, _label=f"the image's {name}", _image=image, _name=name)
 
     def __call__(self, *args, **kwargs):
-        if args or kwargs:
-            raise Refused(f"it gives {kept(self, '_label')} arguments")
-        image = kept(self, "_image")
-        return kept(image, "_sandbox").applied(CASTS[kept(self, "_name")], image)
+        name, image = kept(self, "_name"), kept(self, "_image")
+        given = (name, *args, *(kwargs[key] for key in kwargs if key == "mode"))
+        if len(given) != 1 + len(args) + len(kwargs) or not all(map(is_plain, given)) or given not in METHODS:
+            raise Refused(f"it uses {kept(self, '_label')} with other arguments than known ones")
+        return kept(image, "_sandbox").applied(METHODS[given], image)
 
 
 class StandIn(Untouchable):
@@ -100,7 +143,7 @@ class StandIn(Untouchable):
 
     __slots__ = ("_real", "_sandbox")
 
-    def __init__(self, label: str, real: Any, sandbox: Any):
+    def __init__(self, label: str, real, sandbox):
         keep(self, _label=label, _real=real, _sandbox=sandbox)
 
 
@@ -132,7 +175,7 @@ class Maker(StandIn):
         return kept(self, "_sandbox").stand_in(made, real.__name__)
 
 
-def _argument(value: Any) -> Any:
+def _argument(value) -> Any:
     """An argument of a known transform's constructor, in which Recorders stand for transforms."""
     if type(value) is Recorder:
         return kept(value, "_real")
@@ -161,7 +204,7 @@ class Function(StandIn):
 
     __slots__ = ("_binds", "_runnable")
 
-    def __init__(self, label: str, real: types.FunctionType, sandbox: Any, binds: type | None = None):
+    def __init__(self, label: str, real: types.FunctionType, sandbox, binds: type | None = None):
         keep(self, _label=label, _real=real, _sandbox=sandbox, _runnable=None, _binds=binds)
 
     def __call__(self, *args, **kwargs):
@@ -189,7 +232,7 @@ class CopiedClass(type):
     def __call__(cls, *args, **kwargs):
         raise Refused(f"it makes a {cls.__name__} itself")
 
-    def __setattr__(cls, name: str, value: Any):
+    def __setattr__(cls, name: str, value):
         raise Refused(f"it changes {cls.__name__}.{name}")
 
     __delattr__ = __setattr__  # type: ignore[assignment]  # it refuses, too
@@ -216,7 +259,7 @@ class Instance(metaclass=CopiedClass):
     def __repr__(self):
         raise Refused(f"it uses the text of {type(self).__name__}")
 
-    def __setattr__(self, name: str, value: Any = None):
+    def __setattr__(self, name: str, value=None):
         raise Refused(f"it changes self.{name}")
 
     __delattr__ = __setattr__

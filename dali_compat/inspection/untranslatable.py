@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from ..runtime.text import repr_of
 
@@ -20,7 +19,7 @@ class Untranslatable(Exception):
         name: of the class or function at fault, which may be within the transform.
     """
 
-    def __init__(self, transform: Any, reason: str, remedy: str = "", within: Untranslatable | None = None):
+    def __init__(self, transform, reason: str, remedy: str = "", within: Untranslatable | None = None):
         self.transform = describe(transform)
         self.reason = reason
         self.remedy = remedy
@@ -28,13 +27,13 @@ class Untranslatable(Exception):
         super().__init__(f"{self.transform}: {reason}" + (f"; {remedy}" if remedy else ""))
 
 
-def _name(transform: Any) -> str:
+def _name(transform) -> str:
     if isinstance(transform, str):
         return transform.partition("(")[0]
     return str(getattr(transform, "__qualname__", type(transform).__name__))
 
 
-def describe(transform: Any) -> str:
+def describe(transform) -> str:
     """repr on one line; functions (a Lambda's, too) and objects without a repr of their own by the name of their class,
     within others, too; text as it is."""
     if isinstance(transform, str):

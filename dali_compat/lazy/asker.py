@@ -7,12 +7,14 @@ from typing import Any
 
 from ..data.sources import BYTES, PATHS
 from ..inspection.objects import root
-from .hooks import hooked, unasked
+from .hooks import hooked
 from .recipes import RecipeChain, Recipes
 from .record import Recording
 from .samples import Sample, settled, taken
 from .tracer import Tracer
 
+Bad = Callable[[int, Exception], None]
+Begin = Callable[[int], None]
 _FEW, _SHARE = 20, 0.5  # samples after which it is said that too many are real, and how many that is
 
 
@@ -29,18 +31,13 @@ class Asker:
         why: what the data set did with the first of these.
     """
 
-    def __init__(self, dataset: Any, recipes: dict[str, Recipes], since: int, whole: set[int] | None = None):
+    def __init__(self, dataset, recipes: dict[str, Recipes], since: int, whole: set[int] | None = None):
         self.dataset, self.since = dataset, since
         self._recipes, self._whole = recipes, whole
         self.asked = self.real = 0
         self.why = ""
 
-    def ask(
-        self,
-        indices: Sequence[Any],
-        bad: Callable[[int, Exception], None] | None = None,
-        begin: Callable[[int], None] = lambda row: None,
-    ) -> list[Sample]:
+    def ask(self, indices: Sequence[Any], bad: Bad | None = None, begin: Begin = lambda row: None) -> list[Sample]:
         """The samples of a batch. ``bad`` takes what a sample raises, and its row; the sample is empty then. ``begin``
         sets the generators before the sample of a row, to the same where it is called twice.
 
@@ -62,14 +59,14 @@ class Asker:
     def place(self, recording: Recording) -> tuple[RecipeChain, tuple[float, ...]]:
         """The chain that an image goes through, and its numbers there."""
         given = PATHS if isinstance(recording.source, str) else BYTES
-        return self._recipes[given].place(recording.steps, recording.size)
+        return self._recipes[given].place(recording.batch_steps, recording.size)
 
     def count(self, samples: int, by_dali: int) -> None:
         """So many samples came, and so many of them have images for DALI."""
         self.asked += samples
         self.real += samples - by_dali
 
-    def really(self, index: Any) -> Sample:
+    def really(self, index) -> Sample:
         """A sample that the data set makes itself."""
         return Sample(self.dataset[index])
 
@@ -78,14 +75,7 @@ class Asker:
         """True if most samples are left to DALI."""
         return self.asked < _FEW or self.real <= _SHARE * self.asked
 
-    def _one(
-        self,
-        tracer: Tracer,
-        row: int,
-        index: Any,
-        bad: Callable[[int, Exception], None] | None,
-        begin: Callable[[int], None],
-    ) -> Sample:
+    def _one(self, tracer: Tracer, row: int, index, bad: Bad | None, begin: Begin) -> Sample:
         before, met = tracer.notes.count, None
         begin(row)
         try:
@@ -97,7 +87,7 @@ class Asker:
             if tracer.notes.count == before:
                 raise met
             begin(row)
-            with unasked():  # its stand-in may not have been what the user's code needs
+            with hooked(None):  # its stand-in may not have been what the user's code needs
                 return self.really(index)
         except Exception as error:
             if bad is None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .operations import Numbers, Step
+from .operations import NEVER, Numbers, Step, given
 
 _WINDOWS = ("crop", "pad")
 _OTHER_NUMBERS = frozenset(("to_dtype", "tensor_to_pil", "arithmetic"))
@@ -20,8 +20,8 @@ def canonical(steps: Sequence[Step]) -> list[Step]:
         if step[0].op in _WINDOWS:
             _add_window(made, step)
         elif made and _is_255th(step) and _is_cast_of_bytes(made):
-            (given, _), args = made[-1], (("dtype", torch.float32), ("like", "v1"))
-            made[-1] = given.but(args=args), ()
+            (last, _), args = made[-1], (("dtype", torch.float32), ("like", "v1"))
+            made[-1] = given("to_dtype", args, last.gives, (), NEVER, None), ()
         else:
             made.append(step)
     return made
@@ -34,7 +34,7 @@ def _is_255th(step: Step) -> bool:
 def _is_cast_of_bytes(made: Sequence[Step]) -> bool:
     *before, (last, _) = made
     cast = last.op == "to_dtype" and dict(last.args) == {"dtype": torch.float32, "like": "cast"}
-    return cast and not any(given.op in _OTHER_NUMBERS for given, _ in before)
+    return cast and not any(one.op in _OTHER_NUMBERS for one, _ in before)
 
 
 def _add_window(made: list[Step], step: Step) -> None:

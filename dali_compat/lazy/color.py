@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
@@ -17,15 +18,25 @@ _JITTER = "brightness", "contrast", "saturation", "hue"  # as ops/jitter.py coun
 _OF_JITTER = ("order", (1,), "int32"), *((name, (), "float64") for name in _JITTER)
 
 
-def _jittered(s: State, like: str, op: str, factor: Any) -> Outcome:
-    """One of these four: all are one kind of step, so the order in which they come makes no other kind."""
-    factor = float(factor)
-    if factor < 0 and op != "hue":
-        raise UnknownOperation
-    return Outcome(s, _changed(s, like, "color_jitter", (_JITTER.index(op), *(factor,) * 4), _OF_JITTER))
+def _jittered(op: str) -> Callable[..., Outcome]:
+    """Returns the operation that adjusts it. All four are one kind of step, so their order makes no other kind."""
+
+    def adjust(s: State, like: str, *factors, **named) -> Outcome:
+        (factor,) = map(float, (*factors, *named.values()))
+        if not (-0.5 <= factor <= 0.5 if op == "hue" else factor >= 0):
+            raise UnknownOperation
+        if op == "hue" and s.kind == "pil" and s.mode == "L":
+            return Outcome(s, (), same=True)
+        return Outcome(s, _changed(s, like, "color_jitter", (_JITTER.index(op), *(factor,) * 4), _OF_JITTER))
+
+    return adjust
 
 
-def _changed(s: State, like: str, op: str, numbers: Any = (), layout: Any = ()) -> tuple[Step, ...] | None:
+for _op in _JITTER:
+    operation(f"adjust_{_op}")(_jittered(_op))
+
+
+def _changed(s: State, like: str, op: str, numbers=(), layout=()) -> tuple[Step, ...] | None:
     """A step that changes the values of images that are neither normalised nor of whole numbers but bytes."""
     _refuse_palettes(s)
     fits = is_plain(s) and not s.normalized and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
@@ -38,39 +49,15 @@ def _refuse_palettes(s: State) -> None:
         raise UnknownOperation
 
 
-@operation("adjust_brightness")
-def brightness(s: State, like: str, brightness_factor: Any) -> Outcome:
-    return _jittered(s, like, "brightness", brightness_factor)
-
-
-@operation("adjust_contrast")
-def contrast(s: State, like: str, contrast_factor: Any) -> Outcome:
-    return _jittered(s, like, "contrast", contrast_factor)
-
-
-@operation("adjust_saturation")
-def saturation(s: State, like: str, saturation_factor: Any) -> Outcome:
-    return _jittered(s, like, "saturation", saturation_factor)
-
-
 @operation("adjust_sharpness")
-def sharpness(s: State, like: str, sharpness_factor: Any) -> Outcome:
+def sharpness(s: State, like: str, sharpness_factor) -> Outcome:
     if sharpness_factor < 0:
         raise UnknownOperation
     return Outcome(s, _changed(s, like, "sharpness", (sharpness_factor,), (("factor", (), "float64"),)))
 
 
-@operation("adjust_hue")
-def hue(s: State, like: str, hue_factor: Any) -> Outcome:
-    if not -0.5 <= hue_factor <= 0.5:
-        raise UnknownOperation
-    if s.kind == "pil" and s.mode == "L":
-        return Outcome(s, (), same=True)
-    return _jittered(s, like, "hue", hue_factor)
-
-
 @operation("adjust_gamma")
-def gamma(s: State, like: str, gamma: Any, gain: Any = 1) -> Outcome:
+def gamma(s: State, like: str, gamma, gain=1) -> Outcome:
     if gamma < 0:
         raise UnknownOperation
     layout = ("gamma", (), "float64"), ("gain", (), "float64")
@@ -78,7 +65,7 @@ def gamma(s: State, like: str, gamma: Any, gain: Any = 1) -> Outcome:
 
 
 @operation("posterize", "ImageOps.posterize")
-def posterize(s: State, like: str, bits: Any) -> Outcome:
+def posterize(s: State, like: str, bits) -> Outcome:
     _refuse_palettes(s)
     (bits,) = whole(bits)
     fits = 1 <= bits <= 8 and s.dtype == torch.uint8
@@ -86,15 +73,10 @@ def posterize(s: State, like: str, bits: Any) -> Outcome:
 
 
 @operation("solarize", "ImageOps.solarize")
-def solarize(s: State, like: str, threshold: Any = 128) -> Outcome:
+def solarize(s: State, like: str, threshold=128) -> Outcome:
     _refuse_palettes(s)
     fits = s.kind == "pil" or 0 <= threshold <= (255 if s.dtype == torch.uint8 else 1)
     return Outcome(s, _changed(s, like, "solarize", (threshold,), (("threshold", (), "float64"),)) if fits else None)
-
-
-@operation("autocontrast", "ImageOps.autocontrast")
-def autocontrast(s: State, like: str) -> Outcome:
-    return Outcome(s, _changed(s, like, "autocontrast"))
 
 
 @operation("equalize", "ImageOps.equalize")
@@ -103,13 +85,12 @@ def equalize(s: State, like: str) -> Outcome:
     return Outcome(s, _changed(s, like, "equalize") if s.dtype == torch.uint8 else None)
 
 
-@operation("invert", "ImageOps.invert")
-def invert(s: State, like: str) -> Outcome:
-    return Outcome(s, _changed(s, like, "invert"))
+for _op in ("autocontrast", "invert"):
+    operation(_op, f"ImageOps.{_op}")(lambda s, like, op=_op: Outcome(s, _changed(s, like, op)))
 
 
 @operation("permute_channels")
-def permute_channels(s: State, like: str, permutation: Any) -> Outcome:
+def permute_channels(s: State, like: str, permutation) -> Outcome:
     _refuse_palettes(s)
     order = whole(*(permutation.tolist() if isinstance(permutation, torch.Tensor) else permutation))
     if sorted(order) != list(range(s.channels)):
@@ -119,7 +100,7 @@ def permute_channels(s: State, like: str, permutation: Any) -> Outcome:
 
 
 @operation("gaussian_blur")
-def gaussian_blur(s: State, like: str, kernel_size: Any, sigma: Any = None, version: str = "v1") -> Outcome:
+def gaussian_blur(s: State, like: str, kernel_size, sigma=None, version: str = "v1") -> Outcome:
     _refuse_palettes(s)
     sides = whole(*((kernel_size,) * 2 if isinstance(kernel_size, Integral) else kernel_size))
     if sigma is None:
@@ -137,9 +118,7 @@ def gaussian_blur(s: State, like: str, kernel_size: Any, sigma: Any = None, vers
 
 
 @operation("augment")
-def augment(
-    s: State, like: str, op_name: str, magnitude: Any, interpolation: Any, fill: Any, version: str = "v1"
-) -> Outcome:
+def augment(s: State, like: str, op_name: str, magnitude, interpolation, fill, version: str = "v1") -> Outcome:
     """One of AutoAugment's operations, and of the other policies'."""
     if op_name == "Identity":
         return Outcome(s, (), same=True)
@@ -161,7 +140,7 @@ def _fill_of(s: State, fills: dict[Any, Any]) -> Any:
 
 
 @operation("jpeg")
-def jpeg(s: State, like: str, quality: Any) -> Outcome:
+def jpeg(s: State, like: str, quality) -> Outcome:
     _refuse_palettes(s)
     fits = is_plain(s) and s.dtype == torch.uint8 and 1 <= quality <= 100
     layout = (("quality", (), "int32"),)
@@ -169,7 +148,7 @@ def jpeg(s: State, like: str, quality: Any) -> Outcome:
 
 
 @operation("erase")
-def erase(s: State, like: str, i: Any, j: Any, h: Any, w: Any, v: Any, inplace: Any = False) -> Outcome:
+def erase(s: State, like: str, i, j, h, w, v, inplace=False) -> Outcome:
     _refuse_palettes(s)
     i, j, h, w = whole(i, j, h, w)
     if inplace or not isinstance(v, torch.Tensor):
@@ -186,13 +165,13 @@ def erase(s: State, like: str, i: Any, j: Any, h: Any, w: Any, v: Any, inplace: 
 
 
 @operation("to_grayscale", "rgb_to_grayscale")
-def grayscale(s: State, like: str, num_output_channels: Any = 1) -> Outcome:
+def grayscale(s: State, like: str, num_output_channels=1) -> Outcome:
     if num_output_channels not in (1, 3) or not is_plain(s):
         raise UnknownOperation
     after = s._replace(shape=(num_output_channels, *s.shape[1:]), mode="L" if num_output_channels == 1 else "RGB")
     if s.channels == 1 or s.normalized:
         if s.kind != "pil":
-            return _unknown()
+            raise UnknownOperation
         alike = () if num_output_channels == 1 else OPERATIONS["grayscale_to_rgb"](s, like).steps
         return Outcome(after, alike if s.mode == "L" else None)
     formula = "pil" if s.kind == "pil" else "float" if s.dtype.is_floating_point else "tensor"
@@ -200,7 +179,3 @@ def grayscale(s: State, like: str, num_output_channels: Any = 1) -> Outcome:
     if num_output_channels == 3:
         return Outcome(after, flagged("grayscale", after, **args))
     return Outcome(after, (step("grayscale", after, **args),))
-
-
-def _unknown() -> Outcome:
-    raise UnknownOperation

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torchvision import tv_tensors
 
@@ -53,17 +51,15 @@ def to_tensor(s: State, like: str) -> Outcome:
     return Outcome(made, first and (*first, step("to_dtype", made, dtype=dtype, like="v1")))
 
 
-@operation("convert_image_dtype")
-def convert_image_dtype(s: State, like: str, dtype: Any = torch.float32) -> Outcome:
-    return _to_dtype(s, dtype, "v1")
+operation("convert_image_dtype")(lambda s, like, dtype=torch.float32: _to_dtype(s, dtype, "v1"))
 
 
 @operation("to_dtype")
-def to_dtype(s: State, like: str, dtype: Any = torch.float32, scale: Any = False) -> Outcome:
+def to_dtype(s: State, like: str, dtype=torch.float32, scale=False) -> Outcome:
     return _to_dtype(s, dtype, "v2" if scale and s.kind != "Mask" else "cast")
 
 
-def _to_dtype(s: State, dtype: Any, like: str) -> Outcome:
+def _to_dtype(s: State, dtype, like: str) -> Outcome:
     if s.kind == "pil" or not isinstance(dtype, torch.dtype):
         raise UnknownOperation
     if dtype == s.dtype:
@@ -73,7 +69,7 @@ def _to_dtype(s: State, dtype: Any, like: str) -> Outcome:
     return Outcome(after, (step("to_dtype", after, dtype=dtype, like=like),) if known else None)
 
 
-def computed(name: str, s: State, other: Any) -> Outcome:
+def computed(name: str, s: State, other) -> Outcome:
     """Returns what torch's add, sub, mul, div or rsub gives of a tensor and a number, or a tensor with one of each
     channel."""
     values, after, dtype = _operands(s, other), s._replace(kind="tensor", normalized=True), s.dtype
@@ -94,7 +90,7 @@ def computed(name: str, s: State, other: Any) -> Outcome:
     return Outcome(after, (step("to_dtype", after, dtype=dtype, like="cast"), *made))
 
 
-def _operands(s: State, other: Any) -> tuple[float, ...]:
+def _operands(s: State, other) -> tuple[float, ...]:
     if type(other) in (int, float):
         return (float(other),)
     if type(other) is not torch.Tensor or other.dtype != s.dtype or other.requires_grad or other.device.type != "cpu":
@@ -105,7 +101,7 @@ def _operands(s: State, other: Any) -> tuple[float, ...]:
 
 
 @operation("normalize")
-def normalize(s: State, like: str, mean: Any, std: Any, inplace: Any = False) -> Outcome:
+def normalize(s: State, like: str, mean, std, inplace=False) -> Outcome:
     means, stds = (_values(one, s.channels) for one in (mean, std))
     if inplace or s.kind in ("pil", "Mask") or not s.dtype.is_floating_point or 0 in stds:
         raise UnknownOperation
@@ -113,7 +109,7 @@ def normalize(s: State, like: str, mean: Any, std: Any, inplace: Any = False) ->
     return Outcome(after, (step("normalize", after, mean=means, std=stds),) if is_plain(s) else None)
 
 
-def _values(values: Any, channels: int) -> tuple[float, ...]:
+def _values(values, channels: int) -> tuple[float, ...]:
     several = tuple(map(float, values)) if hasattr(values, "__iter__") else (float(values),)
     several *= channels if len(several) == 1 else 1
     if len(several) != channels:
@@ -131,7 +127,7 @@ def grayscale_to_rgb(s: State, like: str) -> Outcome:
 
 
 @operation("as_subclass")
-def as_subclass(s: State, like: str, kind: Any) -> Outcome:
+def as_subclass(s: State, like: str, kind) -> Outcome:
     """A tensor's."""
     name = {torch.Tensor: "tensor", tv_tensors.Image: "Image", tv_tensors.Mask: "Mask"}[kind]
     after = s._replace(kind=name)
@@ -139,7 +135,7 @@ def as_subclass(s: State, like: str, kind: Any) -> Outcome:
 
 
 @operation("to_pil_image")
-def to_pil_image(s: State, like: str, mode: Any = None) -> Outcome:
+def to_pil_image(s: State, like: str, mode=None) -> Outcome:
     if s.kind not in ("tensor", "Image") or mode is not None or not is_plain(s) or s.normalized:
         raise UnknownOperation
     if s.dtype not in (torch.uint8, torch.float32):

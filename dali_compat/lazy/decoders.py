@@ -39,7 +39,7 @@ class LazyBytes(LazyTensor):
     def __getattribute__(self, name: str) -> Any:
         return torch.device("cpu") if name == "device" else super().__getattribute__(name)
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, place) -> Any:
         later = self._later
         if type(place) is slice and place == slice(_HEAD) and not later.is_real:
             with opened(later.source) as file:
@@ -62,7 +62,7 @@ def decoders() -> Iterator[tuple[str, Any, str]]:
         yield from ((library, owner, name) for name in names if hasattr(owner, name))
 
 
-def bytes_of(data: Any) -> torch.Tensor:
+def bytes_of(data) -> torch.Tensor:
     """The real bytes, of a stand-in or a tensor."""
     return data._later.value("") if type(data) is LazyBytes else data
 

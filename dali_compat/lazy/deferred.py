@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from PIL import Image
 
@@ -31,7 +31,7 @@ class Notes:
         self._reasons: list[str] = []
         self._made: list[weakref.ref[Any]] = []
 
-    def made(self, stand_in: Any) -> Any:
+    def made(self, stand_in) -> Any:
         """A stand-in is made; gives it back."""
         self.count += 1
         self._made.append(weakref.ref(stand_in))
@@ -68,19 +68,8 @@ class Deferred:
     """
 
     __slots__ = (
-        "__weakref__",
-        "_after",
-        "_before",
-        "_done",
-        "_is_known",
-        "_make",
-        "_real",
-        "exif",
-        "header",
-        "is_loaded",
-        "notes",
-        "source",
-        "state",
+        *("__weakref__", "_after", "_before", "_make", "_real"),
+        *("exif", "header", "is_loaded", "notes", "record", "source", "state"),
     )
 
     def __init__(
@@ -91,38 +80,27 @@ class Deferred:
         record: Recording | None = None,
         header: ImageHeader | None = None,
     ):
-        self.source, self.notes, self.header = source, notes, header
         if header is not None:
             mode = header.state.mode
             steps = {"RGB": (), "L": _GRAY}.get(mode)
             why = "" if mode == "RGB" else f"opens images in mode {mode}"
             record = Recording(source, header.state.size, header.state, (), steps, why)
+        self.source, self.notes, self.header, self.record = source, notes, header, record
         self.state: State | None = None if record is None else record.state
-        self.is_loaded = False
-        self.exif: Any = None
+        self.is_loaded, self.exif = False, None
         self._make: Callable[[Any], Any] | None = make
         self._before: Deferred | None = None
         self._real: Any = None
         self._after: list[weakref.ref[Deferred]] = []
-        self._done: _Done | Recording | None = record
-        self._is_known = record is not None and record.steps is not None and not record.why  # kernels do all of it
 
     @property
     def is_real(self) -> bool:
         return self._make is None
 
     @property
-    def record(self) -> Recording | None:
-        """Returns what it is; None where only the real one says it."""
-        done = self._done
-        if isinstance(done, _Done):
-            done = self._done = done.record()
-        return done
-
-    @property
     def is_file(self) -> bool:
         """Returns whether the image was only opened."""
-        return self._done is None or (isinstance(self._done, Recording) and not self._done.calls)
+        return self.record is None or not self.record.calls
 
     def value(self, why: str) -> Any:
         """The real one; ``why`` is for explain(). What is not real becomes so now, with all that it was made of and all
@@ -156,63 +134,14 @@ class Deferred:
     def then(self, call: RecordedCall, outcome: Outcome | None) -> Deferred | None:
         """Returns what a call gives, later; None without an outcome, and where it is real, and may have been changed in
         place since."""
-        state, done = self.state, self._done
-        if outcome is None or state is None or done is None:
+        if outcome is None or self.state is None or self.record is None:
             return None
-        known = self._is_known and outcome.steps is not None
-        if call.name == "convert" and outcome.state.mode == "RGB" and not known:
-            record = self.record
-            known = record is not None and all(one.name == "copy" for one in record.calls)
-        elif not known and (call.owner == "called" or _calls_the_users(done)):
-            return None  # in this thread
+        record = self.record.then(call, outcome)
+        if (record.steps is None or record.why) and any(one.owner == "called" for one in record.calls):
+            return None  # a function of the user's is called in this thread
         self.is_loaded = True
-        made = Deferred.__new__(Deferred)
-        made.source, made.notes, made.header = self.source, self.notes, None
-        made.state, made.is_loaded, made.exif = outcome.state, False, None
-        made._make, made._before, made._real, made._after = call.on, self, None, []
-        made._done, made._is_known = _Done(done, call, outcome), known
+        made = Deferred(self.source, self.notes, call.on, record)
+        made._before = self
         # before it is seen whether this is real: then another thread that makes it so has seen this one, or is seen
         self._after.append(weakref.ref(made))
         return None if self.state is None else made
-
-
-class _Done(NamedTuple):
-    """An operation.
-
-    Attributes:
-        before: what was done before it, or the image that it began with.
-        call, outcome: which, and what it gives.
-    """
-
-    before: _Done | Recording
-    call: RecordedCall
-    outcome: Outcome
-
-    def record(self) -> Recording:
-        """All that was done."""
-        several, done = [self], self.before
-        while isinstance(done, _Done):
-            several.append(done)
-            done = done.before
-        source, size, state, (*calls,), steps, why = done
-        for _, call, outcome in reversed(several):
-            if call.name == "convert" and outcome.state.mode == "RGB" and all(one.name == "copy" for one in calls):
-                steps, why = (), ""  # as all decoders give it
-            elif steps is not None and outcome.steps is not None:
-                steps = (*steps, *outcome.steps)
-            elif steps is not None:
-                steps, why = None, f"uses the {'image' if state.kind == 'pil' else 'tensor'}'s {call.name.strip('_')}"
-            calls.append(call)
-            state = outcome.state
-        if why and not state.normalized:  # a gray file may be a mask
-            steps = None
-        return Recording(source, size, state, tuple(calls), steps, why)
-
-
-def _calls_the_users(done: _Done | Recording) -> bool:
-    """Returns whether a function of the user's is among the operations."""
-    while isinstance(done, _Done):
-        if done.call.owner == "called":
-            return True
-        done = done.before
-    return any(call.owner == "called" for call in done.calls)

@@ -21,7 +21,7 @@ _OF_PIL, _OF_TENSORS = ("nearest", "nearest-exact", "bilinear", "bicubic"), ("ne
 
 
 @operation("crop")
-def crop(s: State, like: str, top: Any, left: Any, height: Any, width: Any) -> Outcome:
+def crop(s: State, like: str, top, left, height, width) -> Outcome:
     top, left, height, width = whole(top, left, height, width)
     after = s.sized((height, width))
     h, w = s.size
@@ -35,28 +35,24 @@ def crop(s: State, like: str, top: Any, left: Any, height: Any, width: Any) -> O
     return Outcome(after, (window("crop", s, after, top, left),) if fits else None)
 
 
-def window(op: str, before: State, after: State, top: int, left: int, **args: Any) -> Step:
+def window(op: str, before: State, after: State, top: int, left: int, **args) -> Step:
     """A step that gives a window of the image, which may lie beyond its edges."""
     numbers = (*before.size, *after.size, top, left, *after.size)
     return step(op, after, numbers, _WINDOW, SIZED, **args)
 
 
 @operation("center_crop")
-def center_crop(s: State, like: str, output_size: Any) -> Outcome:
+def center_crop(s: State, like: str, output_size) -> Outcome:
     size = (output_size,) * 2 if isinstance(output_size, Integral) else tuple(output_size)
     height, width = whole(*(size * 2 if len(size) == 1 else size))
-    (h, w), after = s.size, s.sized((height, width))
-    room = h - height, w - width
     # half to even within the image, and zeros around it where that is too small
+    room = s.size[0] - height, s.size[1] - width
     top, left = (round(one / 2) if one >= 0 else -(-one // 2) for one in room)
-    fits = is_plain(s) and (min(room) >= 0 or not s.normalized) and width > 1
-    return Outcome(after, (window("crop", s, after, top, left),) if fits else None)
+    return crop(s, like, top, left, height, width)
 
 
 @operation("resize")
-def resize(
-    s: State, like: str, size: Any, interpolation: Any = _BILINEAR, max_size: Any = None, antialias: Any = True
-) -> Outcome:
+def resize(s: State, like: str, size, interpolation=_BILINEAR, max_size=None, antialias=True) -> Outcome:
     size = list(size) if isinstance(size, (list, tuple)) else size
     if like == "v2" or size is None:
         new = v2._compute_resized_output_size(s.size, size=size, max_size=max_size)
@@ -70,7 +66,7 @@ def resize(
     return resized(s, like, tuple(whole(*new)), interpolation_named(interpolation), antialias)
 
 
-def resized(s: State, like: str, size: tuple[int, ...], interpolation: str, antialias: Any = True) -> Outcome:
+def resized(s: State, like: str, size: tuple[int, ...], interpolation: str, antialias=True) -> Outcome:
     """The image of another size. The nearest pixels of one channel are PIL's affair, or torchvision's: it may be a
     mask, and that is cheap."""
     after = s.sized(size)
@@ -82,18 +78,14 @@ def resized(s: State, like: str, size: tuple[int, ...], interpolation: str, anti
     return Outcome(after, (step("resize", after, numbers, (("size", (2,), "float32"),), SIZED, **args),))
 
 
-@operation("hflip", "horizontal_flip")
-def hflip(s: State, like: str) -> Outcome:
-    return Outcome(s, flagged("flip", s, axis="horizontal") if is_plain(s) else None)
-
-
-@operation("vflip", "vertical_flip")
-def vflip(s: State, like: str) -> Outcome:
-    return Outcome(s, flagged("flip", s, axis="vertical") if is_plain(s) else None)
+for _axis in ("horizontal", "vertical"):
+    operation(f"{_axis[0]}flip", f"{_axis}_flip")(
+        lambda s, like, axis=_axis: Outcome(s, flagged("flip", s, axis=axis) if is_plain(s) else None)
+    )
 
 
 @operation("pad")
-def pad(s: State, like: str, padding: Any, fill: Any = 0, padding_mode: Any = "constant") -> Outcome:
+def pad(s: State, like: str, padding, fill=0, padding_mode="constant") -> Outcome:
     several = (padding,) if isinstance(padding, Integral) else tuple(padding)
     if len(several) not in (1, 2, 4):
         raise UnknownOperation
@@ -114,15 +106,7 @@ def pad(s: State, like: str, padding: Any, fill: Any = 0, padding_mode: Any = "c
 
 
 @operation("rotate")
-def rotate(
-    s: State,
-    like: str,
-    angle: Any,
-    interpolation: Any = _NEAREST,
-    expand: Any = False,
-    center: Any = None,
-    fill: Any = None,
-) -> Outcome:
+def rotate(s: State, like: str, angle, interpolation=_NEAREST, expand=False, center=None, fill=None) -> Outcome:
     angle, how = float(angle), warp(s, like, interpolation, fill)
     center = None if center is None else tuple(map(float, center))
     after = s.sized(size_of_rotation(s.size, angle, center, like)) if expand else s
@@ -136,16 +120,7 @@ def rotate(
 
 @operation("affine")
 def affine(
-    s: State,
-    like: str,
-    angle: Any,
-    translate: Any,
-    scale: Any,
-    shear: Any,
-    interpolation: Any = _NEAREST,
-    fill: Any = None,
-    center: Any = None,
-    version: str = "v1",
+    s: State, like: str, angle, translate, scale, shear, interpolation=_NEAREST, fill=None, center=None, version="v1"
 ) -> Outcome:
     how = warp(s, like, interpolation, fill)
     shears = [shear, 0.0] if isinstance(shear, (int, float)) else [float(one) for one in shear]
@@ -166,13 +141,7 @@ def affine(
 
 @operation("perspective")
 def perspective(
-    s: State,
-    like: str,
-    startpoints: Any,
-    endpoints: Any,
-    interpolation: Any = _BILINEAR,
-    fill: Any = None,
-    coefficients: Any = None,
+    s: State, like: str, startpoints, endpoints, interpolation=_BILINEAR, fill=None, coefficients=None
 ) -> Outcome:
     how, (height, width) = warp(s, like, interpolation, fill), s.size
     corners = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
@@ -182,13 +151,11 @@ def perspective(
     return Outcome(s, _warped("perspective", s, s, numbers, (("endpoints", (4, 2), "int32"),), **how))
 
 
-@operation("elastic_transform", "elastic")
-def elastic(s: State, like: str, displacement: Any, interpolation: Any = _BILINEAR, fill: Any = None) -> Outcome:
-    return Outcome(s)
+operation("elastic_transform", "elastic")(lambda s, like, displacement, *args, **kwargs: Outcome(s))
 
 
 @operation("transpose")
-def transpose(s: State, like: str, method: Any) -> Outcome:
+def transpose(s: State, like: str, method) -> Outcome:
     """PIL's: a quarter turn, flips, or both."""
     quarter, *flips = _TRANSPOSED[Image.Transpose(method)]
     after, steps = s, tuple[Step, ...]()
@@ -213,29 +180,25 @@ _TRANSPOSED: dict[Image.Transpose, Any] = {
 }
 
 
-@operation("upright")
-def upright(s: State, like: str, orientation: int) -> Outcome:
-    """Turns an image as ImageOps.exif_transpose() does."""
-    return transpose(s, like, _UPRIGHT[orientation])
-
-
+# as ImageOps.exif_transpose() turns an image
 _UPRIGHT = dict(zip(range(2, 9), map(Image.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))
+operation("upright")(lambda s, like, orientation: transpose(s, like, _UPRIGHT[orientation]))
 
 
 @operation("ImageOps.expand")
-def expand(s: State, like: str, border: Any = 0, fill: Any = 0) -> Outcome:
+def expand(s: State, like: str, border=0, fill=0) -> Outcome:
     if s.channels == 3 and isinstance(fill, int):  # PIL takes it for all three
         fill = tuple(fill >> bits & 255 for bits in (0, 8, 16))
     return pad(s, like, border, fill)
 
 
-def _warped(op: str, before: State, after: State, numbers: Any, layout: Any, **args: Any) -> tuple[Step, ...]:
+def _warped(op: str, before: State, after: State, numbers, layout, **args) -> tuple[Step, ...]:
     """A warp, which other images may do without."""
     ((made, own),) = flagged(op, after, numbers, layout, **args)
     return ((made, (*map(float, (*before.size, *after.size)), *own)),)
 
 
-def warp(s: State, like: str, interpolation: Any, fill: Any) -> dict[str, Any] | None:
+def warp(s: State, like: str, interpolation, fill) -> dict[str, Any] | None:
     """Arguments that all warps have; None where kernels do not do it."""
     name, filled = interpolation_named(interpolation), _fill(s, fill)
     fits = is_plain(s) and name in (_OF_PIL if like == "pil" else _OF_TENSORS) and filled is not None
@@ -243,7 +206,7 @@ def warp(s: State, like: str, interpolation: Any, fill: Any) -> dict[str, Any] |
     return {"interpolation": name, "fill": filled or None, "like": like} if fits else None
 
 
-def _fill(s: State, fill: Any) -> tuple[float, ...] | None:
+def _fill(s: State, fill) -> tuple[float, ...] | None:
     """One value a channel; () of none; None where it is not for such an image."""
     if fill is None:
         return ()
@@ -255,7 +218,7 @@ def _fill(s: State, fill: Any) -> tuple[float, ...] | None:
     return tuple(int(one) if float(one).is_integer() else float(one) for one in several) if fits else None
 
 
-def whole(*numbers: Any) -> tuple[int, ...]:
+def whole(*numbers) -> tuple[int, ...]:
     """Whole numbers as ints. Raises Unknown where one is none."""
     if {int}.issuperset(map(type, numbers)):
         return numbers

@@ -39,7 +39,7 @@ from ..runtime.forks import new_lock
 from . import iou_crop
 from .decoders import bytes_of, decoders
 from .images import later_of
-from .kernels import applied, registered, state_of
+from .kernels import ANSWERS, applied, registered
 from .record import decoders_of
 from .samples import IMAGES, STAND_INS, TENSORS
 
@@ -53,20 +53,14 @@ _HOOKED = "PIL", "torch", "torchvision", "torchcodec", "datasets"  # whose funct
 _OPS = "autocontrast", "equalize", "expand", "invert", "posterize", "solarize"  # others call an image's own methods
 _WITHOUT_KERNELS = "pil_to_tensor", "to_image", "to_pil_image"
 _ENHANCERS = {"Brightness": "brightness", "Color": "saturation", "Contrast": "contrast", "Sharpness": "sharpness"}
-_ANSWERS: dict[str, Callable[[Any], Any]] = {
-    "get_dimensions": lambda s: [s.channels if len(s.shape) > 2 else 1, *s.size],
-    "get_image_num_channels": lambda s: s.channels if len(s.shape) > 2 else 1,
-    "get_image_size": lambda s: [*s.size[::-1]],
-}
-
 _NONE = object()
 _here = threading.local()
 _lock = new_lock()
 
 
 @contextmanager
-def hooked(tracer: Any) -> Iterator[None]:
-    """Within it a Tracer answers this thread."""
+def hooked(tracer) -> Iterator[None]:
+    """Within it a Tracer answers this thread; with None it calls the originals."""
     before = _tracer()
     try:
         _put_in()
@@ -75,17 +69,6 @@ def hooked(tracer: Any) -> Iterator[None]:
     finally:
         _here.tracer = before
         _take_out()
-
-
-@contextmanager
-def unasked() -> Iterator[None]:
-    """Within it this thread calls the originals."""
-    before = _tracer()
-    _here.tracer = None
-    try:
-        yield
-    finally:
-        _here.tracer = before
 
 
 def _tracer() -> Any:
@@ -130,12 +113,11 @@ def _hooks() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     if hasattr(feature, "decode_example"):
         yield feature, "decode_example", _decode_example
     yield from ((ImageOps, name, partial(_function, "PIL", f"ImageOps.{name}")) for name in _OPS)
-    yield ImageOps, "pad", _padded
     yield ImageOps, "exif_transpose", _upright
     yield from ((getattr(ImageEnhance, name), "__init__", _enhancer) for name in _ENHANCERS)
     yield ImageEnhance._Enhance, "enhance", _enhanced
     yield from ((functional, name, partial(_function, "v1", name)) for name in _FUNCTIONS)
-    yield from ((functional, name, partial(_answer, name)) for name in _ANSWERS)
+    yield from ((functional, name, partial(_answer, name)) for name in ANSWERS if hasattr(functional, name))
     for name in _WITHOUT_KERNELS:
         if hasattr(functional_v2, name):
             yield functional_v2, name, partial(_function, "v2", name)
@@ -152,9 +134,9 @@ def _hooks() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
             yield kind, "__call__", partial(_call, kind)
 
 
-def _hook(attempt: Callable[..., Any], really: Any) -> Any:
+def _hook(attempt: Callable[..., Any], really) -> Any:
     @functools.wraps(really)
-    def hook(*args: Any, **kwargs: Any) -> Any:
+    def hook(*args, **kwargs) -> Any:
         made = attempt(really, *args, **kwargs)
         if made is None:
             return really(*args, **kwargs)
@@ -164,7 +146,7 @@ def _hook(attempt: Callable[..., Any], really: Any) -> Any:
     return hook
 
 
-def _replace(owner: Any, name: str, attempt: Callable[..., Any]) -> None:
+def _replace(owner, name: str, attempt: Callable[..., Any]) -> None:
     """A hook takes the place of an attribute. What somebody puts there meanwhile stays, and what the user has put there
     in the place of torchvision's is the user's affair."""
     own, there = vars(owner).get(name), getattr(owner, name)
@@ -191,23 +173,23 @@ def _replace(owner: Any, name: str, attempt: Callable[..., Any]) -> None:
 # ---- attempts: what opens and decodes
 
 
-def _open(really: Any, fp: Any, mode: Any = "r", formats: Any = None) -> Any:
+def _open(really, fp, mode="r", formats=None) -> Any:
     tracer = _tracer()
     return None if tracer is None or mode != "r" or formats is not None else tracer.opened(fp, really)
 
 
-def _read(really: Any, path: Any) -> Any:
+def _read(really, path) -> Any:
     tracer = _tracer()
     return None if tracer is None or not isinstance(path, (str, Path)) else tracer.read(path, really)
 
 
-def _decode(library: str, name: str, really: Any, data: Any, *args: Any) -> Any:
+def _decode(library: str, name: str, really, data, *args) -> Any:
     tracer = _tracer()
     made = None if tracer is None else tracer.decoded_by(library, name, data, args, really)
     return really(bytes_of(data), *args) if made is None else made
 
 
-def _decode_example(really: Any, feature: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+def _decode_example(really, feature, value, *args, **kwargs) -> Any:
     tracer = _tracer()
     return None if tracer is None else tracer.decoded(feature, value, really)
 
@@ -215,45 +197,45 @@ def _decode_example(really: Any, feature: Any, value: Any, *args: Any, **kwargs:
 # ---- attempts: what transforms
 
 
-def _function(owner: str, name: str, really: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _function(owner: str, name: str, really, /, *args, **kwargs) -> Any:
     return applied(owner, name, args[0], args[1:], kwargs) if args and type(args[0]) in STAND_INS else None
 
 
-def _answer(name: str, really: Any, img: Any) -> Any:
-    state = state_of(img) if type(img) in STAND_INS else None
-    return None if state is None else _ANSWERS[name](state)
+def _answer(name: str, really, img) -> Any:
+    state = later_of(img).state if type(img) in STAND_INS else None
+    return None if state is None else ANSWERS[name](state)
 
 
-def _call(kind: type, really: Any, transform: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _call(kind: type, really, transform, /, *args, **kwargs) -> Any:
     # a subclass calls super().__call__()
     is_known = behaves_as(type(transform)) is kind and len(args) == 1 and not kwargs and type(args[0]) in STAND_INS
     return registered(transform, args[0]) if is_known else None
 
 
-def _augment(really: Any, policy: Any, image: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _augment(really, policy, image, /, *args, **kwargs) -> Any:
     return applied("v2", "augment", image, args, kwargs) if type(image) in STAND_INS else None
 
 
-def _new(kind: type, name: str, really: Any, cls: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _new(kind: type, name: str, really, cls, /, *args, **kwargs) -> Any:
     is_known = cls is kind and len(args) == 1 and type(args[0]) in STAND_INS and not any(kwargs.values())
     return applied("type", name, args[0], (), {}) if is_known else None
 
 
-def _wrap(really: Any, wrappee: Any, *, like: Any, **kwargs: Any) -> Any:
+def _wrap(really, wrappee, *, like, **kwargs) -> Any:
     return wrappee.as_subclass(type(like)._real_class) if type(like) in TENSORS else None
 
 
-def _iou_crop(really: Any, transform: Any, flat_inputs: Any) -> Any:
+def _iou_crop(really, transform, flat_inputs) -> Any:
     is_traced = any(type(one) in STAND_INS for one in flat_inputs)
     return iou_crop.params(transform, flat_inputs, really) if is_traced else None
 
 
-def _fill(really: Any, fill_dict: Any, inpt_type: Any) -> Any:
+def _fill(really, fill_dict, inpt_type) -> Any:
     made = really(fill_dict, getattr(inpt_type, "_real_class", inpt_type))
     return _NONE if made is None else made
 
 
-def _to_dtype(really: Any, transform: Any, inpt: Any, params: Any) -> Any:
+def _to_dtype(really, transform, inpt, params) -> Any:
     kind = type(inpt)
     if kind not in TENSORS or not isinstance(transform.dtype, dict) or kind._real_class not in transform.dtype:
         return None
@@ -265,36 +247,20 @@ def _to_dtype(really: Any, transform: Any, inpt: Any, params: Any) -> Any:
 # ---- attempts: PIL.ImageOps and ImageEnhance
 
 
-def _padded(
-    really: Any,
-    image: Any,
-    size: Any,
-    method: Any = Image.Resampling.BICUBIC,
-    color: Any = None,
-    centering: Any = (0.5, 0.5),
-) -> Any:
-    if type(image) not in IMAGES:
-        return None
-    made = ImageOps.contain(image, size, method)
-    room = [all_of - own for all_of, own in zip(size, made.size, strict=True)]
-    left, top = (round(one * max(0, min(share, 1))) for one, share in zip(room, centering, strict=True))
-    return ImageOps.expand(made, (left, top, room[0] - left, room[1] - top), color or 0) if any(room) else made
-
-
-def _upright(really: Any, image: Any, *, in_place: bool = False) -> Any:
+def _upright(really, image, *, in_place: bool = False) -> Any:
     if type(image) not in IMAGES or in_place:
         return None
     return applied("PIL", "upright", image, (image.getexif().get(ORIENTATION, 1),), {})
 
 
-def _enhancer(really: Any, enhancer: Any, image: Any) -> Any:
+def _enhancer(really, enhancer, image) -> Any:
     if type(image) not in IMAGES:
         return None
     enhancer.image = image  # what it blends that with is made where it has to be
     return _NONE
 
 
-def _enhanced(really: Any, enhancer: Any, factor: Any) -> Any:
+def _enhanced(really, enhancer, factor) -> Any:
     image = enhancer.image
     if type(image) not in IMAGES:
         return None

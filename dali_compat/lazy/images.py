@@ -58,7 +58,7 @@ class LazyImage(Image.Image):
         what = "pixels" if name.startswith("__array") else name.removeprefix("__").removesuffix("__")
         return getattr(later.value(f"uses the image's {what}"), name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value) -> None:
         setattr(later_of(self).value(f"sets the image's {name}"), name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -95,7 +95,7 @@ class LazyImage(Image.Image):
 
     # what Python looks up in the class
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol) -> Any:
         return later_of(self).value("pickles the image").__reduce_ex__(protocol)
 
     def __eq__(self, other: object) -> bool:
@@ -118,14 +118,14 @@ class _Pixels:
     def __init__(self, image: LazyImage):
         self._image = image
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, place) -> Any:
         return later_of(self._image).value("uses the image's pixels").load()[place]
 
-    def __setitem__(self, place: Any, value: Any) -> None:
+    def __setitem__(self, place, value) -> None:
         later_of(self._image).value("sets the image's pixels").load()[place] = value
 
 
-def later_of(image: Any) -> Deferred:
+def later_of(image) -> Deferred:
     """Returns what a stand-in stands for."""
     later: Deferred = object.__getattribute__(image, "_later")
     return later
@@ -137,13 +137,7 @@ def _own_class(later: Deferred) -> type:
         return type(later.value(""))
     if not later.is_file:
         return Image.Image
-    if later.header is not None:
-        return later.header.kind
-    try:
-        with opened(later.source) as file, _really_open(file) as image:
-            return type(image)
-    except Exception:
-        return Image.Image
+    return type(later.value("asks for the image's class")) if later.header is None else later.header.kind
 
 
 def header_of(source: Source) -> ImageHeader | None:
@@ -205,19 +199,16 @@ def _converted(s: State, like: str, mode: str) -> Outcome:
     return Outcome(after, OPERATIONS["to_grayscale"](s, like, 1).steps if s.mode == "RGB" else None)
 
 
-def _resized(
-    s: State, like: str, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None
-) -> Outcome:
+def _resized(s: State, like: str, size, resample=None, box=None, reducing_gap=None) -> Outcome:
     width, height = map(operator.index, size)
-    gap = reducing_gap and max(int(old / new / reducing_gap) for old, new in zip(s.size, (height, width), strict=True))
-    if box is not None or (gap or 0) > 1:
+    if box is not None or reducing_gap is not None:
         return Outcome(s.sized((height, width)))
     if (height, width) == s.size:
         return Outcome(s, ())
     return resized(s, like, (height, width), interpolation_named(3 if resample is None else resample))
 
 
-def _cropped(s: State, like: str, box: Any = None) -> Outcome:
+def _cropped(s: State, like: str, box=None) -> Outcome:
     if box is None:
         return Outcome(s, ())
     left, top, right, bottom = (operator.index(round(edge)) for edge in box)  # as PIL does
@@ -225,14 +216,7 @@ def _cropped(s: State, like: str, box: Any = None) -> Outcome:
 
 
 def _rotated(
-    s: State,
-    like: str,
-    angle: Any,
-    resample: Any = 0,
-    expand: Any = False,
-    center: Any = None,
-    translate: Any = None,
-    fillcolor: Any = None,
+    s: State, like: str, angle, resample=0, expand=False, center=None, translate=None, fillcolor=None
 ) -> Outcome:
     if translate is not None:
         raise ValueError(translate)
@@ -250,7 +234,7 @@ _METHODS: dict[str, Callable[..., Outcome]] = {
 
 
 def _method(name: str, gives: Callable[..., Outcome]) -> Callable[..., Any]:
-    def method(image: LazyImage, *args: Any, **kwargs: Any) -> Any:
+    def method(image: LazyImage, *args, **kwargs) -> Any:
         """Does as PIL's, later if possible."""
         later = later_of(image)
         state, outcome = later.state, None

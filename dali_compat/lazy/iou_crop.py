@@ -21,7 +21,7 @@ _SIZE, _TRIED = (330, 470), 12
 _LEAST = 16  # of a side: no window is without pixels
 
 
-def params(transform: Any, flat_inputs: Any, really: Callable[..., Any] = _really) -> Any:
+def params(transform, flat_inputs, really: Callable[..., Any] = _really) -> Any:
     """Returns what its own method gives."""
     boxes = _geometry.get_bounding_boxes(flat_inputs)
     height, width = _geometry.query_size(flat_inputs)
@@ -32,7 +32,7 @@ def params(transform: Any, flat_inputs: Any, really: Callable[..., Any] = _reall
         return _drawn(transform, height, width, boxes)
 
 
-def _drawn(transform: Any, height: int, width: int, boxes: Any) -> dict[str, Any]:
+def _drawn(transform, height: int, width: int, boxes) -> dict[str, Any]:
     plain = boxes.as_subclass(torch.Tensor)
     corners = F.convert_bounding_box_format(plain, boxes.format, tv_tensors.BoundingBoxFormat.XYXY).numpy()
     while True:
@@ -44,7 +44,7 @@ def _drawn(transform: Any, height: int, width: int, boxes: Any) -> dict[str, Any
             return made
 
 
-def _tried(transform: Any, height: int, width: int, corners: np.ndarray, overlap: Any) -> dict[str, Any] | None:
+def _tried(transform, height: int, width: int, corners: np.ndarray, overlap) -> dict[str, Any] | None:
     """The first of ``trials`` windows that fits. A trial takes two random numbers, and two more if its sides are near
     enough to a square. So it may begin at any other number: all are computed as if it did."""
     before = torch.get_rng_state()
@@ -92,14 +92,14 @@ def _is_the_same() -> bool:
 
 
 def _agrees(seed: int) -> bool:
-    torch.default_generator.manual_seed(seed)
-    transform, corners = v2.RandomIoUCrop(), torch.rand(3, 2) * 200
-    boxes = torch.cat([corners, corners + 20 + torch.rand(3, 2) * 100], 1)
+    generator, transform = torch.Generator().manual_seed(seed), v2.RandomIoUCrop()
+    corners, sides = torch.rand(2, 3, 2, generator=generator) * 200
+    boxes = torch.cat([corners, corners + 20 + sides / 2], 1)
     boxes = tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=_SIZE)
-    before = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
     theirs = _really(transform, [torch.empty(3, *_SIZE, dtype=torch.uint8), boxes])
     after = torch.get_rng_state()
-    torch.set_rng_state(before)
+    torch.default_generator.manual_seed(seed)
     with np.errstate(all="ignore"):
         ours = _drawn(transform, *_SIZE, boxes)
     same = theirs.keys() == ours.keys() and all(torch.equal(*map(torch.as_tensor, (ours[k], theirs[k]))) for k in ours)

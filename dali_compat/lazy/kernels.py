@@ -25,12 +25,7 @@ from .tensors import KINDS, LazyMask, lazy_tensor
 _BY_VERSION = frozenset(("affine", "augment", "gaussian_blur"))  # whose arithmetic is not that of the image's class
 
 
-def state_of(stand_in: Any) -> State | None:
-    """Returns what is known of it; None where it is real, or only the real one says it."""
-    return later_of(stand_in).state
-
-
-def applied(owner: str, name: str, stand_in: Any, args: Any, kwargs: Any) -> Any:
+def applied(owner: str, name: str, stand_in, args, kwargs) -> Any:
     """Returns what a function of torchvision's or PIL's gives of a stand-in, not made yet; None where it has to be.
     ``owner``, ``name``: as Call's."""
     later = later_of(stand_in)
@@ -53,7 +48,7 @@ def stand_in_for(later: Deferred | None) -> Any:
     return later.notes.made(made)
 
 
-def registered(transform: Any, stand_in: Any) -> Any:
+def registered(transform, stand_in) -> Any:
     """Returns what a transform gives that neither torch nor torchvision has, and that has a translation; None where it
     has to be called. Its random numbers are drawn here, from torch's generator."""
     later = later_of(stand_in)
@@ -63,7 +58,8 @@ def registered(transform: Any, stand_in: Any) -> Any:
     spec = ImageSpec(state.kind, state.dtype, state.normalized, state.channels)
     chain = translate((transform,), spec)
     steps = [step for entry in chain.translated for step in entry.steps]
-    if chain.functions or chain.views or any(_is_conditional(step) for step in steps):
+    several = any(one.when or one.op == "choose" or one.gives.views > 0 for one in steps)  # or for some images alone
+    if chain.functions or chain.views or several:
         return None
     counts: dict[int, int] = {}
     for one in steps:
@@ -90,11 +86,6 @@ def registered(transform: Any, stand_in: Any) -> Any:
     return stand_in_for(later.then(RecordedCall("called", "", (transform,)), Outcome(given_state, tuple(made))))
 
 
-def _is_conditional(step: Step) -> bool:
-    """Returns whether it is for some images alone, or gives several."""
-    return bool(step.when) or step.op == "choose" or step.gives.views > 0
-
-
 def _uniforms(step: Step) -> int:
     return 0 if step.draw is None else uniforms_of(step.draw)
 
@@ -102,43 +93,49 @@ def _uniforms(step: Step) -> int:
 # ---- kernels of v2
 
 
-def _kernel(function: Any, name: str) -> Callable[..., Any]:
-    def kernel(inpt: Any, *args: Any, **kwargs: Any) -> Any:
+def _kernel(function, name: str) -> Callable[..., Any]:
+    def kernel(inpt, *args, **kwargs) -> Any:
         made = applied("v2", name, inpt, args, kwargs) if name in OPERATIONS else None
         return function(later_of(inpt).value(f"gives the image to {name}"), *args, **kwargs) if made is None else made
 
     return kernel
 
 
-def _resized_crop(inpt: Any, top: Any, left: Any, height: Any, width: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
+def _resized_crop(inpt, top, left, height, width, size, *args, **kwargs) -> Any:
     return v2.resize(v2.crop(inpt, top, left, height, width), size, *args, **kwargs)
 
 
-def _answer(function: Any, answer: Callable[[State], Any]) -> Callable[..., Any]:
-    def kernel(inpt: Any) -> Any:
-        state = state_of(inpt)
+def _answer(function, answer: Callable[[State], Any]) -> Callable[..., Any]:
+    def kernel(inpt) -> Any:
+        state = later_of(inpt).state
         return function(later_of(inpt).value("")) if state is None else answer(state)
 
     return kernel
 
 
-def _passed(inpt: Any, *args: Any, **kwargs: Any) -> Any:
+def _passed(inpt, *args, **kwargs) -> Any:
     """v2's transforms leave a mask as it is where they have no kernel for masks."""
     return inpt
 
 
-_ANSWERS: dict[str, Callable[[State], Any]] = {
-    "get_dimensions": lambda s: [s.channels if len(s.shape) > 2 else 1, *s.size],
-    "get_num_channels": lambda s: s.channels if len(s.shape) > 2 else 1,
+def _channels(s: State) -> int:
+    return s.channels if len(s.shape) > 2 else 1
+
+
+ANSWERS: dict[str, Callable[[State], Any]] = {
+    "get_dimensions": lambda s: [_channels(s), *s.size],
+    "get_num_channels": _channels,
+    "get_image_num_channels": _channels,
     "get_size": lambda s: [*s.size],
+    "get_image_size": lambda s: [*s.size[::-1]],
 }
 
 
 def _register() -> None:
     for function, registry in _utils._KERNEL_REGISTRY.items():
         name = function.__name__
-        if name in _ANSWERS:
-            made = _answer(function, _ANSWERS[name])
+        if name in ANSWERS:
+            made = _answer(function, ANSWERS[name])
         else:
             made = _resized_crop if name == "resized_crop" else _kernel(function, name)
         registry[LazyImage] = made

@@ -7,18 +7,21 @@ the State of an image in its place, and gives an Outcome: torchvision's own arit
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torchvision.transforms import InterpolationMode
 
-from ..plan import Draw, ImageSpec
+from ..plan import ImageSpec
 
 Numbers = tuple[float, ...]
 Size = tuple[int, int]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 CONSTANT = frozenset((int, float, bool, str, type(None), torch.dtype, InterpolationMode))  # classes of arguments
+_WARPS = "rotate", "affine", "perspective"
 FLAG, SIZED, NEVER = "flag", "sized", "never"  # how an image that a step is not for passes it
 
 
@@ -47,7 +50,7 @@ class State(NamedTuple):
     def channels(self) -> int:
         return self.shape[-3]
 
-    def sized(self, size: Any) -> State:
+    def sized(self, size) -> State:
         """The same of another size."""
         return State(self.kind, self.mode, (*self.shape[:-2], *map(int, size)), self.dtype, self.normalized)
 
@@ -65,16 +68,11 @@ class Given:
 
     __slots__ = "_hash", "_key", "args", "draw", "gives", "layout", "off", "op", "sized"
 
-    def __init__(self, op: str, args: Any, gives: Any, layout: Any = (), off: str = NEVER, draw: Draw | None = None):
-        self._key = op, args, gives, layout, off, draw
-        self._hash = hash(self._key)
-        self.op: str = op
-        self.args: tuple[tuple[str, Any], ...] = args
-        self.gives: tuple[str, torch.dtype, bool, int] = gives
-        self.layout: tuple[tuple[str, tuple[int, ...], str], ...] = layout
-        self.off, self.draw = off, draw
+    def __init__(self, *key):
+        self._key, self._hash = key, hash(key)
+        self.op, self.args, self.gives, self.layout, self.off, self.draw = key
         # whether its numbers begin with the sizes before and after it
-        self.sized = off == SIZED or op in ("rotate", "affine", "perspective") or draw is not None
+        self.sized = self.off == SIZED or self.op in _WARPS or self.draw is not None
 
     def __hash__(self) -> int:
         return self._hash
@@ -84,11 +82,6 @@ class Given:
 
     def __reduce__(self) -> Any:
         return given, self._key
-
-    def but(self, **changes: Any) -> Given:
-        """Another one."""
-        names = "op", "args", "gives", "layout", "off", "draw"
-        return given(*[changes.get(name, value) for name, value in zip(names, self._key, strict=True)])
 
     def spec(self, size: Size | None) -> ImageSpec:
         """The image after it."""
@@ -100,7 +93,7 @@ _MOST_KNOWN = 1024
 _givens: dict[tuple[Any, ...], Given] = {}
 
 
-def given(*key: Any) -> Given:
+def given(*key) -> Given:
     """The Given of these arguments: that of before, as a rule."""
     made = _givens.get(key)
     if made is None:
@@ -134,7 +127,6 @@ class UnknownOperation(Exception):
 OPERATIONS: dict[str, Callable[..., Outcome]] = {}
 _OFTEN_ALIKE = frozenset(("convert_image_dtype", "hflip", "horizontal_flip", "normalize", "pil_to_tensor", "to_dtype"))
 _OFTEN_ALIKE |= {"to_image", "to_mask", "to_tensor", "vertical_flip", "vflip"}  # their arguments, in all samples
-_outcomes: dict[tuple[Any, ...], Outcome | None] = {}
 
 
 def operation(*names: str) -> Callable[[Function], Function]:
@@ -149,37 +141,30 @@ def operation(*names: str) -> Callable[[Function], Function]:
     return registered
 
 
-def outcome_of(name: str, state: State, like: str, args: Any, kwargs: Any) -> Outcome | None:
+def outcome_of(name: str, state: State, like: str, args, kwargs) -> Outcome | None:
     """Returns what a function of this name gives of an image, called with these further arguments; None where only the
     real image says so. ``like``: "v1" or "v2"."""
-    if name not in _OFTEN_ALIKE:
-        return _outcome_of(name, state, like, args, kwargs)
-    try:
-        fixed = [_fixed(one) for one in (*args, *kwargs.values())]
-    except TypeError:
-        return _outcome_of(name, state, like, args, kwargs)
-    key = name, state, like, torch.get_default_dtype(), len(args), *kwargs, *fixed
-    try:
-        return _outcomes[key]
-    except KeyError:
-        made = _outcome_of(name, state, like, args, kwargs)
-    if len(_outcomes) >= _MOST_KNOWN:
-        _outcomes.clear()
-    _outcomes[key] = made
-    return made
+    if name in _OFTEN_ALIKE:
+        with suppress(TypeError):
+            fixed = tuple([_fixed(one) for one in args]), tuple([(key, _fixed(one)) for key, one in kwargs.items()])
+            return _remembered(name, state, like, torch.get_default_dtype(), *fixed)
+    return _outcome_of(name, state, like, args, kwargs)
 
 
-def _fixed(value: Any) -> Any:
+def _fixed(value) -> Any:
     """An argument by its value. Raises TypeError where that may change."""
-    kind = type(value)
-    if kind in CONSTANT:
-        return value
-    if kind in (list, tuple) and all(type(one) in CONSTANT for one in value):
-        return tuple(value)
-    raise TypeError
+    several = value if type(value) in (list, tuple) else (value,)
+    if not CONSTANT.issuperset(map(type, several)):
+        raise TypeError
+    return value if several is not value else tuple(several)
 
 
-def _outcome_of(name: str, state: State, like: str, args: Any, kwargs: Any) -> Outcome | None:
+@lru_cache(_MOST_KNOWN)
+def _remembered(name: str, state: State, like: str, default: torch.dtype, args, kwargs) -> Outcome | None:
+    return _outcome_of(name, state, like, args, dict(kwargs))
+
+
+def _outcome_of(name: str, state: State, like: str, args, kwargs) -> Outcome | None:
     known = OPERATIONS.get(name)
     if known is None:
         return None
@@ -190,13 +175,13 @@ def _outcome_of(name: str, state: State, like: str, args: Any, kwargs: Any) -> O
     return made if len(made.state.shape) < 2 or min(made.state.size) > 0 else None
 
 
-def step(op: str, state: State, numbers: Any = (), layout: Any = (), off: str = NEVER, **args: Any) -> Step:
+def step(op: str, state: State, numbers=(), layout=(), off: str = NEVER, **args) -> Step:
     """A step that gives an image of this state."""
     gives = state.kind, state.dtype, state.normalized, state.channels if len(state.shape) > 2 else 1
     return given(op, tuple(args.items()), gives, tuple(layout), off, None), tuple(map(float, numbers))
 
 
-def flagged(op: str, state: State, numbers: Any = (), layout: Any = (), **args: Any) -> tuple[Step, ...]:
+def flagged(op: str, state: State, numbers=(), layout=(), **args) -> tuple[Step, ...]:
     """A step that other images may do without."""
     return (step(op, state, (1, *numbers), (("flag", (), "int32"), *layout), FLAG, **args),)
 

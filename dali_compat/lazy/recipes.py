@@ -24,6 +24,7 @@ from .operations import FLAG, NEVER, Given, Numbers, Size, Step
 _MOST, _MOST_CHAINS = 12, 48  # recipes of a data set, and how often they may grow
 _MOST_KNOWN = 4096  # sequences of steps whose places are known
 _LONGEST = 16  # steps that some images do without
+_MOST_CONSTANTS = 6  # of a step's, such as fills: others are drawn for each image, and would use up the recipes
 _FIDELITY: dict[str, Any] = {
     "resize": resized,
     "to_dtype": converted,
@@ -94,6 +95,7 @@ class Recipes:
         self._count, self._given = count, given
         self._root, self.replayed = RecipeChain(count, given), RecipeChain(count, given, None)
         self._recipes: list[_Recipe] = []
+        self._constants: dict[Any, set[Any]] = {}
         self._places: dict[tuple[Given, ...], tuple[_Recipe, list[int]] | None] = {}
         self._chains = 0
         self._lock = new_lock()
@@ -129,6 +131,11 @@ class Recipes:
 
     def _find(self, kinds: tuple[Given, ...]) -> tuple[_Recipe, list[int]] | None:
         """A recipe that has these steps, and their places there; None where there are too many others."""
+        for given in kinds:
+            constants = self._constants.setdefault((given.op, given.gives), set())
+            if given.args not in constants and len(constants) >= _MOST_CONSTANTS:
+                return None
+            constants.add(given.args)
         for recipe in self._recipes:
             merged = _merged(recipe.givens, list(kinds))
             if merged is None:

@@ -18,7 +18,7 @@ from torchvision.transforms.v2 import functional as v2
 
 from ..data.sources import ORIENTATION, Source, is_upright, opened
 from ..inspection.replaced import STANDS_FOR
-from .operations import CONSTANT, Size, State, Step
+from .operations import CONSTANT, Outcome, Size, State, Step
 
 
 class RecordedCall(NamedTuple):
@@ -36,7 +36,7 @@ class RecordedCall(NamedTuple):
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
 
-    def on(self, image: Any) -> Any:
+    def on(self, image) -> Any:
         """Returns what it gives of a real image."""
         return _FUNCTIONS[self.owner](self.name)(image, *self.args, **self.kwargs)
 
@@ -56,8 +56,8 @@ class Recording(NamedTuple):
         source, size: where its file is, and the (height, width) of the image there.
         state: what is known of it.
         calls: what was done to it.
-        steps: that do the same on a batch; None where no kernels are known to, and ``why``. Of a gray file that was
-            only opened there are both: only what is normalised is left to kernels, because the rest may be masks.
+        steps: that do the same on a batch; None where no kernels are known to, and ``why``. Of a file in another mode
+            than RGB there may be both.
     """
 
     source: Source
@@ -66,6 +66,22 @@ class Recording(NamedTuple):
     calls: tuple[RecordedCall, ...] = ()
     steps: tuple[Step, ...] | None = ()
     why: str = ""
+
+    def then(self, call: RecordedCall, outcome: Outcome) -> Recording:
+        """The image after a call that gives this."""
+        source, size, state, calls, steps, why = self
+        if call.name == "convert" and outcome.state.mode == "RGB" and all(one.name == "copy" for one in calls):
+            steps, why = (), ""  # as all decoders give it
+        elif steps is not None and outcome.steps is not None:
+            steps = (*steps, *outcome.steps)
+        elif steps is not None:
+            steps, why = None, f"uses the {'image' if state.kind == 'pil' else 'tensor'}'s {call.name.strip('_')}"
+        return Recording(source, size, outcome.state, (*calls, call), steps, why)
+
+    @property
+    def batch_steps(self) -> tuple[Step, ...] | None:
+        """The steps that a batch takes. Of a gray file only what is normalised: the rest may be masks."""
+        return None if self.why and not self.state.normalized else self.steps
 
     def made(self) -> Any:
         """The image, as torchvision makes it of the file.
@@ -80,7 +96,8 @@ class Recording(NamedTuple):
             if self.calls and self.calls[0].owner == "decoded":
                 image: Any = torch.from_numpy(np.frombuffer(file.read(), np.uint8).copy())
             else:
-                image = upright(_really_open(file), self.source)
+                image = _really_open(file)
+                image = _exif_transpose(image) if is_upright(self.source) else image
                 image.load()
         for call in self.calls:
             image = call.on(image)
@@ -104,23 +121,16 @@ def decoder_of(name: str) -> Callable[..., Any]:
     return getattr(function, STANDS_FOR, function)
 
 
-def kept(value: Any) -> Any:
+def kept(value) -> Any:
     """An argument that stays as it is, whatever becomes of the caller's."""
     kind = type(value)
     if kind in CONSTANT:
         return value
-    if kind is tuple:
-        return value if CONSTANT.issuperset(map(type, value)) else tuple(map(kept, value))
-    if kind is list:
-        return list(map(kept, value))
+    if kind in (list, tuple):
+        return kind(value) if CONSTANT.issuperset(map(type, value)) else kind(map(kept, value))
     if kind is dict:
         return {name: kept(one) for name, one in value.items()}
     return value.clone() if kind is torch.Tensor else value
-
-
-def upright(image: Image.Image, source: Source) -> Image.Image:
-    """An image as it was opened; turned as its EXIF says where its source asks for that."""
-    return _exif_transpose(image) if is_upright(source) else image
 
 
 _really_open = Image.open
@@ -140,12 +150,8 @@ _OF_PIL = {f"ImageOps.{name}": function for name, function in vars(ImageOps).ite
 _OF_PIL["upright"] = _upright
 
 
-def _method(name: str) -> Callable[..., Any]:
-    return lambda image, *args, **kwargs: getattr(image, name)(*args, **kwargs)
-
-
 _FUNCTIONS: dict[str, Callable[[str], Callable[..., Any]]] = {
-    "": _method,
+    "": lambda name: lambda image, *args, **kwargs: getattr(image, name)(*args, **kwargs),
     "v1": _ORIGINALS["v1"].__getitem__,
     "v2": _ORIGINALS["v2"].__getitem__,
     "PIL": _OF_PIL.__getitem__,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .decoders import LazyBytes
-from .deferred import Deferred, Notes
+from .deferred import Notes
 from .images import LazyFile, LazyImage, later_of
 from .record import Recording
 from .tensors import KINDS, LazyStack
@@ -68,12 +68,12 @@ class Sample(NamedTuple):
     images: tuple[Wanted, ...] = ()
     stacked: bool = False
 
-    def finished(self, *made: Any) -> Any:
+    def finished(self, *made) -> Any:
         """The sample, with images in their places, and stacks of them."""
         filled = self.filled(*made)
         return exchanged(filled, {Stack}, Stack.joined) if self.stacked else filled
 
-    def filled(self, *made: Any) -> Any:
+    def filled(self, *made) -> Any:
         """The sample, with images in their places."""
         value = self.value
         for wanted, image in zip(self.images, made, strict=True):
@@ -87,7 +87,7 @@ class Sample(NamedTuple):
         return tuple([wanted.paths for wanted in self.images])
 
 
-def put(value: Any, path: Path, image: Any) -> Any:
+def put(value, path: Path, image) -> Any:
     """A copy of nested containers with another value at a path."""
     if not path:
         return image
@@ -95,27 +95,24 @@ def put(value: Any, path: Path, image: Any) -> Any:
     if type(value) in _DICTS:
         return type(value)((name, put(one, rest, image) if name == key else one) for name, one in value.items())
     made = [put(one, rest, image) if number == key else one for number, one in enumerate(value)]
-    return made if type(value) is list else _as(type(value), made)
+    return _as(type(value), made)
 
 
-def at(value: Any, path: Path) -> Any:
+def at(value, path: Path) -> Any:
     """Returns what nested containers have at a path."""
     for key in path:
         value = value[key]
     return value
 
 
-def exchanged(value: Any, kinds: Container[type], function: Callable[[Any], Any]) -> Any:
+def exchanged(value, kinds: Container[type], function: Callable[[Any], Any]) -> Any:
     """A sample, with what a function makes of what is of one of these very classes."""
     found = type(value)
     if found in kinds:
         return function(value)
     if found in _DICTS:
         return found((name, exchanged(one, kinds, function)) for name, one in value.items())
-    if _is_sequence(found):
-        made = [exchanged(one, kinds, function) for one in value]
-        return made if found is list else _as(found, made)
-    return value
+    return _as(found, [exchanged(one, kinds, function) for one in value]) if _is_sequence(found) else value
 
 
 def taken(given: list[Any], notes: Notes) -> list[Sample]:
@@ -124,9 +121,9 @@ def taken(given: list[Any], notes: Notes) -> list[Sample]:
     A sample keeps the stand-ins for its images where nothing else refers to them. Where something does, a cache of the
     user's perhaps, the image is made now, so that all have the same one.
     """
-    samples = [_sample(given, number) for number in range(len(given))]
+    theirs: set[int] = set()
+    samples = [_sample(given, number, theirs) for number in range(len(given))]
     given.clear()
-    theirs = {id(stand_in) for sample in samples for stand_in in stand_ins(sample.value)}
     for stand_in in notes.left():
         if id(stand_in) not in theirs:
             later_of(stand_in).value("keeps an image")
@@ -147,55 +144,9 @@ def all_real(sample: Sample) -> Sample:
 
 
 def _with(sample: Sample, images: tuple[Wanted, ...]) -> Sample:
-    """A sample in which some stand-ins are real."""
-    return sample._replace(value=exchanged(sample.value, STAND_INS, _as_it_is), images=images)
-
-
-def _sample(given: list[Any], number: int) -> Sample:
-    """A sample, with its stand-ins where those are not real."""
-    found = list(_found(given, number, ()))
-    places: dict[int, list[_Place]] = {}
-    for place in found:
-        places.setdefault(id(place.stand_in), []).append(place)
-    tensors = any(type(place.stand_in) in TENSORS for place in found)
-    for several in places.values():
-        _refuse(later_of(several[0].stand_in), several, beside=tensors and type(several[0].stand_in) in IMAGES)
-    if tensors:  # images beside tensors wait until somebody looks
-        places = {key: several for key, several in places.items() if type(several[0].stand_in) in TENSORS}
-    records = [_record(later_of(several[0].stand_in)) for several in places.values()]
-    images = tuple(
-        Wanted(tuple([place.path for place in several]), record)
-        for several, record in zip(places.values(), records, strict=True)
-        if record is not None
-    )
-    made = Sample(given[number], images, any(place.stacked for place in found))
-    if made.stacked:
-        made = made._replace(value=exchanged(made.value, {LazyStack}, _taken_apart))
-    return _with(made, images) if any(later_of(place.stand_in).is_real for place in found) else made
-
-
-def _taken_apart(stack: Any) -> Any:
-    return stack if later_of(stack).is_real else Stack(stack._parts, stack._how)
-
-
-def _record(later: Deferred) -> Recording | None:
-    return None if later.is_real else later.record
-
-
-def _refuse(later: Deferred, places: list[_Place], beside: bool) -> None:
-    """A stand-in is made real where it has to be. ``places``: all of the sample that it has. ``beside``: it is an image
-    beside tensors."""
-    if (
-        places[0].references > _OWN_REFERENCES + len(places) - 1
-        or max([one.around for one in places]) > _OWN_REFERENCES
-    ):
-        later.value("keeps an image")
-    if beside:
-        return
-    if later.is_file:  # which has a class, a format and a filename
-        later.value("gives an image as it was opened")
-    if _record(later) is None:
-        later.value("gives an image of which the header does not say enough")
+    """A sample in which some stand-ins are real. What is not real yet waits until somebody looks."""
+    value = exchanged(sample.value, STAND_INS, lambda one: later_of(one).value("") if later_of(one).is_real else one)
+    return sample._replace(value=value, images=images)
 
 
 class _Place(NamedTuple):
@@ -214,7 +165,45 @@ class _Place(NamedTuple):
     stacked: bool = False
 
 
-def _found(container: Any, key: Any, path: Path, around: int = 0) -> Iterator[_Place]:
+def _sample(given: list[Any], number: int, theirs: set[int]) -> Sample:
+    """A sample, with its stand-ins where those are not real. ``theirs`` gets the id() of each."""
+    found = list(_found(given, number, ()))
+    places: dict[int, list[_Place]] = {}
+    for place in found:
+        places.setdefault(id(place.stand_in), []).append(place)
+    theirs.update(places)
+    tensors = any(type(place.stand_in) in TENSORS for place in found)
+    for several in places.values():
+        _refuse(several, beside=tensors and type(several[0].stand_in) in IMAGES)
+    images = []
+    for several in places.values():
+        later = later_of(several[0].stand_in)
+        # images beside tensors wait until somebody looks
+        if not later.is_real and later.record and not (tensors and type(several[0].stand_in) in IMAGES):
+            images.append(Wanted(tuple([place.path for place in several]), later.record))
+    made = Sample(given[number], tuple(images), any(place.stacked for place in found))
+    if made.stacked:
+        parted = exchanged(
+            made.value, {LazyStack}, lambda one: one if later_of(one).is_real else Stack(one._parts, one._how)
+        )
+        made = made._replace(value=parted)
+    return _with(made, made.images) if any(later_of(place.stand_in).is_real for place in found) else made
+
+
+def _refuse(places: list[_Place], beside: bool) -> None:
+    """A stand-in, in all its places, is made real where it has to be. ``beside``: it is an image beside tensors."""
+    later, most = later_of(places[0].stand_in), _OWN_REFERENCES
+    if places[0].references > most + len(places) - 1 or max([one.around for one in places]) > most:
+        later.value("keeps an image")
+    if beside:
+        return
+    if later.is_file:  # which has a class, a format and a filename
+        later.value("gives an image as it was opened")
+    if not later.is_real and later.record is None:
+        later.value("gives an image of which the header does not say enough")
+
+
+def _found(container, key, path: Path, around: int = 0) -> Iterator[_Place]:
     """The stand-ins, real or not, within one of a container's values."""
     kind, references = type(container[key]), sys.getrefcount(container[key])
     if kind is LazyStack and not later_of(container[key]).is_real:
@@ -224,34 +213,15 @@ def _found(container: Any, key: Any, path: Path, around: int = 0) -> Iterator[_P
                 yield place._replace(stacked=True)
     elif kind in STAND_INS:
         yield _Place(path, container[key], references, around)
-    elif kind in _DICTS:
-        for name in container[key]:
-            yield from _found(container[key], name, (*path, name), max(around, references))
-    elif _is_sequence(kind):
-        for number in range(len(container[key])):
-            yield from _found(container[key], number, (*path, number), max(around, references))
-
-
-def stand_ins(value: Any) -> Iterator[Any]:
-    """Stand-ins in a sample, real or not."""
-    kind = type(value)
-    if kind in STAND_INS:
-        yield value
     elif kind in _DICTS or _is_sequence(kind):
-        for one in value.values() if kind in _DICTS else value:
-            yield from stand_ins(one)
-
-
-def _as_it_is(stand_in: Any) -> Any:
-    """Returns what is in its place in a sample. What is not real yet waits until somebody looks."""
-    later = later_of(stand_in)
-    return later.value("") if later.is_real else stand_in
+        for name in container[key] if kind in _DICTS else range(len(container[key])):
+            yield from _found(container[key], name, (*path, name), max(around, references))
 
 
 def _is_sequence(kind: type) -> bool:
     return kind in (list, tuple) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
 
 
-def _as(kind: Any, values: list[Any]) -> Any:
-    """A tuple, or a namedtuple."""
-    return tuple(values) if kind is tuple else kind._make(values)
+def _as(kind, values: list[Any]) -> Any:
+    """A list, a tuple, or a namedtuple."""
+    return kind(values) if kind in (list, tuple) else kind._make(values)

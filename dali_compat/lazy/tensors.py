@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,15 +13,6 @@ from .deferred import Deferred
 from .operations import OPERATIONS, Outcome, State, outcome_of, step
 from .record import RecordedCall, kept
 
-_METHODS = frozenset(
-    (
-        *("add", "as_subclass", "bfloat16", "clone", "contiguous", "cpu", "detach", "dim", "div", "divide", "double"),
-        *("element_size", "flip", "float", "half", "int", "is_floating_point", "long", "mul", "multiply", "ndimension"),
-        *("nelement", "numel", "size", "squeeze", "sub", "subtract", "to", "true_divide", "type", "unsqueeze"),
-        *("__add__", "__getitem__", "__mul__", "__radd__", "__rmul__", "__rsub__", "__sub__", "__truediv__"),
-    )
-)
-_OWN = _METHODS | {"_later", "_parts", "_how", "__torch_function__", "__torch_dispatch__"}
 _JOINS = {torch.stack: "stack", torch.cat: "cat", torch.concat: "cat", torch.concatenate: "cat"}
 _CPU = torch.device("cpu")
 
@@ -43,7 +35,7 @@ class LazyTensor(torch.Tensor):
         return getattr(later.value(f"uses the tensor's {name.strip('_')}"), name)
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(cls, func, types, args=(), kwargs=None) -> Any:
         name = _name(func)
         if name in _METHODS and func is getattr(torch, name, None) and args and type(args[0]) in _LAZY:
             return _called(args[0], name, args[1:], kwargs or {})
@@ -54,11 +46,11 @@ class LazyTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch's annotation has no class method
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        cls, func, types, args=(), kwargs=None
     ) -> Any:
         return cls.__torch_function__(func, types, args, kwargs)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value) -> None:
         if name == "_later":
             object.__setattr__(self, name, value)
         else:
@@ -67,14 +59,6 @@ class LazyTensor(torch.Tensor):
     def __len__(self) -> int:
         state = self._later.state
         return len(self._later.value("")) if state is None else state.shape[0]
-
-
-def _method(name: str) -> Any:
-    return lambda self, *args, **kwargs: _called(self, name, args, kwargs)
-
-
-for _one in _METHODS:
-    setattr(LazyTensor, _one, _method(_one))
 
 
 class LazyTVImage(LazyTensor):
@@ -96,12 +80,13 @@ class LazyStack(LazyTensor):
     _how: str
 
 
-def _joined(name: str, *args: Any, **kwargs: Any) -> LazyStack | None:
-    """Returns what torch.stack or torch.cat gives of alike ones; None of others."""
+def _joined(name: str, tensors, dim: int = 0, **kwargs) -> LazyStack | None:
+    """Returns what torch.stack or torch.cat gives of alike ones, not made yet; None of others."""
+    if kwargs or type(tensors) not in (list, tuple) or not all(type(one) in _LAZY for one in tensors):
+        return None
     try:
-        parts, dim = _parts_of(*args, **kwargs)
-        laters = [one._later for one in parts]
-        ((shape, dtype),) = {(one.shape, one.dtype) for one in parts}
+        parts, laters = tuple(tensors), [one._later for one in tensors]
+        ((shape, dtype),) = {(one.state.shape, one.state.dtype) for one in laters}
         shape = getattr(torch, name)([torch.empty(shape, device="meta")] * len(parts), dim).shape
     except Exception:  # torch says what is wrong
         return None
@@ -116,15 +101,10 @@ def _joined(name: str, *args: Any, **kwargs: Any) -> LazyStack | None:
     return None if any(one.is_real for one in laters) else later.notes.made(made)
 
 
-def _parts_of(tensors: Any, dim: int = 0) -> tuple[tuple[LazyTensor, ...], int]:
-    """The parts, all of them not made yet. Raises ValueError of others."""
-    if type(tensors) not in (list, tuple) or not all(type(one) in _LAZY and one._later.state for one in tensors):
-        raise ValueError
-    return tuple(tensors), dim
-
-
 KINDS: dict[str, type[LazyTensor]] = {"tensor": LazyTensor, "Image": LazyTVImage, "Mask": LazyMask}
 _LAZY = frozenset(KINDS.values())
+for _kind in _LAZY:  # as torchvision's warnings name them
+    _kind.__name__ = _kind._real_class.__name__
 
 
 def lazy_tensor(later: Deferred) -> LazyTensor:
@@ -158,14 +138,10 @@ _OF_STATE: dict[str, Any] = {
 }
 
 
-def _size(s: State, dim: Any = None) -> Any:
-    return torch.Size(s.shape) if dim is None else s.shape[dim]
-
-
 _ANSWERS: dict[str, Any] = {
     "dim": lambda s: len(s.shape),
     "ndimension": lambda s: len(s.shape),
-    "size": _size,
+    "size": lambda s, dim=None: torch.Size(s.shape) if dim is None else s.shape[dim],
     "numel": lambda s: torch.Size(s.shape).numel(),
     "nelement": lambda s: torch.Size(s.shape).numel(),
     "element_size": lambda s: s.dtype.itemsize,
@@ -173,7 +149,7 @@ _ANSWERS: dict[str, Any] = {
 }
 
 
-def _to(s: State, target: Any) -> Outcome:
+def _to(s: State, target) -> Outcome:
     if isinstance(target, torch.dtype):
         made = outcome_of("to_dtype", s._replace(kind="tensor"), "v1", (target,), {})
         assert made is not None  # else the tensor says so
@@ -190,7 +166,7 @@ def _cast(s: State, dtype: torch.dtype) -> Outcome:
     return made if s.kind == "tensor" else Outcome(made.state._replace(kind="tensor"))
 
 
-def _squeezed(s: State, dim: Any = None) -> Outcome:
+def _squeezed(s: State, dim=None) -> Outcome:
     """Returns the lines of one plane."""
     if len(s.shape) != 3 or s.shape[0] != 1 or 1 in s.shape[1:] or dim not in (None, 0, -3):
         raise ValueError
@@ -203,7 +179,11 @@ def _unsqueezed(s: State, dim: int) -> Outcome:
     return Outcome(s._replace(shape=(1, *s.shape), kind="tensor"))
 
 
-def _item(s: State, place: Any) -> Outcome:
+class _OtherLength(IndexError):
+    """Torch's error, of its class and text."""
+
+
+def _item(s: State, place) -> Outcome:
     """Simplifies an index: of a tuple the first place is taken, if all others are ``...`` and full slices."""
     places = place if type(place) is tuple else (place,)
     at = next((number for number, one in enumerate(places) if one is ...), None)
@@ -216,7 +196,11 @@ def _item(s: State, place: Any) -> Outcome:
     if first is None:
         return _unsqueezed(s, 0)
     if type(first) is torch.Tensor and first.dtype == torch.bool and first.ndim == 1 and int(first.sum()):
-        _refuse_length(s, len(first))
+        if len(first) != s.shape[0]:
+            raise _OtherLength(
+                f"The shape of the mask {[len(first)]} at index 0 does not match the shape of the indexed tensor "
+                f"{list(s.shape)} at index 0"
+            )
         return Outcome(s._replace(shape=(int(first.sum()), *s.shape[1:]), kind="tensor"))
     if type(first) is list or (type(first) is torch.Tensor and first.dtype == torch.int64):
         made = OPERATIONS["permute_channels"](s, "v1", first)
@@ -241,7 +225,7 @@ def _window(s: State, places: tuple[Any, ...]) -> Outcome:
     return Outcome(after, () if size == s.size else OPERATIONS["crop"](s, "v1", top, left, *size).steps)
 
 
-def _flipped(s: State, *dims: Any) -> Outcome:
+def _flipped(s: State, *dims) -> Outcome:
     several = dims[0] if len(dims) == 1 and type(dims[0]) in (tuple, list) else dims
     steps: tuple[Any, ...] | None = ()
     for dim in {range(len(s.shape))[dim] - len(s.shape) for dim in several}:
@@ -253,46 +237,34 @@ def _flipped(s: State, *dims: Any) -> Outcome:
 _FLIPS = {-1: "hflip", -2: "vflip", -3: "permute_channels"}
 
 
-def _computed(name: str) -> Any:
-    return lambda s, other: computed(name, s, other)
-
-
-class _OtherLength(IndexError):
-    """Torch's error, of its class and text."""
-
-
-def _refuse_length(s: State, length: int) -> None:
-    if length != s.shape[0]:
-        shapes = f"{[length]} at index 0 does not match the shape of the indexed tensor {list(s.shape)} at index 0"
-        raise _OtherLength(f"The shape of the mask {shapes}")
-
-
 _MADE: dict[str, Any] = {
     "__getitem__": _item,
     "as_subclass": lambda s, kind: outcome_of("as_subclass", s, "v1", (kind,), {}),
-    "bfloat16": lambda s: _cast(s, torch.bfloat16),
     "clone": lambda s: Outcome(s, ()),
     "cpu": lambda s: Outcome(s, (), same=True),
     "contiguous": lambda s: Outcome(s._replace(kind="tensor"), ()),
     "detach": lambda s: Outcome(s, ()),
-    "double": lambda s: _cast(s, torch.float64),
     "flip": _flipped,
-    "float": lambda s: _cast(s, torch.float32),
-    "half": lambda s: _cast(s, torch.float16),
-    "int": lambda s: _cast(s, torch.int32),
-    "long": lambda s: _cast(s, torch.int64),
     "squeeze": _squeezed,
     "to": _to,
     "unsqueeze": _unsqueezed,
-    **dict.fromkeys(("add", "__add__", "__radd__"), _computed("add")),
-    **dict.fromkeys(("sub", "subtract", "__sub__"), _computed("sub")),
-    **dict.fromkeys(("mul", "multiply", "__mul__", "__rmul__"), _computed("mul")),
-    **dict.fromkeys(("div", "divide", "true_divide", "__truediv__"), _computed("div")),
-    "__rsub__": _computed("rsub"),
+    **{
+        name: partial(_cast, dtype=getattr(torch, name))
+        for name in ("bfloat16", "double", "float", "half", "int", "long")
+    },
+    **dict.fromkeys(("add", "__add__", "__radd__"), partial(computed, "add")),
+    **dict.fromkeys(("sub", "subtract", "__sub__"), partial(computed, "sub")),
+    **dict.fromkeys(("mul", "multiply", "__mul__", "__rmul__"), partial(computed, "mul")),
+    **dict.fromkeys(("div", "divide", "true_divide", "__truediv__"), partial(computed, "div")),
+    "__rsub__": partial(computed, "rsub"),
 }
 
 
-def _called(tensor: LazyTensor, name: str, args: Any, kwargs: Any) -> Any:
+_METHODS = frozenset((*_MADE, *_ANSWERS))
+_OWN = _METHODS | {"_later", "_parts", "_how", "__torch_function__", "__torch_dispatch__"}
+
+
+def _called(tensor: LazyTensor, name: str, args, kwargs) -> Any:
     """Returns what a method gives, later if possible."""
     later = tensor._later
     state = later.state
@@ -315,7 +287,7 @@ def _called(tensor: LazyTensor, name: str, args: Any, kwargs: Any) -> Any:
     return getattr(later.value(f"uses the tensor's {name.strip('_')}"), name)(*args, **kwargs)
 
 
-def _real(value: Any, why: str) -> Any:
+def _real(value, why: str) -> Any:
     """Arguments, in which lazy tensors are real."""
     kind = type(value)
     if issubclass(kind, LazyTensor):
@@ -327,9 +299,13 @@ def _real(value: Any, why: str) -> Any:
     return value
 
 
-def _name(function: Any) -> str:
+def _name(function) -> str:
     """ "shape", not "__get__", of an attribute."""
     owner = getattr(function, "__self__", None)
     own = getattr(function, "__name__", type(function).__name__)
     name = getattr(owner, "__name__", "") if own in ("__get__", "__set__") else own
     return str(name).strip("_")
+
+
+for _one in _METHODS:
+    setattr(LazyTensor, _one, lambda self, *args, _one=_one, **kwargs: _called(self, _one, args, kwargs))

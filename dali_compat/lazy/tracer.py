@@ -45,20 +45,16 @@ class Encoded:
     def __init__(self, data: bytes, upright: bool):
         self._data, self.upright = data, upright
 
-    def read(self, indices: Any) -> list[np.ndarray]:
-        """The bytes."""
+    def read(self, indices) -> list[np.ndarray]:
         return [np.frombuffer(self._data, np.uint8)] * len(indices)
 
-    def changed(self, indices: Any) -> np.ndarray:
-        """None of them can."""
+    def changed(self, indices) -> np.ndarray:
         return np.zeros(len(indices), bool)
 
     def copied(self, index: int) -> bytes:
-        """The bytes."""
         return self._data
 
     def place(self, index: int) -> str:
-        """Nobody knows."""
         return "an image in memory"
 
 
@@ -77,7 +73,7 @@ class Tracer:
         self._since, self._whole = since - _TICK, whole
         self._showing = _showing()
 
-    def opened(self, file: Any, really: Callable[..., Any]) -> Any:
+    def opened(self, file, really: Callable[..., Any]) -> Any:
         """The image of a file, not read yet; None where ``really`` opening it is what can be done."""
         if _are_errors() or _showing() is not self._showing:  # who hears them may leave the image out
             self.notes.became_real(HEARD)
@@ -95,7 +91,7 @@ class Tracer:
 
         return self.notes.made(LazyFile(Deferred(source, self.notes, make, header=header_of(source))))
 
-    def decoded(self, feature: Any, value: Any, really: Callable[..., Any]) -> Any:
+    def decoded(self, feature, value, really: Callable[..., Any]) -> Any:
         """The image of a row of Hugging Face's; None as opened()."""
         if type(value) is not dict or getattr(feature, "mode", None) not in (None, "RGB"):
             return None
@@ -120,14 +116,14 @@ class Tracer:
         record = Recording(later.source, state.size, rgb, (RecordedCall("", "convert", ("RGB",)),))
         return self.notes.made(LazyImage(Deferred(later.source, self.notes, lambda before: later.value(""), record)))
 
-    def read(self, path: Any, really: Callable[..., Any]) -> Any:
+    def read(self, path, really: Callable[..., Any]) -> Any:
         """A file's bytes as a tensor, not read yet; None as opened()."""
         source = self._file(_path(path))
         if source is None:
             return None
         return lazy_bytes(Deferred(source, self.notes, lambda before: really(path)), os.stat(source).st_size)
 
-    def decoded_by(self, library: str, name: str, data: Any, args: Any, really: Callable[..., Any]) -> Any:
+    def decoded_by(self, library: str, name: str, data, args, really: Callable[..., Any]) -> Any:
         """The tensor that a function of a library decodes of these bytes; None as opened()."""
         upright = library == "torchcodec" or any(args[1:])
         if type(data) is LazyBytes:
@@ -146,7 +142,7 @@ class Tracer:
             lazy_tensor(Deferred(source, self.notes, lambda before: really(bytes_of(data), *args), found))
         )
 
-    def _source(self, file: Any) -> Source | None:
+    def _source(self, file) -> Source | None:
         if type(file) is io.BytesIO:
             return None if file.tell() else Record(Encoded(file.getvalue(), upright=False), next(numbers))
         if type(file) is io.BufferedReader:
@@ -195,7 +191,7 @@ def _showing() -> Any:
     return getattr(warnings, "_showwarnmsg_impl", None)
 
 
-def _path(file: Any) -> str:
+def _path(file) -> str:
     """A path that leads to a file from any working directory."""
     path = os.fsdecode(file)
     return path if path[:1] == "/" else within(current_folder(), path)

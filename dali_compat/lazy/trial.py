@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import ctypes
 import fcntl
 import gc
@@ -12,26 +11,24 @@ import pickle
 import stat
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.managers import BaseProxy
 from pathlib import Path
-from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 
-from ..inspection.objects import is_of_library
 from ..workers.samples import dumps
 from ..workers.worker import stay_with_the_parent
-from .static_call_graph import names_of
 
 _SECONDS, _IDLE = 60, 5  # that a child may take, and that it may do nothing: what it waits for may not be there
 _SHARED = 64 << 20  # bytes of shared memory of which a child has a copy
 _MEMORY = "/dev/shm/", "/dev/zero"
 _FIXED = 0x10  # MAP_FIXED
-_SMALL = 1000  # entries of a container that is looked into
-_OBJECTS = 10_000
+_MOST_TEXT = 200
+_WHERE = "in a forked process, where a few samples are tried"
 
 
 class TrialFailed(Exception):
@@ -57,43 +54,26 @@ def in_child(function: Callable[[], Any]) -> Any:
                     _answer(function, send, parent)
             finally:
                 os.close(send)
-            return pickle.loads(_waited_for(answer, child))
+            made = pickle.loads(_waited_for(answer, child))
         except Exception as error:
             slow = isinstance(error, TimeoutError)
             what = "gives no sample within a minute, or waits," if slow else "ends"
-            raise TrialFailed(f"{what} in a forked process, where a few samples are tried") from error
+            raise TrialFailed(f"{what} {_WHERE}") from error
         finally:
             if child:
                 with suppress(OSError):
                     os.kill(child, 9)
                 with suppress(OSError):
                     os.waitpid(child, 0)
+    if isinstance(made, TrialFailed):
+        raise made
+    return made
 
 
-def reachable(start: Any) -> Iterator[Any]:
-    """Objects that one leads to: by attributes, containers, its class, and the names in functions; up to 10,000."""
-    seen: dict[int, Any] = {}
-    waiting = collections.deque([start])
-    while waiting and len(seen) < _OBJECTS:
-        one = waiting.popleft()
-        kind = type(one)
-        if id(one) in seen or issubclass(kind, ModuleType):
-            continue
-        seen[id(one)] = one
-        yield one
-        if not (issubclass(kind, (type, FunctionType)) and is_of_library(one)):
-            waiting += _leads_to(one, kind)
-
-
-def _leads_to(one: Any, kind: type) -> list[Any]:
-    if issubclass(kind, type):
-        return [*vars(one).values(), *one.__bases__]
-    if kind is FunctionType:  # gc would give all of its module
-        world = [one.__globals__[name] for name in names_of(one.__code__) if name in one.__globals__]
-        return [*world, one.__defaults__, one.__kwdefaults__, *(one.__closure__ or ())]
-    if kind in (list, tuple, dict, set, collections.deque) and len(one) > _SMALL:
-        return []
-    return gc.get_referents(one)
+def described(error: Exception) -> str:
+    """An exception's type and text, in a line."""
+    text = " ".join(f"{type(error).__name__}: {error}".replace(";", ",").split())
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} ..."
 
 
 def _flush() -> None:
@@ -133,11 +113,20 @@ def _answer(function: Callable[[], Any], send: int, parent: int) -> None:
                 with suppress(OSError):  # the listing's own
                     _make_own(number)
         _make_memory_own()
+        BaseProxy._callmethod = _refuse_to_change  # type: ignore[method-assign]  # in this process alone
+        try:
+            message = dumps(function())
+        except Exception as error:
+            message = dumps(TrialFailed(f"raises {described(error)} {_WHERE}"))
         with Connection(send, readable=False) as connection:
-            connection.send_bytes(dumps(function()))
+            connection.send_bytes(message)
     finally:
         _flush()
         os._exit(0)
+
+
+def _refuse_to_change(*args, **kwargs):
+    raise RuntimeError("it uses an object of a multiprocessing.Manager, which a trial would change")
 
 
 def _make_own(number: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from multiprocessing.managers import BaseProxy
 from typing import Any, NamedTuple
 
 import torch.utils.data as data
@@ -17,10 +16,9 @@ from .asker import Asker
 from .recipes import Recipes
 from .record import Recording
 from .samples import Sample
-from .static_call_graph import catches_errors
-from .static_checks import gives_many, may_open, may_use_cuda, signature_of, with_inner
+from .static_checks import catches_errors, gives_many, may_open, may_use_cuda, signature_of, with_inner
 from .tracer import HEARD, WRITTEN, now
-from .trial import TrialFailed, in_child, reachable
+from .trial import TrialFailed, described, in_child
 
 _UNSEEN = "opens no image in a way that is seen"
 _TOO_MANY = "does too many kinds of things to its images"
@@ -35,16 +33,11 @@ class Verdict(NamedTuple):
 
     Attributes:
         why: the data set makes its samples itself; "" where it can be asked.
-        raised: there was none; torch's loader says what is wrong.
         images: of the first that is left to DALI.
-        is_jpeg, size: of the first encoded image; in bytes.
     """
 
     why: str
-    raised: bool = False
     images: tuple[Recording, ...] = ()
-    is_jpeg: bool = False
-    size: int = 0
 
 
 class Known:
@@ -55,7 +48,7 @@ class Known:
         whole: as Tracer's.
     """
 
-    def __init__(self, dataset: Any):
+    def __init__(self, dataset):
         self.whole: set[int] = set()
         self.recipes: dict[str, Recipes] = {}
         self._count = len(dataset)
@@ -63,7 +56,7 @@ class Known:
         self._verdict = Verdict("")
         self._begin()
 
-    def verdict(self, dataset: Any) -> Verdict:
+    def verdict(self, dataset) -> Verdict:
         """Returns the verdict on the data set as it is now."""
         signature = list(signature_of(dataset))
         if signature == self._signature:
@@ -103,7 +96,7 @@ class Asked(NamedTuple):
     size: int
 
 
-def asked(dataset: Any) -> Asked | None:
+def asked(dataset) -> Asked | None:
     """A data set that can be asked, from now on; None where nothing says that it opens images, or it gives no sample.
 
     Raises:
@@ -116,26 +109,27 @@ def asked(dataset: Any) -> Asked | None:
     refuse_replaced_pillow(opens=True)
     try:
         known = _of_dataset.get(dataset, lambda: Known(dataset))
+        is_empty = not len(dataset)
     except Exception:  # it takes no weak references, or has no length
         return None
-    verdict = known.verdict(dataset)
-    if verdict.raised:
+    if is_empty:
         return None
+    verdict = known.verdict(dataset)
     if verdict.why:
         raise Unsupported(verdict.why)
     asker = asker_of(dataset, now())
     chains = [asker.place(recording)[0] for recording in verdict.images]
-    return Asked(asker, chains, verdict.is_jpeg, verdict.size)
+    return Asked(asker, chains, *_kind_and_size(verdict.images[0].source))
 
 
-def asker_of(dataset: Any, since: int) -> Asker:
+def asker_of(dataset, since: int) -> Asker:
     """Returns the Asker of a data set that can be asked; ``since`` as there."""
     known = _of_dataset.get(dataset, lambda: Known(dataset))
     whole = known.whole if any(map(catches_errors, with_inner(dataset))) else None
     return Asker(dataset, known.recipes, since, whole)
 
 
-def give_up(dataset: Any, why: str) -> None:
+def give_up(dataset, why: str) -> None:
     """From the next epoch on it is not asked."""
     _of_dataset.get(dataset, lambda: Known(dataset)).give_up(why)
 
@@ -143,41 +137,33 @@ def give_up(dataset: Any, why: str) -> None:
 # ---- a few samples
 
 
-def _try(dataset: Any, recipes: dict[str, Recipes]) -> Verdict:
+def _try(dataset, recipes: dict[str, Recipes]) -> Verdict:
     """Returns what a few samples show. A forked child asks for them, so that nothing of it is left behind."""
     if any(gives_many(one) for one in with_inner(dataset)):
         return Verdict("has __getitems__ of its own")
-    if not len(dataset):
-        return Verdict("has no samples", raised=True)
-    if any(isinstance(one, BaseProxy) for one in reachable(dataset)):
-        return Verdict("has an object of a multiprocessing.Manager, which a trial would change")
     try:
-        shown: Verdict = in_child(lambda: _shown(dataset, recipes))
+        return in_child(lambda: _shown(dataset, recipes))
     except TrialFailed as error:
         return Verdict(str(error))
-    except Exception:  # of an object that is made anew for each sample
-        return Verdict("calls functions with what cannot be pickled")
-    return shown
 
 
-def _shown(dataset: Any, recipes: dict[str, Recipes]) -> Verdict:
+def _shown(dataset, recipes: dict[str, Recipes]) -> Verdict:
     asker = Asker(dataset, recipes, now())
     samples: list[Sample] = []
     for number, index in enumerate(_tried(len(dataset))):
         seed_generators(number)
         try:
             samples += asker.ask([index])
-        except Exception:
+        except Exception as error:
             if not number:
-                return Verdict("raises an error", raised=True)
+                return Verdict(f"raises {described(error)}")
         if number >= _ALIKE - 1 and len({_for_dali(asker, sample) for sample in samples}) == 1:
             break
     left = [sample for sample in samples if _for_dali(asker, sample)]
     if 2 * len(left) < len(samples):
         whys = [image.record.why or _TOO_MANY for sample in samples for image in sample.images]
         return Verdict(asker.why or next(iter(whys), _UNSEEN))
-    images = tuple([one.record for one in left[0].images])
-    return Verdict("", False, images, *_kind_and_size(images[0].source))
+    return Verdict("", tuple([one.record for one in left[0].images]))
 
 
 def _for_dali(asker: Asker, sample: Sample) -> bool:
@@ -191,7 +177,7 @@ def _tried(count: int) -> list[int]:
     return sorted({index for index in indices if 0 <= index < count})
 
 
-def _kind_and_size(source: Any) -> tuple[bool, int]:
+def _kind_and_size(source) -> tuple[bool, int]:
     """Returns whether an encoded image is a JPEG, and its bytes."""
     if isinstance(source, Record):
         encoded = source.archive.copied(source.index)

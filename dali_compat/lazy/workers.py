@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import pickle
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch._utils import ExceptionWrapper
 
@@ -76,7 +77,7 @@ class TracingWorkers:
         seed: of the first epoch.
     """
 
-    def __init__(self, asker: Asker, loader: Any, seed: int):
+    def __init__(self, asker: Asker, loader, seed: int):
         self._asker, self._seed, self._timeout = asker, seed, loader.timeout
         self._context = loader.multiprocessing_context or torch.multiprocessing.get_context()
         self._count, self._init = loader.num_workers, loader.worker_init_fn
@@ -156,14 +157,7 @@ def _waiting(recording: Recording) -> LazyImage:
 
 
 def _work(
-    connection: Connection,
-    tasks: socket.socket,
-    number: int,
-    seed: int,
-    dataset: Any,
-    since: int,
-    count: int,
-    init: Any,
+    connection: Connection, tasks: socket.socket, number: int, seed: int, dataset, since: int, count: int, init
 ) -> None:
     from .verdict import asker_of
 
@@ -190,13 +184,9 @@ def _reply(asker: Asker, request: Request) -> Reply | ExceptionWrapper:
             samples = [asker.really(index) for index in request.indices]
         else:
             samples = asker.ask(request.indices, failed if request.covers else None, seeded)
-        return _portable(samples, failures, asker.why)
+        return Reply([_without_stand_ins(sample) for sample in samples], failures, asker.why)
     except Exception:
         return wrapped()
-
-
-def _portable(samples: Sequence[Sample], failures: list[tuple[int, str, str]], why: str) -> Reply:
-    return Reply([_without_stand_ins(sample) for sample in samples], failures, why)
 
 
 def _without_stand_ins(sample: Sample) -> Sample:
@@ -213,17 +203,16 @@ def _recording(image: LazyImage) -> Any:
     return later.value("") if recording is None or not _travels(recording) else recording
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value) -> bool:
     if type(value) in (list, tuple):
         return all(map(_is_plain, value))
-    return value is None or isinstance(value, (bool, int, float, str, torch.dtype, Enum)) or type(value) is torch.Tensor
+    plain = value is None or isinstance(value, (bool, int, float, str, torch.dtype, Enum, np.number))
+    return plain or type(value) is torch.Tensor
 
 
 def _travels(recording: Recording) -> bool:
     """Returns whether pickle takes what the user's code has called operations with."""
-    if all(
-        call.owner != "called" and all(map(_is_plain, (*call.args, *call.kwargs.values()))) for call in recording.calls
-    ):
+    if all(call.owner != "called" and _is_plain((*call.args, *call.kwargs.values())) for call in recording.calls):
         return True
     try:
         dumps(recording)

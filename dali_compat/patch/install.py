@@ -193,8 +193,7 @@ def _why_torchs(dataset: Any) -> str | None:
         return ""
     from ..data.kinds import of_images
     from ..errors import Unsupported
-    from ..lazy.static_call_graph import reads_images
-    from ..lazy.static_checks import with_inner
+    from ..lazy.static_checks import reads_images, with_inner
     from ..routes.choose import planned
 
     if of_images(dataset):

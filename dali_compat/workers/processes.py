@@ -230,7 +230,13 @@ class Processes:
             self.close()
             if self.trouble == _CUT:
                 raise OutOfStep(_CUT)
-            raise RuntimeError(self.trouble)
+            error = RuntimeError(self.trouble)
+            # no fault of the sample that was asked for
+            error.workers_lost = True  # type: ignore[attr-defined]  # dali_part.py looks there
+            try:
+                raise error
+            finally:
+                del error  # it refers to its traceback, and that to this frame
 
 
 def serve(connection: Connection, tasks: socket.socket, answer: Callable[[bytes], bytes]) -> None:

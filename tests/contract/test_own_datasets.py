@@ -2,6 +2,7 @@
 
 import functools
 import io
+import multiprocessing
 import os
 import random
 import signal
@@ -285,6 +286,38 @@ def test_a_trial_that_fails(folder, trouble):
     with pytest.warns(match="in a forked process"):
         loader = DataLoader(Odd(folder), 5, device="cpu")
     assert_same(list(loader), list(stock(own.Plain(folder), 5)))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_trial_that_raises_says_what(folder, first):
+    class Broken(own.Plain):
+        parent = os.getpid()
+
+        def __getitem__(self, i):
+            if os.getpid() != self.parent and i >= first:
+                raise ValueError("no such\ntable; yet") if not first else KeyboardInterrupt
+            return super().__getitem__(i)
+
+    reason = "raises ValueError: no such table, yet" if not first else "in a forked process"
+    with pytest.warns(match=reason):
+        loader = DataLoader(Broken(folder), 5, device="cpu")
+    assert_same(list(loader), list(stock(own.Plain(folder), 5)))
+
+
+def test_a_trial_changes_no_manager(folder):
+    class Counted(own.Plain):
+        def __getitem__(self, i):
+            self.seen[i] = 1 + self.seen.get(i, 0)
+            return super().__getitem__(i)
+
+    with multiprocessing.Manager() as manager:
+        dataset = Counted(folder)
+        dataset.seen = manager.dict()
+        with pytest.warns(match=r"multiprocessing\.Manager"):
+            loader = DataLoader(dataset, 5, device="cpu")
+        assert not dataset.seen
+        assert_same(list(loader), list(stock(own.Plain(folder), 5)))
+        assert len(dataset.seen) == len(dataset)
 
 
 def test_one_sample_does_not_decide(folder):

@@ -9,9 +9,8 @@ from torchvision import datasets
 from torchvision import transforms as T
 from torchvision.datasets.folder import default_loader, pil_loader
 
-from dali_compat.lazy import static_call_graph
-from dali_compat.lazy.static_call_graph import opens_images, reads_images
-from dali_compat.lazy.static_checks import with_inner
+from dali_compat.lazy import static_checks
+from dali_compat.lazy.static_checks import opens_images, reads_images, with_inner
 
 
 def load(path):
@@ -132,5 +131,5 @@ def test_does_not():
 def test_what_a_package_can_do_says_nothing(monkeypatch):
     """A tokenizer's package may open images, too."""
     dataset = Of(Loads())
-    monkeypatch.setattr(static_call_graph, "is_installed", lambda path: path == load.__code__.co_filename)
+    monkeypatch.setattr(static_checks, "is_installed", lambda path: path == load.__code__.co_filename)
     assert opens_images(dataset) and not reads_images(dataset)

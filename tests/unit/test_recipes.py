@@ -131,3 +131,12 @@ def test_threads_share_them(image):
         for calls, chain, numbers in pool.map(place, jobs):
             if not chain.is_replayed:
                 assert torch.equal(ran(chain, numbers, image), by_torchvision(image, calls))
+
+
+def test_constants_of_their_own_use_up_no_recipes(image):
+    recipes = Recipes(10, PATHS)
+    replayed = [recipes.place(done(("pad", [1, 1, 1, 1], fill)), (60, 70))[0].is_replayed for fill in range(200)]
+    assert sum(replayed) > 150 and not any(replayed[:3])
+    calls = [("crop", 1, 2, 40, 50), ("invert",), ("pil_to_tensor",)]
+    chain, numbers = recipes.place(done(*calls), (60, 70))
+    assert not chain.is_replayed and torch.equal(ran(chain, numbers, image), by_torchvision(image, calls))
