@@ -193,22 +193,22 @@ class Plan:
     planes: tuple[Step, ...] | None = None
     after: tuple[Step, ...] = ()
 
-    @property
+    @property  # kept, it would be a circle
     def chains(self) -> tuple[Plan, ...]:
         """The plans of one image each: the views, or itself."""
         return self.views or (self,)
 
-    @property
+    @cached_property
     def from_planes(self) -> bool:
         """True if kernels can do it on what a GPU's JPEG engine gives."""
         return all(plan.planes is not None for plan in self.chains)
 
-    @property
+    @cached_property
     def calls(self) -> bool:
         """True if part of it is not translated."""
         return any(plan.call is not None for plan in self.chains)
 
-    @property
+    @cached_property
     def gives(self) -> ImageSpec:
         """The image after the steps (before the call)."""
         return self.steps[-1].gives if self.steps else self.takes

@@ -156,8 +156,8 @@ class Tabled:
     def sources(self) -> list[str]:
         made: list[Any] = [None] * self._count
         for one, table in self._found:
-            for row, index in zip(one.rows.tolist(), one.index.tolist(), strict=True):
-                made[row] = table.path(index)
+            for row, path in zip(one.rows.tolist(), table.texts(one.index), strict=True):
+                made[row] = path
         return made
 
     def source(self, row: int) -> str:

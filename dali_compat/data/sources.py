@@ -211,6 +211,11 @@ def written(path: str) -> int:
         return 0
 
 
+def when_written(paths: Sequence[Any]) -> np.ndarray:
+    """(N,) int64, written() of each path."""
+    return np.fromiter(map(written, paths), np.int64, len(paths))
+
+
 class RandomAccess:
     """Reads any bytes of a source, or of an array of its bytes; a context manager.
 

@@ -97,10 +97,10 @@ class SampleTable:
         """A digest of all paths, in order."""
         return hashlib.sha256(self._bytes.data).hexdigest()
 
-    def path(self, index: int) -> str:
-        """Returns a sample's path."""
-        path = self._paths[index]
-        return path if self._taken is str else self._taken(path)
+    def texts(self, index: np.ndarray) -> list[str]:
+        """Returns samples' paths."""
+        paths = [self._paths[i] for i in index.tolist()]
+        return paths if self._taken is str else list(map(self._taken, paths))
 
     def paths(self, index: np.ndarray) -> np.ndarray:
         """(n, L) uint8, one path a row with zeros behind it."""

@@ -3,16 +3,19 @@
 In the order to read them:
 
 - iterator: next(). It draws indices from torch's sampler, keeps a few batches under way, and gives them in order.
-- epoch: what the batches of one epoch share. batch: one batch, from its indices to what collate_fn gives. part: the
-  rows of a batch that share a plan. These three know no route; each route has subclasses of them.
-- dali_iterator, dali_epoch, dali_batch, dali_part: the DALI route. A group is the rows of a part that one decoder
-  decodes: DALI (dali_group), Pillow (pil_group), or a GPU's JPEG engine (planes_group). dali_owner: what a batch is to
-  its parts and groups. file_batch: where a batch's samples are. batch_headers: what is known of their files. aside: the
-  thread that works ahead. early: what it has made of a batch.
+- epoch: state that the batches of one epoch share. batch: one batch, from its indices to what collate_fn gives. These
+  two know no route.
+- dali_iterator, dali_epoch, dali_batch: the DALI route. prefetch_thread: the thread that works ahead. dali_batch has
+  the stages of a batch in their order:
+  - rows: where its images are, what is known of their files, and what is drawn for them. traced, sample_batch: of a
+    data set of the user's.
+  - decoding: the rows that share a plan. A group of them has one decoder: DALI or Pillow (decode), or a GPU's JPEG
+    engine (planes_group). It is submitted, and gives images, and the errors of rows that cannot be made.
+  - part: the rows that share a plan from their images on, through functions without a translation.
+  - collate: default_collate, or a collate_fn of the user's, on a GPU.
 - resident, chunk: the route of arrays on the device. A chunk is several batches, computed together.
-- stock: torch's own loader, followed by a copy to the device.
+- fallback: torch's own loader, followed by a copy to the device.
 - on_error: what becomes of a sample that cannot be read. substitute: the sample in its place.
-- collate: a collate_fn of the user's, on a GPU.
 - history, progress, traits, generators: state_dict() and load_state_dict(). lightning: where a Trainer is meanwhile.
 - stats: stats(). samplers: what is known of torch's samplers.
 """

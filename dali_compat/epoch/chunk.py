@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -17,8 +18,10 @@ from ..routes.resident import Held, ResidentRoute
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches, current_stream_of, to_device
 from .epoch import Epoch
-from .part import Part, in_format
+from .part import Given, Part, in_format
 from .samplers import Indices
+
+_Selection = tuple[torch.Tensor, np.ndarray | None, torch.Tensor]  # values, rows, index
 
 
 class Chunk:
@@ -40,7 +43,7 @@ class Chunk:
         by_plan: dict[Plan, list[_HeldRows]] = {}
         for one in held_rows:
             by_plan.setdefault(one.held.plan, []).append(one)
-        self._parts = [ResidentPart(self, plan, of_plan) for plan, of_plan in by_plan.items()]
+        self._parts = [self._part(plan, of_plan) for plan, of_plan in by_plan.items()]
         self.labels = self._labels(held_rows) if epoch.default_collate else None
         self._taken: list[tuple[Any, torch.Tensor | None]] | None = None
         self._stream: torch.cuda.Stream | None = None
@@ -128,8 +131,22 @@ class Chunk:
             return None
         return _selected(tables, len(self))
 
+    def _part(self, plan: Plan, held_rows: list[_HeldRows]) -> Part:
+        """The rows that share a plan. Its draws are made now."""
+        at: np.ndarray | slice = slice(None)
+        rows: Sequence[int] = range(len(self))
+        if sum(len(one.at) for one in held_rows) == len(self):
+            selections = [(s.held.on_device, s.rows, s.at) for s in held_rows]
+        else:
+            at = np.sort(np.concatenate([one.some for one in held_rows]))
+            rows = at.tolist()
+            selections = [(s.held.on_device, np.searchsorted(at, s.some), s.at) for s in held_rows]
+        sizes = np.broadcast_to(np.array(plan.takes.size), (len(rows), 2)).copy(order="F")  # as Randoms does
+        arrays = [self.compute(one.batch, at, sizes) for one in plan.chains]
+        return Part(self, plan, partial(_transformed, self.epoch.route, plan, rows, selections, arrays))
+
     def _made(self):
-        made = [(part, part.outcome()) for part in self._parts]
+        plan, made = self._parts[0].plan, [part.outcome() for part in self._parts]
         self._parts = []
         if len(made) == 1:
             return made[0][1]
@@ -137,12 +154,12 @@ class Chunk:
         if len(kinds) == 1 and None not in kinds:
             first = made[0][1]
             images = first.new_empty((len(self), *first.shape[1:]))
-            for part, one in made:
-                images.index_copy_(0, to_device(np.array(part.rows), images.device), one)
-            return in_format(images, made[0][0].plan) if images.ndim == 4 else images
+            for rows, one in made:
+                images.index_copy_(0, to_device(np.array(rows), images.device), one)
+            return in_format(images, plan) if images.ndim == 4 else images
         images = [None] * len(self)
-        for part, several in made:
-            for row, image in zip(part.rows, several, strict=True):
+        for rows, several in made:
+            for row, image in zip(rows, several, strict=True):
                 images[row] = image
         return images
 
@@ -167,29 +184,15 @@ class _HeldRows(NamedTuple):
         return self.rows
 
 
-class ResidentPart(Part[Chunk]):
-    """Rows of a chunk that share a plan."""
-
-    def __init__(self, chunk: Chunk, plan: Plan, held_rows: list[_HeldRows]):
-        super().__init__(chunk, plan)
-        at: np.ndarray | slice = slice(None)
-        if sum(len(one.at) for one in held_rows) == len(chunk):
-            self.rows = range(len(chunk))
-            self._selections = [(s.held.on_device, s.rows, s.at) for s in held_rows]
-        else:
-            at = np.sort(np.concatenate([one.some for one in held_rows]))
-            self.rows = at.tolist()
-            self._selections = [(s.held.on_device, np.searchsorted(at, s.some), s.at) for s in held_rows]
-        sizes = np.broadcast_to(np.array(plan.takes.size), (len(self.rows), 2)).copy(order="F")  # as Randoms does
-        self._arrays = [chunk.compute(one.batch, at, sizes) for one in plan.chains]
-
-    def _images(self):
-        images, route = _selected(self._selections, len(self.rows)), self.owner.epoch.route
-        made = []
-        for number, (one, arrays) in enumerate(zip(self.plan.chains, self._arrays, strict=True), 1):
-            own = images if number == len(self._arrays) else images.clone()  # which functions may change in place
-            made.append(route.program(one)(own, arrays))
-        return ViewBatches(made) if self.plan.views else made[0]
+def _transformed(
+    route: ResidentRoute, plan: Plan, rows: Sequence[int], selections: list[_Selection], arrays: list[Any]
+) -> Given:
+    """Rows, and what the steps of their plan make of them."""
+    images, made = _selected(selections, len(rows)), []
+    for number, (one, drawn) in enumerate(zip(plan.chains, arrays, strict=True), 1):
+        own = images if number == len(arrays) else images.clone()  # which functions may change in place
+        made.append(route.program(one)(own, drawn))
+    return rows, ViewBatches(made) if plan.views else made[0]
 
 
 def _tensors(images: Any) -> list[torch.Tensor]:
@@ -213,7 +216,7 @@ def _whole_numbers(indices: Indices) -> np.ndarray:
     return indices if isinstance(indices, np.ndarray) else np.array(array("q", indices), np.int64)
 
 
-def _selected(selections: Sequence[tuple[torch.Tensor, np.ndarray | None, torch.Tensor]], count: int) -> torch.Tensor:
+def _selected(selections: Sequence[_Selection], count: int) -> torch.Tensor:
     """``values[index]`` of every (values, rows, index) in its rows of a result; None are all of them."""
     values, rows, index = selections[0]
     if rows is None:

@@ -1,4 +1,5 @@
-"""A user's collate_fn: it gets samples on the GPU, where it can take them there."""
+"""Collates a batch as torch's fetchers do: by default_collate, where what is stacked already stays so, or by a
+collate_fn of the user's, which gets samples on the GPU, where it can take them there."""
 
 from __future__ import annotations
 
@@ -6,13 +7,19 @@ import random
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import default_collate
 
-from ..runtime.device import mapped, moved
+from ..data.lookup import Listed, Tabled
+from ..runtime.decorators import named
+from ..runtime.device import ViewBatches, filled, mapped, moved, on_the_cpu
 from ..runtime.warn_location import tell_of_fallback
+from .epoch import COLLATE, Epoch
+from .part import in_format
 
 _CPU = torch.device("cpu")
 
@@ -79,3 +86,98 @@ def _place(function: Callable[[Any], Any], device: torch.device) -> AbstractCont
     of_timm = loader is not None and function is loader.fast_collate
     of_timm = of_timm or (mixup is not None and type(function) is mixup.FastCollateMixup)
     return torch.device(device) if of_timm else nullcontext()
+
+
+@named("collate")
+def collate(epoch: Epoch[Any], samples: Listed | Tabled, images: Any, begin: int, name: Callable[[int], str]) -> Any:
+    """Returns what samples become in collate_fn, on the device.
+
+    Args:
+        images: of the samples.
+        begin: how many samples of the epoch come before them.
+        name: gives what a message calls a sample.
+    """
+    with_index = {getattr(leaf, "return_index", False) for leaf in samples.leaves}
+    fast = epoch.fast_collate and isinstance(images, torch.Tensor) and images.dtype == torch.uint8
+    if not (epoch.default_collate or fast) or not len(samples.targets) or len(with_index) != 1:
+        return collated_by_the_user(epoch, partial(_samples, samples), images, begin)
+    columns = [samples.targets, samples.locals] if with_index == {True} else [samples.targets]
+    images = _stacked(epoch, images, name)
+    made = [moved(_column(column), epoch.route.device) for column in columns]
+    return (images, made[0].long() if made[0].ndim == 1 else made[0]) if fast else [images, *made]
+
+
+def collated_by_the_user(epoch: Epoch[Any], samples: Callable[[Any], list], images: Any, begin: int) -> Any:
+    """Returns what the user's collate_fn makes of ``samples(images)``, on the device."""
+    given = samples if epoch.batched else lambda images: samples(images)[0]
+    generators = partial(epoch.as_in_a_worker, begin, COLLATE)
+    made = epoch.user_collate(epoch.collate_fn, given, images, epoch.route.device, generators)
+    return moved(made, epoch.route.device)
+
+
+def _samples(samples: Listed | Tabled, images: Any) -> list[tuple]:
+    """Returns what ``dataset[index]`` gives for each row, with these images."""
+    targets = samples.targets.tolist() if isinstance(samples.targets, np.ndarray) else samples.targets
+    made: list[tuple] = []
+    for image, target, (leaf, local) in zip(images, targets, samples.places, strict=True):
+        with_index = getattr(leaf, "return_index", False)
+        made.append((image, target, local) if with_index else (image, target))
+    return made
+
+
+def _stacked(epoch: Epoch[Any], images: Any, name: Callable[[int], str]) -> Any:
+    """The images as default_collate gives them, on the device."""
+    route = epoch.route
+    if isinstance(images, torch.Tensor):
+        return images
+    if isinstance(images, ViewBatches):
+        return moved(collated_views(images), route.device)
+    column: Any = tuple(images)  # as torch has it
+    try:
+        made = moved(collated(column), route.device)
+    except RuntimeError as error:
+        if sizes := _sizes(column, name):
+            raise RuntimeError(f"{error}; {sizes}") from None
+        raise
+    has_images = isinstance(made, torch.Tensor) or any(plan.views for plan in route.plans)
+    return mapped(made, partial(in_the_routes_format, epoch)) if has_images else made
+
+
+def in_the_routes_format(epoch: Epoch[Any], images: torch.Tensor) -> torch.Tensor:
+    """Images in the memory format that all plans have."""
+    return in_format(images, epoch.route.plans[0]) if images.ndim == 4 else images
+
+
+def _sizes(images: tuple[Any, ...], name: Callable[[int], str]) -> str:
+    """Names two images of different sizes and what to do about that; "" if there are none."""
+    if not all(isinstance(image, torch.Tensor) and image.ndim == 3 for image in images):
+        return ""
+    of_rows = [tuple(image.shape[1:]) for image in images]
+    other = next((row for row, size in enumerate(of_rows) if size != of_rows[0]), None)
+    if other is None:
+        return ""
+    first, second = (f"{name(row)}: {of_rows[row][0]} x {of_rows[row][1]}" for row in (0, other))
+    remedy = "Resize(n) keeps the ratio of height and width: add CenterCrop(n), or write Resize((n, n))"
+    return f"the images of a batch need one height x width ({first}; {second}). {remedy}"
+
+
+def collated_views(views: ViewBatches) -> Any:
+    """Returns what default_collate would make of samples of several views."""
+    numbers = [torch.tensor(i, device="cpu") for i in range(len(views.batches))]
+    numbered = collated([filled(views.structure, numbers)])
+    batches = [batch if isinstance(batch, torch.Tensor) else collated(batch) for batch in views.batches]
+    return mapped(numbered, lambda number: batches[int(number)])
+
+
+def collated(samples: Any) -> Any:
+    """Returns what default_collate makes of them in one of torch's workers."""
+    with on_the_cpu():
+        return default_collate(samples)
+
+
+def _column(values: Any) -> Any:
+    """Returns what default_collate would make of the values."""
+    if isinstance(values, torch.Tensor):
+        return values
+    batch: Any = values if isinstance(values, np.ndarray) else tuple(values)
+    return torch.from_numpy(batch) if isinstance(batch, np.ndarray) else collated(batch)

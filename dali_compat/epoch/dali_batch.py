@@ -1,45 +1,68 @@
 """One batch on the DALI route.
 
-start() finds the files, computes every per-sample argument and sets DALI to work. A batch consists of parts, the rows
-that share a plan (dali_part.py), and a part of groups, the rows that one decoder decodes (dali_group.py, pil_group.py,
-planes_group.py).
+start() finds the files, computes every per-sample argument and sets DALI to work. Rows (rows.py) that share a plan are
+decoded together (decoding.py), by a group for each decoder (decode.py, planes_group.py). Part (part.py) does the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 
 from ..data.header import DALI, GRAY, PIL, UNREADABLE
-from ..data.lookup import Found, Listed, as_list, objects_at
+from ..data.lookup import Found, Listed, Tabled, as_list, objects_at
+from ..data.sources import Source
 from ..engine.pil import OtherMode
-from ..errors import ImageReadError
-from ..ops.draws import Arrays, Computed, ImageTooSmall, compute
-from ..ops.kernels import rows_of
-from ..plan import Plan, Step
-from ..runtime.decorators import named
+from ..ops.draws import ImageTooSmall
+from ..plan import Plan
+from ..runtime.device import current_stream_of, handed_over
+from . import traced
+from .batch import Batch
+from .collate import collate
 from .dali_epoch import DaliEpoch
-from .dali_part import DaliPart, merged
-from .file_batch import FileBatch
-from .on_error import NOTHING, reason_of
-from .part import in_order, taken
-from .prepared import Prepared
-from .substitute import Substitute, joined
+from .decoding import Decoding, merged
+from .on_error import NOTHING
+from .part import Given, Part, in_order
+from .rows import Rows, locate
+from .substitute import Substitute, replaced
 
 T = TypeVar("T")
 
 
-class DaliBatch(FileBatch):
+class _Prepared(NamedTuple):
+    """Results of a batch that were computed ahead of finish().
+
+    Attributes:
+        images: of the batch.
+        collated: all of it, where it only had to be stacked; else None.
+        stream: of the GPU, on which that was done.
+    """
+
+    images: Any
+    collated: Any
+    stream: torch.cuda.Stream | None
+
+    def handed_over(self) -> tuple[Any, Any]:
+        """Returns the images, or all of it, for the stream that is current now."""
+        if self.stream is None or self.stream.cuda_stream == current_stream_of(self.stream.device):
+            return self.images, self.collated
+        if self.collated is None:
+            return handed_over(self.images, self.stream), None
+        return self.images, handed_over(self.collated, self.stream)
+
+
+class DaliBatch(Batch):
     """A batch whose images DALI decodes, or PIL.
 
     An iterator, or its thread beside (prefetch_thread.py), calls these in this order. finish() alone is certain to be
     called, and calls what was left out; each works once, and stores its exception for finish() to raise.
 
-    1. request: worker processes are asked for the samples, where the data set is the user's (traced_batch.py); objects
-       are fetched.
+    1. request: worker processes are asked for the samples, where the data set is the user's (traced.py); objects are
+       fetched.
     2. announce: other processes begin to read headers.
     3. start: samples are found, numbers are drawn, and DALI begins.
     4. decode: a GPU's JPEG engine begins.
@@ -50,7 +73,7 @@ class DaliBatch(FileBatch):
     discard() may come instead at any time.
 
     Args:
-        epoch, indices, position, error: as Batch's.
+        epoch, indices, begin, error: as Batch's.
         stands_in: whether it is one sample, for one of another batch that could not be made. PIL reads it, so that it
             is the same whenever the other's error is found.
 
@@ -59,26 +82,36 @@ class DaliBatch(FileBatch):
         waits: whether start() waits for headers that other processes read.
     """
 
+    epoch: DaliEpoch
+    indices: list[Any]
+    _rows: Rows  # once it is located
+
     def __init__(
-        self, epoch: DaliEpoch, indices: list, position: int, error: Exception | None = None, stands_in: bool = False
+        self, epoch: DaliEpoch, indices: list, begin: int, error: Exception | None = None, stands_in: bool = False
     ):
-        super().__init__(epoch, indices, position, error)
+        super().__init__(epoch, indices, begin, error)
         self._stands_in = stands_in
-        self._under_way: list[DaliPart] = []
+        self._bad: dict[int, Exception | str] = {}  # rows that cannot be made, and why
+        self._traced = None if epoch.asker is None else traced.Traced(epoch, indices, begin, self._bad)
+        self._under_way: list[tuple[Decoding, Part]] = []
         self._substitutes: dict[int, Substitute] = {}
-        self._early: Prepared | None = None
-        self.bad = {}
+        self._prepared: _Prepared | None = None
         self.started = self._located = error is not None
         self.waits = self._requested = False
 
+    # ---- stages
+
     def request(self) -> None:
-        """Its objects are fetched, where a data set has its images in object storage; once."""
-        fetcher, cache = self.epoch.fetcher, self.epoch.route.cache
-        if fetcher is None or self._requested or self._located:
+        """Workers are asked for its samples, and its objects are fetched, where the data set has such; once."""
+        if self._requested or self._located:
             return
         self._requested = True
-        objects = objects_at(self.epoch.dataset, self.indices, self.epoch.tables)
-        fetcher.request([one for one in objects if cache is None or cache.get(one) is None])
+        if self._traced is not None:
+            self._traced.request()
+        elif self.epoch.fetcher is not None:
+            cache = self.epoch.route.cache
+            objects = objects_at(self.epoch.dataset, self.indices, self.epoch.tables)
+            self.epoch.fetcher.request([one for one in objects if cache is None or cache.get(one) is None])
 
     def announce(self) -> None:
         """Before start(), if at all: has other processes read the headers that nobody has read."""
@@ -87,7 +120,7 @@ class DaliBatch(FileBatch):
 
     def _announce(self) -> None:
         self._locate()
-        self.waits = self.headers.request(self.bad)
+        self.waits = self._rows.request()
 
     def start(self) -> None:
         """Finds its files, computes what is drawn, and sets DALI to work; once."""
@@ -98,22 +131,42 @@ class DaliBatch(FileBatch):
     def _start(self) -> None:
         if not self._located:
             self._locate()
-        self.headers.receive()
+        self._rows.receive()
         self.waits = False
         self._group()
-        if self.bad:
+        if self._bad:
             self._substitute()
+
+    def decode(self) -> None:
+        """After start(), when files are read: sets a GPU's JPEG engine to work."""
+        if self.epoch.engine is not None:
+            for decoding, _ in self._under_way:
+                self._stage(decoding.decode)
+
+    def advance(self) -> None:
+        """After start(): sets functions without a translation to work, once."""
+        if self.epoch.advances:
+            self._stage(partial(self._regrouping, self._advance))
+
+    def _advance(self) -> None:
+        if self.epoch.errors.policy == "replace":
+            for decoding, _ in self._under_way:
+                decoding.look()
+            self._substitute()
+        for _, part in self._under_way:
+            part.advance()
 
     def prepare(self) -> None:
         """After start(), in whatever thread: does as much of finish() as takes nothing of the user's."""
-        if self._early is None:
+        if self._prepared is None:
             self._stage(self._prepare)
 
     def _prepare(self) -> None:
-        self._early = Prepared(self.epoch.route.device)
-        self._early.images = super()._outcome()
-        if self.epoch.default_collate and not self.bad:
-            self._early.made = self._collate(self._early.images)
+        device = self.epoch.route.device
+        stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        images = self.outcome()
+        collated = self._collate(images) if self.epoch.default_collate and not self._bad else None
+        self._prepared = _Prepared(images, collated, stream)
 
     def finish(self) -> Any:
         """Returns what torch's loader would give, on the device; NOTHING where on_error leaves no sample.
@@ -122,125 +175,91 @@ class DaliBatch(FileBatch):
             RuntimeError: the loader was closed.
         """
         self.epoch.check_open()
-        if self._early is not None:
-            self._early.hand_over()
-        return super().finish()
+        prepared = self._prepared
+        if prepared is None or prepared.collated is None or self._error is not None:
+            return super().finish()
+        return prepared.handed_over()[1]
 
-    def _outcome(self):
-        if self._early is None or self._error is not None:
-            return super()._outcome()
-        return self._early.images
+    def _images(self) -> Any:
+        """Images of the rows that are not bad: (N, C, H, W), or a list of N where sizes differ, several parts made
+        them, or they are no images."""
+        if self._prepared is not None:
+            return self._prepared.handed_over()[0]
+        made = self._regrouping(self._made)
+        if self._traced is not None:
+            return self._traced.images(made + self._traced.replayed(self._rows))
+        return made[0][1] if len(made) == 1 else in_order(made)
 
-    def decode(self) -> None:
-        """After start(), when files are read: sets a GPU's JPEG engine to work."""
-        for part in self._under_way:
-            self._stage(part.decode)
-
-    def advance(self) -> None:
-        """After start(): sets functions without a translation to work, once."""
-        self._stage(partial(self._regrouping, self._advance))
-
-    def _advance(self) -> None:
-        if self.epoch.errors.policy == "replace":
-            for part in self._under_way:
-                part.look()
-            self._substitute()
-        for part in self._under_way:
-            part.advance()
-
-    def _regrouping(self, function: Callable[[], T]) -> T:
-        """Returns what a function gives; where files turn out to be gray that were not, or the reverse, once their rows
-        have the plans that they need now."""
-        while True:
+    def _made(self) -> list[Given]:
+        """The rows and images of each part."""
+        made = []
+        while self._under_way:  # one that fails stays there, to be discarded
             try:
-                return function()
-            except OtherMode:
-                while self._under_way:
-                    self._under_way.pop().discard()
-                self._group()
+                given = self._under_way[-1][1].outcome()
+            except ImageTooSmall as error:
+                raise ValueError(str(error)) from None  # torchvision's
+            self._under_way.pop()
+            if given[0]:
+                made.append(given)
+        return made
 
-    def alone(self) -> Any:
-        """The image of a batch of one, before it is collated."""
-        return self._outcome()[0]
+    def _collate(self, images: Any) -> Any:
+        samples: Listed | Tabled = self._rows.samples
+        if self._bad and self._traced is not None:
+            images = self._traced.mended(images)
+        if self._bad:
+            samples, images = self._without_bad(samples, images)
+            if not len(self):
+                return NOTHING
+        if self._traced is not None:
+            return traced.collate(self.epoch, samples.targets, images, self.begin)
+        return collate(self.epoch, samples, images, self.begin, partial(_name, samples.sources, self.indices))
 
     def forget_errors(self) -> None:
         super().forget_errors()
-        self._early = None
-        self.bad, self._substitutes = {}, {}
+        self._bad.clear()
+        self._prepared, self._substitutes = None, {}
 
     def discard(self) -> None:
         while self._under_way:
-            self._under_way.pop().discard()
+            for one in self._under_way.pop():
+                one.discard()
         while self._substitutes:
             self._substitutes.popitem()[1].discard()
+        if self._traced is not None:
+            self._traced.discard()
 
-    def _images(self):
-        """Images of the rows that are not bad: (N, C, H, W), or a list of N where sizes differ, several parts made
-        them, or they are no images."""
-        made = self._made()
-        return made[0][1] if len(made) == 1 else in_order(made)
+    def _locate(self) -> None:
+        """Finds where its samples are, and their targets."""
+        self._located = True
+        tell = None if self._traced is None else self._traced.look_up
+        self._rows = locate(self.epoch, self.indices, self.begin, self._bad, self._stands_in, tell)
 
-    def _made(self) -> list[tuple[Sequence[int], Any]]:
-        """(rows, images) of each part."""
-        return self._regrouping(lambda: taken(self._under_way))
-
-    def _substitute(self) -> None:
-        """Other samples set out to stand in for those that are known to be bad."""
-        if self.epoch.errors.policy == "replace":
-            for row in self.bad.keys() - self._substitutes.keys():
-                self._substitutes[row] = Substitute(self.epoch, self.position(row), partial(self._standing_in, row))
-
-    def _standing_in(self, row: int, index) -> DaliBatch:
-        return type(self)(self.epoch, [index], self.begin + row, stands_in=True)
-
-    def _collate(self, images) -> Any:
-        if self._early is not None and self._early.made is not None:
-            return self._early.made
-        if self.bad:
-            images = self._without_bad(images)
-            if not len(self):
-                return NOTHING
-        return super()._collate(images)
-
-    def _without_bad(self, images):
-        errors, good = self.epoch.errors, [row for row in range(len(self)) if row not in self.bad]
-        for row in sorted(self.bad):
-            error, source = self.bad[row], self.sources[row]
-            reason = error if isinstance(error, str) else reason_of(error)
-            errors.add(str(source), self.indices[row], reason)
-            if isinstance(error, ImageReadError):
-                errors.remember(source, reason)
-        listed = Listed(list(self.places), list(self.sources), list(as_list(self.targets)))
-        if errors.policy == "skip":
-            self.indices, self._samples_of = [self.indices[i] for i in good], listed.only(good)
-            self.targets = self._samples_of.targets
-            return images
-        self._substitute()
-        made = {row: self._substitutes[row].outcome() for row in self.bad}
-        for row, (batch, _) in made.items():
-            listed.places[row], listed.targets[row] = batch.places[0], batch.targets[0]
-            listed.sources[row] = batch.sources[0]
-        self._samples_of, self.targets = listed, listed.targets
-        return joined(images, good, {row: image for row, (_, image) in made.items()})
+    # ---- groups
 
     def _group(self) -> None:
         """Rows that share a plan, and among them those that share a decoder and what it is given."""
+        rows = self._rows
         by_plan: dict[Plan, dict[tuple[int, str], list[np.ndarray]]] = {}
-        for found, kinds in self.headers.look(self.bad, by_pil=self._stands_in):
+        for found, kinds in rows.look(by_pil=self._stands_in):
             for kind, given, chosen in self._kinds(found, kinds):
                 plan = self.epoch.route.plan_of(found.leaf, gray=kind == GRAY)
                 if kind == DALI and not self.epoch.may_have_pipeline(plan):
                     kind, given = PIL, ""
                 by_plan.setdefault(plan, {}).setdefault((kind, given), []).append(chosen)
+        give_up = None if self.epoch.errors.policy == "raise" else rows.give_up
         for plan, by_kind in by_plan.items():
-            self._under_way.append(DaliPart(self, plan))
-            self._under_way[-1].start({kind: merged(rows) for kind, rows in by_kind.items()})
+            decoding = Decoding(rows, plan)
+            self._under_way.append((decoding, Part(rows, plan, decoding.result, rows.infos, give_up)))
+            decoding.start({kind: merged(several) for kind, several in by_kind.items()})
+        if self._traced is not None:
+            self._traced.begin_replays()
 
     def _kinds(self, found: Found, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
         """(kind, what DALI is given, rows) of a leaf's rows. What PIL decodes, it opens itself."""
-        rows, dalis = found.rows, kinds == DALI
-        if self.pixels:
-            known = dalis & np.array([self.pixels[row] is not None for row in rows.tolist()])
+        rows, dalis, pixels = found.rows, kinds == DALI, self._rows.pixels
+        if pixels:
+            known = dalis & np.array([pixels[row] is not None for row in rows.tolist()])
             if known.any():
                 assert self.epoch.route.cache is not None  # who else had them
                 yield DALI, self.epoch.route.cache.form, rows[known]
@@ -251,34 +270,53 @@ class DaliBatch(FileBatch):
             if (others := kinds == kind).any():
                 yield kind, "", rows[others]
 
-    def compute(
-        self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray, sizes: np.ndarray | None = None
-    ) -> Computed:
-        """Per-sample arguments of ``steps`` for these rows; a step's stream and a row's position decide the draws.
-        ``sizes``, (len(rows), 2), where they are no longer those of the files."""
-        return self._compute(steps, self.headers.facts.sizes[rows] if sizes is None else sizes, rows, 0, self.count)
-
-    def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
-        """compute() for one image of a size, (height, width), without the dimension of rows."""
-        arrays = self._compute(steps, np.array([size]), [0], row, 1)
-        return [rows_of(values, 0) for values in arrays]
-
-    @named("draw")
-    def _compute(
-        self, steps: tuple[Step, ...], sizes: np.ndarray, rows: Sequence[int] | np.ndarray, begin: int, count: int
-    ) -> Computed:
-        """``rows`` of ``count`` from row ``begin`` on."""
-        try:
-            return compute(steps, sizes, self._randoms(begin, count), rows)
-        except ImageTooSmall as error:
-            row = begin + int(rows[error.row])
-            named = ValueError(f"{error} ({self.name(row)})")
-            named.row = row  # type: ignore[attr-defined]  # dali_part.py looks there: the other rows can be made
+    def _regrouping(self, function: Callable[[], T]) -> T:
+        """Returns what a function gives; where files turn out to be gray that were not, or the reverse, once their rows
+        have the plans that they need now."""
+        while True:
             try:
-                raise named from None
-            finally:
-                del named  # as in give_up()
+                return function()
+            except OtherMode:
+                while self._under_way:
+                    for one in self._under_way.pop():
+                        one.discard()
+                self._group()
 
-    def _randoms(self, begin: int, count: int) -> Callable[[int, int], np.ndarray]:
-        """The random numbers of ``count`` rows from row ``begin`` on."""
-        return self.epoch.randoms(self.position(begin), count)
+    # ---- on_error
+
+    def alone(self) -> tuple[Listed | Tabled, Any, tuple[Source, Exception | str] | None]:
+        """Of a batch of one where its sample is, the image, and where and why one cannot be made, if that is so."""
+        images, samples = self.outcome(), self._rows.samples
+        if not self._bad:
+            return samples, images[0], None
+        row = min(self._bad)
+        return samples, None, (samples.sources[row], self._bad[row])
+
+    def _substitute(self) -> None:
+        """Other samples set out to stand in for those that are known to be bad. The user's data set may make some of
+        these."""
+        if self.epoch.errors.policy == "replace" and not self._stands_in and self._traced is None:
+            self._replace_bad()
+
+    def _replace_bad(self) -> None:
+        for row in self._bad.keys() - self._substitutes.keys():
+            self._substitutes[row] = Substitute(self.epoch, self.position(row), partial(self._standing_in, row))
+
+    def _standing_in(self, row: int, index: Any) -> DaliBatch:
+        return DaliBatch(self.epoch, [index], self.begin + row, stands_in=True)
+
+    def _without_bad(self, samples: Listed | Tabled, images: Any) -> tuple[Listed, Any]:
+        """The samples that are not bad, or with others in the places of these, and their images."""
+        errors, bad = self.epoch.errors, self._bad
+        errors.leave_out(bad, samples.sources, self.indices)
+        good = [row for row in range(len(self)) if row not in bad]
+        listed = Listed(list(samples.places), list(samples.sources), list(as_list(samples.targets)))
+        if errors.policy == "skip":
+            self.indices = [self.indices[i] for i in good]
+            return listed.only(good), images
+        self._replace_bad()
+        return replaced(listed, images, good, {row: self._substitutes[row].outcome() for row in bad})
+
+
+def _name(sources: Sequence[Source], indices: Sequence[Any], row: int) -> str:
+    return f"{sources[row]}, index {indices[row]}"

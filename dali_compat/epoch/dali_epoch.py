@@ -43,6 +43,7 @@ class DaliEpoch(Epoch[DaliRoute]):
             while batches are made ahead.
         tables: of the data set's leaves, by their id(), as their samples were when it began.
         fetcher: of objects, where a leaf's images are in object storage.
+        advances: whether DaliBatch.advance() has something to do.
         prepares: whether another thread (prefetch_thread.py) may make the next batch, too: no function of the user's
             has a part.
         asker: asks the data set, where it is the user's; asked_workers: does so in processes, where there are some.
@@ -72,6 +73,8 @@ class DaliEpoch(Epoch[DaliRoute]):
         ahead = [plan for first in route.all_plans for plan in plans_ahead(first)]
         users = any(plan.call or any(step.op == "apply" for step in plan.steps) for plan in ahead)  # apply: on_batch()
         self.prepares = not users
+        calls = self.calls_here or self.calls_processes or self.asker is not None  # which may come with new plans
+        self.advances = calls or self.errors.policy == "replace"
         self.prefetcher = self._new_prefetcher(loader)
         self.fetcher = Fetcher() if any(objects_of(leaf) is not None for leaf in known) else None
         self.meter.fetcher = self.fetcher

@@ -15,7 +15,6 @@ from .dali_batch import DaliBatch
 from .dali_epoch import DaliEpoch
 from .iterator import OrderedIterator, abandon
 from .prefetch_thread import PrefetchThread
-from .traced_batch import TracedBatch
 
 
 class DaliIterator(OrderedIterator[DaliRoute, DaliBatch]):
@@ -35,7 +34,7 @@ class DaliIterator(OrderedIterator[DaliRoute, DaliBatch]):
         return DaliEpoch(loader, route, self._progress, workers)
 
     def _batch(self, *args) -> DaliBatch:
-        return (DaliBatch if self._epoch.asker is None else TracedBatch)(*args)
+        return DaliBatch(*args)
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
         super()._draw_indices(ahead, least)
@@ -84,14 +83,12 @@ def _work(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
     if not epoch.starts_aside:  # any more: the caller does it
         return
     for batch in batches:
-        batch.announce()
+        batch.announce()  # which finds the samples; what follows runs nothing of the user's
     if batches[-1].waits and batches[0].started and epoch.prepares:
         batches[0].prepare()  # meanwhile
     for batch in batches:
-        if not epoch.starts_aside:
-            return
         batch.start()
     for batch in batches[:-1]:  # the last has just begun to read
         batch.decode()
-    if epoch.prepares and epoch.starts_aside:
+    if epoch.prepares:
         batches[0].prepare()

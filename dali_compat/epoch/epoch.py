@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext, suppress
+from copy import deepcopy
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -11,13 +13,14 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils import collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from ..randoms import Randoms
+from ..randoms import Randoms, own_generators
 from ..translate.lower import plans_ahead
 from ..workers.calls import Calls
 from .progress import Progress
 from .samplers import indices_among
 from .stats import Meter
 
+TARGETS, COLLATE = 2**32 - 1, 2**32 - 2  # random streams of the user's functions that are no transforms
 _SAMPLED = (tuple, list, dict, torch.Tensor, Image.Image, int, float, str)  # what samples consist of
 
 
@@ -73,6 +76,21 @@ class Epoch(Generic[R]):
         """The random numbers of ``count`` consecutive samples of this rank, of which the first has a place in the order
         over all ranks."""
         return Randoms(self.seed, position, count, self.rank_order.world)
+
+    def as_in_a_worker(self, begin: int, stream: int = TARGETS) -> AbstractContextManager[None]:
+        """Within it the user's own functions draw where torch's workers would: not from this process's generators.
+        ``begin``: how many samples of the epoch come before theirs."""
+        if not self.in_workers:
+            return nullcontext()
+        return own_generators(self.seed, stream, 0, self.rank_order.place_of(begin))
+
+    def as_in_its_copy(self, targets: list[Any], transformed: bool) -> list[Any]:
+        """Targets, before target_transform where it has one, as a worker's copy of the data set has them: the user's
+        functions may change them in place."""
+        if self.in_workers and (transformed or not self.default_collate):
+            with suppress(Exception):  # of objects that nobody can copy
+                return deepcopy(targets)
+        return targets
 
     @property
     def fast_collate(self) -> bool:

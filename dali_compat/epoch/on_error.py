@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from PIL import Image
 
 from ..data.sources import Record, Source, is_object, is_record
-from ..errors import BadImageWarning
+from ..errors import BadImageWarning, ImageReadError
 from ..runtime.warn_location import stack_level
 
 POLICIES = "raise", "skip", "replace"
@@ -90,6 +91,14 @@ class Errors:
         self.found.append(SampleError(path, index, self._epoch, reason))
         if len(self.found) == 1:
             _warn(f"{path}, index {index}, is {self._verb}: {reason} (loader.errors lists all such samples)")
+
+    def leave_out(self, bad: dict[int, Exception | str], sources: Sequence[Source], indices: Sequence[Any]) -> None:
+        """These rows of a batch could not be made, for an error, or what it said when it was met first."""
+        for row, error in sorted(bad.items()):
+            reason = error if isinstance(error, str) else reason_of(error)
+            self.add(str(sources[row]), indices[row], reason)
+            if isinstance(error, ImageReadError):
+                self.remember(sources[row], reason)
 
     def remember(self, source: Source, reason: str) -> None:
         """A file could not be read; it need not be tried again while it stays as it is. A bucket is asked again."""

@@ -1,15 +1,16 @@
-"""Part of a batch: the rows that share a plan, from their images on. Who makes the images is its subclasses' affair."""
+"""Part of a batch: the rows that share a plan, from their images on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from ..ops import kernels
-from ..ops.draws import Arrays
+from ..ops.draws import Arrays, ImageTooSmall
 from ..ops.image_by_image import run_all
 from ..plan import Call, ImageSpec, Plan, Step
 from ..runtime.decorators import named
@@ -35,12 +36,16 @@ _KEEP_INFO = {
 _KEEP_INFO |= {"invert", "posterize", "solarize", "sharpness", "autocontrast", "equalize"}
 
 
+Given = tuple[Sequence[int], Any]
+"""Rows, and their images on the device: (N, C, H, W), a list of N where sizes differ, or ViewBatches of these."""
+
+
 class Owner(Protocol):
-    """The owner of a part: a batch, or a chunk of batches."""
+    """The rows of a batch, or of a chunk of batches."""
 
     @property
     def epoch(self) -> Epoch[Any]:
-        """The epoch that the batch belongs to."""
+        """The epoch that they belong to."""
         ...
 
     def __len__(self) -> int: ...
@@ -54,66 +59,81 @@ class Owner(Protocol):
         ...
 
 
-OwnerT = TypeVar("OwnerT", bound=Owner)
+class Part:
+    """Rows that share a plan, from its steps on to what it gives: its call, and what comes after that.
 
-
-class Part(Generic[OwnerT]):
-    """The rows of a batch, or of a chunk, that share a plan.
-
-    Attributes:
-        owner, plan: whose rows they are, and what is done with them.
-        rows: which, in order.
+    Args:
+        owner: whose rows they are.
+        given: gives what the steps before a call have made of them, on the device, without rows that have failed.
+        infos: gives for rows the ``info`` of the image that each began with, where that is PIL's.
+        give_up: takes {row: error} of single rows that fail in the call, or after it; None where these end the batch.
     """
 
-    def __init__(self, owner: OwnerT, plan: Plan):
-        self.owner, self.plan = owner, plan
-        self.rows: Sequence[int] = []
+    def __init__(
+        self,
+        owner: Owner,
+        plan: Plan,
+        given: Callable[[], Given],
+        infos: Callable[[Sequence[int]], Sequence[Any]] = lambda rows: (),
+        give_up: Callable[[dict[int, Exception]], None] | None = None,
+    ):
+        self.owner, self.plan, self._given, self._infos, self._give_up = owner, plan, given, infos, give_up
+        self._rows: Sequence[int] = []
+        self._before_call: Any = None  # what the plan's call gets, where it may be needed again
         self._called: Called | None = None  # the plan's call
-        self._views: list[_View] = []  # the plan's
-
-    def _infos(self) -> Sequence[Any]:
-        """Returns for ``rows`` the ``info`` of the image that each begins with, where that is PIL's; empty where none
-        has."""
-        return ()
-
-    def _left(self, plan: Plan) -> Sequence[Any]:
-        """Returns what is left of them after the plan's steps."""
-        return self._infos() if keeps_info(plan) else ()
-
-    def _images(self) -> Any:
-        """Returns what the steps before a call give, on the device: (N, C, H, W), or a list of N where sizes differ.
-        Leaves in ``rows`` those that are not given up."""
-        raise NotImplementedError
+        self._views: list[Part] = []
 
     def advance(self) -> None:
-        """Sets the plan's call to work, if it has one."""
+        """Sets the plan's call to work, if it has one, or those of its views."""
         if self.plan.calls and self._called is None and not self._views:
-            images = self._images()
-            if self.rows:
-                self._begin(images)
+            self._begin()
 
-    def _begin(self, images) -> None:
-        """Sets the plan's call, or those of its views, to work on what the steps before it have given."""
-        if self.plan.call is not None:
-            self._called = self._call(self.plan.call, images, self.plan.gives.kind, self._left(self.plan))
-        elif self.plan.views:
-            self._views = [
-                _View(self.owner, view, self.rows, given, self._infos())
-                for view, given in zip(self.plan.views, images.batches, strict=True)
-            ]
+    def _begin(self) -> Any:
+        """Takes what is given, and sets to work on that. Returns the images."""
+        self._rows, images = self._given()
+        plan, rows = self.plan, self._rows
+        if plan.calls and self._give_up is not None:
+            self._before_call = images
+        if plan.call is not None and rows:
+            self._called = self._call(plan.call, images, plan.gives.kind, self._left(plan))
+        elif plan.views and rows:
+            several = zip(plan.views, images.batches, strict=True)
+            self._views = [Part(self.owner, view, partial(_as_it_is, (rows, of)), self._infos) for view, of in several]
             for view in self._views:
                 view.advance()
+        return images
 
-    def outcome(self):
-        """Returns what the transform gives for ``rows``, without those that are given up: (N, C, H, W), a list of N
-        images (C, H, W), or of N other things (a tensor of these where they are stacked); ViewBatches of these."""
-        self.advance()
-        if self.plan.views:
-            images = None if self._views else self._images()
-            if images is not None and self.rows:
-                self._begin(images)
-            return ViewBatches([view.outcome() for view in self._views], self.plan.structure) if self.rows else []
-        return self._outcome() if self.rows else []
+    def outcome(self) -> Given:
+        """Returns what the transform gives for rows that could be made: (N, C, H, W), a list of N images (C, H, W), or
+        of N other things (a tensor of these where they are stacked); ViewBatches of these."""
+        try:
+            return self._outcome()
+        except Exception as error:
+            if self._before_call is None or not self._is_bad(error):
+                raise
+        return self._one_by_one()
+
+    def _is_bad(self, error: Exception) -> bool:
+        """Returns whether on_error is for it: an image is too small, or a function of the user's has raised it."""
+        if isinstance(error, ImageTooSmall):
+            return True
+        calls = [part._called for part in (self, *self._views) if part._called is not None]
+        return self.owner.epoch.errors.in_python and not any(called.workers_lost for called in calls)
+
+    def _one_by_one(self) -> Given:
+        """The results of rows that do not fail."""
+        made: list[Given] = []
+        assert self._give_up is not None  # or nothing was kept
+        for i, row in enumerate(self._rows):
+            part = Part(self.owner, self.plan, partial(_as_it_is, ([row], self._before_call[i : i + 1])), self._infos)
+            try:
+                made.append(part.outcome())
+            except Exception as error:
+                if not self._is_bad(error):
+                    raise
+                self._give_up({row: error})
+        rows = [row for rows, _ in made for row in rows]
+        return rows, in_order(made) if self.plan.views else stacked(made)
 
     def discard(self) -> None:
         """Cancels it and releases its resources."""
@@ -122,14 +142,20 @@ class Part(Generic[OwnerT]):
         for view in self._views:
             view.discard()
 
-    def _outcome(self):
-        plan = self.plan
-        images: Any = None
-        infos: Sequence[Any] = ()
+    def _left(self, plan: Plan) -> Sequence[Any]:
+        """Returns what is left of the images' ``info`` after a plan's steps."""
+        return self._infos(self._rows) if keeps_info(plan) else ()
+
+    def _outcome(self) -> Given:
+        plan, images = self.plan, None
+        if self._called is None and not self._views:
+            images = self._begin()
+        if not self._rows:
+            return [], []
+        if plan.views:
+            return self._rows, ViewBatches([view.outcome()[1] for view in self._views], plan.structure)
         spec = plan.gives
-        if self._called is None:
-            images = self._images()
-            infos = self._left(plan)
+        infos: Sequence[Any] = () if self._called is not None else self._left(plan)
         while plan.call is not None:
             if self._called is None:
                 self._called = self._call(plan.call, images, spec.kind, infos)
@@ -138,27 +164,27 @@ class Part(Generic[OwnerT]):
                 rest = plan.call.remainder
                 if rest.functions:
                     self._called = self._call(rest, self._called.samples(), "")
-                return self._collated(self._called)
+                return self._rows, self._collated(self._called)
             spec, images = made
             infos = self._called.infos
             plan, self._called = continued(plan, spec), None
             infos = infos if keeps_info(plan) else ()
             sizes = np.array([image.shape[-2:] for image in images], np.int64)
-            images = run(plan.batch, images, self.owner.compute(plan.batch, self.rows, sizes))
+            images = run(plan.batch, images, self.owner.compute(plan.batch, self._rows, sizes))
             spec = plan.gives
-        return self._as_samples(images, spec, plan, infos)
+        return self._rows, self._as_samples(images, spec, plan, infos)
 
     def _collated(self, called: Called):
         """Returns what is no image: a tensor where a whole batch is stacked anyway, else what the functions have
         given."""
         epoch = self.owner.epoch
-        whole = epoch.default_collate and len(self.rows) == len(self.owner)
+        whole = epoch.default_collate and len(self._rows) == len(self.owner)
         made = called.tensor(epoch.route.device) if whole else None
         return called.samples() if made is None else made
 
     @named("functions in Python")
     def _call(self, call: Call, images, kind: str, infos: Sequence[Any] = ()) -> Called:
-        positions = [self.owner.position(row) for row in self.rows]
+        positions = [self.owner.position(row) for row in self._rows]
         return self.owner.epoch.calls.submit(call, images, kind, positions, infos)
 
     def _as_samples(self, images, spec: ImageSpec, plan: Plan, infos: Sequence[Any]):
@@ -171,7 +197,7 @@ class Part(Generic[OwnerT]):
         if spec.size is not None and (wrong := other_sizes(images, np.array([spec.size]))).any():
             row, ops = int(wrong.argmax()), ", ".join(step.op for step in plan.steps)
             what = f"{ops} gave an image of {tuple(images[row].shape[-2:])} pixels, not {spec.size}"
-            raise RuntimeError(f"{what}, of the epoch's sample {self.owner.position(self.rows[row])}")
+            raise RuntimeError(f"{what}, of the epoch's sample {self.owner.position(self._rows[row])}")
         if spec.kind == "pil":
             return as_samples([image.movedim(-3, -1).cpu() for image in images], "pil", infos)
         if isinstance(images, torch.Tensor):
@@ -184,18 +210,8 @@ class Part(Generic[OwnerT]):
         return images
 
 
-class _View(Part[OwnerT]):
-    """One view of rows whose images are there."""
-
-    def __init__(self, owner: OwnerT, plan: Plan, rows: Sequence[int], images, infos: Sequence[Any]):
-        super().__init__(owner, plan)
-        self.rows, self._given, self._given_infos = rows, images, infos
-
-    def _infos(self) -> Sequence[Any]:
-        return self._given_infos
-
-    def _images(self) -> Any:
-        return self._given
+def _as_it_is(given: Given) -> Given:
+    return given
 
 
 def keeps_info(plan: Plan) -> bool:
@@ -203,33 +219,16 @@ def keeps_info(plan: Plan) -> bool:
     return plan.gives.kind == "pil" and all(step.op in _KEEP_INFO for step in plan.steps)
 
 
-def taken(stack: list[Any]) -> list[tuple[Sequence[int], Any]]:
-    """(rows, images) of every group on a stack, which is empty then. One that fails stays there, to be discarded."""
-    made = []
-    while stack:
-        one = stack[-1]
-        images = one.outcome()
-        stack.pop()
-        if one.rows:
-            made.append((one.rows, images))
-    return made
-
-
-def in_order(made: Sequence[tuple[Sequence[int], Any]]) -> list:
+def in_order(made: Sequence[Given]) -> list:
     """The images of (rows, images), by their rows."""
     images = {row: image for rows, several in made for row, image in zip(rows, several, strict=True)}
     return [images[row] for row in sorted(images)]
 
 
-def stacked(made: Sequence[tuple[Sequence[int], Any]]):
+def stacked(made: Sequence[Given]):
     """in_order(), as one tensor where all have one shape and dtype."""
     images = in_order(made)
     return kernels.uniform(images) if images else images
-
-
-def stacked_views(made: Sequence[tuple[Sequence[int], Any]]) -> ViewBatches:
-    """stacked(), of rows that have several images each."""
-    return ViewBatches([kernels.uniform(list(of_view)) for of_view in zip(*in_order(made), strict=True)])
 
 
 @named("transforms in torch")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,10 +23,9 @@ from ..ops.draws import Arrays
 from ..ops.kernels import rows_of
 from ..plan import Plan, Step
 from ..runtime.device import ViewBatches
-from .dali_group import DaliGroup
-from .dali_owner import DaliOwner
-from .part import in_order, other_sizes, run
-from .pil_group import PilGroup
+from .decode import DaliGroup, Decoded, PilGroup, together
+from .part import other_sizes, run
+from .rows import Rows
 
 if TYPE_CHECKING:
     from ..engine.dali.transfer import Received
@@ -37,11 +35,11 @@ _MOST_FILES = 2**16 - 1  # of a group: a launch of kernels has a dimension for t
 _NO_MEMORY = "the GPU has no memory for its planes"
 
 
-class Compared(DaliGroup):
+class ComparedGroup(DaliGroup):
     """Rows that DALI decodes, and the engine beside it: nobody has seen yet whether its pixels are the same. Where too
     much waits to be compared, they are not this time."""
 
-    def __init__(self, batch: DaliOwner, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
+    def __init__(self, batch: Rows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self._engine = engine
         super().__init__(batch, plan, rows, given, keeps=True)
 
@@ -52,12 +50,12 @@ class Compared(DaliGroup):
         facts = self._facts.take(np.array(sure))
         files = Files.of([np.asarray(encoded[i]) for i in sure], self._engine.device)
         if self._given != PATHS and (overwritten(self._sources).any() or not files.as_known(facts).all()):
-            self.batch.headers.forget([self.rows[i] for i in sure])  # somebody has written to the memory of their store
+            self._batch.forget([self._rows[i] for i in sure])  # somebody has written to the memory of their store
             return
         images = [decoded[i] for i in sure]
         if not np.array_equal([image.shape[:2] for image in images], facts.sizes):
             return
-        put = self.batch.headers.words_to([self.rows[i] for i in sure])
+        put = self._batch.words_to([self._rows[i] for i in sure])
         self._engine.compare(
             files, _places(facts), facts.chroma, images, lambda decoders: put(files.checksums(facts.marks) | decoders)
         )
@@ -68,12 +66,10 @@ class PlanesGroup:
     and intact ones that are like these: of others it might make anything, and write more pixels than there is room for.
     Where a file has others, PIL takes it, and it is looked at anew."""
 
-    def __init__(self, batch: DaliOwner, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
-        self.batch, self.plan, self.rows, self._given, self._engine = batch, plan, rows, given, engine
-        if not rows:
-            return
+    def __init__(self, batch: Rows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
+        self._batch, self._plan, self._rows, self._given, self._engine = batch, plan, rows, given, engine
         at = np.array(rows)
-        self._facts, self._words = batch.headers.facts.take(at), batch.headers.words[at]
+        self._facts, self._words = batch.facts.take(at), batch.words[at]
         self._places = _places(self._facts)
         self._arrays = [batch.compute((*_planes(one), *one.after), at) for one in plan.chains]
         self._begun = False
@@ -83,7 +79,7 @@ class PlanesGroup:
         self._others: DaliGroup | PilGroup | None = None
         if given == PATHS:
             self._pipeline = batch.epoch.pipeline(plan, len(rows), Form(PATHS, reads=True))
-            self._ticket = self._pipeline.submit(batch.paths(at), [])
+            self._ticket = self._pipeline.submit(batch.samples.paths(at), [])
 
     def decode(self) -> None:
         """When the files are read, or soon: the engine sets to work, unless too much is in flight."""
@@ -97,7 +93,7 @@ class PlanesGroup:
             self._submit(self._copier())
         except PipelineError:  # of a file: this finds out which
             self._mine = self._mine[:0]
-            self._others = DaliGroup(self.batch, self.plan, self.rows, self._given)
+            self._others = DaliGroup(self._batch, self._plan, self._rows, self._given)
         self._begun = True  # at last: an interrupt may stop it
 
     def _submit(self, copy: Callable[[], Files]) -> None:
@@ -113,26 +109,21 @@ class PlanesGroup:
         device = self._engine.device
         if self._given == PATHS:
             return partial(_copied, self._pipeline.receive(self._ticket), device)
-        sources: list[Any] = [self.batch.sources[row] for row in self.rows]  # records
+        sources: list[Any] = [self._batch.sources[row] for row in self._rows]  # records
         return partial(_copied_records, sources, [source.bytes() for source in sources], device)
 
-    def outcome(self):
-        """(N, C, H, W), or a list of N where sizes differ; ViewBatches of these."""
+    def result(self) -> Decoded:
         if not self._begun:
             self._begin()
         planes, made = self._received(), []
-        groups: list[DaliGroup | PilGroup] = [] if self._others is None else [self._others]
+        groups = [] if self._others is None else [self._others]
         if len(self._mine):
             images = None if planes is None else self._images(planes)
             if images is not None:
-                made.append(([self.rows[i] for i in self._mine.tolist()], images))
+                made.append(Decoded([self._rows[i] for i in self._mine.tolist()], images, {}))
             else:
                 groups += self._as_before()
-        for group in groups:
-            images = group.outcome()  # which may leave rows out
-            made.append((group.rows, images))
-        self.rows = sorted(chain.from_iterable(rows for rows, _ in made))
-        return made[0][1] if len(made) == 1 else in_order(made)
+        return together([*made, *(group.result() for group in groups)])
 
     def _received(self) -> torch.Tensor | None:
         """The planes; None where the engine has not made them. ``_mine`` is what it has looked at and decoded."""
@@ -146,7 +137,7 @@ class PlanesGroup:
         except EngineError:  # comparing them anew tells of which file
             self._leave_out_changed()
             self._engine.doubt(self._facts.chroma[self._mine])
-            self.batch.headers.words_to([self.rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
+            self._batch.words_to([self._rows[i] for i in self._mine.tolist()])(np.zeros(1, np.uint64))
         except EngineMemoryError:
             self._engine.give_up(_NO_MEMORY)
         except EngineSilent:
@@ -158,25 +149,25 @@ class PlanesGroup:
         assert self._planes is not None and self._planes.chosen is not None
         if len(self._planes.chosen) == len(self._mine):
             return
-        changed = [self.rows[i] for i in np.setdiff1d(self._mine, self._planes.chosen).tolist()]
+        changed = [self._rows[i] for i in np.setdiff1d(self._mine, self._planes.chosen).tolist()]
         self._mine = self._planes.chosen
-        self.batch.headers.forget(changed)
-        self._others = PilGroup(self.batch, self.plan, changed)
+        self._batch.forget(changed)
+        self._others = PilGroup(self._batch, self._plan, changed)
 
     def _keep_likely(self) -> None:
         """The bytes that were decoded at their first sight are known from now on."""
         new = self._mine[self._words[self._mine] == 0]
         if len(new):
             assert self._unchecked is not None
-            self.batch.headers.words_to([self.rows[i] for i in new.tolist()])(self._unchecked.checksums[new] | LIKELY)
+            self._batch.words_to([self._rows[i] for i in new.tolist()])(self._unchecked.checksums[new] | LIKELY)
 
     def _as_before(self) -> list[DaliGroup | PilGroup]:
         """Returns what makes those rows without the engine; PIL says what is wrong with what somebody has
         overwritten."""
-        gone = overwritten([self.batch.sources[self.rows[i]] for i in self._mine.tolist()])
-        lost, sure = ([self.rows[i] for i in self._mine[chosen].tolist()] for chosen in (gone, ~gone))
-        made: list[DaliGroup | PilGroup] = [DaliGroup(self.batch, self.plan, sure, self._given)] if sure else []
-        return made + ([PilGroup(self.batch, self.plan, lost)] if lost else [])
+        gone = overwritten([self._batch.sources[self._rows[i]] for i in self._mine.tolist()])
+        lost, sure = ([self._rows[i] for i in self._mine[chosen].tolist()] for chosen in (gone, ~gone))
+        made: list[DaliGroup | PilGroup] = [DaliGroup(self._batch, self._plan, sure, self._given)] if sure else []
+        return made + ([PilGroup(self._batch, self._plan, lost)] if lost else [])
 
     def _images(self, planes: torch.Tensor):
         """None where the kernels fail."""
@@ -184,27 +175,24 @@ class PlanesGroup:
         if len(self._mine) < len(self._words):
             places = places.only(self._mine)
         try:
-            for one, arrays in zip(self.plan.chains, self._arrays, strict=True):
+            for one, arrays in zip(self._plan.chains, self._arrays, strict=True):
                 program = PlanesProgram(one, self._of_mine(arrays[: len(_planes(one))]), places.sizes)
                 begun.append(program(planes, places))
         except Exception as error:  # no memory; a compiler's: who decodes as before needs none
             self._engine.give_up(f"its kernels failed, {first_line(error)}")
             return None
         views = []
-        for one, images, arrays in zip(self.plan.chains, begun, self._arrays, strict=True):
+        for one, images, arrays in zip(self._plan.chains, begun, self._arrays, strict=True):
             views.append(run(one.after, images, self._of_mine(arrays[len(_planes(one)) :])))
             if other_sizes(views[-1], arrays.sizes[self._mine]).any():
                 self._engine.give_up("its kernels gave an image of another size")
                 return None
-        return ViewBatches(views) if self.plan.views else views[0]
+        return ViewBatches(views) if self._plan.views else views[0]
 
     def _of_mine(self, arrays: list[Arrays]) -> list[Arrays]:
         if len(self._mine) == len(self._words):
             return arrays
         return [rows_of(of_step, self._mine) for of_step in arrays]
-
-    def look(self) -> None:
-        """The engine tells when it is asked."""
 
     def discard(self) -> None:
         if self._given == PATHS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
@@ -11,10 +12,12 @@ import torch
 
 from ..data.arrays import target
 from ..data.base_datasets import locate
+from ..data.lookup import Listed
 from ..routes.resident import ResidentRoute
 from ..runtime.device import ViewBatches
-from .batch import Batch, collated_views
+from .batch import Batch
 from .chunk import Chunk
+from .collate import collate, collated_views
 from .epoch import Epoch
 from .iterator import OrderedIterator
 from .samplers import Indices, in_arrays, may_draw
@@ -161,15 +164,16 @@ class ResidentBatch(Batch):
     def _listed(self) -> list:
         return self.indices.tolist() if isinstance(self.indices, np.ndarray) else self.indices
 
-    def _locate(self) -> None:
-        self.places = [locate(self.epoch.dataset, index) for index in self._listed()]
-        transformed = any(dataset.target_transform for dataset, _ in self.places)
-        given = self._as_in_its_copy([target(dataset, local) for dataset, local in self.places], transformed)
-        with self._as_in_a_worker(transformed):
-            self.targets = [
+    def _located(self) -> Listed:
+        places = [locate(self.epoch.dataset, index) for index in self._listed()]
+        transformed = any(dataset.target_transform for dataset, _ in places)
+        given = self.epoch.as_in_its_copy([target(dataset, local) for dataset, local in places], transformed)
+        with self.epoch.as_in_a_worker(self.begin) if transformed else nullcontext():
+            targets = [
                 one if dataset.target_transform is None else dataset.target_transform(one)
-                for one, (dataset, _) in zip(given, self.places, strict=True)
+                for one, (dataset, _) in zip(given, places, strict=True)
             ]
+        return Listed(places, [], targets)
 
     def _images(self):
         images, self._labels = self.chunk.take(self.number)  # type: ignore[union-attr]  # without one: an error
@@ -180,5 +184,4 @@ class ResidentBatch(Batch):
             return [images, self._labels]
         if self._labels is not None and len(self) and isinstance(images, ViewBatches):
             return [collated_views(images), self._labels]
-        self._locate()
-        return super()._collate(images)
+        return collate(self.epoch, self._located(), images, self.begin, lambda row: f"index {self.indices[row]}")

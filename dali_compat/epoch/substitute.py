@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..data.lookup import Listed
 from ..errors import ImageReadError
 from ..randoms import replacement
 from .epoch import Epoch
@@ -22,27 +23,29 @@ class Substitute:
         self._epoch, self._position, self._make, self._attempts = epoch, position, make, 0
         self._try_another()
 
-    def outcome(self) -> tuple[Any, Any]:
-        """The batch of one that stands in, and its image.
+    def outcome(self) -> tuple[Listed, Any]:
+        """The sample that stands in, and its image.
 
         Raises:
             ImageReadError: too many samples cannot be read.
         """
         while True:
+            errors, index = self._epoch.errors, self._batch.indices[0]
             try:
-                return self._batch, self._batch.alone()
+                sample, image, bad = self._batch.alone()
+                if bad is None:
+                    return sample, image
+                source, why = bad
+                if self._attempts == ATTEMPTS:
+                    raise why if isinstance(why, Exception) else ImageReadError(f"cannot make index {index}: {why}")
+                errors.add(str(source), index, why if isinstance(why, str) else reason_of(why))
             except Exception as error:
-                if self._attempts == ATTEMPTS or not self._is_bad(error):
+                if self._attempts == ATTEMPTS or not errors.in_python:
                     raise
-                self._try_another()
-
-    def _is_bad(self, error: Exception) -> bool:
-        """Lists it, if it is an error that on_error is for."""
-        errors, batch = self._epoch.errors, self._batch
-        if not (errors.in_python or isinstance(error, ImageReadError) or hasattr(error, "row")):
-            return False
-        errors.add(str(batch.sources[0]), batch.indices[0], reason_of(error))
-        return True
+                errors.add(type(self._epoch.dataset).__name__, index, reason_of(error))
+            finally:
+                bad = why = None  # an error refers to its traceback, and that to this frame
+            self._try_another()
 
     def _try_another(self) -> None:
         self.discard()
@@ -58,7 +61,17 @@ class Substitute:
             self._batch.forget_errors()
 
 
-def joined(images, good: list[int], others: dict[int, Any]):
+def replaced(
+    samples: Listed, images: Any, good: list[int], others: dict[int, tuple[Listed, Any]]
+) -> tuple[Listed, Any]:
+    """The samples with others in the places of some, and their images. ``images`` are of the ``good`` ones."""
+    for row, (sample, _) in others.items():
+        samples.places[row], samples.targets[row] = sample.places[0], sample.targets[0]
+        samples.sources[row] = sample.sources[0]
+    return samples, _joined(images, good, {row: image for row, (_, image) in others.items()})
+
+
+def _joined(images: Any, good: list[int], others: dict[int, Any]) -> Any:
     """``images`` of the ``good`` rows and those of others, in the order of rows: stacked where all have one shape."""
     first = next(iter(others.values()))
     one = {(image.shape, image.dtype) if isinstance(image, torch.Tensor) else None for image in others.values()}

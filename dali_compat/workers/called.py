@@ -34,6 +34,11 @@ class Called:
         """True if no process will touch its shared memory again."""
         return self._over and all(answer.there for answer in self._answers)
 
+    @property
+    def workers_lost(self) -> bool:
+        """True if processes have died, or do not answer: that is no fault of a sample."""
+        return self._pool is not None and not self._pool.usable
+
     def cancel(self) -> None:
         self._over, self._made = True, []
 

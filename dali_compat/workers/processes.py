@@ -230,13 +230,7 @@ class Processes:
             self.close()
             if self.trouble == _CUT:
                 raise OutOfStep(_CUT)
-            error = RuntimeError(self.trouble)
-            # no fault of the sample that was asked for
-            error.workers_lost = True  # type: ignore[attr-defined]  # dali_part.py looks there
-            try:
-                raise error
-            finally:
-                del error  # it refers to its traceback, and that to this frame
+            raise RuntimeError(self.trouble)
 
 
 def serve(connection: Connection, tasks: socket.socket, answer: Callable[[bytes], bytes]) -> None:

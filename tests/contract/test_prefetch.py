@@ -11,8 +11,8 @@ from contract.both import EXACT, assert_same_epoch, assert_same_pixels, ours, st
 from dali_compat import DALIImageFolder, DataLoader, ImageReadError
 from dali_compat.data import headers
 from dali_compat.data.prefetch import HeaderPrefetcher
-from dali_compat.epoch.batch_headers import BatchHeaders
 from dali_compat.epoch.dali_epoch import DaliEpoch
+from dali_compat.epoch.rows import Rows
 
 PATIENCE = 60  # seconds
 
@@ -81,15 +81,15 @@ def test_processes_that_are_killed_are_missed_by_nobody(exact_folder, forced, he
 def test_a_file_that_changes_after_the_look_comes_out_as_it_is_now(own_root, forced, monkeypatch):
     dataset = DALIImageFolder(own_root, EXACT)
     path = dataset.samples[-1][0]
-    own = BatchHeaders.receive
+    own = Rows.receive
 
     def receive(self):
         requested = bool(self._requested)
         own(self)
-        if requested and path in self._samples.sources:
+        if requested and path in self.sources:
             Image.new("RGB", (300, 200), (0, 255, 0)).save(path, "JPEG", quality=95)
 
-    monkeypatch.setattr(BatchHeaders, "receive", receive)
+    monkeypatch.setattr(Rows, "receive", receive)
     images, _ = list(ours(dataset, batch_size=1, num_workers=2))[-1]
     assert_same_pixels(images[0].cpu(), EXACT(Image.open(path).convert("RGB")))
 

@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 from contract.both import ours
 from dali_compat import DALIImageFolder
 from dali_compat.engine import pil
-from dali_compat.epoch import dali_group
+from dali_compat.epoch import decode
 from dali_compat.ops.draws import ImageTooSmall, compute
 from dali_compat.plan import Gate, ImageSpec, Step, draw
 from dali_compat.randoms import Randoms
@@ -127,13 +127,13 @@ def test_another_size_than_was_computed(of_two_sizes, monkeypatch, transform):
     """Where DALI gives it, Pillow makes these images; where that does, too, the error says so."""
     theirs = [image for image, _ in ImageFolder(of_two_sizes, transform)]
     loader = ours(DALIImageFolder(of_two_sizes, transform), 4, exact=True, device="cpu", collate_fn=list)
-    finished = dali_group._finished
+    finished = decode._finished
 
     def cut(plan, images, arrays):
         made = finished(plan, images, arrays)
         return made[..., 1:] if isinstance(made, torch.Tensor) else [made[0][..., 1:], *made[1:]]
 
-    monkeypatch.setattr(dali_group, "_finished", cut)
+    monkeypatch.setattr(decode, "_finished", cut)
     (mine,) = loader
     assert all(torch.equal(one, other) for (one, _), other in zip(mine, theirs, strict=True))
     if transform is CROPPED:

@@ -14,7 +14,7 @@ from torchvision import transforms as T
 
 from dali_compat import DALIImageFolder, DataLoader, ImageReadError
 from dali_compat.engine.dali.pipeline import DecodePipeline, PipelineError
-from dali_compat.epoch import dali_group
+from dali_compat.epoch import decode
 
 BATCH, COUNT, SIDE = 3, 24, 80
 CHANGED = (7, 13, 19)  # of batches 2, 4 and 6: the others are as they were
@@ -266,8 +266,8 @@ def test_a_file_that_is_touched_is_looked_at_once_more(root, monkeypatch):
     dataset = DALIImageFolder(root, TRANSFORMS["crop"], return_index=True)
     loader = DataLoader(dataset, BATCH, device="cpu", exact=True, fallback="error")
     wanted = torch.cat([images for images, _, _ in loader])
-    looked, is_intact = [], dali_group.is_intact
-    monkeypatch.setattr(dali_group, "is_intact", lambda image: looked.append(1) or is_intact(image))
+    looked, is_intact = [], decode.is_intact
+    monkeypatch.setattr(decode, "is_intact", lambda image: looked.append(1) or is_intact(image))
     list(loader)
     assert not looked
     os.chmod(dataset.samples[3][0], 0o600)

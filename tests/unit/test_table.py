@@ -65,7 +65,7 @@ def test_targets_keys_and_path():
     assert len(table) == len(SAMPLES)
     assert table.targets.dtype == np.int64 and table.targets.tolist() == [target for _, target in SAMPLES]
     assert table.keys.dtype == np.int64 and table.keys.tolist() == [hash(path) for path in PATHS]
-    assert [table.path(i) for i in range(len(table))] == PATHS
+    assert table.texts(np.arange(len(table))) == PATHS
 
 
 def test_any_int64_is_a_target():
@@ -214,7 +214,7 @@ def test_a_table_is_not_changed_with_its_list():
     samples = list(SAMPLES)
     table = made(samples)
     samples.clear()
-    assert table.path(6) == PATHS[6] and len(table) == 8 and not table.is_of((samples,))
+    assert table.texts(np.array([6])) == [PATHS[6]] and len(table) == 8 and not table.is_of((samples,))
 
 
 def test_nothing_of_the_users_is_compared():

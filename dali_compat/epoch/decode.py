@@ -1,0 +1,222 @@
+"""Decodes rows that share a plan: by DALI, or by Pillow, one by one. A group of rows is submitted when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import cached_property, partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..data.headers import Facts, marks
+from ..data.intact import is_intact
+from ..data.sources import BYTES, DECODED, PATHS, Form, Source, overwritten, when_written
+from ..engine import pil
+from ..ops.draws import Arrays, ImageTooSmall
+from ..plan import Plan
+from ..runtime.device import ViewBatches, mapped, to_device
+from .part import in_order, other_sizes, run
+from .rows import Rows
+
+if TYPE_CHECKING:
+    from ..engine.dali.transfer import Received
+
+
+class Decoded(NamedTuple):
+    """The result of a group.
+
+    Attributes:
+        rows: that could be made, in order.
+        images: of these: (N, C, H, W), a list of N where sizes differ, or ViewBatches of these.
+        failures: the errors of the other rows. OtherMode: the file has changed, and needs another plan.
+    """
+
+    rows: Sequence[int]
+    images: Any
+    failures: dict[int, Exception]
+
+
+def together(groups: Sequence[Decoded]) -> Decoded:
+    """The results of several groups as one: a list of images, unless one group has made all."""
+    made = [group for group in groups if group.rows]
+    failures = {row: error for group in groups for row, error in group.failures.items()}
+    if len(made) == 1:
+        return Decoded(made[0].rows, made[0].images, failures)
+    rows = sorted(chain.from_iterable(group.rows for group in made))
+    return Decoded(rows, in_order([(group.rows, group.images) for group in made]), failures)
+
+
+class PilGroup:
+    """Rows that go through PIL and torchvision's own functions, with the parameters drawn for them. Their sizes are
+    those that PIL finds: nothing hangs on what the headers say."""
+
+    def __init__(self, batch: Rows, plan: Plan, rows: list[int]):
+        self._batch = batch
+        self._futures: dict[int, Future] = {}
+        for row in rows:
+            chains = [(one.steps, partial(batch.compute_one, one.steps, row)) for one in plan.chains]
+            how: tuple = (pil.load_views, chains) if plan.views else (pil.load, *chains[0])
+            channels = plan.chains[0].takes.channels
+            self._futures[row] = batch.epoch.in_thread(how[0], batch.sources[row], *how[1:], channels)
+
+    def failed(self) -> dict[int, Exception]:
+        """Returns the errors so far; others may still be at work."""
+        done = [row for row, future in self._futures.items() if future.done()]
+        errors = {row: self._futures[row].exception() for row in done}
+        return {row: self._named(row, error) for row, error in errors.items() if isinstance(error, Exception)}
+
+    def result(self) -> Decoded:
+        made: dict[int, Any] = {}
+        failures: dict[int, Exception] = {}
+        for row, future in self._futures.items():
+            error = future.exception()  # what a signal's handler raises meanwhile is not this image's
+            if isinstance(error, Exception):
+                failures[row] = self._named(row, error)
+            else:
+                made[row] = mapped(future.result(), self._sent)
+        self._futures = {}
+        return Decoded(list(made), list(made.values()), failures)
+
+    def _named(self, row: int, error: Exception) -> Exception:
+        return error if isinstance(error, (ImageTooSmall, pil.OtherMode)) else self._batch.unreadable(row, error)
+
+    def _sent(self, image: torch.Tensor) -> torch.Tensor:
+        return to_device(image, self._batch.epoch.route.device)
+
+    def discard(self) -> None:
+        while self._futures:
+            self._futures.popitem()[1].cancel()
+
+
+class DaliGroup:
+    """Rows that DALI decodes, or that it has decoded before (``given`` is one of DECODED). ``again``: it has failed
+    once. ``keeps``: _keep() is to get the whole images.
+
+    Raises:
+        ImageTooSmall: of a row that does not suit the plan.
+    """
+
+    def __init__(self, batch: Rows, plan: Plan, rows: list[int], given: str, again: bool = False, keeps: bool = False):
+        self._batch, self._plan, self._rows, self._given, self._again = batch, plan, rows, given, again
+        at = np.array(rows)
+        self._facts = batch.facts.take(at)
+        self._chains = plan.chains
+        arrays = [batch.compute((*one.dali, *one.batch), at) for one in self._chains]
+        self._sizes = [of_one.sizes for of_one in arrays]
+        dali = [of_one[: len(one.dali)] for one, of_one in zip(self._chains, arrays, strict=True)]
+        self._batch_arrays = [of_one[len(one.dali) :] for one, of_one in zip(self._chains, arrays, strict=True)]
+        if given in DECODED:
+            self._images: Any = [batch.pixels[row] for row in rows]
+        elif given == BYTES:
+            self._images = [source.bytes() for source in self._sources]  # type: ignore[union-attr]  # they are records
+        else:
+            self._images = batch.samples.paths(at)
+        cache = batch.epoch.route.cache
+        self._cache = cache if given not in DECODED and cache is not None and not cache.full else None
+        form = Form(given, keeps or self._cache is not None, given not in DECODED and batch.epoch.route.fancy)
+        self._pipeline = batch.epoch.pipeline(plan, len(rows), form)
+        self._ticket = self._pipeline.submit(self._images, list(chain.from_iterable(dali)), self._facts.stated_at)
+
+    @cached_property
+    def _sources(self) -> list[Source]:
+        """The sources of the images."""
+        sources = self._batch.sources
+        return [sources[row] for row in self._rows]
+
+    def result(self) -> Decoded:
+        from ..engine.dali.pipeline import PipelineError  # here, for other routes do without DALI
+
+        try:
+            received = self._pipeline.receive(self._ticket)
+        except PipelineError as error:
+            return self._retry(error)
+        encoded = self._images if received.encoded is None else received.encoded
+        doubtful = set() if self._given in DECODED else self._doubtful(received, encoded)
+        if received.decoded is not None:
+            self._keep(received.decoded, encoded, [i for i in range(len(self._rows)) if i not in doubtful])
+        made = received.images.batches if isinstance(received.images, ViewBatches) else [received.images]
+        made = [_finished(*of_chain) for of_chain in zip(self._chains, made, self._batch_arrays, strict=True)]
+        for of_view, sizes in zip(made, self._sizes, strict=True):
+            doubtful |= set(np.flatnonzero(other_sizes(of_view, sizes)).tolist())
+        images = ViewBatches(made) if self._plan.views else made[0]
+        if not doubtful:
+            return Decoded(self._rows, images, {})
+        by_pil = PilGroup(self._batch, self._plan, [self._rows[i] for i in sorted(doubtful)]).result()
+        sure = [i for i in range(len(self._rows)) if i not in doubtful]
+        return together([by_pil, Decoded([self._rows[i] for i in sure], [images[i] for i in sure], {})])
+
+    def _keep(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
+        """Whole images, of which those are ``sure``, and the bytes that they were decoded from."""
+        assert self._cache is not None
+        self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
+
+    def _doubtful(self, received: Received, encoded: Any) -> set[int]:
+        """Which images PIL has to read: the bytes that DALI has decoded are not those that the header was read from, by
+        their length and the size in their own header, or because somebody has written to their archive; or they are, at
+        their first sight, not of a structure that both are known to read alike."""
+        if received.encoded is None:
+            return self._for_pil(encoded, overwritten(self._sources), None)
+        changed, touched = _changed_since(self._facts, received.lengths, received.stated), None
+        if self._batch.epoch.route.device.type == "cpu":  # a GPU makes batches in the time of these calls
+            touched = when_written(self._sources) != self._facts.written
+        return self._for_pil(encoded, changed, touched)
+
+    def _for_pil(self, encoded: Any, changed: np.ndarray, touched: np.ndarray | None) -> set[int]:
+        """Returns those of the ``encoded`` files whose bytes PIL has to read. They have ``changed``, (N,) bool, or they
+        are, at their first sight, not of a structure that all decoders are known to read alike. What somebody has
+        ``touched`` since it was looked at is at its first sight, too, and once more the next time: nobody knows whether
+        before it was read."""
+        rows, batch = self._rows, self._batch
+        touched = np.zeros(len(rows), bool) if touched is None else touched
+        new = np.flatnonzero(~changed & (touched | ~self._facts.intact))
+        unknown = np.array([not is_intact(encoded[i]) for i in new.tolist()], bool)  # threads would wait for Python
+        for i in new[unknown].tolist():
+            batch.use_pil(rows[i])
+        if len(new):
+            batch.set_intact([rows[i] for i in new[~unknown].tolist()])
+        doubtful = changed | touched
+        if doubtful.any():
+            batch.forget([rows[i] for i in np.flatnonzero(doubtful).tolist()])
+        doubtful = changed.copy()
+        doubtful[new[unknown]] = True
+        return set(np.flatnonzero(doubtful).tolist())
+
+    def discard(self) -> None:
+        self._pipeline.discard(self._ticket)
+
+    def _retry(self, error: Exception) -> Decoded:
+        """Finds the files that DALI cannot decode; PIL takes them from now on, or raises torchvision's error. Where
+        there are none, a file was being written, perhaps: once more."""
+        from ..engine.dali.pipeline import undecodable
+
+        bad: list[int] = []
+        if self._given not in DECODED:
+            images = self._sources if self._given == PATHS else self._images
+            bad = np.flatnonzero(overwritten(self._sources)).tolist()  # their bytes are not to be touched
+            bad = bad or [i for i, image in enumerate(images) if not is_intact(image)]
+            bad = bad or undecodable(images, self._pipeline.device, self._given)
+        if not bad and (self._again or self._given != PATHS):
+            raise error
+        for i in bad:
+            self._batch.use_pil(self._rows[i])
+        groups = [PilGroup(self._batch, self._plan, [self._rows[i] for i in bad]).result()]
+        good = [row for i, row in enumerate(self._rows) if i not in bad]
+        if good:
+            groups.append(DaliGroup(self._batch, self._plan, good, self._given, again=True).result())
+        return together(groups)
+
+
+def _changed_since(facts: Facts, lengths: np.ndarray | None, stated: np.ndarray | None) -> np.ndarray:
+    """(N,) bool: whose bytes are not those that their header was read from."""
+    assert lengths is not None and stated is not None
+    return (lengths != facts.lengths) | (marks(stated) != facts.marks)
+
+
+def _finished(plan: Plan, images, arrays: list[Arrays]):
+    """Torch's part of a plan, on what DALI has made."""
+    if not (plan.dali and plan.dali[-1].kwargs.get("layout") == "CHW"):
+        images = images.movedim(-1, 1) if isinstance(images, torch.Tensor) else [i.movedim(-1, 0) for i in images]
+    return run(plan.batch, images, arrays)

@@ -1,0 +1,326 @@
+"""The rows of a batch, which are images: where they are, what is known of their files, and what is drawn for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..data.header import GRAY, PIL
+from ..data.headers import Facts, Headers, headers_of
+from ..data.info import Info
+from ..data.lookup import Found, Listed, Tabled, as_list, in_tables, look_up
+from ..data.readers import transforms_of
+from ..data.sources import Source, fetch, is_object
+from ..data.verdicts import Verdicts
+from ..engine.pil import OtherMode
+from ..errors import ImageReadError, read_error
+from ..ops.draws import Arrays, Computed, ImageTooSmall, compute
+from ..ops.kernels import rows_of
+from ..plan import Step
+from ..runtime.decorators import named
+from .dali_epoch import DaliEpoch
+
+Randoms = Callable[[int, int], Callable[[int, int], np.ndarray]]
+
+
+class Rows:
+    """The rows of a batch. Decoders and parts know nothing else of the batch.
+
+    Args:
+        tolerant: errors of single rows are kept in ``bad``, and the others go on; else give_up() raises them.
+        randoms: gives the random numbers of rows, by the first one and their number, where these are not the epoch's.
+
+    Attributes:
+        epoch: that the batch belongs to.
+        samples: where the images are.
+        indices: of each row's sample, as the sampler gave it.
+        begin: how many samples of the epoch the sampler gave before.
+        bad: rows that cannot be made, and why: an error, or what it said when it was met first.
+        pixels: what a cache has of each row; empty where there is none.
+        facts: what is known of each row's file; look() sets it.
+        words: (N,) uint64, what the epoch's JPEG engine is known to make of it (data/verdicts.py); likewise.
+    """
+
+    facts: Facts
+    words: np.ndarray
+
+    def __init__(
+        self,
+        epoch: DaliEpoch,
+        samples: Listed | Tabled,
+        indices: Sequence[Any],
+        begin: int,
+        bad: dict[int, Exception | str],
+        tolerant: bool,
+        randoms: Randoms | None = None,
+    ):
+        self.epoch, self.samples, self.indices, self.begin = epoch, samples, indices, begin
+        self.bad, self.tolerant, self._randoms = bad, tolerant, randoms
+        self.pixels: list[Any] = []
+        self._requested: list[tuple[Found, int]] = []  # headers
+        self._forgotten: set[int] = set()  # rows
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        """The source of each row's encoded image."""
+        return self.samples.sources
+
+    def infos(self, rows: Sequence[int]) -> list[Info]:
+        """The ``info`` of the images that these rows begin with, where they are PIL's."""
+        sources = self.sources
+        return [Info(sources[row]) for row in rows]
+
+    def name(self, row: int) -> str:
+        """The row's source and index, for a message."""
+        return f"{self.sources[row]}, index {self.indices[row]}"
+
+    def position(self, row: int) -> int:
+        """Returns how many samples of the epoch come before this row, those of all ranks."""
+        return self.epoch.rank_order.place_of(self.begin + row)
+
+    def give_up(self, failures: dict[int, Exception]) -> None:
+        """Rows cannot be made, for these errors.
+
+        Raises:
+            Exception: the first error, unless on_error is for it.
+        """
+        if self.tolerant:
+            self.bad.update((row, self._named(row, error)) for row, error in failures.items())
+        elif failures:
+            row = min(failures)
+            raise self._named(row, failures.pop(row))  # nothing here refers to it, and to this frame by its traceback
+
+    def _named(self, row: int, error: Exception) -> Exception:
+        """An error of torchvision's class."""
+        if isinstance(error, ImageTooSmall):
+            return ValueError(str(error))
+        return self.unreadable(row, error) if isinstance(error, OtherMode) else error
+
+    def unreadable(self, row: int, error: Exception) -> ImageReadError:
+        """An error that names the row's file, with its reason."""
+        made = read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}", error)
+        made.__cause__ = error
+        return made
+
+    # ---- headers
+
+    def request(self) -> bool:
+        """Other processes begin to read headers that nobody has read. Whether there are any."""
+        prefetcher = self.epoch.prefetcher
+        if prefetcher is not None and isinstance(self.samples, Tabled):
+            for found in self.samples.found():
+                new = found.but(self.bad).unknown()
+                paths = [self.sources[row] for row in new.rows.tolist()]
+                ticket = prefetcher.request(paths) if paths else None
+                if ticket is not None:
+                    self._requested.append((new, ticket))
+        return bool(self._requested)
+
+    def receive(self) -> None:
+        """Takes what other processes have read, waiting for it."""
+        prefetcher, requested = self.epoch.prefetcher, self._requested
+        while requested:
+            found, ticket = requested.pop()
+            facts = None if prefetcher is None else prefetcher.result(ticket)
+            if facts is not None:
+                found.headers.add(found.index, found.keys, facts)
+
+    def look(self, by_pil: bool) -> list[tuple[Found, np.ndarray]]:
+        """Reads headers that nobody has read. Gives the rows that each leaf of the data set has, but for bad ones, and
+        who decodes them (data/header.py). ``by_pil``: PIL, whatever else could."""
+        made = []
+        engine, count = self.epoch.engine, len(self)
+        self.facts, self.words = Facts.empty(count), np.zeros(count, np.uint64)
+        for found in self.samples.found():
+            if self.bad:
+                found = found.but(self.bad)
+            if not len(found.rows):
+                continue
+            facts = found.headers.facts(found.index, found.keys, partial(self._source_of, found.rows))
+            if by_pil or getattr(found.leaf, "by_pil", False):
+                facts.kinds[facts.kinds != GRAY] = PIL
+            if len(found.rows) == count:  # in order
+                self.facts = facts
+            else:
+                self.facts.put(found.rows, facts)
+            if engine is not None:
+                self.words[found.rows] = found.headers.verdicts(engine.name).words(found.index)
+            made.append((found, facts.kinds))
+        return made
+
+    def _source_of(self, rows: np.ndarray, i: int) -> Source:
+        return self.sources[int(rows[i])]
+
+    def set_intact(self, rows: list[int]) -> None:
+        """DALI and PIL read these files alike."""
+        of_leaf: dict[int, list[int]] = {}
+        for row in rows:
+            of_leaf.setdefault(id(self.samples.places[row][0]), []).append(row)
+        for rows in of_leaf.values():
+            headers_of(self.samples.places[rows[0]][0]).set_intact([self._kept(row)[1] for row in rows])
+
+    def use_pil(self, row: int) -> None:
+        """PIL reads this file from now on: DALI has failed on it, or may read it otherwise."""
+        headers, index = self._kept(row)
+        headers.use_pil(index)
+
+    def forget(self, rows: list[int]) -> None:
+        """These files have changed: they are looked at anew."""
+        for headers, index in map(self._kept, rows):
+            headers.forget(index)
+
+    def forget_once(self, rows: list[int]) -> bool:
+        """forget(). False where it was called for all of these rows before, and has not helped."""
+        self.forget(rows)
+        before = self._forgotten.issuperset(rows)
+        self._forgotten.update(rows)
+        return not before
+
+    def _kept(self, row: int) -> tuple[Headers, int]:
+        """Returns where the header of a row's file is kept, and at which index."""
+        leaf, local = self.samples.places[row]
+        return headers_of(leaf), local % len(leaf)
+
+    def words_to(self, rows: list[int]) -> Callable[[np.ndarray], None]:
+        """Returns what keeps words about these rows' files. It may be called in any thread, and when the batch is
+        gone."""
+        assert self.epoch.engine is not None  # who else would ask
+        places: list[tuple[Verdicts, np.ndarray, np.ndarray]] = []
+        for found in self.samples.found():
+            at = np.flatnonzero(np.isin(rows, found.rows))
+            index = found.index[np.searchsorted(found.rows, np.array(rows)[at])]
+            places.append((found.headers.verdicts(self.epoch.engine.name), index, at))
+
+        def put(words: np.ndarray) -> None:
+            for verdicts, index, at in places:
+                verdicts.put(index, np.broadcast_to(words, len(rows))[at])
+
+        return put
+
+    # ---- what is drawn
+
+    def compute(
+        self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray, sizes: np.ndarray | None = None
+    ) -> Computed:
+        """Per-sample arguments of ``steps`` for these rows; a step's stream and a row's position decide the draws.
+        ``sizes``, (len(rows), 2), where they are no longer those of the files.
+
+        Raises:
+            ImageTooSmall: with the number of the row, and its name.
+        """
+        return self._compute(steps, self.facts.sizes[rows] if sizes is None else sizes, rows, 0, len(self))
+
+    def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
+        """compute() for one image of a size, (height, width), without the dimension of rows."""
+        arrays = self._compute(steps, np.array([size]), [0], row, 1)
+        return [rows_of(values, 0) for values in arrays]
+
+    @named("draw")
+    def _compute(
+        self, steps: tuple[Step, ...], sizes: np.ndarray, rows: Sequence[int] | np.ndarray, begin: int, count: int
+    ) -> Computed:
+        """``rows`` of ``count`` from row ``begin`` on."""
+        randoms: Any = self._randoms
+        randoms = self.epoch.randoms(self.position(begin), count) if randoms is None else randoms(begin, count)
+        try:
+            return compute(steps, sizes, randoms, rows)
+        except ImageTooSmall as error:
+            row = begin + int(rows[error.row])
+            raise ImageTooSmall(row, f"{error} ({self.name(row)})") from None
+
+
+@named("find samples")
+def locate(
+    epoch: DaliEpoch,
+    indices: list[Any],
+    begin: int,
+    bad: dict[int, Exception | str],
+    stands_in: bool = False,
+    ask: Callable[[], Rows] | None = None,
+) -> Rows:
+    """Returns the rows of a batch, with their targets.
+
+    Args:
+        begin: how many samples of the epoch come before them.
+        bad: gets rows that cannot be made, and why.
+        stands_in: it is one sample, for one of another batch that could not be made.
+        ask: asks the data set of the user's, where it says what its samples are made of.
+    """
+    cache, tabled = epoch.route.cache, None
+    if ask is not None:
+        rows = ask()
+    else:
+        whole = cache is None and not stands_in
+        tabled = in_tables(epoch.dataset, indices, epoch.tables) if whole else None
+        tolerant = stands_in or epoch.errors.policy != "raise"
+        rows = Rows(epoch, tabled or _looked_up(epoch, indices), indices, begin, bad, tolerant)
+    if epoch.errors.broken and not stands_in:
+        _leave_out_broken(rows)
+    if cache is not None:
+        rows.pixels = [cache.get(source) for source in rows.sources]
+    if tabled is None:
+        _fetch(rows, [row for row in range(len(rows)) if not rows.pixels or rows.pixels[row] is None])
+    samples = rows.samples
+    if any(transforms_of(leaf)[1] for leaf in samples.leaves):
+        samples.targets = list(as_list(samples.targets))
+        with epoch.as_in_a_worker(begin):
+            samples.targets = [_target(rows, row) for row in range(len(rows))]
+    return rows
+
+
+def _looked_up(epoch: DaliEpoch, indices: list[Any]) -> Listed:
+    """Samples, one after another."""
+    samples = look_up(epoch.dataset, indices, epoch.folder)
+    transformed = any(transforms_of(leaf)[1] for leaf in samples.leaves)
+    samples.targets = epoch.as_in_its_copy(samples.targets, transformed)
+    return samples
+
+
+def _leave_out_broken(rows: Rows) -> None:
+    """Files that could not be read before."""
+    errors = rows.epoch.errors
+    known = list(errors.broken)  # at once: another iterator's next() may add to it meanwhile
+    broken = np.fromiter(map(hash, known), np.int64, len(known))
+    for found in rows.samples.found():
+        for row in found.rows[np.isin(found.keys, broken)].tolist():
+            why = errors.known(rows.sources[row])
+            if why is not None:
+                rows.bad[row] = why
+
+
+def _fetch(rows: Rows, chosen: list[int]) -> None:
+    """Has the bytes of rows read that are no files of their own."""
+    fetcher, sources = rows.epoch.fetcher, rows.sources
+    if fetcher is not None:
+        objects = [row for row in chosen if is_object(sources[row])]
+        failed = fetcher.take([sources[row] for row in objects])  # type: ignore[misc]  # all are
+        for number, error in failed.items():
+            row = objects[number]
+            rows.give_up({row: read_error(f"{error} (index {rows.indices[row]})", error)})
+        chosen = [row for row in chosen if not is_object(sources[row])]
+    try:
+        fetch([sources[row] for row in chosen])
+    except ImageReadError:
+        for row in chosen:
+            try:
+                fetch([sources[row]])
+            except ImageReadError as error:
+                rows.give_up({row: error})
+
+
+def _target(rows: Rows, row: int) -> Any:
+    function, target = transforms_of(rows.samples.places[row][0])[1], rows.samples.targets[row]
+    if function is None or row in rows.bad:
+        return target
+    try:
+        return function(target)
+    except Exception as error:
+        if not rows.epoch.errors.in_python:
+            raise
+        rows.give_up({row: error})
