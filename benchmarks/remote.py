@@ -37,7 +37,7 @@ from server import BUCKET, Running
 from torchvision import transforms as T
 
 import dali_compat
-from dali_compat.cli.pictures import make_photo
+from dali_compat.cli.demo import make_photo
 from dali_compat.data.sources import Record
 from dali_compat.remote.event_loop import wait_for
 from dali_compat.remote.fetcher import REQUESTS, Fetcher

@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 from tqdm import tqdm
 
-from dali_compat.cli.pictures import make_photo
+from dali_compat.cli.demo import make_photo
 
 
 def write(index: int, folder: Path, classes: int, size: int) -> None:

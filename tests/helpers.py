@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dali_compat.cli.pictures import make_photo
+from dali_compat.cli.demo import make_photo
 
 ALL = os.environ.get("REPETITIONS") == "all"
 

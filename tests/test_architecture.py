@@ -28,8 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "epoch": {"data", "engine", "lazy", "ops", "remote", "routes", "translate", "workers", *COMMON},
     "loader": {"data", "epoch", "routes", *COMMON},
     "patch": {"data", "lazy", "loader", "routes", *COMMON},
-    "check": {"archives", "data", "remote", "workers", *COMMON},
-    "cli": {"archives", "check", "data", "engine", "patch", "remote", "routes", "translate", *COMMON},
+    "cli": {"archives", "data", "engine", "patch", "remote", "routes", "translate", "workers", *COMMON},
 }
 # Commands use the package as users do, by its name.
 BY_NAME = {"cli", "__main__"}

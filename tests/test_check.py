@@ -25,10 +25,9 @@ from tqdm import tqdm
 
 from dali_compat import cli
 from dali_compat.archives.pack import pack
-from dali_compat.check import file_sources
-from dali_compat.check import process_map as workers
-from dali_compat.check.inspect_file import decode
-from dali_compat.check.report import text as text_of
+from dali_compat.cli import check_files
+from dali_compat.cli.check_files import decode
+from dali_compat.cli.check_report import text as text_of
 
 ARCHIVES = {"rec": "DALIRecordIO", "tfrecord": "DALITFRecord", "lmdb": "DALILMDB", "tar": "DALIWebDataset"}
 KEYS = {
@@ -505,7 +504,7 @@ def test_nothing_to_read(good, monkeypatch, capsys, argv):
 
 def replace_decode(monkeypatch, function) -> None:
     """function(path) runs before a file is decoded, in the worker, which is forked."""
-    monkeypatch.setattr(file_sources, "decode", lambda path: function(path) or decode(path))
+    monkeypatch.setattr(check_files, "decode", lambda path: function(path) or decode(path))
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
@@ -545,7 +544,7 @@ def test_results_come_in_order_however_long_they_take():
         time.sleep(0.003 * (item % 7 == 0))
         return -item
 
-    assert list(workers.process_map(slow, range(300), 3)) == [(item, -item) for item in range(300)]
+    assert list(check_files.process_map(slow, range(300), 3)) == [(item, -item) for item in range(300)]
 
 
 def test_few_items_are_taken_ahead():
@@ -556,8 +555,8 @@ def test_few_items_are_taken_ahead():
         for asked in range(10_000):  # noqa: UP028  (the test reads it)
             yield asked
 
-    for seen, _ in enumerate(workers.process_map(abs, items(), 2)):
-        assert asked - seen <= (workers._AHEAD * 2 + 1) * workers._CHUNK
+    for seen, _ in enumerate(check_files.process_map(abs, items(), 2)):
+        assert asked - seen <= (check_files._AHEAD * 2 + 1) * check_files._CHUNK
     assert seen == 9_999
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 import dali_compat
 from dali_compat import cli
-from dali_compat.cli import arguments, demo, doctor, pictures
+from dali_compat.cli import arguments, demo, doctor
 from dali_compat.engine.dali import warm
 from dali_compat.runtime import installation
 
@@ -369,7 +369,7 @@ def test_ctrl_c_in_demo(tmp_path):
 def test_pictures_are_the_same_for_one_seed_and_shared_out_over_classes(tmp_path):
     made = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        pictures.write_folder(tmp_path / name, 6, classes=2, seed=seed)
+        demo.write_folder(tmp_path / name, 6, classes=2, seed=seed)
         files = sorted((tmp_path / name).glob("*/*.jpg"))
         assert [path.parent.name for path in files] == ["class_0"] * 3 + ["class_1"] * 3
         made.append([path.read_bytes() for path in files])
@@ -386,7 +386,7 @@ def test_levels_undo_to_tensor():
 
 def test_rows_lie_below_each_other(tmp_path):
     rows = {str(value): np.full((2, 10, 20, 3), value, np.uint8) for value in (50, 100, 150)}
-    pictures.save_rows(tmp_path / "sheet.png", rows)
+    demo.save_rows(tmp_path / "sheet.png", rows)
     sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
     assert sheet.shape == (3 * 26, 44, 3)
     assert [int(sheet[16 + row * 26 + 5, 30, 0]) for row in range(3)] == [50, 100, 150]
@@ -400,7 +400,7 @@ def test_the_difference_that_demo_prints_sees_a_wrong_image(tmp_path, monkeypatc
         def __iter__(self):
             return ((images * 0.5 + 0.25, labels) for images, labels in super().__iter__())
 
-    pictures.write_folder(tmp_path / "images", 4, classes=2)
+    demo.write_folder(tmp_path / "images", 4, classes=2)
     monkeypatch.setattr(dali_compat, "DataLoader", Brighter)
     mean, largest = demo.compare_pixels(str(tmp_path / "images"), torch.device("cpu"), str(tmp_path / "out.png"))
     assert 10 < mean < 64 and 40 < largest <= 64

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import glob
 import io
 import operator
 import os
@@ -19,14 +20,52 @@ from torchvision.datasets import VisionDataset
 
 from ..errors import read_error
 from ..remote.objects import FolderAndSize, Objects
-from ..remote.urls import UrlPart, are_urls
+from ..remote.urls import UrlPart, are_urls, is_url, without_scheme
 from ..runtime.dataset_base import OurDataset
-from .fetched import FetchedFile, FetchedFiles
-from .files import MappedFiles, OpenFile
-from .index import Entry, Progress, indexed
-from .paths import PathLike, expand
-from .saved import packed
-from .table import GAP, Rows, Table
+from ..runtime.saved import packed
+from .files import FetchedFile, FetchedFiles, MappedFiles, OpenFile
+from .index import GAP, Entry, Progress, Rows, Table, indexed
+
+PathLike = str | Path
+
+
+def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
+    """Returns the files in order: a list's as given, a pattern's (``*``, ``?``, ``[``) sorted, and those of braces
+    (``{000..127}``, ``{train,val}``) as a shell has them. A name that exists is taken literally. Of URLs braces alone
+    are expanded.
+
+    Raises:
+        FileNotFoundError: nothing has that name.
+    """
+    if isinstance(path, (list, tuple)):
+        if not path:
+            raise FileNotFoundError("the list of files is empty")
+        return [file for part in path for file in expand(part)]
+    name = os.path.expanduser(without_scheme(os.fspath(path)))  # type: ignore[arg-type]  # of other sequences: TypeError
+    if is_url(name):
+        return braces(name)
+    if os.path.exists(name):
+        return [name]
+    files = []
+    for pattern in braces(name):
+        found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
+        if not found:
+            raise FileNotFoundError(f"there is no file {pattern}")
+        files += found
+    return files
+
+
+def braces(name: str) -> list[str]:
+    """Expands braces as a shell does: ``a{1,2}{08..10}`` gives a108, a109, a110, a208 and so on. A brace that nothing
+    closes is taken literally, as a shell has it."""
+    if "{" not in name:
+        return [name]
+    from braceexpand import braceexpand
+
+    try:
+        return list(braceexpand(name))
+    except ValueError:  # UnbalancedBracesError
+        return [name]
 
 
 class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type: ignore[type-arg]  # of new torchvisions
@@ -35,6 +74,8 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
     ``dataset[i]`` is ``(transform(image), target_transform(target))``, with the index as a third item if
     ``return_index`` is set. The image is a PIL image in RGB, as torchvision.datasets.ImageFolder gives for a file of
     the same bytes.
+
+    Indices are those of a list: negative ones count from the end, and one out of range raises IndexError.
 
     Subclasses say where the images are: ``_scan(path, progress)`` gives the rows of a file that ``_opened(path)``
     reads, ``_options(path)`` what that depends on.
@@ -125,11 +166,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         return (image, target, index) if self.return_index else (image, target)
 
     def target(self, index: int) -> int:
-        """Returns the target of the sample at ``index``, before target_transform.
-
-        Raises:
-            IndexError: as a list does.
-        """
+        """Returns the target of the sample at ``index``, before target_transform."""
         return int(self._table.targets[self._row(index)])
 
     @functools.cached_property
@@ -143,20 +180,12 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         """Locates the images at ``indices``: numbers into ``files`` (N,) int32, byte offsets (N,) int64 and lengths
         (N,) int64.
 
-        An image that RecordIO keeps in several parts does not lie in one piece there; read() gives it whole.
-
-        Raises:
-            IndexError: as a list does.
-        """
+        An image that RecordIO keeps in several parts does not lie in one piece there; read() gives it whole."""
         rows = self._rows(indices)
         return self._table.files[rows], self._table.offsets[rows], self._table.lengths[rows]
 
     def part(self, index: int) -> UrlPart:
-        """Names the bytes of the image at ``index`` in object storage.
-
-        Raises:
-            IndexError: as a list does.
-        """
+        """Names the bytes of the image at ``index`` in object storage."""
         row, table = self._row(index), self._table
         assert isinstance(self._files, FetchedFiles)
         numbers = int(table.files[row]), int(table.offsets[row]), int(table.lengths[row])
@@ -171,7 +200,6 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         bytes in them: call changed() after using them.
 
         Raises:
-            IndexError: as a list does.
             ImageReadError: a file is missing, or has changed since it was indexed.
         """
         rows = self._rows(indices)
@@ -189,11 +217,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
 
     def changed(self, indices: Sequence[int]) -> NDArray[Any]:
         """Returns (N,) bool: True for images at ``indices`` whose files have been written to since they were indexed,
-        or cannot be opened any more. This costs one system call a file.
-
-        Raises:
-            IndexError: as a list does.
-        """
+        or cannot be opened any more. This costs one system call a file."""
         files = self._table.files[self._rows(indices)]
         changed = self._files.changed(np.unique(files).tolist())
         return np.isin(files, list(changed)) if changed else np.zeros(len(files), bool)
@@ -202,7 +226,6 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         """Returns a copy of the encoded bytes of the image at ``index``.
 
         Raises:
-            IndexError: as a list does.
             ImageReadError: the file is missing or has changed.
         """
         return self._bytes(self._row(index))
@@ -249,11 +272,7 @@ class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type
         return b"".join(_pieces(data, gaps)) if gaps else data
 
     def _row(self, index: int) -> int:
-        """Returns a position of 0 or more for an index, which may be negative.
-
-        Raises:
-            IndexError: as a list does.
-        """
+        """Returns a position of 0 or more for an index, which may be negative."""
         index, count = operator.index(index), len(self._table)
         if not -count <= index < count:
             raise IndexError(f"index {index} is out of range for {count} images")

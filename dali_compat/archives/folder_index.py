@@ -23,11 +23,10 @@ import numpy as np
 from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
 from tqdm import tqdm
 
-from ..remote.listing import listed_objects
-from ..remote.objects import Objects
+from ..remote.objects import Objects, listed_objects
 from ..remote.urls import is_url
+from ..runtime import saved
 from ..runtime.warn_location import stack_level
-from . import saved
 
 _LAYOUT = 1  # of the cached arrays
 _THREADS = 8

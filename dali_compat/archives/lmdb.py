@@ -20,12 +20,10 @@ from numpy.typing import NDArray
 
 from ..remote.urls import shown
 from . import protobuf
-from .archive import Archive
-from .index import Progress, corrupt, refused
+from .archive import Archive, PathLike
+from .index import Progress, Rows, RowsBuilder, corrupt, is_target, refused
 from .lmdb_pages import Database
-from .paths import PathLike
 from .protobuf import BYTES, VARINT, Malformed
-from .table import Rows, RowsBuilder, is_target
 
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)
 _SPECIAL = re.compile(rb"__.*__")

@@ -6,7 +6,6 @@ safely on disk. The archive gets its name when it is whole.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -14,14 +13,13 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from ..remote.listing import listed_objects
-from ..remote.objects import Objects
+from ..remote.objects import Objects, listed_objects
 from ..remote.urls import is_url, shown
 from .archive import Archive, classes_file
 from .folder_index import listed_samples
@@ -79,7 +77,11 @@ def pack(
         work.mkdir(exist_ok=True)
     except OSError as error:
         raise CannotPack(f"cannot write in {out.parent}: {error.strerror}") from None
-    with _held(work):
+    try:
+        held = FileLock(work / "lock").acquire(timeout=0)
+    except Timeout:
+        raise CannotPack(f"another process is packing into {work}") from None
+    with held:
         journal = _Journal(work / "journal.json", source.digest)
         writer = WRITERS[out.suffix](work, journal.state, source.bytes)
         begun(len(source), writer.done)
@@ -195,18 +197,3 @@ class _Journal:
         temporary = self._path.with_suffix(".tmp")
         temporary.write_text(json.dumps({"source": self._digest, "state": state}))
         os.replace(temporary, self._path)
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Locks a folder: only one process packs into it."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise CannotPack(f"another process is packing into {folder}") from None
-    try:
-        yield
-    finally:
-        os.close(handle)

@@ -18,10 +18,8 @@ import struct
 from typing import Any, BinaryIO
 
 from .archive import Archive
-from .fetched import FetchedFile
-from .files import OpenFile
-from .index import Progress, corrupt, fingerprint, refused
-from .table import GAP, Rows, RowsBuilder, is_target
+from .files import FetchedFile, OpenFile
+from .index import GAP, Progress, Rows, RowsBuilder, corrupt, fingerprint, is_target, refused
 
 MAGIC = 0xCED7230A
 _MAGIC_BYTES = struct.pack("<I", MAGIC)

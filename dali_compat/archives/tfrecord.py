@@ -17,13 +17,10 @@ import google_crc32c
 
 from ..remote.objects import FolderAndSize
 from . import protobuf
-from .archive import Archive
-from .fetched import FetchedFile
-from .files import OpenFile
-from .index import Progress, corrupt, refused
-from .paths import PathLike
+from .archive import Archive, PathLike
+from .files import FetchedFile, OpenFile
+from .index import Progress, Rows, RowsBuilder, corrupt, refused
 from .protobuf import BYTES, Malformed
-from .table import Rows, RowsBuilder
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")

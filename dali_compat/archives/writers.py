@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from . import lmdb as datum
-from . import recordio, tar, tfrecord, webdataset
+from . import recordio, tfrecord, webdataset
 
 _PAGE = 4096
 _ROOM = 1 << 30  # bytes of LMDB's address space beyond what the images need
@@ -113,7 +113,7 @@ class TarWriter(FileWriter):
         return {"data": webdataset.encode(sample.number, sample.extension, sample.target, sample.data)}
 
     def finish(self) -> None:
-        self._files["data"].write(tar.END)
+        self._files["data"].write(webdataset.END)
         super().finish()
 
 

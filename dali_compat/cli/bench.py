@@ -11,12 +11,15 @@ dali_compat/cli/limits.py name the limit.
 from __future__ import annotations
 
 import os
+from html import escape
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils.data import RandomSampler, Subset
 from tqdm import tqdm
 
+from dali_compat import LoaderStats
 from dali_compat.cli.arguments import (
     UsageError,
     add_data,
@@ -27,8 +30,7 @@ from dali_compat.cli.arguments import (
     device_of,
     try_to_write,
 )
-from dali_compat.cli.limits import Measured, advice, limit, limit_beside
-from dali_compat.cli.page import page
+from dali_compat.cli.limits import BUSY, Bottleneck, Measured, advice, limit, limit_beside, shares
 from dali_compat.cli.timing import Passes, SampledFiles, memory
 from dali_compat.routes.choose import StockRoute, in_python
 
@@ -74,8 +76,7 @@ def run(args) -> int:
     batches = 2 * whole + count * (args.batches + whole)
     with tqdm(total=batches, desc="measuring", unit="batch", mininterval=0.5, leave=False) as bar:
         passes = Passes(loader, args.batches, _ahead(args), device, bar.update)
-        measured, parts = measure(loader, passes, files, args)
-        stats = passes.stats
+        measured, parts, stats = measure(loader, passes, files, args)
         steps = args.step or [1000 * share * measured.alone for share in STEPS]
         beside_steps = [passes.beside(milliseconds) for milliseconds in steps]
 
@@ -133,8 +134,8 @@ def _ahead(args) -> int:
     return 1 + max(2, args.workers * (args.prefetch_factor or 2))
 
 
-def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured, dict[str, float]]:
-    """Measures reading, and loading alone. Returns also the seconds of parts of a batch's loading."""
+def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured, dict[str, float], LoaderStats]:
+    """Measures reading, and loading alone. Returns also the seconds of parts of a batch's loading, and its counts."""
     from ..runtime.device import free_memory
 
     passes.one()  # which looks at every file's header
@@ -175,4 +176,42 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
         fallback=route.reason if stock else "",
     )
     parts = {"reading, memory asked to forget": cold, "reading again": warm, "the host's part alone": alone.host}
-    return measured, parts
+    return measured, parts, alone.stats
+
+
+_STYLE = """
+:root{color-scheme:light dark}
+body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem}
+.bar{background:#8b949e44;border-radius:3px;position:relative;height:1.3rem}
+.bar div{background:#2f81d6;height:100%;border-radius:3px}.bar.limits div{background:#c9510c}
+.bar::after{content:"";position:absolute;left:BUSY;top:-2px;bottom:-2px;border-left:2px dashed currentColor}
+.row{display:grid;grid-template-columns:11rem 1fr 3.5rem;gap:.7rem;align-items:center;margin:.3rem 0}
+.row span:last-child{text-align:right}td,th{padding:.1rem .8rem .1rem 0;text-align:left}
+table{overflow-x:auto;display:block}
+@media(max-width:30rem){.row{grid-template-columns:7.5rem 1fr 3rem;font-size:.85rem}}
+"""
+
+
+def page(
+    name: str, measured: Measured, found: list[Bottleneck], rows: list[tuple[str, str, str]], tips: list[str], plan: Any
+) -> str:
+    """Returns the page. ``rows`` are those of the printed table, ``plan`` what explain() has returned."""
+    of_time = shares(measured)
+    highest = max(of_time, key=lambda one: of_time[one])
+    bars = "".join(
+        f'<div class="row"><span>{escape(what)}</span><div class="bar{" limits" * (what == highest and part >= BUSY)}">'
+        f'<div style="width:{min(part, 1):.1%}"></div></div><span>{part:.0%}</span></div>'
+        for what, part in of_time.items()
+    )
+    why = "".join(f"<li><b>{escape(one.limit)}</b>: {escape(one.why)}</li>" for one in dict.fromkeys(found))
+    table = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    change = "".join(f"<li>{escape(tip)}</li>" for tip in tips)
+    return f"""<!doctype html><html lang="en"><meta charset="utf-8">
+<meta name="viewport" content="width=device-width"><title>{escape(name)}</title>
+<style>{_STYLE.replace("BUSY", f"{BUSY:.0%}")}</style>
+<h1>The bottleneck of {escape(name)}: {escape(found[0].limit)}</h1>
+<p>Shares of the time from one batch to the next, loading alone. What reaches {BUSY:.0%} limits; where
+nothing does, it is the decoder.</p>
+{bars}<ul>{why}</ul><h2>Speed</h2><table>{table}</table><h2>What to change</h2><ul>{change}</ul>
+<h2>What runs where</h2>{plan._repr_html_()}</html>
+"""

@@ -42,7 +42,7 @@ def run(args) -> int:
     """Checks, prints the report, and returns the exit code."""
     if args.limit < 0 or args.workers < 1:
         raise UsageError("--limit starts at 0, --workers at 1")
-    from ..check.report import Findings, text
+    from .check_report import Findings, text
 
     source = _source(args)
     findings = Findings(source, None if args.json or not args.limit else args.limit)
@@ -64,8 +64,8 @@ def _source(args):
     """
     import dali_compat
 
-    from ..archives.paths import expand
-    from ..check.file_sources import FileSource, bucket_source, folder_source
+    from ..archives.archive import expand
+    from .check_files import FileSource, bucket_source, folder_source
 
     name = " ".join(args.path)
     try:
@@ -98,7 +98,7 @@ def _folder(path: str):
 
 def _check(source, findings, workers: int) -> bool:
     """Inspects everything. Returns True if Ctrl-C has not ended it."""
-    from ..check.process_map import process_map
+    from .check_files import process_map
 
     with (
         _interrupts() as interrupted,

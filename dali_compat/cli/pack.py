@@ -71,7 +71,7 @@ def run(args) -> int:
 
 def _local(out: str) -> str:
     """Returns where an archive is written before it is uploaded: the same at the next run, which continues."""
-    from dali_compat.archives.saved import cache_folder, digest
+    from dali_compat.runtime.saved import cache_folder, digest
 
     folder, name = cache_folder() / "pack" / digest(out), out.rpartition("/")[2]
     if name.endswith(".lmdb"):

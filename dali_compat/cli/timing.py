@@ -83,13 +83,14 @@ class SampledFiles:
 
 class Pass(NamedTuple):
     """Seconds for a batch: all, the calling thread's processor time in next(), all processor time, what of next() is
-    neither that nor waiting for DALI, and the processor time of other programs."""
+    neither that nor waiting for DALI, and the processor time of other programs. The loader's counts of the pass."""
 
     seconds: float
     host: float
     cpu: float
     waited: float = 0.0
     others: float = 0.0
+    stats: LoaderStats = LoaderStats()
 
 
 class Passes:
@@ -101,12 +102,7 @@ class Passes:
         ahead: batches before these: those that are in flight when an epoch begins, and one more.
         device: where batches come out.
         done: called after each batch, and each step alone.
-
-    Attributes:
-        stats: of the loader, in the last pass that was timed.
     """
-
-    stats: LoaderStats
 
     def __init__(self, loader, batches: int, ahead: int, device: torch.device, done: Callable[[], object]):
         self._loader, self._batches, self._ahead, self.device, self._done = loader, batches, ahead, device, done
@@ -134,11 +130,10 @@ class Passes:
                 self._loader.stats(reset=True)
                 begin, cpu, all_cpu = time.perf_counter(), _processor_time(), _everybodys_time()
         _synchronize(self.device)
-        seconds, cpu = time.perf_counter() - begin, _processor_time() - cpu
-        self.stats = stats = self._loader.stats(reset=True)
+        seconds, stats, cpu = time.perf_counter() - begin, self._loader.stats(reset=True), _processor_time() - cpu
         others = max(0.0, _everybodys_time() - all_cpu - cpu)
-        values = seconds, stats.host, cpu, max(0.0, stats.waited - stats.dali), others
-        return Pass(*(value / stats.batches for value in values))
+        n, waited = stats.batches, max(0.0, stats.waited - stats.dali)
+        return Pass(seconds / n, stats.host / n, cpu / n, waited / n, others / n, stats)
 
 
 def synthetic_step(milliseconds: float, device: torch.device) -> Callable[[Any], None]:

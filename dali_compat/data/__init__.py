@@ -3,11 +3,10 @@
 In the order to read them:
 
 - sources: the encoded bytes of a sample: a path, or a record of a store. readers: how each data set of files is read.
-- leaves: the data sets that a Subset or a ConcatDataset is made of, and sample i of it.
+- base_datasets: the data sets that a Subset or a ConcatDataset is made of, sample i of it, and what most files are.
 - table, lookup: the samples of a whole batch at once, in arrays.
 - header, headers: an image's size before it is decoded, and who decodes it. intact, intact_jpeg: whether all decoders
   read its bytes alike. verdicts: which JPEGs a GPU's engine may decode. prefetch: processes that look ahead.
-  survey: what most files of a data set are.
 - Our data sets: folder, image_list, image_table (with label_columns), hugging_face, arrays. Those of others:
-  torchvision_sets, torchvision_types, timm. kinds: which data sets are over images.
+  torchvision_sets, timm.
 """

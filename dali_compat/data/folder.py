@@ -11,8 +11,7 @@ from torchvision.datasets import ImageFolder, VisionDataset
 from torchvision.datasets.folder import IMG_EXTENSIONS, default_loader
 
 from ..archives.folder_index import cached_objects, cached_samples, index_file
-from ..remote.listing import listed_objects
-from ..remote.objects import FolderAndSize, Objects
+from ..remote.objects import FolderAndSize, Objects, listed_objects
 from ..remote.urls import is_url, shown, without_scheme
 from ..runtime.dataset_base import OurDataset
 from .sources import Upright, decoded, object_image
@@ -86,11 +85,8 @@ class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
         root = without_scheme(root)
         if is_url(root):
             self._objects = Objects(storage_options, disk_cache, orient)
-            self._start_from_bucket(str(root), is_valid_file, allow_empty, index_cache)
-            VisionDataset.__init__(self, root, transform=transform, target_transform=target_transform)
-            self.loader, self.extensions = loader, IMG_EXTENSIONS
-        elif index_cache:
-            self._start_from_list(root, is_valid_file, allow_empty, None if index_cache is True else index_cache)
+        if is_url(root) or index_cache:
+            self._list(root, is_valid_file, allow_empty, index_cache)
             VisionDataset.__init__(self, root, transform=transform, target_transform=target_transform)
             self.loader, self.extensions = loader, IMG_EXTENSIONS
         else:
@@ -101,45 +97,31 @@ class DALIImageFolder(ImageFolder, OurDataset, data.Dataset[tuple[Any, ...]]):
             self.orient = orient
         self.return_index = return_index
 
-    def _start_from_bucket(
-        self,
-        root: str,
-        is_valid_file: Callable[[str], bool] | None,
-        allow_empty: bool,
-        index_cache: bool | str | Path,
-    ) -> None:
-        """The same attributes, by listing a bucket."""
-        if self._lists_itself():
-            what = f"a find_classes() or make_dataset() of {type(self).__name__}'s own"
-            raise ValueError(f"{what} is for local folders, not for {shown(root)}")
-        assert self._objects is not None
-        if index_cache and is_valid_file is not None:
-            raise ValueError("index_cache is for ImageFolder's own list: leave out is_valid_file, or index_cache")
-        if index_cache:
-            found = cached_objects(self._objects, root, allow_empty, None if index_cache is True else index_cache)
-        else:
-            found = listed_objects(self._objects, root, allow_empty, is_valid_file)
-        self.classes, self.class_to_idx, self.samples = found
-        self.imgs, self.targets = self.samples, [target for _, target in self.samples]
-
-    def _lists_itself(self) -> bool:
-        """Returns whether a subclass makes the list."""
-        lists = type(self).find_classes, type(self).make_dataset
-        return lists != (ImageFolder.find_classes, ImageFolder.make_dataset)
-
-    def _start_from_list(
+    def _list(
         self,
         root: str | Path,
         is_valid_file: Callable[[str], bool] | None,
         allow_empty: bool,
-        place: str | Path | None,
+        index_cache: bool | str | Path,
     ) -> None:
         """The attributes that ImageFolder's constructor makes by listing the folder."""
-        if is_valid_file is not None or self._lists_itself():
+        lists = type(self).find_classes, type(self).make_dataset
+        is_own = lists != (ImageFolder.find_classes, ImageFolder.make_dataset)
+        if is_own and self._objects is not None:
+            what = f"a find_classes() or make_dataset() of {type(self).__name__}'s own"
+            raise ValueError(f"{what} is for local folders, not for {shown(str(root))}")
+        if index_cache and (is_own or is_valid_file is not None):
             raise ValueError("index_cache is for ImageFolder's own list: leave out is_valid_file, or index_cache")
-        self.classes, self.class_to_idx, self.samples = cached_samples(root, IMG_EXTENSIONS, allow_empty, place)
+        place = None if index_cache is True else index_cache or None
+        if self._objects is None:
+            found = cached_samples(root, IMG_EXTENSIONS, allow_empty, place)
+            self._index_file = index_file(root, IMG_EXTENSIONS, place).absolute()
+        elif index_cache:
+            found = cached_objects(self._objects, str(root), allow_empty, place)
+        else:
+            found = listed_objects(self._objects, str(root), allow_empty, is_valid_file)
+        self.classes, self.class_to_idx, self.samples = found
         self.imgs, self.targets = self.samples, [target for _, target in self.samples]
-        self._index_file = index_file(root, IMG_EXTENSIONS, place).absolute()
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         self._warn_if_torch_reads()

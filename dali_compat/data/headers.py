@@ -15,8 +15,8 @@ from PIL import Image
 
 from ..runtime.forks import new_lock
 from .header import DALI, PIL, STATED, UNKNOWN, UNREADABLE, Header, read_header
-from .identity_weak_dict import IdentityWeakDict
 from .sources import Source
+from .table import IdentityWeakDict
 from .verdicts import ENGINES, LIKELY, PILLOWS, Verdicts
 
 _SAMPLE, _SLOW, _THREADS = 16, 200e-6, 32  # files to time, seconds a file, threads

@@ -117,11 +117,7 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         return self._transformed(image, self.target(row))
 
     def target(self, index: int) -> Any:
-        """The target of the image at ``index``, before target_transform.
-
-        Raises:
-            IndexError: as a list does.
-        """
+        """The target of the image at ``index``, before target_transform."""
         return self.targets[self._row(index)]
 
     def read(self, indices: Sequence[int]) -> list[NDArray[Any]]:
@@ -129,7 +125,6 @@ class DALIHuggingFace(VisionDataset, OurDataset, data.Dataset[tuple[Any, Any]]):
         rows that have a path alone those of the file.
 
         Raises:
-            IndexError: as a list does.
             ImageReadError: a file cannot be read.
         """
         return [self._read(self._row(index)) for index in indices]

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from ..remote.listing import names_in
-from ..remote.objects import FolderAndSize, Objects
+from ..remote.objects import FolderAndSize, Objects, names_in
 from ..runtime.warn_location import stack_level
 from .image_list import DALIImageList
 from .label_columns import labels_of, numbers_in, refuse_rows, separator_in, several_labels

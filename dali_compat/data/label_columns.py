@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..archives.table import is_target
+from ..archives.index import is_target
 from .image_list import NO_TARGET
 
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)

@@ -16,11 +16,11 @@ from torchvision.datasets.folder import pil_loader
 
 from ..archives.archive import Archive
 from ..archives.files import MappedFiles
-from ..archives.table import Rows, Table
+from ..archives.index import Rows, Table
 from ..errors import Unsupported
 from ..inspection.objects import is_original
-from .identity_weak_dict import IdentityWeakDict
 from .readers import Reader, add_reader, check_items, columns_of_pairs
+from .table import IdentityWeakDict
 
 _known: IdentityWeakDict[tuple[tuple[Any, ...], Any]] = IdentityWeakDict()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..archives import saved
+from ..runtime import saved
 from ..runtime.forks import new_lock
 
 ENGINES, PILLOWS, LIKELY = 1, 2, 3  # who decodes it; LIKELY: the engine, though it was not compared; 0: nobody knows

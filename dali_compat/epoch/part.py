@@ -16,8 +16,8 @@ from ..plan import Call, ImageSpec, Plan, Step
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches
 from ..translate.lower import continued
-from ..workers.called import Called
-from ..workers.images import as_samples
+from ..workers.calls import Called
+from ..workers.samples import as_samples
 from .epoch import Epoch
 
 # Pillow's operations that make an image of another keep its info where they do not begin with an empty one

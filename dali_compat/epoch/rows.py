@@ -10,10 +10,9 @@ import numpy as np
 
 from ..data.header import GRAY, PIL
 from ..data.headers import Facts, Headers, headers_of
-from ..data.info import Info
 from ..data.lookup import Found, Listed, Tabled, as_list, in_tables, look_up
 from ..data.readers import transforms_of
-from ..data.sources import Source, fetch, is_object
+from ..data.sources import Info, Source, fetch, is_object
 from ..data.verdicts import Verdicts
 from ..engine.pil import OtherMode
 from ..errors import ImageReadError, read_error

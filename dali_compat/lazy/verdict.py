@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import torch.utils.data as data
 
-from ..data.identity_weak_dict import IdentityWeakDict
+from ..data.base_datasets import file_size
 from ..data.sources import BYTES, PATHS, Record
-from ..data.survey import file_size
+from ..data.table import IdentityWeakDict
 from ..errors import Unsupported
 from ..inspection.pillow import refuse_replaced_pillow
 from ..randoms import seed_generators

@@ -191,7 +191,7 @@ def _why_torchs(dataset: Any) -> str | None:
     """Why a loader over a data set stays torch's; "" where it is over no images, and None where it becomes ours."""
     if not any(name in sys.modules for name in _SOURCES):
         return ""
-    from ..data.kinds import of_images
+    from ..data.base_datasets import of_images
     from ..errors import Unsupported
     from ..lazy.static_checks import reads_images, with_inner
     from ..routes.choose import planned

@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import uuid
 import warnings
 import zlib
 from pathlib import Path
 
 import numpy as np
 
+from ..runtime import saved
 from ..runtime.forks import new_lock
 from ..runtime.text import in_bytes
 from ..runtime.warn_location import stack_level
 from .client import Fetched
 
-_MAGIC = b"dali_compat object 1\n"
+_MAGIC = b"dali_compat object 2\n"
+_NUMBER = 8  # bytes of a checksum, and of an etag's length
 _KEPT = 0.9  # of the size, once the files that were used last are all that is left
 _UNSEEN = 64  # a process looks at the folder again when it has written the size by this
 
@@ -51,36 +52,21 @@ class DiskCache:
         """Returns an object; None where it is not there, is damaged, or was another one: of another etag, where one is
         given."""
         path = self._path(name)
-        try:
-            with open(path, "rb") as file:
-                stat = os.fstat(file.fileno())
-                if stat.st_uid != os.geteuid() or stat.st_mode & 0o022:
-                    return None
-                stored = file.read()
-            os.utime(path)
-        except OSError:
-            return None
-        found = _unpacked(stored)
+        found = _unpacked(saved.read(path))
         if found is None or (etag is not None and found.etag != etag):
             return None
+        with contextlib.suppress(OSError):  # another process has removed it
+            os.utime(path)
         return found
 
     def put(self, name: str, fetched: Fetched) -> None:
         """Keeps an object. Where that fails a warning says so, and no other is kept by this process."""
         if not self._works or len(fetched.data) > self.size:
             return
-        path = self._path(name)
-        temporary = path.parent / f".{uuid.uuid4().hex}.tmp"
         try:
-            path.parent.mkdir(exist_ok=True, mode=0o700)
-            with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-                for piece in _packed(fetched):
-                    file.write(piece)
-            os.replace(temporary, path)
+            saved.write(self._path(name), _packed(fetched))
         except OSError as error:
             self._works = False
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
             warnings.warn(f"{self.folder} keeps no more objects: {error}", stacklevel=stack_level())
             return
         with self._lock:
@@ -132,19 +118,18 @@ class DiskCache:
 
 def _packed(fetched: Fetched) -> list[bytes | memoryview]:
     etag = fetched.etag.encode("utf-8", "surrogateescape")
-    head = np.array([len(etag), len(fetched.data), zlib.crc32(fetched.data.data, zlib.crc32(etag))], np.int64)
-    return [_MAGIC, head.tobytes(), etag, fetched.data.data]
+    behind: list[bytes | memoryview] = [len(etag).to_bytes(_NUMBER, "little"), etag, fetched.data.data]
+    checksum = 0
+    for piece in behind:
+        checksum = zlib.crc32(piece, checksum)
+    return [_MAGIC, checksum.to_bytes(_NUMBER, "little"), *behind]
 
 
 def _unpacked(stored: bytes) -> Fetched | None:
     """Returns what was packed; None of anything else."""
-    begin = len(_MAGIC) + 24
-    if len(stored) < begin or not stored.startswith(_MAGIC):
+    begin, at = len(_MAGIC), len(_MAGIC) + 2 * _NUMBER
+    checksum, length = (int.from_bytes(stored[i : i + _NUMBER], "little") for i in (begin, begin + _NUMBER))
+    if not stored.startswith(_MAGIC) or zlib.crc32(memoryview(stored)[begin + _NUMBER :]) != checksum:
         return None
-    etag_length, length, checksum = np.frombuffer(stored, np.int64, 3, len(_MAGIC)).tolist()
-    if etag_length < 0 or length < 0 or begin + etag_length + length != len(stored):
-        return None
-    etag, data = stored[begin : begin + etag_length], np.frombuffer(stored, np.uint8, length, begin + etag_length)
-    if zlib.crc32(data.data, zlib.crc32(etag)) != checksum:
-        return None
-    return Fetched(data, etag.decode("utf-8", "surrogateescape"), True)
+    data = np.frombuffer(stored, np.uint8)[at + length :]
+    return Fetched(data, stored[at : at + length].decode("utf-8", "surrogateescape"), True)

@@ -1,4 +1,4 @@
-"""The objects that a data set's samples name."""
+"""The objects that a data set's samples name, and lists of those in a bucket."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
+from tqdm import tqdm
 
 from ..errors import ImageReadError
-from .client import Client, Fetched, bare, not_there
+from .client import Client, Fetched, Hub, bare, not_there
 from .disk_cache import DiskCache
 from .event_loop import wait_for
-from .urls import UrlPart, failed, reason_of, shown, whole
+from .urls import UrlPart, failed, is_web, joined, reason_of, shown, split, whole
 
-_AT_ONCE = 64  # objects that read() asks for
+_AT_ONCE = 64  # objects that read() asks for, and folders that are listed
+_PAGE = 1000  # objects; no provider gives more
+_SLOW = 1.0  # seconds before a progress bar shows
 
+FolderSamples = tuple[list[str], dict[str, int], list[tuple[str, int]]]
 FolderAndSize = tuple[str | os.PathLike[str], int]
 
 
@@ -181,3 +186,108 @@ class Objects:
     def place(self, url: str) -> str:
         """Returns the URL of an object, for messages."""
         return shown(url)
+
+
+def listed_objects(
+    objects: Objects,
+    root: str,
+    allow_empty: bool = False,
+    is_valid: Callable[[str], bool] | None = None,
+) -> FolderSamples:
+    """Returns (classes, class_to_idx, samples) of a folder in a bucket, as torchvision's ImageFolder has them of a
+    local folder with the same files. ``objects`` remembers their etags and sizes.
+
+    Args:
+        objects: the data set's.
+        root: URL of the folder.
+        allow_empty: whether class folders without images are valid.
+        is_valid: takes a URL and tells whether it belongs to the data set; by default an image's by its name.
+
+    Raises:
+        FileNotFoundError: ``root`` has no class folders, or one of them has no images.
+        ImageReadError: it cannot be listed.
+    """
+    root = root.rstrip("/")
+    bucket, prefix = split(root)
+    prefix = f"{prefix}/" if prefix else ""
+    try:
+        found = wait_for(_list(objects.client, bucket, prefix))
+    except Exception as error:
+        raise failed(root, error) from None
+    if not found:
+        raise FileNotFoundError(f"Couldn't find any class folder in {root}.")
+    is_valid = is_valid or (lambda url: has_file_allowed_extension(url, IMG_EXTENSIONS))
+    samples: list[tuple[str, int]] = []
+    empty = []
+    for target, (name, entries) in enumerate(sorted(found.items())):
+        before = len(samples)
+        for entry in sorted(entries, key=_in_walk):
+            url = joined(bucket, entry["path"])
+            if is_valid(url):
+                samples.append((url, target))
+                objects.listed(url, entry["e_tag"], entry["size"])
+        if len(samples) == before:
+            empty.append(name)
+    if empty and not allow_empty:
+        known = ", ".join(IMG_EXTENSIONS)
+        raise FileNotFoundError(
+            f"Found no valid file for the classes {', '.join(empty)}. Supported extensions are: {known}"
+        )
+    classes = sorted(found)
+    return classes, {name: target for target, name in enumerate(classes)}, samples
+
+
+def names_in(client: Client, folder: str) -> set[str] | None:
+    """Returns the names of the objects in a folder, and not below it; None of a web server, which has no lists.
+
+    Raises:
+        ImageReadError: it cannot be listed.
+    """
+    if is_web(folder):
+        return None
+    bucket, prefix = split(folder.rstrip("/"))
+    prefix = f"{prefix}/" if prefix else ""
+    try:
+        found = wait_for(_top(client, bucket, prefix))
+    except Exception as error:
+        raise failed(folder, error) from None
+    return {entry["path"][len(prefix) :] for entry in found["objects"]}
+
+
+def _in_walk(entry: Any) -> tuple[str, str]:
+    """An object's place in os.walk()'s order, sorted: folder, then name."""
+    folder, _, name = entry["path"].rpartition("/")
+    return folder, name
+
+
+async def _top(client: Client, bucket: str, prefix: str) -> Any:
+    """The objects in a folder, and the folders in it."""
+    store = client.store(bucket)
+    if isinstance(store, Hub):
+        return await store.top(prefix)
+    import obstore
+
+    return await obstore.list_with_delimiter_async(store, prefix or None)
+
+
+async def _list(client: Client, bucket: str, prefix: str) -> dict[str, list[Any]]:
+    """The objects of each class folder."""
+    store, top = client.store(bucket), await _top(client, bucket, prefix)
+    folders = [folder.rstrip("/") for folder in top["common_prefixes"]]
+    turn = asyncio.Semaphore(_AT_ONCE)
+    with tqdm(desc=f"listing {bucket}/{prefix}", unit="object", delay=_SLOW) as bar:
+
+        async def below(folder: str) -> list[Any]:
+            found: list[Any] = []
+            async with turn:
+                if isinstance(store, Hub):
+                    return await store.below(folder)
+                import obstore
+
+                async for page in obstore.list(store, f"{folder}/", chunk_size=_PAGE):
+                    found += page
+                    bar.update(len(page))
+            return found
+
+        entries = await asyncio.gather(*map(below, folders))
+    return {folder[len(prefix) :]: found for folder, found in zip(folders, entries, strict=True)}

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 
 from ..data.arrays import holds_arrays
-from ..data.base_datasets import Images, image_leaves_of, leaves_of
+from ..data.base_datasets import Images, image_leaves_of, leaves_of, mostly_jpeg, typical_size
 from ..data.readers import reader_of, transforms_of
 from ..data.sources import BYTES, InItsMode
-from ..data.survey import mostly_jpeg, typical_size
 from ..errors import Unsupported
 from ..inspection.pillow import refuse_replaced_pillow
 from ..lazy.recipes import RecipeChain

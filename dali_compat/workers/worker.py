@@ -19,9 +19,8 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 
 from ..randoms import seed_generators
-from .images import Packed, as_tensor, infos_of, kind_of, pack, pack_into
 from .processes import serve
-from .samples import Parcel, Pieces, dumps
+from .samples import Packed, Parcel, Pieces, as_tensor, dumps, infos_of, kind_of, pack, pack_into
 from .shared_memory import Place, Slot
 
 _KEPT = 1 << 30  # bytes of freed memory that a worker keeps

@@ -13,8 +13,9 @@ from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset
 
 from dali_compat import DALIImageFolder
-from dali_compat.archives import folder_index, saved
+from dali_compat.archives import folder_index
 from dali_compat.archives.folder_index import cached_samples, listed_samples
+from dali_compat.runtime import saved
 
 
 def torchvisions(root, extensions=IMG_EXTENSIONS, allow_empty=False):

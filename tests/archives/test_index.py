@@ -14,9 +14,10 @@ from torchvision.datasets import ImageFolder
 
 from archives.conftest import inside, opened
 from dali_compat import DALIRecordIO, DALITFRecord, ImageReadError
-from dali_compat.archives import index, recordio, saved
+from dali_compat.archives import index, recordio
 from dali_compat.archives.folder_index import cached_samples
 from dali_compat.data.verdicts import Verdicts
+from dali_compat.runtime import saved
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The pack command: what it writes, what it refuses, and that an interrupted run continues."""
 
-import fcntl
 import multiprocessing
 import os
 import shutil
@@ -11,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from helpers import make_folder
 from tqdm import tqdm
 
@@ -184,13 +184,8 @@ def test_a_partial_file_that_lost_its_end(packed, tmp_path, monkeypatch):
 
 def test_two_processes_at_once(packed, tmp_path):
     (tmp_path / "all.rec.partial").mkdir()
-    handle = os.open(tmp_path / "all.rec.partial", os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    try:
-        with pytest.raises(CannotPack, match="another process is packing"):
-            pack(packed / "images", tmp_path / "all.rec")
-    finally:
-        os.close(handle)
+    with FileLock(tmp_path / "all.rec.partial" / "lock"), pytest.raises(CannotPack, match="another process is packing"):
+        pack(packed / "images", tmp_path / "all.rec")
     assert pack(packed / "images", tmp_path / "all.rec") == 12
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from dali_compat import DALIWebDataset, ImageReadError
-from dali_compat.archives import tar
+from dali_compat.archives import webdataset as tar
+from dali_compat.archives.archive import braces, expand
 from dali_compat.archives.files import OpenFile
-from dali_compat.archives.paths import braces, expand
 from dali_compat.cli import main
 
 
@@ -121,27 +121,27 @@ def test_every_format_of_headers(tmp_path, format):
 def test_sizes_beyond_octal_and_pax_sizes(tmp_path):
     """GNU's base 256, and pax's size record, which replaces the header's."""
     for pax in (False, True):
-        header = bytearray(tar.encode("a.jpg", b"")[:512])
+        header = bytearray(tar.member("a.jpg", b"")[:512])
         header[124:136] = b"\x80" + (700).to_bytes(11, "big") if not pax else b"00000000000\0"
         header[148:156] = b" " * 8
         header[148:156] = b"%06o\0 " % sum(header)
         record = b"12 size=700\n"
-        extended = bytearray(tar.encode("pax", record))
+        extended = bytearray(tar.member("pax", record))
         extended[156:157] = b"x"
         extended[148:156] = b" " * 8
         extended[148:156] = b"%06o\0 " % sum(extended[:512])
         data = (bytes(extended) if pax else b"") + bytes(header) + b"i" * 700 + bytes(324)
-        (tmp_path / "a.tar").write_bytes(data + tar.encode("b.jpg", b"abc") + tar.END)
+        (tmp_path / "a.tar").write_bytes(data + tar.member("b.jpg", b"abc") + tar.END)
         assert members(tmp_path / "a.tar") == [("a.jpg", 512 + 1024 * pax, 700), ("b.jpg", 2048 + 1024 * pax, 3)]
 
 
 def test_a_links_size_is_not_in_the_file(tmp_path):
     """Old tar programs give a hard link the size of its target."""
-    header = bytearray(tar.encode("link.jpg", b"x" * 700)[:512])
+    header = bytearray(tar.member("link.jpg", b"x" * 700)[:512])
     header[156:157] = b"1"
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
-    (tmp_path / "a.tar").write_bytes(bytes(header) + tar.encode("a.jpg", b"abc") + tar.END)
+    (tmp_path / "a.tar").write_bytes(bytes(header) + tar.member("a.jpg", b"abc") + tar.END)
     with tarfile.open(tmp_path / "a.tar") as archive:
         assert [info.offset_data for info in archive if info.isreg()] == [1024]
     assert members(tmp_path / "a.tar") == [("a.jpg", 1024, 3)]
@@ -197,7 +197,7 @@ def test_compressed_files_are_refused(packed, tmp_path, compress, name):
 
 
 def test_sparse_files_are_refused(tmp_path):
-    header = bytearray(tar.encode("a.jpg", b"x" * 600))
+    header = bytearray(tar.member("a.jpg", b"x" * 600))
     header[156:157] = b"S"
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header[:512])
@@ -225,7 +225,7 @@ def test_damage_is_named(packed, tmp_path):
 
 def header(kind: bytes, size: int) -> bytes:
     """Of a member of this type that says to have so many bytes."""
-    made = bytearray(tar.encode("other", b""))
+    made = bytearray(tar.member("other", b""))
     made[124:136], made[156:157], made[148:156] = b"%011o\0" % size, kind, b" " * 8
     made[148:156] = b"%06o\0 " % sum(made)
     return bytes(made)
@@ -236,7 +236,7 @@ def header(kind: bytes, size: int) -> bytes:
 def test_a_member_of_any_type_whose_size_leads_behind_the_end(tmp_path, capsys, kind, size):
     """tarfile raises ReadError, for all that follows would be lost."""
     path = tmp_path / "a.tar"
-    files = [tar.encode("a.jpg", b"x"), tar.encode("a.cls", b"1"), header(kind, size), tar.encode("b.jpg", b"y")]
+    files = [tar.member("a.jpg", b"x"), tar.member("a.cls", b"1"), header(kind, size), tar.member("b.jpg", b"y")]
     path.write_bytes(b"".join(files))
     with pytest.raises(tarfile.ReadError), tarfile.open(path) as archive:
         archive.getmembers()
@@ -254,7 +254,7 @@ def test_a_member_of_any_type_whose_size_leads_behind_the_end(tmp_path, capsys, 
 def test_a_member_that_is_described_and_not_there(tmp_path, kind, end):
     path = tmp_path / "a.tar"
     text = b"12 path=bbb\n" + bytes(500)
-    path.write_bytes(tar.encode("a.jpg", b"x") + tar.encode("a.cls", b"1") + header(kind, 12) + text + end)
+    path.write_bytes(tar.member("a.jpg", b"x") + tar.member("a.cls", b"1") + header(kind, 12) + text + end)
     with pytest.raises(tarfile.ReadError), tarfile.open(path) as archive:
         archive.getmembers()
     with pytest.raises(ImageReadError, match=r"a\.tar, header at byte 2048: the file ends before the member that it"):
@@ -263,7 +263,7 @@ def test_a_member_that_is_described_and_not_there(tmp_path, kind, end):
 
 def test_extended_headers_of_solaris(tmp_path):
     (tmp_path / "a.tar").write_bytes(
-        header(b"X", 14) + b"14 path=n.jpg\n".ljust(512, b"\0") + tar.encode("a.jpg", b"x")
+        header(b"X", 14) + b"14 path=n.jpg\n".ljust(512, b"\0") + tar.member("a.jpg", b"x")
     )
     with tarfile.open(tmp_path / "a.tar") as archive:
         assert members(tmp_path / "a.tar") == [(info.name, info.offset_data, info.size) for info in archive]

@@ -12,7 +12,7 @@ from torchvision.datasets import ImageFolder
 
 from contract.both import assert_same_epoch, stock
 from dali_compat import DALIHuggingFace, DALIImageFolder, DALIImageList, DataLoader
-from dali_compat.data.info import Info
+from dali_compat.data.sources import Info
 
 TAIL = T.Compose([T.CenterCrop((20, 24)), T.PILToTensor()])
 

@@ -17,9 +17,11 @@ from torchvision.datasets import ImageFolder
 
 import dali_compat
 from dali_compat import ImageReadError
-from dali_compat.archives import folder_index, saved, tar
+from dali_compat.archives import folder_index
+from dali_compat.archives import webdataset as tar
 from dali_compat.archives.pack import pack
 from dali_compat.archives.tfrecord import masked_crc32c
+from dali_compat.runtime import saved
 
 KINDS = {".rec": "DALIRecordIO", ".tfrecord": "DALITFRecord", ".lmdb": "DALILMDB", ".tar": "DALIWebDataset"}
 COUNT = 300 if ALL else 100  # mutations of each kind
@@ -121,7 +123,7 @@ def _tar_text(data: bytes, seed: int) -> bytes:
     """An extended header or a long name before the first member, and its text damaged."""
     kind = b"xL"[seed % 2]
     text = b"".join(b"%d %s\n" % (len(line) + 4, line) for line in (b"path=000000000.jpg", b"comment=" + b"a" * 40))
-    header = bytearray(tar.encode("text", mutated(text, seed)))
+    header = bytearray(tar.member("text", mutated(text, seed)))
     header[156] = kind
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header[: tar.BLOCK])
@@ -248,7 +250,7 @@ def test_a_label_beyond_64_bits(tmp_path, label):
         dali_compat.DALIRecordIO(tmp_path / "a.rec")
     number = int(label)
     for name, text in (("b.cls", b"%d" % number), ("b.json", b'{"label": %d}' % number)):
-        (tmp_path / "a.tar").write_bytes(tar.encode("b.jpg", b"x") + tar.encode(name, text))
+        (tmp_path / "a.tar").write_bytes(tar.member("b.jpg", b"x") + tar.member(name, text))
         with pytest.raises(ValueError, match=r"a\.tar, sample 'b' at byte 512: .* not a class number"):
             dali_compat.DALIWebDataset(tmp_path / "a.tar")
 
@@ -257,11 +259,11 @@ def test_a_label_beyond_64_bits(tmp_path, label):
     "text", [b"0 path=a.jpg\n", b"3 path=a.jpg\n", b"9" * 18 + b" path=a.jpg\n", b"17 size=" + b"9" * 30]
 )
 def test_an_extended_header_that_leads_nowhere(tmp_path, text):
-    header = bytearray(tar.encode("x", text))
+    header = bytearray(tar.member("x", text))
     header[156] = ord("x")
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header[: tar.BLOCK])
-    (tmp_path / "a.tar").write_bytes(bytes(header) + tar.encode("a.jpg", b"x"))
+    (tmp_path / "a.tar").write_bytes(bytes(header) + tar.member("a.jpg", b"x"))
     with pytest.raises(ImageReadError, match=r"a\.tar, header at byte 0: its extended header is damaged"):
         dali_compat.DALIWebDataset(tmp_path / "a.tar")
 
@@ -269,10 +271,10 @@ def test_an_extended_header_that_leads_nowhere(tmp_path, text):
 @pytest.mark.parametrize("kind", [b"x", b"L", b"K", b"g"])
 @pytest.mark.parametrize("size", [b"77777777777\0", b"\x80" + b"\0" * 3 + b"\xff" * 8, b"\xff" * 12])
 def test_a_text_that_the_file_does_not_have(tmp_path, kind, size):
-    header = bytearray(tar.encode("x", b""))
+    header = bytearray(tar.member("x", b""))
     header[124:136], header[156:157], header[148:156] = size, kind, b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
-    (tmp_path / "a.tar").write_bytes(bytes(header) + tar.encode("a.jpg", b"x"))
+    (tmp_path / "a.tar").write_bytes(bytes(header) + tar.member("a.jpg", b"x"))
     with pytest.raises(ImageReadError, match=r"a\.tar, header at byte 0: the \d+ bytes of its text are more than"):
         dali_compat.DALIWebDataset(tmp_path / "a.tar")
 

@@ -35,7 +35,7 @@ from tqdm import tqdm
 from dali_compat import DataLoader
 from dali_compat.cli import doctor
 from dali_compat.cli.arguments import UsageError, transform_of
-from dali_compat.cli.pictures import save_rows, write_folder
+from dali_compat.cli.demo import save_rows, write_folder
 from dali_compat.inspection.untranslatable import describe
 from dali_compat.routes.choose import resolve_device
 from dali_compat.runtime import installation

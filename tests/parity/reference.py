@@ -27,7 +27,7 @@ from dali_compat.ops.draws import compute, is_random
 from dali_compat.plan import Plan, Step
 from dali_compat.randoms import Randoms, own_generators
 from dali_compat.translate.lower import continued
-from dali_compat.workers.images import spec_of
+from dali_compat.workers.samples import spec_of
 
 from .dictation import Disagreement, dictated
 

@@ -8,7 +8,7 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, _presets, v2
 
-from dali_compat.cli.pictures import write_folder
+from dali_compat.cli.demo import write_folder
 from parity.compare import assert_same, error
 from parity.run import epoch
 

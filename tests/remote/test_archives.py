@@ -19,10 +19,10 @@ from torch.utils import data
 
 import dali_compat
 from dali_compat import DALIImageFolder, DALIRecordIO, DALIWebDataset, ImageReadError
-from dali_compat.archives import fetched, recordio
+from dali_compat.archives import files, recordio
 from dali_compat.archives.index import Entry
 from dali_compat.archives.pack import pack
-from dali_compat.archives.saved import cache_folder
+from dali_compat.runtime.saved import cache_folder
 from remote.conftest import retry_config
 from remote.server import Running
 
@@ -129,7 +129,7 @@ def test_an_index_beside_the_archive_is_taken(served, cache_home, monkeypatch):
     beside = fetched_index(made)
     shutil.copy(index, root / "a" / beside)
     index.unlink()
-    monkeypatch.setattr(fetched.FetchedFile, "pread", None)
+    monkeypatch.setattr(files.FetchedFile, "pread", None)
     assert opened(server, "tar").targets == made.targets
     (root / "a" / beside).write_bytes(b"none")
     with pytest.raises(TypeError):  # so it is looked through
@@ -143,7 +143,7 @@ def fetched_index(dataset) -> str:
 @pytest.mark.parametrize("idx", [False, True])
 def test_images_of_several_parts_and_small_blocks(served, idx, monkeypatch):
     server, root, _ = served
-    monkeypatch.setattr(fetched, "_BLOCK", 100)
+    monkeypatch.setattr(files, "_BLOCK", 100)
     images = [with_magic(offset, count) for offset in range(4) for count in (1, 2, 5)] + [b"x" * 3, with_magic(0, 7)]
     offsets, at = "", 0
     with open(root / "m.rec", "wb") as file:

@@ -12,7 +12,7 @@ from contract.both import EXACT, assert_same_epoch, ours, stock
 from torchvision.datasets import ImageFolder
 
 from dali_compat import DALIImageFolder, DALIRecordIO, ImageReadError
-from dali_compat.archives import fetched
+from dali_compat.archives import files
 from dali_compat.cli import main
 from remote.conftest import retry_config
 from remote.server import Running
@@ -55,7 +55,7 @@ def test_pack_to_a_bucket(there, ending, monkeypatch, tmp_path, capsys):
     assert main(["pack", str(root / "train"), str(tmp_path / f"out.{ending}")]) == 0
     assert (root / "packed" / f"out.{ending}").read_bytes() == (tmp_path / f"out.{ending}").read_bytes()
     shutil.rmtree(tmp_path / "cache")
-    monkeypatch.setattr(fetched.FetchedFile, "pread", None)  # its index came with it
+    monkeypatch.setattr(files.FetchedFile, "pread", None)  # its index came with it
     made = __import__("dali_compat.cli.pack", fromlist=["_reader"])._reader(url)
     local = DALIImageFolder(root / "train", EXACT)
     made.transform = EXACT

@@ -65,6 +65,30 @@ def files_of(server) -> str:
     return server._process.args[2]
 
 
+@pytest.mark.parametrize(
+    "fault, requests", [("403", 1), ("404", 1), ("503", 4), ("reset", 4), ("truncated", 4), ("etag", 1)]
+)
+def test_what_may_come_the_next_time_is_requested_again(faulty, fault, requests):
+    server, set_faults = faulty
+    dataset = folder(server)
+    set_faults({KEY: fault})
+    before = counts(server)["GET"]
+    with pytest.raises(ImageReadError):
+        dataset[8]
+    assert counts(server)["GET"] - before == requests + 1  # for the counts themselves
+
+
+def test_the_users_retries_are_honoured(faulty):
+    server, set_faults = faulty
+    set_faults({KEY: "503"})
+    for retries, message in ((0, "503"), (2, "after 2 retries: .*503")):
+        server.options["retry_config"]["max_retries"] = retries
+        before = counts(server)["GET"]
+        with pytest.raises(ImageReadError, match=message):
+            DALIImageList([f"{server.url}/{KEY}"], storage_options=server.options)[0]
+        assert counts(server)["GET"] - before == retries + 2
+
+
 @pytest.mark.parametrize("policy", ["skip", "replace"])
 def test_on_error(faulty, policy):
     server, set_faults = faulty

@@ -11,7 +11,7 @@ from PIL import Image
 from torchvision import transforms as T
 
 from dali_compat import DALIImageFolder, DataLoader
-from dali_compat.data.survey import mostly_jpeg, typical_size
+from dali_compat.data.base_datasets import mostly_jpeg, typical_size
 
 
 def folder(root, side: int, ending: str = "jpg", count: int = 20) -> DALIImageFolder:

@@ -51,7 +51,7 @@ def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None, 
 
     adjust_orientation is off because torchvision's loader does not rotate either. A GPU's decoder differs from libjpeg
     by .2 levels on average, and by .01 where it interpolates chroma as libjpeg does (``fancy``), at half the speed
-    (small images: at the same; data/survey.py). exact decodes on the CPU, to the last bit. ``load`` is the share
+    (small images: at the same; data/base_datasets.py). exact decodes on the CPU, to the last bit. ``load`` is the share
     of JPEGs for the JPEG engine; CUDA and the threads take the rest.
     """
     options = {"device": "cpu" if exact else device, "output_type": types.RGB, "adjust_orientation": False}

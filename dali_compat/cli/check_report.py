@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..runtime.text import in_columns
-from .file_sources import FileSource
-from .inspect_file import Inspection
-from .process_map import Crash
+from .check_files import Crash, FileSource, Inspection
 
 _LISTS = ("broken", "pillow", "bombs", "not_images", "unlisted")
 _SIDES = ("height", "width", "bytes")

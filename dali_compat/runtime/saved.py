@@ -10,13 +10,13 @@ import os
 import uuid
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 from filelock import FileLock, Timeout
 
-from ..runtime.warn_location import stack_level
+from .warn_location import stack_level
 
 _patience: dict[Path, float] = defaultdict(lambda: 60.0)
 """Seconds for who holds a lock: it may be stopped, or on a server that is gone. Nobody waits for it again then."""
@@ -39,12 +39,16 @@ def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray], mode: int 
     Raises:
         OSError: the folder cannot be written, or is full.
     """
-    path = Path(path)
+    write(Path(path), [packed(meta, arrays)], mode)
+
+
+def write(path: Path, pieces: Iterable[bytes | memoryview], mode: int = 0o600) -> None:
+    """Writes a file of these pieces as save() does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{uuid.uuid4().hex}.tmp"
     try:
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(packed(meta, arrays))
+            file.writelines(pieces)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -62,14 +66,18 @@ def packed(meta: dict, arrays: dict[str, np.ndarray]) -> memoryview:
 def load(path: str | Path, owners: tuple[int, ...] = ()) -> tuple[dict, dict[str, np.ndarray]] | None:
     """Returns what save() wrote, or None if there is no such file, it is damaged, or others may have written it: it has
     to be owned by this user or one of the ``owners`` (user ids), and writable by nobody else."""
+    return unpacked(read(path, owners))
+
+
+def read(path: str | Path, owners: tuple[int, ...] = ()) -> bytes:
+    """Returns a file's bytes; none where load() returns None."""
     try:
         with open(path, "rb") as file:
             stat = os.fstat(file.fileno())
-            if stat.st_uid not in (os.geteuid(), *owners) or stat.st_mode & 0o022:
-                return None
-            return unpacked(file.read())
+            is_others = stat.st_uid not in (os.geteuid(), *owners) or stat.st_mode & 0o022
+            return b"" if is_others else file.read()
     except OSError:
-        return None
+        return b""
 
 
 def unpacked(data: bytes) -> tuple[dict, dict[str, np.ndarray]] | None:

@@ -1,0 +1,328 @@
+"""Inspects files as torchvision's loader meets them, in processes: what each is, and whether it can be decoded."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import re
+import signal
+import stat
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import IO, Any, NamedTuple
+
+from PIL import Image, UnidentifiedImageError
+from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
+
+from ..archives.archive import Archive
+from ..data.header import DALI, read_header
+from ..data.sources import Record, Source, is_record, opened
+from ..remote.objects import Objects
+from ..workers.worker import stay_with_the_parent
+
+_HEAD = 4096  # bytes that tell what a file is
+_FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")  # whose damaged files are images all the same
+_OTHERS = {
+    rb"\Z": "an empty file",
+    rb"\s*<(!doctype html|html)": "an HTML page",
+    rb"\s*<\?xml|\s*<svg": "XML",
+    rb"%PDF": "a PDF",
+    rb"PK\x03\x04": "a zip file",
+    rb"\x1f\x8b": "a gzip file",
+    rb"\x7fELF": "a program",
+    rb"version https://git-lfs": "a pointer of Git LFS: fetch the file itself",
+    rb"[\t\n\r\x20-\x7e]+\Z": "text",
+    rb"\0+\Z": "zero bytes only",
+    rb"": "unknown data",
+}
+
+
+class Inspection(NamedTuple):
+    """The result of one file.
+
+    Attributes:
+        format, mode: Pillow's names; empty if Pillow finds no image.
+        height, width, bytes: sizes; 0 if unknown.
+        dali: True if DALI decodes it as Pillow does.
+        error, reason: class and text of what torchvision's loader raises; empty if it gives an image.
+        other: what a file is that is no image of those that ImageFolder lists; else empty.
+        bomb: Pillow's complaint of a decompression bomb, or empty.
+        warnings: texts of Pillow's other warnings.
+    """
+
+    format: str = ""
+    mode: str = ""
+    height: int = 0
+    width: int = 0
+    bytes: int = 0
+    dali: bool = False
+    error: str = ""
+    reason: str = ""
+    other: str = ""
+    bomb: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+def decode(source: Source) -> Inspection:
+    """Decodes an image as torchvision's pil_loader does; the result has what that raises or warns of."""
+    seen: dict[str, Any] = {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            with _opened(source) as file:
+                seen["bytes"] = file.seek(0, os.SEEK_END)
+                file.seek(0)
+                with Image.open(file) as image:
+                    seen |= {"format": image.format, "mode": image.mode, "height": image.height, "width": image.width}
+                    image.convert("RGB")
+        except Exception as error:  # Pillow's plugins raise OSError, SyntaxError, ValueError and more
+            seen |= _failure(source, error)
+        texts: dict[bool, dict[str, None]] = {True: {}, False: {}}  # without repetitions, in order
+        for one in caught:
+            texts[issubclass(one.category, Image.DecompressionBombWarning)][str(one.message)] = None
+        dali = "error" not in seen and read_header(source)[0] == DALI  # whose warnings are the same
+    seen.setdefault("bomb", next(iter(texts[True]), ""))
+    return Inspection(**seen, dali=dali, warnings=tuple(texts[False]))
+
+
+def identify(source: Source) -> Inspection:
+    """Returns what a file is that ImageFolder does not list; it is not decoded."""
+    try:
+        with warnings.catch_warnings(), _opened(source) as file:
+            warnings.simplefilter("ignore")
+            head = file.read(_HEAD)
+            file.seek(0)
+            try:
+                with Image.open(file) as image:
+                    return Inspection(image.format or "", image.mode, other=f"{image.format} image")
+            except Exception:  # as above
+                return Inspection(other=_kind(head))
+    except OSError as error:
+        return Inspection(other=_reason(error))
+
+
+def _opened(source: Source) -> AbstractContextManager[IO[bytes]]:
+    """Opens a file, but no pipe: that waits for ever."""
+    if not is_record(source) and not stat.S_ISREG(os.stat(source).st_mode):
+        raise OSError("it is not a regular file")
+    return opened(source)
+
+
+def _failure(source: Source, error: Exception) -> dict[str, str]:
+    found = {"error": type(error).__name__, "reason": _reason(error)}
+    if isinstance(error, Image.DecompressionBombError):
+        found["bomb"] = found["reason"]
+    if isinstance(error, UnidentifiedImageError):
+        with opened(source) as file:
+            head = file.read(_HEAD)
+        accepts = [Image.OPEN[name][1] for name in _FORMATS if name in Image.OPEN]
+        if head and any(accept is not None and accept(head) for accept in accepts):
+            found["reason"] = "the file's header is damaged"
+        else:
+            found |= {"other": _kind(head), "reason": f"not an image, but {_kind(head)}"}
+    return found
+
+
+def _reason(error: Exception) -> str:
+    """Returns an error's text without the path, which stands beside it."""
+    return (isinstance(error, OSError) and error.strerror) or str(error) or "no reason given"
+
+
+def _kind(head: bytes) -> str:
+    return next(name for pattern, name in _OTHERS.items() if re.match(pattern, head, re.IGNORECASE))
+
+
+_CHUNK = 8  # items; more save no measurable time
+_AHEAD = 4  # pending chunks a process
+_PATIENCE = 0.1  # seconds between calls of stop()
+
+
+class Crash(NamedTuple):
+    """In place of a result: how the process ended that had this item alone."""
+
+    how: str
+
+
+def process_map(
+    function: Callable, items: Iterable, processes: int, stop: Callable[[], bool] = lambda: False
+) -> Generator[tuple[Any, Any], None, None]:
+    """Yields (item, function(item)) for each item, in order, computed by so many processes.
+
+    Args:
+        function: takes an item, and raises nothing. Items and results can be pickled.
+        items: iterated as they are needed; few are held at a time.
+        processes: 1 or more; they ignore SIGINT and end with this generator.
+        stop: called ten times a second and more; True ends the generator.
+    """
+    items, pending = iter(items), deque[tuple[list, Future]]()
+    pool = _pool(function, processes)
+    try:
+        while not stop():
+            while len(pending) < _AHEAD * processes and (chunk := list(islice(items, _CHUNK))):
+                try:
+                    future = pool.submit(_apply, chunk)
+                except BrokenProcessPool:
+                    _kill(pool)
+                    pool = _pool(function, processes)
+                    future = pool.submit(_apply, chunk)
+                pending.append((chunk, future))
+            if not pending:
+                return
+            chunk, future = pending[0]
+            if wait([future], _PATIENCE).done:
+                pending.popleft()
+                found = _alone(function, chunk) if future.exception() else future.result()
+                yield from zip(chunk, found, strict=True)
+    finally:
+        _kill(pool)
+
+
+def _alone(function: Callable, chunk: list) -> list:
+    """Returns the results of a chunk by a process of its own; of each item, if that crashes."""
+    pool = _pool(function, 1)
+    try:
+        future = pool.submit(_apply, chunk)
+        (process,) = pool._processes.values()
+        if not future.exception():
+            return future.result()
+    finally:
+        _kill(pool)
+    if len(chunk) > 1:
+        return [found for item in chunk for found in _alone(function, [item])]
+    code = process.exitcode or 0
+    return [Crash(signal.Signals(-code).name if code < 0 else f"exit code {code}")]
+
+
+def _pool(function: Callable, processes: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _begin, (function,))
+
+
+def _kill(pool: ProcessPoolExecutor) -> None:
+    """Ends a pool at once: its processes write nothing."""
+    for process in list((pool._processes or {}).values()):
+        process.kill()
+    pool.shutdown(cancel_futures=True)  # when its thread has ended, all exit codes are known
+
+
+# ---- in the processes
+
+_function: Callable
+
+
+def _begin(function: Callable) -> None:
+    global _function
+    _function = function
+    stay_with_the_parent()
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)  # errors follow, which are reported
+
+
+def _apply(chunk: list) -> list:
+    return [_function(item) for item in chunk]
+
+
+_AT_ONCE = 64  # objects
+
+
+@dataclass
+class FileSource:
+    """The files of a folder or a table, or the images of an archive.
+
+    Attributes:
+        name: as the user gave it.
+        kind: "folder", "bucket", or the class of the table or archive.
+        items: gives all paths, or the indices of an archive's images.
+        total: number of items.
+        archive: the archive; None of files.
+        error: why an archive cannot be opened, or None.
+        outside: images that lie beside class folders, where ImageFolder lists none.
+        folders: what is odd about folders: {"path", "problem", "reason"}. The problem is "empty" (no image in it or
+            below, which ImageFolder refuses in a class folder), "unreadable" or "loop".
+    """
+
+    name: str
+    kind: str
+    items: Callable[[], Iterable[Any]] = tuple
+    total: int = 0
+    archive: Archive | None = None
+    error: str | None = None
+    outside: int = 0
+    folders: list[dict] = field(default_factory=list)
+
+    def lists(self, item: Any) -> bool:
+        """True if ImageFolder lists a file, which depends on its name alone; else True of all."""
+        return self.kind != "folder" or has_file_allowed_extension(item, IMG_EXTENSIONS)
+
+    def inspect(self, item: Any) -> Inspection:
+        """Inspects an item; called in other processes."""
+        if self.archive is not None:
+            return decode(Record(self.archive, item))
+        if isinstance(item, Record):
+            return decode(item)
+        return decode(item) if self.lists(item) else identify(item)
+
+    def where(self, item: Any) -> dict:
+        """Returns the place of an item, for the report."""
+        if self.archive is None:
+            return {"path": str(item)}
+        files, offsets, _ = self.archive.locations([item])
+        return {"path": self.archive.files[int(files[0])], "byte": int(offsets[0]), "index": item}
+
+
+def bucket_source(name: str, kind: str, objects: Objects, urls: Sequence[str]) -> FileSource:
+    """Returns images in object storage, which are fetched here, some at a time."""
+
+    def records() -> Iterator[Record]:
+        for begin in range(0, len(urls), _AT_ONCE):
+            some = urls[begin : begin + _AT_ONCE]
+            for url, data in zip(some, objects.read_each(some), strict=True):  # an error comes again where it is read
+                yield Record(objects, url, None if isinstance(data, Exception) else data)
+
+    return FileSource(name, kind, records, len(urls))
+
+
+def folder_source(root: str) -> FileSource:
+    """Returns all files below a folder, links followed. Their names are read once before, so that a bar has an end."""
+
+    def files() -> Iterator[str]:
+        return (os.path.join(folder, name) for folder, names, _ in _walk(root, []) for name in names)
+
+    source = FileSource(root, "folder", files)
+    folders, full = [], set()
+    for folder, names, below in _walk(root, source.folders):
+        folders.append(folder)
+        source.total += len(names)
+        images = sum(map(source.lists, names))
+        if folder == root and below:
+            source.outside = images
+        while images and folder not in full:
+            full.add(folder)
+            folder = folder if folder == root else os.path.dirname(folder)
+    empty = [folder for folder in folders if folder not in full and os.path.dirname(folder) in full]
+    source.folders += [{"path": folder, "problem": "empty", "reason": "no image in it"} for folder in empty]
+    return source
+
+
+def _walk(root: str, odd: list[dict]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yields (folder, names of its files, names of its folders), sorted, from the top down. Adds what is odd."""
+
+    def unreadable(error: OSError) -> None:
+        odd.append({"path": error.filename, "problem": "unreadable", "reason": error.strerror})
+
+    above: dict[str, tuple] = {root: ()}  # the folders that each folder is in
+    for folder, below, names in os.walk(root, onerror=unreadable, followlinks=True):
+        status = os.stat(folder)
+        mark, parents = (status.st_dev, status.st_ino), above.pop(folder)
+        if mark in parents:
+            odd.append({"path": folder, "problem": "loop", "reason": "a link to a folder that it is in; not followed"})
+            below.clear()
+            continue
+        below.sort()
+        above |= {os.path.join(folder, name): (*parents, mark) for name in below}
+        yield folder, sorted(names), below
