@@ -13,7 +13,7 @@ from ..runtime.device import to_device
 from .arguments import EXACT, version_of
 from .draws import draws
 from .kernels import image_kernel, kernel
-from .laws import gammas, shares, whole
+from .laws import deepest, ended, gammas, shares, whole
 from .policy import _args, augment, augmented, one_operation, space_of
 from .translators import register
 from .warp import OF_TENSORS
@@ -29,7 +29,7 @@ def translate_aug_mix(t, spec):
 
 def _aug_mix_uniforms(severity, mixture_width, chain_depth, alpha, all_ops, like) -> int:
     weights = 2 + mixture_width if alpha == 1 else 1
-    return mixture_width * (1 + 3 * _deepest(chain_depth)) + weights
+    return mixture_width * (1 + 3 * deepest(chain_depth)) + weights
 
 
 def aug_mix_answers(row, step):
@@ -48,23 +48,16 @@ def aug_mix_answers(row, step):
 def draw_aug_mix(sizes, u, *, severity, mixture_width, chain_depth, alpha, all_ops, like):
     """AugMix's chains and weights: ``which`` and ``magnitude`` are (N, mixture_width, depth), ``which`` -1 beyond the
     end of a chain; ``mix`` (N, 1 + mixture_width) has the weights of the image as it is and of each chain."""
-    n, deepest = len(sizes), _deepest(chain_depth)
-    coins, u = u[:, :mixture_width], u[:, mixture_width:]
-    depth = whole(coins, 1, 4) if chain_depth <= 0 else np.full(coins.shape, chain_depth)
-    count = mixture_width * deepest
-    op, bins, sign = u[:, : 3 * count].reshape(n, 3, mixture_width, deepest).swapaxes(0, 1)
+    over, u = ended(u[:, :mixture_width], chain_depth), u[:, mixture_width:]
+    count = over.shape[1] * over.shape[2]
+    op, bins, sign = u[:, : 3 * count].reshape(len(sizes), 3, *over.shape[1:]).swapaxes(0, 1)
     # _PARAMETER_MAX is 10 bins
     drawn = one_operation(space_of("AugMix", like, 10, all_ops), op, whole(bins, 0, severity), sign, sizes)
-    ended = np.arange(deepest) >= depth[..., None]
     return {
-        "which": np.where(ended, np.int32(-1), drawn["which"]),
-        "magnitude": np.where(ended, 0.0, drawn["magnitude"]),
+        "which": np.where(over, np.int32(-1), drawn["which"]),
+        "magnitude": np.where(over, 0.0, drawn["magnitude"]),
         "mix": _mix(u[:, 3 * count :], alpha, mixture_width),
     }, sizes
-
-
-def _deepest(chain_depth: int) -> int:
-    return chain_depth if chain_depth > 0 else 3
 
 
 def _mix(u, alpha, width) -> np.ndarray:

@@ -19,23 +19,24 @@ from .pixels.lists import in_groups
 from .pixels.values import in_parts
 from .translators import register
 
+_ADJUSTED = ("brightness", "contrast", "saturation", "hue")
+
 
 @register(v1.ColorJitter, v2.ColorJitter, consumes="brightness contrast saturation hue")
 def translate_color_jitter(t, spec):
-    names = ("brightness", "contrast", "saturation", "hue")
-    intervals = {name: getattr(t, name) and tuple(getattr(t, name)) for name in names}
+    intervals = {name: getattr(t, name) and tuple(getattr(t, name)) for name in _ADJUSTED}
     return (step("color_jitter", spec, draw("color_jitter", **intervals), like=like_of(t, spec), fidelity=EXACT),)
 
 
 @register(v2.RandomPhotometricDistort, consumes="brightness contrast saturation hue p")
 def translate_random_photometric_distort(t, spec):
-    intervals = {name: tuple(getattr(t, name)) for name in ("brightness", "contrast", "saturation", "hue")}
+    intervals = {name: tuple(getattr(t, name)) for name in _ADJUSTED}
     params = draw("photometric_distort", **intervals, p=t.p, channels=spec.channels)
     return (step("photometric_distort", spec, params, like=like_of(t, spec), fidelity=EXACT),)
 
 
 def color_jitter_answers(row, step):
-    factors = (row[name] for name in ("brightness", "contrast", "saturation", "hue") if name in row)
+    factors = (row[name] for name in _ADJUSTED if name in row)
     return [("order", row["order"].tolist()), *(("uniform", factor) for factor in factors)]
 
 
@@ -74,7 +75,6 @@ def draw_photometric_distort(sizes, u, *, brightness, contrast, saturation, hue,
     return {**factors, "order": order}, sizes
 
 
-_ADJUSTED = ("brightness", "contrast", "saturation", "hue")
 _DISTORT = ("brightness", "contrast_before", "saturation", "hue", "contrast_after")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TypeVar, cast
 
 import numpy as np
@@ -120,9 +121,7 @@ def run(step: Step, images, arrays: dict[str, np.ndarray]):
 
     Rows whose flag is not set stay as they are.
     """
-    if step.op == "apply":  # the user's own
-        return _run(step, images, arrays)
-    with on_the_cpu():
+    with nullcontext() if step.op == "apply" else on_the_cpu():  # that is the user's own
         return _run(step, images, arrays)
 
 

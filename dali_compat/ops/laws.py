@@ -48,6 +48,17 @@ def shares(gamma) -> np.ndarray:
     return gamma / gamma.sum(1, keepdims=True)
 
 
+def deepest(depth: int) -> int:
+    """Returns the most links that a chain of AugMix has; where ``depth`` is not above 0, 1 to 3 are drawn."""
+    return depth if depth > 0 else 3
+
+
+def ended(u, depth: int) -> np.ndarray:
+    """(N, chains, deepest) bool of a random number for each chain (N, chains): which links are beyond its end."""
+    lengths = whole(u, 1, 4) if depth <= 0 else np.full(u.shape, depth)
+    return np.arange(deepest(depth)) >= lengths[..., None]
+
+
 def coin(yes) -> tuple[str, float]:
     """For ``torch.rand(1) < p``, whichever p."""
     return "coin", 0.0 if yes else 1.0

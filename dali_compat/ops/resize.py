@@ -214,7 +214,9 @@ def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
 def resize(images, arrays, *, interpolation, like, antialias=True):
     """torchvision.transforms.functional.resize; PIL always antialiases."""
     how = {"interpolation": interpolation, "like": like, "antialias": antialias}
-    if like == "pil" and not images.is_cuda and not _tiny(images, arrays["size"]):
+    # Pillow takes .10 ms to make 40 x 40 pixels of 32 x 32, and a matrix .065; of 224 x 224 from 96 x 96 .6 and 3.6
+    tiny = max(images.shape[-2] * images.shape[-1], arrays["size"].prod(1).max()) <= 48**2
+    if like == "pil" and not images.is_cuda and not tiny:
         return uniform(resize_each(list(images), arrays, **how))
     return by_size(images, arrays["size"], lambda images, rows, size: _resize(images, size, **how))
 
@@ -289,12 +291,6 @@ def _as_pillow(images, size, interpolation, like) -> bool:
     ours = like == "v2" and (images.is_cuda or tuple(size) == (1, 1))
     ours = ours and images.dtype == torch.uint8 and interpolation in ("bilinear", "bicubic")
     return ours and resizes_in_whole_numbers(interpolation)
-
-
-def _tiny(images, sizes) -> bool:
-    """Pillow takes .10 ms to make 40 x 40 pixels of 32 x 32, and a matrix .065; of 224 x 224 from 96 x 96 .6 and
-    3.6."""
-    return max(images.shape[-2] * images.shape[-1], sizes.prod(1).max()) <= 48**2
 
 
 @image_kernel("resize")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .draws import draws
-from .laws import gammas, shares, whole
+from .laws import deepest, ended, gammas, shares, whole
 
 OPERATIONS = (
     *("auto_contrast", "equalize", "invert", "posterize", "solarize", "solarize_add", "color", "contrast"),
@@ -183,7 +183,7 @@ def draw_timm_auto_augment(sizes, u, *, policy, at):
 
 
 def _augmix_numbers(ops, alpha, width, depth, blended) -> int:
-    return width * (1 + _deepest(depth) * (1 + NUMBERS)) + (width + 1 if alpha == 1 else 1)
+    return width * (1 + deepest(depth) * (1 + NUMBERS)) + (width + 1 if alpha == 1 else 1)
 
 
 @draws(uniforms=_augmix_numbers)
@@ -191,21 +191,15 @@ def draw_timm_augmix(sizes, u, *, ops, alpha, width, depth, blended):
     """AugMixAugment's chains: ``which``, ``value`` and ``choice`` are (N, width, depth), ``which`` -1 beyond the end of
     a chain. ``mix`` (N, width) float32 has the weight of each chain, and ``m`` (N,) that of them all; where they are
     ``blended``, ``mix`` has the weight with which each is laid over what is there."""
-    n, deepest = len(sizes), _deepest(depth)
-    count = width * deepest
-    length = whole(u[:, :width], 1, 4) if depth <= 0 else np.full((n, width), depth)
-    chosen = whole(u[:, width : width + count], 0, len(ops)).reshape(n, width, deepest)
+    over = ended(u[:, :width], depth)
+    count = over.shape[1] * over.shape[2]
+    chosen = whole(u[:, width : width + count], 0, len(ops)).reshape(over.shape)
     rest = u[:, width + count :]
-    arrays = applied(ops, chosen, rest[:, : NUMBERS * count].reshape(n, width, deepest, NUMBERS))
-    ended = np.arange(deepest) >= length[..., None]
+    arrays = applied(ops, chosen, rest[:, : NUMBERS * count].reshape(*over.shape, NUMBERS))
     mix, m = _mix(rest[:, NUMBERS * count :], alpha, width)
     if blended:
         mix = _blended(mix, m)
-    return arrays | {"which": np.where(ended, np.int32(-1), arrays["which"]), "mix": mix, "m": m}, sizes
-
-
-def _deepest(depth: int) -> int:
-    return depth if depth > 0 else 3
+    return arrays | {"which": np.where(over, np.int32(-1), arrays["which"]), "mix": mix, "m": m}, sizes
 
 
 def _mix(u, alpha, width) -> tuple[np.ndarray, np.ndarray]:

@@ -174,12 +174,6 @@ class Gated:
 # ---- asking
 
 
-def translator_of(kind: type) -> tuple[Translator, frozenset[str]] | None:
-    """The translator of exactly this class, and the arguments that it honours."""
-    _import_later(root(kind))
-    return _TRANSLATORS.get(kind)
-
-
 def _import_later(package: str) -> None:
     if package in LATER:
         with contextlib.suppress(ImportError):  # it is something else of that name
@@ -196,7 +190,8 @@ def known_types() -> list[type]:
 def behaves_as(kind: type) -> type | None:
     """The class with a translator that says what objects of ``kind`` do: itself, or, for a subclass of torchvision's
     that changes nothing but how it is made and shown, its base. None where there is none."""
-    if translator_of(kind) is not None:
+    _import_later(root(kind))
+    if kind in _TRANSLATORS:
         return kind
     for place, base in enumerate(kind.__mro__):
         if base in _TRANSLATORS:

@@ -13,7 +13,7 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as F1
 
 from ..inspection.untranslatable import Untranslatable
-from ..plan import Step, draw, step
+from ..plan import draw, step
 from .arguments import fill_list, fill_of, functions, interpolation_of, ints, like_of, version_of, warped
 from .draws import draws
 from .kernels import image_kernel, kernel, ragged_kernel
@@ -35,11 +35,6 @@ def translate_random_rotation(t, spec):
     return (step("rotate", after, angle, expand=t.expand, center=center, fidelity=warped, **how),)
 
 
-@lowers("rotate")
-def rotate_as_warp(s):
-    return _warp_affine(s, "rotation_matrix")
-
-
 @register(v1.RandomAffine, v2.RandomAffine, consumes="degrees translate scale shear interpolation fill center")
 def translate_random_affine(t, spec):
     values = {name: getattr(t, name) and tuple(getattr(t, name)) for name in ("degrees", "translate", "scale", "shear")}
@@ -51,30 +46,23 @@ def translate_random_affine(t, spec):
     )
 
 
-@lowers("affine")
-def affine_as_warp(s):
-    return _warp_affine(s, "affine_matrix")
-
-
 @register(v1.RandomPerspective, v2.RandomPerspective, consumes="distortion_scale p interpolation fill")
 def translate_random_perspective(t, spec):
     points = draw("perspective_points", distortion_scale=t.distortion_scale, p=t.p)
     return (step("perspective", spec, points, fidelity=warped, **warp_arguments(t, spec)),)
 
 
+@lowers("rotate")
+@lowers("affine")
 @lowers("perspective")
-def perspective_as_warp(s):
-    return s.but(op="warp_perspective", args=_args_of_warp(s), draw=draw("perspective_coefficients", of=s.draw))
-
-
-def _warp_affine(s: Step, matrix: str) -> Step:
-    """One warp by a matrix, as Pillow does it (and torchvision on tensors)."""
-    drawn = draw(matrix, of=s.draw, center=s.kwargs["center"], like=s.kwargs["like"])
-    return s.but(op="warp_affine", args=_args_of_warp(s), draw=drawn)
-
-
-def _args_of_warp(s: Step) -> tuple:
-    return tuple((name, s.kwargs[name]) for name in ("interpolation", "fill", "like"))
+def as_one_warp(s):
+    """One warp by a matrix, or by coefficients, as Pillow does it (and torchvision on tensors)."""
+    how = s.kwargs
+    args = tuple((name, how[name]) for name in ("interpolation", "fill", "like"))
+    if s.op == "perspective":
+        return s.but(op="warp_perspective", args=args, draw=draw("perspective_coefficients", of=s.draw))
+    matrix = "rotation_matrix" if s.op == "rotate" else "affine_matrix"
+    return s.but(op="warp_affine", args=args, draw=draw(matrix, of=s.draw, center=how["center"], like=how["like"]))
 
 
 def warp_interpolation(t, spec, allowed: tuple[str, ...] | None = None) -> str:

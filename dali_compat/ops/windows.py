@@ -119,20 +119,15 @@ def _border(t, spec: ImageSpec, mode: Any = None) -> dict:
     """mode and fill; fill has one value a channel, in the units of the image."""
     if isinstance(t.fill, (tuple, list)) and spec.kind != "pil" and not isinstance(t, v2.Transform):
         raise Untranslatable(t, "fill has to be a number on tensors")
-    fill = _whole_fill(t, spec)
+    fill = fill_of(t, spec) or (0,) * spec.channels
+    if spec.dtype == torch.uint8 and not all(isinstance(value, Integral) and 0 <= int(value) <= 255 for value in fill):
+        raise Untranslatable(t, f"fill={t.fill} is not a whole number of 0 to 255")
     mode = mode or getattr(t.padding_mode, "value", t.padding_mode)
     if mode == "constant" and spec.dtype.is_floating_point and (any(fill) or spec.normalized):
         raise Untranslatable(t, f"fill={t.fill} after the conversion to {spec.dtype}", "move it before the conversions")
     if spec.kind != "pil" and mode in ("reflect", "symmetric"):
         raise Untranslatable(t, f"padding_mode={mode!r} on tensors", "move it before ToTensor/ToImage")
     return {"mode": mode, "fill": fill}
-
-
-def _whole_fill(t, spec: ImageSpec) -> tuple:
-    fill = fill_of(t, spec) or (0,) * spec.channels
-    if spec.dtype == torch.uint8 and not all(isinstance(value, Integral) and 0 <= int(value) <= 255 for value in fill):
-        raise Untranslatable(t, f"fill={t.fill} is not a whole number of 0 to 255")
-    return fill
 
 
 def window(start, shape) -> tuple[Arrays, np.ndarray]:

@@ -9,6 +9,7 @@ import importlib.util
 import logging
 import os
 import sys
+from contextlib import ExitStack
 from multiprocessing import spawn
 from types import ModuleType
 from typing import Any, Literal
@@ -40,7 +41,7 @@ def install(
     report: bool = False,
     verbose: bool = False,
     **options: Any,
-) -> Undo:
+) -> ExitStack:
     """Make torch.utils.data.DataLoader ours where it is over images, in this process and those that it spawns.
 
     torch's class itself is changed: loaders are made the new way wherever the class was imported, before or after, and
@@ -79,10 +80,15 @@ def install(
     given = {"exact": exact, "device": device, "cache": cache, "fallback": fallback, **options}
     before = patched.now
     patched.now = Patched(given, report, verbose)
-    _patch_now_or_later()
+    if _HOME in sys.modules:
+        _patch(sys.modules[_HOME])
+    elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _WhenImported())
     _follow_spawns()
     _log.info("torch.utils.data.DataLoader is dali_compat's where it is over images; also in processes spawned")
-    return Undo(before)
+    undo = ExitStack()
+    undo.callback(_return_to, before)
+    return undo
 
 
 def uninstall() -> None:
@@ -98,19 +104,6 @@ def uninstall() -> None:
     _return_to(None)
 
 
-class Undo:
-    """A context manager that undoes install()."""
-
-    def __init__(self, before: Patched | None):
-        self._before = before
-
-    def __enter__(self) -> Undo:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        _return_to(self._before)
-
-
 def _return_to(before: Patched | None) -> None:
     if patched.now is not None and patched.now.report and not (before and before.report):
         reports.tell()
@@ -120,13 +113,6 @@ def _return_to(before: Patched | None) -> None:
         _unfollow_spawns()
         if _HOME in sys.modules:
             _unpatch(sys.modules[_HOME])
-
-
-def _patch_now_or_later() -> None:
-    if _HOME in sys.modules:
-        _patch(sys.modules[_HOME])
-    elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _WhenImported())
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):

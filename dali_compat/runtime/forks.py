@@ -22,7 +22,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
 
-if hasattr(os, "register_at_fork") and (sys.version_info < (3, 10, 15) or (3, 11) <= sys.version_info < (3, 11, 10)):
+if sys.version_info < (3, 10, 15) or (3, 11) <= sys.version_info < (3, 11, 10):
     # Where a native thread holds CPython's HEAD_LOCK at the fork, a child of these versions waits for it for ever
     # (CPython's issue 112275); gloo's threads take it often. So it is taken once, when all other hooks have run: what
     # remains are the microseconds between this and the fork. sys._current_frames() takes it, too, but may collect
@@ -82,8 +82,7 @@ def _in_order() -> list:
             return sorted(_all, key=id)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
 # ---- the program's end, beside daemon threads that still ask for batches

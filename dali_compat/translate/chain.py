@@ -93,7 +93,10 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, v
                 if waiting or not views:
                     raise Untranslatable(transform, "it gives several images, and is not the last transform")
                 return _several(transform, result, Chain(takes, tuple(translated), streams=stream))
-            entries = _entries(transform, result, spec, stream)
+            if isinstance(result, Gated):
+                entries = _gated(result, spec, stream)
+            else:
+                entries = [Translated(describe(transform), _numbered(tuple(result), stream))]
         except Untranslatable as error:
             functions, refusals = _refused_in_a_row(transform, error, waiting)
             kept = _first_of_views(translated)
@@ -136,25 +139,12 @@ def _looked_through(transform: Any) -> Nested | Seen:
         why = f", and {unseen}" if str(unseen) else ""
     # not within the block above: an error's context has frames, and these have all that the caller holds
     remedy = "to have it run on batches, dali_compat.register() a translation"
-    raise Untranslatable(transform, _why_unknown(transform) + why, remedy)
-
-
-def _why_unknown(transform: Any) -> str:
     base = translated_base(type(transform))
-    if base is not None:
-        return f"a subclass of {base.__name__} may do something else, so only the exact class is translated"
-    return "no translation is registered for it"
+    of_base = base and f"a subclass of {base.__name__} may do something else, so only the exact class is translated"
+    raise Untranslatable(transform, (of_base or "no translation is registered for it") + why, remedy)
 
 
 # ---- steps
-
-
-def _entries(transform: Any, result: Any, spec: ImageSpec, stream: int) -> list[Translated]:
-    """Returns what a transform became, if its translator has given steps or Gated; random streams from ``stream``
-    on."""
-    if isinstance(result, Gated):
-        return _gated(result, spec, stream)
-    return [Translated(describe(transform), _numbered(tuple(result), stream))]
 
 
 def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:
@@ -298,7 +288,7 @@ def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool
             where = HOST if s.op == "choose" else on_batch.get((s.stream, s.gives), DALI)
             places.append(where)
             ops.append(s.op if s.draw is None or s.draw.name in (s.op, "bernoulli") else f"{s.op} ({s.draw.name})")
-            fidelity.append(_fidelity(s, where, options, two_pass))
+            fidelity.append(s.fidelity(s, where, options, two_pass) if callable(s.fidelity) else s.fidelity)
         where = " + ".join(dict.fromkeys(places)) or NOWHERE
         notes = ", ".join(dict.fromkeys(f for f in fidelity if f != EXACT)) or EXACT
         if t.transform:
@@ -312,8 +302,3 @@ def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool
             Line(describe(function), "called as it is", PYTHON, f"torchvision's own, because {refusal.reason}")
         )
     return tuple(lines)
-
-
-def _fidelity(s: Step, where: str, options: Options, two_pass: bool) -> str:
-    """Returns the step's own words."""
-    return s.fidelity(s, where, options, two_pass) if callable(s.fidelity) else s.fidelity

@@ -253,43 +253,22 @@ def test_a_loader_beside_lightnings_is_where_it_is(lightning, image_root, tmp_pa
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("is_prepared", [False, True])
 @pytest.mark.parametrize("crash_at", [1, 4, 6])
-def test_accelerate_goes_on_from_its_checkpoint(image_root, tmp_path, crash_at):
+def test_accelerate_goes_on_from_its_checkpoint(image_root, tmp_path, crash_at, is_prepared):
+    """A loader that is prepared has fetched a batch ahead, and keeps generators itself."""
     accelerate = pytest.importorskip("accelerate")
 
     def train(seen, crash_at=None, seed=0):
         torch.manual_seed(seed)
         accelerator = accelerate.Accelerator(cpu=True)
         model = accelerator.prepare(torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(3 * 16 * 16, 3)))
-        loader = training(image_root)
-        accelerator.register_for_checkpointing(loader)
-        if (tmp_path / "state").exists():
-            accelerator.load_state(tmp_path / "state")
-        while len(seen) < 12:
-            for batch in loader:
-                if len(seen) == crash_at:
-                    raise Crash
-                model(batch[0].flatten(1))
-                seen.append(seen_of(batch))
-                if crash_at is not None:
-                    accelerator.save_state(tmp_path / "state")
-
-    assert_goes_on(train, crash_at)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("crash_at", [1, 4, 6])
-def test_accelerate_goes_on_with_a_prepared_loader(image_root, tmp_path, crash_at):
-    """It has fetched a batch ahead, and keeps generators itself."""
-    accelerate = pytest.importorskip("accelerate")
-
-    def train(seen, crash_at=None, seed=0):
-        torch.manual_seed(seed)
-        accelerator = accelerate.Accelerator(cpu=True)
-        model = accelerator.prepare(torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(3 * 16 * 16, 3)))
-        dataset = DALIImageFolder(image_root, RANDOM, return_index=True)
-        with install(device="cpu", fallback="error"):
-            loader = accelerator.prepare(data.DataLoader(dataset, 6, shuffle=True))
+        if is_prepared:
+            dataset = DALIImageFolder(image_root, RANDOM, return_index=True)
+            with install(device="cpu", fallback="error"):
+                loader = accelerator.prepare(data.DataLoader(dataset, 6, shuffle=True))
+        else:
+            loader = training(image_root)
         accelerator.register_for_checkpointing(loader)
         if (tmp_path / "state").exists():
             accelerator.load_state(tmp_path / "state")

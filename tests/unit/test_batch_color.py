@@ -101,7 +101,7 @@ def test_as_on_pil_images(op, images, layout):
     assert torch.equal(result(op, "pil", batch, values), expected(op, "pil", batch, values))
 
 
-@pytest.mark.parametrize("images", batches())
+@pytest.mark.parametrize("images", ["drawn", "faint", "gray", "constant", "1x5", "3x3", "one pixel, gray"])
 @pytest.mark.parametrize("like", ["v1", "v2"])
 @pytest.mark.parametrize("op", OPS)
 def test_as_on_whole_number_tensors(op, like, images):
@@ -127,14 +127,6 @@ def test_as_on_floating_point_tensors(op, like, images, dtype):
     limit = {torch.float32: LIMITS.get(op, 0), torch.float64: 1e-14, torch.float16: 0}[dtype]
     wanted = expected(op, like, batch, values)
     torch.testing.assert_close(result(op, like, batch, values), wanted, rtol=0, atol=limit)
-
-
-@pytest.mark.parametrize("op", [op for op, (name, _) in OPS.items() if name])
-@pytest.mark.parametrize("like", ["pil", "v1", "v2"])
-def test_every_row_has_its_own_value(op, like):
-    batch = as_batch(batches()["drawn"])[:1].repeat(8, 1, 1, 1)
-    made = result(op, like, batch, OPS[op][1])
-    assert len({image.numpy().tobytes() for image in made}) >= 6  # of eight; a factor of 1 - .001 may change nothing
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -435,27 +427,6 @@ def test_images_of_different_sizes_in_frames(op, channels):
     assert sorted(np.concatenate([rows for rows, *_ in batches]).tolist()) == list(range(count)) and len(batches) < 12
     for rows, height, width in batches:
         assert 2 * sum(images[row][0].numel() for row in rows) >= len(rows) * height * width
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_photos(op, photos):
-    batch, rng = as_batch(centre_crops(photos)), np.random.default_rng(0)
-    name, values = OPS[op]
-    n, low, high = len(batch), min(values), max(values)
-    values = (
-        rng.integers(1, 9, n) if name == "bits" else rng.uniform(low, min(high, 3) if name == "factor" else high, n)
-    )
-    assert torch.equal(result(op, "pil", batch, values), expected(op, "pil", batch, values))
-
-
-def test_photos_blurred(photos):
-    batch = as_batch(centre_crops(photos))[::8]
-    batch, sigma = batch[:8], SIGMA[: len(batch), :1].repeat(2, 1)
-    made = kernel_of("gaussian_blur")(batch, {"sigma": sigma}, kernel_size=(23, 23), like="pil")
-    pairs = zip(batch, sigma.tolist(), strict=True)
-    wanted = [F1.pil_to_tensor(F1.gaussian_blur(as_pil(image), [23, 23], s)) for image, s in pairs]
-    different = (made.int() - torch.stack(wanted).int()).abs()
-    assert different.max() <= 1 and different.float().mean() < 1e-4  # 1.7e-5
 
 
 @pytest.mark.gpu

@@ -418,29 +418,6 @@ def test_elastic_on_small_images():
         assert made.shape == (3, *size, 2) and made.isfinite().all()
 
 
-# ---- photos
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_photos(photos, device):
-    files = sorted(photos.glob("*/*"))[:64]
-    for i, file in enumerate(files):
-        with Image.open(file) as opened:
-            picture = opened.convert("RGB")
-        image = tensor(picture)[None].to(device)
-        short, interpolation = [256, 64, 20, 400][i % 4], ["bilinear", "bicubic", "lanczos", "box", "hamming"][i % 5]
-        height, width = (max(1, short * side // min(picture.size)) for side in picture.size[::-1])
-        ours = resize.resize(image, {"size": sizes(1, height, width)}, interpolation=interpolation, like="pil")
-        resized = picture.resize((width, height), FILTERS[interpolation])
-        same(ours, [tensor(resized)])
-        interpolation = WARPS[i % 3]
-        matrix = _matrices("turned", 1, height, width, seed=i)
-        arrays = {"matrix": matrix, "size": sizes(1, height, width, np.int32)}
-        turned = warp.warp_affine(ours, arrays, interpolation=interpolation, fill=FILL)
-        mode = FILTERS[interpolation]
-        same(turned, [tensor(resized.transform(resized.size, Image.AFFINE, tuple(matrix[0]), mode, fillcolor=FILL))])
-
-
 def test_right_angles_are_transpositions():
     """PIL.Image.Image.rotate transposes for them; a matrix does the same."""
     image = noise(2, 30, 30)[1:]
