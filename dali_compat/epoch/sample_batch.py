@@ -15,11 +15,13 @@ from ..data.sources import is_record
 from ..lazy.asker import Asker
 from ..lazy.record import Recording
 from ..lazy.samples import Sample, Wanted
+from ..runtime.device import ViewBatches
 
 
 class SampleBatch(Listed):
     """Samples, and their images. Rows are images: the first one of each sample, or nothing where all of that is real;
-    behind them the second ones of those that have several, then the third.
+    behind them the second ones of those that have several, then the third. Where each sample has as many images, all of
+    one file, a row is a sample, with these as its views.
 
     Args:
         samples: as the data set gave them.
@@ -39,7 +41,11 @@ class SampleBatch(Listed):
         self._most = max([len(one.images) for one in samples], default=0)
         self._asker, self._numbers = asker, list[tuple[float, ...]]()
         super().__init__([], [], samples)
-        for number in range(max(1, self._most)):
+        views = self._views()
+        for sample, (chain, numbers) in enumerate(views):
+            record = samples[sample].images[0].record
+            self._put(sample, chain, _place(record, 0, indices[sample], len(chain)), record.source, numbers)
+        for number in range(0 if views else max(1, self._most)):
             for sample, index in enumerate(indices):
                 images = samples[sample].images
                 if len(images) > number:
@@ -49,6 +55,18 @@ class SampleBatch(Listed):
         by_dali = {self.of[row] for row, (chain, _) in enumerate(self.places) if _is_for_dali(chain)}
         there = sum(bool(one.images) or one.value is not None for one in samples)  # others it could not make
         asker.count(there, len(by_dali))
+
+    def _views(self) -> list[tuple[Any, tuple[float, ...]]]:
+        """The chain of each sample, and its numbers there; empty where rows are images."""
+        if self._most < 2 or any(len(one.images) != self._most for one in self.targets):
+            return []
+        placed = []
+        for one in self.targets:
+            of_views = self._asker.place_views([image.record for image in one.images])
+            if of_views is None:
+                return []
+            placed.append(of_views)
+        return placed
 
     def _add(self, sample: int, image: Wanted, number: int, index: Any) -> None:
         chain, numbers = self._asker.place(image.record)
@@ -100,6 +118,8 @@ class SampleBatch(Listed):
         each = len(self.targets)
         if not self._most or any(len(sample.images) != self._most for sample in self.targets):
             return None
+        if len(self.places) == each and self._most > 1:
+            return [_run([(rows, _view(one, i)) for rows, one in made], 0, each) for i in range(self._most)]
         return [_run(made, begin, each) for begin in range(0, len(self.places), each)]
 
     def of_samples(self, made: Sequence[tuple[Sequence[int], Any]]) -> list[Any]:
@@ -108,8 +128,13 @@ class SampleBatch(Listed):
         by_sample: list[list[Any]] = [[] for _ in self.targets]
         for row, sample in enumerate(self.of):
             if row in images:
-                by_sample[sample].append(images[row])
+                by_sample[sample] += images[row] if type(images[row]) is tuple else (images[row],)
         return [several[0] if len(several) == 1 else tuple(several) or None for several in by_sample]
+
+
+def _view(images: Any, number: int) -> Any:
+    """Returns the images of this number, of rows that have several."""
+    return images.batches[number] if isinstance(images, ViewBatches) else [views[number] for views in images]
 
 
 def _is_for_dali(chain: Any) -> bool:

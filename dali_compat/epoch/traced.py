@@ -141,7 +141,8 @@ class Traced:
         ViewBatches where all have several. Else a list, with a tuple of several images, and None for samples that are
         real."""
         told = self.samples
-        if len(told.of) == len(self._indices) and all(chain is not None for chain, _ in told.places):
+        alone = all(len(sample.images) == 1 for sample in told.targets)
+        if alone and len(told.of) == len(self._indices) and all(chain is not None for chain, _ in told.places):
             return made[0][1] if len(made) == 1 else in_order(made)
         columns = None if self.bad else told.columns(made)
         if columns is not None:

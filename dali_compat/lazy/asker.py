@@ -8,6 +8,7 @@ from typing import Any
 from ..data.sources import BYTES, PATHS
 from ..inspection.objects import root
 from .hooks import hooked
+from .operations import Numbers
 from .recipes import RecipeChain, Recipes
 from .record import Recording
 from .samples import Sample, settled, taken
@@ -56,10 +57,21 @@ class Asker:
         self.why = self.why or tracer.notes.why
         return samples
 
-    def place(self, recording: Recording) -> tuple[RecipeChain, tuple[float, ...]]:
+    def place(self, recording: Recording) -> tuple[RecipeChain, Numbers]:
         """The chain that an image goes through, and its numbers there."""
-        given = PATHS if isinstance(recording.source, str) else BYTES
-        return self._recipes[given].place(recording.batch_steps, recording.size)
+        return self._recipes_of(recording).place(recording.batch_steps, recording.size)
+
+    def place_views(self, recordings: Sequence[Recording]) -> tuple[RecipeChain, Numbers] | None:
+        """The chain that several images go through together, and their numbers there; None where they are not of one
+        file, or go apart."""
+        first = recordings[0]
+        kind = type(first.source)
+        if not all(type(one.source) is kind and one.source == first.source for one in recordings):
+            return None
+        return self._recipes_of(first).place_views([one.batch_steps for one in recordings], first.size)
+
+    def _recipes_of(self, recording: Recording) -> Recipes:
+        return self._recipes[PATHS if isinstance(recording.source, str) else BYTES]
 
     def count(self, samples: int, by_dali: int) -> None:
         """So many samples came, and so many of them have images for DALI."""

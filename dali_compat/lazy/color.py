@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import Any
 
 import torch
-from PIL import Image
+from PIL import Image, ImageFilter
 from torchvision import tv_tensors
 
 from ..ops.policy import AUGMENTATIONS
@@ -115,6 +115,14 @@ def gaussian_blur(s: State, like: str, kernel_size, sigma=None, version: str = "
     return Outcome(
         s, flagged("gaussian_blur", s, sigmas, (("sigma", (2,), "float64"),), kernel_size=sides, like=version)
     )
+
+
+def pillow_filter(s: State, like: str, filter: Any) -> Outcome:
+    """An image's own method, of one Gaussian blur."""
+    _refuse_palettes(s)
+    if type(filter) is not ImageFilter.GaussianBlur or not isinstance(filter.radius, (int, float)) or filter.radius < 0:
+        raise UnknownOperation
+    return Outcome(s, flagged("pillow_blur", s, (filter.radius,), (("radius", (), "float64"),)))
 
 
 @operation("augment")

@@ -14,6 +14,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from ..data.header import jpeg_of_one_picture
 from ..data.sources import Source, is_upright, opened
 from ..ops.arguments import interpolation_named
+from .color import pillow_filter
 from .deferred import Deferred
 from .geometry import resized
 from .operations import OPERATIONS, Outcome, State
@@ -227,6 +228,7 @@ _METHODS: dict[str, Callable[..., Outcome]] = {
     "convert": _converted,
     "copy": lambda s, like: Outcome(s, ()),
     "crop": _cropped,
+    "filter": pillow_filter,
     "resize": _resized,
     "rotate": _rotated,
     "transpose": OPERATIONS["transpose"],

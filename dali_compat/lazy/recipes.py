@@ -25,6 +25,7 @@ _MOST, _MOST_CHAINS = 12, 48  # recipes of a data set, and how often they may gr
 _MOST_KNOWN = 4096  # sequences of steps whose places are known
 _LONGEST = 16  # steps that some images do without
 _MOST_CONSTANTS = 6  # of a step's, such as fills: others are drawn for each image, and would use up the recipes
+_LONGEST_CHAIN = 1 << 16  # steps
 _FIDELITY: dict[str, Any] = {
     "resize": resized,
     "to_dtype": converted,
@@ -37,6 +38,9 @@ _FIDELITY: dict[str, Any] = {
 }
 
 
+_Steps = Sequence[tuple[Given, Size | None, bool]]
+
+
 class RecipeChain:
     """To the loader a data set: of the images, among the samples of a user's, that follow one recipe.
 
@@ -45,21 +49,33 @@ class RecipeChain:
         given: what the images are read from, PATHS or BYTES.
         steps: what is done to them, (step, size afterwards of all images or None, whether windows are all inside) each;
             None where torchvision's own functions do it, image by image.
+        views: where samples have several images of one file, the chain of each: such a file is decoded once.
     """
 
     target_transform = transform = None
 
-    def __init__(self, count: int, given: str, steps: Sequence[tuple[Given, Size | None, bool]] | None = ()):
-        self._count, self.given, self.is_replayed = count, given, steps is None
-        self.translation = Translation(ImageSpec(), tuple(_translated(steps or ())))
+    def __init__(self, count: int, given: str, steps: _Steps | None = (), views: Sequence[RecipeChain] = ()):
+        self._count, self.given, self.is_replayed, self._steps = count, given, steps is None, steps or ()
+        self.translation = Translation(ImageSpec(), tuple(_translated(self._steps, 0, 0)[0]))
+        if views:
+            chains, at = [], 0
+            for number, view in enumerate(views):
+                translated, at = _translated(view._steps, at, number * _LONGEST_CHAIN)
+                chains.append(Translation(ImageSpec(), tuple(translated), view=number + 1))
+            numbers = tuple(range(len(chains)))
+            self.translation = Translation(
+                ImageSpec(), views=tuple(chains), structure=numbers, wrapper="images of a sample"
+            )
 
     def __len__(self) -> int:
         return self._count
 
 
-def _translated(steps: Sequence[tuple[Given, Size | None, bool]]) -> list[Translated]:
-    made, at = [], 0
-    for stream, (given, size, inside) in enumerate(steps):
+def _translated(steps: _Steps, at: int, first: int) -> tuple[list[Translated], int]:
+    """Returns the steps as a plan has them, whose numbers begin at ``at``, and where those of the next ones begin.
+    ``first``: the random stream of the first."""
+    made = []
+    for stream, (given, size, inside) in enumerate(steps, first):
         drawn = None
         if given.draw is not None:
             drawn = Draw("given_uniforms", (("at", at), ("of", given.draw)))
@@ -71,7 +87,7 @@ def _translated(steps: Sequence[tuple[Given, Size | None, bool]]) -> list[Transl
         fidelity = _FIDELITY.get(given.op, EXACT)
         step = PlanStep(given.op, given.spec(size), args, drawn, stream=stream, fidelity=fidelity)
         made.append(Translated(given.op, (step,)))
-    return made
+    return made, at
 
 
 class _Recipe:
@@ -97,6 +113,8 @@ class Recipes:
         self._recipes: list[_Recipe] = []
         self._constants: dict[Any, set[Any]] = {}
         self._places: dict[tuple[Given, ...], tuple[_Recipe, list[int]] | None] = {}
+        self._of_views: list[Recipes] = []
+        self._joint: dict[tuple[RecipeChain, ...], RecipeChain] = {}
         self._chains = 0
         self._lock = new_lock()
 
@@ -107,6 +125,21 @@ class Recipes:
             return self.replayed, ()
         with self._lock:  # several loaders over one data set
             return self._place(canonical(steps), size)
+
+    def place_views(self, views: Sequence[Sequence[Step] | None], size: Size) -> tuple[RecipeChain, Numbers] | None:
+        """The same of several images of one file, which is of this size. The first images have recipes of their own,
+        the second ones, and so on. None where there are too many, or one of the images follows none."""
+        with self._lock:
+            self._of_views += [Recipes(self._count, self._given) for _ in views[len(self._of_views) :]]
+            placed = [recipes.place(steps, size) for recipes, steps in zip(self._of_views, views, strict=False)]
+            chains = tuple(chain for chain, _ in placed)
+            known = chains in self._joint
+            if any(chain.is_replayed for chain in chains) or (not known and len(self._joint) >= _MOST_CHAINS):
+                return None
+            if not known:
+                self._joint[chains] = RecipeChain(self._count, self._given, views=chains)
+                share_headers(self._joint[chains], self._root)
+            return self._joint[chains], tuple(number for _, numbers in placed for number in numbers)
 
     def _place(self, steps: Sequence[Step], size: Size) -> tuple[RecipeChain, Numbers]:
         kinds = tuple([given for given, _ in steps])

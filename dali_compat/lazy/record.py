@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import sys
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageFilter, ImageOps
 from torchvision import tv_tensors
 from torchvision.transforms import autoaugment
 from torchvision.transforms import functional as v1
@@ -130,6 +131,8 @@ def kept(value) -> Any:
         return kind(value) if CONSTANT.issuperset(map(type, value)) else kind(map(kept, value))
     if kind is dict:
         return {name: kept(one) for name, one in value.items()}
+    if kind is ImageFilter.GaussianBlur:  # whose radius may change before the next image
+        return copy.copy(value)
     return value.clone() if kind is torch.Tensor else value
 
 

@@ -118,8 +118,9 @@ def asked(dataset) -> Asked | None:
     if verdict.why:
         raise Unsupported(verdict.why)
     asker = asker_of(dataset, now())
-    chains = [asker.place(recording)[0] for recording in verdict.images]
-    return Asked(asker, chains, *_kind_and_size(verdict.images[0].source))
+    together = asker.place_views(verdict.images) if len(verdict.images) > 1 else None
+    placed = [together] if together else map(asker.place, verdict.images)
+    return Asked(asker, [chain for chain, _ in placed], *_kind_and_size(verdict.images[0].source))
 
 
 def asker_of(dataset, since: int) -> Asker:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..plan import Step
+from ..plan import ImageSpec, Step
 from ..runtime.device import on_the_cpu
 from . import kernels
 from .kernels import kernel_of
@@ -21,7 +21,17 @@ _ABLE = frozenset(
     (
         *("autocontrast", "brightness", "color_jitter", "contrast", "crop", "equalize", "flip", "gaussian_blur"),
         *("grayscale", "hue", "identity", "invert", "normalize", "pad", "permute_channels", "photometric_distort"),
-        *("pil_to_tensor", "posterize", "repeat_channels", "resize", "saturation", "sharpness", "solarize", "to_dtype"),
+        *(
+            "pil_to_tensor",
+            "pillow_blur",
+            "posterize",
+            "repeat_channels",
+            "resize",
+            "saturation",
+            "sharpness",
+            "solarize",
+            "to_dtype",
+        ),
     )
 )
 _WAYS = (np.divide, 255), (np.multiply, 1 / 255), (np.multiply, 1)  # of bytes to become numbers
@@ -49,8 +59,15 @@ def able(steps: Sequence[Step], images: Any) -> int:
         return 0
     able_to = (step.op in _ABLE and step.gives.dtype != torch.bfloat16 for step in steps)  # which NumPy has not
     count = next((number for number, is_able in enumerate(able_to) if not is_able), len(steps))
-    is_worth_it = isinstance(images, list) or first.numel() >= _LEAST
-    return count if count > 1 and is_worth_it else 0
+    if not isinstance(images, list):
+        return count if count > 1 and first.numel() >= _LEAST else 0
+    small = next((number for number, step in enumerate(steps[:count], 1) if _is_small(step.gives)), count)
+    return small if count > 1 else 0
+
+
+def _is_small(spec: ImageSpec) -> bool:
+    """Returns whether images are of one size, which is so small that they had better go together."""
+    return spec.size is not None and spec.channels * spec.size[0] * spec.size[1] < _LEAST
 
 
 def _run(steps: Sequence[Step], images: Any, arrays: Sequence[Values]) -> Any:

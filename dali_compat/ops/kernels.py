@@ -113,7 +113,7 @@ _FRAMED = {"brightness", "contrast", "saturation", "hue", "color_jitter", "photo
 
 # Of images of several sizes threads do these at once, on a CPU: torch's own threads would wait for each image
 _IN_THREADS = _FRAMED | {"sharpness", "posterize", "solarize", "autocontrast", "equalize", "invert", "permute_channels"}
-_IN_THREADS |= {"gaussian_blur", "grayscale", "crop", "pad", "flip"}
+_IN_THREADS |= {"gaussian_blur", "pillow_blur", "grayscale", "crop", "pad", "flip"}
 
 
 def run(step: Step, images, arrays: dict[str, np.ndarray]):

@@ -86,7 +86,8 @@ def _of_dali(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[str]
     if route.asker is not None:
         name = type(loader.dataset).__name__
         where = f"{loader.num_workers} processes" if loader.num_workers else "your thread"
-        several = f"; the first sample has {len(route.images)} images" if len(route.images) > 1 else ""
+        count = sum(1 if plan is None else len(plan.chains) for plan in route.images)
+        several = f"; the first sample has {count} images" if count > 1 else ""
         lines.append(f"  {name} is asked for each sample in {where}, without the pixels: DALI makes these{several}")
         others = [number for number, plan in enumerate(route.images, 1) if plan is None]
         if others:

@@ -1,12 +1,14 @@
 """Data sets of the user's whose samples have several images."""
 
+import random
 import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from helpers import make_folder
+from PIL import Image, ImageFilter, ImageOps
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
@@ -16,6 +18,7 @@ from contract.test_odd_datasets import of
 from contract.test_own_datasets import assert_same, real, seeded
 from dali_compat.data import headers
 from dali_compat.data.header import DALI, PIL, read_header
+from dali_compat.engine.dali.pipeline import DecodePipeline
 from dali_compat.lazy.images import LazyImage, later_of
 
 TENSOR = T.ToTensor()
@@ -30,6 +33,14 @@ def folder(image_root) -> ImageFolder:
 def _two_crops(self, i):
     image = own.read_rgb(self.paths[i])
     return CROP(image), CROP(image), i
+
+
+def _pair(self, i):
+    return tuple(CROP(own.read_rgb(self.paths[i - number])) for number in range(2)), i
+
+
+def _unlike_pair(self, i):
+    return CROP(own.read_rgb(self.paths[i])), T.PILToTensor()(T.Resize((9, 9))(own.read_rgb(self.paths[i - 1])))
 
 
 def _drawn(folder, get, batch, **options):
@@ -53,6 +64,78 @@ def test_draws_are_torchs(folder):
     mine = _drawn(folder, _two_crops, 5, exact=True)
     theirs = seeded(of(folder, _two_crops), 5, shuffle=True)(stock)
     assert_same(mine, [torch.cat(column) for column in zip(*theirs, strict=True)])
+
+
+class _Blur:
+    """Pillow's, as in many public scripts of self-supervised learning."""
+
+    def __init__(self, p):
+        self.p, self.filter = p, ImageFilter.GaussianBlur()
+
+    def __call__(self, image):
+        if random.random() >= self.p:
+            return image
+        self.filter.radius = random.uniform(0.1, 2.0)  # of one object, again and again
+        return image.filter(self.filter)
+
+
+class _Solarize:
+    def __call__(self, image):
+        return ImageOps.solarize(image) if random.random() < 0.2 else image
+
+
+def _multi_crop(self, i):
+    """Two large views and two small ones, each of other steps."""
+    image, sides = own.read_rgb(self.paths[i]), (40, 40, 16, 16)
+    jitter, last = (
+        T.RandomApply([T.ColorJitter(0.4, 0.4, 0.2, 0.1)], 0.8),
+        T.Compose([T.ToTensor(), T.Normalize(0.5, 0.2)]),
+    )
+    views = []
+    for number, side in enumerate(sides):
+        steps = [
+            T.RandomResizedCrop(side, (0.3, 1.0), interpolation=T.InterpolationMode.BICUBIC),
+            T.RandomHorizontalFlip(),
+        ]
+        steps += [jitter, T.RandomGrayscale(0.2), _Blur((1.0, 0.1, 0.5, 0.5)[number])]
+        views.append(T.Compose([*steps, *[_Solarize()] * (number == 1), last])(image))
+    return views, i
+
+
+@pytest.mark.parametrize("batch", [3, 8])
+def test_views_of_one_file_are_torchs(folder, batch):
+    made = seeded(of(folder, _multi_crop), batch, shuffle=True)
+    theirs = made(stock)
+    assert_same(made(lambda *a, **kw: ours(*a, device="cpu", exact=True, **kw)), theirs)
+    for (mine, order), (views, orders) in zip(made(lambda *a, **kw: ours(*a, device="cpu", **kw)), theirs, strict=True):
+        assert torch.equal(order, orders)
+        for one, other in zip(mine, views, strict=True):
+            assert (one - other).abs().mean() < 0.05
+
+
+@pytest.mark.parametrize(
+    "filter", [ImageFilter.BLUR, ImageFilter.GaussianBlur((1, 2)), ImageFilter.GaussianBlur(0)], ids=str
+)
+def test_filters(folder, filter):
+    """Pillow's own: real images, but for one radius."""
+
+    def get(self, i):
+        return TENSOR(own.read_rgb(self.paths[i]).resize((20, 20)).filter(filter)), i
+
+    fallback = "error" if getattr(filter, "radius", None) == 0 else "silent"
+    made = seeded(of(folder, get), 5)
+    assert_same(made(lambda *a, **kw: ours(*a, device="cpu", exact=True, fallback=fallback, **kw)), made(stock))
+
+
+@pytest.mark.parametrize(("get", "times"), [(_two_crops, 1), (_multi_crop, 1), (_pair, 2)])
+def test_images_of_one_file_are_decoded_together(tmp_path, get, times, monkeypatch):
+    counts, submit = [], DecodePipeline.submit
+    monkeypatch.setattr(
+        DecodePipeline, "submit", lambda self, images, *args: counts.append(len(images)) or submit(self, images, *args)
+    )
+    folder = ImageFolder(make_folder(tmp_path / "images", classes=2, per_class=6, special=False))
+    assert sum(len(order) for *_, order in ours(of(folder, get), 5, device="cpu")) == 12
+    assert sum(counts) == times * 12
 
 
 def test_draws_that_images_share(folder):
@@ -211,6 +294,8 @@ def test_headers_are_read_once(folder, monkeypatch):
 
 def test_explain(folder):
     text = ours(of(folder, own.TwoCrops.__getitem__), 5, device="cpu").explain()
+    assert "2 views of one image" in text and "view 1:" in text and "first sample has 2 images" in text
+    text = ours(of(folder, _unlike_pair), 5, device="cpu").explain()
     assert "image 1 of a sample:" in text and "image 2 of a sample:" in text and "first sample has 2 images" in text
     text = ours(of(folder, _masked), 5, device="cpu").explain()
     assert "of image 2 torchvision's own functions make the pixels" in text and "first sample has 2 images" in text
