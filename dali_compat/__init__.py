@@ -21,7 +21,7 @@ if _typing.TYPE_CHECKING:
     from .data.arrays import DALIArrayDataset as DALIArrayDataset
     from .data.folder import DALIImageFolder as DALIImageFolder
     from .data.hugging_face import DALIHuggingFace as DALIHuggingFace
-    from .data.image_list import DALIImageList as DALIImageList
+    from .data.image_table import DALIImageList as DALIImageList
     from .data.image_table import DALIImageTable as DALIImageTable
     from .epoch.history import merge_states as merge_states
     from .epoch.on_error import SampleError as SampleError
@@ -44,8 +44,7 @@ _MODULES = {
     "errors": "FallbackWarning ImageReadError BadImageWarning",
     "data.folder": "DALIImageFolder",
     "data.arrays": "DALIArrayDataset",
-    "data.image_list": "DALIImageList",
-    "data.image_table": "DALIImageTable",
+    "data.image_table": "DALIImageList DALIImageTable",
     "data.hugging_face": "DALIHuggingFace",
     "epoch.on_error": "SampleError",
     "epoch.stats": "LoaderStats",

@@ -7,6 +7,6 @@ In the order to read them:
 - table, lookup: the samples of a whole batch at once, in arrays.
 - header, headers: an image's size before it is decoded, and who decodes it. intact, intact_jpeg: whether all decoders
   read its bytes alike. verdicts: which JPEGs a GPU's engine may decode. prefetch: processes that look ahead.
-- Our data sets: folder, image_list, image_table (with label_columns), hugging_face, arrays. Those of others:
+- Our data sets: folder, image_table (with label_columns), hugging_face, arrays. Those of others:
   torchvision_sets, timm.
 """

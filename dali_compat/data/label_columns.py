@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from ..archives.index import is_target
-from .image_list import NO_TARGET
 
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 _FLOAT = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 _NUMBERS = (bool, np.bool_, int, float, np.integer, np.floating)
 _BOOLEANS = ({"False", "True"}, {"false", "true"}, {"FALSE", "TRUE"})
+NO_TARGET = -1  # as torchvision's STL10 has it for images without a label
 _SHOWN = 5  # rows that an error names
 
 

@@ -15,7 +15,7 @@ from ..errors import Unsupported
 from ..inspection.objects import is_original
 from .folder import DALIImageFolder
 from .hugging_face import DALIHuggingFace
-from .image_list import DALIImageList
+from .image_table import DALIImageList
 from .sources import Upright
 
 

@@ -13,7 +13,7 @@ from contract.arrays import labels, pictures
 from contract.both import ours, stock
 from dali_compat import DALIArrayDataset, DALIImageFolder
 from dali_compat.data.arrays import target_table
-from dali_compat.data.image_list import as_targets
+from dali_compat.data.image_table import as_targets
 from dali_compat.workers.samples import parcel
 
 START = T.Resize((20, 20)), T.ToTensor()
