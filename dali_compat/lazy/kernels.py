@@ -12,7 +12,9 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as v2
 from torchvision.transforms.v2.functional import _utils
 
+from ..inspection.objects import root
 from ..ops.draws import compute, uniforms_of
+from ..ops.translators import LATER
 from ..plan import ImageSpec, Step
 from ..translate import translate
 from . import color, convert, geometry  # noqa: F401 - they register what is known of operations
@@ -59,7 +61,8 @@ def registered(transform, stand_in) -> Any:
     chain = translate((transform,), spec)
     steps = [step for entry in chain.translated for step in entry.steps]
     several = any(one.when or one.op == "choose" or one.gives.views > 0 for one in steps)  # or for some images alone
-    if chain.functions or chain.views or several:
+    others = root(transform) in LATER and any(one.draw for one in steps)  # which draw other numbers than timm does
+    if chain.functions or chain.views or several or others:
         return None
     counts: dict[int, int] = {}
     for one in steps:

@@ -11,8 +11,12 @@ import torch
 from PIL import Image
 from torch.utils import data
 from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
 
-from contract.both import assert_same_epoch, outlines
+from contract import own_datasets as own
+from contract.both import assert_same_epoch, ours, outlines, stock
+from contract.test_odd_datasets import of
+from contract.test_own_datasets import assert_same, seeded
 from dali_compat import DataLoader, FallbackWarning, install, uninstall
 from dali_compat.data.timm import of_timms
 from dali_compat.ops.draws import run, uniforms_of
@@ -361,3 +365,22 @@ def test_other_files_are_refused_by_name(image_root, tmp_path):
         file.add(image_root / "class_b", arcname="class_b")
     with pytest.warns(FallbackWarning, match=r"a.tar is compressed"):
         DataLoader(timm.ImageDataset("", reader=ReaderImageTar(str(tmp_path / "a.tar"))), 5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(is_training=True, color_jitter=0.3),
+        dict(is_training=True, auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25, re_mode="pixel"),
+        dict(is_training=False, interpolation="bicubic"),
+    ],
+    ids=["plain", "policy and erasing", "evaluation"],
+)
+def test_a_data_set_of_the_users_has_timms_own_random_numbers(image_root, options):
+    transform = timm.create_transform(input_size=24, **options)
+
+    def get(self, i):
+        return transform(own.read_rgb(self.paths[i])), i
+
+    made = seeded(of(ImageFolder(image_root), get), 5, shuffle=True)
+    assert_same(made(lambda *a, **kw: ours(*a, device="cpu", exact=True, **kw)), made(stock))
