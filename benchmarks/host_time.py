@@ -32,7 +32,6 @@ import shutil
 import tempfile
 import time
 import tracemalloc
-import types
 
 import common
 import numpy as np
@@ -64,7 +63,6 @@ def folder(files):
 def ours(root, args, in_one_thread=False):
     """Batches without end, on the CPU."""
     from dali_compat import DALIImageFolder, DataLoader
-    from dali_compat.epoch.iterator import OrderedIterator
 
     transform = T.Compose(
         [T.RandomResizedCrop(CROP), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)],
@@ -76,7 +74,7 @@ def ours(root, args, in_one_thread=False):
     warm_headers(loader, dataset)
     batches = iter(loader)
     if in_one_thread:
-        batches._look_ahead = types.MethodType(OrderedIterator._look_ahead, batches)
+        batches._epoch.prefetches = False
     return batches
 
 

@@ -14,7 +14,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .data.base_datasets import leaves_of
 from .epoch.collate import UserCollate
-from .epoch.dali_iterator import DaliIterator
 from .epoch.fallback import fallback_iterator
 from .epoch.history import History
 from .epoch.iterator import OrderedIterator
@@ -257,7 +256,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             return self._stock_iterator(route)
         if isinstance(route, ResidentRoute):
             return ResidentIterator(self, route)
-        return DaliIterator(self, route)
+        return OrderedIterator(self, route)
 
     def _stock_iterator(self, route: StockRoute, before: Progress | None = None) -> _BaseDataLoaderIter:
         remember_told(self.dataset)

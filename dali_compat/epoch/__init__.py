@@ -5,8 +5,7 @@ In the order to read them:
 - iterator: next(). It draws indices from torch's sampler, keeps a few batches under way, and gives them in order.
 - epoch: state that the batches of one epoch share. batch: one batch, from its indices to what collate_fn gives. These
   two know no route.
-- dali_iterator, dali_epoch, dali_batch: the DALI route. prefetch_thread: the thread that works ahead. dali_batch has
-  the stages of a batch in their order:
+- prefetch_thread: the thread that works ahead. dali_batch: a batch on the DALI route, with its stages in their order:
   - rows: where its images are, what is known of their files, and what is drawn for them. traced, sample_batch: of a
     data set of the user's.
   - decoding: the rows that share a plan. A group of them has one decoder: DALI or Pillow (decode), or a GPU's JPEG
@@ -15,7 +14,7 @@ In the order to read them:
   - collate: default_collate, or a collate_fn of the user's, on a GPU.
 - resident, chunk: the route of arrays on the device. A chunk is several batches, computed together.
 - fallback: torch's own loader, followed by a copy to the device.
-- on_error: what becomes of a sample that cannot be read. substitute: the sample in its place.
-- history, progress, traits, generators: state_dict() and load_state_dict(). lightning: where a Trainer is meanwhile.
+- on_error: what becomes of a sample that cannot be read, and the sample in its place.
+- history, progress, traits, generators: state_dict() and load_state_dict().
 - stats: stats(). samplers: what is known of torch's samplers.
 """

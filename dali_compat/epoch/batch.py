@@ -40,8 +40,14 @@ class Batch:
             except Exception as error:
                 self._error = error
 
+    def request(self) -> None:
+        """Before start(), if at all: has others fetch what it needs, once."""
+
     def start(self) -> None:
         """Sets whoever makes the images to work, once."""
+
+    def decode(self) -> None:
+        """After start(), when files are read: sets a GPU's JPEG engine to work, if that decodes."""
 
     def advance(self) -> None:
         """After start(): sets functions without a translation to work, once."""

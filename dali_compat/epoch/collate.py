@@ -98,7 +98,8 @@ def collate(epoch: Epoch[Any], samples: Listed | Tabled, images: Any, begin: int
         name: gives what a message calls a sample.
     """
     with_index = {getattr(leaf, "return_index", False) for leaf in samples.leaves}
-    fast = epoch.fast_collate and isinstance(images, torch.Tensor) and images.dtype == torch.uint8
+    fast = not epoch.default_collate and epoch.fast_collate
+    fast = fast and isinstance(images, torch.Tensor) and images.dtype == torch.uint8
     if not (epoch.default_collate or fast) or not len(samples.targets) or len(with_index) != 1:
         return collated_by_the_user(epoch, partial(_samples, samples), images, begin)
     columns = [samples.targets, samples.locals] if with_index == {True} else [samples.targets]

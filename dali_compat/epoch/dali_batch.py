@@ -23,12 +23,11 @@ from ..runtime.device import current_stream_of, handed_over
 from . import traced
 from .batch import Batch
 from .collate import collate
-from .dali_epoch import DaliEpoch
-from .decoding import Decoding, merged
-from .on_error import NOTHING
+from .decoding import Decoding
+from .epoch import DaliEpoch
+from .on_error import NOTHING, Substitute, replaced
 from .part import Given, Part, in_order
 from .rows import Rows, locate
-from .substitute import Substitute, replaced
 
 T = TypeVar("T")
 
@@ -120,7 +119,7 @@ class DaliBatch(Batch):
 
     def _announce(self) -> None:
         self._locate()
-        self.waits = self._rows.request()
+        self.waits = self.epoch.prefetcher is not None and self._rows.request()
 
     def start(self) -> None:
         """Finds its files, computes what is drawn, and sets DALI to work; once."""
@@ -131,8 +130,9 @@ class DaliBatch(Batch):
     def _start(self) -> None:
         if not self._located:
             self._locate()
-        self._rows.receive()
-        self.waits = False
+        if self.waits:
+            self._rows.receive()
+            self.waits = False
         self._group()
         if self._bad:
             self._substitute()
@@ -216,7 +216,7 @@ class DaliBatch(Batch):
         return collate(self.epoch, samples, images, self.begin, partial(_name, samples.sources, self.indices))
 
     def forget_errors(self) -> None:
-        super().forget_errors()
+        self._error = None
         self._bad.clear()
         self._prepared, self._substitutes = None, {}
 
@@ -244,14 +244,14 @@ class DaliBatch(Batch):
         for found, kinds in rows.look(by_pil=self._stands_in):
             for kind, given, chosen in self._kinds(found, kinds):
                 plan = self.epoch.route.plan_of(found.leaf, gray=kind == GRAY)
-                if kind == DALI and not self.epoch.may_have_pipeline(plan):
+                if kind == DALI and self._traced is not None and not self.epoch.may_have_pipeline(plan):
                     kind, given = PIL, ""
                 by_plan.setdefault(plan, {}).setdefault((kind, given), []).append(chosen)
         give_up = None if self.epoch.errors.policy == "raise" else rows.give_up
         for plan, by_kind in by_plan.items():
             decoding = Decoding(rows, plan)
             self._under_way.append((decoding, Part(rows, plan, decoding.result, rows.infos, give_up)))
-            decoding.start({kind: merged(several) for kind, several in by_kind.items()})
+            decoding.start({kind: _merged(several) for kind, several in by_kind.items()})
         if self._traced is not None:
             self._traced.begin_replays()
 
@@ -316,6 +316,11 @@ class DaliBatch(Batch):
             return listed.only(good), images
         self._replace_bad()
         return replaced(listed, images, good, {row: self._substitutes[row].outcome() for row in bad})
+
+
+def _merged(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """All of them, in order."""
+    return rows[0] if len(rows) == 1 else np.sort(np.concatenate(rows))
 
 
 def _name(sources: Sequence[Source], indices: Sequence[Any], row: int) -> str:

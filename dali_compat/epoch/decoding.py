@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -88,7 +87,7 @@ class Decoding:
         while self._groups:  # one that fails stays there, to be discarded
             made.append(self._groups[-1].result())
             self._groups.pop()
-        whole = together(made)
+        whole = together(made) if len(made) != 1 else made[0]
         del made  # whose errors refer to their tracebacks, and these to this frame
         if whole.failures:
             self._give_up(whole.failures)
@@ -108,8 +107,3 @@ class Decoding:
     def discard(self) -> None:
         while self._groups:
             self._groups.pop().discard()
-
-
-def merged(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """All of them, in order."""
-    return rows[0] if len(rows) == 1 else np.sort(np.concatenate(rows))

@@ -1,4 +1,4 @@
-"""One epoch: torch's sampler gives indices, and batches come in the sampler's order, whoever makes them."""
+"""iter() of a loader: torch's sampler gives indices, and batches come in the sampler's order."""
 
 from __future__ import annotations
 
@@ -8,40 +8,48 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
+from time import perf_counter
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..errors import OutOfStep
+from ..lazy.workers import TracingWorkers
 from ..runtime.decorators import named, no_compile
 from ..runtime.forks import leak_in_child, unlock_all, until_the_end, wait_for_daemons
-from .batch import Batch
-from .epoch import Epoch, R
+from .dali_batch import DaliBatch
+from .epoch import DaliEpoch, Epoch
 from .on_error import NOTHING
+from .prefetch_thread import PrefetchThread
 from .progress import Progress, skipped
 from .samplers import Indices, may_draw
-
-B = TypeVar("B", bound=Batch)
 
 _PACKAGE = __name__.partition(".")[0] + "."
 _INTERRUPTED = "an interrupt has stopped this epoch in the middle of a batch; iter(loader) starts another"
 
 
-class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
+class OrderedIterator(_BaseDataLoaderIter):
     """Iterates once over a loader; made by ``iter(loader)``.
 
     With workers, indices are drawn on torch's own schedule: num_workers * prefetch_factor batches ahead. Without, they
     are drawn from the first next() on, ``route.depth`` batches ahead (torch: none ahead), for DALI works on as many at
     a time.
 
+    Where no code of the user's has a part in it, a thread (prefetch_thread.py) starts batches and makes the next one
+    while the caller works.
+
     An exception that comes from outside, such as Ctrl-C's, may stop next() anywhere. The epoch is over then: what was
     under way is thrown away, and next() refuses to go on.
     """
 
-    def __init__(self, loader, route: R):
+    _prefetch_thread: PrefetchThread | None = None
+    _workers: TracingWorkers | None = None  # that ask the data set, between two epochs
+
+    def __init__(self, loader, route: Any):
         self._progress: Progress = loader._history.begin(loader)
         pinned, loader.pin_memory = loader.pin_memory, False  # it has no effect here, and torch may warn of it
         try:
@@ -51,11 +59,12 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         self._progress.seeded(int(self._base_seed))
         self._ahead = max(loader.num_workers * (loader.prefetch_factor or 0), route.depth)
         self._may_draw = may_draw(self._index_sampler, unknown=sys.maxsize)
-        self._drawn: deque[B] = deque()
+        self._drawn: deque[Any] = deque()
         self._begin(loader, route)
 
     def _reset(self, loader, first_iter=False) -> None:
         """persistent_workers: torch keeps the iterator, and its base seed, for the next epoch."""
+        self._workers, self._epoch.tracing_workers = self._epoch.tracing_workers, None
         self._progress = loader._history.begin(loader, before=self._progress)
         super()._reset(loader, first_iter)
         if self._pid == os.getpid():
@@ -64,7 +73,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
             self._leave_to_the_parent()
         self._begin(loader, loader._choose_dali_route())
 
-    def _begin(self, loader, route: R) -> None:
+    def _begin(self, loader, route: Any) -> None:
         # torch's persistent workers draw on where they were; here the next epoch takes the next seed
         unlock_all()  # what an interrupt has left locked
         self._pid = os.getpid()
@@ -95,28 +104,26 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         """The batches of a BatchSampler without so many of its first samples."""
         return skipped(sampler, samples)
 
-    def _epoch_of(self, loader, route: R) -> Epoch[R]:
+    def _epoch_of(self, loader, route: Any) -> Epoch[Any]:
         """Returns what this epoch's batches share."""
-        raise NotImplementedError
+        workers, self._workers = self._workers, None
+        return DaliEpoch(loader, route, self._progress, workers)
 
-    def _batch(self, *args) -> B:
+    def _batch(self, *args: Any) -> Any:
         """A batch of Batch's arguments."""
-        raise NotImplementedError
+        return DaliBatch(*args)
 
     def _indices(self, index) -> Indices:
         """The indices of one batch, from what the sampler gave; it may fill one tensor time and again."""
         index = index.clone() if isinstance(index, torch.Tensor) else index
         return list(index) if self._auto_collation else [index]
 
-    def _check_process(self) -> None:
-        if self._pid != os.getpid():
-            raise RuntimeError("this iterator belongs to the parent process; call iter(loader) in the child")
-
     @no_compile
     @until_the_end
     @named("next")
     def _next_data(self):
-        self._check_process()
+        if self._pid != os.getpid():
+            raise RuntimeError("this iterator belongs to the parent process; call iter(loader) in the child")
         if self._interrupted:
             raise RuntimeError(_INTERRUPTED)
         self._interrupted = True  # until this call comes to its end
@@ -125,14 +132,10 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         except OutOfStep as error:
             raise RuntimeError(str(error)) from None
         finally:
-            if self._interrupted:
-                self._throw_away()
+            if self._interrupted:  # the epoch is over; the next one may need what it has
+                unlock_all()
+                self._abandon()
         return made
-
-    def _throw_away(self) -> None:
-        """Ends the epoch after an interrupt; the next one may need what it has."""
-        unlock_all()
-        self._abandon()
 
     def _next_made(self) -> Any:
         """Returns what the caller gets."""
@@ -149,23 +152,28 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
             elif not self._interrupted and self._taken > self._progress.given:  # a batch has failed, and is over
                 self._progress.gave(self._taken, self._drawn[0].begin if self._drawn else self._position, ())
             raise
-        meter.gave(len(batch), made)
+        meter.gave(len(batch.indices), made)
         meter.spent(since)
         self._progress.gave(self._taken, batch.begin + len(batch.given_indices), batch.given_indices)
         self._interrupted = False
         return made
 
-    def _make(self) -> tuple[B, Any]:
+    def _make(self) -> tuple[Any, Any]:
         """Makes the next batch, and sets DALI to work on those behind it."""
+        if self._prefetch_thread is not None:
+            begin = perf_counter()
+            self._prefetch_thread.wait()
+            self._epoch.meter.waited_for_dali(perf_counter() - begin)
         self._draw_indices()
         self._start_batches()
         self._stop_at_the_end()
-        # a function sees what the caller has changed since the batch before, as without workers in torch
-        ahead = 1 if self._epoch.calls_here else self._epoch.route.depth
-        for called, batch in enumerate(islice(self._drawn, ahead), 1):
-            batch.advance()
-            if self._epoch.calls_processes:  # DALI is done with this one, and must not wait for the processes
-                self._start_batches(called)
+        if self._epoch.advances:
+            # a function sees what the caller has changed since the batch before, as without workers in torch
+            ahead = 1 if self._epoch.calls_here else self._epoch.route.depth
+            for called, batch in enumerate(islice(self._drawn, ahead), 1):
+                batch.advance()
+                if self._epoch.calls_processes:  # DALI is done with this one, and must not wait for the processes
+                    self._start_batches(called)
         return self._finish_first()
 
     def _stop_at_the_end(self) -> None:
@@ -176,7 +184,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
             self._progress.over = True
             raise StopIteration
 
-    def _finish_first(self) -> tuple[B, Any]:
+    def _finish_first(self) -> tuple[Any, Any]:
         """Finishes the first batch. As in torch, a batch that fails is over: the next call gives the one after it."""
         batch = self._drawn[0]
         try:
@@ -188,7 +196,7 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         self._leave_behind(batch)
         return batch, made
 
-    def _leave_behind(self, batch: B) -> None:
+    def _leave_behind(self, batch: Any) -> None:
         """The first batch is over. DALI works on the next ones while the caller uses this one."""
         self._drawn.popleft()
         batch.forget_errors()
@@ -196,9 +204,21 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         self._look_ahead()
 
     def _look_ahead(self) -> None:
-        if self._num_workers:
-            self._draw_indices()
-        self._start_batches()
+        epoch: Any = self._epoch
+        if epoch.asker is not None and epoch.tracing_workers is None:
+            return  # without workers torch's loader asks for a batch when it is needed
+        if not epoch.prefetches:
+            if self._num_workers:
+                self._draw_indices()
+            self._start_batches()
+            for batch in islice(self._drawn, epoch.route.depth - 1):  # the last has just begun to read
+                batch.decode()
+            return
+        self._draw_indices(least=0)  # the next one is drawn when it is asked for, where somebody may notice
+        batches = list(islice(self._drawn, epoch.route.depth))
+        if batches:
+            self._prefetch_thread = self._prefetch_thread or PrefetchThread(epoch.route.device)
+            self._prefetch_thread.do(partial(_work, batches, epoch))
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
         """Draws until the indices of ``ahead`` batches are there, or of as many as torch would draw ahead; of ``least``
@@ -207,6 +227,9 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
         ahead = max(least, ahead, torchs)
         while not self._exhausted and len(self._drawn) < ahead and self._draw_one():
             pass
+        if self._epoch.tracing_workers is not None or self._epoch.fetcher is not None:
+            for batch in self._drawn:
+                batch.request()
 
     def _draw_one(self) -> bool:
         """Indices of the next batch. Whether there may be more."""
@@ -223,14 +246,15 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
             self._drawn.append(self._batch(self._epoch, [], self._position, error))
             return False
         batch = self._batch(self._epoch, self._indices(index), self._position)
-        self._position += len(batch)
+        self._position += len(batch.indices)
         self._drawn.append(batch)
         return True
 
     def _start_batches(self, called: int = 0) -> None:
         """``called``: how many of the first have left DALI."""
-        for i in range(min(self._epoch.route.depth + called, len(self._drawn))):
-            self._drawn[i].start()
+        for batch in islice(self._drawn, self._epoch.route.depth + called):
+            if not batch.started:
+                batch.start()
 
     @property
     def progress(self) -> Progress:
@@ -249,12 +273,19 @@ class OrderedIterator(_BaseDataLoaderIter, Generic[R, B]):
 
     def _abandon(self, within: bool = False) -> None:
         """Nobody will ask for another batch. ``within``: a lock's block may be around this call."""
-        abandon(self._drawn, self._epoch)
+        if self._epoch.fetcher is not None:
+            self._epoch.fetcher.close()  # which the thread may wait for
+        if self._prefetch_thread is None:
+            _discard(self._drawn, self._epoch)
+            return
+        drawn, self._drawn = self._drawn, deque()
+        self._prefetch_thread.end(partial(_discard, drawn, self._epoch), waits=not within)
+        self._prefetch_thread = None
 
     def _leave_to_the_parent(self) -> None:
         """This process is a child, and the batches that are under way are not its own."""
-        leak_in_child(self._drawn)
-        self._drawn = deque()
+        leak_in_child((self._drawn, self._prefetch_thread))
+        self._drawn, self._prefetch_thread = deque(), None
 
     def __del__(self, getpid=os.getpid, ending=sys.is_finalizing):  # at the interpreter's end modules may be empty
         if hasattr(self, "_epoch") and self._pid == getpid() and not ending():
@@ -292,7 +323,7 @@ def _in_the_package(frame: FrameType | None) -> bool:
     return False
 
 
-def abandon(drawn: deque[B], epoch: Epoch) -> None:
+def _discard(drawn: deque[Any], epoch: Epoch) -> None:
     """Nobody will ask for these batches, nor for others."""
     while drawn:
         batch = drawn.popleft()
@@ -300,3 +331,20 @@ def abandon(drawn: deque[B], epoch: Epoch) -> None:
         batch.forget_errors()
     epoch.meter.close()
     epoch.end()
+
+
+def _work(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
+    epoch.prefetches = epoch.may_prefetch()
+    if not epoch.prefetches:  # any more: the caller does it
+        return
+    new = [batch for batch in batches if not batch.started]
+    for batch in new:
+        batch.announce()  # which finds the samples; what follows runs nothing of the user's
+    if batches[-1].waits and batches[0].started and epoch.prepares:
+        batches[0].prepare()  # meanwhile
+    for batch in new:
+        batch.start()
+    for batch in batches[:-1]:  # the last has just begun to read
+        batch.decode()
+    if epoch.prepares:
+        batches[0].prepare()

@@ -42,7 +42,7 @@ class PrefetchThread:
         self._last: Future[None] | None = None
         self._ending, self._ended = False, threading.Event()
         self._needed, self._given_at, self._rest = threading.Event(), 0.0, 0.0
-        self._thread = threading.Thread(target=self._serve, name="dali_compat aside", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="dali_compat prefetch", daemon=True)
         try:
             self._thread.start()
         except BaseException:  # an interrupt, perhaps, when it had started
@@ -123,15 +123,15 @@ _open: set[PrefetchThread] = set()
 
 
 def _before_fork() -> None:
-    for aside in list(_open):
-        aside.settle()
-    engines.before_fork()  # again: asides have begun with comparisons, perhaps, since it was asked
+    for thread in list(_open):
+        thread.settle()
+    engines.before_fork()  # again: threads have begun with comparisons, perhaps, since it was asked
 
 
 @atexit.register
 def _at_exit() -> None:
-    for aside in list(_open):
-        aside.settle()
+    for thread in list(_open):
+        thread.settle()
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_open.clear)

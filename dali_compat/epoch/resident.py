@@ -23,7 +23,7 @@ from .iterator import OrderedIterator
 from .samplers import Indices, in_arrays, may_draw
 
 
-class ResidentIterator(OrderedIterator[ResidentRoute, "ResidentBatch"]):
+class ResidentIterator(OrderedIterator):
     """Iterates once over arrays on the device. Indices of a whole chunk of batches are drawn ahead, where nothing can
     tell the difference."""
 

@@ -20,7 +20,7 @@ from ..ops.draws import Arrays, Computed, ImageTooSmall, compute
 from ..ops.kernels import rows_of
 from ..plan import Step
 from ..runtime.decorators import named
-from .dali_epoch import DaliEpoch
+from .epoch import DaliEpoch
 
 Randoms = Callable[[int, int], Callable[[int, int], np.ndarray]]
 

@@ -25,7 +25,7 @@ from ..ops.pixels.lists import uniform
 from ..randoms import generator_states, set_generators
 from ..runtime.device import ViewBatches, mapped, moved
 from .collate import collated, collated_by_the_user, in_the_routes_format
-from .dali_epoch import DaliEpoch
+from .epoch import DaliEpoch
 from .fallback import path_of
 from .on_error import UNREADABLE, reason_of
 from .part import Given, in_order
@@ -41,7 +41,7 @@ class Traced:
     def __init__(self, epoch: DaliEpoch, indices: list[Any], begin: int, bad: dict[int, Exception | str]):
         self.epoch, self._indices, self._begin, self.bad = epoch, indices, begin, bad
         self._files: dict[int, str] = {}  # of samples that the data set could not make
-        self._asked_of: Ticket | None = None  # what workers are to answer
+        self._ticket: Ticket | None = None  # what workers are to answer
         self._replays: dict[int, Future] | None = None  # by their rows
         self._states: dict[int, Any] = {}  # of the generators, before each sample
 
@@ -49,10 +49,10 @@ class Traced:
 
     def request(self) -> None:
         """Workers are asked for the samples, if there are any, and were not yet. An exception waits for look_up()."""
-        workers = self.epoch.asked_workers
-        if workers is not None and self._asked_of is None:
+        workers = self.epoch.tracing_workers
+        if workers is not None and self._ticket is None:
             try:
-                self._asked_of = workers.ask(self._request(range(len(self._indices))))
+                self._ticket = workers.ask(self._request(range(len(self._indices))))
             except TimeoutError:  # a signal's handler has raised it
                 raise
             except (RuntimeError, OSError):
@@ -68,10 +68,10 @@ class Traced:
         """Returns the images of the samples; the data set is asked."""
         epoch = self.epoch
         assert epoch.asker is not None  # whose batch this is
-        samples = self._samples_here() if epoch.asked_workers is None else self._samples_there()
-        self.samples = told = SampleBatch(samples, self._indices, self._named, epoch.asker)
-        indices = [self._indices[sample] for sample in told.of]
-        return Rows(epoch, told, indices, self._begin, self.bad, True, told.randoms)
+        given = self._samples_here() if epoch.tracing_workers is None else self._samples_there()
+        self.samples = samples = SampleBatch(given, self._indices, self._named, epoch.asker)
+        indices = [self._indices[sample] for sample in samples.of]
+        return Rows(epoch, samples, indices, self._begin, self.bad, True, samples.randoms)
 
     def _named(self, row: int) -> str:
         """For messages, what stands for the image of a sample that has none."""
@@ -94,11 +94,11 @@ class Traced:
             self._states[row] = generator_states()
 
     def _samples_there(self) -> list[Sample]:
-        workers = self.epoch.asked_workers
+        workers = self.epoch.tracing_workers
         assert workers is not None
-        if self._asked_of is None:
-            self._asked_of = workers.ask(self._request(range(len(self._indices))))
-        return workers.samples(self._asked_of, self._failed)
+        if self._ticket is None:
+            self._ticket = workers.ask(self._request(range(len(self._indices))))
+        return workers.samples(self._ticket, self._failed)
 
     def _failed_here(self, row: int, error: Exception) -> None:
         if not isinstance(error, Exception if self.epoch.errors.in_python else UNREADABLE):
@@ -140,15 +140,15 @@ class Traced:
         """Returns, of rows and their images, images as a batch of files has them, for samples with one image;
         ViewBatches where all have several. Else a list, with a tuple of several images, and None for samples that are
         real."""
-        told = self.samples
-        alone = all(len(sample.images) == 1 for sample in told.targets)
-        if alone and len(told.of) == len(self._indices) and all(chain is not None for chain, _ in told.places):
+        samples = self.samples
+        alone = all(len(sample.images) == 1 for sample in samples.targets)
+        if alone and len(samples.of) == len(self._indices) and all(chain is not None for chain, _ in samples.places):
             return made[0][1] if len(made) == 1 else in_order(made)
-        columns = None if self.bad else told.columns(made)
+        columns = None if self.bad else samples.columns(made)
         if columns is not None:
             return ViewBatches(columns)
-        bad = {told.of[row] for row in self.bad}
-        return [image for row, image in enumerate(told.of_samples(made)) if row not in bad]
+        bad = {samples.of[row] for row in self.bad}
+        return [image for row, image in enumerate(samples.of_samples(made)) if row not in bad]
 
     def mended(self, images: Any) -> Any:
         """The images, with those that the data set itself can make; ``bad`` has samples from now on, and only those
@@ -177,15 +177,15 @@ class Traced:
 
     def _gather_bad(self) -> None:
         """``bad`` has samples from now on, and each the source of the image that is bad."""
-        told = self.samples
+        samples = self.samples
         for row in sorted(row for row in self.bad if row >= len(self._indices)):
-            error, sample = self.bad.pop(row), told.of[row]
+            error, sample = self.bad.pop(row), samples.of[row]
             if sample not in self.bad:
-                self.bad[sample], told.sources[sample] = error, told.sources[row]
+                self.bad[sample], samples.sources[sample] = error, samples.sources[row]
 
     def _really(self, row: int) -> Sample:
         """A sample that the data set makes itself."""
-        asker, workers = self.epoch.asker, self.epoch.asked_workers
+        asker, workers = self.epoch.asker, self.epoch.tracing_workers
         assert asker is not None
         if workers is not None:
             return workers.samples(workers.ask(self._request([row], really=True)))[0]

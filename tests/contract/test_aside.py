@@ -31,7 +31,7 @@ _others: set[threading.Thread] = set()  # of tests before: an exception in an it
 
 
 def _threads() -> list[threading.Thread]:
-    there = [thread for thread in threading.enumerate() if thread.name.startswith("dali_compat aside")]
+    there = [thread for thread in threading.enumerate() if thread.name.startswith("dali_compat prefetch")]
     return [thread for thread in there if thread not in _others]
 
 

@@ -14,7 +14,7 @@ from torchvision import transforms as T
 from contract.both import ours
 from dali_compat import DALIArrayDataset, DALIImageFolder, DALIImageList, DataLoader, FallbackWarning, install, views
 from dali_compat.data import headers
-from dali_compat.epoch import dali_epoch
+from dali_compat.epoch import epoch as epoch_module
 
 pytestmark = pytest.mark.gpu
 
@@ -71,7 +71,7 @@ def test_views_by_the_fastest_kernels_are_close(photos_or_images):
 
 
 def test_headers_come_from_processes_in_a_first_epoch(photos_or_images, monkeypatch):
-    monkeypatch.setattr(dali_epoch, "_MANY", 1)
+    monkeypatch.setattr(epoch_module, "_MANY", 1)
     counts, own = [], headers.Headers.add
     monkeypatch.setattr(headers.Headers, "add", lambda self, *args: counts.append(len(args[0])) or own(self, *args))
     dataset = DALIImageFolder(photos_or_images, CROP)

@@ -11,7 +11,7 @@ from contract.both import EXACT, assert_same_epoch, assert_same_pixels, ours, st
 from dali_compat import DALIImageFolder, DataLoader, ImageReadError
 from dali_compat.data import headers
 from dali_compat.data.prefetch import HeaderPrefetcher
-from dali_compat.epoch.dali_epoch import DaliEpoch
+from dali_compat.epoch.epoch import DaliEpoch
 from dali_compat.epoch.rows import Rows
 
 PATIENCE = 60  # seconds

@@ -381,7 +381,7 @@ print(*names)
     assert first == "dali_compat.runtime.forks" and len(others) > 3
 
 
-@pytest.mark.parametrize("name", ["dali_compat aside", "dali_compat-each", "dali_compat_"])
+@pytest.mark.parametrize("name", ["dali_compat prefetch", "dali_compat-each", "dali_compat_"])
 def test_a_program_ends_after_an_interrupt_while_a_thread_starts(image_root, name):
     """concurrent.futures does not know of such a thread, and Python's end waits for it."""
     code = """
@@ -390,7 +390,7 @@ from types import SimpleNamespace
 from contract.both import EXACT
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.ops.pixels.lists import each
-from dali_compat.epoch.dali_epoch import DaliEpoch
+from dali_compat.epoch.epoch import DaliEpoch
 
 start = threading.Thread.start
 
@@ -400,7 +400,7 @@ def interrupted(thread):
         raise KeyboardInterrupt
 
 threading.Thread.start = interrupted
-if sys.argv[2] == "dali_compat aside":
+if sys.argv[2] == "dali_compat prefetch":
     for batch in DataLoader(DALIImageFolder(sys.argv[1], EXACT), 4, fallback="error", device="cpu"):
         pass
 elif sys.argv[2] == "dali_compat-each":

@@ -10,7 +10,7 @@ from dali_compat.data.sources import BYTES, PATHS, Form
 from dali_compat.engine.dali import warm
 from dali_compat.engine.dali.forks import live
 from dali_compat.engine.dali.pipeline import DecodePipeline
-from dali_compat.epoch import dali_epoch
+from dali_compat.epoch import epoch as epoch_module
 from dali_compat.routes.choose import resolve_device
 from dali_compat.routes.dali import DaliRoute
 
@@ -105,7 +105,7 @@ def test_a_pipeline_is_lent_for_its_plan_and_form_alone(loader):
 def turns(loader, monkeypatch):
     """Its pipelines, in the order in which they get batches, where a second one is opened at the second."""
     monkeypatch.setattr(DaliRoute, "engines_do", True)
-    monkeypatch.setattr(dali_epoch, "_ALONE", 1)
+    monkeypatch.setattr(epoch_module, "_ALONE", 1)
     monkeypatch.setattr(warm, "in_background", lambda function: function())
     used, submit = [], DecodePipeline.submit
     monkeypatch.setattr(DecodePipeline, "submit", lambda self, *args: used.append(self) or submit(self, *args))

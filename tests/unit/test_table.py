@@ -15,7 +15,7 @@ from dali_compat import DALIImageFolder
 from dali_compat.data import table as module
 from dali_compat.data.readers import columns_of_pairs
 from dali_compat.data.table import SampleTable, table_of
-from dali_compat.epoch.dali_epoch import DaliEpoch
+from dali_compat.epoch.epoch import DaliEpoch
 
 PATHS = ["a", "bb/longer.jpg", "", "ccc", "größe/雪.png", os.fsdecode(b"bytes \xff\xfe.jpg"), "z" * 300, "\n"]
 SAMPLES = [(path, 3 * at - 4) for at, path in enumerate(PATHS)]
