@@ -114,7 +114,9 @@ def test_views_of_one_file_are_torchs(folder, batch):
 
 
 @pytest.mark.parametrize(
-    "filter", [ImageFilter.BLUR, ImageFilter.GaussianBlur((1, 2)), ImageFilter.GaussianBlur(0)], ids=str
+    "filter",
+    [ImageFilter.BLUR, ImageFilter.GaussianBlur((1, 2)), ImageFilter.GaussianBlur(0)],
+    ids=["BLUR", "two radii", "none"],
 )
 def test_filters(folder, filter):
     """Pillow's own: real images, but for one radius."""
