@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from ..data.sources import BYTES, PATHS
 from ..inspection.objects import root
@@ -38,9 +37,10 @@ class Asker:
         self.asked = self.real = 0
         self.why = ""
 
-    def ask(self, indices: Sequence[Any], bad: Bad | None = None, begin: Begin = lambda row: None) -> list[Sample]:
+    def ask(self, indices, bad: Bad | None = None, begin: Begin = lambda row: None, finish=Sample.bare) -> list[Sample]:
         """The samples of a batch. ``bad`` takes what a sample raises, and its row; the sample is empty then. ``begin``
-        sets the generators before the sample of a row, to the same where it is called twice.
+        sets the generators before the sample of a row, to the same where it is called twice. ``finish`` takes each
+        sample, at once if possible: many stand-ins at a time keep Python's garbage collector busy.
 
         Raises:
             Exception: what the data set raises.
@@ -50,10 +50,11 @@ class Asker:
             many = getattr(self.dataset, "__getitems__", None)
             if many and bad is None and root(getattr(many, "__func__", many)) != "torch":
                 begin(0)
-                samples = taken(list(many(list(indices))), tracer.notes)
+                came: Iterable[Sample] = taken(list(many(list(indices))), tracer.notes)
             else:
-                samples = [self._one(tracer, row, index, bad, begin) for row, index in enumerate(indices)]
-            samples = list(map(settled, samples))
+                came = (self._one(tracer, row, index, bad, begin) for row, index in enumerate(indices))
+            pairs = [(one, True) if one.is_watched else (finish(settled(one)), False) for one in came]
+            samples = [finish(settled(one)) if waits else one for one, waits in pairs]
         self.why = self.why or tracer.notes.why
         return samples
 

@@ -11,7 +11,7 @@ from PIL import Image
 from ..data.sources import Source
 from ..runtime.forks import new_lock
 from .operations import Outcome, State, step
-from .record import ImageHeader, RecordedCall, Recording
+from .record import RecordedCall, Recording
 
 # Decoders give three alike channels of a gray file.
 _GRAY = (step("grayscale", State("pil", "L", (1, 1, 1)), formula="pil", channels=1),)
@@ -59,7 +59,7 @@ class Deferred:
         notes: where it says that it became real.
         make: gives the real one, of that ``before`` it where there is one.
         record: what it is; None where only the real one says it.
-        header: of an image that was only opened.
+        header: the ImageHeader of an image that was only opened.
 
     Attributes:
         state: what is known of it; None where it is real, or only the real one says it.
@@ -73,12 +73,7 @@ class Deferred:
     )
 
     def __init__(
-        self,
-        source: Source,
-        notes: Notes,
-        make: Callable[[Any], Any],
-        record: Recording | None = None,
-        header: ImageHeader | None = None,
+        self, source: Source, notes: Notes, make: Callable[[Any], Any], record: Recording | None = None, header=None
     ):
         if header is not None:
             mode = header.state.mode

@@ -54,14 +54,20 @@ _OPS = "autocontrast", "equalize", "expand", "invert", "posterize", "solarize"  
 _WITHOUT_KERNELS = "pil_to_tensor", "to_image", "to_pil_image"
 _ENHANCERS = {"Brightness": "brightness", "Color": "saturation", "Contrast": "contrast", "Sharpness": "sharpness"}
 _NONE = object()
-_here = threading.local()
 _lock = new_lock()
+
+
+class _Here(threading.local):
+    tracer: Any = None  # this thread's
+
+
+_here = _Here()
 
 
 @contextmanager
 def hooked(tracer) -> Iterator[None]:
     """Within it a Tracer answers this thread; with None it calls the originals."""
-    before = _tracer()
+    before = _here.tracer
     try:
         _put_in()
         _here.tracer = tracer
@@ -69,11 +75,6 @@ def hooked(tracer) -> Iterator[None]:
     finally:
         _here.tracer = before
         _take_out()
-
-
-def _tracer() -> Any:
-    """Returns this thread's tracer, or None."""
-    return getattr(_here, "tracer", None)
 
 
 # ---- putting them in, and taking them out
@@ -174,23 +175,23 @@ def _replace(owner, name: str, attempt: Callable[..., Any]) -> None:
 
 
 def _open(really, fp, mode="r", formats=None) -> Any:
-    tracer = _tracer()
+    tracer = _here.tracer
     return None if tracer is None or mode != "r" or formats is not None else tracer.opened(fp, really)
 
 
 def _read(really, path) -> Any:
-    tracer = _tracer()
+    tracer = _here.tracer
     return None if tracer is None or not isinstance(path, (str, Path)) else tracer.read(path, really)
 
 
 def _decode(library: str, name: str, really, data, *args) -> Any:
-    tracer = _tracer()
+    tracer = _here.tracer
     made = None if tracer is None else tracer.decoded_by(library, name, data, args, really)
     return really(bytes_of(data), *args) if made is None else made
 
 
 def _decode_example(really, feature, value, *args, **kwargs) -> Any:
-    tracer = _tracer()
+    tracer = _here.tracer
     return None if tracer is None else tracer.decoded(feature, value, really)
 
 

@@ -7,7 +7,6 @@ the State of an image in its place, and gives an Outcome: torchvision's own arit
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -144,19 +143,22 @@ def operation(*names: str) -> Callable[[Function], Function]:
 def outcome_of(name: str, state: State, like: str, args, kwargs) -> Outcome | None:
     """Returns what a function of this name gives of an image, called with these further arguments; None where only the
     real image says so. ``like``: "v1" or "v2"."""
-    if name in _OFTEN_ALIKE:
-        with suppress(TypeError):
-            fixed = tuple([_fixed(one) for one in args]), tuple([(key, _fixed(one)) for key, one in kwargs.items()])
-            return _remembered(name, state, like, torch.get_default_dtype(), *fixed)
-    return _outcome_of(name, state, like, args, kwargs)
+    if name not in _OFTEN_ALIKE:
+        return _outcome_of(name, state, like, args, kwargs)
+    try:
+        fixed = tuple([_fixed(one) for one in args]), tuple([(key, _fixed(one)) for key, one in kwargs.items()])
+    except TypeError:
+        return _outcome_of(name, state, like, args, kwargs)
+    return _remembered(name, state, like, torch.get_default_dtype(), *fixed)
 
 
 def _fixed(value) -> Any:
     """An argument by its value. Raises TypeError where that may change."""
-    several = value if type(value) in (list, tuple) else (value,)
-    if not CONSTANT.issuperset(map(type, several)):
+    if type(value) in CONSTANT:
+        return value
+    if type(value) not in (list, tuple) or not CONSTANT.issuperset(map(type, value)):
         raise TypeError
-    return value if several is not value else tuple(several)
+    return tuple(value)
 
 
 @lru_cache(_MOST_KNOWN)

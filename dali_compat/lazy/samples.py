@@ -6,6 +6,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, NamedTuple
+from weakref import getweakrefcount
 
 import torch
 
@@ -80,6 +81,15 @@ class Sample(NamedTuple):
             for path in wanted.paths:
                 value = put(value, path, image)
         return value
+
+    @property
+    def is_watched(self) -> bool:
+        """Returns whether somebody has weak references to stand-ins, and may find them while the batch is asked."""
+        return any(getweakrefcount(at(self.value, wanted.paths[0])) for wanted in self.images)
+
+    def bare(self) -> Sample:
+        """The sample, with nothing in the places of images: their stand-ins, which hold all that was done, can go."""
+        return self._replace(value=self.filled(*[None] * len(self.images))) if self.images else self
 
     @property
     def layout(self) -> tuple[tuple[Path, ...], ...]:

@@ -46,6 +46,7 @@ class Known:
     Attributes:
         recipes: as Asker's.
         whole: as Tracer's.
+        last: the verdict so far.
     """
 
     def __init__(self, dataset):
@@ -53,29 +54,25 @@ class Known:
         self.recipes: dict[str, Recipes] = {}
         self._count = len(dataset)
         self._signature: Any = None
-        self._verdict = Verdict("")
+        self.last = Verdict("")
         self._begin()
 
     def verdict(self, dataset) -> Verdict:
         """Returns the verdict on the data set as it is now."""
         signature = list(signature_of(dataset))
         if signature == self._signature:
-            return self._verdict
+            return self.last
         if self._signature is not None:
             self._begin()  # other transforms do other things
-        self._verdict = _try(dataset, self.recipes)
+        self.last = _try(dataset, self.recipes)
         # next time files may be old, and nobody listen
-        passing = any(reason in self._verdict.why for reason in (WRITTEN, HEARD))
+        passing = any(reason in self.last.why for reason in (WRITTEN, HEARD))
         self._signature = None if passing else signature
-        return self._verdict
+        return self.last
 
     def _begin(self) -> None:
         count = min(self._count * _IMAGES, _MOST)
         self.recipes |= {PATHS: Recipes(count, PATHS), BYTES: Recipes(_IN_MEMORY, BYTES)}
-
-    def give_up(self, why: str) -> None:
-        """The data set turned out to make most samples itself."""
-        self._verdict = Verdict(f"{why or _UNSEEN} in most samples")
 
 
 _of_dataset: IdentityWeakDict[Known] = IdentityWeakDict()
@@ -131,8 +128,8 @@ def asker_of(dataset, since: int) -> Asker:
 
 
 def give_up(dataset, why: str) -> None:
-    """From the next epoch on it is not asked."""
-    _of_dataset.get(dataset, lambda: Known(dataset)).give_up(why)
+    """From the next epoch on it is not asked: it makes most samples itself."""
+    _of_dataset.get(dataset, lambda: Known(dataset)).last = Verdict(f"{why or _UNSEEN} in most samples")
 
 
 # ---- a few samples

@@ -156,9 +156,7 @@ def _waiting(recording: Recording) -> LazyImage:
 # ---- in a worker
 
 
-def _work(
-    connection: Connection, tasks: socket.socket, number: int, seed: int, dataset, since: int, count: int, init
-) -> None:
+def _work(connection: Connection, tasks: socket.socket, number: int, seed: int, dataset, since: int, count: int, init):
     from .verdict import asker_of
 
     stay_with_the_parent()
@@ -183,8 +181,8 @@ def _reply(asker: Asker, request: Request) -> Reply | ExceptionWrapper:
             seeded(0)
             samples = [asker.really(index) for index in request.indices]
         else:
-            samples = asker.ask(request.indices, failed if request.covers else None, seeded)
-        return Reply([_without_stand_ins(sample) for sample in samples], failures, asker.why)
+            samples = asker.ask(request.indices, failed if request.covers else None, seeded, _without_stand_ins)
+        return Reply(samples, failures, asker.why)
     except Exception:
         return wrapped()
 
@@ -193,8 +191,7 @@ def _without_stand_ins(sample: Sample) -> Sample:
     """A sample that travels."""
     if not all(_travels(image.record) for image in sample.images):
         sample = all_real(sample)
-    value = exchanged(sample.filled(*[None] * len(sample.images)), IMAGES, _recording)
-    return sample._replace(value=value)
+    return sample._replace(value=exchanged(sample.bare().value, IMAGES, _recording))
 
 
 def _recording(image: LazyImage) -> Any:
