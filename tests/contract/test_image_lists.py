@@ -186,8 +186,10 @@ def test_functions_that_change_targets_in_place(files, case, options, arrays):
     else:
         dataset = DALIImageList(files, targets, EXACT, changes)
     loader = ours(dataset, device="cpu", num_workers=1, **options)
+    # ahead by one batch: torch's worker moves the memory of targets that it sends, and a change meanwhile is lost
+    torchs = stock(dataset, num_workers=1, prefetch_factor=1, **options)
     for _ in range(2):
-        for mine, theirs in zip(loader, stock(dataset, num_workers=1, **options), strict=True):
+        for mine, theirs in zip(loader, torchs, strict=True):
             assert str(mine[1:]) == str(theirs[1:])
     assert str(dataset.targets) == str(MUTABLE[case]())
 
@@ -670,14 +672,8 @@ def test_a_remedy_keeps_what_the_code_does(folder, files, monkeypatch, reason):
     assert_same_epoch(mine, stock(kind(files, folder.targets, EXACT), 5, **options))
 
 
-def test_no_advice(files):
+def test_no_advice():
     """Where nothing is known that keeps what the code does."""
-    for dataset in (data.TensorDataset(torch.zeros(3)), [0], Beyond(files, [0] * COUNT, EXACT)):
+    for dataset in (data.TensorDataset(torch.zeros(3)), [0]):
         reason = DataLoader(dataset, fallback="silent").explain()
         assert "is not an image folder" in reason and "DALIImage" not in reason and ";" not in reason
-
-
-class Beyond(Own):
-    def __getitem__(self, index):
-        image = Image.open(self.names[index]).convert("RGB").rotate(90, translate=(1, 1))
-        return self.transform(image), self.labels[index]

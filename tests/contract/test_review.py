@@ -95,7 +95,7 @@ def test_a_pad_after_conversion_reaches_pils_files(tmp_path):
 
 
 def test_an_interrupt_leaves_no_half_batch(image_root, monkeypatch):
-    import dali_compat.epoch.batch_headers as module
+    import dali_compat.epoch.rows as module
 
     loader = _loader(image_root, PIXELS, 4)
     iterator = iter(loader)
