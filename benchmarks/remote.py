@@ -12,7 +12,6 @@ transform on the CPU, --ahead batches drawn ahead. The cases take turns over --r
 
 Confounders.
 - The server runs on the same cores, and takes from them what a bucket far away does not.
-- In the committed result others shared the machine's two cores: compare within a round.
 - Linked files: few encoded bytes, which stay in the system's cache.
 
 Command.
