@@ -285,7 +285,7 @@ class DaliBatch(Batch):
     # ---- on_error
 
     def alone(self) -> tuple[Listed | Tabled, Any, tuple[Source, Exception | str] | None]:
-        """Of a batch of one where its sample is, the image, and where and why one cannot be made, if that is so."""
+        """Returns, of a batch of one, where its sample is, the image, and where and why it cannot be made, if so."""
         images, samples = self.outcome(), self._rows.samples
         if not self._bad:
             return samples, images[0], None

@@ -1,4 +1,4 @@
-"""What goes into a pipeline, and what comes out: external sources and what DALI still uses of them; torch tensors.
+"""A pipeline's inputs and outputs: external sources, and what DALI still uses of them; torch tensors.
 
 DALI copies what it gets, but for images in memory. Where it does not, a thread of DALI's gives each array back to
 Python. For that it needs the interpreter's lock, and the user's threads wait meanwhile. With some versions of Python a
