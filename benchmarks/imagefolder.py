@@ -115,7 +115,7 @@ def turn(text, case, settings, args, data):
     """One turn of one case: start-up, then throughput, each with a fresh loader."""
     name, workers = case.name, settings.workers
     row = {"case": text, "workers": workers}
-    if name in WITH_STARTUP:
+    if args.startup and name in WITH_STARTUP:
         batches = max(4, 2 * workers)
         sampler = RandomSampler(data, num_samples=min(batches * settings.batch_size, len(data)))
         row |= startup(lambda: opened_of(case, settings, data, sampler), settings)
@@ -171,6 +171,7 @@ def main():
     options.add_argument("--seconds", type=float, default=6, help="time to count for in a turn, at most")
     options.add_argument("--megapixels", type=float, help="enlarge the images of --replicate, as a camera's photos")
     options.add_argument("--seen", action="store_true", help="all turns are in later epochs than a data set's first")
+    options.add_argument("--no-startup", dest="startup", action="store_false", help="time no start-up")
     args = options.parse_args()
     try:
         parsed = {text: cases.parse(text, args.workers) for text in args.cases}

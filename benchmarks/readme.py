@@ -1,11 +1,11 @@
 """Question: what do the first screen of README.md and its figure say, with the versions that are installed here?
 
 Method. The measurements behind docs/speed.svg and README.md's claims, one after another on this machine: on a GPU
-loading with its JPEG engines and without, then with 4 cores, ResNet-18 and ResNet-50 beside loaders, then with 2 cores;
-without a GPU loading alone. Each writes a JSON under --out, by the name that benchmarks/plot.py and
+loading with its JPEG engines and without, ResNet-18 beside loaders, ResNet-50 with 2 cores, and loading with 4; without
+a GPU loading alone. Each writes a JSON under --out, by the name that benchmarks/plot.py and
 tests/docs/claims.py read, with the short name of this GPU. Confounders are those of each script, in its first lines.
 
-Command. On each machine; the CPU's takes ten minutes, a GPU's half an hour:
+Command. On each machine; the CPU's takes ten minutes, a GPU's seven:
     python benchmarks/readme.py --data PHOTOS --out benchmarks/results
 """
 
@@ -25,30 +25,20 @@ TURNS = "handwritten:4:5@hw_decoder_load=1.0"
 ON_A_GPU = {
     "imagefolder_no_engine_{gpu}": (
         None,
-        "imagefolder.py --replicate 500 --rounds 5 --seconds 3 --warmup 10 --cases torchvision handwritten ours "
-        f"handwritten:16@hw_decoder_load=0.0 {OFF}",
-    ),
-    "imagefolder_no_engine_4_{gpu}": (
-        4,
-        "imagefolder.py --replicate 300 --rounds 5 --seconds 3 --warmup 6 --workers 4 "
-        f"--cases torchvision handwritten:4@hw_decoder_load=0.0 {OFF}",
+        "imagefolder.py --no-startup --replicate 500 --rounds 4 --seconds 3 --warmup 10 "
+        f"--cases torchvision handwritten ours handwritten:16@hw_decoder_load=0.0 {OFF}",
     ),
     "training_{gpu}": (
         None,
-        "training.py --replicate 500 --rounds 3 --steps 80 --warmup 24 --models resnet18 resnet50 --kinds eager "
-        "--cases synthetic ours torchvision",
+        "training.py --seen --replicate 500 --rounds 4 --models resnet18 "
+        f"--cases synthetic torchvision {TURNS} ours handwritten:16@hw_decoder_load=0.0 {OFF}",
     ),
-    "training_in_turn_eager_{gpu}": (
-        None,
-        "training.py --seen --replicate 500 --rounds 5 --models resnet18 --kinds eager "
-        f"--cases synthetic ours ours_exact {TURNS}",
+    "toolkit_2_{gpu}": (None, "toolkit.py --replicate 200 --configs resnet50 --cores 2 --rounds 2"),
+    "imagefolder_no_engine_4_{gpu}": (
+        4,
+        "imagefolder.py --no-startup --replicate 300 --rounds 3 --seconds 3 --warmup 6 --workers 4 "
+        f"--cases torchvision handwritten:4@hw_decoder_load=0.0 {OFF}",
     ),
-    "training_no_engine_{gpu}": (
-        None,
-        "training.py --replicate 300 --rounds 5 --steps 60 --warmup 8 --models resnet18 resnet50 --kinds eager "
-        f"--cases synthetic {OFF} handwritten:16@hw_decoder_load=0.0",
-    ),
-    "toolkit_cores_{gpu}": (None, "toolkit.py --replicate 600 --configs resnet18 resnet50 --cores 2 --rounds 3"),
 }
 ON_A_CPU = {
     "imagefolder_cpu": (
