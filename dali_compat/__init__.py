@@ -11,7 +11,7 @@ import os as _os
 import sys as _sys
 import typing as _typing
 
-__version__ = "1.0.0"
+__version__ = "1.1.0"
 
 if _typing.TYPE_CHECKING:
     from .archives.lmdb import DALILMDB as DALILMDB

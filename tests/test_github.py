@@ -101,6 +101,16 @@ def test_the_citation_is_of_this_version():
     assert cited["version"] == dali_compat.__version__ and f'license_expression="{cited["license"]}"' in SETUP
 
 
+def test_the_badges_say_what_the_package_says():
+    minors = re.search(r"minor in range\((\d+), (\d+)\)", SETUP).groups()
+    said = {"python": f"Python 3.{minors[0]} to 3.{int(minors[1]) - 1}", "licence": "Licence Apache-2.0"}
+    shown = re.findall(r"!\[(.*?)\]\(docs/badges/(\w+)\.svg\)", (ROOT / "README.md").read_text())
+    assert {name: text.replace(":", "") for text, name in shown} == said
+    for name, text in said.items():
+        drawn = (ROOT / "docs" / "badges" / f"{name}.svg").read_text()
+        assert f"<title>{text}</title>" in drawn and " ".join(re.findall(r"<text .*?>(.*?)</text>", drawn)) == text
+
+
 SITE = (ROOT / "packaging" / "mkdocs.yml").read_text()
 
 
