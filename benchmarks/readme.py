@@ -5,7 +5,7 @@ loading with its JPEG engines and without, ResNet-18 beside loaders, ResNet-50 w
 a GPU loading alone. Each writes a JSON under --out, by the name that benchmarks/plot.py and
 tests/docs/claims.py read, with the short name of this GPU. Confounders are those of each script, in its first lines.
 
-Command. On each machine; the CPU's takes ten minutes, a GPU's seven:
+Command. On each machine; the CPU's takes ten minutes, a GPU's eight:
     python benchmarks/readme.py --data PHOTOS --out benchmarks/results
 """
 
@@ -25,7 +25,7 @@ TURNS = "handwritten:4:5@hw_decoder_load=1.0"
 ON_A_GPU = {
     "imagefolder_no_engine_{gpu}": (
         None,
-        "imagefolder.py --no-startup --replicate 500 --rounds 4 --seconds 3 --warmup 10 "
+        "imagefolder.py --seen --no-startup --replicate 500 --rounds 4 --seconds 3 --warmup 10 "
         f"--cases torchvision handwritten ours handwritten:16@hw_decoder_load=0.0 {OFF}",
     ),
     "training_{gpu}": (
@@ -36,7 +36,7 @@ ON_A_GPU = {
     "toolkit_2_{gpu}": (None, "toolkit.py --replicate 200 --configs resnet50 --cores 2 --rounds 2"),
     "imagefolder_no_engine_4_{gpu}": (
         4,
-        "imagefolder.py --no-startup --replicate 300 --rounds 3 --seconds 3 --warmup 6 --workers 4 "
+        "imagefolder.py --seen --no-startup --replicate 300 --rounds 3 --seconds 3 --warmup 6 --workers 4 "
         f"--cases torchvision handwritten:4@hw_decoder_load=0.0 {OFF}",
     ),
 }

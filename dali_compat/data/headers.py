@@ -1,14 +1,15 @@
 """Headers of a data set's images: from their sizes ops/ computes all geometry on the host.
 
-They are kept for the life of the data set.
+They are kept for the life of the data set. Processes of their own read headers, too: nothing here imports torch.
 """
 
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -16,11 +17,37 @@ from PIL import Image
 from ..runtime.forks import new_lock
 from .header import DALI, PIL, STATED, UNKNOWN, UNREADABLE, Header, read_header
 from .sources import Source
-from .table import IdentityWeakDict
 from .verdicts import ENGINES, LIKELY, PILLOWS, Verdicts
 
 _SAMPLE, _SLOW, _THREADS = 16, 200e-6, 32  # files to time, seconds a file, threads
 _FACTORS = np.random.default_rng(0).integers(0, 1 << 63, STATED // 8, np.uint64) * np.uint64(2) + np.uint64(1)
+
+T = TypeVar("T")
+
+
+class IdentityWeakDict(Generic[T]):
+    """Like a WeakKeyDictionary, by identity: a data set may not be hashable."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[weakref.ref, T]] = {}
+
+    def get(self, owner: Any, make: Callable[[], T]) -> T:
+        """Returns what is kept for an object; what ``make`` gives, where that is nothing yet."""
+        key = id(owner)
+        known = self._kept.get(key)
+        if known is None or known[0]() is not owner:
+            known = weakref.ref(owner, lambda gone: self._forget(key, gone)), make()
+            self._kept[key] = known
+        return known[1]
+
+    def put(self, owner: Any, value: T) -> None:
+        """Keep another."""
+        key = id(owner)
+        self._kept[key] = weakref.ref(owner, lambda gone: self._forget(key, gone)), value
+
+    def _forget(self, key: int, gone: weakref.ref) -> None:
+        if key in self._kept and self._kept[key][0] is gone:
+            del self._kept[key]
 
 
 class Facts(NamedTuple):

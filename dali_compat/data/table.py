@@ -4,46 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from operator import is_, itemgetter
 from pathlib import PosixPath
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 
+from .headers import IdentityWeakDict
 from .readers import reader_of
 from .sources import within
-
-T = TypeVar("T")
-
-
-class IdentityWeakDict(Generic[T]):
-    """Like a WeakKeyDictionary, by identity: a data set may not be hashable."""
-
-    def __init__(self) -> None:
-        self._kept: dict[int, tuple[weakref.ref, T]] = {}
-
-    def get(self, owner: Any, make: Callable[[], T]) -> T:
-        """Returns what is kept for an object; what ``make`` gives, where that is nothing yet."""
-        key = id(owner)
-        known = self._kept.get(key)
-        if known is None or known[0]() is not owner:
-            known = weakref.ref(owner, lambda gone: self._forget(key, gone)), make()
-            self._kept[key] = known
-        return known[1]
-
-    def put(self, owner: Any, value: T) -> None:
-        """Keep another."""
-        key = id(owner)
-        self._kept[key] = weakref.ref(owner, lambda gone: self._forget(key, gone)), value
-
-    def _forget(self, key: int, gone: weakref.ref) -> None:
-        if key in self._kept and self._kept[key][0] is gone:
-            del self._kept[key]
-
 
 _PLAIN = frozenset((str, int, float, PosixPath))  # comparing them calls nothing of the user's
 _DTYPES = {int: np.int64, float: np.float64}

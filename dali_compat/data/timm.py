@@ -19,8 +19,8 @@ from ..archives.files import MappedFiles
 from ..archives.index import Rows, Table
 from ..errors import Unsupported
 from ..inspection.objects import is_original
+from .headers import IdentityWeakDict
 from .readers import Reader, add_reader, check_items, columns_of_pairs
-from .table import IdentityWeakDict
 
 _known: IdentityWeakDict[tuple[tuple[Any, ...], Any]] = IdentityWeakDict()
 

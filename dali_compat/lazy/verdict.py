@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch.utils.data as data
 
 from ..data.base_datasets import file_size
+from ..data.headers import IdentityWeakDict
 from ..data.sources import BYTES, PATHS, Record
-from ..data.table import IdentityWeakDict
 from ..errors import Unsupported
 from ..inspection.pillow import refuse_replaced_pillow
 from ..randoms import seed_generators

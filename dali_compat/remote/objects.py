@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
 from tqdm import tqdm
 
 from ..errors import ImageReadError
@@ -207,6 +206,8 @@ def listed_objects(
         FileNotFoundError: ``root`` has no class folders, or one of them has no images.
         ImageReadError: it cannot be listed.
     """
+    from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension  # prefetch.py needs no torch
+
     root = root.rstrip("/")
     bucket, prefix = split(root)
     prefix = f"{prefix}/" if prefix else ""

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -40,6 +42,13 @@ def paths(tmp_path_factory):
     (root / "text.jpg").write_bytes(b"no image")
     (root / "ünïcode \udcff.jpg").write_bytes(data)
     return [os.fspath(root / name) for name in KINDS]
+
+
+@pytest.mark.parametrize("module", ["dali_compat.data.prefetch", "dali_compat.remote.event_loop"])
+def test_processes_start_without_torch(module):
+    """With it a first epoch would have them seconds later, and each would take half a gigabyte."""
+    code = f"import sys, {module}; print({{'torch', 'torchvision', 'nvidia.dali'}} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "set()\n"
 
 
 @pytest.fixture(scope="module")
