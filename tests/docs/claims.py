@@ -107,7 +107,7 @@ def on_a_gpu(name: str) -> bool:
 _VERSIONS = {gpu: {torchvision_of(n) for n in (*FIRST_SCREEN, *PIXELS) if on_a_gpu(n) is gpu} for gpu in (True, False)}
 claim(
     README,
-    "Figures of GPUs are with torchvision {} and DALI {}, those of CPUs with torchvision {}.",
+    "GPUs were measured with torchvision {} and DALI {}, CPUs with torchvision {}.",
     ".".join(map(str, min(_VERSIONS[True]))),
     ".".join(read(FIRST_SCREEN[0])["facts"]["dali"].split(".")[:2]),
     ".".join(map(str, min(_VERSIONS[False]))),
