@@ -758,7 +758,7 @@ claim(
 
 # ---- versions
 
-claim("CHANGELOG.md", "## [{}] - 2026-11-24", __version__)
+claim("CHANGELOG.md", "## [{}] - 2026-11-26", __version__)
 
 
 # ---- public scripts
