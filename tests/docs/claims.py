@@ -759,6 +759,7 @@ claim(
 # ---- versions
 
 claim("CHANGELOG.md", "## [{}] - 2026-11-26", __version__)
+claim("CHANGELOG.md", "## [{}] - 2026-11-24", "1.0.0")
 
 
 # ---- public scripts
@@ -807,7 +808,7 @@ claim(
 
 NOT_MEASURED = {
     "versions": (
-        r"Python 3\.10",
+        r"Python 3\.10( to 3\.14)?",
         r"Python from 3\.10",
         r"CUDA \d+ or \d+",
         r"CUDA 11",
