@@ -11,7 +11,7 @@ import os
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from .intact import intact, is_intact, is_whole_bitmap
 from .sources import ORIENTATION, InItsMode, RandomAccess, Source, is_record, is_upright, opened
@@ -32,6 +32,7 @@ _SAME_IN_DALI = {
 STATED = 48  # bytes that state an image's sides: a JPEG's frame header, the others' first bytes, a TIFF's first entries
 GRAY_JPEG = 1  # as Header's chroma
 _BASELINE, _ENGINES_LONGEST, _SAMPLINGS = 0xC0, 16384, (0x11, 0x21, 0x22, 0x12)
+ON_ITS_SIDE = 5  # an orientation: this one, and those above
 _STRIPS, _LENGTHS = 273, 279  # tags of TIFF
 _LAST_PLACE = np.iinfo(np.int32).max
 
@@ -41,7 +42,7 @@ class Header(NamedTuple):
 
     Attributes:
         kind: DALI, PIL, UNREADABLE or GRAY.
-        height, width: in pixels.
+        height, width: in pixels, as it is shown where it is turned.
         length: of the file, in bytes.
         at: where the bytes are that state its sides.
         stated: these bytes, STATED of them, with zeros behind the file's end.
@@ -49,6 +50,7 @@ class Header(NamedTuple):
         chroma: of a JPEG that a GPU's engine decodes, for how many pixels a sample of chroma is, 16 * those across +
             those down; GRAY_JPEG without chroma; 0 of other files.
         written: when the file was changed last, as sources.written() tells; 0 of what is no file.
+        orientation: EXIF's number, 1 to 8, of an image that is turned as its EXIF says; 0 of others.
     """
 
     kind: int
@@ -60,6 +62,7 @@ class Header(NamedTuple):
     intact: bool = False
     chroma: int = 0
     written: int = 0
+    orientation: int = 0
 
 
 def read_header(source: Source | np.ndarray) -> Header:
@@ -149,14 +152,16 @@ def _read_jpeg(source: Source | np.ndarray) -> Header | None:
         plain = frame.is_plain and (components == 1 or _is_ycc(markers, data[at + 10 : at + 17 : 3]))
         if not plain or (components == 1 and isinstance(source, InItsMode)):
             return None
-        if _EXIF in markers and is_upright(source) and _is_turned(source):
-            return None
         ends = encoded.read(2, encoded.size - 2) == b"\xff\xd9"
         known = ends or intact(np.frombuffer(encoded.read(encoded.size, 0), np.uint8))
         stated = data[at : at + STATED] if at + STATED <= len(data) else _stated(encoded, base + at)
-        chroma = _chroma(stated, components, max(height, width))
-        kind = DALI if known else PIL
-        return Header(kind, height, width, encoded.size, base + at, stated, chroma=chroma, written=encoded.written)
+        orientation = int(is_upright(source))
+        if orientation and _EXIF in markers:
+            with opened(source) as file, Image.open(file) as image:
+                orientation = _orientation(image)
+        chroma = _chroma(stated, components, max(height, width)) if orientation <= 1 else 0
+    kind, sides = DALI if known else PIL, _shown(height, width, orientation)
+    return Header(kind, *sides, encoded.size, base + at, stated, False, chroma, encoded.written, orientation)
 
 
 def _chroma(frame: bytes, components: int, longest: int) -> int:
@@ -170,10 +175,24 @@ def _chroma(frame: bytes, components: int, longest: int) -> int:
     return luma if others == [0x11, 0x11] and luma in _SAMPLINGS else 0
 
 
-def _is_turned(source: Source | np.ndarray) -> bool:
-    """Returns whether its EXIF, or its XMP, says that it is shown turned."""
-    with opened(source) as file, Image.open(file) as image:
-        return image.getexif().get(ORIENTATION, 1) != 1
+def _orientation(image: Image.Image) -> int:
+    """Returns the number, 1 to 8, by which ImageOps.exif_transpose() turns an image: its EXIF's, or its XMP's.
+
+    Raises:
+        Exception: exif_transpose() raises it.
+    """
+    stated = image.getexif().get(ORIENTATION, 1)
+    if stated not in range(2, 9):
+        return 1
+    small = Image.new("L", (1, 1))
+    small.info = image.info.copy()
+    ImageOps.exif_transpose(small)  # which writes the rest of the EXIF anew
+    return int(stated)
+
+
+def _shown(height: int, width: int, orientation: int) -> tuple[int, int]:
+    """Returns the (height, width) of an image that is turned."""
+    return (width, height) if orientation >= ON_ITS_SIDE else (height, width)
 
 
 def _stated(encoded: RandomAccess, at: int) -> bytes:
@@ -199,11 +218,14 @@ def _ask_pil(source: Source | np.ndarray) -> Header:
         height, width = image.height, image.width  # what comes next may turn to other pages
         if isinstance(source, InItsMode) and image.mode != "RGB":
             return Header(GRAY if image.mode == "L" else PIL, height, width)
-        if is_upright(source) and image.getexif().get(ORIENTATION, 1) != 1:
+        orientation = _orientation(image) if is_upright(source) else 0
+        height, width = _shown(height, width, orientation)
+        if orientation > 1 and image.format != "PNG":
             return Header(PIL, height, width)
         whole = image.format == "PNG" and is_intact(source.bytes() if is_record(source) else source)
         same = _same_in_dali(image) and at <= _LAST_PLACE and (whole or image.format != "PNG")
-    return Header(DALI, height, width, length, at, stated, whole, 0, changed) if same else Header(PIL, height, width)
+    known = length, at, stated, whole, 0, changed, orientation
+    return Header(DALI, height, width, *known) if same else Header(PIL, height, width)
 
 
 def _first_directory(head: bytes) -> int:

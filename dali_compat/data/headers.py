@@ -61,6 +61,7 @@ class Facts(NamedTuple):
         intact: (N,) bool, whether all are known to be intact.
         chroma: (N,) uint8, as Header's.
         written: (N,) int64, likewise.
+        orientations: (N,) uint8, likewise.
         kinds: (N,) uint8, DALI, PIL, UNREADABLE, GRAY or UNKNOWN. The last that put() sets: an interrupt may stop it.
     """
 
@@ -71,12 +72,13 @@ class Facts(NamedTuple):
     intact: np.ndarray
     chroma: np.ndarray
     written: np.ndarray
+    orientations: np.ndarray
     kinds: np.ndarray
 
     @classmethod
     def empty(cls, count: int, side: type = np.int64) -> Facts:
         """Facts of ``count`` files of which nothing is known; ``side`` is the dtype of sizes."""
-        dtypes = np.int64, np.int32, np.uint64, np.bool_, np.uint8, np.int64, np.uint8
+        dtypes = np.int64, np.int32, np.uint64, np.bool_, np.uint8, np.int64, np.uint8, np.uint8
         return cls(np.zeros((count, 2), side), *(np.zeros(count, dtype) for dtype in dtypes))
 
     def take(self, index: np.ndarray | slice) -> Facts:
@@ -219,11 +221,12 @@ def marks(stated: np.ndarray) -> np.ndarray:
 
 def facts_of(headers: list[Header]) -> Facts:
     """Returns what headers say of their files."""
-    kinds, heights, widths, lengths, stated_at, stated, intact, chroma, written = zip(*headers, strict=True)
+    kinds, heights, widths, lengths, stated_at, stated, intact, chroma, written, turns = zip(*headers, strict=True)
     known = marks(np.frombuffer(b"".join(stated), np.uint8).reshape(-1, STATED))
     sizes, places = np.array([heights, widths]).T, np.array(stated_at, np.int32)
-    engine, times = np.array(chroma, np.uint8), np.array(written, np.int64)
-    return Facts(sizes, np.array(lengths), places, known, np.array(intact), engine, times, np.array(kinds, np.uint8))
+    times = np.array(written, np.int64)
+    engine, orientations, kind = (np.array(numbers, np.uint8) for numbers in (chroma, turns, kinds))
+    return Facts(sizes, np.array(lengths), places, known, np.array(intact), engine, times, orientations, kind)
 
 
 def _allowed(facts: Facts) -> Facts:

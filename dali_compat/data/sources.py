@@ -111,12 +111,14 @@ class Form(NamedTuple):
         keep: it returns the decoded images, too.
         fancy: a GPU's decoder interpolates chroma as libjpeg does (its "fancy upsampling").
         reads: it returns the files' bytes, and nothing else.
+        turns: it turns encoded images as their EXIF says.
     """
 
     given: str
     keep: bool = False
     fancy: bool = False
     reads: bool = False
+    turns: bool = False
 
 
 def current_folder() -> str:

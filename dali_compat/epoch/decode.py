@@ -92,8 +92,8 @@ class PilGroup:
 
 
 class DaliGroup:
-    """Rows that DALI decodes, or that it has decoded before (``given`` is one of DECODED). ``again``: it has failed
-    once. ``keeps``: _keep() is to get the whole images.
+    """Rows that DALI decodes, or that it has decoded before (``given`` is one of DECODED). Either all of them are
+    turned, or none. ``again``: it has failed once. ``keeps``: _keep() is to get the whole images.
 
     Raises:
         ImageTooSmall: of a row that does not suit the plan.
@@ -116,9 +116,14 @@ class DaliGroup:
             self._images = batch.samples.paths(at)
         cache = batch.epoch.route.cache
         self._cache = cache if given not in DECODED and cache is not None and not cache.full else None
-        form = Form(given, keeps or self._cache is not None, given not in DECODED and batch.epoch.route.fancy)
+        encoded, orientations = given not in DECODED, self._facts.orientations
+        turns = encoded and bool(orientations[0] > 1)
+        form = Form(given, keeps or self._cache is not None, encoded and batch.epoch.route.fancy, turns=turns)
         self._pipeline = batch.epoch.pipeline(plan, len(rows), form)
-        self._ticket = self._pipeline.submit(self._images, list(chain.from_iterable(dali)), self._facts.stated_at)
+        arguments = list(chain.from_iterable(dali))
+        if turns:
+            arguments = self._pipeline.arrays_to_turn(arguments, orientations, self._facts.sizes)
+        self._ticket = self._pipeline.submit(self._images, arguments, self._facts.stated_at)
 
     @cached_property
     def _sources(self) -> list[Source]:
@@ -160,8 +165,10 @@ class DaliGroup:
         if received.encoded is None:
             return self._for_pil(encoded, overwritten(self._sources), None)
         changed, touched = _changed_since(self._facts, received.lengths, received.stated), None
-        if self._batch.epoch.route.device.type == "cpu":  # a GPU makes batches in the time of these calls
+        upright = self._facts.orientations > 0  # who turns a photo writes one number into it
+        if self._batch.epoch.route.device.type == "cpu" or upright.any():  # a GPU makes batches in the time of these
             touched = when_written(self._sources) != self._facts.written
+            changed |= touched & upright
         return self._for_pil(encoded, changed, touched)
 
     def _for_pil(self, encoded: Any, changed: np.ndarray, touched: np.ndarray | None) -> set[int]:

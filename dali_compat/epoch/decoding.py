@@ -31,7 +31,9 @@ class Decoding:
         DALI is given (data/sources.py)."""
         for (kind, given), rows in by_kind.items():
             if kind == DALI:
-                self._submit(DaliGroup, self._submit_to_engine(rows, given), given)
+                turned = self._batch.facts.orientations[rows] > 1
+                for some in (rows,) if given in DECODED or not turned.any() else (rows[~turned], rows[turned]):
+                    self._submit(DaliGroup, self._submit_to_engine(some, given), given)
             else:
                 self._groups.append(PilGroup(self._batch, self._plan, rows.tolist()))
 

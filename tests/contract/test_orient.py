@@ -1,5 +1,7 @@
 """DALIImageFolder(..., orient=True): images are turned as ImageOps.exif_transpose() turns them."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -9,25 +11,48 @@ from torchvision.datasets import ImageFolder
 
 from contract.both import EXACT, assert_same_epoch, ours, stock
 from dali_compat import DALIImageFolder
+from dali_compat.engine import pil
 
 KINDS = "jpg", "png", "tiff", "webp"
-WINDOWS = T.Compose([T.RandomResizedCrop(24), T.RandomHorizontalFlip(), T.ToTensor()])
+BY_DALI = ".jpg", ".png"
+TRANSFORMS = {
+    "windows": T.Compose([T.RandomResizedCrop(24), T.RandomHorizontalFlip(), T.ToTensor()]),
+    "windows that are not resized": T.Compose([T.RandomCrop((40, 33)), T.PILToTensor()]),
+    "one row": T.Compose([T.CenterCrop((1, 40)), T.PILToTensor()]),
+    "one column": T.Compose([T.CenterCrop((40, 1)), T.PILToTensor()]),
+    "a resize and a window": T.Compose([T.Resize(40), T.CenterCrop(32), T.ToTensor(), T.Normalize(0.5, 0.5)]),
+    "a pad": T.Compose([T.Pad((3, 50, 5, 7)), T.CenterCrop(70), T.PILToTensor()]),
+    "in gray": T.Compose([T.Grayscale(), T.RandomCrop(40), T.ToTensor()]),
+    "a rotation": T.Compose([T.RandomRotation(40), T.CenterCrop(30), T.ToTensor()]),
+    "several crops": T.Compose([T.FiveCrop(30), T.Lambda(lambda crops: torch.stack([T.ToTensor()(c) for c in crops]))]),
+    "nothing": T.ToTensor(),
+}
+
+
+def _exif(orientation) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x010F] = "a camera"
+    if orientation:
+        exif[0x0112] = orientation
+    return exif
 
 
 @pytest.fixture
 def turned(tmp_path):
-    """All orientations of EXIF, and none, in several formats; higher than wide."""
+    """All orientations of EXIF, and none, in several formats; of no two the size is the same."""
     rng = np.random.default_rng(0)
     for number, kind in enumerate(KINDS):
         folder = tmp_path / f"class_{number}"
         folder.mkdir()
         for orientation in range(9):
-            exif = Image.Exif()
-            exif[0x010F] = "a camera"
-            if orientation:
-                exif[0x0112] = orientation
-            pixels = rng.integers(0, 256, (8, 5, 3), dtype=np.uint8).repeat(12, 0).repeat(12, 1)
-            Image.fromarray(pixels).save(folder / f"{orientation}.{kind}", exif=exif, **_lossless(kind))
+            pixels = rng.integers(0, 256, (97 + 2 * orientation, 61 + number, 3), dtype=np.uint8)
+            image, exif = Image.fromarray(pixels), _exif(orientation)
+            image.save(folder / f"{orientation}.{kind}", exif=exif, **_lossless(kind))
+            if kind == "jpg":
+                image.convert("L").save(folder / f"{orientation} gray.jpg", exif=exif)
+                image.save(folder / f"{orientation} progressive.jpg", exif=exif, progressive=True, subsampling=0)
+            if kind == "png":
+                image.convert("P").save(folder / f"{orientation} palette.png", exif=exif)
     return tmp_path
 
 
@@ -39,36 +64,162 @@ def upright(path):
     return ImageOps.exif_transpose(Image.open(path)).convert("RGB")
 
 
-def test_batches_are_those_of_a_loader_that_turns(turned):
+@pytest.fixture
+def by_pillow(monkeypatch):
+    """The files that Pillow has decoded."""
+    found, really = [], pil.load_views
+
+    def noted(source, *args):
+        found.append(str(source))
+        return really(source, *args)
+
+    monkeypatch.setattr(pil, "load_views", noted)
+    return found
+
+
+def test_batches_are_those_of_a_loader_that_turns(turned, by_pillow):
     mine, theirs = DALIImageFolder(turned, EXACT, orient=True), ImageFolder(turned, EXACT, loader=upright)
     for _ in range(2):
         loader = ours(mine, 5, num_workers=2, device="cpu")
         assert_same_epoch(loader, stock(theirs, 5))
         assert_same_epoch(loader, stock(theirs, 5))
+    assert {os.path.splitext(path)[1] for path in by_pillow} == {".tiff", ".webp"}
     for index in range(len(mine)):
         assert torch.equal(mine[index][0], theirs[index][0]) and mine[index][1] == theirs[index][1]
-    plain = ImageFolder(turned, EXACT)
-    assert (
-        sum(not torch.equal(mine[index][0], plain[index][0]) for index in range(len(mine))) == 3 * 7
-    )  # a TIFF Pillow turns
+    plain, changed = ImageFolder(turned, EXACT), []
+    for index in range(len(mine)):
+        changed += [] if torch.equal(mine[index][0], plain[index][0]) else [os.path.splitext(mine.samples[index][0])[1]]
+    assert sorted(set(changed)) == [".jpg", ".png", ".webp"] and len(changed) == 6 * 7  # a TIFF Pillow turns
 
 
-def test_windows_are_of_the_turned_image(turned):
-    """Numbers that are drawn depend on the sizes: those are the turned image's."""
-    made = DALIImageFolder(turned, WINDOWS, orient=True)
+def _epochs(folder, case, exact, device, orient=False, **options):
+    torch.manual_seed(0)
+    dataset, several = DALIImageFolder(folder, TRANSFORMS[case], orient=orient), 1 if case == "nothing" else 7
+    loader = ours(dataset, several, exact=exact, device=device, fallback="silent", **options)
+    return [image.cpu() for _ in range(2) for images, _ in loader for image in images]
+
+
+@pytest.fixture
+def both(turned):
+    """What is turned as EXIF says, and the same images as PNG, turned before."""
     copies = turned.parent / f"{turned.name} turned"
-    for path, _ in made.samples:
-        target = copies / path[len(str(turned)) + 1 :]
-        target = target.with_name(f"{target.stem}.png")
+    for path, _ in DALIImageFolder(turned).samples:
+        target = (copies / path[len(str(turned)) + 1 :]).with_suffix(".png")
         target.parent.mkdir(parents=True, exist_ok=True)
+        target = target.with_name(f"{os.path.basename(path)}.png")
         upright(path).save(target)
-    batches = []
-    for dataset in (made, DALIImageFolder(copies, WINDOWS)):
-        torch.manual_seed(0)
-        loader = ours(dataset, 6, exact=True, device="cpu")
-        batches.append(list(loader))
-    for (a, _), (b, _) in zip(*batches, strict=True):
-        assert (a - b).abs().max() <= 2 / 255  # Pillow and DALI resize
+    return turned, copies
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["default", "exact"])
+@pytest.mark.parametrize("case", TRANSFORMS)
+def test_they_are_those_of_turned_copies(both, case, exact):
+    """Numbers that are drawn depend on the sizes: those are the turned image's."""
+    made, expected = (_epochs(folder, case, exact, "cpu", orient=folder is both[0]) for folder in both)
+    for a, b, path in zip(made, expected, _paths(both[0]), strict=True):
+        assert a.shape == b.shape, path
+        if exact or path.endswith(BY_DALI):  # Pillow resizes others
+            assert torch.equal(a, b), path
+
+
+def _paths(folder) -> list[str]:
+    """Of two epochs."""
+    return [path for path, _ in DALIImageFolder(folder).samples] * 2
+
+
+def _level(image) -> float:
+    """One of 256, of a normalized image at most."""
+    return 2 / 255 if image.dtype.is_floating_point else 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("exact", [False, True], ids=["default", "exact"])
+@pytest.mark.parametrize("case", TRANSFORMS)
+def test_on_a_gpu(both, case, exact):
+    """nvJPEG gives other pixels of noise than Pillow; an image turned in another way has 80 levels more on average."""
+    made, expected = (_epochs(folder, case, exact, "cuda", orient=folder is both[0]) for folder in both)
+    for a, b, path in zip(made, expected, _paths(both[0]), strict=True):
+        assert a.shape == b.shape, path
+        if exact:
+            assert torch.equal(a, b), path
+        else:
+            assert (a.float() - b.float()).abs().mean() <= (15 if path.endswith(".jpg") else 2) * _level(a), path
+
+
+@pytest.mark.parametrize("case", ["windows", "a resize and a window", "nothing"])
+def test_decoded_images_are_kept_turned(both, case):
+    made = _epochs(both[0], case, True, "cpu", orient=True, cache=1 << 26)
+    for a, b in zip(made, _epochs(both[1], case, True, "cpu"), strict=True):
+        assert torch.equal(a, b)
+
+
+def _segments(path):
+    """Odd EXIF in a JPEG of a known picture: the bytes of its APP1 segment."""
+    big = b"Exif\0\0MM\0*\0\0\0\x08"
+    entry = b"\x01\x12\0\x03\0\0\0\x01\0%c\0\0"
+    xmp = b'http://ns.adobe.com/xap/1.0/\0<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="6"/>'
+    return {
+        "zero": big + b"\0\1" + entry % 0 + bytes(4),
+        "nine": big + b"\0\1" + entry % 9 + bytes(4),
+        "no directory": big,
+        "cut": (big + b"\0\1" + entry % 6)[:-3],
+        "another offset": b"Exif\0\0MM\0*\0\0\0\xf0" + b"\0\1" + entry % 6 + bytes(4),
+        "more entries than there are": big + b"\0\x09" + entry % 6 + bytes(4),
+        "as a long": big + b"\0\1" + b"\x01\x12\0\x04\0\0\0\x01\0\0\0\6" + bytes(4),
+        "as text": big + b"\0\1" + b"\x01\x12\0\x02\0\0\0\x026\0\0\0" + bytes(4),
+        "two of them": big + b"\0\1" + b"\x01\x12\0\x03\0\0\0\x02\0\6\0\3" + bytes(4),
+        "twice": big + b"\0\2" + entry % 6 + entry % 3 + bytes(4),
+        "little-endian": b"Exif\0\0II*\0\x08\0\0\0\1\0\x12\1\3\0\1\0\0\0\6\0\0\0" + bytes(4),
+        "the wrong order": b"Exif\0\0II*\0\x08\0\0\0\1\0" + entry % 6 + bytes(4),
+        "XMP": xmp,
+        "empty": b"Exif\0\0",
+        "nothing": b"",
+    }
+
+
+ODD = list(_segments(""))
+
+
+@pytest.mark.parametrize("several", ["", "six", "three"], ids=["alone", "after 6", "before 3"])
+@pytest.mark.parametrize("case", ODD)
+def test_odd_exif(tmp_path, case, several):
+    """Pillow says how an image is turned, or that it cannot be."""
+    (tmp_path / "class").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 64, 3), dtype=np.uint8)
+    whole = tmp_path / "class" / "0.jpg"
+    Image.fromarray(pixels).save(whole)
+    segments = [_segments("")[case]]
+    six, three = (b"Exif\0\0" + _exif(number).tobytes().removeprefix(b"Exif\0\0") for number in (6, 3))
+    segments = {"": segments, "six": [six, *segments], "three": [*segments, three]}[several]
+    data = whole.read_bytes()
+    inserted = b"".join(b"\xff\xe1" + (len(one) + 2).to_bytes(2, "big") + one for one in segments)
+    whole.write_bytes(data[:2] + inserted + data[2:])
+    mine, theirs = DALIImageFolder(tmp_path, EXACT, orient=True), ImageFolder(tmp_path, EXACT, loader=upright)
+    try:
+        expected = next(iter(stock(theirs, 1)))
+    except Exception as error:
+        with pytest.raises(Exception, match=type(error).__name__):
+            next(iter(ours(mine, 1, device="cpu")))
+        return
+    made = next(iter(ours(mine, 1, device="cpu")))
+    assert torch.equal(made[0], expected[0])
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_one_that_is_turned_meanwhile(tmp_path, device):
+    """As viewers do it: one number in the EXIF changes."""
+    (tmp_path / "class").mkdir()
+    paths = [tmp_path / "class" / f"{number}.png" for number in range(3)]
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 50, 3), dtype=np.uint8)
+    mine, theirs = None, ImageFolder
+    for orientations in [(1, 6, 3), (8, 6, 1), (8, 1, 2)]:
+        for path, orientation in zip(paths, orientations, strict=True):
+            Image.fromarray(pixels).save(path, exif=_exif(orientation))
+        if mine is None:
+            mine, theirs = DALIImageFolder(tmp_path, EXACT, orient=True), ImageFolder(tmp_path, EXACT, loader=upright)
+            loader = ours(mine, 3, device=device)
+        (made, _), (expected, _) = next(iter(loader)), next(iter(stock(theirs, 3)))
+        assert torch.equal(made.cpu(), expected), orientations
 
 
 def test_it_is_not_for_a_loader_of_the_users_own(turned):
@@ -76,7 +227,7 @@ def test_it_is_not_for_a_loader_of_the_users_own(turned):
         DALIImageFolder(turned, loader=upright, orient=True)
 
 
-def test_in_object_storage(turned):
+def test_in_object_storage(turned, by_pillow):
     pytest.importorskip("obstore")
     from remote.server import Running
 
@@ -85,3 +236,4 @@ def test_in_object_storage(turned):
         theirs = ImageFolder(turned, EXACT, loader=upright)
         assert_same_epoch(ours(mine, 5, num_workers=2, device="cpu"), stock(theirs, 5))
         assert torch.equal(mine[6][0], theirs[6][0])
+    assert {os.path.splitext(path.rpartition(",")[0] or path)[1][:5] for path in by_pillow} == {".tiff", ".webp"}

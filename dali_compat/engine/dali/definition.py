@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from nvidia.dali import fn, types
 
-from ...data.header import STATED
+from ...data.header import ON_ITS_SIDE, STATED
 from ...data.sources import DECODED, PATHS, PIXELS_ON_GPU, Form
 from ...ops.draws import Arrays
-from ...plan import Plan
+from ...plan import Plan, Step
 from . import graph
 from .transfer import COPIES_IMAGES, IMAGES, Feed
 
+_MIRRORED = (3, 4, 6, 7), (2, 3, 7, 8)  # orientations of images whose rows, or columns, come in reverse
 _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
 
 
@@ -71,6 +72,7 @@ def _pixels(
     plan: Plan, form: Form, device: torch.device, given: Any, nodes: list[dict[str, Any]], load: float
 ) -> dict[str, Any]:
     """The outputs that are pixels: what the steps make of the images, ``nodes`` being those of their arguments."""
+    turned = nodes[-1] if form.turns else None
     rest = iter(nodes)
     chains = [[(step, next(rest)) for step in chain.dali] for chain in plan.chains]
     steps = [] if plan.views else chains[0]
@@ -81,17 +83,53 @@ def _pixels(
     if form.given in DECODED:
         images = graph.decoded(given, where, form.given == PIXELS_ON_GPU, window)
     elif form.keep or form.fancy:  # nvJPEG before 13.2 warns of every window that it decodes so
-        images = graph.decode(given, where, plan.exact, form.fancy, load=load)
+        images = _turned(graph.decode(given, where, plan.exact, form.fancy, load=load), turned)
         kept = {"decoded": images} if form.keep else {}
         images = images if window is None else graph.crop(images, window, inside=True)
     else:
-        images = graph.decode(given, where, plan.exact, window=window, load=load)
+        images = _turned(graph.decode(given, where, plan.exact, window=window, load=load), turned)
     made = [_view(images, chain, where) if plan.views else _after(images, chain) for chain in chains]
     return {f"{IMAGES}{number}": one for number, one in enumerate(made)} | kept
 
 
+def _turned(images, arrays):
+    return images if arrays is None else graph.turn(images, arrays)
+
+
 def _begins_with_a_window(steps) -> bool:
-    return bool(steps) and steps[0][0].op == "crop" and steps[0][0].kwargs["inside"]
+    return bool(steps) and _is_window(steps[0][0])
+
+
+def _is_window(step: Step) -> bool:
+    return step.op == "crop" and bool(step.kwargs["inside"])
+
+
+def arrays_to_turn(
+    plan: Plan, form: Form, arrays: list[Arrays], orientations: np.ndarray, sizes: np.ndarray
+) -> list[Arrays]:
+    """The arguments of a plan's steps on images that are turned, and behind them those of graph.turn(). A window that
+    is decoded is one of the image before.
+
+    Args:
+        arrays: of the steps.
+        orientations: (N,) as EXIF has them.
+        sizes: (N, 2), (height, width) of the images after they are turned.
+    """
+    on_side = (orientations >= ON_ITS_SIDE)[:, None]
+    mirrored = np.stack([np.isin(orientations, numbers) for numbers in _MIRRORED], 1)  # rows, columns
+    decoded = np.where(on_side, sizes[:, ::-1], sizes)
+    if plan.dali and not (plan.views or form.keep or form.fancy) and _is_window(plan.dali[0]):
+        start, sizes = arrays[0]["start"], arrays[0]["shape"]
+        start, shape = (np.where(on_side, one[:, ::-1], one) for one in (start, sizes))
+        start = np.where(mirrored, decoded - start - shape, start).astype(np.int32)
+        arrays, decoded = [{"start": start, "shape": shape}, *arrays[1:]], shape
+    matrix = np.zeros((len(sizes), 3, 3), np.float32)
+    matrix[:, 2, 2] = 1
+    for axis in range(2):  # x and y in the image before
+        flips = mirrored[:, 1 - axis]
+        matrix[np.arange(len(sizes)), axis, np.where(on_side[:, 0], 1 - axis, axis)] = 1 - 2 * flips
+        matrix[:, axis, 2] = flips * decoded[:, 1 - axis]
+    return [*arrays, {"matrix": matrix, "size": sizes.astype(np.float32)}]
 
 
 def _view(images, steps, where: str):

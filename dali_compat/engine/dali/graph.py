@@ -49,10 +49,10 @@ def _slice_has_border_modes() -> bool:
 def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None, load: float = 1.0):
     """RGB uint8 HWC; where ``window`` (the arrays of a crop) is given, that part alone.
 
-    adjust_orientation is off because torchvision's loader does not rotate either. A GPU's decoder differs from libjpeg
-    by .2 levels on average, and by .01 where it interpolates chroma as libjpeg does (``fancy``), at half the speed
-    (small images: at the same; data/base_datasets.py). exact decodes on the CPU, to the last bit. ``load`` is the share
-    of JPEGs for the JPEG engine; CUDA and the threads take the rest.
+    adjust_orientation is off because torchvision's loader does not rotate either; turn() goes by Pillow's reading of
+    EXIF. A GPU's decoder differs from libjpeg by .2 levels on average, and by .01 where it interpolates chroma as
+    libjpeg does (``fancy``), at half the speed (small images: at the same; data/base_datasets.py). exact decodes on the
+    CPU, to the last bit. ``load`` is the share of JPEGs for the JPEG engine; CUDA and the threads take the rest.
     """
     options = {"device": "cpu" if exact else device, "output_type": types.RGB, "adjust_orientation": False}
     if options["device"] == "mixed":
@@ -62,6 +62,11 @@ def decode(encoded, device: str, exact: bool, fancy: bool = False, window=None, 
     else:
         images = _decoders.image_slice(encoded, start=window["start"], shape=window["shape"], axes=[0, 1], **options)
     return images.gpu() if exact and device == "mixed" else images
+
+
+def turn(images, arrays):
+    """Images turned by ``matrix``, with which each pixel is one of the image's."""
+    return _warp(images, arrays, types.INTERP_NN, fill_value=[0.0])
 
 
 def part_of(encoded, start, length: int):

@@ -34,7 +34,7 @@ from ...runtime import cores
 from ...runtime.decorators import named
 from ...runtime.forks import leak_in_child
 from . import warm
-from .definition import define, states
+from .definition import arrays_to_turn, define, states
 from .forks import live
 from .transfer import Feed, InFlight, Received
 
@@ -106,6 +106,10 @@ class DecodePipeline:
             OutOfStep: an earlier call was interrupted.
         """
         return self._worked(self._submit, images, arrays, stated_at)
+
+    def arrays_to_turn(self, arrays: list[Arrays], orientations: np.ndarray, sizes: np.ndarray) -> list[Arrays]:
+        """The arrays for submit() of images that are turned; see definition.py."""
+        return arrays_to_turn(self.plan, self.form, arrays, orientations, sizes)
 
     def another(self) -> DecodePipeline:
         """Returns one like it, open; that takes half a second where it opens JPEG engines."""
