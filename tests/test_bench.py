@@ -151,7 +151,7 @@ def test_what_python_calls_is_told(image_root, tmp_path, capsys, monkeypatch):
     found, said = limit_of(waited=0.08)  # for functions that sleep, or for processes that call them
     assert found == limits.PYTHON and "Python: what is called sample by sample takes 90% of the time" in said
     assert "  Python: a transform that translates, or a registered one: " in said and "Busy" in said
-    assert "  Python: num_workers=2 (now 0): so many processes call it\n" in said
+    assert "  Python: num_workers=2 (now 0): one process a core calls it\n" in said
     found, said = limit_of(waited=0.01, others=0.16)
     assert found == limits.BUSY_MACHINE and "busy machine: other programs have 80% of the 2 cores\n" in said
     words = "--transform", SMALL, "--step", 5

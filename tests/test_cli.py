@@ -262,7 +262,7 @@ def test_a_command_without_docstrings(name, capsys, monkeypatch):
     assert stop.value.code == 0 and name in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("argv", [[], ["nonsense"], ["demo", "--images", "many"]])
+@pytest.mark.parametrize("argv", [["--nonsense"], ["nonsense"], ["demo", "--images", "many"]])
 def test_wrong_arguments_give_exit_code_2(argv):
     with pytest.raises(SystemExit) as stop:
         cli.main(argv)
@@ -279,8 +279,8 @@ def test_wrong_arguments_give_exit_code_2(argv):
         ("demo --out nowhere/a.png", "--out nowhere/a.png cannot be written: No such file or directory"),
         ("demo --out /", "--out / cannot be written: Is a directory"),
         ("demo --device cuda:99", "--device cuda:99: torch sees "),
-        ("bench nowhere", "nowhere: there is no file nowhere"),
-        ("check nowhere", "nowhere: there is no file nowhere"),
+        ("bench nowhere", "no such file or folder: nowhere"),
+        ("check nowhere", "no such file or folder: nowhere"),
         ("pack nowhere out.tar", "nowhere is not a folder"),
         ("pack labels.csv out.tar", "labels.csv is not a folder"),
         (
@@ -291,10 +291,10 @@ def test_wrong_arguments_give_exit_code_2(argv):
             "bench labels.csv --option imag=file",
             "--option imag: DALIImageTable has no argument imag; did you mean image?",
         ),
-        ("run --chache 1 train.py", "it takes no --chache; did you mean --cache?"),
-        ("run --chache=1 train.py", "it takes no --chache; did you mean --cache?"),
-        ("run", "a script is missing, or -m module"),
-        ("doctor --jsn", "it takes no --jsn"),
+        ("run --chache 1 train.py", "unknown option --chache; did you mean --cache?"),
+        ("run --chache=1 train.py", "unknown option --chache; did you mean --cache?"),
+        ("run", "name a script, or -m and a module"),
+        ("doctor --jsn", "unknown option --jsn"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(words, said, tmp_path, monkeypatch, capsys):
@@ -320,6 +320,20 @@ def test_values_that_no_loader_takes(option, command, capsys):
 @pytest.mark.parametrize("text, amount", [("7", 7), ("1.0", 1.0), ("0.5", 0.5)])
 def test_what_a_cache_may_be(text, amount):
     assert arguments.budget(text) == amount and type(arguments.budget(text)) is type(amount)
+
+
+def test_an_unknown_command(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["bnch", "photos"])
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and said == "dali_compat: unknown command bnch; did you mean bench?\n"
+
+
+def test_without_a_command_it_says_which_there_are(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([])
+    said = capsys.readouterr().out
+    assert stop.value.code == 0 and all(f"    {name} " in said for name in cli.COMMANDS)
 
 
 def test_the_version(capsys):

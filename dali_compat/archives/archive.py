@@ -50,7 +50,7 @@ def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
     for pattern in braces(name):
         found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
         if not found:
-            raise FileNotFoundError(f"there is no file {pattern}")
+            raise FileNotFoundError(f"no such file or folder: {pattern}")
         files += found
     return files
 

@@ -49,9 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     A mistake of the user's is one line and exit code 2; Ctrl-C is one line and 130, but a program's own under `run`.
     """
-    argv = sys.argv[1:] if argv is None else argv
-    name = next((word for word in argv if word in COMMANDS), "")
+    argv = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    name = next((word for word in argv if word in COMMANDS), "dali_compat")
     try:
+        if name != argv[0] and not argv[0].startswith("-"):
+            raise UsageError(f"unknown command {argv[0]}{did_you_mean(argv[0], COMMANDS)}")
         return _main(argv)
     except UsageError as error:
         print(f"{name}: {error}", file=sys.stderr)
@@ -79,7 +81,7 @@ def _main(argv: Sequence[str]) -> int:
     args, unknown = parser.parse_known_args(argv)
     if unknown:
         given = unknown[0].partition("=")[0]
-        raise UsageError(f"it takes no {given}{did_you_mean(given, args.options)}")
+        raise UsageError(f"unknown option {given}{did_you_mean(given, args.options)}")
     return args.run(args)
 
 

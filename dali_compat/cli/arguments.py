@@ -168,7 +168,7 @@ def dataset_of(args: argparse.Namespace) -> Any:
             args.path, args.option, lambda path: DALIImageFolder(path, transform), {}, transform=transform
         )
     except (OSError, ImportError, TypeError, ValueError) as error:
-        raise UsageError(f"{name}: {error}") from None
+        raise UsageError(f"{error}" if name in str(error) else f"{name}: {error}") from None
     if not len(dataset):
         raise UsageError(f"{name}: no images")
     return dataset

@@ -175,7 +175,7 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
         cached=args.cache is not None,
         fallback=route.reason if stock else "",
     )
-    parts = {"reading, memory asked to forget": cold, "reading again": warm, "the host's part alone": alone.host}
+    parts = {"reading, page cache dropped": cold, "reading again": warm, "Python in next() alone": alone.host}
     return measured, parts, alone.stats
 
 

@@ -100,7 +100,7 @@ def limit(m: Measured) -> Bottleneck:
     CPU each has a share of the time in which it is at work: reading the bytes (DISK), the calling thread's Python
     (HOST), and all processor time over all cores, or that of other threads over the loader's threads (CPU). The largest
     limits, if it is BUSY. If none is, nothing that was measured explains the time, and it is spent waiting for the
-    DECODER: a GPU's work, which the host cannot see, or too few batches on their way.
+    DECODER: a GPU's work, which the host cannot see, or too few batches in flight.
     """
     _, reading, host, everywhere, on_threads, others = shares(m).values()
     is_busy = others >= OTHERS and everywhere < BUSY <= everywhere + others
@@ -119,9 +119,9 @@ def limit(m: Measured) -> Bottleneck:
     share, verdict = max(of_time, key=lambda one: one[0])
     if share >= BUSY:
         return Bottleneck(verdict.limit, verdict.why.format(share))
-    what = "the GPU's decoder and kernels" if m.gpu else "batches too few on their way"
+    what = "the GPU's decoder and kernels" if m.gpu else "too few batches in flight"
     busy = f"disk {reading:.0%}, calling thread {host:.0%}, cores {everywhere:.0%}"
-    return Bottleneck(DECODER, f"nothing that can be seen is at work all the time ({busy}); what is left: {what}")
+    return Bottleneck(DECODER, f"no resource that is measured is at work all the time ({busy}), which leaves {what}")
 
 
 def limit_beside(m: Measured, b: Beside) -> Bottleneck:
@@ -153,23 +153,27 @@ def advice(limits: str, m: Measured) -> list[str]:
     more_threads = m.threads < m.cores and (limits == CPU or bool(m.fallback))
     decoded, encoded, free = in_bytes(m.decoded), in_bytes(m.encoded), in_bytes(m.free)
     rows = [
-        ({BUSY_MACHINE}, True, "nothing by this run: measure again when the other programs have ended"),
+        ({BUSY_MACHINE}, True, "measure again when the other programs have ended"),
         ({MODEL}, True, "nothing: loading keeps up with the step"),
-        ({HOST}, True, f"larger batches (now {m.batch_size}): part of the work is paid once a batch"),
+        ({HOST}, True, f"larger batches (now {m.batch_size}): part of the work is done once a batch"),
         ({HOST}, True, "no collate_fn, target_transform or sampler that is slow in Python"),
-        ({PYTHON}, m.fallback, f"what lets DALI do the work; torchvision does, because {m.fallback}"),
+        ({PYTHON}, m.fallback, f"let DALI do the work; torchvision does it, because {m.fallback}"),
         *(({PYTHON}, not m.fallback, f"a transform that translates, or a registered one: {why}") for why in m.called),
         (
             {PYTHON},
             not m.fallback and m.workers < m.cores,
-            f"num_workers={m.cores} (now {m.workers}): so many processes call it",
+            f"num_workers={m.cores} (now {m.workers}): one process a core calls it",
         ),
-        ({DISK}, m.folder, f"an archive, which is read in long pieces: python -m dali_compat pack {m.path} packed.rec"),
+        (
+            {DISK},
+            m.folder,
+            f"an archive, read in large blocks: python -m dali_compat pack {m.path} packed.rec",
+        ),
         ({CPU, PYTHON}, more_threads, f"num_workers={m.cores} (now {m.threads})"),
         ({CPU}, m.gpu_there and not m.gpu, "device='cuda': the GPU decodes"),
         ({CPU}, m.exact, "exact=False: faster kernels, and the GPU decodes"),
         ({DECODER}, m.exact and m.gpu, "exact=False: the GPU decodes"),
-        ({DECODER}, True, f"prefetch_factor={2 * m.depth} (now {m.depth}): more batches on their way"),
+        ({DECODER}, True, f"prefetch_factor={2 * m.depth} (now {m.depth}): more batches in flight"),
         ({DISK, CPU, DECODER}, fits, f"cache=0.5: all images decoded take about {decoded}, and {free} are free"),
         ({DISK}, True, f"a faster disk, or memory for all files ({encoded}; {free} are free)"),
         ({CPU}, True, "smaller images on the disk, or more cores"),

@@ -19,6 +19,8 @@ import dali_compat
 from dali_compat.cli.arguments import UsageError, budget, device_name
 from dali_compat.errors import ImageReadError
 
+_SIZES = "the images of a batch need one height x width"  # of epoch/collate.py, which imports torch
+
 
 def add_arguments(parser) -> None:
     parser.add_argument("--exact", action="store_true", help="torchvision's pixels, instead of the fastest kernels")
@@ -40,7 +42,7 @@ def add_arguments(parser) -> None:
 def run(args) -> int:
     """Runs the program as python does. Returns 0, or 2 if there is none; its exceptions pass through."""
     if not args.program:
-        raise UsageError("a script is missing, or -m module")
+        raise UsageError("name a script, or -m and a module, as in: run train.py --epochs 90")
     name = args.program[0]
     dali_compat.install(
         exact=args.exact,
@@ -94,8 +96,8 @@ def _begin_path_with(folder: str) -> None:
 
 def _of_the_program_alone(hook: Any) -> Any:
     """Returns an excepthook that leaves the calls up to the program's first out of the traceback, and those inside of
-    the loader if a file cannot be read. It says what to do about that, and about batches on a GPU that the program did
-    not expect."""
+    the loader if a file cannot be read or sizes differ. It says what to do about files, and about batches on a GPU that
+    the program did not expect."""
 
     def excepthook(kind: Any, error: BaseException, trace: TracebackType | None) -> None:
         following, ours = trace, None
@@ -104,7 +106,8 @@ def _of_the_program_alone(hook: Any) -> Any:
                 ours = following
             following = following.tb_next
         trace = trace if ours is None else ours.tb_next
-        if isinstance(error, ImageReadError) and hook is sys.__excepthook__:
+        of_the_data = isinstance(error, ImageReadError) or _SIZES in str(error)
+        if of_the_data and hook is sys.__excepthook__:
             trace, error.__cause__, error.__suppress_context__ = _up_to_the_loader(trace), None, True
         hook(kind, error.with_traceback(trace), trace)
         if remedy := _remedy(error):

@@ -138,8 +138,11 @@ def _looked_through(transform: Any) -> Nested | Seen:
     except Unseen as unseen:
         why = f", and {unseen}" if str(unseen) else ""
     # not within the block above: an error's context has frames, and these have all that the caller holds
-    remedy = "to have it run on batches, dali_compat.register() a translation"
-    base = translated_base(type(transform))
+    kind, how = type(transform), "dali_compat.register() a translation of its class"
+    if kind.__module__ in ("builtins", "functools") or kind.__name__ == "Lambda":
+        how = "write it as a class and dali_compat.register() a translation of that"
+    remedy = f"to have it run on batches, {how}"
+    base = translated_base(kind)
     of_base = base and f"a subclass of {base.__name__} may do something else, so only the exact class is translated"
     raise Untranslatable(transform, (of_base or "no translation is registered for it") + why, remedy)
 

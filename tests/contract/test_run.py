@@ -11,6 +11,7 @@ import types
 import programs
 import pytest
 import torch
+from PIL import Image
 
 from contract.both import REPOSITORY
 from dali_compat.patch import loader as patched_loader
@@ -122,9 +123,12 @@ def test_a_path_that_the_user_keeps_out(place):
     alike(place, "sub/ends.py", PYTHONSAFEPATH="1")
 
 
+SCRIPT = "run: name a script, or -m and a module, as in: run train.py --epochs 90\n"
+
+
 def test_nothing_to_run_is_told(place):
     done = python("-m", "dali_compat", "run", "--exact", cwd=place)
-    assert done.returncode == 2 and done.stderr == "run: a script is missing, or -m module\n"
+    assert done.returncode == 2 and done.stderr == SCRIPT
 
 
 def test_loaders_of_a_program_and_of_what_it_spawns_are_ours(tmp_path, image_root):
@@ -261,6 +265,19 @@ def test_a_file_that_cannot_be_read_is_told_without_calls_inside_of_the_loader(b
     ]
     assert error.startswith(f"dali_compat.errors.ImageReadError: cannot decode {bad_folder}/images/class_")
     assert "--on-error replace takes another image" in remedy and "--on-error skip" in remedy
+
+
+def test_images_of_several_sizes_are_told_without_calls_inside_of_the_loader(tmp_path, image_root, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "images" / "a"
+    folder.mkdir(parents=True)
+    for width in (40, 50):
+        Image.new("RGB", (width, 40)).save(folder / f"{width}.png")
+    (tmp_path / "train.py").write_text(BAD_FILE.replace("CenterCrop(40), ", ""))
+    done = programs.python("-m", "dali_compat", "run", "--device", "cpu", "--quiet", "train.py", "images")
+    assert done.returncode == 1 and done.stderr.count("  File") == 2
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("RuntimeError: stack expects") and "50.png" in error and "CenterCrop(n)" in error
 
 
 def test_a_hook_of_the_programs_gets_all_calls(bad_folder, monkeypatch):

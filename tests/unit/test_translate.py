@@ -95,8 +95,18 @@ REFUSALS = {
         "num_output_channels=3 of an image of 1 channels",
         "",
     ),
-    "callable class": ([Callable()], 0, "no translation is registered for it", "to have it run on batches"),
-    "Lambda": ([v1.Lambda(by_name)], 0, "no translation is registered for it", "to have it run on batches"),
+    "callable class": (
+        [Callable()],
+        0,
+        "no translation is registered for it",
+        "to have it run on batches, dali_compat.reg",
+    ),
+    "Lambda": (
+        [v1.Lambda(by_name)],
+        0,
+        "no translation is registered for it",
+        "to have it run on batches, write it as a class",
+    ),
     "subclass": ([Mine(20)], 0, "a subclass of Resize may do something else", "to have it run on batches"),
     "inside containers": (
         [v1.Compose([nn.Sequential(v1.CenterCrop(9), Mine(20))])],
@@ -122,6 +132,7 @@ def test_functions_are_named():
     for transform, name in ((by_name, "by_name"), (lambda x: x, "<lambda>"), (torch.flip, "flip")):
         refused = translate(transform).refused
         assert refused.transform.endswith(name) and "no translation is registered" in refused.reason
+        assert "write it as a class" in refused.remedy
     assert describe(Callable.__call__) == "Callable.__call__"
 
 
