@@ -30,8 +30,8 @@ if _typing.TYPE_CHECKING:
     from .errors import FallbackWarning as FallbackWarning
     from .errors import ImageReadError as ImageReadError
     from .loader import DataLoader as DataLoader
-    from .patch.install import install as install
-    from .patch.install import uninstall as uninstall
+    from .patch import install as install
+    from .patch import uninstall as uninstall
     from .routes.batched import batched as batched
     from .translate import on_batch as on_batch
     from .translate import register as register
@@ -52,7 +52,7 @@ _MODULES = {
     "archives.tfrecord": "DALITFRecord",
     "archives.lmdb": "DALILMDB",
     "archives.webdataset": "DALIWebDataset",
-    "patch.install": "install uninstall",
+    "patch": "install uninstall",
     "epoch.history": "merge_states",
     "routes.batched": "batched",
     "translate": "on_batch register views",

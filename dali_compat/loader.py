@@ -22,12 +22,12 @@ from .epoch.preview import preview
 from .epoch.progress import Progress
 from .epoch.resident import ResidentIterator
 from .epoch.stats import LoaderStats, Stats
-from .routes.choose import Route, StockRoute, choose, in_processes, in_python
+from .routes import Route, StockRoute, choose, in_processes, in_python
 from .routes.dali import DaliRoute
 from .routes.decoded_cache import checked_budget, checked_place
 from .routes.explain import explain, summary
 from .routes.resident import ResidentRoute
-from .runtime import patched
+from .runtime import Patched
 from .runtime.dataset_base import OurDataset, remember_told
 from .runtime.decorators import no_compile
 from .runtime.forks import until_the_end
@@ -269,7 +269,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     def _choose_route(self, start: bool = False) -> Route:  # anew each epoch: frameworks change what was given
         self._errors.policy, self._errors.in_python = checked_policy(self.on_error), self.on_error_in_python
         self._route = route = choose(self, self._route, start)
-        verbose = patched.now is not None and patched.now.verbose and self.fallback != "error"
+        verbose = Patched.now is not None and Patched.now.verbose and self.fallback != "error"
         if verbose and type(route) is not self._announced:
             announce(summary(route))
             self._announced = type(route)
@@ -279,8 +279,6 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         else:
             for reason in in_python(route):
                 self._tell(f"Python calls a transform sample by sample: {reason}")
-        if start:
-            self._stats.became = summary(route)
         return route
 
     def check_worker_number_rationality(self) -> None:
@@ -308,7 +306,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     if not TYPE_CHECKING:  # to a type checker every other name is an error
 
         def __getattr__(self, name):
-            if name == "_is_accelerate_prepared" and patched.now is None:  # which Accelerate asks before it prepares
+            if name == "_is_accelerate_prepared" and Patched.now is None:  # which Accelerate asks
                 remedy = "call dali_compat.install() first, or do not pass the loader to prepare()"
                 self._tell(f"Accelerate's prepare() makes torch's own loader of this one: {remedy}")
             what = f"{type(self).__name__!r} object has no attribute {name!r} {self._why_torchs}"

@@ -11,7 +11,7 @@ OF_NO_DEVICE = {"is_available", "is_initialized", "init", "device_count", "_is_i
 # these ask the current device for its context: within ``with torch.cuda.device(...)``
 WITHIN = {"cudart"}
 # a loader without a device, or with "cuda", means the current one
-CURRENT = {("routes/choose.py", "resolve_device", "current_device")}
+CURRENT = {("routes/__init__.py", "resolve_device", "current_device")}
 
 
 def calls(source: str) -> list[tuple[str, str, int, bool, bool]]:

@@ -1,5 +1,311 @@
 """Images in archives: RecordIO, TFRecord, LMDB and tar files as map-style data sets.
 
 A scan of each file, done once and cached, gives a table of where every image lies and what its target is (index.py).
-From then on a data set (archive.py) reads images by position (files.py), whatever the format.
+From then on an Archive, which all of these data sets are, reads images by position (files.py), whatever the format.
 """
+
+from __future__ import annotations
+
+import copy
+import functools
+import glob
+import io
+import operator
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.utils.data as data
+from numpy.typing import NDArray
+from PIL import Image
+from torchvision.datasets import VisionDataset
+
+from ..errors import read_error
+from ..remote.objects import FolderAndSize, Objects
+from ..remote.urls import UrlPart, are_urls, is_url, without_scheme
+from ..runtime.dataset_base import OurDataset
+from ..runtime.saved import packed
+from .files import FetchedFile, FetchedFiles, MappedFiles, OpenFile
+from .index import GAP, Entry, Progress, Rows, Table, indexed
+
+PathLike = str | Path
+
+
+def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
+    """Returns the files in order: a list's as given, a pattern's (``*``, ``?``, ``[``) sorted, and those of braces
+    (``{000..127}``, ``{train,val}``) as a shell has them. A name that exists is taken literally. Of URLs braces alone
+    are expanded.
+
+    Raises:
+        FileNotFoundError: nothing has that name.
+    """
+    if isinstance(path, (list, tuple)):
+        if not path:
+            raise FileNotFoundError("the list of files is empty")
+        return [file for part in path for file in expand(part)]
+    name = os.path.expanduser(without_scheme(os.fspath(path)))  # type: ignore[arg-type]  # of other sequences: TypeError
+    if is_url(name):
+        return braces(name)
+    if os.path.exists(name):
+        return [name]
+    files = []
+    for pattern in braces(name):
+        found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
+        if not found:
+            raise FileNotFoundError(f"no such file or folder: {pattern}")
+        files += found
+    return files
+
+
+def braces(name: str) -> list[str]:
+    """Expands braces as a shell does: ``a{1,2}{08..10}`` gives a108, a109, a110, a208 and so on. A brace that nothing
+    closes is taken literally, as a shell has it."""
+    if "{" not in name:
+        return [name]
+    from braceexpand import braceexpand
+
+    try:
+        return list(braceexpand(name))
+    except ValueError:  # UnbalancedBracesError
+        return [name]
+
+
+class Archive(VisionDataset, OurDataset, data.Dataset[tuple[Any, ...]]):  # type: ignore[type-arg]  # of new torchvisions
+    """Images and targets of one or more archive files, with random access.
+
+    ``dataset[i]`` is ``(transform(image), target_transform(target))``, with the index as a third item if
+    ``return_index`` is set. The image is a PIL image in RGB, as torchvision.datasets.ImageFolder gives for a file of
+    the same bytes.
+
+    Indices are those of a list: negative ones count from the end, and one out of range raises IndexError.
+
+    Subclasses say where the images are: ``_scan(path, progress)`` gives the rows of a file that ``_opened(path)``
+    reads, ``_options(path)`` what that depends on.
+
+    Args:
+        path: a file, a pattern, a brace expression, or a list of these; see paths.expand.
+        transform: takes a PIL image, usually a torchvision Compose.
+        target_transform: takes the target.
+        return_index: samples are (image, target, index), and batches (images, labels, indices).
+        storage_options, disk_cache: of URLs, as DALIImageFolder has them.
+
+    Attributes:
+        files: paths of the files that hold the images.
+        classes, class_to_idx: names of the targets, if a file ``<path>.classes.txt`` has them (the pack command
+            writes it); else None.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ImageReadError: a record is damaged; the text names file, position and reason.
+        ValueError: a record is of a kind that cannot be used; the same.
+    """
+
+    _objects: Objects | None = None
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        *,
+        return_index: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        disk_cache: FolderAndSize | None = None,
+    ) -> None:
+        root: Any = path  # a list, too, which torchvision's have not
+        super().__init__(root, transform=transform, target_transform=target_transform)
+        self.return_index = return_index
+        names = expand(path)
+        if are_urls(names):
+            self._objects = Objects(storage_options, disk_cache)
+        self.files = [self._file(name) for name in names]
+        rows, marks = indexed(self.files, self._options, self._scan, self._objects)
+        self._table = Table(rows)
+        if not len(self._table):
+            raise ValueError(f"{path} holds no image")
+        self._files: MappedFiles | FetchedFiles
+        if self._objects is None:
+            self._files = MappedFiles(self.files, [(size, time) for size, time, _ in marks])
+        else:
+            self._files = FetchedFiles(self.files, self._objects)
+        self._target_list: list[int] | None = None
+        self.classes = _classes_beside(path, self._objects)
+        self.class_to_idx = self.classes and {name: number for number, name in enumerate(self.classes)}
+        self._indexed(rows)
+
+    def _opened(self, path: str) -> OpenFile | FetchedFile:
+        """Opens a file that is looked through."""
+        return OpenFile(path) if self._objects is None else FetchedFile(self._objects.uncached(), path)
+
+    def _file(self, name: str) -> str:
+        """Returns the file that holds the images of a path that the user gave."""
+        return name
+
+    def _options(self, path: str) -> dict[str, Any]:
+        return {"format": type(self).__name__}
+
+    def _scan(self, path: str, progress: Progress) -> Rows:
+        raise NotImplementedError
+
+    def _indexed(self, rows: list[Rows]) -> None:
+        """Called at the end of the construction."""
+
+    @property
+    def targets(self) -> list[int]:
+        """The targets of all samples, before target_transform. Changes to this list have no effect."""
+        targets = self._target_list
+        if targets is None:
+            targets = self._target_list = self._table.targets.tolist()
+        return targets
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        self._warn_if_torch_reads()
+        row = self._row(index)
+        image, target = self._transformed(self._image(row), self.target(row))
+        return (image, target, index) if self.return_index else (image, target)
+
+    def target(self, index: int) -> int:
+        """Returns the target of the sample at ``index``, before target_transform."""
+        return int(self._table.targets[self._row(index)])
+
+    @functools.cached_property
+    def mostly_jpeg(self) -> bool:
+        """True if most images are JPEGs, by the first bytes of up to a hundred of them."""
+        files, offsets, lengths = self.locations(range(0, len(self), len(self) // 100 + 1))
+        heads = self._files.views(files.tolist(), offsets.tolist(), np.minimum(lengths, 2).tolist())
+        return 2 * sum(head.tobytes() == b"\xff\xd8" for head in heads) > len(heads)
+
+    def locations(self, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Locates the images at ``indices``: numbers into ``files`` (N,) int32, byte offsets (N,) int64 and lengths
+        (N,) int64.
+
+        An image that RecordIO keeps in several parts does not lie in one piece there; read() gives it whole."""
+        rows = self._rows(indices)
+        return self._table.files[rows], self._table.offsets[rows], self._table.lengths[rows]
+
+    def part(self, index: int) -> UrlPart:
+        """Names the bytes of the image at ``index`` in object storage."""
+        row, table = self._row(index), self._table
+        assert isinstance(self._files, FetchedFiles)
+        numbers = int(table.files[row]), int(table.offsets[row]), int(table.lengths[row])
+        return self._files.part(*numbers, table.gaps.get(row, ()))
+
+    def read(self, indices: Sequence[int]) -> list[NDArray[Any]]:
+        """Returns the encoded bytes of the images at ``indices``: read-only uint8 arrays of shape (length,), views of
+        the mapped files.
+
+        Returns at once: what is not in memory is read from disk meanwhile, and waited for at the first access. An image
+        that RecordIO keeps in several parts is copied, and waited for. A file that is overwritten later shows its new
+        bytes in them: call changed() after using them.
+
+        Raises:
+            ImageReadError: a file is missing, or has changed since it was indexed.
+        """
+        rows = self._rows(indices)
+        table, gaps = self._table, self._table.gaps
+        lengths = table.lengths[rows]
+        split = [i for i, row in enumerate(rows.tolist()) if row in gaps] if gaps else []
+        for i in split:
+            lengths[i] += GAP * len(gaps[int(rows[i])])
+        views = self._files.views(table.files[rows].tolist(), table.offsets[rows].tolist(), lengths.tolist())
+        for i in split:
+            whole = np.concatenate(_pieces(views[i], gaps[int(rows[i])]))
+            whole.flags.writeable = False
+            views[i] = whole
+        return views
+
+    def changed(self, indices: Sequence[int]) -> NDArray[Any]:
+        """Returns (N,) bool: True for images at ``indices`` whose files have been written to since they were indexed,
+        or cannot be opened any more. This costs one system call a file."""
+        files = self._table.files[self._rows(indices)]
+        changed = self._files.changed(np.unique(files).tolist())
+        return np.isin(files, list(changed)) if changed else np.zeros(len(files), bool)
+
+    def copied(self, index: int) -> bytes:
+        """Returns a copy of the encoded bytes of the image at ``index``.
+
+        Raises:
+            ImageReadError: the file is missing or has changed.
+        """
+        return self._bytes(self._row(index))
+
+    def index_at(self, url: str, objects: Objects) -> tuple[str, bytes]:
+        """Returns the URL and the bytes of an index of this archive's copy.
+
+        Args:
+            url: of the copy.
+            objects: what reads it.
+        """
+        (rows,), _ = indexed(self.files, self._options, self._scan)
+        there = copy.copy(self)
+        there._objects = objects
+        entry = Entry(url, there._options(url), objects)
+        return entry.beside, bytes(packed({"fingerprint": entry.fingerprint}, rows.arrays()))
+
+    def place(self, index: int) -> str:
+        """Returns file and byte of the image at ``index``, for messages."""
+        row = self._row(index)
+        return f"{self.files[self._table.files[row]]}, byte {self._table.offsets[row]}"
+
+    def name(self, index: int) -> str:
+        """Returns file, byte and index of the image at ``index``, for messages."""
+        return f"{self.place(index)}, index {self._row(index)}"
+
+    def extra_repr(self) -> str:
+        """Returns a line for torchvision's repr()."""
+        return f"Files: {len(self.files)}" if len(self.files) > 1 else ""
+
+    def _image(self, row: int) -> Image.Image:
+        data = self._bytes(row)
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                converted: Image.Image = image.convert("RGB")
+                return converted
+        except Exception as error:  # PIL's plugins raise OSError, SyntaxError, ValueError and more
+            raise read_error(f"cannot decode {self.name(row)}: {type(error).__name__}: {error}", error) from error
+
+    def _bytes(self, row: int) -> bytes:
+        gaps = self._table.gaps.get(row, ())
+        length = int(self._table.lengths[row]) + GAP * len(gaps)
+        data = self._files.bytes(int(self._table.files[row]), int(self._table.offsets[row]), length)
+        return b"".join(_pieces(data, gaps)) if gaps else data
+
+    def _row(self, index: int) -> int:
+        """Returns a position of 0 or more for an index, which may be negative."""
+        index, count = operator.index(index), len(self._table)
+        if not -count <= index < count:
+            raise IndexError(f"index {index} is out of range for {count} images")
+        return index % count
+
+    def _rows(self, indices: Sequence[int]) -> NDArray[Any]:
+        return np.fromiter(map(self._row, indices), np.int64, len(indices))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_target_list": None}
+
+
+def _pieces(data: Any, gaps: Sequence[int]) -> list[Any]:
+    """Cuts the gaps, at these positions of the image itself, out of its bytes in the file."""
+    ends = [position + GAP * i for i, position in enumerate(gaps)]
+    starts = [0, *(end + GAP for end in ends)]
+    return [data[start:end] for start, end in zip(starts, [*ends, len(data)], strict=True)]
+
+
+def classes_file(path: PathLike) -> Path:
+    """Returns the path of the file in which the pack command writes the class names of an archive, one a line."""
+    return Path(f"{os.path.abspath(os.path.expanduser(path))}.classes.txt")
+
+
+def _classes_beside(path: Any, objects: Objects | None) -> list[str] | None:
+    if isinstance(path, (list, tuple)):
+        return None
+    if objects is None:
+        stored = classes_file(path).read_bytes() if classes_file(path).is_file() else None
+    else:
+        stored = objects.beside(f"{path}.classes.txt")
+    return None if stored is None else stored.decode("utf-8", "surrogateescape").split("\n")[:-1]

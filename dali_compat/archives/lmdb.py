@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..remote.urls import shown
-from . import protobuf
-from .archive import Archive, PathLike
+from . import Archive, PathLike, protobuf
 from .index import Progress, Rows, RowsBuilder, corrupt, is_target, refused
 from .lmdb_pages import Database
 from .protobuf import BYTES, VARINT, Malformed

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..remote.objects import Objects, listed_objects
 from ..remote.urls import is_url, shown
-from .archive import Archive, classes_file
+from . import Archive, classes_file
 from .folder_index import listed_samples
 from .writers import WRITERS, ImageFile
 

@@ -17,7 +17,7 @@ import os
 import struct
 from typing import Any, BinaryIO
 
-from .archive import Archive
+from . import Archive
 from .files import FetchedFile, OpenFile
 from .index import GAP, Progress, Rows, RowsBuilder, corrupt, fingerprint, is_target, refused
 

@@ -16,8 +16,7 @@ from typing import Any
 import google_crc32c
 
 from ..remote.objects import FolderAndSize
-from . import protobuf
-from .archive import Archive, PathLike
+from . import Archive, PathLike, protobuf
 from .files import FetchedFile, OpenFile
 from .index import Progress, Rows, RowsBuilder, corrupt, refused
 from .protobuf import BYTES, Malformed

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..remote.objects import FolderAndSize
-from .archive import Archive, PathLike
+from . import Archive, PathLike
 from .files import FetchedFile, OpenFile
 from .index import Progress, Rows, RowsBuilder, corrupt, is_target, refused
 

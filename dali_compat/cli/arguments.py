@@ -80,7 +80,7 @@ def open_dataset(
     """
     import dali_compat
 
-    from ..archives.archive import expand
+    from ..archives import expand
 
     files, named = expand(paths), dict(options)
     kinds = {dataset_class(file) for file in files}

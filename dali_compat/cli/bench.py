@@ -32,7 +32,7 @@ from dali_compat.cli.arguments import (
 )
 from dali_compat.cli.limits import BUSY, Bottleneck, Measured, advice, limit, limit_beside, shares
 from dali_compat.cli.timing import Passes, SampledFiles, memory
-from dali_compat.routes.choose import StockRoute, in_python
+from dali_compat.routes import StockRoute, in_python
 
 from ..runtime.cores import usable_cores
 from ..runtime.text import in_bytes, in_columns

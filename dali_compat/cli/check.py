@@ -64,7 +64,7 @@ def _source(args):
     """
     import dali_compat
 
-    from ..archives.archive import expand
+    from ..archives import expand
     from .check_files import FileSource, bucket_source, folder_source
 
     name = " ".join(args.path)

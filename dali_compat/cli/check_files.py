@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple
 from PIL import Image, UnidentifiedImageError
 from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
 
-from ..archives.archive import Archive
+from ..archives import Archive
 from ..data.header import DALI, read_header
 from ..data.sources import Record, Source, is_record, opened
 from ..remote.objects import Objects

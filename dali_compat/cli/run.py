@@ -32,7 +32,6 @@ def add_arguments(parser) -> None:
     )
     bad = "what happens to a sample that cannot be read (default %(default)s)"
     parser.add_argument("--on-error", choices=("raise", "skip", "replace"), default="raise", help=bad)
-    parser.add_argument("--report", action="store_true", help="say at the end what became of every loader")
     parser.add_argument("--quiet", action="store_true", help="no line for each loader that says what it runs on")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="script or module, and its arguments")
@@ -50,7 +49,6 @@ def run(args) -> int:
         cache=args.cache,
         fallback=args.fallback,
         on_error=args.on_error,
-        report=args.report,
         verbose=not args.quiet and os.environ.get("RANK", "0") == "0",  # the other ranks' are the same
     )
     sys.argv = ["-m", *args.program[1:]] if args.is_module else args.program

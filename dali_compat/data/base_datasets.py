@@ -17,7 +17,7 @@ import torch
 import torch.utils.data as data
 from torchvision.datasets import VisionDataset
 
-from ..archives.archive import Archive
+from ..archives import Archive
 from ..errors import ImageReadError, Unsupported
 from ..inspection.objects import is_original
 from ..remote.objects import Objects

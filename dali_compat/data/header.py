@@ -14,9 +14,9 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from .intact import intact, is_intact, is_whole_bitmap
-from .sources import ORIENTATION, InItsMode, RandomAccess, Source, is_record, is_upright, opened
+from .sources import ORIENTATION, RandomAccess, Source, is_record, is_upright, opened
 
-UNKNOWN, DALI, PIL, UNREADABLE, GRAY = 0, 1, 2, 3, 4  # GRAY: by PIL, with one channel
+UNKNOWN, DALI, PIL, UNREADABLE = 0, 1, 2, 3
 
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PLAIN_FRAMES = (0xC0, 0xC2)  # baseline and progressive, Huffman-coded
@@ -41,7 +41,7 @@ class Header(NamedTuple):
     """A file's header.
 
     Attributes:
-        kind: DALI, PIL, UNREADABLE or GRAY.
+        kind: DALI, PIL or UNREADABLE.
         height, width: in pixels, as it is shown where it is turned.
         length: of the file, in bytes.
         at: where the bytes are that state its sides.
@@ -150,7 +150,7 @@ def _read_jpeg(source: Source | np.ndarray) -> Header | None:
         data, base, at, markers = frame
         components, height, width = frame.components, frame.height, frame.width
         plain = frame.is_plain and (components == 1 or _is_ycc(markers, data[at + 10 : at + 17 : 3]))
-        if not plain or (components == 1 and isinstance(source, InItsMode)):
+        if not plain:
             return None
         ends = encoded.read(2, encoded.size - 2) == b"\xff\xd9"
         known = ends or intact(np.frombuffer(encoded.read(encoded.size, 0), np.uint8))
@@ -216,8 +216,6 @@ def _ask_pil(source: Source | np.ndarray) -> Header:
         stated = _stated(encoded, at)
     with opened(source) as file, Image.open(file) as image:
         height, width = image.height, image.width  # what comes next may turn to other pages
-        if isinstance(source, InItsMode) and image.mode != "RGB":
-            return Header(GRAY if image.mode == "L" else PIL, height, width)
         orientation = _orientation(image) if is_upright(source) else 0
         height, width = _shown(height, width, orientation)
         if orientation > 1 and image.format != "PNG":

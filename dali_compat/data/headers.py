@@ -62,7 +62,7 @@ class Facts(NamedTuple):
         chroma: (N,) uint8, as Header's.
         written: (N,) int64, likewise.
         orientations: (N,) uint8, likewise.
-        kinds: (N,) uint8, DALI, PIL, UNREADABLE, GRAY or UNKNOWN. The last that put() sets: an interrupt may stop it.
+        kinds: (N,) uint8, DALI, PIL, UNREADABLE or UNKNOWN. The last that put() sets: an interrupt may stop it.
     """
 
     sizes: np.ndarray

@@ -77,8 +77,8 @@ class Record:
 Source = str | Record
 
 
-class _Otherwise(str):
-    """A path whose image is not the one that the same text gives as a str: they are not equal."""
+class Upright(str):
+    """The path of a file whose image is turned as its EXIF says: not equal to the same text as a str."""
 
     def __hash__(self) -> int:
         return hash((type(self), str(self)))
@@ -88,14 +88,6 @@ class _Otherwise(str):
 
     def __ne__(self, other: object) -> bool:  # str has one of its own
         return not self == other
-
-
-class InItsMode(_Otherwise):
-    """The path of a file whose image is taken in the mode that it has: Image.open(path) without convert("RGB")."""
-
-
-class Upright(_Otherwise):
-    """The path of a file whose image is turned as its EXIF says."""
 
 
 PATHS, BYTES = "paths", "bytes"  # what is encoded
@@ -186,9 +178,6 @@ def decoded(source: Source | np.ndarray) -> Image.Image:
     """Decodes an image with PIL, as its data set does."""
     with io.BytesIO(source.copied()) if is_record(source) else opened(source) as file:
         image: Any = Image.open(file)
-        if isinstance(source, InItsMode):
-            image.load()
-            return image
         return (ImageOps.exif_transpose(image) if is_upright(source) else image).convert("RGB")
 
 
@@ -304,7 +293,7 @@ def _info_of(source: Source | np.ndarray) -> dict[Any, Any]:
     Raises:
         OSError: it cannot be read.
     """
-    if not isinstance(source, InItsMode) and not is_upright(source):
+    if not is_upright(source):
         with opened(source) as file, Image.open(file) as image:
             if image.format == "JPEG":  # its header has all; others have more behind their pixels, or change it
                 return image.info

@@ -52,7 +52,7 @@ class SampleTable:
         if set(map(type, lists)) != {list}:
             raise TypeError("no lists")
         self._lists = [list(entries) for entries in lists]  # which tell what has changed since
-        self._fixed, self._copies, self._taken = fixed, _copies(fixed), taken
+        self._fixed, self._taken = fixed, taken
         paths, self.targets = _texts(columns[0]), _numbers(columns[1])
         self._folder = "" if all(path[:1] == "/" for path in paths) else folder
         self._paths = paths = [within(folder, path) for path in paths] if self._folder else paths
@@ -78,11 +78,11 @@ class SampleTable:
         if self._folder not in ("", folder):
             return False
         same = self._is_long(lists) and all(map(_are, self._lists, lists)) and taken is self._taken
-        return same and len(fixed) == len(self._copies) and all(map(_is, self._copies, _copies(fixed)))
+        return same and self._has(fixed)
 
     def holds(self, lists: tuple[Any, ...], index: np.ndarray, fixed: tuple[Any, ...] = ()) -> bool:
-        """Returns whether those at ``index`` (0 and up) are. Lists in ``fixed`` are not looked into."""
-        if not self._is_long(lists) or len(fixed) != len(self._fixed) or not all(map(_is, self._fixed, fixed)):
+        """Returns whether those at ``index`` (0 and up) are."""
+        if not self._is_long(lists) or not self._has(fixed):
             return False
         chosen = index.tolist()
         get = itemgetter(*chosen, chosen[-1])  # of one index it would give no tuple
@@ -91,6 +91,9 @@ class SampleTable:
     def _is_long(self, lists: tuple[Any, ...]) -> bool:
         """Returns whether they are as many lists of as many entries."""
         return len(lists) == len(self._lists) and all(type(now) is list and len(now) == len(self) for now in lists)
+
+    def _has(self, fixed: tuple[Any, ...]) -> bool:
+        return len(fixed) == len(self._fixed) and all(map(_is, self._fixed, fixed))
 
     @cached_property
     def digest(self) -> str:
@@ -141,14 +144,7 @@ def _numbers(targets: Any) -> Any:
     return np.array(targets, dtype)
 
 
-def _copies(fixed: tuple[Any, ...]) -> list[Any]:
-    """Lists as they are now."""
-    return [tuple(one) if type(one) is list else one for one in fixed]
-
-
 def _is(before: Any, now: Any) -> bool:
-    if type(before) is type(now) is tuple:
-        return _are(before, now)
     return before is now or _are((before,), (now,))
 
 

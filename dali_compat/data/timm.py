@@ -14,7 +14,7 @@ import numpy as np
 from torchvision.datasets import DatasetFolder
 from torchvision.datasets.folder import pil_loader
 
-from ..archives.archive import Archive
+from ..archives import Archive
 from ..archives.files import MappedFiles
 from ..archives.index import Rows, Table
 from ..errors import Unsupported

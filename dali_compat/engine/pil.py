@@ -18,34 +18,18 @@ from ..data.sources import Source, decoded
 from ..ops.kernels import image_kernel_of, kernel_of
 from ..plan import Step
 
-_MODES = {1: "L", 3: "RGB"}
 ArgumentsFor = Callable[[tuple[int, int]], list[dict]]
 """Gives the arguments of each step for an image of a size, (height, width)."""
 
 
-class OtherMode(ValueError):
-    """A gray image where one in RGB was expected, or the reverse: its file is another one than its header was of."""
+def load(source: Source, steps: tuple[Step, ...], arguments_for: ArgumentsFor) -> torch.Tensor:
+    """Decodes one image as torchvision's pil_loader and runs the steps; gives a CHW tensor (of a PIL image, too)."""
+    return load_views(source, [(steps, arguments_for)])[0]
 
 
-def load(source: Source, steps: tuple[Step, ...], arguments_for: ArgumentsFor, channels: int = 3) -> torch.Tensor:
-    """Decode one image as its data set does (mostly as torchvision's pil_loader) and run the steps, which are for so
-    many channels; gives a CHW tensor (of a PIL image, too).
-
-    Raises:
-        OtherMode: its data set does not convert it to RGB, and these steps are for the other number of channels.
-        ValueError: nor is it gray.
-    """
-    return load_views(source, [(steps, arguments_for)], channels)[0]
-
-
-def load_views(
-    source: Source, chains: Sequence[tuple[tuple[Step, ...], ArgumentsFor]], channels: int = 3
-) -> tuple[torch.Tensor, ...]:
-    """The same image through several chains. Raises as load()."""
-    image: Any = decoded(source)
-    if image.mode != _MODES[channels]:
-        kind = OtherMode if image.mode in _MODES.values() else ValueError
-        raise kind(f"it is in mode {image.mode}, and its data set does not convert; save the file in RGB, or in gray")
+def load_views(source: Source, chains: Sequence[tuple[tuple[Step, ...], ArgumentsFor]]) -> tuple[torch.Tensor, ...]:
+    """The same image through several chains."""
+    image = decoded(source)
     return tuple(_transformed(image, steps, arguments_for) for steps, arguments_for in chains)
 
 

@@ -6,17 +6,16 @@ decoded together (decoding.py), by a group for each decoder (decode.py, planes_g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ..data.header import DALI, GRAY, PIL, UNREADABLE
+from ..data.header import DALI, PIL, UNREADABLE
 from ..data.lookup import Found, Listed, Tabled, as_list, objects_at
 from ..data.sources import Source
-from ..engine.pil import OtherMode
 from ..ops.draws import ImageTooSmall
 from ..plan import Plan
 from ..runtime.device import current_stream_of, handed_over
@@ -28,8 +27,6 @@ from .epoch import DaliEpoch
 from .on_error import NOTHING, Substitute, replaced
 from .part import Given, Part, in_order
 from .rows import Rows, locate
-
-T = TypeVar("T")
 
 
 class _Prepared(NamedTuple):
@@ -146,7 +143,7 @@ class DaliBatch(Batch):
     def advance(self) -> None:
         """After start(): sets functions without a translation to work, once."""
         if self.epoch.advances:
-            self._stage(partial(self._regrouping, self._advance))
+            self._stage(self._advance)
 
     def _advance(self) -> None:
         if self.epoch.errors.policy == "replace":
@@ -185,7 +182,7 @@ class DaliBatch(Batch):
         them, or they are no images."""
         if self._prepared is not None:
             return self._prepared.handed_over()[0]
-        made = self._regrouping(self._made)
+        made = self._made()
         if self._traced is not None:
             return self._traced.images(made + self._traced.replayed(self._rows))
         return made[0][1] if len(made) == 1 else in_order(made)
@@ -243,7 +240,7 @@ class DaliBatch(Batch):
         by_plan: dict[Plan, dict[tuple[int, str], list[np.ndarray]]] = {}
         for found, kinds in rows.look(by_pil=self._stands_in):
             for kind, given, chosen in self._kinds(found, kinds):
-                plan = self.epoch.route.plan_of(found.leaf, gray=kind == GRAY)
+                plan = self.epoch.route.plan_of(found.leaf)
                 if kind == DALI and self._traced is not None and not self.epoch.may_have_pipeline(plan):
                     kind, given = PIL, ""
                 by_plan.setdefault(plan, {}).setdefault((kind, given), []).append(chosen)
@@ -266,21 +263,9 @@ class DaliBatch(Batch):
             dalis &= ~known
         if dalis.any():
             yield DALI, found.given, rows if dalis.all() else rows[dalis]
-        for kind in (PIL, UNREADABLE, GRAY):
+        for kind in (PIL, UNREADABLE):
             if (others := kinds == kind).any():
                 yield kind, "", rows[others]
-
-    def _regrouping(self, function: Callable[[], T]) -> T:
-        """Returns what a function gives; where files turn out to be gray that were not, or the reverse, once their rows
-        have the plans that they need now."""
-        while True:
-            try:
-                return function()
-            except OtherMode:
-                while self._under_way:
-                    for one in self._under_way.pop():
-                        one.discard()
-                self._group()
 
     # ---- on_error
 

@@ -31,7 +31,7 @@ class Decoded(NamedTuple):
     Attributes:
         rows: that could be made, in order.
         images: of these: (N, C, H, W), a list of N where sizes differ, or ViewBatches of these.
-        failures: the errors of the other rows. OtherMode: the file has changed, and needs another plan.
+        failures: the errors of the other rows.
     """
 
     rows: Sequence[int]
@@ -59,8 +59,7 @@ class PilGroup:
         for row in rows:
             chains = [(one.steps, partial(batch.compute_one, one.steps, row)) for one in plan.chains]
             how: tuple = (pil.load_views, chains) if plan.views else (pil.load, *chains[0])
-            channels = plan.chains[0].takes.channels
-            self._futures[row] = batch.epoch.in_thread(how[0], batch.sources[row], *how[1:], channels)
+            self._futures[row] = batch.epoch.in_thread(how[0], batch.sources[row], *how[1:])
 
     def failed(self) -> dict[int, Exception]:
         """Returns the errors so far; others may still be at work."""
@@ -81,7 +80,7 @@ class PilGroup:
         return Decoded(list(made), list(made.values()), failures)
 
     def _named(self, row: int, error: Exception) -> Exception:
-        return error if isinstance(error, (ImageTooSmall, pil.OtherMode)) else self._batch.unreadable(row, error)
+        return error if isinstance(error, ImageTooSmall) else self._batch.unreadable(row, error)
 
     def _sent(self, image: torch.Tensor) -> torch.Tensor:
         return to_device(image, self._batch.epoch.route.device)

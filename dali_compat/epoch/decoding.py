@@ -8,7 +8,6 @@ import numpy as np
 
 from ..data.header import DALI
 from ..data.sources import DECODED
-from ..engine.pil import OtherMode
 from ..ops.draws import ImageTooSmall
 from ..ops.kernels import uniform
 from ..plan import Plan
@@ -70,21 +69,13 @@ class Decoding:
                 group.decode()
 
     def look(self) -> None:
-        """Gives up rows that have failed already; others may still be at work.
-
-        Raises:
-            OtherMode: as result().
-        """
+        """Gives up rows that have failed already; others may still be at work."""
         for group in self._groups:
             if isinstance(group, PilGroup) and (failures := group.failed()):
-                self._give_up(failures)
+                self._batch.give_up(failures)
 
     def result(self) -> Given:
-        """Returns rows that could be decoded, and their images on the device; gives up the others.
-
-        Raises:
-            OtherMode: files have changed: the rows need another plan.
-        """
+        """Returns rows that could be decoded, and their images on the device; gives up the others."""
         made = []
         while self._groups:  # one that fails stays there, to be discarded
             made.append(self._groups[-1].result())
@@ -92,19 +83,13 @@ class Decoding:
         whole = together(made) if len(made) != 1 else made[0]
         del made  # whose errors refer to their tracebacks, and these to this frame
         if whole.failures:
-            self._give_up(whole.failures)
+            self._batch.give_up(whole.failures)
         images = whole.images
         if self._plan.views and not isinstance(images, ViewBatches):
             images = ViewBatches([uniform(list(of_view)) for of_view in zip(*images, strict=True)])
         elif isinstance(images, list) and images:
             images = uniform(images)
         return whole.rows, images
-
-    def _give_up(self, failures: dict[int, Exception]) -> None:
-        other = [row for row, error in failures.items() if isinstance(error, OtherMode)]
-        if other and self._batch.forget_once(other):
-            raise failures.pop(other[0])
-        self._batch.give_up(failures)
 
     def discard(self) -> None:
         while self._groups:

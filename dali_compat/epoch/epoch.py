@@ -27,10 +27,10 @@ from ..lazy.workers import TracingWorkers
 from ..plan import Plan
 from ..randoms import Randoms, own_generators
 from ..remote.fetcher import Fetcher
-from ..routes.choose import available_threads
+from ..routes import available_threads
 from ..routes.dali import MOST_PIPELINES, DaliRoute
 from ..translate.lower import plans_ahead
-from ..workers.calls import Calls
+from ..workers import Calls
 from .progress import Progress
 from .samplers import indices_among
 from .stats import Meter

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-from ..routes.choose import Route, StockRoute
+from ..routes import Route, StockRoute
 from ..routes.dali import DaliRoute
 from .generators import GLOBAL, of_loader, runs_users_functions
 from .progress import Progress, set_users, stateful, users_of, users_states

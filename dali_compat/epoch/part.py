@@ -16,7 +16,7 @@ from ..plan import Call, ImageSpec, Plan, Step
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches
 from ..translate.lower import continued
-from ..workers.calls import Called
+from ..workers import Called
 from ..workers.samples import as_samples
 from .epoch import Epoch
 

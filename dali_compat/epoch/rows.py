@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..data.header import GRAY, PIL
+from ..data.header import PIL
 from ..data.headers import Facts, Headers, headers_of
 from ..data.lookup import Found, Listed, Tabled, as_list, in_tables, look_up
 from ..data.readers import transforms_of
 from ..data.sources import Info, Source, fetch, is_object
 from ..data.verdicts import Verdicts
-from ..engine.pil import OtherMode
 from ..errors import ImageReadError, read_error
 from ..ops.draws import Arrays, Computed, ImageTooSmall, compute
 from ..ops.kernels import rows_of
@@ -60,7 +59,6 @@ class Rows:
         self.bad, self.tolerant, self._randoms = bad, tolerant, randoms
         self.pixels: list[Any] = []
         self._requested: list[tuple[Found, int]] = []  # headers
-        self._forgotten: set[int] = set()  # rows
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -90,16 +88,14 @@ class Rows:
             Exception: the first error, unless on_error is for it.
         """
         if self.tolerant:
-            self.bad.update((row, self._named(row, error)) for row, error in failures.items())
+            self.bad.update((row, self._named(error)) for row, error in failures.items())
         elif failures:
             row = min(failures)
-            raise self._named(row, failures.pop(row))  # nothing here refers to it, and to this frame by its traceback
+            raise self._named(failures.pop(row))  # nothing here refers to it, and to this frame by its traceback
 
-    def _named(self, row: int, error: Exception) -> Exception:
+    def _named(self, error: Exception) -> Exception:
         """An error of torchvision's class."""
-        if isinstance(error, ImageTooSmall):
-            return ValueError(str(error))
-        return self.unreadable(row, error) if isinstance(error, OtherMode) else error
+        return ValueError(str(error)) if isinstance(error, ImageTooSmall) else error
 
     def unreadable(self, row: int, error: Exception) -> ImageReadError:
         """An error that names the row's file, with its reason."""
@@ -143,7 +139,7 @@ class Rows:
                 continue
             facts = found.headers.facts(found.index, found.keys, partial(self._source_of, found.rows))
             if by_pil or getattr(found.leaf, "by_pil", False):
-                facts.kinds[facts.kinds != GRAY] = PIL
+                facts.kinds[:] = PIL
             if len(found.rows) == count:  # in order
                 self.facts = facts
             else:
@@ -173,13 +169,6 @@ class Rows:
         """These files have changed: they are looked at anew."""
         for headers, index in map(self._kept, rows):
             headers.forget(index)
-
-    def forget_once(self, rows: list[int]) -> bool:
-        """forget(). False where it was called for all of these rows before, and has not helped."""
-        self.forget(rows)
-        before = self._forgotten.issuperset(rows)
-        self._forgotten.update(rows)
-        return not before
 
     def _kept(self, row: int) -> tuple[Headers, int]:
         """Returns where the header of a row's file is kept, and at which index."""

@@ -187,13 +187,7 @@ class Meter:
 
 
 class Stats:
-    """A loader's counts. Iterators of any threads have a Meter each.
-
-    Attributes:
-        became: in a few words, what the loader was in its last iteration; "" before the first.
-    """
-
-    became = ""
+    """A loader's counts. Iterators of any threads have a Meter each."""
 
     def __init__(self) -> None:
         self._lock = new_lock()  # a signal's handler may ask in the midst of it

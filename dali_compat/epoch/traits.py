@@ -15,7 +15,7 @@ from ..data.base_datasets import Images, image_leaves_of, leaves_of, locate, sam
 from ..data.hugging_face import DALIHuggingFace
 from ..data.sources import is_record
 from ..errors import Unsupported
-from ..routes.choose import Route, StockRoute
+from ..routes import Route, StockRoute
 from ..routes.dali import DaliRoute
 from ..runtime.text import repr_of
 from ..translate.lower import plans_ahead

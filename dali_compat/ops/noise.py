@@ -1,8 +1,6 @@
-"""Erased windows, noise, JPEG and whitening."""
+"""Erased windows, noise and JPEG."""
 
 from __future__ import annotations
-
-import functools
 
 import numpy as np
 import torch
@@ -18,7 +16,6 @@ from .arguments import EXACT, TORCHVISION, coded, like_of, refuse_pil
 from .draws import draws
 from .kernels import image_kernel, kernel
 from .laws import coin, key, whole
-from .pixels.grids import product
 from .pixels.lists import each
 from .pixels.squares import mixed, normals, normals_at
 from .pixels.values import in_parts
@@ -56,16 +53,6 @@ def translate_gaussian_noise(t, spec):
 @register(v2.JPEG, consumes="quality")
 def translate_jpeg(t, spec):
     return (step("jpeg", spec, draw("jpeg_quality", quality=tuple(t.quality)), like=like_of(t, spec), fidelity=coded),)
-
-
-@register(v1.LinearTransformation, v2.LinearTransformation, consumes="transformation_matrix mean_vector")
-def translate_linear_transformation(t, spec):
-    refuse_pil(t, spec, "ToTensor()")
-    if spec.size and len(t.transformation_matrix) != spec.channels * spec.size[0] * spec.size[1]:
-        raise Untranslatable(
-            t, f"its matrix is for other images than {spec.channels} x {spec.size[0]} x {spec.size[1]}"
-        )
-    return (step("linear_transformation", spec, matrix=t.transformation_matrix, mean=t.mean_vector, fidelity=EXACT),)
 
 
 def erasing_answers(row, step):
@@ -174,18 +161,6 @@ def jpeg(images, arrays, *, like):
 
     coded = each(code, images.cpu(), arrays["quality"].tolist())
     return to_device(torch.stack(coded), images.device)
-
-
-@kernel
-def linear_transformation(images, arrays, *, matrix, mean):
-    """LinearTransformation: each image as a vector, minus the mean, times the matrix."""
-    centred = images.flatten(1) - _on(mean, images.device)
-    return product(centred, _on(matrix, images.device).to(centred.dtype)).view(images.shape)
-
-
-@functools.lru_cache(8)
-def _on(constant: torch.Tensor, device: torch.device) -> torch.Tensor:
-    return constant.to(device)
 
 
 # ---- one image

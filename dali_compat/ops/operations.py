@@ -15,7 +15,7 @@ import torch
 from . import color, warp
 from .hue import hsv_tables
 from .kernels import kernel_of
-from .launches import CODES, INTERPOLATIONS, OPERATIONS, tried
+from .launches import CODES, INTERPOLATIONS, OPERATIONS, launcher
 from .pixels.lists import in_groups
 from .pixels.transform import fill_like, is_fixed
 
@@ -55,13 +55,13 @@ def run(images, chosen, numbers, *, like, interpolations=0, fill=None, area=None
 
 
 def _launched_for(images):
-    """(tried.launched(), its hue_tables), or twice None where torch does the work."""
+    """(launched(), its hue_tables), or twice None where torch does the work."""
     channels, (height, width) = images.shape[1], images.shape[-2:]
     fits = images.dtype == torch.uint8 and channels in (1, 3) and height * width <= _LARGEST
     if not (fits and _has_launches(images.device)):
         return None, None
     hue_tables = hsv_tables(images.device) if channels == 3 else None
-    return tried.launcher(images.device, channels, hue_tables, _grouped), hue_tables
+    return launcher(images.device, channels, hue_tables, _grouped), hue_tables
 
 
 def _has_launches(device: torch.device) -> bool:

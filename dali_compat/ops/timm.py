@@ -22,7 +22,6 @@ from .pixels.lists import uniform
 from .pixels.squares import normals
 from .resize import _resize_to, resize_each, resize_image, resized_to
 from .translators import T, register
-from .windows import _border, window
 
 timm: Any = import_module("timm.data.transforms")
 random_erasing: Any = import_module("timm.data.random_erasing")
@@ -86,25 +85,6 @@ def resize_keep_ratio(t, spec):
         aspect=(t.random_aspect_prob, *t.random_aspect_range),
     )
     return (_resize(t, spec, sizes, None),)
-
-
-@_known("CenterCropOrPad", consumes="size fill padding_mode")
-def center_crop_or_pad(t, spec):
-    size = tuple(t.size)
-    pad = step("pad", spec.but(size=None), draw("pad_to_center", size=size), fidelity=EXACT, **_border(t, spec))
-    return pad, step("crop", spec.but(size=size), draw("center_crop", size=size), inside=True, fidelity=EXACT)
-
-
-@_known("RandomCropOrPad", consumes="size fill padding_mode")
-def random_crop_or_pad(t, spec):
-    size = tuple(t.size)
-    return (step("pad", spec.but(size=size), draw("crop_or_pad", size=size), fidelity=EXACT, **_border(t, spec)),)
-
-
-@_known("TrimBorder", consumes="border_size")
-def trim_border(t, spec):
-    window = draw("trim_border", border=t.border_size)
-    return (step("crop", spec.but(size=None), window, inside=True, fidelity=EXACT),)
 
 
 @register(
@@ -176,27 +156,6 @@ def draw_resize_keep_ratio(sizes, u, *, size, longest, scale, aspect):
         drawn = np.where(u[:, 2:3] < aspect[0], drawn, 1.0)
         factor = factor * np.concatenate([1.0 / drawn, drawn], 1)
     return resized_to(np.rint(sizes * factor / ratio).astype(np.int64))
-
-
-@draws()
-def draw_pad_to_center(sizes, u, *, size):
-    """timm.data.transforms.center_crop_or_pad, as far as it pads."""
-    missing = np.maximum(np.array(size) - sizes, 0)
-    return window(-(missing // 2), sizes + missing)
-
-
-@draws(uniforms=2)
-def draw_crop_or_pad(sizes, u, *, size):
-    """timm.data.transforms.RandomCropOrPad.get_params: a window within a larger image, or around a smaller one."""
-    room = sizes - np.array(size)
-    start = np.floor(u * (np.abs(room) + 1)) * np.where(room < 0, -1, 1)
-    return window(start, np.broadcast_to(size, sizes.shape))
-
-
-@draws()
-def draw_trim_border(sizes, u, *, border):
-    """timm.data.transforms.TrimBorder, of images that are larger than two borders."""
-    return window(np.broadcast_to(border, sizes.shape), sizes - 2 * border)
 
 
 _A_WINDOW = 23  # uniform numbers: erased()'s, and a key

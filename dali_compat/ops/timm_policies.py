@@ -1,4 +1,4 @@
-"""timm's RandAugment, AutoAugment and AugMixAugment."""
+"""timm's RandAugment and AutoAugment."""
 
 from __future__ import annotations
 
@@ -36,11 +36,6 @@ _AUGMENT_OP = _names("prob random magnitude magnitude_std float uniform gauss ma
 _AUGMENT_OP |= _names("_LEVEL_DENOM _MAX_LEVEL level_fn hparams tuple aug_fn kwargs")
 _RAND_AUGMENT = _names("np random choice ops num_layers choice_weights")
 _AUTO_AUGMENT = _names("random choice policy")
-_AUGMIX = _names("np float32 random dirichlet alpha width beta blended _apply_blended _apply_basic")
-_BASIC = _names("np zeros_like float32 depth random randint choice ops asarray clip Image fromarray astype uint8 blend")
-_BASIC_OF_SQUARES = _names("size len getbands zeros")  # of an older timm, which fails on others
-_BLENDED = _names("copy _calc_blended_weights depth np random randint choice ops Image blend")
-_WEIGHTS = _names("np array append float32")
 
 
 @register(timm.RandAugment, consumes="ops num_layers choice_weights")
@@ -66,18 +61,6 @@ def translate_auto_augment(t, spec):
     described = iter(flat)
     policy = tuple(tuple(next(described) for _ in ops) for ops in t.policy)
     return _steps(spec, how, [draw("timm_auto_augment", policy=policy, at=at) for at in range(max(map(len, policy)))])
-
-
-@register(timm.AugMixAugment, consumes="ops alpha width depth blended")
-def translate_augmix(t, spec):
-    basic = _BASIC | (_BASIC_OF_SQUARES if spec.size is not None and spec.size[0] == spec.size[1] else frozenset())
-    _refuse_other_code(t, __call__=_AUGMIX, _apply_basic=basic, _apply_blended=_BLENDED, _calc_blended_weights=_WEIGHTS)
-    ops, how = _operations(t, spec, t.ops)
-    if type(t.width) is not int or type(t.depth) is not int or t.width < 1 or not t.alpha > 0:
-        raise Untranslatable(t, f"width={t.width}, depth={t.depth}, alpha={t.alpha}")
-    blended = bool(t.blended)
-    chains = draw("timm_augmix", ops=ops, alpha=float(t.alpha), width=t.width, depth=t.depth, blended=blended)
-    return (step("timm_augmix", spec, chains, **how, blended=blended, fidelity=EXACT),)
 
 
 def _steps(spec, how, drawn) -> list:

@@ -1,4 +1,4 @@
-"""Random choices of timm's RandAugment, AutoAugment and AugMixAugment.
+"""Random choices of timm's RandAugment and AutoAugment.
 
 ``which`` counts in OPERATIONS, -1 is nothing; ``value`` is the number that timm hands to the function of that name, its
 sign included; ``choice`` counts in the interpolations to choose from.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .draws import draws
-from .laws import deepest, ended, gammas, shares, whole
+from .laws import whole
 
 OPERATIONS = (
     *("auto_contrast", "equalize", "invert", "posterize", "solarize", "solarize_add", "color", "contrast"),
@@ -120,8 +120,8 @@ for _name in ("Color", "Contrast", "Brightness", "Sharpness"):
 
 
 def applied(ops: tuple[Operation, ...], chosen: np.ndarray, u: np.ndarray) -> dict[str, np.ndarray]:
-    """AugmentOp.__call__ for ``chosen`` of the operations, of any shape, and ``u`` of this shape and NUMBERS: arrays of
-    this shape, ``which`` -1 where it is not applied."""
+    """AugmentOp.__call__ for ``chosen`` (N,) of the operations and ``u`` (N, NUMBERS): arrays (N,), ``which`` -1 where
+    it is not applied."""
     prob, magnitude, deviation, bound, choices = (
         np.array([getattr(op, name) for op in ops])[chosen]
         for name in ("prob", "magnitude", "deviation", "bound", "choices")
@@ -180,40 +180,3 @@ def draw_timm_auto_augment(sizes, u, *, policy, at):
     arrays = _one(tuple(policy[number][at] for number in reaching), place[row], u[:, 1 + NUMBERS * at :][:, :NUMBERS])
     has = place[row] >= 0
     return arrays | {"flag": arrays["flag"] * has, "which": np.where(has, arrays["which"], -1)}, sizes
-
-
-def _augmix_numbers(ops, alpha, width, depth, blended) -> int:
-    return width * (1 + deepest(depth) * (1 + NUMBERS)) + (width + 1 if alpha == 1 else 1)
-
-
-@draws(uniforms=_augmix_numbers)
-def draw_timm_augmix(sizes, u, *, ops, alpha, width, depth, blended):
-    """AugMixAugment's chains: ``which``, ``value`` and ``choice`` are (N, width, depth), ``which`` -1 beyond the end of
-    a chain. ``mix`` (N, width) float32 has the weight of each chain, and ``m`` (N,) that of them all; where they are
-    ``blended``, ``mix`` has the weight with which each is laid over what is there."""
-    over = ended(u[:, :width], depth)
-    count = over.shape[1] * over.shape[2]
-    chosen = whole(u[:, width : width + count], 0, len(ops)).reshape(over.shape)
-    rest = u[:, width + count :]
-    arrays = applied(ops, chosen, rest[:, : NUMBERS * count].reshape(*over.shape, NUMBERS))
-    mix, m = _mix(rest[:, NUMBERS * count :], alpha, width)
-    if blended:
-        mix = _blended(mix, m)
-    return arrays | {"which": np.where(over, np.int32(-1), arrays["which"]), "mix": mix, "m": m}, sizes
-
-
-def _mix(u, alpha, width) -> tuple[np.ndarray, np.ndarray]:
-    """np.random.dirichlet of the chains, and np.random.beta, which for ``alpha`` 1 is uniform; float32."""
-    if alpha == 1:
-        return shares(gammas(u[:, :width], alpha, width)).astype(np.float32), u[:, width].astype(np.float32)
-    variates = gammas(u, alpha, width + 2)
-    return shares(variates[:, :width]).astype(np.float32), shares(variates[:, width:])[:, 0].astype(np.float32)
-
-
-def _blended(mix, m) -> np.ndarray:
-    """AugMixAugment._calc_blended_weights, in float32."""
-    mix, left, made = mix * m[:, None], np.ones(len(mix), np.float32), []
-    for weight in mix.T[::-1]:
-        made.append(weight / left)
-        left = left * (1 - made[-1])
-    return np.stack(made[::-1], 1)

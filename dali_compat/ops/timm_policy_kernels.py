@@ -1,4 +1,4 @@
-"""timm's RandAugment, AutoAugment and AugMixAugment.
+"""timm's RandAugment and AutoAugment.
 
 On a CPU timm's own functions do them, image by image, in threads: Pillow takes less time than torch does, whatever the
 size. On a GPU operations.py does them. An operation that would give something else there than timm's function, of
@@ -19,7 +19,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F1
 
 from ..runtime.device import to_device
-from . import color, operations
+from . import operations
 from .filters import box_blur
 from .kernels import image_kernel, kernel
 from .matrices import rotation
@@ -35,14 +35,6 @@ def timm_augment(images, arrays, *, interpolations, fill):
     if images.is_cuda:
         return augmented(images, arrays, interpolations=interpolations, fill=fill)
     return _each(timm_augment_image, images, arrays, interpolations=interpolations, fill=fill)
-
-
-@kernel
-def timm_augmix(images, arrays, *, interpolations, fill, blended):
-    """AugMixAugment.__call__ of chains of operations."""
-    if images.is_cuda:
-        return mixed(images, arrays, interpolations=interpolations, fill=fill, blended=blended)
-    return _each(timm_augmix_image, images, arrays, interpolations=interpolations, fill=fill, blended=blended)
 
 
 # ---- batches
@@ -79,29 +71,6 @@ def _by_operations(images, arrays, *, interpolations, fill):
     if not len(blurred):
         return images
     return in_groups(images, [(blurred, functools.partial(box_blur, sigmas=value[blurred]))])
-
-
-def mixed(images, arrays, *, interpolations, fill, blended):
-    """timm_augmix() on any device: chains are mixed in float32 and laid over the image, or laid over it one by one."""
-    n, width, depth = arrays["which"].shape
-    chains = images.repeat(width, 1, 1, 1)  # all first chains, all second ones, ...
-    for place in range(depth):
-        rows = {name: arrays[name][:, :, place].T.reshape(-1) for name in ("which", "value", "choice")}
-        chains = augmented(chains, rows, interpolations=interpolations, fill=fill)
-    weighted = list(zip(arrays["mix"].T, chains.split(n), strict=True))
-    if blended:
-        for weight, chain in weighted:
-            images = _blend(images, chain, weight)
-        return images
-    total = torch.zeros_like(images, dtype=torch.float32)
-    for weight, chain in weighted:
-        total.add_(chain * color.to(images, weight))
-    return _blend(images, total.clamp_(0, 255).to(torch.uint8), arrays["m"])
-
-
-def _blend(images, others, weights):
-    """Image.blend(image, other, weight) of each."""
-    return color.blend(others, images.to(torch.float32), weights, "pil")
 
 
 # ---- operations on values: whose they are, and the number that they take
@@ -179,30 +148,9 @@ def _each(function, images, arrays, **how):
 
 @image_kernel("timm_augment")
 def timm_augment_image(image, row, *, interpolations, fill):
-    return _augmented(image, row["which"], row["value"], row["choice"], interpolations, fill)
-
-
-@image_kernel("timm_augmix")
-def timm_augmix_image(image, row, *, interpolations, fill, blended):
-    """AugMixAugment.__call__, from its chains on."""
-    made, mixed = image, np.zeros_like(image, dtype=np.float32)
-    for weight, *chain in zip(row["mix"], row["which"], row["value"], row["choice"], strict=True):
-        other = image
-        for which, value, choice in zip(*chain, strict=True):
-            other = _augmented(other, which, value, choice, interpolations, fill)
-        if blended:
-            made = Image.blend(made, other, weight)
-        else:
-            mixed += weight * np.asarray(other, dtype=np.float32)
-    if blended:
-        return made
-    return Image.blend(image, Image.fromarray(np.clip(mixed, 0, 255).astype(np.uint8)), row["m"])
-
-
-def _augmented(image, which, value, choice, interpolations, fill):
-    if which < 0:
+    if row["which"] < 0:
         return image
-    return by_timm(image, OPERATIONS[which], float(value), interpolations[int(choice)], fill)
+    return by_timm(image, OPERATIONS[row["which"]], float(row["value"]), interpolations[int(row["choice"])], fill)
 
 
 # ---- whether they are timm's

@@ -1,5 +1,226 @@
-"""install(): torch's DataLoader made ours where it is over images.
+"""install() and uninstall(): torch's DataLoader made ours where it is over images. Nothing here imports torch before
+the program does.
 
-- install: changes the constructor of torch's class. loader: makes a loader ours while it is constructed.
-- frameworks: what Accelerate and Ray Train would lose. report: what became of each loader.
+- loader: makes a loader ours while it is constructed. frameworks: what Accelerate and Ray Train would lose.
 """
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import logging
+import os
+import sys
+from contextlib import ExitStack
+from multiprocessing import spawn
+from types import ModuleType
+from typing import Any, Literal
+
+from ..runtime import Patched
+from ..runtime.warn_location import announce, tell_of_fallback
+
+_HOME = "torch.utils.data.dataloader"
+# Data sets over images come out of one of these, or of packages that import them, or open images by one
+_SOURCES = "torchvision.datasets", "dali_compat.data", "dali_compat.archives", "timm.data", "PIL.Image", "cv2"
+_log = logging.getLogger("dali_compat")
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_CODE = """
+import sys
+sys.path.append(root)  # the parent's sys.path comes later
+from dali_compat.patch import install
+install(verbose=verbose, **options)
+"""
+
+
+def install(
+    *,
+    exact: bool = False,
+    device: Any = None,
+    cache: int | float | None = None,
+    fallback: Literal["warn", "silent", "error"] = "warn",
+    verbose: bool = False,
+    **options: Any,
+) -> ExitStack:
+    """Make torch.utils.data.DataLoader ours where it is over images, in this process and those that it spawns.
+
+    torch's class itself is changed: loaders are made the new way wherever the class was imported, before or after, and
+    so are those of its subclasses. A loader over an image folder, an archive or images in memory, ours or torchvision's
+    or timm's, or over a data set of your own that leaves its images to DALI, becomes a dali_compat.DataLoader; any
+    other stays torch's in full; where it is over images, ``fallback`` says whether a warning or an error tells why.
+    Loaders that were made before stay as they are. A second call takes the place of the first.
+
+    Args:
+        exact, device, cache, fallback: of every such loader, as in DataLoader of this package; a loader that is made
+            with options of its own keeps these.
+        verbose: print a line for each loader when it is made, to stderr: what it runs on, or why not on DALI. The
+            line takes the place of the warning.
+        **options: memory_format, cache_device, on_error and on_error_in_python, as in DataLoader.
+
+    Returns:
+        A context manager, at whose end all is as it was before the call.
+
+    Raises:
+        ValueError: fallback is none of "warn", "silent" and "error".
+        TypeError: there is no such option.
+
+    Examples:
+        >>> with install(device="cpu"):
+        ...     loader = torch.utils.data.DataLoader(DALIImageFolder("train", transform), batch_size=4)
+        >>> isinstance(loader, DataLoader)
+        True
+    """
+    if fallback not in ("warn", "silent", "error"):
+        raise ValueError(f"fallback must be 'warn', 'silent' or 'error', got {fallback!r}")
+    unknown = options.keys() - {"memory_format", "cache_device", "on_error", "on_error_in_python"}
+    if unknown:
+        raise TypeError(f"install() got an unexpected option {sorted(unknown)[0]!r}")
+    given = {"exact": exact, "device": device, "cache": cache, "fallback": fallback, **options}
+    before = Patched.now
+    Patched.now = Patched(given, verbose)
+    if _HOME in sys.modules:
+        _patch(sys.modules[_HOME])
+    elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _WhenImported())
+    _follow_spawns()
+    _log.info("torch.utils.data.DataLoader is dali_compat's where it is over images; also in processes spawned")
+    undo = ExitStack()
+    undo.callback(_return_to, before)
+    return undo
+
+
+def uninstall() -> None:
+    """torch.utils.data.DataLoader is torch's own again. Loaders that were made meanwhile stay as they are.
+
+    Examples:
+        >>> _ = install(device="cpu")
+        >>> uninstall()
+        >>> isinstance(torch.utils.data.DataLoader(DALIImageFolder("train", transform)), DataLoader)
+        False
+    """
+    _return_to(None)
+
+
+def _return_to(before: Patched | None) -> None:
+    Patched.now = before
+    if before is None:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WhenImported)]
+        _unfollow_spawns()
+        if _HOME in sys.modules:
+            _unpatch(sys.modules[_HOME])
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Patches torch as soon as it is there."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if fullname != _HOME:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                if Patched.now is not None:
+                    _patch(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this loader alone
+        return spec
+
+
+def _patch(module: Any) -> None:
+    """torch.utils.data.dataloader's DataLoader, once. The class stays the same object: names of it that were imported
+    before, its subclasses, isinstance() and pickles need nothing."""
+    original = module.DataLoader.__init__
+    if hasattr(original, "_dali_compat_original"):
+        return
+
+    @functools.wraps(original)
+    def __init__(self, *args, **kwargs):
+        now = Patched.now
+        dataset = args[0] if args else kwargs.get("dataset")
+        is_torchs = now is not None and not _is_ours(self)  # ours calls this once more
+        reason = _why_torchs(dataset) if is_torchs else ""
+        if now is not None and reason is None:
+            from .loader import become
+
+            reason = become(self, args, kwargs, now)
+            if reason is None:
+                return
+        if now is not None and reason and (now.options["fallback"] == "error" or not now.verbose):
+            tell_of_fallback(f"torchvision does the work: {reason}", now.options["fallback"], set())
+        original(self, *args, **kwargs)
+        if now is not None and now.verbose and is_torchs:
+            announce(f"torch's own loader, because {reason or f'no images are seen in {type(dataset).__name__}'}")
+
+    __init__._dali_compat_original = original  # type: ignore[attr-defined]  # for _unpatch()
+    module.DataLoader.__init__ = __init__
+
+
+def _unpatch(module: Any) -> None:
+    """Puts torch's methods back; ours stays, and does nothing, if somebody has wrapped it meanwhile."""
+    original = getattr(module.DataLoader.__init__, "_dali_compat_original", None)
+    if original is not None and module.DataLoader.__init__.__wrapped__ is original:
+        module.DataLoader.__init__ = original
+
+
+def _is_ours(loader: Any) -> bool:
+    """Without an import where there is none."""
+    return any(kind.__module__ == "dali_compat.loader" for kind in type(loader).__mro__)
+
+
+def _why_torchs(dataset: Any) -> str | None:
+    """Why a loader over a data set stays torch's; "" where it is over no images, and None where it becomes ours."""
+    if not any(name in sys.modules for name in _SOURCES):
+        return ""
+    from ..data.base_datasets import of_images
+    from ..errors import Unsupported
+    from ..lazy.static_checks import reads_images, with_inner
+    from ..routes import planned
+
+    if of_images(dataset):
+        return None
+    try:
+        planned(dataset)
+    except Unsupported as error:
+        return str(error) if any(of_images(one) or reads_images(one) for one in with_inner(dataset)) else ""
+    return None
+
+
+# ---- processes that multiprocessing spawns: they install before they import the program
+
+
+class _Install:
+    """Its pickle calls install() where it is read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        now = Patched.now
+        assert now is not None
+        options = now.options | {"device": None if now.options["device"] is None else str(now.options["device"])}
+        return exec, (_CODE, {"root": _ROOT, "options": options, "verbose": now.verbose})
+
+
+def _follow_spawns() -> None:
+    """Processes that are spawned from now on install."""
+    original = spawn.get_preparation_data
+    if hasattr(original, "_dali_compat_original"):
+        return
+
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        prepared: dict[str, Any] = original(name)
+        if Patched.now is not None:
+            prepared["dali_compat"] = _Install()
+        return prepared
+
+    get_preparation_data._dali_compat_original = original  # type: ignore[attr-defined]  # for _unfollow_spawns()
+    spawn.get_preparation_data = get_preparation_data
+
+
+def _unfollow_spawns() -> None:
+    """Processes that are spawned from now on do not."""
+    original = getattr(spawn.get_preparation_data, "_dali_compat_original", None)
+    if original is not None:
+        spawn.get_preparation_data = original

@@ -11,8 +11,7 @@ import torch.utils.data as data
 from ..data.base_datasets import leaves_of
 from ..data.timm import OfTimms
 from ..loader import DataLoader
-from ..runtime import patched
-from ..runtime.patched import Patched
+from ..runtime import Patched
 from .frameworks import check_nothing_is_skipped_twice, is_made_by_accelerate, options_of, reason_to_stay_torchs
 
 _KINDS = TypeError, RuntimeError, ValueError
@@ -27,7 +26,7 @@ class InstalledLoader(DataLoader):
     again, by its class and the script's arguments, it has the options of install() again."""
 
     def __init__(self, *args: Any, **kwargs: Any):
-        options = {} if patched.now is None else patched.now.options
+        options = {} if Patched.now is None else Patched.now.options
         super().__init__(*args, **options | kwargs)
 
 

@@ -1,7 +1,222 @@
-"""Chooses who loads a data set, and keeps what a loader has between epochs.
+"""Chooses who loads a data set: DALI, a device that holds the data set, or torch's own loader and why. Asked at every
+iter().
 
-- choose: DALI, the resident route, or torch's own loader and why. Asked at every iter().
-- dali: the DALI route's plans and pipelines. decoded_cache: the images of ``cache=``.
+- dali: the DALI route's plans and pipelines, kept between epochs. decoded_cache: the images of ``cache=``.
 - resident: the arrays on the device.
 - explain: the text of explain(); translate/chain has a plan's lines of it.
+- batched: transforms of batches that are tensors already.
 """
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..data.arrays import holds_arrays
+from ..data.base_datasets import image_leaves_of, leaves_of, mostly_jpeg, typical_size
+from ..data.readers import transforms_of
+from ..data.sources import BYTES
+from ..errors import Unsupported
+from ..inspection.pillow import refuse_replaced_pillow
+from ..lazy.recipes import RecipeChain
+from ..lazy.verdict import Asked, asked
+from ..plan import Call, ImageSpec, Options, Plan
+from ..runtime.cores import usable_cores
+from ..runtime.installation import dali_problem
+from ..translate import translate
+from ..translate.lower import key_of, lower, plans_ahead
+from .dali import DaliRoute
+from .decoded_cache import DecodedCache
+from .resident import ResidentRoute, resident_route
+
+_DEPTH = 2  # batches in flight; on the CPU deeper queues measured no faster
+# Beside a compiled ResNet-18 a hand-written pipeline has .64 of the speed of synthetic data with 2, .78 with 5 (H200)
+_GPU_DEPTH = 4
+_MOST_THREADS = 16
+# Bytes: up to about 128 pixels a side. Of such images an H100's decoder is not what limits the speed: it takes as long
+# with libjpeg's interpolation of chroma (1.7 times the speed at 32 pixels, .9 to 1.04 at 64 to 160, .5 for photos).
+_SMALL = 8 << 10
+# Bytes: of a megapixel, 240 KB, an H100's engines decode as many as with the threads' help, of 4 more (routes/dali.py)
+_LARGE = 256 << 10
+
+_ON_BATCH = "write it as a transform, and dali_compat.register() what that does on a batch"
+_AFTERWARDS = "leave the tensor as torchvision gives it, and do the rest in collate_fn, or on the batch"
+# By beginnings of the reason for which a data set of the user's is not asked: what keeps all that its code does
+_REMEDIES = {
+    (
+        "uses the tensor's",
+        "sets the tensor's",
+    ): "leave the tensor as it is, and do the rest in collate_fn, or on the batch",
+    ("gives the tensor to",): f"{_ON_BATCH}, or call it in collate_fn",
+    ("uses the image's", "loads the image", "sets the image's"): _ON_BATCH,
+    ("keeps an image",): "leave it to the loader to keep decoded images: cache=",
+    ("gives an image that is", "gives an image as it"): "where it is to have three channels, image.convert('RGB')",
+    ("gives an image with",): "give the tensors alone",
+    ("has __getitems__",): "leave __getitems__ out, where __getitem__ gives the same",
+}
+
+
+@dataclass
+class StockRoute:
+    """torch's own loader and torchvision's transforms, then a copy to the device."""
+
+    device: torch.device
+    reason: str
+
+
+Route = DaliRoute | ResidentRoute | StockRoute
+
+
+def choose(loader, before: Route | None, start: bool = False) -> Route:
+    """The route for a loader as it is now: its data set's transform, samples and loader may have changed.
+
+    ``before`` is the route so far; what it has built serves on where it still fits. ``start``: an epoch begins, and
+    CUDA may start; until then it must not, for a script may fork, or choose its device, after it has made its loaders.
+    """
+    device = resolve_device(loader.device, start)
+    try:
+        if any(map(holds_arrays, leaves_of(loader.dataset))):
+            refuse_replaced_pillow(opens=False)
+            return resident_route(loader, device, loader.prefetch_factor or _DEPTH, before, start)
+        return _dali_route(loader, device, before)
+    except Unsupported as error:
+        return StockRoute(device, str(error))
+
+
+def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute:
+    """The DALI route, with what still fits of the one ``before``.
+
+    Raises:
+        Unsupported: naming what is in the way.
+    """
+    problem = dali_problem(gpu=device.type == "cuda")
+    if problem:
+        raise Unsupported(problem)
+    leaves, own = planned(loader.dataset)
+    depth = 1 if own is not None and not loader.num_workers else _depth(loader, device)  # asked when torch asks
+    same = before if isinstance(before, DaliRoute) and (before.device, before.depth) == (device, depth) else None
+    known = {key_of(plan): plan for plan in same.all_plans} if same is not None else {}
+    options = _options(loader, device)
+    plan_of = {id(leaf): (leaf, _plan(leaf, options, known)) for leaf in leaves}
+    on_gpu = device.type == "cuda" and not loader.exact
+    size = (own.size if own else typical_size(leaves)) if on_gpu else 0
+    route = DaliRoute(
+        device,
+        available=available_threads(loader),
+        depth=depth,
+        batch_size=loader.batch_size or 1,
+        plans=list(dict.fromkeys(plan for _, plan in plan_of.values())),
+        _plan_of=plan_of,
+        gpu_jpegs=on_gpu and (own.is_jpeg if own else mostly_jpeg(leaves)),
+        fancy=on_gpu and size <= _SMALL,
+        large=size >= _LARGE,
+        cache=_cache(loader, device, before),
+    )
+    if own is not None:
+        if any(chain.given == BYTES for chain in leaves):  # which are new ones each time
+            route.cache = None
+        route.images = [None if chain.is_replayed else route.plan_of(chain) for chain in own.chains]
+        route.asker, route.plan_later = own.asker, partial(_plan, options=options, known=known)
+    if same is not None and same.available == route.available:
+        route.take_over(same)
+    return route
+
+
+def planned(dataset) -> tuple[list[Any], Asked | None]:
+    """Returns what plans are for: the leaves, and None; or the chains of a sample's images, and a data set of the
+    user's own that is asked.
+
+    Raises:
+        Unsupported: naming what is in the way.
+    """
+    try:
+        leaves = image_leaves_of(dataset)
+        for leaf in leaves:
+            transforms_of(leaf)
+    except Unsupported as error:
+        try:
+            own = asked(dataset)
+        except Unsupported as why:
+            (what, _, remedy), (seen, *_) = str(error).partition("; "), str(why).partition("; ")
+            remedy = remedy or next((one for begins, one in _REMEDIES.items() if seen.startswith(begins)), "")
+            raise Unsupported(f"{what}, and {seen}" + (remedy and f"; {remedy}")) from None
+        if own is None:
+            raise error from None
+        return [chain for chain in own.chains if not chain.is_replayed], own
+    refuse_replaced_pillow(opens=True)
+    return leaves, None
+
+
+def _depth(loader, device: torch.device) -> int:
+    """Batches in flight. Where there are workers, torch puts 2 in the place of a prefetch_factor that is left out."""
+    if loader._prefetch_given or loader.prefetch_factor not in (None, 2):
+        return loader.prefetch_factor
+    return _GPU_DEPTH if device.type == "cuda" else _DEPTH
+
+
+def _cache(loader, device: torch.device, before) -> DecodedCache | None:
+    """The cache so far, if it holds what this loader would decode."""
+    if loader.cache is None:
+        return None
+    settings = loader.cache, device, loader.exact, loader.cache_device
+    kept = before.cache if isinstance(before, DaliRoute) else None
+    return kept if kept is not None and kept.settings == settings else DecodedCache(*settings)
+
+
+def resolve_device(device, start: bool) -> torch.device:
+    """None is the current CUDA device, or the CPU where there is none; "cuda" is the current one, too. It has no index
+    before CUDA has started, which ``start`` allows."""
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if device.type == "cuda" and device.index is None and (start or torch.cuda.is_initialized()):
+        device = torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _plan(leaf: Any, options: Options, known: dict[tuple, Plan]) -> Plan:
+    """The plan of a leaf; of equal ones the first that is ``known``."""
+    asked_chain = isinstance(leaf, RecipeChain)  # whose transforms may have other settings by now
+    made = leaf.translation if asked_chain else translate(transforms_of(leaf)[0], ImageSpec(), views=True)
+    plan = lower(made, options)
+    return known.setdefault(key_of(plan), plan)
+
+
+def _options(loader, device: torch.device) -> Options:
+    from ..engine.dali.graph import unsupported
+
+    channels_last = loader.memory_format == torch.channels_last
+    return Options(loader.exact, channels_last, device.type == "cuda", lambda step: unsupported(step) is None)
+
+
+def in_python(route: DaliRoute | ResidentRoute) -> list[str]:
+    """Returns what has no translation and why, one line each."""
+    return [reason for call in _calls(route) for reason in call.reasons]
+
+
+def names_in_python(route: DaliRoute | ResidentRoute) -> list[str]:
+    """Names of the classes and functions that have no translation, each once."""
+    return list(dict.fromkeys(name for call in _calls(route) for name in call.names))
+
+
+def in_processes(route: Route) -> bool:
+    """Returns whether num_workers is a number of processes, and not of DALI's threads."""
+    if isinstance(route, StockRoute):
+        return True
+    return bool(in_python(route)) or (isinstance(route, DaliRoute) and route.asker is not None)
+
+
+def _calls(route: DaliRoute | ResidentRoute) -> list[Call]:
+    return [ahead.call for plan in route.plans for ahead in plans_ahead(plan) if ahead.call]
+
+
+def available_threads(loader) -> int:
+    if loader.num_workers:
+        return loader.num_workers
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    processes = max(1, int(told) if told.isdigit() else 1)
+    return max(1, min(usable_cores() // processes, _MOST_THREADS))

@@ -53,7 +53,6 @@ class DaliRoute:
         fancy: whether a GPU's decoder interpolates chroma as libjpeg does.
         large: whether most images have a megapixel or more.
         cache: of decoded images, where the loader has one.
-        gray: for images of one channel, by the id() of leaves that do not convert to RGB.
         asker: asks the data set, where it is the user's; plan_later: gives the plan of a leaf that turns up then.
         images: the plan of each image of its first sample; None of one that torchvision's own functions make.
     """
@@ -68,7 +67,6 @@ class DaliRoute:
     fancy: bool = False
     large: bool = False
     cache: DecodedCache | None = None
-    gray: dict[int, Plan] = field(default_factory=dict, repr=False)
     asker: Asker | None = field(default=None, repr=False)
     images: list[Plan | None] = field(default_factory=list, repr=False)
     plan_later: Callable[[Any], Plan] | None = field(default=None, repr=False)
@@ -77,22 +75,15 @@ class DaliRoute:
     # re-entrant: the garbage collector ends epochs, too, and may do so in a thread that is just borrowing
     _lock: Any = field(default_factory=new_lock, repr=False)
 
-    def plan_of(self, leaf: Images, gray: bool = False) -> Plan:
-        if gray:
-            return self.gray[id(leaf)]
+    def plan_of(self, leaf: Images) -> Plan:
         if id(leaf) not in self._plan_of and self.plan_later is not None:
             self._plan_of[id(leaf)] = leaf, self.plan_later(leaf)
         return self._plan_of[id(leaf)][1]
 
     @property
-    def unconverted(self) -> list[str]:
-        """Classes of the leaves that ``gray`` has."""
-        return list(dict.fromkeys(type(self._plan_of[number][0]).__name__ for number in self.gray))
-
-    @property
     def all_plans(self) -> list[Plan]:
-        """All plans, with those that turned up later and those for images of one channel."""
-        return list(dict.fromkeys([*self.plans, *(plan for _, plan in self._plan_of.values()), *self.gray.values()]))
+        """All plans, with those that turned up later."""
+        return list(dict.fromkeys([*self.plans, *(plan for _, plan in self._plan_of.values())]))
 
     @property
     def jpeg_engines(self) -> int | None:

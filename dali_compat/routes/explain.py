@@ -14,7 +14,7 @@ from ..plan import Plan
 from ..runtime.installation import dali_version, hidden_jpeg_engines, max_connections, max_connections_note
 from ..runtime.text import in_columns, terminal_columns, wrapped
 from ..translate.lower import plans_ahead
-from .choose import Route, StockRoute, in_python, names_in_python
+from . import Route, StockRoute, in_python, names_in_python
 from .dali import _GPU_JPEG_THREADS, DaliRoute
 from .resident import ResidentRoute
 
@@ -93,10 +93,6 @@ def _of_dali(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[str]
         if others:
             what = f"image{'s' * (len(others) > 1)} {_listed(others)}"
             lines.append(f"  of {what} torchvision's own functions make the pixels, in threads")
-    lines += [
-        f"  {name} does not convert to RGB: gray files have one channel, and go through PIL"
-        for name in route.unconverted
-    ]
     stores = [objects for leaf in leaves_of(loader.dataset) if (objects := objects_of(leaf)) is not None]
     lines += [f"  {line}" for line in dict.fromkeys(map(str, stores))]
     if route.cache is not None:

@@ -2,6 +2,26 @@
 
 - cores, device: what there is to work with; batches of several images a sample.
 - forks, decorators: what a fork, the program's end and torch.compile must not touch; names of stages in profilers.
-- warn_location: warnings at the user's line. dataset_base: what our data sets share. patched: what install() asked for.
+- warn_location: warnings at the user's line. dataset_base: what our data sets share.
 - installation: DALI, the driver, the GPUs. text: columns, numbers of bytes, and a repr that does not raise.
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True)
+class Patched:
+    """The arguments of install().
+
+    Attributes:
+        options: arguments of our own that loaders get, unless they are given others.
+        verbose: whether to say what becomes of each when it is made.
+        now: what it was asked for; None while torch's DataLoader is torch's.
+    """
+
+    now: ClassVar[Patched | None] = None
+    options: dict[str, Any] = field(default_factory=dict)
+    verbose: bool = False

@@ -6,13 +6,16 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torchvision.transforms import v2
+from torchvision.transforms.v2._auto_augment import _AutoAugmentBase
+
+from ..inspection.objects import root
 from ..inspection.seen import Seen, Unseen, look_through
 from ..inspection.untranslatable import Untranslatable, describe
 from ..ops.arguments import EXACT
 from ..ops.draws import is_random
 from ..ops.translators import Gated, Nested, as_known, behaves_as, translated_base, translation
 from ..plan import DALI, EACH, HOST, TORCH, Gate, ImageSpec, Line, Options, Step
-from .views import refuse_of_views
 
 _MOST_CONTAINERS = 1000  # of a translation: one may contain itself
 _STREAMS = 1 << 16  # random streams of one application of a transform by a wrapper
@@ -305,3 +308,19 @@ def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool
             Line(describe(function), "called as it is", PYTHON, f"torchvision's own, because {refusal.reason}")
         )
     return tuple(lines)
+
+
+def refuse_of_views(transform: Any, spec: ImageSpec) -> None:
+    """
+    Raises:
+        Untranslatable: torchvision's transform does not do with a tuple of images what it does with each.
+    """
+    if root(type(transform)) != "torchvision":
+        return
+    if not isinstance(transform, v2.Transform):
+        raise Untranslatable(transform, "it takes one image, and gets several", "call it in a Lambda, of each")
+    if isinstance(transform, _AutoAugmentBase):
+        raise Untranslatable(transform, "torchvision refuses several images there", "put it before the crops")
+    if spec.kind == "tensor":
+        remedy = "put ToImage() in the place of ToTensor() or PILToTensor()"
+        raise Untranslatable(transform, "of several tensors torchvision changes the first alone", remedy)

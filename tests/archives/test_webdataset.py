@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dali_compat import DALIWebDataset, ImageReadError
+from dali_compat.archives import braces, expand
 from dali_compat.archives import webdataset as tar
-from dali_compat.archives.archive import braces, expand
 from dali_compat.archives.files import OpenFile
 from dali_compat.cli import main
 

@@ -13,7 +13,7 @@ import dali_compat
 from contract.both import EXACT, error_of, ours, outlines, stock
 from contract.own_datasets import Plain
 from dali_compat import DALIDataLoader, DALIImageFolder, DataLoader
-from dali_compat.routes.choose import _depth
+from dali_compat.routes import _depth
 
 OPTIONS = {
     "device": None,

@@ -18,13 +18,13 @@ from torch.utils import data
 from torchvision import transforms as T
 from torchvision.transforms import v2
 
+import dali_compat.routes as route
 from contract import test_errors, test_odd_files
 from contract.both import EXACT, RANDOM, assert_same_epoch, assert_same_pixels, error_of, ours, pixels, stock
 from contract.storages import ARCHIVES, stored
 from dali_compat import DALIImageFolder, DataLoader, ImageReadError
 from dali_compat.data.sources import Form
 from dali_compat.engine.dali import graph
-from dali_compat.routes import choose as route
 from dali_compat.routes import decoded_cache as cache_module
 from dali_compat.routes.dali import DaliRoute
 from dali_compat.routes.decoded_cache import DecodedCache

@@ -14,10 +14,10 @@ import torch
 from torchvision import transforms as T
 from torchvision import tv_tensors
 
+import dali_compat.workers as calls
 from contract.both import assert_same_pixels, error_of, python, said, stock
 from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader
 from dali_compat.epoch.dali_batch import DaliBatch
-from dali_compat.workers import calls
 from dali_compat.workers.processes import Answer, Processes, serve
 from dali_compat.workers.samples import dumps, parcel
 from dali_compat.workers.shared_memory import Place, SlotStore

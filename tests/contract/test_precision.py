@@ -18,7 +18,6 @@ CHAINS = {
     "perspective": T.Compose([*START, T.RandomPerspective(p=1)]),
     "blur": T.Compose([*START, T.GaussianBlur(5)]),
     "blur of bytes": T.Compose([START[0], T.GaussianBlur(5), START[1]]),
-    "whitening": T.Compose([T.Resize((4, 4)), START[1], T.LinearTransformation(torch.eye(48) + 0.01, torch.zeros(48))]),
 }
 
 

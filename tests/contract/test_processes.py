@@ -425,7 +425,7 @@ from contract.own_datasets import Plain
 from dali_compat import DataLoader
 from dali_compat.epoch.dali_batch import DaliBatch
 from dali_compat.epoch.fallback import _OnDevice
-from dali_compat.routes.choose import StockRoute
+from dali_compat.routes import StockRoute
 
 kind, begun = sys.argv[2], threading.Event()
 

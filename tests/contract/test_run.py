@@ -98,7 +98,7 @@ def test_a_script_runs_as_python_runs_it(place, name):
 
 
 def test_a_module_runs_as_python_runs_it(place):
-    alike(place / "sub", "-m", "package", "a", "--report", options=["--exact", "--cache", "0.5"])
+    alike(place / "sub", "-m", "package", "a", options=["--exact", "--cache", "0.5"])
     assert "KeyError" in alike(place / "sub", "-m", "package.inner").stderr
     assert "No module named" in alike(place / "sub", "-m", "absent").stderr
 
@@ -134,18 +134,13 @@ def test_nothing_to_run_is_told(place):
 def test_loaders_of_a_program_and_of_what_it_spawns_are_ours(tmp_path, image_root):
     """torch is imported after install()."""
     (tmp_path / "train.py").write_text(TRAINS)
-    options = ["--exact", "--device", "cpu", "--report"]
+    options = ["--exact", "--device", "cpu"]
     done = python("-m", "dali_compat", "run", *options, "train.py", str(image_root), "--lr", "1", cwd=tmp_path)
     assert done.returncode == 3, done.stderr
     parent, child = map(json.loads, done.stdout.splitlines())
     kinds = ["dali_compat.patch.loader.InstalledLoader", "torch.utils.data.dataloader.DataLoader"]
     seen = [kinds, True, [5, 5, 5, 5, 4], 3, [str(image_root), "--lr", "1"], False]
     assert parent == ["parent", *seen, "__main__"] and child == [0, *seen, "__mp_main__"]
-    reports = done.stderr.split("dali_compat:\n")[1:]
-    assert len(reports) == 2
-    for report in reports:
-        assert "train.py:12: ImageFolder: DALI (cpu); 24 images (" in report
-        assert "train.py:13: TensorDataset: torch's own loader" in report
     lines = ["train.py:12 runs on DALI (cpu)", "train.py:13 runs on torch's own loader, because no images are seen in"]
     assert all(done.stderr.count(line) == 2 for line in lines)  # the spawned process has its own
 
@@ -194,10 +189,9 @@ def test_a_data_set_that_looks_at_its_images_is_told(own_program, tmp_path, befo
 
 
 def test_what_is_told_of_it_is_chosen(own_program, monkeypatch):
-    done, line = own_program("", "--quiet", "--report")
+    done, line = own_program("", "--quiet")
     warned = f"own.py:{line}: FallbackWarning: torchvision does the work: Own is"
     assert warned in done.stderr and "runs on" not in done.stderr
-    assert f"  own.py:{line}: Own: torch's own loader, {REASON}" in done.stderr
     done, _ = own_program("", "--fallback", "error")
     assert done.returncode == 1 and "RuntimeError: fallback='error', but torchvision does the work: Own" in done.stderr
     monkeypatch.setenv("RANK", "1")

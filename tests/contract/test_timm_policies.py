@@ -1,4 +1,4 @@
-"""timm's RandAugment, AutoAugment, AugMixAugment, RandomErasing and ToNumpy."""
+"""timm's RandAugment, AutoAugment, RandomErasing and ToNumpy."""
 
 import functools
 import math
@@ -45,14 +45,13 @@ CPU = torch.device("cpu")
 RAND = ["rand", "rand-m9-mstd0.5-inc1", "rand-m9-n3-mstd0.5", "rand-m7-mstd101-inc1", "rand-m15-mmax30-p0.8-inc1"]
 RAND += ["rand-m0-p1", "rand-mstd1-tweights", "rand-n4-p1-tweights", "rand-t3a", "rand-p1-t3aw-n4-inc1"]
 AUTO = ["original", "originalr", "v0", "v0r", "3a", "original-mstd0.5", "v0-mstd0.7"]
-AUGMIX = ["augmix", "augmix-m5-w4-d2", "augmix-m9-w1-mstd0.5", "augmix-b1-w2", "augmix-a0.5", "augmix-b1-a3-d1"]
 HPARAMS = {"translate_const": 30, "img_mean": (124, 116, 104)}
 
 
 def made(config, **hparams):
     """timm's transform, with its own interpolation: one of two."""
-    kind = {"rand": aa.rand_augment_transform, "augmix": aa.augment_and_mix_transform}
-    return kind.get(config.split("-")[0], aa.auto_augment_transform)(config, HPARAMS | hparams)
+    kind = aa.rand_augment_transform if config.startswith("rand") else aa.auto_augment_transform
+    return kind(config, HPARAMS | hparams)
 
 
 def steps_of(transform):
@@ -72,7 +71,6 @@ def way(request, monkeypatch):
     """What a GPU's kernels do, too."""
     if request.param == "on any device":
         monkeypatch.setitem(kernels._kernels, "timm_augment", timm_policy_kernels.augmented)
-        monkeypatch.setitem(kernels._kernels, "timm_augmix", timm_policy_kernels.mixed)
 
 
 def by_kernels(steps, images, seed):
@@ -97,7 +95,7 @@ def posterizing_to_no_bits(monkeypatch):
 # ---- pixels
 
 
-@pytest.mark.parametrize("config", [*RAND, *AUTO, *AUGMIX])
+@pytest.mark.parametrize("config", [*RAND, *AUTO])
 def test_pixels_are_timms(config, way):
     """By kernels on a batch, and image by image."""
     transform = made(config)
@@ -139,7 +137,7 @@ def test_pixels_of_tiny_and_larger_images_are_timms(size, way):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("config", [*RAND, *AUTO, *AUGMIX])
+@pytest.mark.parametrize("config", [*RAND, *AUTO])
 def test_pixels_of_a_gpu_are_timms(config):
     steps, images = steps_of(made(config)), pictures()
     assert torch.equal(by_kernels(steps, images.cuda(), 3).cpu(), by_kernels(steps, images, 3))
@@ -247,7 +245,7 @@ def drawn(transform, count=4000):
 
 
 @pytest.mark.alike
-@pytest.mark.parametrize("config", [*RAND, *AUTO, *AUGMIX])
+@pytest.mark.parametrize("config", [*RAND, *AUTO])
 def test_operations_have_timms_distributions(config):
     ours, theirs = drawn(made(config)), recorded(made(config))
     assert not unlike_in([tuple(n for n, _ in row) for row in ours], [tuple(n for n, _ in row) for row in theirs])
@@ -280,24 +278,7 @@ def test_interpolations_and_signs_are_as_likely_whatever_the_operation():
     assert not misfit(list(both.values()), [0.25] * 4)
 
 
-@pytest.mark.parametrize("config", ["augmix-w3", "augmix-w4-a0.5", "augmix-a2-b1"])
-def test_mixtures_have_timms_distributions(config):
-    transform, count = made(config), 3000
-    (step,) = steps_of(transform)
-    (arrays,) = compute((step,), np.tile([8, 8], (count, 1)), Randoms(0, 0, count), slice(None))
-    np.random.seed(0)
-    width, alpha = transform.width, transform.alpha
-    weights = np.random.dirichlet([alpha] * width, count).astype(np.float32)
-    m = np.random.beta(alpha, alpha, count).astype(np.float32)
-    if transform.blended:
-        weights = np.array([transform._calc_blended_weights(*both) for both in zip(weights, m, strict=True)])
-    assert arrays["mix"].dtype == arrays["m"].dtype == np.float32
-    assert not differ(arrays["m"], m)
-    for chain in range(width):
-        assert not differ(arrays["mix"][:, chain], weights[:, chain])
-
-
-@pytest.mark.parametrize("config", ["rand-mstd1-tweights", "v0-mstd0.7", "3a", "augmix-a0.5"])
+@pytest.mark.parametrize("config", ["rand-mstd1-tweights", "v0-mstd0.7", "3a"])
 def test_any_split_of_a_batch_draws_the_same(config):
     steps, sizes = steps_of(made(config)), np.random.default_rng(0).integers(8, 99, (60, 2))
     whole = compute(steps, sizes, Randoms(7, 100, 60), slice(None))
@@ -353,7 +334,7 @@ def test_other_code_is_refused(monkeypatch):
     def call(self, image):
         return image.transpose(Image.Transpose.ROTATE_90)
 
-    for kind, config in ((aa.RandAugment, "rand"), (aa.AutoAugment, "v0"), (aa.AugMixAugment, "augmix")):
+    for kind, config in ((aa.RandAugment, "rand"), (aa.AutoAugment, "v0")):
         transform = made(config)
         monkeypatch.setattr(kind, "__call__", call)
         assert f"{kind.__name__}.__call__ was replaced" in str(translate(transform).refused)
@@ -380,7 +361,7 @@ def test_asking_leaves_pythons_random_numbers_alone():
     np.random.seed(4)
     before = random.getstate(), np.random.get_state()[1].tolist()
     steps_of(made("rand-m9-mstd0.5-inc1"))
-    steps_of(made("augmix"))
+    steps_of(made("v0"))
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
@@ -485,7 +466,7 @@ def _dictated_epoch(loader, inner, root, transform):
 
 
 @pytest.mark.parametrize("interpolation", ["random", "bicubic"])
-@pytest.mark.parametrize("config", ["rand-m9-mstd0.5-inc1", "v0", "augmix-m5-w4-d2", "3a"])
+@pytest.mark.parametrize("config", ["rand-m9-mstd0.5-inc1", "v0", "3a"])
 def test_a_training_chain_is_timms(image_root, config, interpolation):
     """All of create_transform, with RandomErasing, bit for bit."""
     options = dict(interpolation=interpolation, auto_augment=config, re_prob=0.5, re_mode="pixel", color_jitter=None)
@@ -499,7 +480,7 @@ def test_a_training_chain_is_timms(image_root, config, interpolation):
         torch.testing.assert_close(mine, yours, atol=2e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("config", ["rand-m9-mstd0.5-inc1", "original", "augmix-m5-w4-d2", "3a"])
+@pytest.mark.parametrize("config", ["rand-m9-mstd0.5-inc1", "original", "3a"])
 def test_a_data_set_of_ones_own(image_root, config):
     """Its code calls timm's transform, which draws timm's own numbers."""
     folder = ImageFolder(image_root)
@@ -510,7 +491,7 @@ def test_a_data_set_of_ones_own(image_root, config):
 
 
 @pytest.mark.parametrize("prefetcher", [True, False])
-@pytest.mark.parametrize("config", ["rand-m9-mstd0.5-inc1", "original-mstd0.5", "augmix-m5-w4-d2", "3a"])
+@pytest.mark.parametrize("config", ["rand-m9-mstd0.5-inc1", "original-mstd0.5", "3a"])
 def test_create_loader_runs_in_full(image_root, prefetcher, config):
     """As the script has it, under install()."""
     dataset = timm.ImageDataset(str(image_root))

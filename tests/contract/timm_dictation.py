@@ -42,7 +42,7 @@ def dictated(steps, size, seed: int, position: int):
     if "bernoulli" in named:
         flag = named["bernoulli"][1]["flag"]
         patches.append(mock.patch.object(torch, "rand", return_value=torch.tensor([0.0 if flag else 1.0])))
-    policy = next((named[name] for name in named if name.startswith(("timm_rand", "timm_auto", "timm_augmix"))), None)
+    policy = next((named[name] for name in named if name.startswith(("timm_rand", "timm_auto"))), None)
     if policy is not None:
         patches += _of_policy(_Policy(policy[0].draw, policy[2]))
     if "timm_erasing" in named:
@@ -66,11 +66,7 @@ class _Policy:
 
     def __init__(self, drawn, numbers):
         self.args, self.name = dict(drawn.args), drawn.name
-        self._u, self._ops, self._chain, self._own = numbers, 0, 0, None
-        if self.name == "timm_augmix":
-            self._width, depth = self.args["width"], self.args["depth"]
-            self._deepest = depth if depth > 0 else 3
-            self._count = self._width * self._deepest
+        self._u, self._ops, self._own = numbers, 0, None
 
     # np.random
 
@@ -78,17 +74,9 @@ class _Policy:
         if count is None:  # Python's, of sub-policies or of interpolations
             at = self._u[0] if self._own is None else self._own[4]
             return ops[int(at * len(ops))]
-        if self.name == "timm_rand_augment":
-            assert count == self.args["layers"] and replace is (p is None)
-            return self._chosen(ops, self._u[:count], p)
-        first = self._width + self._chain * self._deepest
-        self._ops, self._chain = self._chain * self._deepest, self._chain + 1
-        return [ops[int(u * len(ops))] for u in self._u[first : first + count]]
-
-    @staticmethod
-    def _chosen(ops, numbers, p):
+        assert count == self.args["layers"] and replace is (p is None)
         left, chosen = list(range(len(ops))), []
-        for u in numbers:
+        for u in self._u[:count]:
             weights = [1.0 if p is None else p[i] for i in left]
             sums = np.cumsum(weights) / sum(weights)
             chosen.append(left[int(np.searchsorted(sums, u, "right"))])
@@ -96,34 +84,10 @@ class _Policy:
                 left.remove(chosen[-1])
         return [ops[i] for i in chosen]
 
-    def randint(self, low, high):
-        assert (low, high) == (1, 4)
-        return low + int(self._u[self._chain] * (high - low))
-
-    def dirichlet(self, alpha):
-        gamma = self._gammas(len(alpha))
-        return gamma / gamma.sum()
-
-    def beta(self, a, b):
-        if self.args["alpha"] == 1:
-            return self._u[-1]
-        gamma = self._gammas(self._width + 2)[self._width :]
-        return gamma[0] / gamma.sum()
-
-    def _gammas(self, count):
-        last = self._u[self._width + self._count * (1 + NUMBERS) :]
-        if self.args["alpha"] == 1:
-            return -np.log1p(-last[:count])
-        generator = np.random.Generator(np.random.Philox(key=int(last[0] * 2**53)))
-        return generator.standard_gamma(self.args["alpha"], self._width + 2)[:count]
-
     # Python's random, within an operation
 
     def begin(self, op):
-        first = {"timm_rand_augment": self.args.get("layers"), "timm_auto_augment": 1}.get(self.name)
-        if first is None:
-            first = self._width + self._count
-        at = first + NUMBERS * self._ops
+        at = self.args.get("layers", 1) + NUMBERS * self._ops
         self._own, self._coin, self._ops = self._u[at : at + NUMBERS].tolist(), op.prob < 1, self._ops + 1
 
     def end(self):

@@ -66,7 +66,7 @@ def test_what_is_no_case(cases, text):
 
 def test_constants_are_set_for_a_while(cases, images):
     """In every module that has them; the loader is made with them."""
-    from dali_compat.routes import choose
+    import dali_compat.routes as choose
 
     before, case = vars(choose)["_MOST_THREADS"], cases.parse("ours:0@_MOST_THREADS=1,_DEPTH=3", 2)
     with cases.constants(case.constants):

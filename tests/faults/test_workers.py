@@ -33,8 +33,7 @@ from torchvision.datasets import ImageFolder
 
 from dali_compat import DALIImageFolder, DataLoader
 from dali_compat.plan import Call
-from dali_compat.workers import processes
-from dali_compat.workers.calls import Calls
+from dali_compat.workers import Calls, processes
 from dali_compat.workers.worker import stay_with_the_parent
 
 CPU = torch.device("cpu")

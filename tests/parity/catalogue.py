@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from typing import Any, NamedTuple
 
@@ -23,7 +22,6 @@ TAKES = {
     "uint8 tensor": "CenterCrop(224), PILToTensor()",
     "float tensor": "CenterCrop(224), ToTensor()",
     "tv_tensor": "CenterCrop(224), ToImage()",
-    "small tensor": "CenterCrop(16), ToTensor()",
 }
 
 
@@ -66,14 +64,7 @@ def _names(version: str) -> dict[str, Any]:
         "Sequential": nn.Sequential,
         "float32": torch.float32,
     }
-    return others | {"MEAN": MEAN, "STD": STD, "whitening": _whitening} | vars(VERSIONS[version])
-
-
-@functools.cache
-def _whitening(size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A matrix and a mean for LinearTransformation of images of 3 x size x size values."""
-    generator, n = torch.Generator().manual_seed(0), 3 * size * size
-    return torch.linalg.qr(torch.randn(n, n, generator=generator)).Q, torch.rand(n, generator=generator)
+    return others | {"MEAN": MEAN, "STD": STD} | vars(VERSIONS[version])
 
 
 DECODING = Entry("PILToTensor()", "photo")
@@ -116,7 +107,6 @@ TRANSFORMS = (
     # of tensors
     Entry("RandomErasing(p=1, value='random')", "float tensor"),
     Entry("GaussianNoise()", "float tensor"),
-    Entry("LinearTransformation(*whitening(16))", "small tensor"),
     # policies and containers
     Entry("AutoAugment()"),
     Entry("RandAugment()"),
@@ -171,6 +161,7 @@ OTHERS = {
     "Transform": "of a class of your own the same, unless a translation is [registered](#transforms-of-your-own)",
     "CutMix": _BATCHES,
     "MixUp": _BATCHES,
+    "LinearTransformation": "called sample by sample; one matrix for all is a step of training, on the whole batch",
     "RandomIoUCrop": _NEEDS.format("bounding boxes"),
     "SanitizeBoundingBoxes": _NEEDS.format("bounding boxes"),
     "SanitizeKeyPoints": _NEEDS.format("key points"),

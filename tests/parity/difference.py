@@ -23,7 +23,7 @@ from dali_compat.data.folder import DALIImageFolder
 from dali_compat.engine.planes.engines import known_engine
 from dali_compat.loader import DataLoader
 from dali_compat.plan import Plan
-from dali_compat.routes.choose import StockRoute
+from dali_compat.routes import StockRoute
 from dali_compat.routes.dali import DaliRoute
 from dali_compat.translate.lower import plans_ahead
 

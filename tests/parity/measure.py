@@ -37,7 +37,7 @@ from dali_compat.cli import doctor
 from dali_compat.cli.arguments import UsageError, transform_of
 from dali_compat.cli.demo import save_rows, write_folder
 from dali_compat.inspection.untranslatable import describe
-from dali_compat.routes.choose import resolve_device
+from dali_compat.routes import resolve_device
 from dali_compat.runtime import installation
 from dali_compat.runtime.text import in_columns
 from parity import results

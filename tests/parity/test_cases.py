@@ -105,7 +105,6 @@ def _claimed(plan) -> tuple[float, float]:
 # what explain() rounds away
 ROUNDED = {
     "ElasticTransform": NEAR,  # sums in another order
-    "LinearTransformation": (3e-5, 3e-4),  # .00002/.00014: sums of 768 products, of a batch in another order
 }
 
 

@@ -17,7 +17,6 @@ from parity.catalogue import TRANSFORMS
 pytestmark = pytest.mark.filterwarnings("ignore")  # of images that do not suit a transform, and of fallbacks
 
 OTHERS = {
-    "LinearTransformation": "for images of one size",
     "ImageClassification": "a chain itself",
     "ToPILImage": "of what was a PIL image before",
 }

@@ -12,9 +12,9 @@ from helpers import make_image, sizes_and_kinds
 from PIL import Image, ImageFile
 
 from dali_compat.data import headers
-from dali_compat.data.header import DALI, GRAY, PIL, STATED, UNREADABLE, read_header
+from dali_compat.data.header import DALI, PIL, STATED, UNREADABLE, read_header
 from dali_compat.data.headers import Headers, marks
-from dali_compat.data.sources import InItsMode, Upright
+from dali_compat.data.sources import ORIENTATION, Upright
 from dali_compat.data.verdicts import ENGINES
 from dali_compat.lazy import images
 from dali_compat.lazy.images import header_of
@@ -317,10 +317,13 @@ def test_another_file_at_an_index_is_compared_anew(tmp_path):
 
 
 def test_the_same_file_taken_in_another_way_is_read(tmp_path):
-    """A data set may be given a loader: its images are in RGB from then on."""
-    path, table = write(tmp_path / "a.jpg", jpeg(mode="L")), Headers()
-    for source, kind in ((InItsMode(path), GRAY), (path, DALI), (Upright(path), DALI), (InItsMode(path), GRAY)):
-        assert sizes_and_kinds(table, [0], [source])[1].tolist() == [kind]
+    """A data set may be set to turn its images as their EXIF says."""
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    Image.new("RGB", (WIDTH, HEIGHT)).save(tmp_path / "a.jpg", exif=exif)
+    path, table = str(tmp_path / "a.jpg"), Headers()
+    for source, size in ((path, [HEIGHT, WIDTH]), (Upright(path), [WIDTH, HEIGHT]), (path, [HEIGHT, WIDTH])):
+        assert sizes_and_kinds(table, [0], [source])[0].tolist() == [size]
 
 
 def test_what_dali_failed_on_stays_pils(tmp_path):

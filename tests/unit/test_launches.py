@@ -15,9 +15,10 @@ import torch
 from torchvision import transforms as T
 
 from dali_compat.ops import kernels, operations
+from dali_compat.ops import launches as its
 from dali_compat.ops.draws import compute
 from dali_compat.ops.hue import hsv_tables
-from dali_compat.ops.launches import CODES, OPERATIONS, tried
+from dali_compat.ops.launches import CODES, OPERATIONS
 from dali_compat.ops.pixels.transform import is_fixed
 from dali_compat.plan import ImageSpec
 from dali_compat.randoms import Randoms
@@ -41,13 +42,13 @@ def launches(monkeypatch):
 
         def launched(images, *given):
             counts.append(len(images))
-            return tried.launched(images, *given)
+            return its.launched(images, *given)
 
-        monkeypatch.setattr(tried, "launcher", lambda *key: launched)
+        monkeypatch.setattr(operations, "launcher", lambda *key: launched)
         monkeypatch.setattr(operations, "_has_launches", lambda device: True)
         if interpreted.INTERPRETS:  # it takes as long for a large block as for a small one
-            monkeypatch.setattr(tried, "_BLOCK", 4096)
-            monkeypatch.setattr(tried, "_TABLE_BLOCK", 4096)
+            monkeypatch.setattr(its, "_BLOCK", 4096)
+            monkeypatch.setattr(its, "_TABLE_BLOCK", 4096)
     return counts
 
 
@@ -206,7 +207,7 @@ def test_a_compiler_takes_them():
 @pytest.fixture
 def nothing_is_known(monkeypatch):
     monkeypatch.undo()
-    monkeypatch.setattr(tried, "_found", {})
+    monkeypatch.setattr(its, "_found", {})
 
 
 def tables_of(channels):
@@ -222,21 +223,21 @@ def test_they_are_tried_once(nothing_is_known, channels):
         calls.append(len(given[0]))
         return operations._grouped(*given)
 
-    found = [tried.launcher(DEVICE, channels, tables_of(channels), reference) for _ in range(2)]
+    found = [its.launcher(DEVICE, channels, tables_of(channels), reference) for _ in range(2)]
     assert found[0] is found[1] is not None and len(calls) == 1
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_trying_sees_each_operation(channels):
     """Each changes the image that it is tried on, so that one which does nothing is noticed."""
-    made, _ = tried.compared(
+    made, _ = its.compared(
         lambda images, *given: operations._grouped(images, *given[:-1]),
         torch.device("cpu"),
         channels,
         None,
         lambda images, *given: images,
     )
-    given = tried.made(len(made), channels)
+    given = its.made(len(made), channels)
     names = [*OPERATIONS, "warp", "warp"]
     same = {name for name, one, other in zip(names, made, given, strict=True) if torch.equal(one, other)}
     assert same == ({"identity"} if channels == 3 else {"identity", "hue", "saturation"})
@@ -251,14 +252,14 @@ def test_other_pixels_than_torchs_are_refused(nothing_is_known, caplog):
         return made
 
     with caplog.at_level("INFO", "dali_compat"):
-        assert tried.launcher(DEVICE, 1, None, off) is None
+        assert its.launcher(DEVICE, 1, None, off) is None
     assert "without kernels in Triton: they do not give what torch gives" in caplog.text
 
 
 def test_without_a_compiler_torch_does_the_work(nothing_is_known, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "dali_compat.ops.launches.kernels", None)
     with caplog.at_level("INFO", "dali_compat"):
-        assert tried.launcher(torch.device("cpu"), 3, None, operations._grouped) is None
+        assert its.launcher(torch.device("cpu"), 3, None, operations._grouped) is None
     assert "without kernels in Triton: ModuleNotFoundError" in caplog.text
 
 
@@ -278,8 +279,8 @@ def test_a_fork_waits_for_the_compiler(nothing_is_known):
         raise RuntimeError("no compiler")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tried, "launched", lambda images, *given: images)
-        thread = threading.Thread(target=tried.launcher, args=(torch.device("cpu"), 3, None, reference))
+        patch.setattr(its, "launched", lambda images, *given: images)
+        thread = threading.Thread(target=its.launcher, args=(torch.device("cpu"), 3, None, reference))
         thread.start()
         assert begins.wait(60)
         threading.Timer(1.5, goes_on.set).start()  # longer than locks.py waits for any other lock

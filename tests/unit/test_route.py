@@ -11,7 +11,7 @@ from dali_compat.engine.dali import warm
 from dali_compat.engine.dali.forks import live
 from dali_compat.engine.dali.pipeline import DecodePipeline
 from dali_compat.epoch import epoch as epoch_module
-from dali_compat.routes.choose import resolve_device
+from dali_compat.routes import resolve_device
 from dali_compat.routes.dali import DaliRoute
 
 
@@ -39,8 +39,8 @@ def test_a_named_gpu_is_that_gpu(gpu, device):
 def test_making_a_loader_does_not_start_cuda(gpu, monkeypatch, image_root):
     from torchvision import transforms as T
 
+    import dali_compat.routes as route
     from dali_compat import DALIImageFolder, DataLoader
-    from dali_compat.routes import choose as route
 
     def started():
         raise AssertionError("CUDA was started")

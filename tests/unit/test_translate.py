@@ -81,12 +81,6 @@ REFUSALS = {
     ),
     "ToTensor twice": ([TO_TENSOR, v1.ToTensor()], 1, "takes PIL images, and gets a tensor", ""),
     "int64": ([PIL, v2.ToDtype(torch.int64)], 1, "dtype=torch.int64", "use uint8 or a floating point type"),
-    "a matrix for other images": (
-        [v1.CenterCrop(4), TO_TENSOR, v1.LinearTransformation(torch.eye(27), torch.zeros(27))],
-        2,
-        "its matrix is for other images than 3 x 4 x 4",
-        "",
-    ),
     "a mode": ([TO_TENSOR, v1.ToPILImage("RGB")], 1, "mode=RGB of tensor of torch.float32", ""),
     "an order of many": ([v1.RandomOrder([v1.CenterCrop(9)] * 9)], 0, "an order of 9 transforms", ""),
     "colours for gray tensors": (

@@ -1,7 +1,7 @@
 """One operation of each image (N, C, H, W) uint8, bit for bit as Pillow has it: the arithmetic is that of
 ops/ (color, filters, hue, pixels/transform), which names Pillow's sources, rounding by rounding.
 
-An image has a row of float64 numbers: the code of its operation, that operation's six numbers (tried.py), the code of
+An image has a row of float64 numbers: the code of its operation, that operation's six numbers (launched()), the code of
 its interpolation, and the colour outside of a warp.
 """
 

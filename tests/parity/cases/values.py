@@ -147,12 +147,3 @@ case(
     lambda T: [T.Grayscale(), T.CenterCrop(64), T.ToTensor(), T.RandomErasing(0.9, value=0.7)],
     FLOAT,
 )
-
-_RANDOM = torch.Generator().manual_seed(0)
-WHITE = torch.randn(3 * 8 * 9, 3 * 8 * 9, generator=_RANDOM) / 216**0.5, torch.rand(3 * 8 * 9, generator=_RANDOM)
-case(
-    "LinearTransformation",
-    lambda T: [T.CenterCrop((8, 9)), T.ToTensor(), T.LinearTransformation(*WHITE)],
-    both=(3e-5, 3e-4),
-)
-# .00002/.00021: a sum of 216 products
