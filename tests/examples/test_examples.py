@@ -204,7 +204,7 @@ def test_accelerate_on_two_ranks(photos, monkeypatch):
 def test_hugging_face(photos, place):
     transformers_module()
     said = run("huggingface_trainer.py", photos, *SMALL)
-    assert f"ImageFolder: DALI (cpu); {2 * (TRAIN + VAL)} images (" in said and "waited for data" in said
+    assert re.search(r"^\S*huggingface_trainer.py:\d+ runs on DALI \(cpu\)$", said, re.MULTILINE)
     assert said.count("'eval_accuracy'") == 2 and (place / "checkpoints" / "model.safetensors").exists()
 
 
