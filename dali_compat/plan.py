@@ -34,6 +34,7 @@ class ImageSpec:
         channels: 1 or 3.
         size: (height, width) in pixels where every image of a batch has it, else None (ragged).
         views: how many images a sample is a tuple of (FiveCrop), or 0 where it is one image.
+        upright: of the image before a plan, it is turned as its EXIF says.
     """
 
     kind: str = "pil"
@@ -42,6 +43,7 @@ class ImageSpec:
     channels: int = 3
     size: tuple[int, int] | None = None
     views: int = 0
+    upright: bool = False
 
     def but(self, **changes) -> ImageSpec:
         return replace(self, **changes)
@@ -75,6 +77,7 @@ class Gate(NamedTuple):
     rank: int = 0
 
 
+UPRIGHT = "upright"  # the op of a step that whoever decodes has done: images are turned as their EXIF says
 CONVERSIONS = ("to_dtype", "normalize")  # steps at the end of a chain; each value becomes another one by itself
 
 

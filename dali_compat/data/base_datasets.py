@@ -24,7 +24,7 @@ from ..remote.objects import Objects
 from . import torchvision_sets  # noqa: F401  # their readers
 from .arrays import holds_arrays
 from .hugging_face import DALIHuggingFace, remedy_for
-from .readers import check_items, known_class_of, reader_of, transforms_of
+from .readers import check_items, known_class_of, reader_of, taken_of, transforms_of
 from .sources import Record, Source
 from .timm import as_leaf, is_timms, look_again
 
@@ -126,7 +126,7 @@ def sample(dataset: Images, index: int) -> tuple[Source, Any]:
     objects = objects_of(dataset)
     if objects is not None:
         return Record(objects, path), target
-    text, taken = os.fsdecode(path), reader.taken(dataset)
+    text, taken = os.fsdecode(path), taken_of(dataset)
     return text if taken is str else taken(text), target
 
 

@@ -14,6 +14,7 @@ from torchvision.datasets.vision import StandardTransform
 from ..errors import Unsupported
 from ..inspection.objects import is_original
 from .folder import DALIImageFolder
+from .headers import IdentityWeakDict
 from .hugging_face import DALIHuggingFace
 from .image_table import DALIImageList
 from .sources import Upright
@@ -59,6 +60,28 @@ def reader_of(dataset: Any) -> Reader | None:
     if isinstance(dataset, DALIHuggingFace):
         return _FILES_OF_ARROW if dataset.paths is not None else None
     return _LIST if isinstance(dataset, DALIImageList) else None
+
+
+_turned: IdentityWeakDict[bool] = IdentityWeakDict()
+
+
+def can_turn(dataset: Any) -> bool:
+    """Returns whether its images are files, so that they can be turned when these are decoded."""
+    return reader_of(dataset) is not None and getattr(dataset, "_objects", None) is None
+
+
+def turn(dataset: Any, upright: bool) -> None:
+    """Images of a data set are turned as their EXIF says, from now on, because its transform begins with that; or no
+    longer."""
+    _turned.put(dataset, upright)
+
+
+def taken_of(dataset: Any) -> type[str]:
+    """The type of a data set's sources that are paths."""
+    if _turned.get(dataset, bool):
+        return Upright
+    reader = reader_of(dataset)
+    return str if reader is None else reader.taken(dataset)
 
 
 def known_class_of(dataset: Any) -> type | None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from .headers import IdentityWeakDict
-from .readers import reader_of
+from .readers import reader_of, taken_of
 from .sources import within
 
 _PLAIN = frozenset((str, int, float, PosixPath))  # comparing them calls nothing of the user's
@@ -180,7 +180,7 @@ def table_of(dataset: Any, folder: str = "") -> SampleTable | None:
         return SampleTable(reader.lists(dataset), reader.columns(dataset), *fixed(), folder)
 
     def fixed() -> tuple[tuple[Any, ...], type[str]]:
-        return reader.fixed(dataset), reader.taken(dataset)
+        return reader.fixed(dataset), taken_of(dataset)
 
     try:
         table = _of_dataset.get(dataset, made)

@@ -16,7 +16,7 @@ from torchvision.transforms import functional as F1
 
 from ..data.sources import Source, decoded
 from ..ops.kernels import image_kernel_of, kernel_of
-from ..plan import Step
+from ..plan import UPRIGHT, Step
 
 ArgumentsFor = Callable[[tuple[int, int]], list[dict]]
 """Gives the arguments of each step for an image of a size, (height, width)."""
@@ -43,7 +43,7 @@ def _transformed(image: Any, steps: tuple[Step, ...], arguments_for: ArgumentsFo
 
 def apply(image, step: Step, row: dict):
     """One step on one image, or on each of a tuple of views."""
-    if step.op in ("identity", "choose") or not row.get("flag", 1):
+    if step.op in ("identity", "choose", UPRIGHT) or not row.get("flag", 1):
         return image
     if isinstance(image, tuple):
         return tuple(apply(view, step, row) for view in image)

@@ -12,7 +12,7 @@ import torch
 from ..ops import kernels
 from ..ops.draws import Arrays, ImageTooSmall
 from ..ops.image_by_image import run_all
-from ..plan import Call, ImageSpec, Plan, Step
+from ..plan import UPRIGHT, Call, ImageSpec, Plan, Step
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches
 from ..translate.lower import continued
@@ -24,6 +24,7 @@ from .epoch import Epoch
 _KEEP_INFO = {
     "identity",
     "choose",
+    UPRIGHT,
     "crop",
     "five_crop",
     "ten_crop",

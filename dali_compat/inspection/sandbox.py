@@ -1,7 +1,7 @@
 """Which stand-in for which object of the user's.
 
     a number, text, dtype, or enum of these     itself
-    a known transform                           Recorder: notes that it is applied
+    a known transform, ImageOps.exif_transpose  Recorder: notes that it is applied
     a class of known transforms                 Maker: makes one, and its Recorder
     a list, tuple, set or dict                  a copy; the attempt is void if the copy has changed at the end
     a function                                  Function: runs its code, with stand-ins for all that it looks up
@@ -24,6 +24,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from PIL import ImageOps
 from torch import nn
 
 from . import objects, standins
@@ -99,6 +100,8 @@ class Sandbox:
         kind = type(value)
         if self._known(kind):
             return standins.Recorder(kind.__name__, value, self)
+        if value is ImageOps.exif_transpose:
+            return standins.Recorder("exif_transpose", standins.TURN, self)
         if kind in (list, tuple, set, frozenset, nn.ModuleList):
             return self._collection(value, name)
         if kind is dict:

@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from PIL import ImageOps
 from torch import nn
 
 from .objects import OF_MODULES, is_plain
@@ -101,6 +102,18 @@ class Cast:
     def __repr__(self):
         return f"{self.name}()"
 
+
+class Turn:
+    """A transform: what PIL's ImageOps.exif_transpose() does."""
+
+    def __call__(self, image):
+        return ImageOps.exif_transpose(image)
+
+    def __repr__(self):
+        return "exif_transpose()"
+
+
+TURN = Turn()
 
 # by a method of an image's and its arguments; one each: plans are compared by what they call
 METHODS: dict[tuple[str, ...], Any] = {("convert", mode): Convert(mode) for mode in ("RGB", "L")}

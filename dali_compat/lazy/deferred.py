@@ -131,11 +131,14 @@ class Deferred:
         place since."""
         if outcome is None or self.state is None or self.record is None:
             return None
-        record = self.record.then(call, outcome)
+        return self.becoming(self.record.then(call, outcome), call)
+
+    def becoming(self, record: Recording, call: RecordedCall) -> Deferred | None:
+        """Returns what the record is of, which a call gives; None as then()."""
         if (record.steps is None or record.why) and any(one.owner == "called" for one in record.calls):
             return None  # a function of the user's is called in this thread
         self.is_loaded = True
-        made = Deferred(self.source, self.notes, call.on, record)
+        made = Deferred(record.source, self.notes, call.on, record)
         made._before = self
         # before it is seen whether this is real: then another thread that makes it so has seen this one, or is seen
         self._after.append(weakref.ref(made))

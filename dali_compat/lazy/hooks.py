@@ -38,9 +38,9 @@ from ..ops.translators import behaves_as, known_types
 from ..runtime.forks import new_lock
 from . import iou_crop
 from .decoders import bytes_of, decoders
-from .images import later_of
-from .kernels import ANSWERS, applied, registered
-from .record import decoders_of
+from .images import later_of, turned
+from .kernels import ANSWERS, applied, registered, stand_in_for
+from .record import RecordedCall, decoders_of
 from .samples import IMAGES, STAND_INS, TENSORS
 
 _FUNCTIONS = (
@@ -251,7 +251,10 @@ def _to_dtype(really, transform, inpt, params) -> Any:
 def _upright(really, image, *, in_place: bool = False) -> Any:
     if type(image) not in IMAGES or in_place:
         return None
-    return applied("PIL", "upright", image, (image.getexif().get(ORIENTATION, 1),), {})
+    known = later_of(image).exif is not None  # and may have been changed
+    call = RecordedCall("PIL", "upright", (image.getexif().get(ORIENTATION, 1),))
+    made = None if known else stand_in_for(turned(later_of(image), call))
+    return made or applied(call.owner, call.name, image, call.args, {})
 
 
 def _enhancer(really, enhancer, image) -> Any:

@@ -12,7 +12,7 @@ from PIL import Image, ImageFile, ImageMode
 from PIL.JpegImagePlugin import JpegImageFile
 
 from ..data.header import jpeg_of_one_picture
-from ..data.sources import Source, is_upright, opened
+from ..data.sources import Source, Upright, is_upright, opened
 from ..ops.arguments import interpolation_named
 from .color import pillow_filter
 from .deferred import Deferred
@@ -182,6 +182,16 @@ def _exif(later: Deferred) -> Any:
             return image.getexif() if image.format == "JPEG" else None
     except Exception:  # whoever needs the image says it
         return None
+
+
+def turned(later: Deferred, call: RecordedCall) -> Deferred | None:
+    """Returns what a call of "upright" gives of a file's image, which DALI then turns; None where it does not."""
+    (orientation,), record = call.args, later.record
+    if record is None or type(record.source) is not str or orientation not in range(2, 9):
+        return None
+    size = record.size[::-1] if orientation in _TURNED else record.size
+    whole = record._replace(source=Upright(record.source), size=size, state=record.state.sized(size))
+    return later.becoming(whole.then(RecordedCall("", "copy"), Outcome(whole.state, ())), call)
 
 
 # ---- what PIL's methods give

@@ -12,6 +12,7 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F2
 
+from ..inspection.standins import Turn
 from ..inspection.untranslatable import Untranslatable
 from ..plan import ImageSpec, Step, draw, step
 from ..runtime.device import to_device
@@ -22,6 +23,12 @@ from .laws import coin, rand, rand_between
 from .pixels import transform
 from .pixels.lists import by_size
 from .translators import register
+
+
+@register(Turn)
+def translate_turn(t, spec):
+    """translate() needs no steps where it is the first of a file's."""
+    raise Untranslatable(t, "DALI turns images as it decodes files", "put it first")
 
 
 @register(v1.CenterCrop, v2.CenterCrop, consumes="size")

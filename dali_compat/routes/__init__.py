@@ -18,7 +18,7 @@ import torch
 
 from ..data.arrays import holds_arrays
 from ..data.base_datasets import image_leaves_of, leaves_of, mostly_jpeg, typical_size
-from ..data.readers import transforms_of
+from ..data.readers import can_turn, transforms_of, turn
 from ..data.sources import BYTES
 from ..errors import Unsupported
 from ..inspection.pillow import refuse_replaced_pillow
@@ -180,9 +180,11 @@ def resolve_device(device, start: bool) -> torch.device:
 
 def _plan(leaf: Any, options: Options, known: dict[tuple, Plan]) -> Plan:
     """The plan of a leaf; of equal ones the first that is ``known``."""
-    asked_chain = isinstance(leaf, RecipeChain)  # whose transforms may have other settings by now
-    made = leaf.translation if asked_chain else translate(transforms_of(leaf)[0], ImageSpec(), views=True)
-    plan = lower(made, options)
+    if isinstance(leaf, RecipeChain):  # whose transforms may have other settings by now
+        plan = lower(leaf.translation, options)
+    else:
+        plan = lower(translate(transforms_of(leaf)[0], ImageSpec(), views=True, turns=can_turn(leaf)), options)
+        turn(leaf, plan.takes.upright)
     return known.setdefault(key_of(plan), plan)
 
 

@@ -11,11 +11,12 @@ from torchvision.transforms.v2._auto_augment import _AutoAugmentBase
 
 from ..inspection.objects import root
 from ..inspection.seen import Seen, Unseen, look_through
+from ..inspection.standins import Turn
 from ..inspection.untranslatable import Untranslatable, describe
 from ..ops.arguments import EXACT
 from ..ops.draws import is_random
 from ..ops.translators import Gated, Nested, as_known, behaves_as, translated_base, translation
-from ..plan import DALI, EACH, HOST, TORCH, Gate, ImageSpec, Line, Options, Step
+from ..plan import DALI, EACH, HOST, TORCH, UPRIGHT, Gate, ImageSpec, Line, Options, Step
 
 _MOST_CONTAINERS = 1000  # of a translation: one may contain itself
 _STREAMS = 1 << 16  # random streams of one application of a transform by a wrapper
@@ -69,7 +70,9 @@ class Chain:
         return next((t.steps[-1].gives for t in reversed(self.translated) if t.steps), self.takes)
 
 
-def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, views: bool = False) -> Chain:
+def translate(
+    transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, views: bool = False, turns: bool = False
+) -> Chain:
     """Translate a transform (or a tuple of them), containers included, up to what has no translation.
 
     Args:
@@ -77,6 +80,7 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, v
         spec: the image that reaches it.
         stream: number of its first random stream.
         views: whether the last one may give several images.
+        turns: whether who decodes images can turn them as their EXIF says; ``takes`` of the result tells it to.
     """
     takes, containers = spec, 0
     waiting = list(reversed(transforms)) if isinstance(transforms, tuple) else [transforms]  # the next one is the last
@@ -85,7 +89,10 @@ def translate(transforms: Any, spec: ImageSpec = ImageSpec(), stream: int = 0, v
     while waiting:
         transform = waiting.pop()
         try:
-            result = _result(transform, spec)
+            if type(transform) is Turn and turns and not any(t.steps for t in translated):
+                takes, result = takes.but(upright=True), (Step(UPRIGHT, spec, fidelity=EXACT),)
+            else:
+                result = _result(transform, spec)
             if isinstance(result, Nested):
                 containers += 1
                 if containers > _MOST_CONTAINERS:
@@ -136,7 +143,8 @@ def _looked_through(transform: Any) -> Nested | Seen:
     """Returns what a transform without a translator does, if it only applies known transforms; Nested where it gives
     one image."""
     try:
-        seen = look_through(transform, lambda kind: behaves_as(kind) is not None)
+        of_all = type(transform) is v2.Lambda and transform.types == (object,)  # and so it only calls this
+        seen = look_through(transform.lambd if of_all else transform, lambda kind: behaves_as(kind) is not None)
         return seen if seen.chain is None else Nested(seen.chain)
     except Unseen as unseen:
         why = f", and {unseen}" if str(unseen) else ""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..ops.arguments import resizes_in_whole_numbers
-from ..plan import CONVERSIONS, Step
+from ..plan import CONVERSIONS, UPRIGHT, Step
 
-NO_CHANGE = ("pil_to_tensor", "identity")  # of the values
+NO_CHANGE = ("pil_to_tensor", "identity", UPRIGHT)  # of the values
 NO_KERNEL = {*NO_CHANGE, "choose"}
 # which of [crop] [resize] [crop] [flips] [conversion to floating point] [normalize] a step may be
 _STAGES = {"crop": (1, 3), "resize": (2,), "flip": (4,), "to_dtype": (5,), "normalize": (6,)}

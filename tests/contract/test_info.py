@@ -41,7 +41,6 @@ def _with_its_corner_as_the_exif_says(image):
 
 
 FUNCTIONS = {
-    "first": T.Compose([ImageOps.exif_transpose, TAIL]),
     "its own": T.Compose([_with_its_corner_as_the_exif_says, TAIL]),
     "after what keeps it": T.Compose([T.RandomHorizontalFlip(1.0), T.CenterCrop(36), ImageOps.exif_transpose, TAIL]),
     "after others that keep it": T.Compose([T.RandomInvert(1.0), T.RandomEqualize(1.0), ImageOps.exif_transpose, TAIL]),
@@ -97,7 +96,7 @@ def test_of_an_archive(turned, num_workers):
 
 def test_a_list_of_files(turned):
     paths = [path for path, _ in ImageFolder(turned).samples]
-    dataset = DALIImageList(paths, list(range(len(paths))), FUNCTIONS["first"])
+    dataset = DALIImageList(paths, list(range(len(paths))), FUNCTIONS["in a row"])
     assert_same_epoch(_silent(data.Subset(dataset, [3, 0, 9]), 2), stock(data.Subset(dataset, [3, 0, 9]), 2))
 
 

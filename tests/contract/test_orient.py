@@ -1,16 +1,20 @@
-"""DALIImageFolder(..., orient=True): images are turned as ImageOps.exif_transpose() turns them."""
+"""Images that DALI turns as ImageOps.exif_transpose() turns them: DALIImageFolder(..., orient=True), and where a
+transform or a data set of one's own calls it."""
 
 import os
+import time
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
+from torch.utils import data
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
 
 from contract.both import EXACT, assert_same_epoch, ours, stock
-from dali_compat import DALIImageFolder
+from dali_compat import DALIImageFolder, DALIImageList
 from dali_compat.engine import pil
 
 KINDS = "jpg", "png", "tiff", "webp"
@@ -153,6 +157,79 @@ def test_decoded_images_are_kept_turned(both, case):
         assert torch.equal(a, b)
 
 
+class Turning:
+    def __init__(self, rest):
+        self.rest = rest
+
+    def __call__(self, image):
+        return self.rest(ImageOps.exif_transpose(image))
+
+
+FIRST = {
+    "the function": T.Compose([ImageOps.exif_transpose, EXACT]),
+    "a Lambda": T.Compose([T.Lambda(ImageOps.exif_transpose), EXACT]),
+    "a Lambda of v2": v2.Compose([v2.Lambda(ImageOps.exif_transpose), EXACT]),
+    "a lambda": T.Compose([T.Lambda(lambda image: ImageOps.exif_transpose(image)), EXACT]),
+    "in a container": T.Compose([T.Compose([torch.nn.Identity(), ImageOps.exif_transpose]), EXACT]),
+    "in a class": Turning(EXACT),
+    "and converted": T.Compose([lambda image: ImageOps.exif_transpose(image).convert("RGB"), EXACT]),
+    "twice": T.Compose([ImageOps.exif_transpose, ImageOps.exif_transpose, EXACT]),
+    "and called in Python": T.Compose([ImageOps.exif_transpose, T.Lambda(lambda image: image.resize((50, 70))), EXACT]),
+}
+
+
+@pytest.mark.parametrize("case", FIRST)
+def test_a_transform_that_turns_first(turned, by_pillow, case):
+    transform, in_python = FIRST[case], case in ("twice", "and called in Python")
+    for made in (
+        ImageFolder(turned, transform),
+        DALIImageFolder(turned, transform, orient=True),
+        _listed(turned, case),
+    ):
+        loader = ours(made, 5, num_workers=2, device="cpu", fallback="silent" if in_python else "error")
+        assert "upright" in loader.explain() and in_python == ("Python, sample by sample" in loader.explain())
+        theirs = stock(ImageFolder(turned, transform), 5)
+        assert_same_epoch(loader, theirs)
+        assert_same_epoch(loader, theirs)
+        assert {os.path.splitext(path)[1] for path in by_pillow} == {".tiff", ".webp"}
+
+
+def _listed(folder, case):
+    paths, targets = zip(*ImageFolder(folder).samples, strict=True)
+    return DALIImageList(list(paths), list(targets), FIRST[case])
+
+
+def test_the_transform_may_change(turned):
+    """Between epochs, and for two loaders of one data set."""
+    dataset, plain = DALIImageFolder(turned, EXACT), ImageFolder(turned, EXACT)
+    loader = ours(dataset, 5, device="cpu")
+    for transform in (EXACT, FIRST["a Lambda"], EXACT, FIRST["a lambda"]):
+        dataset.transform = plain.transform = transform
+        assert_same_epoch(loader, stock(plain, 5))
+        assert_same_epoch(ours(data.Subset(dataset, range(len(dataset))), 5, device="cpu"), stock(plain, 5))
+
+
+@pytest.mark.parametrize("form", ["files", "a loader"])
+def test_a_data_set_of_ones_own(turned, by_pillow, form):
+    class Own(data.Dataset):
+        def __init__(self):
+            self.samples = ImageFolder(turned).samples
+
+        def __len__(self):
+            return len(self.samples)
+
+        def __getitem__(self, i):
+            path, target = self.samples[i]
+            return EXACT(upright(path)), target
+
+    dataset = Own() if form == "files" else ImageFolder(turned, EXACT, loader=upright)
+    time.sleep(0.05)  # what was written just now is not left to DALI
+    loader = ours(dataset, 5, device="cpu")
+    assert "rotate" not in loader.explain()
+    assert_same_epoch(loader, stock(dataset, 5))
+    assert not [path for path in by_pillow if path.endswith(".jpg")]
+
+
 def _segments(path):
     """Odd EXIF in a JPEG of a known picture: the bytes of its APP1 segment."""
     big = b"Exif\0\0MM\0*\0\0\0\x08"
@@ -191,9 +268,9 @@ def test_odd_exif(tmp_path, case, several):
     segments = [_segments("")[case]]
     six, three = (b"Exif\0\0" + _exif(number).tobytes().removeprefix(b"Exif\0\0") for number in (6, 3))
     segments = {"": segments, "six": [six, *segments], "three": [*segments, three]}[several]
-    data = whole.read_bytes()
+    encoded = whole.read_bytes()
     inserted = b"".join(b"\xff\xe1" + (len(one) + 2).to_bytes(2, "big") + one for one in segments)
-    whole.write_bytes(data[:2] + inserted + data[2:])
+    whole.write_bytes(encoded[:2] + inserted + encoded[2:])
     mine, theirs = DALIImageFolder(tmp_path, EXACT, orient=True), ImageFolder(tmp_path, EXACT, loader=upright)
     try:
         expected = next(iter(stock(theirs, 1)))
