@@ -204,7 +204,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return self._stats.read(self._kept(), reset)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where this loader is: a small dictionary of numbers, texts and tensors, for a checkpoint. It counts
+        """Returns where this loader is: a small dictionary of numbers and texts, for a checkpoint, or JSON. It counts
         the batches that your loop has received, not those in flight. Another process resumes with the next one."""
         return self._history.state(self, self._route or choose(self, None))
 

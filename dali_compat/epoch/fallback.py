@@ -99,7 +99,9 @@ class _OnDevice(_BaseDataLoaderIter):
                 continue
         if self._past and not loader.num_workers and set_users(loader, {"dataset": self._progress.then}):
             # its state says that it is elsewhere: it goes on by itself from there
-            self._dataset_fetcher.dataset_iter, self._dataset_fetcher.ended = iter(self._dataset), False
+            if self._dataset_fetcher.dataset_iter is not self._dataset:  # which would begin anew
+                self._dataset_fetcher.dataset_iter = iter(self._dataset)
+            self._dataset_fetcher.ended = False
             self._progress.given = self._progress.drawn = self._past
         with contextlib.suppress(StopIteration):
             while self._progress.drawn < self._until:

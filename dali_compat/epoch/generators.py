@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..data.readers import reader_of, transforms_of
 from .samplers import is_known, samplers_of
 
 TORCH, PYTHON, NUMPY = "torch", "python", "numpy"
+BASE64 = "base64:"  # before bytes as text
 _SAMPLERS = "sampler's generator"  # or "generator of sampler 1", where all are kept
 GLOBAL: dict[str, Any] = {TORCH: torch.default_generator, PYTHON: random, NUMPY: np.random}
 _KINDS = torch.Generator, random.Random, np.random.RandomState, np.random.Generator
@@ -35,7 +37,7 @@ class Generators:
         return not self._generators.keys() <= GLOBAL.keys()
 
     def states(self) -> dict[str, Any]:
-        """Numbers, texts, lists and tensors, which a later draw leaves as they are."""
+        """Numbers, texts and lists, which a later draw leaves as they are."""
         found = {name: _state(one) for name, one in self._generators.items()}
         return found | {name: int(sampler.epoch) for name, sampler in self._epochs.items()}
 
@@ -105,31 +107,40 @@ def _owned(samplers: list[Any]) -> dict[str, Any]:
 
 def _state(generator: Any) -> Any:
     if isinstance(generator, torch.Generator):
-        return generator.get_state()
+        return _text(generator.get_state().numpy())
     if isinstance(generator, np.random.Generator):
         return _plain(generator.bit_generator.state)
     if generator is np.random or isinstance(generator, np.random.RandomState):
         return _plain(generator.get_state())
     version, numbers, gauss = generator.getstate()
-    return [version, torch.tensor(numbers, device="cpu"), gauss]
+    return [version, _text(np.array(numbers, np.uint64)), gauss]
 
 
 def _set(generator: Any, state: Any) -> None:
     if isinstance(generator, torch.Generator):
-        generator.set_state(state.cpu())  # torch.load(map_location=) takes it elsewhere
+        generator.set_state(torch.from_numpy(_array(state, np.uint8)))
     elif isinstance(generator, np.random.Generator):
         generator.bit_generator.state = _restored(state)
     elif generator is np.random or isinstance(generator, np.random.RandomState):
         generator.set_state(_restored(state))
     else:
         version, numbers, gauss = state
-        generator.setstate((version, tuple(numbers.tolist()), gauss))
+        generator.setstate((version, tuple(_array(numbers, np.uint64).tolist()), gauss))
+
+
+def _text(array: np.ndarray) -> str:
+    """An array's bytes, as JSON has them."""
+    return BASE64 + base64.b64encode(array.tobytes()).decode()
+
+
+def _array(text: str, dtype: type) -> np.ndarray:
+    return np.frombuffer(bytearray(base64.b64decode(text.removeprefix(BASE64))), dtype)
 
 
 def _plain(value: Any) -> Any:
-    """Arrays as tensors, whose numbers torch keeps as int64, and tuples as lists."""
+    """Arrays as text, and tuples as lists."""
     if isinstance(value, np.ndarray):
-        return torch.from_numpy(value.astype(np.uint64).view(np.int64))
+        return _text(value.astype(np.uint64))
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -138,8 +149,8 @@ def _plain(value: Any) -> Any:
 
 
 def _restored(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.cpu().numpy().view(np.uint64)
+    if isinstance(value, str) and value.startswith(BASE64):
+        return _array(value, np.uint64)
     if isinstance(value, dict):
         return {key: _restored(inner) for key, inner in value.items()}
     return [_restored(inner) for inner in value] if isinstance(value, list) else value

@@ -270,9 +270,15 @@ def set_users(loader, states: dict[str, Any]) -> bool:
     """Puts those that have a state there into it. Returns whether one was in another."""
     changed = False
     for name, one in users_of(loader).items() if states else ():
-        if states.get(name) is not None and not _same(_state(one), states[name]):
+        before = _state(one)
+        if states.get(name) is None or _same(before, states[name]):
+            continue
+        try:
             one.load_state_dict(copy.deepcopy(states[name]))
             changed = True
+        except AttributeError:
+            if before is not None or not isinstance(one, data.IterableDataset):
+                raise  # else iter() makes what has its state
     return changed
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import random
 import time
 import warnings
@@ -383,6 +384,84 @@ def test_a_stream_of_hugging_faces_is_loaded_again():
         assert values(other, 3 - epoch) == [whole[epoch][2:], *whole[epoch + 1 :]]
         third.load_state_dict(one.state_dict())
         assert values(third, 2 - epoch) == whole[epoch + 1 :]
+
+
+class Itself(data.IterableDataset):
+    """Its own iterator. It says where it is, and how often it was asked, once it was."""
+
+    asked = 0
+
+    def __iter__(self):
+        self.asked += 1
+        self.place = {"at": 0}
+        return self
+
+    def __next__(self):
+        if self.place["at"] == COUNT:
+            raise StopIteration
+        self.place["at"] += 1
+        return self.place["at"]
+
+    def state_dict(self):
+        return {"at": self.place["at"], "asked": self.asked}
+
+    def load_state_dict(self, state):
+        self.place["at"], self.asked = state["at"], state["asked"]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("again", [False, True], ids=["a new one", "the same one"])
+@pytest.mark.parametrize("batches", range(1, 6))
+def test_a_data_set_that_is_its_own_iterator(batches, again, num_workers):
+    dataset = Itself()
+    one = loader(dataset, num_workers=num_workers)
+    whole = [batch.tolist() for batch in loader(Itself(), num_workers=num_workers)]
+    iterator = iter(one)
+    for _ in range(batches):
+        next(iterator)
+    other = loader(dataset if again else Itself(), num_workers=num_workers)
+    other.load_state_dict(saved(one.state_dict()))
+    assert [batch.tolist() for batch in other] == whole[batches:]
+    assert [batch.tolist() for batch in other] == whole
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_data_set_that_is_its_own_iterator_between_epochs(num_workers):
+    one, other = loader(Itself(), num_workers=num_workers), loader(Itself(), num_workers=num_workers)
+    whole = [batch.tolist() for batch in one]
+    other.load_state_dict(saved(one.state_dict()))
+    assert [batch.tolist() for batch in other] == whole
+
+
+@pytest.mark.parametrize("route", ["folder", "resident", "fallback"])
+@pytest.mark.parametrize("batches", [2, None])
+def test_a_state_as_json(images, route, batches):
+    """Of all generators: torch's, Python's, NumPy's old one and new ones."""
+
+    def make():
+        dataset, options = ROUTES[route](images)
+        order = torch.utils.data.RandomSampler(dataset, generator=torch.Generator().manual_seed(5))
+        order.mine = random.Random(3)
+        order.others = np.random.default_rng(4)
+        order.others_still = np.random.Generator(np.random.Philox(7))
+        return loader(dataset, sampler=order, **options)
+
+    one = make()
+    if batches is None:
+        epochs(one, 1)
+    else:
+        iterator = iter(one)
+        for _ in range(batches):
+            next(iterator)
+    state = one.state_dict()
+    text = json.dumps(state)
+    assert json.loads(text) == state
+    made = []
+    for known in (state, json.loads(text)):
+        other = make()
+        other.load_state_dict(known)
+        made.append(repr(epochs(other, 2)))
+    assert made[0] == made[1] and (batches or made[0] != repr(epochs(make(), 2)))
 
 
 class CountsLater(Counts):
