@@ -15,11 +15,12 @@ from .geometry import warp, whole
 from .operations import OPERATIONS, Outcome, State, Step, UnknownOperation, flagged, is_plain, operation, step
 
 _JITTER = "brightness", "contrast", "saturation", "hue"  # as ops/jitter.py counts them
-_OF_JITTER = ("order", (1,), "int32"), *((name, (), "float64") for name in _JITTER)
+_OF_JITTER = ("order", (4,), "int32"), *((name, (), "float64") for name in _JITTER)
 
 
 def _jittered(op: str) -> Callable[..., Outcome]:
-    """Returns the operation that adjusts it. All four are one kind of step, so their order makes no other kind."""
+    """Returns the operation that adjusts it. All four are one kind of step, so their order makes no other kind; several
+    are one step (canonical.py)."""
 
     def adjust(s: State, like: str, *factors, **named) -> Outcome:
         (factor,) = map(float, (*factors, *named.values()))
@@ -27,7 +28,9 @@ def _jittered(op: str) -> Callable[..., Outcome]:
             raise UnknownOperation
         if op == "hue" and s.kind == "pil" and s.mode == "L":
             return Outcome(s, (), same=True)
-        return Outcome(s, _changed(s, like, "color_jitter", (_JITTER.index(op), *(factor,) * 4), _OF_JITTER))
+        return Outcome(
+            s, _changed(s, like, "color_jitter", (_JITTER.index(op), -1, -1, -1, *(factor,) * 4), _OF_JITTER)
+        )
 
     return adjust
 

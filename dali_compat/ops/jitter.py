@@ -81,13 +81,12 @@ _DISTORT = ("brightness", "contrast_before", "saturation", "hue", "contrast_afte
 @kernel
 @in_parts
 def color_jitter(images, arrays, *, like):
-    """torchvision.transforms.ColorJitter.forward."""
+    """torchvision.transforms.ColorJitter.forward. In the order -1 is a place without an adjustment."""
+    codes = np.array([operations.CODES[name] if name in arrays else 0 for name in _ADJUSTED])
+    factors = np.stack([arrays.get(name, np.ones(len(images))) for name in _ADJUSTED])
     for place in arrays["order"].T:
         chosen, numbers = operations.nothing_for(images)
-        for number, name in enumerate(_ADJUSTED):
-            if name in arrays:
-                rows = place == number
-                chosen[rows], numbers[rows, 0] = operations.CODES[name], arrays[name][rows]
+        chosen[:], numbers[:, 0] = np.where(place < 0, 0, codes[place]), factors[place, np.arange(len(images))]
         images = operations.run(images, chosen, numbers, like=like, area=arrays.get("area"))
     return images
 
@@ -112,7 +111,7 @@ def photometric_distort(images, arrays, *, like):
 
 @image_kernel("color_jitter")
 def color_jitter_image(image, row, *, like):
-    for i in row["order"]:
+    for i in row["order"][row["order"] >= 0]:
         name = _ADJUSTED[i]
         if name in row:
             image = on_image(name, image, {"factor": row[name]}, like=like)

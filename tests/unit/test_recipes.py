@@ -54,7 +54,7 @@ def image():
 def random_calls(rng):
     calls, size = [], (60, 70)
     for _ in range(rng.randint(0, 6)):
-        name = rng.choice(["crop", "hflip", "vflip", "pad", "invert", "adjust_brightness"])
+        name = rng.choice(["crop", "hflip", "vflip", "pad", "invert", *["adjust"] * 3])
         if name == "crop":
             h, w = rng.randint(2, size[0] + 4), rng.randint(2, size[1] + 4)
             calls.append((name, rng.randint(-3, size[0] - 2), rng.randint(-3, size[1] - 2), h, w))
@@ -64,7 +64,8 @@ def random_calls(rng):
             calls.append((name, [left, top, right, bottom], rng.choice([0, 9])))
             size = size[0] + top + bottom, size[1] + left + right
         else:
-            calls.append((name, 1.5) if name == "adjust_brightness" else (name,))
+            adjusted = rng.choice(["brightness", "contrast", "saturation", "hue"])
+            calls.append((f"adjust_{adjusted}", rng.choice([0.3, 0.5])) if name == "adjust" else (name,))
     return [*calls, ("pil_to_tensor",)]
 
 
@@ -101,6 +102,13 @@ def test_flips_and_windows_are_numbers():
     other, _ = recipes.place(done(("crop", 0, 0, 21, 30), ("pil_to_tensor",)), (60, 70))
     assert other is not first and other.translation.gives.size is None
     assert recipes.place(all_of_it, (60, 70))[0] is other
+
+
+def test_adjustments_in_turn_are_one_step():
+    """Of each kind one."""
+    names = "brightness", "hue", "contrast", "hue"
+    first, second = canonical(done(*((f"adjust_{name}", 0.4) for name in names)))
+    assert first[0] == second[0] and first[1][:5] == (1, 0, 3, 1, -1) and second[1][:5] == (1, 3, -1, -1, -1)
 
 
 def test_what_gives_other_types_has_a_recipe_of_its_own():
